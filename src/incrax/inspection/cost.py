@@ -23,7 +23,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
-from incrax._program import evaluator
+from incrax._program import Program, evaluator
 from incrax._progress import Meter
 from incrax._table import Cell, Printable, Table, bytes_text, first_rows, number_text
 from incrax._tuning import Tuning
@@ -35,7 +35,6 @@ from incrax.engine.program.nested import is_counted
 from incrax.errors import CostError
 from incrax.inspection.programs import (
     Call,
-    PassProgram,
     call_of,
     forward,
     function_of_model,
@@ -317,9 +316,8 @@ class _Around(NamedTuple):
 
 
 class CountedProgram(NamedTuple):
-    """A program, its regions, and the rows of its equations and loops."""
+    """A program as regions, and the rows of its equations and loops."""
 
-    traced: PassProgram
     root: Region
     equations: list[EquationCost]
     loops: list[LoopCost]
@@ -359,7 +357,7 @@ class _Counting:
             counted["hvp"] = self._hessian_product(numbers, lack)
         programs = {name: each for name, each in counted.items() if each is not None}
         titles = {**TITLES, "backward": "value and gradient"}
-        types = [var.aval.str_short() for var in traced.program.invars]
+        types = [var.aval.str_short() for var in traced.invars]
         named = zip(call.value_paths, types, strict=True)
         found = tuple(self._passes(programs))
         return CostReport(
@@ -374,7 +372,7 @@ class _Counting:
             notes=(*self._general_notes(list(programs.values())), *self.notes),
         )
 
-    def _check_run(self, traced: PassProgram) -> None:
+    def _check_run(self, traced: Program) -> None:
         """Check that the function can be run, if that is asked for.
 
         Raises:
@@ -394,7 +392,7 @@ class _Counting:
                     f"`cost({option})` runs the function, and `{path}` is {type_text(value)} "
                     f"without values. Nothing was evaluated. Pass an array, or leave {option} out."
                 )
-        effects = sorted({str(effect) for eqn in traced.program.eqns for effect in eqn.effects})
+        effects = sorted({str(effect) for eqn in traced.eqns for effect in eqn.effects})
         if effects:
             raise CostError(
                 f"`cost({option})` runs the function, and it has effects: {', '.join(effects)}. "
@@ -402,23 +400,22 @@ class _Counting:
                 f"Nothing was evaluated. Take it out, or leave {option} out."
             )
 
-    def count(self, traced: PassProgram) -> CountedProgram:
+    def count(self, traced: Program) -> CountedProgram:
         """Count a program; runs it only where how often something runs is to be measured."""
         root = regions_of(traced.program, AS_RUN if self.is_as_run else AS_WRITTEN)
         is_run = self.trips == "measured" or self.branches == "taken"
         if is_run and any(node.is_open for node in root.nodes):
-            run(root, traced.inputs(self.call.values))
+            run(root, self.call.inputs(traced))
         rows = [
             row
-            for node, again in zip(root.nodes, self._reached(traced, root), strict=True)
+            for node, again in zip(root.nodes, self._reached(root), strict=True)
             for row in self._rows(node, root, _Around(runs_again=again))
         ]
         equations = [row for row in rows if isinstance(row, EquationCost)]
-        return CountedProgram(
-            traced, root, equations, [row for row in rows if isinstance(row, LoopCost)]
-        )
+        loops = [row for row in rows if isinstance(row, LoopCost)]
+        return CountedProgram(root, equations, loops)
 
-    def _reached(self, traced: PassProgram, root: Region) -> list[bool | None]:
+    def _reached(self, root: Region) -> list[bool | None]:
         """Whether the change reaches each equation; what is no argument changes always."""
         if self.changing is None:
             return [None] * len(root.nodes)
@@ -540,7 +537,7 @@ class _Counting:
             return []
 
     def _derivative(
-        self, title: str, lack: str, make: Callable[[], PassProgram]
+        self, title: str, lack: str, make: Callable[[], Program]
     ) -> CountedProgram | None:
         """A program of a derivative; None, and a note, where something is lacking, or JAX has no
         derivative.
@@ -621,7 +618,7 @@ class _Counting:
         cost_of = functools.partial(self.cost_of, region=root)
         groups = [(name, root.nodes), *_joined(_by_function(root.nodes), cost_of)]
         parts = cut(whole, [[node.eqn for node in nodes] for _, nodes in groups[1:]])
-        known = dict(zip(whole.invars, counted.traced.inputs(self.call.values), strict=True))
+        known = dict(zip(whole.invars, self.call.inputs(whole), strict=True))
         calls: list[Callable[[], Any]] = []
         memory: list[Memory] = []
         with Meter(f"measuring {name}", len(groups) + MIN_REPEATS) as meter:

@@ -192,6 +192,13 @@ class Call:
         """Names of these."""
         return [self.paths[number] for number in self.numbers]
 
+    def inputs(self, program: Program) -> list[Any]:
+        """Values for the inputs of a program: those of the call, and ones for what further inputs
+        it has, cotangents of results or tangents of arguments.
+        """
+        further = [var.aval for var in program.invars[len(self.numbers) :]]
+        return [*self.values, *(jnp.ones(aval.shape, aval.dtype) for aval in further)]
+
     def result(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Leaves of the result at other values, and of what is passed on beside it."""
         leaves = list(self.leaves)
@@ -256,20 +263,7 @@ def _stand_in(leaf: Any) -> Any:
 # --- its programs ---------------------------------------------------------------------------------
 
 
-class PassProgram(NamedTuple):
-    """A program of the values of a call, and of further inputs: cotangents of results, or tangents
-    of arguments.
-    """
-
-    program: Program
-    further: tuple[jax.ShapeDtypeStruct, ...] = ()
-
-    def inputs(self, values: Sequence[Any]) -> list[Any]:
-        """The values, and ones for the further inputs."""
-        return [*values, *(jnp.ones(each.shape, each.dtype) for each in self.further)]
-
-
-def forward(call: Call) -> tuple[PassProgram, list[jax.ShapeDtypeStruct]]:
+def forward(call: Call) -> tuple[Program, list[jax.ShapeDtypeStruct]]:
     """The value, and the types of the results that have a derivative.
 
     Raises:
@@ -299,7 +293,7 @@ def forward(call: Call) -> tuple[PassProgram, list[jax.ShapeDtypeStruct]]:
     smooth = [
         jax.ShapeDtypeStruct(a.shape, a.dtype) for a in main if jnp.issubdtype(a.dtype, jnp.inexact)
     ]
-    return PassProgram(program), smooth
+    return program, smooth
 
 
 def is_scalar(results: Sequence[jax.ShapeDtypeStruct]) -> bool:
@@ -313,7 +307,7 @@ def is_scalar(results: Sequence[jax.ShapeDtypeStruct]) -> bool:
 
 def gradient(
     call: Call, numbers: Sequence[int], results: Sequence[jax.ShapeDtypeStruct]
-) -> PassProgram:
+) -> Program:
     """Value and gradient together; for anything but one number, value and pullback of a
     cotangent.
     """
@@ -327,7 +321,7 @@ def gradient(
     return _traced(evaluate, call, further)
 
 
-def hessian_product(call: Call, numbers: Sequence[int], *, is_forward: bool = True) -> PassProgram:
+def hessian_product(call: Call, numbers: Sequence[int], *, is_forward: bool = True) -> Program:
     """The Hessian of one real number times a vector: forward over reverse, or reverse over
     reverse.
     """
@@ -368,7 +362,7 @@ def _of_selected(
 
 def _traced(
     evaluate: Callable[..., Any], call: Call, further: Sequence[jax.ShapeDtypeStruct]
-) -> PassProgram:
+) -> Program:
     num = len(call.numbers)
     split = lambda *inputs: evaluate(inputs[:num], inputs[num:])
-    return PassProgram(trace(split, *call.values, *further), tuple(further))
+    return trace(split, *call.values, *further)
