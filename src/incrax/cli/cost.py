@@ -6,7 +6,7 @@ import argparse
 
 import incrax
 from incrax.cli import loading
-from incrax.cli.usage import UsageError, add_json, one_line, show
+from incrax.cli.usage import add_json, show
 
 TEXT = "FLOPs and bytes of a function: forward, backward, Hessian-vector product"
 
@@ -35,16 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print what a call costs."""
     function, arguments = loading.function_and_arguments(options)
-    errors = incrax.errors
-    try:
-        found = incrax.cost(
-            function,
-            *arguments,
-            changing=options.changing or None,
-            wrt=tuple(options.wrt) or None,
-            measure=options.measure,
-        )
-    except (errors.UnknownInputError, errors.CostError, errors.SelectionError) as error:
-        raise UsageError(one_line(error)) from None
+    found = incrax.cost(
+        function,
+        *arguments,
+        changing=options.changing or None,
+        wrt=tuple(options.wrt) or None,
+        measure=options.measure,
+    )
     show(found, options)
     return 0

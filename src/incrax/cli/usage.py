@@ -63,8 +63,3 @@ def show(found: Shown, options: argparse.Namespace) -> None:
         sys.stdout.write("\n")
     else:
         print(found)
-
-
-def one_line(error: Exception) -> str:
-    """The text of an error."""
-    return " ".join(str(error).split())

@@ -402,7 +402,7 @@ class _Counting:
 
     def count(self, traced: Program) -> CountedProgram:
         """Count a program; runs it only where how often something runs is to be measured."""
-        root = regions_of(traced.program, AS_RUN if self.is_as_run else AS_WRITTEN)
+        root = regions_of(traced, AS_RUN if self.is_as_run else AS_WRITTEN)
         is_run = self.trips == "measured" or self.branches == "taken"
         if is_run and any(node.is_open for node in root.nodes):
             run(root, self.call.inputs(traced))
