@@ -1267,7 +1267,7 @@ MUTANTS = [
     Mutant(
         "containers are not watched",
         "bijectors/snapshots.py",
-        "        self.containers.append(Holder(read, held))\n",
+        "        self.containers.append((read, held))\n",
         "",
     ),
     Mutant(
