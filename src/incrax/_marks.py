@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
@@ -23,6 +24,9 @@ from incrax._names import name_of
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+_PATH = re.compile(r"^(?P<name>[^\W\d]\w*)(?P<rest>(\.[^\W\d]\w*|\[[^\[\]]+\])*)$")
+_STEP = re.compile(r"\.(?P<attribute>\w+)|\[(?P<key>[^\[\]]+)\]")
 
 
 def keep(x: T, name: str | None = None, *, deps: Any = None) -> T:
@@ -135,48 +139,39 @@ def _leaves_at(fun: Callable[..., Any], path: str, args: Any, kwargs: Any) -> li
     Raises:
         UnknownInputError: it names nothing.
     """
-    named = _parsed(path)
+    name, steps = _parsed(path)
     bound = inspect.signature(fun).bind(*args, **kwargs)
     bound.apply_defaults()
     try:
-        value, key = _part(named, bound.arguments)
+        value = bound.arguments[name]
+        for attribute, key in steps[:-1]:
+            value = _part(value, attribute, key)
+        if steps and steps[-1][0] is None and _is_traced(value):
+            np.empty(value.shape, bool)[steps[-1][1]]
+            return [(value, steps[-1][1])]
+        value = value if not steps else _part(value, *steps[-1])
     except (KeyError, AttributeError, IndexError, TypeError):
         raise unknown_dependency(path, name_of(fun), list(bound.arguments)) from None
-    if key is not None:
-        return [(value, key)]
     return [(leaf, None) for leaf in jax.tree.leaves(value) if _is_traced(leaf)]
 
 
-def _part(node: ast.expr, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What an expression names among the arguments, and an index if it names elements of an
-    array.
-    """
-    if isinstance(node, ast.Name):
-        return arguments[node.id], None
-    assert isinstance(node, ast.Attribute | ast.Subscript)
-    owner, key = _part(node.value, arguments)
-    if isinstance(node, ast.Attribute) and not _is_traced(owner):
-        return getattr(owner, node.attr), None
-    if key is not None or isinstance(node, ast.Attribute):
-        raise TypeError  # arrays have no parts
-    key = ast.literal_eval(node.slice)
-    if not _is_traced(owner):
-        return owner[key], None
-    np.empty(owner.shape, bool)[key]
-    return owner, key
+def _part(value: Any, attribute: str | None, key: Any) -> Any:
+    """A part of a container; arrays have none."""
+    if _is_traced(value):
+        raise TypeError
+    return value[key] if attribute is None else getattr(value, attribute)
 
 
-def _parsed(path: Any) -> ast.expr:
-    """A path as an expression: a name, then attributes and constant keys."""
+def _parsed(path: Any) -> tuple[str, list[tuple[str | None, Any]]]:
+    """A path's first name and its steps, (attribute, None) or (None, key)."""
+    match = _PATH.match(path) if isinstance(path, str) else None
     try:
-        found = node = ast.parse(path, mode="eval").body
-        while isinstance(node, ast.Attribute | ast.Subscript):
-            if isinstance(node, ast.Subscript):
-                ast.literal_eval(node.slice)
-            node = node.value
-        if isinstance(node, ast.Name):
-            return found
-    except (TypeError, ValueError, SyntaxError):
+        if match is not None:
+            steps = _STEP.finditer(match["rest"])
+            return match["name"], [
+                (s["attribute"], ast.literal_eval(s["key"]) if s["key"] else None) for s in steps
+            ]
+    except (ValueError, SyntaxError):
         pass
     raise wrong_option(
         "cached(deps=...)",

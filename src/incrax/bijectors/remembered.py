@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import full_type, is_known_with
+from incrax._jax import is_known_with
 from incrax.bijectors.adapters import adapter_of
 from incrax.bijectors.evaluation import Evaluated, Evaluator
 from incrax.bijectors.memory import Origin, attach, is_kept, is_readable, records_of
@@ -243,7 +243,7 @@ def _can_record(watch: BijectionWatch, value: Any, context: Any, output: Any) ->
     Transformations hand on inputs and constants as outputs: such an output has a history of its
     own.
     """
-    if watch.snapshot.is_opaque or full_type(value) != full_type(output):
+    if watch.snapshot.is_opaque:
         return False
     inputs = (value,) if context is None else (value, context)
     is_concrete = not watch.snapshot.is_traced and all(
@@ -255,7 +255,7 @@ def _can_record(watch: BijectionWatch, value: Any, context: Any, output: Any) ->
             return False
         if records_of(output) or any(output is x for x in needed):
             return False
-    return watch.is_current()
+    return value.aval == output.aval and watch.is_current()
 
 
 def _is_wide() -> bool:
