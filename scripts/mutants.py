@@ -584,8 +584,8 @@ MUTANTS = [
     Mutant(
         "the first input of a model is differentiated, trainable or not",
         "inspection/cost.py",
-        "            model.differentiated_paths\n",
-        "            None\n",
+        "model.differentiated_paths if wrt is None",
+        "None if wrt is None",
     ),
     Mutant(
         "dead code inside loops counts",
@@ -1206,8 +1206,8 @@ MUTANTS = [
     Mutant(
         "a record answers for its own direction",
         "bijectors/remembered.py",
-        "record.direction != direction and record.has_context",
-        "record.has_context",
+        "            record.direction != direction\n            and ",
+        "            ",
     ),
     Mutant(
         "what an output has of inner traces is recorded",
