@@ -150,17 +150,16 @@ def record(case: str, bijection: Any, xs: Any, options: Options) -> Line:
     """A pass of next to no work, with and without memory."""
     b = bijectors.remember(fb.Affine(jnp.zeros(2), jnp.ones(2)))
     x = jnp.ones(2)
-    without = bijectors.set_record_flow_graph(False)
 
     def plain() -> Any:
         return b.forward(x)
 
-    with without:
+    with bijectors.set_record_flow_graph(False):
         plain()
     beyond = []
     for _ in range(3 if options.quick else 15):
         ours = seconds(plain, options)
-        with without:
+        with bijectors.set_record_flow_graph(False):
             beyond.append(ours - seconds(plain, options))
     return limited(case, 1e6 * float(np.median(beyond)), options, 2.0)
 

@@ -13,21 +13,24 @@ from typing import TYPE_CHECKING, Any
 from incrax import (
     _interrupts as _interrupts,
 )  # before JAX, an interrupt of whose import crashes the process
-from incrax import errors as errors
-from incrax._api import incremental as incremental
-from incrax._incremental import Incremental as Incremental
-from incrax._marks import cached as cached
-from incrax._marks import keep as keep
-from incrax._stats import Stats as Stats
-from incrax._tuning import Tuning as Tuning
-from incrax._version import __version__ as __version__
-from incrax.engine.call.verification import verify as verify
-from incrax.engine.inputs.leaves import frozen as frozen
-from incrax.engine.inputs.row_updates import at as at
-from incrax.engine.inputs.rows import Rows as Rows
-from incrax.errors import IncraxError as IncraxError
-from incrax.errors import NotCalledError as NotCalledError
-from incrax.errors import StaleResultError as StaleResultError
+from incrax._collection import paused
+
+with paused:  # else the collector walks through all objects of JAX, several times
+    from incrax import errors as errors
+    from incrax._api import incremental as incremental
+    from incrax._incremental import Incremental as Incremental
+    from incrax._marks import cached as cached
+    from incrax._marks import keep as keep
+    from incrax._stats import Stats as Stats
+    from incrax._tuning import Tuning as Tuning
+    from incrax._version import __version__ as __version__
+    from incrax.engine.call.verification import verify as verify
+    from incrax.engine.inputs.leaves import frozen as frozen
+    from incrax.engine.inputs.row_updates import at as at
+    from incrax.engine.inputs.rows import Rows as Rows
+    from incrax.errors import IncraxError as IncraxError
+    from incrax.errors import NotCalledError as NotCalledError
+    from incrax.errors import StaleResultError as StaleResultError
 
 if TYPE_CHECKING:
     from incrax import bijectors as bijectors

@@ -32,8 +32,13 @@ from incrax.engine.inputs.leaves import has_tracer
 from incrax.engine.inputs.messages import no_checkpoint_of_rows
 from incrax.engine.inputs.rows import Rows, as_plain, has_rows
 from incrax.engine.inputs.signature import make_signature
-from incrax.explanation.dependence_table import DependenceTable, dependence_table
-from incrax.explanation.last_call import Explanation, explain_call, explain_rows
+from incrax.explanation import (
+    DependenceTable,
+    Explanation,
+    dependence_table,
+    explain_call,
+    explain_rows,
+)
 from incrax.rows.engine import RowEngine
 from incrax.rows.traces import RowTraces
 from incrax.rows.warm_up import warm_up_rows
@@ -212,12 +217,10 @@ class Incremental(Generic[P, R]):
             saves partial derivatives as well. Under `vmap` both sides of a `cond` run, so that
             nothing is skipped.
         """
-        leaves = jax.tree.leaves((args, kwargs))
-        if has_rows(leaves):
-            return cast(Any, self.pure)(*as_plain(args), **as_plain(kwargs))
+        given = as_plain((args, kwargs))
         with self._locked():
-            signature = make_signature(self._fun, args, kwargs)
-            dynamic = signature.dynamic_leaves(leaves)
+            signature = make_signature(self._fun, *given)
+            dynamic = signature.dynamic_leaves(jax.tree.leaves(given))
             step = self._traces.step(signature, dynamic)
         return step.start(dynamic), step
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
@@ -702,14 +702,6 @@ def _is_around(tracer: Tracer, trace: Any) -> bool:
     while trace is not None and trace is not tracer._trace:
         trace = getattr(trace, "parent_trace", None)
     return trace is not None
-
-
-def full_type(x: Any) -> Hashable:
-    """The type of a value, or of what JAX says that one will be."""
-    aval = x if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
-    sharding = explicit_sharding(aval)
-    varies = getattr(aval, "vma", None) or frozenset()
-    return aval.shape, aval.dtype, bool(aval.weak_type), sharding and sharding.spec, varies
 
 
 def source_line(eqn: Equation) -> str:

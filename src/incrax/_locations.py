@@ -51,7 +51,7 @@ class Place(NamedTuple):
     where: str
     expression: str
     use: str
-    """`"print"`, `"raise"` or `""`: printed, part of an error, or anything else."""
+    """`"print"` where it is printed and nothing reads it, or `""`."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -107,7 +107,8 @@ def place_of(frame: FrameType | None) -> Place:
     span = _span(found.f_code, found.f_lasti, found.f_lineno)
     where = f"{os.path.basename(found.f_code.co_filename)}:{span[0]}"
     expression = _source(found, span)
-    return Place(where, expression, "print" if is_logged(frame, found) else _use(found, span))
+    is_printed = is_logged(frame, found) or _is_printed(found, span)
+    return Place(where, expression, "print" if is_printed else "")
 
 
 def is_logged(frame: FrameType | None, until: FrameType | None) -> bool:
@@ -176,30 +177,26 @@ _TRANSPARENT = (
     ast.BinOp,
     ast.Tuple,
     ast.Starred,
+    ast.keyword,
     ast.Attribute,
     ast.Name,
 )
 _TEXT_CALLS = {"str", "repr", "format"}
 
 
-def _use(frame: FrameType, span: Span) -> str:
-    """Whether a text made at this place is just printed, or part of an error that is raised."""
+def _is_printed(frame: FrameType, span: Span) -> bool:
+    """Whether a text made at this place is just printed."""
     lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
-    parents = _parents_at(tuple(lines), span)
-    for node in parents:
-        if isinstance(node, ast.Raise) or (
-            isinstance(node, ast.Assert) and not _covers(node.test, span)
-        ):
-            return "raise"
-    for node in parents:
+    for node in _around(tuple(lines), span):
         if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Name) and _means(frame, node.func.id) is builtins.print:
-                return "print" if _goes_to_terminal(node) else ""
-            if not (isinstance(node.func, ast.Name) and node.func.id in _TEXT_CALLS):
-                return ""
+            name = node.func.id if isinstance(node.func, ast.Name) else ""
+            if name and _means(frame, name) is builtins.print:
+                return _goes_to_terminal(node)
+            if name not in _TEXT_CALLS:
+                return False
         elif not isinstance(node, _TRANSPARENT):
-            return ""
-    return ""
+            return False
+    return False
 
 
 def _goes_to_terminal(node: ast.Call) -> bool:
@@ -211,27 +208,13 @@ def _goes_to_terminal(node: ast.Call) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _parents_at(lines: tuple[str, ...], span: Span) -> tuple[ast.AST, ...]:
-    """The syntax around a span, innermost first, up to its statement."""
-    tree = _parsed(lines)
-    found: list[ast.AST] = []
-    nodes: list[ast.AST] = [] if tree is None else list(tree.body)
-    while nodes:
-        node = next((n for n in nodes if _covers(n, span)), None)
-        if node is None:
-            break
-        found.append(node)
-        nodes = [n for n in ast.iter_child_nodes(node) if hasattr(n, "lineno")]
-        nodes += [k.value for k in getattr(node, "keywords", ())]
-    return tuple(reversed(found))
-
-
-@functools.lru_cache(maxsize=16)
-def _parsed(lines: tuple[str, ...]) -> Any:
+def _around(lines: tuple[str, ...], span: Span) -> list[ast.AST]:
+    """The syntax around a span, innermost first."""
     try:
-        return ast.parse("".join(lines))
+        tree = ast.parse("".join(lines))
     except SyntaxError:
-        return None
+        return []
+    return [node for node in ast.walk(tree) if _covers(node, span)][::-1]
 
 
 def _covers(node: Any, span: Span) -> bool:

@@ -25,14 +25,17 @@ NUM_SHOWN = 8
 """Entries of a list that a message names."""
 
 
+def _first(names: Sequence[str]) -> str:
+    """The first names of a list."""
+    return ", ".join([*names[:NUM_SHOWN], *["..."] * (len(names) > NUM_SHOWN)]) or "none"
+
+
 def no_checkpoint() -> NotCalledError:
     """A rollback without a checkpoint."""
     return NotCalledError(
         "`rollback()` needs a version to go back to, and none is kept: `checkpoint()` was not "
-        "called, or `clear()` or "
-        "an error dropped its values since. The saved values are as they were. Call `checkpoint()` "
-        "after a call of the "
-        "function."
+        "called, or `clear()` or an error dropped its values since. The saved values are as they "
+        "were. Call `checkpoint()` after a call of the function."
     )
 
 
@@ -43,14 +46,10 @@ def stale_result(
     shown = ", ".join(f"`{path}`" for path in changed) or "nothing"
     return StaleResultError(
         f"`{name}` returned an output{output} that differs from a fresh evaluation by {error:.2g} "
-        "of its largest "
-        f"element. Changed in this call: {shown}. {stale} Usual causes: memory of an input that "
-        "was changed behind "
-        "JAX's back (`jax.device_put` and dlpack share it with NumPy), a `pure_callback` that is "
-        "not pure, or terms "
-        "that cancel (then give `verify` an `atol`). All saved values were dropped; the next call "
-        "is evaluated from "
-        "scratch."
+        f"of its largest element. Changed in this call: {shown}. {stale} Usual causes: memory of "
+        "an input that was changed behind JAX's back (`jax.device_put` and dlpack share it with "
+        "NumPy), a `pure_callback` that is not pure, or terms that cancel (then give `verify` an "
+        "`atol`). All saved values were dropped; the next call is evaluated from scratch."
     )
 
 
@@ -58,11 +57,9 @@ def not_deterministic(name: str, output: str, error: float) -> StaleResultError:
     """Two fresh evaluations differ."""
     return StaleResultError(
         f"Two fresh evaluations of `{name}` at the same inputs differ in an output{output} by "
-        f"{error:.2g} of its "
-        "largest element: the function is not deterministic. This is usually a callback that reads "
-        "a clock, a file or "
-        "a random state. Saved values of it mean nothing. Make it a function of its arguments, for "
-        "example of a key."
+        f"{error:.2g} of its largest element: the function is not deterministic. This is usually a "
+        "callback that reads a clock, a file or a random state. Saved values of it mean nothing. "
+        "Make it a function of its arguments, for example of a key."
     )
 
 
@@ -88,8 +85,7 @@ def other_type(path: str, seen: str, expected: str) -> StepTypeError:
     """An argument of another shape or dtype."""
     return StepTypeError(
         f"`step` got `{path}` as {seen}; the pure form was made for {expected}. A compiled loop "
-        "cannot change types. "
-        "Convert it, or make another form for this type."
+        "cannot change types. Convert it, or make another form for this type."
     )
 
 
@@ -126,10 +122,9 @@ def other_weak_type(paths: Sequence[str]) -> StepTypeError:
     shown = ", ".join(f"`{path}`" for path in paths)
     return StepTypeError(
         f"`step` got {shown} as a Python number where the pure form was made with an array, or the "
-        "other way round. "
-        "JAX gives numbers and arrays different types here: the function computes with other "
-        "dtypes than those that "
-        "the state has. Make the form with the same kind, such as `jnp.float32(1.0)` for an array."
+        "other way round. JAX gives numbers and arrays different types here: the function computes "
+        "with other dtypes than those that the state has. Make the form with the same kind, such "
+        "as `jnp.float32(1.0)` for an array."
     )
 
 
@@ -137,12 +132,9 @@ def other_frozen(path: str) -> StepTypeError:
     """Another object than the frozen one."""
     return StepTypeError(
         f"`step` got `{path}` as another object than the frozen one that the pure form was made "
-        "with. This is usually "
-        "an argument of a function that is being compiled. Frozen data are no part of the state, "
-        "so that a change "
-        "could not be noticed. Use the frozen object itself inside the function, or make the form "
-        "from an array that "
-        "is not frozen."
+        "with. This is usually an argument of a function that is being compiled. Frozen data are "
+        "no part of the state, so that a change could not be noticed. Use the frozen object itself "
+        "inside the function, or make the form from an array that is not frozen."
     )
 
 
@@ -150,10 +142,9 @@ def unsupported_dtype(path: str, dtype: Any) -> UnsupportedLeafError:
     """An array of a dtype that JAX has no type for."""
     return UnsupportedLeafError(
         f"`incremental(f)` got `{path}` as an array of dtype {dtype}, which JAX has no type for. "
-        "This is usually a "
-        "ragged list, strings or dates in an array. Nothing was evaluated or stored. Convert it to "
-        "a numeric array, "
-        "or pass it as a static Python value (str, tuple) instead."
+        "This is usually a ragged list, strings or dates in an array. Nothing was evaluated or "
+        "stored. Convert it to a numeric array, or pass it as a static Python value (str, tuple) "
+        "instead."
     )
 
 
@@ -161,9 +152,8 @@ def masked_array(path: str) -> UnsupportedLeafError:
     """A masked array, whose mask JAX would drop."""
     return UnsupportedLeafError(
         f"`incremental(f)` got `{path}` as a masked array; masked arrays are not supported. JAX "
-        "has no masks, so what "
-        "is masked would count as data. Nothing was evaluated or stored. Fill it, or pass data and "
-        "mask as two arrays."
+        "has no masks, so what is masked would count as data. Nothing was evaluated or stored. "
+        "Fill it, or pass data and mask as two arrays."
     )
 
 
@@ -171,11 +161,9 @@ def unhashable_static(path: str, value: Any) -> UnsupportedLeafError:
     """A static leaf that cannot be part of a key."""
     return UnsupportedLeafError(
         f"`incremental(f)` got `{path}` of type {type(value).__name__}, which is no array and "
-        "cannot be hashed, so it "
-        "can be neither traced nor used as a static value. This is usually a set, a mutable object "
-        "or a data frame. "
-        "Nothing was evaluated or stored. Pass its arrays, or make the type hashable or a "
-        "registered pytree."
+        "cannot be hashed, so it can be neither traced nor used as a static value. This is usually "
+        "a set, a mutable object or a data frame. Nothing was evaluated or stored. Pass its "
+        "arrays, or make the type hashable or a registered pytree."
     )
 
 
@@ -184,21 +172,17 @@ def mutable_static(path: str, value: Any, part: Any) -> UnsupportedLeafError:
     held = "" if part is value else f", which holds a {type(part).__name__}"
     return UnsupportedLeafError(
         f"`incremental(f)` got `{path}` of type {type(value).__name__}{held}: no array, with "
-        "state, and hashed by its "
-        "identity. Usually a configuration or a method's `self`. If it changed, it would be the "
-        "same static value, "
-        "and the answer that of before. Nothing was evaluated or stored. Pass what changes as "
-        "arguments, make it "
-        "a pytree, a frozen dataclass or hashed by its content, or promise by "
-        "`incrax.frozen(object)` that it stays."
+        "state, and hashed by its identity. Usually a configuration or a method's `self`. If it "
+        "changed, it would be the same static value, and the answer that of before. Nothing was "
+        "evaluated or stored. Pass what changes as arguments, make it a pytree, a frozen dataclass "
+        "or hashed by its content, or promise by `incrax.frozen(object)` that it stays."
     )
 
 
 def unknown_input(name: str, known: Sequence[str]) -> UnknownInputError:
     """A path that names no input leaf."""
-    shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "") if known else "none"
     return UnknownInputError(
-        f"`{name}` names no input of this function; its inputs are: {shown}. Use a path as "
+        f"`{name}` names no input of this function; its inputs are: {_first(known)}. Use a path as "
         "`explain()` prints it, "
         "a prefix of one (all leaves below it), or `path[i]` for an element of a small array."
     )
@@ -209,11 +193,9 @@ def kept_too_large(values: Sequence[tuple[str, int]], budget_bytes: int) -> Memo
     total = sum(nbytes for _, nbytes in values)
     return MemoryBudgetError(
         f"Values marked by `keep` or `cached` take {total:,} bytes, and the budget of saved values "
-        "is "
-        f"{budget_bytes:,}: {_sizes(values)}. They would be saved and dropped again at every call. "
-        "Nothing was "
-        "evaluated or stored. Give `incremental(memory=...)` more bytes, or remove marks from the "
-        "largest."
+        f"is {budget_bytes:,}: {_sizes(values)}. They would be saved and dropped again at every "
+        "call. Nothing was evaluated or stored. Give `incremental(memory=...)` more bytes, or "
+        "remove marks from the largest."
     )
 
 
@@ -224,13 +206,10 @@ def out_of_memory(values: Sequence[tuple[str, int]], budget_bytes: int) -> Memor
     total = sum(nbytes for _, nbytes in values)
     return MemoryBudgetError(
         "The device has no memory left for a call, which was tried again without saved values (not "
-        "where it prints or "
-        f"writes). Dropped before that: {total:,} bytes of a budget of {budget_bytes:,} "
-        f"({_sizes(values) or 'nothing'}). The function itself needs more than there is, or other "
-        "arrays take it. "
-        "Delete arrays, use smaller batches, or give `incremental(memory=...)` fewer bytes if "
-        "every call needs the "
-        "second try."
+        f"where it prints or writes). Dropped before that: {total:,} bytes of a budget of "
+        f"{budget_bytes:,} ({_sizes(values) or 'nothing'}). The function itself needs more than "
+        "there is, or other arrays take it. Delete arrays, use smaller batches, or give "
+        "`incremental(memory=...)` fewer bytes if every call needs the second try."
     )
 
 
@@ -245,25 +224,19 @@ def unknown_dependency(path: str, function: str, arguments: Sequence[str]) -> Un
     """A dependency that is no argument."""
     return UnknownInputError(
         f"`cached(deps=...)` names `{path}`, which is no argument of `{function}` and no part of "
-        "one; its arguments "
-        f"are: {', '.join(arguments) or 'none'}. Without it the engine cannot know when the result "
-        "is stale. Write it "
-        "as in the function's body: `mu`, `self.mu`, `params['mu']`, `theta[3]`."
+        f"one; its arguments are: {', '.join(arguments) or 'none'}. Without it the engine cannot "
+        "know when the result is stale. Write it as in the function's body: `mu`, `self.mu`, "
+        "`params['mu']`, `theta[3]`."
     )
 
 
 def unknown_work(name: str, paths: Sequence[str], functions: Sequence[str]) -> UnknownInputError:
     """A name of `assert_ran` that stands for nothing in the function."""
-    inputs = ", ".join(paths[:NUM_SHOWN]) + (", ..." if len(paths) > NUM_SHOWN else "") or "none"
-    lines = (
-        ", ".join(functions[:NUM_SHOWN]) + (", ..." if len(functions) > NUM_SHOWN else "") or "none"
-    )
     return UnknownInputError(
         f"`assert_ran(f)` got `{name}`, which is no input of the function, no primitive in it, no "
-        "Python function that "
-        "made its equations, and no name of a marked value, so that the test could never fail. "
-        f"Its inputs: {inputs}. "
-        f"Its Python functions: {lines}. Use one of these, or a name as `explain()` prints it."
+        "Python function that made its equations, and no name of a marked value, so that the test "
+        f"could never fail. Its inputs: {_first(paths)}. Its Python functions: "
+        f"{_first(functions)}. Use one of these, or a name as `explain()` prints it."
     )
 
 
@@ -280,8 +253,7 @@ def not_incremental(name: str, kind: str) -> TypeError:
     """A report on something that keeps no record."""
     return TypeError(
         f"`{name}(f)` got a value of type {kind}, which keeps no record of what it ran. Pass what "
-        "`incremental(f)`, "
-        "`grad(f)` and the like return, not the function that was given to them."
+        "`incremental(f)`, `grad(f)` and the like return, not the function that was given to them."
     )
 
 
@@ -297,10 +269,8 @@ def nothing_saved(method: str) -> NotCalledError:
     """A report on a call that is not tracked."""
     return NotCalledError(
         f"`{method}` has nothing to report on: these arguments contain a mutable array (`jax.Ref`) "
-        "or a tracer, or the "
-        "function closes over a mutable array. Then it is called as it is and nothing is saved. "
-        "Give arguments without "
-        "one, or pass the array's value."
+        "or a tracer, or the function closes over a mutable array. Then it is called as it is and "
+        "nothing is saved. Give arguments without one, or pass the array's value."
     )
 
 
@@ -308,10 +278,9 @@ def plain_call(name: str) -> str:
     """A note in the log: nothing is saved in a call like this one."""
     return (
         f"`{name}` was called with a tracer (inside jit, grad, vmap or scan), with a mutable "
-        "array, or with `jax.jit` "
-        "disabled. It is the plain function there: right values and derivatives, nothing saved. "
-        "This is said once. In "
-        f"a compiled loop, carry saved values by `{name}.pure`."
+        "array, or with `jax.jit` disabled. It is the plain function there: right values and "
+        "derivatives, nothing saved. This is said once. In a compiled loop, carry saved values by "
+        f"`{name}.pure`."
     )
 
 
@@ -319,11 +288,9 @@ def many_signatures(max_signatures: int) -> str:
     """A warning: signatures are forgotten and come back."""
     return (
         "`incremental(f)` traces again for a signature that it had forgotten: its calls come in "
-        "more than the "
-        f"{max_signatures} signatures (shapes, dtypes, static values) that are kept. Each time, it "
-        "traces and compiles "
-        "anew and finds no saved values. Raise `Tuning(max_signatures=...)`, or pad arrays to "
-        "fewer shapes."
+        f"more than the {max_signatures} signatures (shapes, dtypes, static values) that are kept. "
+        "Each time, it traces and compiles anew and finds no saved values. Raise "
+        "`Tuning(max_signatures=...)`, or pad arrays to fewer shapes."
     )
 
 
@@ -331,10 +298,9 @@ def many_functions(paths: str, max_signatures: int) -> str:
     """A warning: functions among the arguments are compared by identity, and there were many."""
     return (
         f"`incremental(f)` was traced for more than {max_signatures} signatures and forgets the "
-        "oldest. A function is "
-        f"among its arguments ({paths}), compared by identity: a lambda made anew at each call is "
-        "another function "
-        "each time, and each call traces and compiles again. Pass the same function object."
+        f"oldest. A function is among its arguments ({paths}), compared by identity: a lambda made "
+        "anew at each call is another function each time, and each call traces and compiles again. "
+        "Pass the same function object."
     )
 
 
@@ -342,10 +308,9 @@ def large_unchanged(path: str, nbytes: int, seconds: float) -> str:
     """A warning: a large NumPy array is compared at every call and does not change."""
     return (
         f"`incremental(f)` compares `{path}` ({nbytes / 1e6:.0f} MB) at every call, because NumPy "
-        "arrays can be "
-        f"changed in place; to find it unchanged took {seconds:.1f} s so far, more than a fifth of "
-        "all time. Pass "
-        f"what `incrax.frozen` makes of it, once: that is compared by identity."
+        f"arrays can be changed in place; to find it unchanged took {seconds:.1f} s so far, more "
+        "than a fifth of all time. Pass what `incrax.frozen` makes of it, once: that is compared "
+        "by identity."
     )
 
 
@@ -360,12 +325,9 @@ def reentrant_call(name: str) -> ReentrantCallError:
     """A call from a callback of the same function."""
     return ReentrantCallError(
         f"`{name}` was called from a callback (`pure_callback`, `io_callback`, `debug.callback`) "
-        "that a call of "
-        f"`{name}`, or of a fork of it, waits for. One call at a time holds the saved values, so "
-        "that the two would "
-        "wait for one another. Nothing was evaluated or stored. Call the plain function there, "
-        f"`{name}.__wrapped__`, "
-        "under `jax.jit`."
+        f"that a call of `{name}`, or of a fork of it, waits for. One call at a time holds the "
+        "saved values, so that the two would wait for one another. Nothing was evaluated or "
+        f"stored. Call the plain function there, `{name}.__wrapped__`, under `jax.jit`."
     )
 
 
@@ -373,9 +335,8 @@ def deleted_input(path: str) -> DeletedInputError:
     """An input that was donated or deleted."""
     return DeletedInputError(
         f"Array has been deleted: `incremental(f)` got `{path}` whose buffer was donated to "
-        "another computation or "
-        "deleted. The saved values are untouched and the next call works. Pass a copy, or do not "
-        "donate this array."
+        "another computation or deleted. The saved values are untouched and the next call works. "
+        "Pass a copy, or do not donate this array."
     )
 
 
@@ -383,12 +344,10 @@ def wrong_rows(indices: Any, values: Any, shape: tuple[int, ...]) -> RowShapeErr
     """Indices and values that make no row-sparse array."""
     return RowShapeError(
         f"`RowSparse(indices, values, shape)` got indices {indices.dtype}{list(indices.shape)}, "
-        "values "
-        f"{values.dtype}{list(values.shape)} and the shape {shape}; it needs k integer indices, "
-        "values of the shape "
-        "(k, *shape[1:]), and at least one axis. This is usually one index without an axis, or a "
-        "shape without its "
-        "first axis. Nothing was made. Give one index and one whole row for each stored row."
+        f"values {values.dtype}{list(values.shape)} and the shape {shape}; it needs k integer "
+        "indices, values of the shape (k, *shape[1:]), and at least one axis. This is usually one "
+        "index without an axis, or a shape without its first axis. Nothing was made. Give one "
+        "index and one whole row for each stored row."
     )
 
 
@@ -405,10 +364,9 @@ def not_a_number(operation: str, value: Any) -> TypeError:
     """An operand that would make a row-sparse array dense."""
     return TypeError(
         f"`{operation}` of a `RowSparse` got {type(value).__name__}; rows are multiplied and "
-        "divided by scalars, and "
-        "`+` and `-` take arrays of the same shape. Other operands would give other rows than the "
-        "stored ones a value. "
-        "Use `todense()`, or apply the operation to `values` after `coalesce()`."
+        "divided by scalars, and `+` and `-` take arrays of the same shape. Other operands would "
+        "give other rows than the stored ones a value. Use `todense()`, or apply the operation to "
+        "`values` after `coalesce()`."
     )
 
 
@@ -416,8 +374,7 @@ def missing_extra(what: str, library: str, extra: str) -> MissingExtraError:
     """A library of an extra is missing."""
     return MissingExtraError(
         f"`{what}` needs {library}, which is not installed. Nothing was done. Install "
-        f"`incrax[{extra}]`, or {library} "
-        "alone."
+        f"`incrax[{extra}]`, or {library} alone."
     )
 
 
@@ -425,9 +382,8 @@ def branch_in_incremental(name: str, place: str) -> PythonBranchError:
     """A branch in an incremental function."""
     return PythonBranchError(
         f"`incremental({name})` found Python control flow on a traced value: {place}. Tracing sees "
-        "one side only, and "
-        "would be wrong on the other. Nothing was evaluated or stored. Write "
-        "`incremental(guarded(f))`, which "
-        "records each path and keeps values for each (`incrax.guarded`; derivatives inside: "
-        "`incremental(guarded(jax.grad(f)))`), or `jax.lax.cond` for this branch."
+        "one side only, and would be wrong on the other. Nothing was evaluated or stored. Write "
+        "`incremental(guarded(f))`, which records each path and keeps values for each "
+        "(`incrax.guarded`; derivatives inside: `incremental(guarded(jax.grad(f)))`), or "
+        "`jax.lax.cond` for this branch."
     )

@@ -52,23 +52,15 @@ def trace(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Program:
     """Trace a function of pytrees; the program's inputs and outputs are their leaves, and the arrays
     of NumPy that the function closes over are copied.
     """
-    once = lambda *args, **kwargs: fun(*args, **kwargs)  # JAX keeps the trace of a function
-    jaxpr = jax.make_jaxpr(once)(*args, **kwargs)
-    _jax.own_arrays(jaxpr)
-    return from_jaxpr(jaxpr)
+    return trace_with_tree(fun, *args, **kwargs)[0]
 
 
 def trace_with_tree(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Program, Any]:
     """The same, and the tree of the outputs."""
-    trees: list[Any] = []
-
-    @functools.wraps(fun)
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        outputs = fun(*args, **kwargs)
-        trees.append(jax.tree.structure(outputs))
-        return outputs
-
-    return trace(noted, *args, **kwargs), trees[-1]
+    once = lambda *args, **kwargs: fun(*args, **kwargs)  # JAX keeps the trace of a function
+    jaxpr, types = jax.make_jaxpr(once, return_shape=True)(*args, **kwargs)
+    _jax.own_arrays(jaxpr)
+    return from_jaxpr(jaxpr), jax.tree.structure(types)
 
 
 class OtherTypesError(Exception):

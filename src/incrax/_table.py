@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 
+Cell = str | float | None
+
+
 class Table(NamedTuple):
-    """A title, a header and rows of text."""
+    """A title, a header, and rows of text and numbers; None where nobody knows one."""
 
     title: str
     header: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[Cell]]
 
 
 class Printable:
@@ -46,7 +49,9 @@ class Printable:
 def _html_table(table: Table) -> str:
     left = 'style="text-align: left"'
     header = "".join(f'<th scope="col" {left}>{escape(name)}</th>' for name in table.header)
-    rows = ["".join(f"<td {left}>{escape(str(cell))}</td>" for cell in row) for row in table.rows]
+    rows = [
+        "".join(f"<td {left}>{escape(_cell_text(cell))}</td>" for cell in row) for row in table.rows
+    ]
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     title = f"<caption {left}><strong>{escape(table.title)}</strong></caption>"
     return f"<table>{title}<thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"
@@ -59,5 +64,50 @@ def _rich_table(table: Table) -> RichTable:
     for name in table.header:
         result.add_column(name, overflow="fold")
     for row in table.rows:
-        result.add_row(*[str(cell).replace("[", r"\[") for cell in row])
+        result.add_row(*[_cell_text(cell).replace("[", r"\[") for cell in row])
     return result
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+
+def _cell_text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else number_text(cell)
+
+
+def number_text(x: float | None) -> str:
+    """Up to nine digits as they are, of small ones the first; never -0."""
+    if x is None:
+        return "-"
+    is_shown_whole = x == round(x) or abs(x) >= 1e4
+    return f"{x + 0.0:,.0f}" if is_shown_whole and abs(x) < 1e9 else f"{x:.4g}"
+
+
+def bytes_text(size: float | None) -> str:
+    """Bytes in the unit that fits; "-" where nobody knows."""
+    return "-" if size is None else _in_units(size, BYTES)
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds in the unit that fits."""
+    return _in_units(seconds, SECONDS)
+
+
+BYTES = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "ps": 1e-12}
+
+
+def _in_units(x: float, units: Mapping[str, float]) -> str:
+    """By the first unit, the largest first, of which there is one; else by the last."""
+    unit = next((unit for unit, size in units.items() if x >= size), [*units][-1])
+    return f"{x / units[unit]:.3g} {unit}"
+
+
+def first_rows(rows: Sequence[Sequence[Cell]], num: int, column: int = 0) -> list[Sequence[Cell]]:
+    """The first rows, and in this column how many more there are."""
+    rest = len(rows) - num
+    if rest <= 0:
+        return list(rows)
+    last: list[Cell] = ["" for _ in rows[0]]
+    last[column] = f"... {rest} more"
+    return [*rows[:num], last]

@@ -159,8 +159,7 @@ def max_program_bytes() -> int:
     except (ValueError, OverflowError):
         raise ValueError(
             f"the environment variable `INCRAX_PROGRAM_BYTES` is {text!r}; it is the number of "
-            "bytes that remembered "
-            "programs may take, such as 4e9. Set one, or unset it for 2e9."
+            "bytes that remembered programs may take, such as 4e9. Set one, or unset it for 2e9."
         ) from None
 
 

@@ -60,9 +60,9 @@ def test_marked_parts_are_not_sampled():
 
 def test_many_small_elements_are_grouped_by_what_they_reach(monkeypatch):
     asked = []
-    seconds = incrax.explanation.dependence_table.DependenceTable.seconds
+    seconds = incrax.explanation.DependenceTable.seconds
     monkeypatch.setattr(
-        incrax.explanation.dependence_table.DependenceTable,
+        incrax.explanation.DependenceTable,
         "seconds",
         lambda self, names: asked.append(1) or seconds(self, names),
     )

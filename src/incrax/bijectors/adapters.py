@@ -82,10 +82,8 @@ def adapter_of(bijection: Any) -> Adapter:
     )
     raise NotABijectionError(
         f"`remember` got {seen}, which has none of the forms of a bijection that are known. This "
-        "is usually a plain "
-        "function, a distribution, or the class in place of an instance. Nothing is remembered. "
-        "Pass a bijection of "
-        "FlowJAX, a transform of NumPyro, or an object with the methods `transform_and_log_det` "
-        "(or "
-        "`forward_and_log_det`) and `inverse_and_log_det`."
+        "is usually a plain function, a distribution, or the class in place of an instance. "
+        "Nothing is remembered. Pass a bijection of FlowJAX, a transform of NumPyro, or an object "
+        "with the methods `transform_and_log_det` (or `forward_and_log_det`) and "
+        "`inverse_and_log_det`."
     )

@@ -36,6 +36,7 @@ class Template(NamedTuple):
     output: int
     code: BijectionCode
     direction: str
+    is_wide: bool
     arrays: tuple[Where | None, ...]
     source: Where
     context: Where | None
@@ -60,7 +61,8 @@ class Template(NamedTuple):
             return
         owner = self.bijection if self.owner is None else reference(bijections[self.owner])
         context = reference(contexts[0]) if contexts else None
-        record = Origin(owner, Snapshot(self.code, arrays), self.direction, source, context)
+        snapshot = Snapshot(self.code, arrays)
+        record = Origin(owner, snapshot, self.direction, source, context, self.is_wide)
         if self.ladj is not None and is_known_with(at(self.ladj), output):
             record.ladj = at(self.ladj)
         attach(output, (*records_of(output), record))
@@ -168,4 +170,5 @@ def _template(
         return None
     source = computed(record.source)
     ladj = computed(record.ladj) if is_readable(record.ladj) else None
-    return Template(output, record.snapshot.code, record.direction, arrays, source, context, ladj)
+    code = record.snapshot.code
+    return Template(output, code, record.direction, record.is_wide, arrays, source, context, ladj)

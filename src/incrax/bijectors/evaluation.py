@@ -188,18 +188,6 @@ class Evaluator:
             return _bijection_ladj(skeleton, direction, self._arrays, value, output, context, kept)
         return _own(self._apply(direction, value, context)[1])
 
-    def types(self, direction: str, value: Any, context: Any) -> Sequence[Any] | None:
-        """The types that a pass would give; None if they cannot be told without it."""
-        skeleton = self._compiled()
-        try:
-            if skeleton is not None:
-                return _bijection_pass.eval_shape(
-                    skeleton, direction, True, self._arrays, value, context
-                )[:2]
-            return jax.eval_shape(functools.partial(self._apply, direction), value, context)
-        except Exception:  # of another library, which may have no pass in this direction
-            return None
-
     def _compiled(self) -> Skeleton | None:
         return None if _jax.is_jit_disabled() else self._skeleton
 

@@ -239,22 +239,19 @@ def _check_hashable(frame: _Frame, tree: tuple[Any, Any]) -> None:
         if _is_bijection(x):
             raise UnsupportedLeafError(
                 f"`bijectors.jit(f)` got `{name}` of type {kind}, a bijection that is no pytree: "
-                "its parameters would "
-                "be part of the program, and a change of one would not be seen. Nothing was "
-                "evaluated. Register the "
-                "class (`jax.tree_util.register_dataclass`), or let `f` close over the bijection "
-                "if it never changes."
+                "its parameters would be part of the program, and a change of one would not be "
+                "seen. Nothing was evaluated. Register the class "
+                "(`jax.tree_util.register_dataclass`), or let `f` close over the bijection if it "
+                "never changes."
             )
         try:
             hash(_static_key(x))
         except TypeError:
             raise UnsupportedLeafError(
                 f"`bijectors.jit(f)` got `{name}` of type {kind}, which is no array and cannot be "
-                "hashed, so it can be "
-                "neither traced nor used as a static value. This is usually a set, a mutable "
-                "object or a data frame. "
-                "Nothing was evaluated. Pass its arrays, or make the type hashable or a registered "
-                "pytree."
+                "hashed, so it can be neither traced nor used as a static value. This is usually a "
+                "set, a mutable object or a data frame. Nothing was evaluated. Pass its arrays, or "
+                "make the type hashable or a registered pytree."
             ) from None
 
 

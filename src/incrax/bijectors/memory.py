@@ -37,14 +37,12 @@ class Origin:
     """The input that the array was made from."""
     context_ref: Callable[[], Any] | None
     """Gives the context, held weakly; None if there was none."""
+    is_wide: bool
+    """Whether numbers had 64 bits by default."""
     ladj: Any = None
     """log|det J| of the pass at its input; None until it is computed."""
     kept: Any = None
     """What the log-determinant can be computed from (what a conditioner gave), or None."""
-    has_right_type: tuple[bool, bool] | None = None
-    """With 64-bit types or not, and whether source and log-determinant have then the types that
-    would be computed; None until it was asked.
-    """
 
     @property
     def bijection(self) -> Any:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import full_type, is_known_with
+from incrax._jax import is_known_with
 from incrax.bijectors.adapters import adapter_of
 from incrax.bijectors.evaluation import Evaluated, Evaluator
 from incrax.bijectors.memory import Origin, attach, is_kept, is_readable, records_of
@@ -131,7 +131,10 @@ class Remembered:
         found = seen.evaluator.run(direction, value, context, is_ladj_required(requires_ladj))
         if is_recording() and _can_record(seen.watch, value, context, found.output):
             weak_context = None if context is None else weakref.ref(context)
-            record = Origin(weakref.ref(self), seen.watch.snapshot, direction, value, weak_context)
+            bijection = weakref.ref(self)
+            record = Origin(
+                bijection, seen.watch.snapshot, direction, value, weak_context, _is_wide()
+            )
             is_concrete = isinstance(found.output, _jax.ArrayImpl)
             if is_concrete or all(
                 is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])
@@ -203,7 +206,7 @@ def _answer(seen: _Seen, direction: str, value: Any, context: Any) -> Origin | N
     """The record that a pass can be answered from, or None.
 
     It is of this very array, by a pass in the other direction of a bijection in the same state,
-    with the same context; its source can be read and has the type that would be computed.
+    with the same context, under the same default types; its source can be read.
     """
     if not isinstance(value, (_jax.ArrayImpl, _jax.Tracer)) or not is_recording():
         return None
@@ -211,27 +214,12 @@ def _answer(seen: _Seen, direction: str, value: Any, context: Any) -> Origin | N
     for record in records_of(value):
         if (
             record.direction != direction
+            and record.is_wide == _is_wide()
             and record.has_context(context)
             and watch.snapshot.is_same(record.snapshot)
         ):
-            is_there = watch.is_readable() and is_readable(record.source)
-            if is_there and _has_right_type(seen, record, direction, value, context):
-                return record
+            return record if watch.is_readable() and is_readable(record.source) else None
     return None
-
-
-def _has_right_type(seen: _Seen, record: Origin, direction: str, value: Any, context: Any) -> bool:
-    """Whether a record has the types that the pass would give; those of its output if there is no
-    such pass.
-    """
-    is_wide = bool(jax.config.read("jax_enable_x64"))
-    if record.has_right_type is None or record.has_right_type[0] != is_wide:
-        output, ladj = seen.evaluator.types(direction, value, context) or (value, None)
-        is_right = full_type(record.source) == full_type(output)
-        if record.ladj is not None and ladj is not None:
-            is_right = is_right and full_type(record.ladj) == full_type(ladj)
-        record.has_right_type = is_wide, is_right
-    return record.has_right_type[1]
 
 
 def _ladj(seen: _Seen, record: Origin, output: Any, context: Any) -> Any:
@@ -250,7 +238,7 @@ def _ladj(seen: _Seen, record: Origin, output: Any, context: Any) -> Any:
 
 def _can_record(watch: BijectionWatch, value: Any, context: Any, output: Any) -> bool:
     """Whether all that made an output can be used wherever it can, cannot change, and did not
-    change meanwhile.
+    change meanwhile; and whether the input has the type that the pass back would give.
 
     Transformations hand on inputs and constants as outputs: such an output has a history of its
     own.
@@ -267,7 +255,19 @@ def _can_record(watch: BijectionWatch, value: Any, context: Any, output: Any) ->
             return False
         if records_of(output) or any(output is x for x in needed):
             return False
-    return watch.is_current()
+    return _is_of_one_type(value, output) and watch.is_current()
+
+
+def _is_of_one_type(value: Any, output: Any) -> bool:
+    """Whether a pass back from an output gives the type of the value, its shape aside."""
+    if value.shape == output.shape:
+        return value.aval == output.aval
+    kind = lambda aval: (aval.dtype, aval.weak_type, getattr(aval, "vma", None))
+    return kind(value.aval) == kind(output.aval)
+
+
+def _is_wide() -> bool:
+    return jax.config.read("jax_enable_x64")
 
 
 def _as_array(x: Any) -> Any:

@@ -78,10 +78,10 @@ class Snapshot:
     __slots__ = ("arrays", "code", "is_opaque", "is_traced")
 
     def __init__(self, code: BijectionCode, arrays: Sequence[Any], is_opaque: bool = False) -> None:
-        self.code: BijectionCode = code
-        self.arrays: tuple[Callable[[], Any], ...] = tuple(map(reference, arrays))
-        self.is_opaque: bool = is_opaque
-        self.is_traced: bool = any(isinstance(array, _jax.Tracer) for array in arrays)
+        self.code = code
+        self.arrays = tuple(map(reference, arrays))
+        self.is_opaque = is_opaque
+        self.is_traced = any(isinstance(array, _jax.Tracer) for array in arrays)
         """Whether an array is a tracer."""
 
     def is_same(self, other: Snapshot) -> bool:
@@ -109,29 +109,23 @@ def reference(x: Any) -> Callable[[], Any]:
         return lambda: x
 
 
-class Holder(NamedTuple):
-    """Something that can be changed in place, and the objects that it held."""
-
-    read: Callable[[], Sequence[Any]]
-    held: Sequence[Any]
-
-    def is_unchanged(self) -> bool:
-        """Whether it holds the same."""
-        held = self.read()
-        return len(held) == len(self.held) and all(map(is_, held, self.held))
+Reader = Callable[[], Sequence[Any]]
+"""Gives the objects that something holds which can be changed in place."""
 
 
 class BijectionWatch(NamedTuple):
     """The snapshot of an object, the containers in which it can be changed, and its arrays."""
 
     snapshot: Snapshot
-    containers: tuple[Holder, ...]
-    arrays: tuple[Any, ...]
+    containers: Sequence[tuple[Reader, Sequence[Any]]]
+    """With what they held."""
+    arrays: Sequence[Any]
 
     def is_current(self) -> bool:
         """Whether the object is still as it was."""
-        for container in self.containers:
-            if not container.is_unchanged():
+        for read, held in self.containers:
+            now = read()
+            if len(now) != len(held) or not all(map(is_, now, held)):
                 return False
         return True
 
@@ -151,7 +145,7 @@ def watch(x: Any) -> BijectionWatch:
     walk = _ObjectWalk()
     walk.visit(x)
     snapshot = Snapshot(BijectionCode(walk.tags, walk.functions), walk.arrays, walk.is_opaque)
-    return BijectionWatch(snapshot, tuple(walk.containers), tuple(walk.arrays))
+    return BijectionWatch(snapshot, walk.containers, walk.arrays)
 
 
 # --- the walk -------------------------------------------------------------------------------------
@@ -164,8 +158,8 @@ class _ObjectWalk:
         self.tags: list[Any] = []
         self.arrays: list[Any] = []
         self.functions: list[Any] = []
-        self.containers: list[Holder] = []
-        self.is_opaque: bool = False
+        self.containers: list[tuple[Reader, Sequence[Any]]] = []
+        self.is_opaque = False
         self._is_in_library = False
         self._numbers: dict[int, tuple[int, Any]] = {}
 
@@ -227,9 +221,9 @@ class _ObjectWalk:
         for part in parts:
             self.visit(part)
 
-    def _visit_container(self, read: Callable[[], Sequence[Any]]) -> None:
+    def _visit_container(self, read: Reader) -> None:
         held = read()
-        self.containers.append(Holder(read, held))
+        self.containers.append((read, held))
         self._visit_all(held)
 
     def _visit_function(self, x: types.FunctionType) -> None:

@@ -8,77 +8,38 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any, TypeVar, cast
+from typing import TypeAlias
 
 from incrax._context import add_switch
 from incrax._messages import wrong_option
 
 SLOW_LADJ = (
     "A log-determinant is computed although `set_requires_ladj(False)` is in force, from the "
-    "remembered input. This "
-    "may slow down your forward and backward passes: where a log-determinant is wanted it is "
-    "cheaper to compute it "
-    "together with the output. Consider removing the context manager `set_requires_ladj(False)`. "
-    "This is said once."
+    "remembered input. This may slow down your forward and backward passes: where a "
+    "log-determinant is wanted it is cheaper to compute it together with the output. Consider "
+    "removing the context manager `set_requires_ladj(False)`. This is said once."
 )
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _RECORDS: ContextVar[bool] = ContextVar("incrax_record_flow_graph", default=True)
 _REQUIRES_LADJ: ContextVar[bool] = ContextVar("incrax_requires_ladj", default=True)
-_ENTERED: ContextVar[tuple[bool, ...]] = ContextVar("incrax_switches_entered", default=())
-"""What the switches that are in force here replaced, the innermost last."""
 add_switch(_RECORDS)
 add_switch(_REQUIRES_LADJ)
 
-
-class _Switch(contextlib.ContextDecorator):
-    """Sets a variable inside a `with` block or a decorated function; may be nested and used
-    again.
-    """
-
-    _variable: ContextVar[bool]
-
-    def __init__(self, is_on: bool) -> None:
-        if not isinstance(is_on, bool):
-            raise wrong_option(type(self).__name__, is_on, "True or False")
-        self._is_on = is_on
-
-    def __enter__(self) -> None:
-        _ENTERED.set((*_ENTERED.get(), self._variable.get()))
-        self._variable.set(self._is_on)
-
-    def __exit__(self, *error: Any) -> None:
-        *others, before = _ENTERED.get()
-        _ENTERED.set(tuple(others))
-        self._variable.set(before)
-
-    def __call__(self, f: F) -> F:
-        if inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f):
-            raise wrong_option(
-                type(self).__name__, f, "a function that is no generator; use the switch inside"
-            )
-        if not inspect.iscoroutinefunction(f):
-            return super().__call__(f)
-
-        @functools.wraps(f)
-        async def switched(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return await f(*args, **kwargs)
-
-        return cast(Any, switched)
+Switch: TypeAlias = "contextlib._GeneratorContextManager[None]"
+"""A context manager of one `with` block, or a decorator."""
 
 
-class set_record_flow_graph(_Switch):  # noqa: N801
+def set_record_flow_graph(
+    is_on: bool,
+) -> Switch:
     """Whether outputs of bijections are remembered, and answers taken from memory. On by default.
 
-    A context manager and a decorator; in force in this thread, or asynchronous task, only. With it
-    off, bijections that remember are the plain bijections: nothing is recorded, nothing is looked
-    up.
+    A context manager and a decorator of plain functions; in force in this thread, or asynchronous
+    task, only. With it off, bijections that remember are the plain bijections: nothing is recorded,
+    nothing is looked up.
 
     Source: `set_record_flow_graph` of facebookincubator/flowtorch#89.
 
@@ -91,17 +52,19 @@ class set_record_flow_graph(_Switch):  # noqa: N801
         ...     bijectors.is_recording()
         False
     """
+    return _switched(_RECORDS, _checked("set_record_flow_graph", is_on))
 
-    _variable = _RECORDS
 
-
-class set_requires_ladj(_Switch):  # noqa: N801
+def set_requires_ladj(
+    is_on: bool,
+) -> Switch:
     """Whether a pass also computes log|det J|. On by default; `requires_ladj=` of a call has
     precedence.
 
-    A context manager and a decorator; in force in this thread, or asynchronous task, only. With it
-    off, the log-determinant is not computed with the output; `log_abs_det_jacobian` still gives it,
-    computed from the remembered input, and warns once per process. Independent of differentiation.
+    A context manager and a decorator of plain functions; in force in this thread, or asynchronous
+    task, only. With it off, the log-determinant is not computed with the output;
+    `log_abs_det_jacobian` still gives it, computed from the remembered input, and warns once per
+    process. Independent of differentiation.
 
     Source: `set_requires_ladj` of facebookincubator/flowtorch#89.
 
@@ -114,8 +77,22 @@ class set_requires_ladj(_Switch):  # noqa: N801
         ...     bijectors.requires_ladj()
         False
     """
+    return _switched(_REQUIRES_LADJ, _checked("set_requires_ladj", is_on))
 
-    _variable = _REQUIRES_LADJ
+
+@contextlib.contextmanager
+def _switched(variable: ContextVar[bool], is_on: bool) -> Iterator[None]:
+    before = variable.set(is_on)
+    try:
+        yield
+    finally:
+        variable.reset(before)
+
+
+def _checked(name: str, is_on: bool) -> bool:
+    if not isinstance(is_on, bool):
+        raise wrong_option(name, is_on, "True or False")
+    return is_on
 
 
 def is_recording() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import incrax
-from incrax.cli.usage import print_json
+from incrax.cli.usage import add_json, show
 
 TEXT = "what was learned of functions and of this machine, for later processes: list it, clear it"
 
@@ -13,14 +13,10 @@ TEXT = "what was learned of functions and of this machine, for later processes: 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `incrax cache`."""
     parser.add_argument("--clear", action="store_true", help="delete all of it")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """List the files; before that delete them, if asked for."""
-    found = incrax.cache_folder(clear=options.clear)
-    if options.json:
-        print_json(found.as_dict())
-    else:
-        print(found)
+    show(incrax.cache_folder(clear=options.clear), options)
     return 0

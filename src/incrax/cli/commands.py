@@ -29,6 +29,13 @@ class _Parser(argparse.ArgumentParser):
 COMMANDS = {"demo": demo, "report": report, "cost": cost, "doctor": doctor, "cache": cache}
 CHECKS = {"demo": demo.check_arguments, "report": report.check_arguments}
 """What refuses options that cannot work before anything runs."""
+OF_OPTIONS = (
+    UsageError,
+    incrax.errors.CostError,
+    incrax.errors.SelectionError,
+    incrax.errors.UnknownInputError,
+)
+"""Errors that mean options that cannot work."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -54,12 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             CHECKS[options.command](options)
         with _interrupts.raised():
             return COMMANDS[options.command].run(options)
-    except UsageError as error:
-        sys.stderr.write(f"{name}: error: {error}\n")
-        return 2
-    except incrax.IncraxError as error:
+    except (UsageError, incrax.IncraxError) as error:
         sys.stderr.write(f"{name}: error: {' '.join(str(error).split())}\n")
-        return 1
+        return 2 if isinstance(error, OF_OPTIONS) else 1
     except BrokenPipeError:
         os.dup2(
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()

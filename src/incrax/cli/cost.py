@@ -6,7 +6,7 @@ import argparse
 
 import incrax
 from incrax.cli import loading
-from incrax.cli.usage import UsageError, print_json
+from incrax.cli.usage import add_json, show
 
 TEXT = "FLOPs and bytes of a function: forward, backward, Hessian-vector product"
 
@@ -29,26 +29,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="derivatives by this input (default: the first)",
     )
     parser.add_argument("--measure", action="store_true", help="run it, and add seconds and memory")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print what a call costs."""
     function, arguments = loading.function_and_arguments(options)
-    changing = options.changing or None
-    wrt = tuple(options.wrt) or None
-    try:
-        found = incrax.cost(
-            function, *arguments, changing=changing, wrt=wrt, measure=options.measure
-        )
-    except (
-        incrax.errors.UnknownInputError,
-        incrax.errors.CostError,
-        incrax.errors.SelectionError,
-    ) as error:
-        raise UsageError(" ".join(str(error).split())) from None
-    if options.json:
-        print_json(found.as_dict())
-    else:
-        print(found)
+    found = incrax.cost(
+        function,
+        *arguments,
+        changing=options.changing or None,
+        wrt=tuple(options.wrt) or None,
+        measure=options.measure,
+    )
+    show(found, options)
     return 0

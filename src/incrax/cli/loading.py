@@ -81,7 +81,10 @@ def load(place: str) -> Any:
     where, colon, name = place.rpartition(":")
     if not colon or not where or not name:
         raise UsageError(f"{place} does not say where: write it as {WHERE}")
-    found: Any = _file(Path(where)) if where.endswith(".py") else _module(where)
+    path = Path(where)
+    if path.suffix == ".py" and not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    found: Any = _file(path.resolve()) if path.suffix == ".py" else _module(where)
     for part in name.split("."):
         owner = found
         found = getattr(owner, part, _MISSING)
@@ -105,27 +108,14 @@ def _module(name: str) -> ModuleType:
         ) from None
 
 
-_files: dict[Path, ModuleType] = {}
-"""Files that were run: one that has function and arguments must not be run twice, or its classes
-are two.
-"""
-
-
+@functools.cache  # a file that has function and arguments must not be run twice, or its classes are two
 def _file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}")
-    key = path.resolve()
-    if key not in _files:
-        _files[key] = _run(key)
-    return _files[key]
-
-
-def _run(path: Path) -> ModuleType:
     name = path.stem if path.stem not in sys.modules else f"_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)

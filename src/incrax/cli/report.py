@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 import incrax
 from incrax.cli import loading
-from incrax.cli.usage import UsageError, check_output, print_json
+from incrax.cli.usage import UsageError, add_json, check_output, show
 
 TEXT = (
     "write a page on what a function computes, what runs again when an input changes, and what "
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="INPUT",
         help="report on value and gradient by this input",
     )
-    parser.add_argument("--json", action="store_true", help="print what the page shows, as JSON")
+    add_json(parser, "what the page shows, as ")
 
 
 def check_arguments(options: argparse.Namespace) -> None:
@@ -64,51 +64,47 @@ def check_arguments(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Call the function and write its page."""
-    function, arguments = loading.function_and_arguments(options)
+    function, start = loading.function_and_arguments(options)
+    evaluate: Callable[..., Any]
     if isinstance(function, incrax.Bound):
-        return _show(_report_of_model(function, options), options)
-    if options.grad or options.wrt:
-        function = incrax.value_and_grad(function, wrt=tuple(options.wrt) or None)
-    ours = function if isinstance(function, incrax.Incremental) else incrax.incremental(function)
-    try:
-        jax.block_until_ready(ours(*arguments))
-    except (incrax.errors.SelectionError, incrax.errors.UnknownInputError) as error:
-        raise UsageError(" ".join(str(error).split())) from None
-    for changed in _changed(arguments, options.rounds):
-        jax.block_until_ready(ours(*changed))
-    return _show(incrax.report(ours), options)
+        start, evaluate = _inputs_of(function, options)
+    else:
+        if options.grad or options.wrt:
+            function = incrax.value_and_grad(function, wrt=tuple(options.wrt) or None)
+        if not isinstance(function, incrax.Incremental):
+            function = incrax.incremental(function)
+        evaluate = function
+    jax.block_until_ready(evaluate(*start))
+    for changed in _changed(start, options.rounds):
+        with contextlib.suppress(incrax.errors.InputValueError):
+            jax.block_until_ready(evaluate(*changed))
+    page = incrax.report(function)
+    page.save(options.output)
+    if options.json:
+        show(page, options)
+    else:
+        print(f"{options.output}: {page.as_dict()['stats']['calls']} calls")
+    return 0
 
 
-def _report_of_model(model: incrax.Bound, options: argparse.Namespace) -> incrax.Report:
-    """After calls in which one input after the other changes, within its bounds."""
+def _inputs_of(
+    model: incrax.Bound, options: argparse.Namespace
+) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+    """The inputs of a model, and what evaluates it at others, within their bounds."""
     if options.wrt:
         raise UsageError(
             f"{options.function} is a model, whose roles say what is trainable; give --grad for "
             "--wrt"
         )
-    evaluate = model.value_and_grad if options.grad else model.value
-    jax.block_until_ready(evaluate())
     paths = tuple(model.roles)
     start = tuple(model[path] for path in paths)
-    for changed in _changed(start, options.rounds):
-        moved = {
-            path: new
-            for path, old, new in zip(paths, start, changed, strict=True)
-            if new is not old
-        }
-        with contextlib.suppress(incrax.errors.InputValueError), model.at(moved):
-            jax.block_until_ready(evaluate())
-    return incrax.report(model)
 
+    def evaluate(*inputs: Any) -> Any:
+        triples = zip(paths, start, inputs, strict=True)
+        with model.at({path: new for path, old, new in triples if new is not old}):
+            return model.value_and_grad() if options.grad else model.value()
 
-def _show(page: incrax.Report, options: argparse.Namespace) -> int:
-    page.save(options.output)
-    found = page.as_dict()
-    if options.json:
-        print_json(found)
-    else:
-        print(f"{options.output}: {found['stats']['calls']} calls")
-    return 0
+    return start, evaluate
 
 
 def _is_real(x: Any) -> bool:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 
 class UsageError(Exception):
     """A bad option; the message is one line."""
+
+
+class Shown(Protocol):
+    """What prints, for people and for programs."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        ...
 
 
 def check_output(path: Path, kind: str, *suffixes: str) -> None:
@@ -27,31 +35,31 @@ def check_output(path: Path, kind: str, *suffixes: str) -> None:
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Refuse a path that cannot be written; what is in the file stays.
+    """Refuse a path that cannot be written, in the system's words; what is in the file stays.
 
     Raises:
         UsageError: it is a folder, or in none, or nobody may write there.
     """
-    given = path
-    path = given.resolve()
-    folder = path.parent
-    if path.is_dir():
-        raise UsageError(f"{option} {given} is a folder; give the name of a file")
-    if not folder.is_dir():
-        raise UsageError(f"{option} {given} cannot be written: there is no folder {given.parent}")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise UsageError(f"{option} {given} cannot be written: permission denied")
-    was_there = path.exists()
+    target = path.resolve()
+    was_there = target.exists()
     try:
-        with path.open("ab"):
+        with target.open("ab"):
             pass
-        if not was_there:
-            path.unlink()
     except OSError as error:
-        raise UsageError(f"{option} {given} cannot be written: {error.strerror}") from None
+        raise UsageError(f"{option} {path} cannot be written: {error.strerror}") from None
+    if not was_there:
+        target.unlink()
 
 
-def print_json(found: dict[str, Any]) -> None:
-    """One JSON object on the standard output."""
-    json.dump(found, sys.stdout, indent=2, default=str)
-    sys.stdout.write("\n")
+def add_json(parser: argparse.ArgumentParser, shown: str = "") -> None:
+    """The option that `show` looks at."""
+    parser.add_argument("--json", action="store_true", help=f"print {shown}JSON")
+
+
+def show(found: Shown, options: argparse.Namespace) -> None:
+    """Print a report, or one JSON object."""
+    if options.json:
+        json.dump(found.as_dict(), sys.stdout, indent=2, default=str)
+        sys.stdout.write("\n")
+    else:
+        print(found)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from incrax import _jax
@@ -18,15 +18,13 @@ from incrax._messages import not_called, not_incremental, unknown_work
 from incrax._program import read_vars, written_vars
 from incrax.engine.inputs.paths import paths_mask
 from incrax.errors import UnknownInputError
-from incrax.explanation.reader import Reader
+from incrax.explanation import Reader
 
 NUM_SHOWN = 10
 """Equations that a message lists."""
 
 _TRACER = program.__file__
 _OWN = os.path.dirname(_jax.__file__)
-
-Belongs = Callable[[Equation], bool]
 
 
 def assert_ran(
@@ -75,21 +73,18 @@ def assert_ran(
     """
     f = getattr(f, "__func__", f)
     call = _last(f)
-    allowed = None if only is None else {name: call.named(name) for name in _names(only)}
     problems: list[str] = []
-    if allowed is not None:
+    if only is not None:
+        allowed = {name: call.named(name) for name in _names(only)}
         masks = call.masks()
-        others = [
-            eqn
-            for eqn in call.ran
-            if masks[id(eqn)] and not any(mine(eqn) for mine in allowed.values())
-        ]
+        known = set().union(*allowed.values())
+        others = [eqn for eqn in call.ran if masks[id(eqn)] and id(eqn) not in known]
         shown = ", ".join(f"`{name}`" for name in allowed) or "nothing"
         problems += _listed(
             f"{len(others)} equations ran that belong to none of what may run ({shown})", others
         )
-    for name, belongs in {name: call.named(name) for name in _names(never)}.items():
-        found = list(filter(belongs, call.ran))
+    for name, ids in {name: call.named(name) for name in _names(never)}.items():
+        found = [eqn for eqn in call.ran if id(eqn) in ids]
         problems += _listed(f"{len(found)} equations of `{name}` ran, and none may", found)
     if at_most is not None and len(call.ran) > at_most:
         problems += _listed(f"{len(call.ran)} equations ran, and at most {at_most} may", call.ran)
@@ -109,35 +104,25 @@ class _LastCall(NamedTuple):
     ran: Sequence[Equation]
     paths: Sequence[str]
 
-    def named(self, name: str) -> Belongs:
-        """Whether an equation belongs to a name.
+    def named(self, name: str) -> set[int]:
+        """The equations that belong to a name, by identity.
 
         Raises:
             UnknownInputError: it stands for nothing.
         """
-        eqns = [*self.reader.eqns, *self.ran]
-        tests = [test for test in (self._of_input(name), self._of_marked(name)) if test is not None]
-        for belongs in (
-            lambda eqn: eqn.primitive.name == name,
-            lambda eqn: name in _functions(eqn),
-        ):
-            inside = lambda eqn, belongs=belongs: any(map(belongs, _within(eqn)))
-            if any(map(inside, eqns)):
-                tests.append(inside)
-        if not tests:
-            functions = dict.fromkeys(
-                found for eqn in self.reader.eqns for found in _functions(eqn)
-            )
-            raise unknown_work(name, self.paths, list(functions))
-        return lambda eqn: any(test(eqn) for test in tests)
-
-    def _of_input(self, name: str) -> Belongs | None:
+        reader = self.reader
+        is_named = lambda eqn: name == eqn.primitive.name or name in _functions(eqn)
+        eqns = [*reader.eqns, *self.ran]
+        found = {id(eqn) for eqn in eqns if any(map(is_named, _within(eqn)))}
+        found |= self._of_marked(name)
         try:
-            mask = paths_mask(self.reader.paths, self.reader.layout, [name])
+            mask = paths_mask(reader.paths, reader.layout, [name])
         except UnknownInputError:
-            return (lambda _: False) if name in self.paths else None
-        masks = self.masks()
-        return lambda eqn: bool(masks[id(eqn)] & mask)
+            if found or name in self.paths:
+                return found
+            functions = dict.fromkeys(text for eqn in reader.eqns for text in _functions(eqn))
+            raise unknown_work(name, self.paths, list(functions)) from None
+        return found | {number for number, each in self.masks().items() if each & mask}
 
     def masks(self) -> dict[int, int]:
         """What each equation that ran depends on; a plan has equations that the program has not."""
@@ -155,19 +140,19 @@ class _LastCall(NamedTuple):
             written.update((var, found[id(eqn)]) for var in written_vars(eqn))
         return found
 
-    def _of_marked(self, name: str) -> Belongs | None:
+    def _of_marked(self, name: str) -> set[int]:
         """The equations of a marked value: the mark, and what is computed for nothing else."""
         facts = self.reader.facts
-        marked = [var for var, known in facts.kept.items() if known == name]
-        others: set[Var] = {atom for atom in facts.outvars if isinstance(atom, Var)}
+        marked = {var for var, known in facts.kept.items() if known == name}
+        others = {atom for atom in facts.outvars if isinstance(atom, Var)}
         found: set[int] = set()
-        for eqn in reversed(self.reader.eqns):
+        for eqn in reversed(self.reader.eqns if marked else ()):
             written = written_vars(eqn)
-            if any(var in marked for var in written) or (written and others.isdisjoint(written)):
+            if not marked.isdisjoint(written) or (written and others.isdisjoint(written)):
                 found.add(id(eqn))
             else:
                 others.update(read_vars(eqn))
-        return (lambda eqn: id(eqn) in found) if marked else None
+        return found
 
 
 def _last(f: Any) -> _LastCall:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from incrax import _cache_folder
-from incrax._table import Printable, Table
+from incrax._table import Printable, Table, bytes_text
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,11 @@ class CacheFolder(Printable):
     def tables(self) -> list[Table]:
         """All of it for people."""
         rows = [
-            (file.about, f"{file.num_bytes / 1e3:.3g} kB", f"{file.days:.3g}", file.name)
-            for file in self.files
+            (file.about, bytes_text(file.num_bytes), file.days, file.name) for file in self.files
         ]
         deleted = f", {self.num_deleted} deleted" if self.num_deleted else ""
         where = self.path or "nowhere, as INCRAX_REMEMBER=0"
-        title = f"{where}: {len(rows)} files, {self.num_bytes / 1e3:.3g} kB{deleted}"
+        title = f"{where}: {len(rows)} files, {bytes_text(self.num_bytes)}{deleted}"
         return [Table(title, ("about", "size", "days old", "file"), rows)]
 
 

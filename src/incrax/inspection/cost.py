@@ -13,6 +13,7 @@ import functools
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -22,9 +23,9 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
-from incrax._program import evaluator
+from incrax._program import Program, evaluator
 from incrax._progress import Meter
-from incrax._table import Printable, Table
+from incrax._table import Cell, Printable, Table, bytes_text, first_rows, number_text
 from incrax._tuning import Tuning
 from incrax.engine.inputs.paths import paths_mask
 from incrax.engine.inputs.rows import as_plain
@@ -34,7 +35,6 @@ from incrax.engine.program.nested import is_counted
 from incrax.errors import CostError
 from incrax.inspection.programs import (
     Call,
-    PassProgram,
     call_of,
     forward,
     function_of_model,
@@ -124,6 +124,7 @@ def cost(
             value; the function is guarded, and there are no values to choose a path.
         TapeError: the function is guarded, and no tape can hold the path.
         SelectionError, UnknownInputError: `wrt` or `changing` names what is not there.
+        UnsupportedLeafError: an argument is an array that JAX has no type for.
         TypeError: `fun` is no function.
 
     Cost: three traces; of a guarded function also one that records the path, and the equations that
@@ -144,49 +145,44 @@ def cost(
         >>> report.forward.total.flops == 2 * 64**3, report.ratio
         (True, 2.0)
     """
-    passes = (passes,) if isinstance(passes, str) else tuple(passes)
-    names = (
-        None if changing is None else (changing,) if isinstance(changing, str) else tuple(changing)
-    )
-    _check_options(passes, trips, branches)
-    why_not = "nothing in the first argument has one" if wrt is None else ""
+    passes = _names(passes)
+    for each in passes:
+        _check_word("passes", each, PASSES)
+    if type(trips) is not int or trips < 0:
+        _check_word("trips", trips, (None, "measured"), ", a number of turns from 0 on, or None")
+    _check_word("branches", branches, BRANCHES)
+    names = None if changing is None else _names(changing)
+    why_not = "nothing in the first argument has one"
     model = model_of(fun)
     if model is not None:
         fun, args = function_of_model(fun, model, args, kwargs)
         kwargs = {}
-        resolved = functools.partial(path_in_model, model)
-        names = None if names is None else tuple(map(resolved, names))
-        why_not = "no input of the model is trainable" if wrt is None else ""
-        is_name = lambda each: isinstance(each, str)
-        wrt = (
-            model.differentiated_paths
-            if wrt is None
-            else jax.tree.map(lambda x: resolved(x) if is_name(x) else x, wrt)
-        )
+        in_model = lambda name: path_in_model(model, name) if isinstance(name, str) else name
+        names = None if names is None else tuple(map(in_model, names))
+        selected = model.differentiated_paths if wrt is None else jax.tree.map(in_model, wrt)
+        why_not = "no input of the model is trainable"
+    else:
+        selected = wrt
     args, kwargs = as_plain((args, kwargs))
-    options = ("changing", "wrt", "has_aux", "passes", "trips", "branches", "measure", "rules")
-    call = call_of(fun, args, kwargs, options, has_aux=has_aux)
-    counting = _Counting(call, _Choices(names, trips, branches, measure, rules or {}))
-    return counting.report(passes, lambda: call.differentiated(wrt, args, kwargs), why_not)
+    call = call_of(fun, args, kwargs, has_aux=has_aux)
+    counting = _Counting(call, names, trips, branches, measure, rules or {})
+    select = functools.partial(call.differentiated, selected, args, kwargs)
+    return counting.report(passes, select, why_not if wrt is None else "")
 
 
-def _check_options(passes: Sequence[str], trips: int | str | None, branches: str) -> None:
-    for each in passes:
-        _check_word("passes", each, PASSES)
-    is_number = isinstance(trips, int) and not isinstance(trips, bool) and trips >= 0
-    if trips is not None and not is_number:
-        _check_word("trips", trips, ("measured",), ", a number of turns from 0 on, or None")
-    _check_word("branches", branches, BRANCHES)
+def _names(names: str | Iterable[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _check_word(option: str, seen: object, words: Sequence[str], others: str = "") -> None:
+def _check_word(option: str, seen: object, words: Sequence[Any], others: str = "") -> None:
     if seen in words:
         return
-    near = difflib.get_close_matches(str(seen), words, 1)
+    known = [word for word in words if word is not None]
+    near = difflib.get_close_matches(str(seen), known, 1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    shown = ", ".join(map(repr, words))
     raise CostError(
-        f"`cost({option}=...)` got {seen!r}; use {shown}{others}. Nothing was evaluated.{hint}"
+        f"`cost({option}=...)` got {seen!r}; use {', '.join(map(repr, known))}{others}. Nothing "
+        f"was evaluated.{hint}"
     )
 
 
@@ -243,7 +239,7 @@ class SourceCost(NamedTuple):
 
     source: str
     forward: Cost
-    backward: Cost | None
+    backward: Cost | None = None
 
 
 @dataclass(frozen=True)
@@ -297,13 +293,10 @@ def _merged(
     """One row for all that are alike, without those of another program; what only that one has is
     negative.
     """
-    times: dict[EquationCost, float] = {}
-    for row in rows:
-        alike = row._replace(times=0.0)
-        times[alike] = times.get(alike, 0.0) + row.times
-    for row in others:
-        alike = row._replace(times=0.0)
-        times[alike] = times.get(alike, 0.0) - row.times
+    times: Counter[EquationCost] = Counter()
+    for sign, each in ((1, rows), (-1, others)):
+        for row in each:
+            times[row._replace(times=0.0)] += sign * row.times  # type: ignore[assignment]
     return tuple(row._replace(times=number) for row, number in times.items() if number)
 
 
@@ -322,90 +315,123 @@ class _Around(NamedTuple):
     source: str = ""
 
 
-@dataclass(frozen=True)
-class _Choices:
-    """What was asked: inputs that change, turns of loops, branches, whether to measure, rules of
-    the user's.
-    """
+class CountedProgram(NamedTuple):
+    """A program as regions, and the rows of its equations and loops."""
 
+    root: Region
+    equations: list[EquationCost]
+    loops: list[LoopCost]
+
+
+@dataclass
+class _Counting:
+    """A call, what was asked of it (see `cost`), and what one should know of the answer."""
+
+    call: Call
     changing: tuple[str, ...] | None
     trips: int | str | None
     branches: str
     measure: bool
     rules: Mapping[str, UserRule]
-
-    @property
-    def running(self) -> str:
-        """The option that asks for a run; empty without one."""
-        if self.measure:
-            return "measure=True"
-        return (
-            "trips='measured'"
-            if self.trips == "measured"
-            else "branches='taken'" * (self.branches == "taken")
-        )
-
-    def is_opened(self, node: Node) -> bool:
-        """Whether what is inside an equation counts, and not a rule of the user's."""
-        return bool(node.regions) and (is_counted(node.eqn) or node.name not in self.rules)
-
-    def leaf(self, eqn: Equation) -> tuple[Cost, bool]:
-        """The cost of an equation without what is inside, and whether its work is counted.
-
-        Raises:
-            CostError: a rule of the user's gives no number.
-        """
-        known = leaf_cost(eqn)
-        rule = self.rules.get(eqn.primitive.name)
-        if is_counted(eqn) or rule is None:
-            return known, is_counted(eqn)
-        typed = lambda atoms: [
-            jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in atoms
-        ]
-        found = rule(typed(eqn.invars), typed(eqn.outvars), eqn.params)
-        if (
-            not isinstance(found, (int, float, np.integer, np.floating))
-            or not 0 <= found < math.inf
-        ):
-            raise CostError(
-                f"The rule for `{eqn.primitive.name}` in `cost(rules=...)` gave {found!r}; it must "
-                "give a number of "
-                "FLOPs, not negative, from the types of the inputs, those of the results and the "
-                "parameters of one "
-                "equation. Nothing was counted."
-            )
-        return known._replace(flops=float(found)), True
-
-
-@dataclass
-class CountedProgram:
-    """A program with its regions, and how it is counted."""
-
-    traced: PassProgram
-    root: Region
-    choices: _Choices
-    runs_again: Sequence[bool | None]
+    notes: list[str] = field(default_factory=list)
     _costs: dict[Region, Cost] = field(default_factory=dict)
 
-    @functools.cached_property
-    def rows(self) -> list[EquationCost | LoopCost]:
-        """All rows, in the order of the equations."""
-        pairs = zip(self.root.nodes, self.runs_again, strict=True)
-        return [
+    def report(
+        self, passes: Sequence[str], select: Callable[[], list[int]], why_not: str
+    ) -> CostReport:
+        """Count all that was asked for; `select` gives the values that are differentiated.
+
+        `why_not` says why there may be none; where there must be some, it is empty.
+        """
+        call = self.call
+        traced, results = forward(call)
+        self._check_run(traced)
+        counted: dict[str, CountedProgram | None] = {"forward": self.count(traced)}
+        numbers = self._selected(select, why_not) if set(passes) - {"forward"} else []
+        if numbers and "backward" in passes:
+            lack = "" if results else "no result is a floating-point number."
+            make = lambda: gradient(call, numbers, results)
+            counted["backward"] = self._derivative("backward pass", lack, make)
+        if numbers and "hvp" in passes:
+            lack = "" if is_scalar(results) else "the result is not one real number."
+            counted["hvp"] = self._hessian_product(numbers, lack)
+        programs = {name: each for name, each in counted.items() if each is not None}
+        titles = {**TITLES, "backward": "value and gradient"}
+        types = [var.aval.str_short() for var in traced.invars]
+        named = zip(call.value_paths, types, strict=True)
+        found = tuple(self._passes(programs))
+        return CostReport(
+            name=call.name,
+            arguments=tuple(f"{path}: {text}" for path, text in named),
+            passes=found,
+            changing=self.changing,
+            branches=self.branches,
+            measured=tuple(
+                self.measured(titles[name], each) for name, each in programs.items() if self.measure
+            ),
+            notes=(*self._general_notes(list(programs.values())), *self.notes),
+        )
+
+    def _check_run(self, traced: Program) -> None:
+        """Check that the function can be run, if that is asked for.
+
+        Raises:
+            CostError: an argument has no values, or the function has effects.
+        """
+        asked = {
+            "measure=True": self.measure,
+            "trips='measured'": self.trips == "measured",
+            "branches='taken'": self.branches == "taken",
+        }
+        option = next((option for option, is_asked in asked.items() if is_asked), None)
+        if option is None:
+            return
+        for path, value in zip(self.call.value_paths, self.call.values, strict=True):
+            if isinstance(value, jax.ShapeDtypeStruct):
+                raise CostError(
+                    f"`cost({option})` runs the function, and `{path}` is {type_text(value)} "
+                    f"without values. Nothing was evaluated. Pass an array, or leave {option} out."
+                )
+        effects = sorted({str(effect) for eqn in traced.eqns for effect in eqn.effects})
+        if effects:
+            raise CostError(
+                f"`cost({option})` runs the function, and it has effects: {', '.join(effects)}. "
+                "This is usually a print or a callback, which would be repeated with each run. "
+                f"Nothing was evaluated. Take it out, or leave {option} out."
+            )
+
+    def count(self, traced: Program) -> CountedProgram:
+        """Count a program; runs it only where how often something runs is to be measured."""
+        root = regions_of(traced, AS_RUN if self.is_as_run else AS_WRITTEN)
+        is_run = self.trips == "measured" or self.branches == "taken"
+        if is_run and any(node.is_open for node in root.nodes):
+            run(root, self.call.inputs(traced))
+        rows = [
             row
-            for node, again in pairs
-            for row in self._rows(node, self.root, _Around(runs_again=again))
+            for node, again in zip(root.nodes, self._reached(root), strict=True)
+            for row in self._rows(node, root, _Around(runs_again=again))
         ]
+        equations = [row for row in rows if isinstance(row, EquationCost)]
+        loops = [row for row in rows if isinstance(row, LoopCost)]
+        return CountedProgram(root, equations, loops)
+
+    def _reached(self, root: Region) -> list[bool | None]:
+        """Whether the change reaches each equation; what is no argument changes always."""
+        if self.changing is None:
+            return [None] * len(root.nodes)
+        layout = make_layout([var.aval for var in root.program.invars], Tuning().max_tracked)
+        mask = ALWAYS | paths_mask(self.call.value_paths, layout, self.changing)
+        for number in range(len(self.call.numbers), len(root.program.invars)):
+            mask |= layout.leaf_mask(number)
+        dependence = depend(root.program, layout)
+        return [bool(dependence.of_equation(node.eqn) & mask) for node in root.nodes]
 
     @property
-    def equations(self) -> list[EquationCost]:
-        """Those of equations."""
-        return [row for row in self.rows if isinstance(row, EquationCost)]
+    def is_as_run(self) -> bool:
+        """Whether the equations are those that the engine runs."""
+        return self.call.plain.is_incremental or self.changing is not None
 
-    @property
-    def loops(self) -> list[LoopCost]:
-        """Those of loops."""
-        return [row for row in self.rows if isinstance(row, LoopCost)]
+    # --- an equation and what is inside ---
 
     def cost_of(self, nodes: Iterable[Node], region: Region) -> Cost:
         """The cost of some equations of a region, evaluated once."""
@@ -420,13 +446,16 @@ class CountedProgram:
     def _rows(
         self, node: Node, region: Region, around: _Around
     ) -> Iterator[EquationCost | LoopCost]:
-        """The rows of an equation of a region, and of all inside."""
+        """The rows of an equation of a region, and of all inside, which counts unless a rule of the
+        user's does.
+        """
         eqn = node.eqn
-        name = eqn.primitive.name
+        name = node.name
         source = _jax.source_line(eqn) or around.source
-        is_opened = self.choices.is_opened(node)
-        if not is_opened or not is_counted(eqn):
-            each, is_known = self.choices.leaf(eqn)
+        is_registered = is_counted(eqn)
+        is_opened = bool(node.regions) and (is_registered or name not in self.rules)
+        if not is_opened or not is_registered:
+            each, is_known = self._leaf(eqn)
             yield EquationCost(
                 name,
                 source,
@@ -443,9 +472,8 @@ class CountedProgram:
             return
         if node.regions[0].kind == "turn":
             turn = sum(map(self._cost, node.regions), ZERO)
-            yield LoopCost(
-                name, source, around.text, *self._times(node, node.regions[0], region), turn
-            )
+            times = self._times(node, node.regions[0], region)
+            yield LoopCost(name, source, around.text, *times, turn)
         for inner in node.regions:
             times, known_from = self._times(node, inner, region)
             text = f"{around.text} > " * bool(around.text) + _title(node, inner, times, known_from)
@@ -454,140 +482,47 @@ class CountedProgram:
             for each in inner.nodes if times else ():
                 yield from self._rows(each, inner, inside)
 
+    def _leaf(self, eqn: Equation) -> tuple[Cost, bool]:
+        """The cost of an equation without what is inside, and whether its work is counted.
+
+        Raises:
+            CostError: a rule of the user's gives no number.
+        """
+        known = leaf_cost(eqn)
+        rule = self.rules.get(eqn.primitive.name)
+        if is_counted(eqn) or rule is None:
+            return known, is_counted(eqn)
+        typed = lambda atoms: [
+            jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in atoms
+        ]
+        found = rule(typed(eqn.invars), typed(eqn.outvars), eqn.params)
+        if not isinstance(found, (int, float, np.number)) or not 0 <= found < math.inf:
+            raise CostError(
+                f"The rule for `{eqn.primitive.name}` in `cost(rules=...)` gave {found!r}; it must "
+                "give a number of FLOPs, not negative, from the types of the inputs, those of the "
+                "results and the parameters of one equation. Nothing was counted."
+            )
+        return known._replace(flops=float(found)), True
+
     def _times(self, node: Node, region: Region, around: Region) -> tuple[float, str]:
         """How often a region runs for each time that the one around it does, and where that number
         is from.
         """
-        trips = self.choices.trips
-        branches = self.choices.branches
         if region.times is not None:
             return region.times, "static"
-        if region.kind == "branch" and branches == "both":
+        is_branch = region.kind == "branch"
+        if is_branch and self.branches == "both":
             return 1.0, "static"
-        if around.runs and (region.kind != "branch" or branches == "taken"):
+        if around.runs and (not is_branch or self.branches == "taken"):
             return region.runs / around.runs, "measured"
-        if region.kind == "branch":
+        if is_branch:
             dearest = max(node.regions, key=lambda each: self._cost(each).weight)
             return float(region is dearest), "static"
-        if isinstance(trips, int):
-            return float(trips + (region.kind == "condition")), "given"
+        if isinstance(self.trips, int):
+            return float(self.trips + (region.kind == "condition")), "given"
         return 1.0, "unknown"
 
-
-def _title(node: Node, region: Region, turns: float, known_from: str) -> str:
-    """A region as rows inside it show it."""
-    name = node.name
-    if region.kind == "branch":
-        return f"branch {node.regions.index(region)} of {len(node.regions)}"
-    shown = "?" if known_from == "unknown" else f"{turns:g}"
-    return (
-        name
-        if region.kind == "call"
-        else f"{name}{' condition' * (region.kind == 'condition')} x {shown}"
-    )
-
-
-@dataclass
-class _Counting:
-    """A call, what was asked of it, and what one should know of the answer."""
-
-    call: Call
-    choices: _Choices
-    notes: list[str] = field(default_factory=list)
-
-    def report(
-        self, passes: Sequence[str], select: Callable[[], list[int]], why_not: str
-    ) -> CostReport:
-        """Count all that was asked for; `select` gives the values that are differentiated.
-
-        `why_not` says why there may be none; where there must be some, it is empty.
-        """
-        call = self.call
-        counted: dict[str, Any] = {}
-        with Meter(f"counting {call.name}", len(PASSES)) as meter:
-            traced, results = forward(call)
-            self._check_run(traced)
-            counted["forward"] = self.count(traced)
-            numbers = self._selected(select, why_not) if set(passes) - {"forward"} else []
-            meter.advance()
-            if "backward" in passes and numbers:
-                lack = "" if results else "no result is a floating-point number."
-                make = lambda: gradient(call, numbers, results)
-                counted["backward"] = self._derivative("backward pass", lack, make)
-            meter.advance()
-            if "hvp" in passes and numbers:
-                lack = "" if is_scalar(results) else "the result is not one real number."
-                counted["hvp"] = self._hessian_product(numbers, lack)
-        counted = {name: each for name, each in counted.items() if each is not None}
-        types = [var.aval.str_short() for var in traced.program.invars]
-        titles = {**TITLES, "backward": "value and gradient"}
-        measured = counted.items() if self.choices.measure else ()
-        found = tuple(self._passes(counted))
-        return CostReport(
-            name=call.name,
-            arguments=tuple(
-                f"{path}: {text}" for path, text in zip(call.value_paths, types, strict=True)
-            ),
-            passes=found,
-            changing=self.choices.changing,
-            branches=self.choices.branches,
-            measured=tuple(measure(titles[name], each, call.values) for name, each in measured),
-            notes=(*self._general_notes(list(counted.values())), *self.notes),
-        )
-
-    def _check_run(self, traced: PassProgram) -> None:
-        """Check that the function can be run, if that is asked for.
-
-        Raises:
-            CostError: an argument has no values, or the function has effects.
-        """
-        option = self.choices.running
-        if not option:
-            return
-        for path, value in zip(self.call.value_paths, self.call.values, strict=True):
-            if isinstance(value, jax.ShapeDtypeStruct):
-                raise CostError(
-                    f"`cost({option})` runs the function, and `{path}` is {type_text(value)} "
-                    "without values. Nothing "
-                    f"was evaluated. Pass an array, or leave {option} out."
-                )
-        effects = sorted({str(effect) for eqn in traced.program.eqns for effect in eqn.effects})
-        if effects:
-            raise CostError(
-                f"`cost({option})` runs the function, and it has effects: {', '.join(effects)}. "
-                "This is usually a "
-                "print or a callback, which would be repeated with each run. Nothing was "
-                "evaluated. Take it out, or "
-                f"leave {option} out."
-            )
-
-    def count(self, traced: PassProgram) -> CountedProgram:
-        """Count a program; runs it only where how often something runs is to be measured."""
-        choices = self.choices
-        root = regions_of(traced.program, AS_RUN if self.is_as_run else AS_WRITTEN)
-        if (choices.trips == "measured" or choices.branches == "taken") and any(
-            node.is_open for node in root.nodes
-        ):
-            run(root, traced.inputs(self.call.values))
-        runs_again = (
-            [None] * len(root.nodes) if choices.changing is None else self._reached(traced, root)
-        )
-        return CountedProgram(traced, root, choices, runs_again)
-
-    def _reached(self, traced: PassProgram, root: Region) -> list[bool]:
-        """Whether the change reaches each equation; what is no argument changes always."""
-        layout = make_layout([var.aval for var in root.program.invars], Tuning().max_tracked)
-        mask = ALWAYS | paths_mask(self.call.value_paths, layout, self.choices.changing or ())
-        first = len(self.call.numbers)
-        for number in range(first, first + len(traced.further)):
-            mask |= layout.leaf_mask(number)
-        dependence = depend(root.program, layout)
-        return [bool(dependence.of_equation(node.eqn) & mask) for node in root.nodes]
-
-    @property
-    def is_as_run(self) -> bool:
-        """Whether the equations are those that the engine runs."""
-        return self.call.plain.is_incremental or self.choices.changing is not None
+    # --- passes ---
 
     def _selected(self, select: Callable[[], list[int]], why_not: str) -> list[int]:
         """The values that are differentiated; where nothing was named and nothing can be, none and
@@ -602,35 +537,32 @@ class _Counting:
             return []
 
     def _derivative(
-        self, title: str, lack: str, make: Callable[[], PassProgram]
+        self, title: str, lack: str, make: Callable[[], Program]
     ) -> CountedProgram | None:
         """A program of a derivative; None, and a note, where something is lacking, or JAX has no
         derivative.
         """
-        try:
-            traced = None if lack else make()
-        except (TypeError, ValueError, NotImplementedError) as error:
-            traced = None
-            lack = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-        if traced is None:
-            self.notes.append(f"No {title}: {lack}")
-            return None
-        return self.count(traced)
+        if not lack:
+            try:
+                return self.count(make())
+            except (TypeError, ValueError, NotImplementedError) as error:
+                lack = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        self.notes.append(f"No {title}: {lack}")
+        return None
 
     def _hessian_product(self, numbers: Sequence[int], lack: str) -> CountedProgram | None:
         """Forward over reverse; reverse over reverse where a rule for cotangents has no tangents,
         `custom_lin`.
         """
-        product = self._derivative(TITLES["hvp"], lack, lambda: hessian_product(self.call, numbers))
+        make = functools.partial(hessian_product, self.call, numbers)
+        product = self._derivative(TITLES["hvp"], lack, make)
         if product is None or all(row.primitive != "custom_lin" for row in product.equations):
             return product
         self.notes.append(
             "The Hessian-vector product is reverse over reverse: a `custom_vjp` rule has no "
             "tangents."
         )
-        return self._derivative(
-            TITLES["hvp"], "", lambda: hessian_product(self.call, numbers, is_forward=False)
-        )
+        return self._derivative(TITLES["hvp"], "", functools.partial(make, is_forward=False))
 
     def _passes(self, counted: Mapping[str, CountedProgram]) -> Iterator[PassCost]:
         """The rows of each program; of the backward pass what value and gradient have, and the
@@ -641,18 +573,15 @@ class _Counting:
             if name != "backward":
                 yield PassCost(name, _merged(each.equations), tuple(each.loops))
                 continue
-            loops = list(each.loops)
-            for loop in value.loops:
-                if loop in loops:
-                    loops.remove(loop)
-            found = PassCost(name, _merged(each.equations, value.equations), tuple(loops))
+            loops = Counter(each.loops) - Counter(value.loops)
+            found = PassCost(
+                name, _merged(each.equations, value.equations), tuple(loops.elements())
+            )
             if min(found.total) < 0:
                 self.notes.append(
                     "Figures of the backward pass below zero: value and gradient together do less "
-                    "of something than "
-                    "the value alone, as JAX moves what is invariant out of loops that it "
-                    "differentiates, or a rule "
-                    "replaces the function."
+                    "of something than the value alone, as JAX moves what is invariant out of "
+                    "loops that it differentiates, or a rule replaces the function."
                 )
             yield found
 
@@ -677,8 +606,57 @@ class _Counting:
                 "rematerialized."
             )
 
+    # --- seconds and memory ---
 
-# --- seconds and memory ---------------------------------------------------------------------------
+    def measured(self, name: str, counted: CountedProgram) -> Measured:
+        """Compile and time a program and its parts, cut where the user's function changes.
+
+        XLA fuses the whole across the cuts: the parts' sum may be more, or less.
+        """
+        root = counted.root
+        whole = root.program
+        cost_of = functools.partial(self.cost_of, region=root)
+        groups = [(name, root.nodes), *_joined(_by_function(root.nodes), cost_of)]
+        parts = cut(whole, [[node.eqn for node in nodes] for _, nodes in groups[1:]])
+        known = dict(zip(whole.invars, self.call.inputs(whole), strict=True))
+        calls: list[Callable[[], Any]] = []
+        memory: list[Memory] = []
+        with Meter(f"measuring {name}", len(groups) + MIN_REPEATS) as meter:
+            for program in (whole, *parts):
+                inputs = [program.consts, *(known[var] for var in program.invars)]
+                compiled = jax.jit(evaluator(program)).lower(*inputs).compile()
+                calls.append(functools.partial(compiled, *inputs))
+                memory.append(_memory(compiled))
+                results = jax.block_until_ready(calls[-1]())
+                if program is not whole:
+                    known.update(zip(program.outvars, results, strict=True))
+                meter.advance()
+            rounds: list[list[float]] = []
+            end_s = time.perf_counter() + SPENT_S
+            while len(rounds) < MIN_REPEATS or (
+                len(rounds) < MAX_REPEATS and time.perf_counter() < end_s
+            ):
+                rounds.append([_seconds(call) for call in calls])
+                meter.advance(len(rounds) <= MIN_REPEATS)
+        medians = map(statistics.median, zip(*rounds, strict=True))
+        found = [
+            MeasuredPart(title, len(nodes), cost_of(nodes), seconds, used)
+            for (title, nodes), seconds, used in zip(groups, medians, memory, strict=True)
+        ]
+        return Measured(name, tuple(found[1:]), found[0], len(rounds))
+
+
+def _title(node: Node, region: Region, turns: float, known_from: str) -> str:
+    """A region as rows inside it show it."""
+    if region.kind == "branch":
+        return f"branch {node.regions.index(region)} of {len(node.regions)}"
+    if region.kind == "call":
+        return node.name
+    shown = "?" if known_from == "unknown" else f"{turns:g}"
+    return f"{node.name}{' condition' * (region.kind == 'condition')} x {shown}"
+
+
+# --- what is measured -----------------------------------------------------------------------------
 
 
 class Memory(NamedTuple):
@@ -719,43 +697,6 @@ class Measured(NamedTuple):
         return sum(part.seconds for part in self.parts)
 
 
-def measure(name: str, counted: CountedProgram, values: Sequence[Any]) -> Measured:
-    """Compile and time a program and its parts, cut where the user's function changes.
-
-    XLA fuses the whole across the cuts: the parts' sum may be more, or less.
-    """
-    whole = counted.root.program
-    groups = _joined(_by_function(counted), counted)
-    programs = [whole, *cut(whole, [[node.eqn for node in nodes] for _, nodes in groups])]
-    known = dict(zip(whole.invars, counted.traced.inputs(values), strict=True))
-    calls: list[Callable[[], Any]] = []
-    memory = []
-    with Meter(f"measuring {name}", len(programs) + MIN_REPEATS) as meter:
-        for program in programs:
-            inputs = [program.consts, *(known[var] for var in program.invars)]
-            compiled = jax.jit(evaluator(program)).lower(*inputs).compile()
-            calls.append(functools.partial(compiled, *inputs))
-            memory.append(_memory(compiled))
-            results = jax.block_until_ready(calls[-1]())
-            if program is not whole:
-                known.update(zip(program.outvars, results, strict=True))
-            meter.advance()
-        rounds: list[list[float]] = []
-        start_s = time.perf_counter()
-        while len(rounds) < MIN_REPEATS or (
-            len(rounds) < MAX_REPEATS and time.perf_counter() - start_s < SPENT_S
-        ):
-            rounds.append([_seconds(call) for call in calls])
-            meter.advance(len(rounds) <= MIN_REPEATS)
-    medians = [statistics.median(times) for times in zip(*rounds, strict=True)]
-    named = [(name, counted.root.nodes), *groups]
-    parts = [
-        MeasuredPart(title, len(nodes), counted.cost_of(nodes, counted.root), *figures)
-        for (title, nodes), *figures in zip(named, medians, memory, strict=True)
-    ]
-    return Measured(name, tuple(parts[1:]), parts[0], len(rounds))
-
-
 def _seconds(call: Callable[[], Any]) -> float:
     start_s = time.perf_counter()
     jax.block_until_ready(call())
@@ -775,13 +716,12 @@ def _memory(compiled: Any) -> Memory:
 Group = tuple[str, list[Node]]
 
 
-def _by_function(counted: CountedProgram) -> list[Group]:
+def _by_function(nodes: Sequence[Node]) -> list[Group]:
     """Equations that follow each other and are of one function; of one line where there is one
     function only.
     """
-    nodes = counted.root.nodes
     sources = [source_of(_jax.source_line(node.eqn)) for node in nodes]
-    is_one = len({(source.function, source.file) for source in sources if source.function}) < 2
+    is_one = len({(source.function, source.file) for source in sources if source.file}) < 2
     groups: list[Group] = []
     for source, node in zip(sources, nodes, strict=True):
         line = f"{source.file_name}:{source.line} ({source.function})"
@@ -793,15 +733,16 @@ def _by_function(counted: CountedProgram) -> list[Group]:
     return groups
 
 
-def _joined(groups: list[Group], counted: CountedProgram) -> list[Group]:
+def _joined(groups: list[Group], cost_of: Callable[[list[Node]], Cost]) -> list[Group]:
     """Neighbours joined, the cheapest first, until there are few enough; the dearer one gives the
     name.
     """
-    price = lambda group: counted.cost_of(group[1], counted.root).weight
+    price = lambda group: cost_of(group[1]).weight
     while len(groups) > MAX_PARTS:
-        pairs = list(zip(groups, groups[1:], strict=False))
-        number, pair = min(enumerate(pairs), key=lambda each: max(map(price, each[1])))
-        groups[number : number + 2] = [(max(pair, key=price)[0], [*pair[0][1], *pair[1][1]])]
+        pairs = [sorted(pair, key=price) for pair in zip(groups, groups[1:], strict=False)]
+        number = min(range(len(pairs)), key=lambda n: price(pairs[n][1]))
+        nodes = [*groups[number][1], *groups[number + 1][1]]
+        groups[number : number + 2] = [(pairs[number][1][0], nodes)]
     return groups
 
 
@@ -858,30 +799,23 @@ class CostReport(Printable):
     @property
     def unknown_loops(self) -> tuple[tuple[str, LoopCost], ...]:
         """Loops of which one turn is counted, since nobody knows how many there will be."""
-        return tuple(
-            (each.name, loop)
-            for each in self.passes
-            for loop in each.loops
-            if loop.known_from == "unknown"
-        )
+        loops = ((each.name, loop) for each in self.passes for loop in each.loops)
+        return tuple((name, loop) for name, loop in loops if loop.known_from == "unknown")
 
     @property
     def ratio(self) -> float | None:
         """FLOPs of the backward pass for one of the forward pass; None without either."""
-        if self.backward is None:
-            return None
-        forward = self.forward.total
-        backward = self.backward.total
-        return _quotient(backward.flops, forward.flops)
+        return self._backward_over_forward("flops")
 
     @property
     def operations_ratio(self) -> float | None:
         """The same with ten FLOPs for an exponential."""
+        return self._backward_over_forward("operations")
+
+    def _backward_over_forward(self, figure: str) -> float | None:
         if self.backward is None:
             return None
-        forward = self.forward.total
-        backward = self.backward.total
-        return _quotient(backward.operations, forward.operations)
+        return _quotient(getattr(self.backward.total, figure), getattr(self.forward.total, figure))
 
     def by_source(self, group: str = "line") -> tuple[SourceCost, ...]:
         """Costs of each line or function of the user's, the dearest first; with a change, of what
@@ -894,40 +828,33 @@ class CostReport(Printable):
             CostError: another group.
         """
         _check_word("group", group, GROUPS)
-        name = lambda row: row.source if group == "line" else getattr(source_of(row.source), group)
-        found: dict[str, dict[str, Cost]] = {}
-        for each in [self.forward] if self.backward is None else [self.forward, self.backward]:
+        shown = [self.forward] if self.backward is None else [self.forward, self.backward]
+        found: dict[str, list[Cost]] = {}
+        for number, each in enumerate(shown):
             for row in each.equations:
                 if self.changing is None or row.runs_again:
-                    costs = found.setdefault(name(row), {})
-                    costs[each.name] = costs.get(each.name, ZERO) + row.total
-        rest = None if self.backward is None else ZERO
-        rows = [
-            SourceCost(k, costs.get("forward", ZERO), costs.get("backward", rest))
-            for k, costs in found.items()
-        ]
-        return tuple(
-            sorted(
-                rows, key=lambda row: -sum(cost.operations for cost in row[1:] if cost is not None)
-            )
-        )
+                    parts = source_of(row.source)
+                    source = row.source if group == "line" else getattr(parts, group)
+                    found.setdefault(source, [ZERO] * len(shown))[number] += row.total
+        dearest = sorted(found.items(), key=lambda item: -sum(c.operations for c in item[1]))
+        return tuple(SourceCost(source, *costs) for source, costs in dearest)
 
     # --- for programs -----------------------------------------------------------------------------
 
     def as_dict(self) -> dict[str, Any]:
         """The report for programs, with types that JSON has."""
-        shown = ("total", "macs", "equations", "loops") + ("again", "avoided") * (
-            self.changing is not None
-        )
+        shown = ["total", "macs", "equations", "loops"]
+        if self.changing is not None:
+            shown += ["again", "avoided"]
+        passes = {
+            each.name: {name: _plain(getattr(each, name)) for name in shown} for each in self.passes
+        }
         return {
             "name": self.name,
             "arguments": list(self.arguments),
             "changing": _plain(self.changing),
             "branches": self.branches,
-            "passes": {
-                each.name: {name: _plain(getattr(each, name)) for name in shown}
-                for each in self.passes
-            },
+            "passes": passes,
             "backward_over_forward": {"flops": self.ratio, "operations": self.operations_ratio},
             "not_counted": [{"pass": name, **_plain(row)} for name, row in self.not_counted],
             "unknown_loops": [{"pass": name, **_plain(loop)} for name, loop in self.unknown_loops],
@@ -946,30 +873,30 @@ class CostReport(Printable):
             "" if self.changing is None else f"; changing: {_named(self.changing) or 'nothing'}"
         )
         title = f"cost of {self.name}({_named(self.arguments)}){change}"
-        rows = [*_shortened(list(self._dearest())), *_shortened(list(self._turns()))]
+        rows = [
+            *first_rows(list(self._dearest()), NUM_LISTED, 1),
+            *first_rows(list(self._turns()), NUM_LISTED, 1),
+        ]
+        header = ("pass", "what", "times", *FIGURES, "inside", "source")
         notes = [(note,) for note in self.notes]
         return [
             Table(title, ("", *TOTALS), list(self._totals())),
-            Table(
-                "dearest equations, and loops",
-                ("pass", "what", "times", *FIGURES, "inside", "source"),
-                rows,
-            ),
+            Table("dearest equations, and loops", header, rows),
             *map(_measured_table, self.measured),
             *([Table("notes", ("what to know of these numbers",), notes)] if notes else []),
         ]
 
-    def _totals(self) -> Iterator[Sequence[str]]:
+    def _totals(self) -> Iterator[Sequence[Cell]]:
         for each in self.passes:
             yield (TITLES[each.name], *_total(each.total))
         if self.backward is not None:
             pairs = zip(_amounts(self.backward.total), _amounts(self.forward.total), strict=True)
-            yield ("backward / forward", *(_number(_quotient(*pair), 3) for pair in pairs), "")
+            yield ("backward / forward", *(_quotient(*pair) for pair in pairs), "")
         for each in self.passes if self.changing is not None else ():
             yield (f"{TITLES[each.name]}, run again", *_total(each.again))
             yield (f"{TITLES[each.name]}, avoided", *_total(each.avoided))
 
-    def _dearest(self) -> Iterator[Sequence[str]]:
+    def _dearest(self) -> Iterator[Sequence[Cell]]:
         """Equations of the value and the backward pass; first those that nobody registered, also of
         the third pass.
         """
@@ -981,26 +908,18 @@ class CostReport(Printable):
         )
         for name, row in rows:
             what = f"{row.primitive} {' '.join(row.inputs)} -> {' '.join(row.results)}"
-            times = _number(row.times) + " (one turn)" * (not row.is_known)
+            times = row.times if row.is_known else f"{number_text(row.times)} (one turn)"
             *work, moved = _figures(row.total)
             shown = work if row.is_counted else ("not counted", "-", "-")
             yield (name, what, times, *shown, moved, row.inside, row.source)
 
-    def _turns(self) -> Iterator[Sequence[str]]:
+    def _turns(self) -> Iterator[Sequence[Cell]]:
         for each in self.passes:
             for loop in each.loops:
-                is_known = loop.known_from != "unknown"
-                turns = (
-                    f"{_number(loop.turns)} ({loop.known_from})" if is_known else "unknown turns"
-                )
-                yield (
-                    each.name,
-                    f"a turn of {loop.primitive}",
-                    turns,
-                    *_figures(loop.turn),
-                    loop.inside,
-                    loop.source,
-                )
+                what = f"a turn of {loop.primitive}"
+                turns = f"{number_text(loop.turns)} ({loop.known_from})"
+                shown = "unknown turns" if loop.known_from == "unknown" else turns
+                yield (each.name, what, shown, *_figures(loop.turn), loop.inside, loop.source)
 
 
 TOTALS = ("FLOPs", "transcendentals", "integer ops", "bytes read", "bytes written", "FLOPs / byte")
@@ -1011,12 +930,12 @@ def _amounts(cost: Cost) -> tuple[float, ...]:
     return cost.flops, cost.transcendentals, cost.int_ops, cost.bytes_read, cost.bytes_written
 
 
-def _total(cost: Cost) -> tuple[str, ...]:
-    return (*map(_number, _amounts(cost)), _number(_quotient(cost.flops, cost.bytes), 3))
+def _total(cost: Cost) -> tuple[Cell, ...]:
+    return (*_amounts(cost), _quotient(cost.flops, cost.bytes))
 
 
-def _figures(cost: Cost) -> tuple[str, ...]:
-    return (*map(_number, _amounts(cost)[:3]), _number(cost.bytes))
+def _figures(cost: Cost) -> tuple[Cell, ...]:
+    return (*_amounts(cost)[:3], cost.bytes)
 
 
 def _quotient(part: float, whole: float) -> float | None:
@@ -1024,76 +943,37 @@ def _quotient(part: float, whole: float) -> float | None:
     return part / whole + 0.0 if whole else None
 
 
-def _number(x: float | None, digits: int = 4) -> str:
-    """Up to nine digits as they are, of small ones the first; never -0."""
-    if x is None:
-        return "-"
-    is_shown_whole = x == round(x) or abs(x) >= 1e4
-    return f"{x + 0.0:,.0f}" if is_shown_whole and abs(x) < 1e9 else f"{x:.{digits}g}"
-
-
 def _named(names: Sequence[str]) -> str:
     """The first names, where there are many."""
-    rest = len(names) - NUM_ARGUMENTS
-    return ", ".join([*names[:NUM_ARGUMENTS], *([f"... {rest} more"] if rest > 0 else [])])
+    return ", ".join(str(name) for (name,) in first_rows([(n,) for n in names], NUM_ARGUMENTS))
 
 
-def _shortened(rows: list[Sequence[str]]) -> list[Sequence[str]]:
-    """The first rows, and how many more there are."""
-    rest = len(rows) - NUM_LISTED
-    return (
-        rows
-        if rest <= 0
-        else [*rows[:NUM_LISTED], ("", f"... {rest} more", *("" for _ in rows[0][2:]))]
-    )
+MEASURED = (
+    *("part", "equations", "FLOPs", "ms", "share of sum", "GFLOP/s"),
+    *("temporary", "arguments", "results"),
+)
 
 
 def _measured_table(each: Measured) -> Table:
-    header = (
-        "part",
-        "equations",
-        "FLOPs",
-        "ms",
-        "share of sum",
-        "GFLOP/s",
-        "temporary",
-        "arguments",
-        "results",
-    )
     rows = [_part_cells(part, f"{part.seconds / each.sum_s:.0%}") for part in each.parts]
-    rows.append(("sum of the parts", "", "", f"{each.sum_s * 1e3:.3g}", *("" for _ in header[4:])))
+    rows.append(("sum of the parts", "", "", each.sum_s * 1e3, "", "", "", "", ""))
     rows.append(_part_cells(each.whole._replace(name="the whole, compiled as one"), ""))
-    return Table(f"measured: {each.name}, medians of {each.repeats} runs", header, rows)
+    return Table(f"measured: {each.name}, medians of {each.repeats} runs", MEASURED, rows)
 
 
-def _part_cells(part: MeasuredPart, share: str) -> tuple[str, ...]:
-    speed = f"{part.cost.flops / part.seconds * 1e-9:.3g}"
-    memory = part.memory
-    sizes = map(_bytes, (memory.temp_bytes, memory.argument_bytes, memory.output_bytes))
-    figures = (str(part.num_equations), _number(part.cost.flops), f"{part.seconds * 1e3:.3g}")
-    return (part.name, *figures, share, speed, *sizes)
-
-
-def _bytes(size: int | None) -> str:
-    if size is None:
-        return "-"
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size} B"
+def _part_cells(part: MeasuredPart, share: str) -> tuple[Cell, ...]:
+    arguments, results, temporary = map(bytes_text, part.memory)
+    flops = part.cost.flops
+    figures = (part.num_equations, flops, part.seconds * 1e3, share, flops / part.seconds * 1e-9)
+    return (part.name, *figures, temporary, arguments, results)
 
 
 def _plain(x: Any) -> Any:
     """Rows, loops and the like with types that JSON has; of a cost what users ask for."""
     if isinstance(x, Cost):
-        figures = {name: getattr(x, name) for name in ("flops", "transcendentals", "int_ops")}
-        intensity = _quotient(x.flops, x.bytes)
-        return {
-            **figures,
-            "bytes_read": x.bytes_read,
-            "bytes_written": x.bytes_written,
-            "flops_per_byte": intensity,
-        }
+        names = ("flops", "transcendentals", "int_ops", "bytes_read", "bytes_written")
+        figures = dict(zip(names, _amounts(x), strict=True))
+        return {**figures, "flops_per_byte": _quotient(x.flops, x.bytes)}
     fields = getattr(x, "_fields", None)
     if fields is None:
         return [_plain(each) for each in x] if isinstance(x, tuple) else x

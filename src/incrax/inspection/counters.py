@@ -6,7 +6,8 @@ all.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from incrax._messages import counting_twice
@@ -55,9 +56,7 @@ class totals(Printable):  # noqa: N801
         self._counters = []
         present = [(function._name, function.stats) for function in collect(self._counters)]
         self._before = {id(stats): Stats(**stats.as_dict()) for _, stats in present}
-        self._counters += [
-            pair for pair in present if all(pair[1] is not stats for _, stats in self._counters)
-        ]
+        self._counters += present
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -90,9 +89,10 @@ class totals(Printable):  # noqa: N801
     def tables(self) -> list[Table]:
         """The counters for people."""
         found = self.by_function
-        rows = [(name, *_cells(stats)) for name, stats in found.items()]
-        if len(rows) != 1:
-            rows.append(("in all", *_cells(_sum(found.values()))))
+        every = found if len(found) == 1 else {**found, "in all": _sum(found.values())}
+        rows = [
+            (name, *(getattr(stats, counter) for counter in SHOWN)) for name, stats in every.items()
+        ]
         return [Table("counters", ("function", *SHOWN), rows)]
 
     def __repr__(self) -> str:
@@ -104,29 +104,24 @@ class totals(Printable):  # noqa: N801
 
     def _differences(self) -> dict[str, Stats]:
         found: dict[str, Stats] = {}
-        used: dict[str, int] = {}
-        alive = {
-            id(function.stats) for function in living()
-        }  # which brings the saved bytes up to date
+        used: Counter[str] = Counter()
+        alive = {id(each.stats) for each in living()}  # which brings the saved bytes up to date
         for name, stats in list(self._counters):
-            counted = _difference(
-                stats, self._before.get(id(stats), Stats()), is_alive=id(stats) in alive
-            )
+            counted = _difference(stats, self._before.get(id(stats), Stats()))
+            counted.saved_bytes = stats.saved_bytes if id(stats) in alive else 0
             if counted.calls or counted.traces or counted.transparent:
-                used[name] = used.get(name, 0) + 1
+                used[name] += 1
                 found[name if used[name] == 1 else f"{name} ({used[name]})"] = counted
         return found
 
 
-def _difference(after: Stats, before: Stats, *, is_alive: bool) -> Stats:
-    counts = {f.name: getattr(after, f.name) - getattr(before, f.name) for f in fields(Stats)}
-    return Stats(**{**counts, "saved_bytes": after.saved_bytes if is_alive else 0})
+def _difference(after: Stats, before: Stats) -> Stats:
+    earlier = before.as_dict()
+    return Stats(**{name: count - earlier[name] for name, count in after.as_dict().items()})
 
 
-def _sum(found: Any) -> Stats:
-    each = list(found)
-    return Stats(**{f.name: sum(getattr(stats, f.name) for stats in each) for f in fields(Stats)})
-
-
-def _cells(stats: Stats) -> list[str]:
-    return [str(getattr(stats, name)) for name in SHOWN]
+def _sum(found: Iterable[Stats]) -> Stats:
+    total: Counter[str] = Counter()
+    for stats in found:
+        total.update(stats.as_dict())
+    return Stats(**total)

@@ -7,9 +7,11 @@ In: the process. Out: a table, and findings that say what to do. It must not cha
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import platform
 import re
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -20,7 +22,7 @@ import jax.numpy as jnp
 
 from incrax._api import incremental
 from incrax._cache_folder import path_text
-from incrax._table import Printable, Table
+from incrax._table import Printable, Table, bytes_text, seconds_text
 from incrax._tables import max_program_bytes, remembered_bytes
 from incrax._tuning import is_disabled
 from incrax._version import __version__
@@ -34,30 +36,13 @@ NEWEST = (0, 12)
 """Versions of JAX that the test suite runs on, from and to."""
 
 PACKAGES = (
-    *(
-        "jax",
-        "jaxlib",
-        "numpy",
-        "scipy",
-        "jaxtyping",
-        "iminuit",
-        "optax",
-        "optimistix",
-        "equinox",
-        "flax",
-    ),
-    *("flowjax", "numpyro", "blackjax", "emcee", "pyarrow", "matplotlib"),
-)
+    "jax jaxlib numpy scipy jaxtyping iminuit optax optimistix equinox flax "
+    "flowjax numpyro blackjax emcee pyarrow matplotlib"
+).split()
 SETTINGS = (
-    *(
-        "jax_enable_x64",
-        "jax_default_matmul_precision",
-        "jax_debug_nans",
-        "jax_debug_infs",
-        "jax_disable_jit",
-    ),
-    *("jax_compilation_cache_dir", "jax_default_device"),
-)
+    "enable_x64 default_matmul_precision debug_nans debug_infs disable_jit "
+    "compilation_cache_dir default_device"
+).split()
 PREFIXES = ("JAX_", "XLA_", "INCRAX_", "CUDA_VISIBLE_DEVICES")
 
 NUM_CALLS = 300
@@ -116,31 +101,27 @@ class Environment(Printable):
 
     def tables(self) -> list[Table]:
         """All of it for people."""
-        versions = [
-            (name, version) for name, version in self.versions.items() if version is not None
+        installed = [(name, found) for name, found in self.versions.items() if found is not None]
+        devices = [(f"device {n}", name) for n, name in enumerate(self.devices)]
+        programs = f"about {bytes_text(self.program_bytes)}"
+        settings = [
+            *self.settings.items(),
+            *self.variables.items(),
+            ("default budget of saved values", bytes_text(self.budget_bytes)),
+            ("remembered programs", f"{programs} of at most {bytes_text(self.max_program_bytes)}"),
+            ("cache folder", self.cache_folder or "none, as INCRAX_REMEMBER=0"),
         ]
-        places = [
-            *self.machine.items(),
-            *((f"device {n}", name) for n, name in enumerate(self.devices)),
-        ]
-        settings = [*self.settings.items(), *self.variables.items()]
-        settings.append(("default budget of saved values", f"{self.budget_bytes / 1e6:.4g} MB"))
-        used_mb = self.program_bytes / 1e6
-        most_mb = self.max_program_bytes / 1e6
-        settings.append(
-            ("remembered programs", f"about {used_mb:.3g} MB of at most {most_mb:.4g} MB")
-        )
-        settings.append(("cache folder", self.cache_folder or "none, as INCRAX_REMEMBER=0"))
-        figures = [(name, _seconds(value)) for name, value in self.figures.items()]
+        figures = [(name, seconds_text(value)) for name, value in self.figures.items()]
         findings = [(f.severity, f.seen, f.advice) for f in self.findings]
         nothing = [("ok", "nothing is known that would not work together", "")]
-        return [
-            Table("versions", ("package", "version"), versions),
-            Table("machine", ("", ""), places),
+        found = [
+            Table("versions", ("package", "version"), installed),
+            Table("machine", ("", ""), [*self.machine.items(), *devices]),
             Table("settings", ("", ""), settings),
-            *([Table("measured", ("", ""), figures)] if figures else []),
+            Table("measured", ("", ""), figures),
             Table("findings", ("", "seen", "what to do"), findings or nothing),
         ]
+        return [table for table in found if table.rows]
 
 
 def environment(*, measure: bool = True) -> Environment:
@@ -162,32 +143,31 @@ def environment(*, measure: bool = True) -> Environment:
         True
     """
     problem = _no_device()
-    versions = {
-        "python": platform.python_version(),
-        "incrax": __version__,
-        **{name: _version(name) for name in PACKAGES},
-    }
+    has_devices = problem is None
+    names = {"python": platform.python_version(), "incrax": __version__}
+    versions = {**names, **{name: _version(name) for name in PACKAGES}}
+    variables = {name: os.environ[name] for name in sorted(os.environ)}
     return Environment(
         versions=versions,
-        machine=_machine(has_devices=problem is None),
+        machine=_machine(has_devices=has_devices),
         devices=tuple(f"{d.platform}: {d.device_kind}" for d in jax.devices())
-        if problem is None
+        if has_devices
         else (),
-        settings={
-            name.removeprefix("jax_"): str(getattr(jax.config, name, None)) for name in SETTINGS
-        },
-        variables={
-            name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIXES)
-        },
-        budget_bytes=default_budget_bytes() if problem is None else 0,
+        settings={name: str(_setting(name)) for name in SETTINGS},
+        variables={name: text for name, text in variables.items() if name.startswith(PREFIXES)},
+        budget_bytes=default_budget_bytes() if has_devices else 0,
         program_bytes=remembered_bytes(),
         max_program_bytes=max_program_bytes(),
         cache_folder=path_text(),
-        figures=_figures() if measure and problem is None else {},
+        figures=_figures() if measure and has_devices else {},
         findings=tuple(
             _findings(versions) if problem is None else [problem, *_of_versions(versions)]
         ),
     )
+
+
+def _setting(name: str) -> Any:
+    return getattr(jax.config, f"jax_{name}", None)
 
 
 def _no_device() -> Finding | None:
@@ -231,13 +211,11 @@ def _figures() -> dict[str, float]:
     names = {
         "flop_s": "cheap arithmetic, per element",
         "transcendental_s": "exp and the like, per element",
-    }
-    names |= {
         "read_s": "reading, per byte",
         "write_s": "writing, per byte",
         "argument_s": "one more argument",
+        "dot_flop_s": "matrix products, per FLOP",
     }
-    names |= {"dot_flop_s": "matrix products, per FLOP"}
     found = {names[name]: float(value) for name, value in prices.items()}
     x = jnp.arange(8.0)
     compiled = jax.jit(lambda a, x: a * x)
@@ -255,14 +233,7 @@ def _each(call: Callable[[int], Any]) -> float:
         start = time.perf_counter()
         jax.block_until_ready(call(number))
         times.append(time.perf_counter() - start)
-    return sorted(times)[NUM_CALLS // 2]
-
-
-def _seconds(value: float) -> str:
-    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us"), (1e9, "ns")):
-        if value * factor >= 1.0:
-            return f"{value * factor:.3g} {unit}"
-    return f"{value * 1e12:.3g} ps"
+    return statistics.median(times)
 
 
 # --- findings -------------------------------------------------------------------------------------
@@ -291,30 +262,22 @@ def _of_versions(versions: Mapping[str, str | None]) -> Iterator[Finding]:
         yield Finding(
             "warning", seen, "install the two in the same version: pip install --upgrade jax jaxlib"
         )
-    if versions["flowjax"] is not None and found[:2] >= (0, 11):
-        seen = f"FlowJAX {versions['flowjax']} on JAX {versions['jax']} was not tested"
-        yield Finding("note", seen, "bijections of `incrax.bijectors` do the same and are tested")
 
 
 def _of_settings() -> Iterator[Finding]:
     if is_disabled():
-        yield Finding(
-            "warning",
-            "INCRAX_DISABLE=1: every call is evaluated from scratch",
-            "unset the variable",
-        )
-    if getattr(jax.config, "jax_disable_jit", False):
-        yield Finding(
-            "warning", "jit is disabled: nothing is compiled or saved", "unset JAX_DISABLE_JIT"
-        )
-    for name in ("jax_debug_nans", "jax_debug_infs"):
-        if getattr(jax.config, name, False):
+        seen = "INCRAX_DISABLE=1: every call is evaluated from scratch"
+        yield Finding("warning", seen, "unset the variable")
+    if _setting("disable_jit"):
+        seen = "jit is disabled: nothing is compiled or saved"
+        yield Finding("warning", seen, "unset JAX_DISABLE_JIT")
+    for name in ("debug_nans", "debug_infs"):
+        if _setting(name):
             seen = (
-                f"{name.removeprefix('jax_')} is on: only the whole function is run, since JAX "
-                "would check saved values"
+                f"{name} is on: only the whole function is run, since JAX would check saved values"
             )
             yield Finding("warning", seen, "turn it off when the error is found")
-    if not getattr(jax.config, "jax_enable_x64", False):
+    if not _setting("enable_x64"):
         advice = 'jax.config.update("jax_enable_x64", True) before anything else, if a fit needs more than 6 digits'
         yield Finding("note", "arrays are float32", advice)
 
@@ -338,9 +301,5 @@ def _of_flags(versions: Mapping[str, str | None]) -> Iterator[Finding]:
 
 def _numbers(version: str | None) -> tuple[int, ...]:
     """The leading numbers of a version."""
-    found = []
-    for part in (version or "").split("."):
-        if not part.isdigit():
-            break
-        found.append(int(part))
-    return tuple(found)
+    parts = itertools.takewhile(str.isdigit, (version or "").split("."))
+    return tuple(map(int, parts))

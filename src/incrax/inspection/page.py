@@ -82,20 +82,16 @@ def report(
     if not isinstance(function, Incremental):
         raise ReportError(
             f"`report(f)` got a {type(f).__name__}. A page shows what an incremental function "
-            "saves and runs, and this "
-            "is none. Usually the plain function was passed instead of what `incremental` or "
-            "`grad` returned: calls of "
-            "it are not tracked. Nothing was evaluated. Pass `incrax.incremental(f)`, call it a "
-            "few times, and report "
-            "on that."
+            "saves and runs, and this is none. Usually the plain function was passed instead of "
+            "what `incremental` or `grad` returned: calls of it are not tracked. Nothing was "
+            "evaluated. Pass `incrax.incremental(f)`, call it a few times, and report on that."
         )
     if path is not None and not isinstance(path, str | os.PathLike):
         raise ReportError(
             f"`report` got an object of type {type(path).__name__} for the file to write to, which "
-            "must be a name or a "
-            "path. Usually the arguments of a call were given as `path`. Nothing was evaluated or "
-            "written. Call "
-            "`incrax.report(f, *args)`, in which the file is `path=...`."
+            "must be a name or a path. Usually the arguments of a call were given as `path`. "
+            "Nothing was evaluated or written. Call `incrax.report(f, *args)`, in which the file "
+            "is `path=...`."
         )
     with function._locked():  # no call runs meanwhile
         page = Report(page_data(_subject_of(function, args, kwargs)))
@@ -111,11 +107,9 @@ def _path_of(
     if f._make is None:
         raise ReportError(
             "`report(f)` got a function made by `guarded`, which has a program for each path "
-            "through its branches, "
-            "each compiled as a whole: there are no saved values to show. Nothing was evaluated. "
-            "`f.explain()` lists "
-            "its paths and guards; for a page, pass `incrax.incremental(f)` and call it: it saves "
-            "values for each path."
+            "through its branches, each compiled as a whole: there are no saved values to show. "
+            "Nothing was evaluated. `f.explain()` lists its paths and guards; for a page, pass "
+            "`incrax.incremental(f)` and call it: it saves values for each path."
         )
     function, leaves = incremental_of(f, args, kwargs)
     if function is None:

@@ -23,11 +23,11 @@ from incrax._program import read_vars, written_vars
 from incrax._progress import Meter
 from incrax._version import __version__
 from incrax.engine.call.engine import Engine
-from incrax.engine.call.record import CallRecord, Chunks, History, PastCall
+from incrax.engine.call.record import Chunks, History, PastCall
 from incrax.engine.plan.plan import Plan
 from incrax.engine.policy.candidates import Entry
-from incrax.engine.program.cost import Cost, equation_cost, total_cost
-from incrax.explanation.reader import Reader, Served, sized
+from incrax.engine.program.cost import equation_cost, total_cost
+from incrax.explanation import Reader, Served, sized
 from incrax.inspection.source import source_of
 from incrax.rows.engine import RowEngine
 
@@ -43,6 +43,7 @@ MAX_NAMES = 12
 MAX_SAVED = 100
 """Saved values that are listed, the largest first."""
 
+WORK = ("flops", "transcendentals")
 NUM_CODE = 160
 """Characters of a source line that are kept."""
 
@@ -86,7 +87,6 @@ def page_data(subject: Subject) -> dict[str, Any]:
             "always": hex(engine.always),
             "bypasses": engine.bypasses,
             "has_rows": subject.rows is not None,
-            "hot_after": engine.tuning.hot_after,
         },
         "machine": _machine(),
         "leaves": data.leaves(),
@@ -99,7 +99,6 @@ def page_data(subject: Subject) -> dict[str, Any]:
             "is_measured": chooser.whole.seconds is not None,
             "first_s": (chooser.whole.first_s or None) if chooser.clock.is_running else None,
             "lost_s": chooser.race.lost_s,
-            "compiling_s": chooser.clock.compiling_s,
         },
         "worth": data.reader.worth,
         "segments": [data.segment(mask, group) for mask, group in data.segments],
@@ -124,19 +123,13 @@ def _machine() -> dict[str, str]:
     }
 
 
-class Numbered:
-    """Distinct values in the order of their first appearance, by number."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[Hashable, int] = {}
-
-    def number(self, value: Hashable) -> int:
-        """The number of a value."""
-        return self.numbers.setdefault(value, len(self.numbers))
-
-    def listed(self, form: Callable[[Any], Any] = lambda value: value) -> list[Any]:
-        """The values."""
-        return [form(value) for value in self.numbers]
+def coded(
+    values: Iterable[Hashable], form: Callable[[Any], Any] = lambda value: value
+) -> tuple[list[int], list[Any]]:
+    """Values by number; and the distinct ones, in the order of their first appearance."""
+    numbers: dict[Hashable, int] = {}
+    codes = [numbers.setdefault(value, len(numbers)) for value in values]
+    return codes, [form(value) for value in numbers]
 
 
 class _Data:
@@ -153,7 +146,8 @@ class _Data:
         self.store = subject.engine.store
         self.eqns: Sequence[Equation] = self.program.eqns
         self.numbers = {id(eqn): number for number, eqn in enumerate(self.eqns)}
-        self.costs: list[Cost] = [equation_cost(eqn) for eqn in self.eqns]
+        costs = [equation_cost(eqn) for eqn in self.eqns]
+        self.work = {name: np.array([getattr(cost, name) for cost in costs]) for name in WORK}
         entries = self.chooser.entries.values()
         self.entries: list[Entry] = sorted(entries, key=lambda entry: -entry.count)[:MAX_PLANS]
         self.table = self.engine.segments
@@ -195,35 +189,30 @@ class _Data:
         """One list per property, one element per equation; what several share by number, in tables
         of their own.
         """
-        primitives = Numbered()
-        places = Numbered()
-        types = Numbered()
-        sets = Numbered()
-        seconds, how = self.seconds()
+        shared = {
+            "set": coded(self.facts.equation_masks, hex),
+            "primitive": coded(eqn.primitive.name for eqn in self.eqns),
+            "place": coded(map(_jax.source_line, self.eqns), place),
+        }
+        written = [list(map(sized, written_vars(eqn))) for eqn in self.eqns]
+        shared["type"] = coded(", ".join(kind for kind, _ in each) for each in written)
         states = dict.fromkeys(self.writers(self.chooser.savable), 1)  # worth saving to some plan
         for state in self.store.states:
             states.update(dict.fromkeys(self.writers(state.saved), 2))  # saved now
-        written = [list(map(sized, written_vars(eqn))) for eqn in self.eqns]
+        seconds, how = self.seconds()
         return {
-            "set": [sets.number(mask) for mask in self.facts.equation_masks],
-            "primitive": [primitives.number(eqn.primitive.name) for eqn in self.eqns],
-            "place": [places.number(_jax.source_line(eqn)) for eqn in self.eqns],
-            "type": [types.number(", ".join(kind for kind, _ in each)) for each in written],
+            **{name: codes for name, (codes, _) in shared.items()},
+            **{f"{name}s": table for name, (_, table) in shared.items()},
+            **{name: work.tolist() for name, work in self.work.items()},
             "bytes": [sum(size for _, size in each) for each in written],
-            "flops": [cost.flops for cost in self.costs],
-            "transcendentals": [cost.transcendentals for cost in self.costs],
             "seconds": [float(f"{s:.4g}") for s in seconds],
             "how": how,
+            "hows": list(HOW),
             "state": [states.get(number, 0) for number in range(len(self.eqns))],
             "reads": [
                 [number for number in self.writers(read_vars(eqn)) if number >= 0]
                 for eqn in self.eqns
             ],
-            "sets": sets.listed(hex),
-            "primitives": primitives.listed(),
-            "places": places.listed(place),
-            "types": types.listed(),
-            "hows": list(HOW),
         }
 
     def seconds(self) -> tuple[list[float], list[int]]:
@@ -234,17 +223,16 @@ class _Data:
         shown for it.
         """
         estimated = self.facts.seconds
+        measured = [(group, self.table.measured_s(group)) for _, group in self.segments]
+        timed: list[tuple[Sequence[Equation], float, int]] = [
+            (self._plan_of_segment(group).eqns, s, 2) for group, s in measured if s is not None
+        ]
         whole_s = self.engine.whole.seconds
-        timed: list[tuple[Sequence[Equation], float, int]] = (
-            [] if whole_s is None else [(self.eqns, whole_s, 1)]
-        )
-        for _, group in self.segments:
-            measured_s = self.table.measured_s(group)
-            if measured_s is not None:
-                timed.append((self._plan_of_segment(group).eqns, measured_s, 2))
+        if whole_s is not None:
+            timed.append((self.eqns, whole_s, 1))
         seconds = list(map(estimated, self.eqns))
         how = [0] * len(self.eqns)
-        for eqns, measured_s, kind in sorted(timed, key=lambda item: (-len(item[0]), -item[2])):
+        for eqns, measured_s, kind in sorted(timed, key=lambda item: -len(item[0])):
             factor = measured_s / max(sum(map(estimated, eqns)), 1e-12)
             for number in [self.numbers[id(eqn)] for eqn in eqns if id(eqn) in self.numbers]:
                 seconds[number] = factor * estimated(self.eqns[number])
@@ -288,15 +276,16 @@ class _Data:
         """A call as data: the numbers are those of `explain`; what differs from the values that it
         starts from.
         """
-        numbers = np.array([self.numbers.get(id(eqn), -1) for eqn in served.ran], int)
-        known = numbers[numbers >= 0]
-        derived = total_cost(
-            eqn for number, eqn in zip(numbers, served.ran, strict=True) if number < 0
-        )
+        numbers = [self.numbers.get(id(eqn), -1) for eqn in served.ran]
+        known = np.array([number for number in numbers if number >= 0], int)
         is_avoided = np.ones(len(self.eqns), bool)
         is_avoided[known] = False
-        flops = np.array([cost.flops for cost in self.costs])
-        transcendentals = np.array([cost.transcendentals for cost in self.costs])
+        others = [eqn for n, eqn in zip(numbers, served.ran, strict=True) if n < 0]
+        derived = total_cost(others)
+        figures: dict[str, float] = {}
+        for name, work in self.work.items():
+            figures[f"{name}_ran"] = float(work[known].sum()) + getattr(derived, name)
+            figures[f"{name}_avoided"] = float(work[is_avoided].sum())
         return {
             "served_by": served.by,
             "differs": hex(served.changed),
@@ -308,10 +297,7 @@ class _Data:
             "count": served.uses,
             **self._ran(served.ran),
             "ran": ranges(known.tolist()),
-            "flops_ran": float(flops[known].sum()) + derived.flops,
-            "flops_avoided": float(flops[is_avoided].sum()),
-            "transcendentals_ran": float(transcendentals[known].sum()) + derived.transcendentals,
-            "transcendentals_avoided": float(transcendentals[is_avoided].sum()),
+            **figures,
         }
 
     def _loaded(self, loads: Sequence[Var]) -> dict[str, int]:
@@ -377,39 +363,34 @@ class _Data:
 
     def calls(self) -> dict[str, Any]:
         """The latest calls as columns; what several share, by number."""
-        kinds = Numbered()
-        whys = Numbered()
-        changes = Numbered()
         history = self.subject.history
         calls = list(history.calls())
-        records = {id(call.record): call.record for call in calls}
-        served = {
-            k: self.reader.served(record)
-            for k, record in records.items()
-            if isinstance(record, CallRecord)
+        served: dict[int, Served] = {}
+        rows = [self._did(call, served) for call in calls]
+        shared = {
+            "kind": coded(row.kind for row in rows),
+            "why": coded(row.why for row in rows),
+            "change": coded((row.changed for row in rows), self._named),
         }
-        rows = [self._did(call, served.get(id(call.record))) for call in calls]
-        start_s = calls[0].start_s if calls else 0.0
         return {
             "first": calls[0].number if calls else 0,
             "num": history.num_calls,
             "limit": history.size,
-            "at_s": [round(call.start_s - start_s, 7) for call in calls],
             "seconds": [round(call.end_s - call.start_s, 7) for call in calls],
-            "kind": [kinds.number(row.kind) for row in rows],
-            "changed": [changes.number(row.changed) for row in rows],
+            "kind": shared["kind"][0],
+            "why": shared["why"][0],
+            "changed": shared["change"][0],
+            **{f"{name}s": table for name, (_, table) in shared.items()},
             "ran": [row.num_ran for row in rows],
             "filled": [row.num_filled for row in rows],
             "loaded": [row.num_loaded for row in rows],
-            "why": [whys.number(row.why) for row in rows],
             "saved_bytes": [call.saved_bytes for call in calls],
-            "kinds": kinds.listed(),
-            "whys": whys.listed(),
-            "changes": changes.listed(self._named),
         }
 
-    def _did(self, call: PastCall, served: Served | None) -> _Did:
-        """What a call did; the inputs that changed are None where it counted chunks."""
+    def _did(self, call: PastCall, known: dict[int, Served]) -> _Did:
+        """What a call did; calls that are alike share a record, and the inputs that changed are
+        None where it counted chunks.
+        """
         record = call.record
         if isinstance(record, Chunks):
             why = (
@@ -417,7 +398,10 @@ class _Data:
                 "joined"
             )
             return _Did("rows", why, None, record.num_run, record.num_joined, record.num_reused)
-        assert served is not None
+        assert record is not None
+        if id(record) not in known:
+            known[id(record)] = self.reader.served(record)
+        served = known[id(record)]
         kind = "first call" if served.is_first else served.by
         why = served.why if served.is_first else call.why or served.why
         return _Did(

@@ -28,7 +28,7 @@ from incrax.derivatives.cuts import Mark, is_mark, without_marks
 from incrax.derivatives.selection import select
 from incrax.engine.inputs.leaves import check_dynamic, is_dynamic
 from incrax.engine.inputs.signature import argument_names, leaf_path
-from incrax.errors import CostError, PythonBranchError, UnknownInputError, UnsupportedLeafError
+from incrax.errors import CostError, PythonBranchError, UnknownInputError
 from incrax.models.bound import Bound
 from incrax.models.modules import opened
 from incrax.models.names import with_part
@@ -60,18 +60,14 @@ def function_of_model(
         shown = ", ".join(f"`{each}`" for each in METHODS)
         raise CostError(
             f"`cost(model.{method})` got a method of a bound model that does not evaluate its "
-            "inputs as they are; "
-            f"{shown} do. Nothing was evaluated. Pass the model itself: `cost(model)` counts its "
-            "value, its gradient "
-            "and its Hessian times a vector."
+            f"inputs as they are; {shown} do. Nothing was evaluated. Pass the model itself: "
+            "`cost(model)` counts its value, its gradient and its Hessian times a vector."
         )
     if args:
         raise CostError(
             f"`cost(model)` got {len(args)} argument{'s' * (len(args) > 1)} by position; a bound "
-            "model holds values "
-            "for its inputs. Nothing was evaluated. Name those that are to be other: `cost(model, "
-            "x=...)`, arrays or "
-            "types."
+            "model holds values for its inputs. Nothing was evaluated. Name those that are to be "
+            "other: `cost(model, x=...)`, arrays or types."
         )
     function = model.made(method)
     trees = dict(zip(inspect.signature(function).parameters, model.args, strict=True))
@@ -157,10 +153,8 @@ def _without_guards(f: Guarded[..., Any], path: str, seen: str, *args: Any, **kw
     except NO_VALUE as error:
         raise CostError(
             f"`cost({f._subject.name})` got a guarded function, which has a program for each path, "
-            f"and `{path}` is "
-            f"{seen} without values; Python asks for one: {place_of_error(error)}. Nothing was "
-            "evaluated. Pass an "
-            "array: the path that it takes is counted."
+            f"and `{path}` is {seen} without values; Python asks for one: {place_of_error(error)}. "
+            "Nothing was evaluated. Pass an array: the path that it takes is counted."
         ) from error
 
 
@@ -197,6 +191,13 @@ class Call:
         """Names of these."""
         return [self.paths[number] for number in self.numbers]
 
+    def inputs(self, program: Program) -> list[Any]:
+        """Values for the inputs of a program: those of the call, and ones for what further inputs
+        it has, cotangents of results or tangents of arguments.
+        """
+        further = [var.aval for var in program.invars[len(self.numbers) :]]
+        return [*self.values, *(jnp.ones(aval.shape, aval.dtype) for aval in further)]
+
     def result(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Leaves of the result at other values, and of what is passed on beside it."""
         leaves = list(self.leaves)
@@ -219,19 +220,11 @@ class Call:
         return [self.numbers.index(number) for number in selection.numbers]
 
 
-def call_of(
-    fun: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    options: Sequence[str],
-    *,
-    has_aux: bool,
-) -> Call:
-    """A function with its arguments; `options` are the names of those of `cost`.
+def call_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux: bool) -> Call:
+    """A function with its arguments.
 
     Raises:
-        CostError: an argument is missing because an option has its name, or is an array without JAX
-            type.
+        UnsupportedLeafError: an argument is an array without JAX type.
         TapeError: the function is guarded, and no tape can hold the path.
         TypeError: it is no function.
     """
@@ -240,7 +233,6 @@ def call_of(
             f"`cost(f)` got {fun!r} of type {type(fun).__name__}; it must be a function."
         )
     name = getattr(fun, "__name__", type(fun).__name__)
-    _check_parameters(fun, name, args, kwargs, options)
     with_paths, treedef = jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_mark)
     names = argument_names(fun, len(args))
     paths = tuple(leaf_path(names, path) for path, _ in with_paths)
@@ -251,47 +243,9 @@ def call_of(
         if isinstance(leaf, jax.ShapeDtypeStruct) or is_dynamic(leaf)
     ]
     for number in numbers:
-        _check_type(leaves[number], paths[number])
+        check_dynamic(leaves[number], paths[number])
     plain = plain_of(fun, *jax.tree.unflatten(treedef, leaves), has_aux=has_aux)
     return Call(plain, name, treedef, leaves, paths, tuple(numbers))
-
-
-def _check_parameters(
-    fun: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: Sequence[str]
-) -> None:
-    try:
-        signature = inspect.signature(fun)
-    except (TypeError, ValueError):
-        return
-    given = signature.bind_partial(*args, **kwargs).arguments
-    needed = [
-        p.name
-        for p in signature.parameters.values()
-        if p.default is p.empty and p.name not in given
-    ]
-    taken = [each for each in needed if each in options]
-    if taken:
-        shown = ", ".join(f"`{each}`" for each in taken)
-        first = taken[0]
-        raise CostError(
-            f"`cost({name})` takes {shown} for itself, and the function has a parameter of that "
-            "name, which got no "
-            "value. Nothing was evaluated. Pass it by position, or give it another name: "
-            f"`cost(lambda my_{first}, ...: {name}({first}=my_{first}, ...), ...)`."
-        )
-
-
-def _check_type(leaf: Any, path: str) -> None:
-    try:
-        check_dynamic(leaf, path)
-    except UnsupportedLeafError:
-        is_masked = isinstance(leaf, np.ma.MaskedArray)
-        seen = "a masked array" if is_masked else f"an array of dtype {leaf.dtype}"
-        raise CostError(
-            f"`cost(f)` got `{path}` as {seen}, which JAX has no type for. This is usually a "
-            "ragged list, strings or "
-            "dates in an array. Nothing was evaluated. Convert it to a numeric array."
-        ) from None
 
 
 def _stand_in(leaf: Any) -> Any:
@@ -308,20 +262,7 @@ def _stand_in(leaf: Any) -> Any:
 # --- its programs ---------------------------------------------------------------------------------
 
 
-class PassProgram(NamedTuple):
-    """A program of the values of a call, and of further inputs: cotangents of results, or tangents
-    of arguments.
-    """
-
-    program: Program
-    further: tuple[jax.ShapeDtypeStruct, ...] = ()
-
-    def inputs(self, values: Sequence[Any]) -> list[Any]:
-        """The values, and ones for the further inputs."""
-        return [*values, *(jnp.ones(each.shape, each.dtype) for each in self.further)]
-
-
-def forward(call: Call) -> tuple[PassProgram, list[jax.ShapeDtypeStruct]]:
+def forward(call: Call) -> tuple[Program, list[jax.ShapeDtypeStruct]]:
     """The value, and the types of the results that have a derivative.
 
     Raises:
@@ -333,39 +274,25 @@ def forward(call: Call) -> tuple[PassProgram, list[jax.ShapeDtypeStruct]]:
     except jax.errors.TracerArrayConversionError as error:
         raise CostError(
             f"`cost({call.name})` found a traced value turned into a NumPy array: "
-            f"{place_of_error(error)}. This is "
-            "usually a function of `numpy` where that of `jax.numpy` is meant, or one for "
-            "minimisers on the host, such "
-            "as `model.flat().value`. Nothing was evaluated. Use `jax.numpy`, `jax.pure_callback` "
-            "around what must run "
-            "on the host, or pass the model."
+            f"{place_of_error(error)}. This is usually a function of `numpy` where that of "
+            "`jax.numpy` is meant, or one for minimisers on the host, such as "
+            "`model.flat().value`. Nothing was evaluated. Use `jax.numpy`, `jax.pure_callback` "
+            "around what must run on the host, or pass the model."
         ) from error
     except (*NO_VALUE, PythonBranchError) as error:
         cause = error.__cause__ if isinstance(error, PythonBranchError) else None
         raise CostError(
             f"`cost({call.name})` found Python control flow on a traced value: "
-            f"{place_of_error(cause or error)}. What "
-            "runs depends on values, and there is no one program to count. Nothing was evaluated. "
-            "Pass "
-            f"`incrax.guarded({call.name})`: the path that these values take is counted. Or write "
-            "`jax.lax.cond`, or "
-            f"fix the argument: `cost(lambda x: {call.name}(x, flag=True), x)`."
-        ) from error
-    except ValueError as error:
-        if "static arguments" not in str(error) or "Tracer" not in str(error):
-            raise
-        raise CostError(
-            f"`cost({call.name})` got a jitted function with a static argument that is a number or "
-            "an array. `cost` "
-            "traces all numbers, and `jax.jit` refuses what is traced there. Nothing was "
-            "evaluated. Fix the argument: "
-            f"`cost(lambda x: {call.name}(x, n=3), x)`."
+            f"{place_of_error(cause or error)}. What runs depends on values, and there is no one "
+            f"program to count. Nothing was evaluated. Pass `incrax.guarded({call.name})`: the "
+            "path that these values take is counted. Or write `jax.lax.cond`, or fix the argument: "
+            f"`cost(lambda x: {call.name}(x, flag=True), x)`."
         ) from error
     main = [atom.aval for atom in program.outvars[: tree.children()[0].num_leaves]]
     smooth = [
         jax.ShapeDtypeStruct(a.shape, a.dtype) for a in main if jnp.issubdtype(a.dtype, jnp.inexact)
     ]
-    return PassProgram(program), smooth
+    return program, smooth
 
 
 def is_scalar(results: Sequence[jax.ShapeDtypeStruct]) -> bool:
@@ -379,7 +306,7 @@ def is_scalar(results: Sequence[jax.ShapeDtypeStruct]) -> bool:
 
 def gradient(
     call: Call, numbers: Sequence[int], results: Sequence[jax.ShapeDtypeStruct]
-) -> PassProgram:
+) -> Program:
     """Value and gradient together; for anything but one number, value and pullback of a
     cotangent.
     """
@@ -393,7 +320,7 @@ def gradient(
     return _traced(evaluate, call, further)
 
 
-def hessian_product(call: Call, numbers: Sequence[int], *, is_forward: bool = True) -> PassProgram:
+def hessian_product(call: Call, numbers: Sequence[int], *, is_forward: bool = True) -> Program:
     """The Hessian of one real number times a vector: forward over reverse, or reverse over
     reverse.
     """
@@ -434,7 +361,7 @@ def _of_selected(
 
 def _traced(
     evaluate: Callable[..., Any], call: Call, further: Sequence[jax.ShapeDtypeStruct]
-) -> PassProgram:
+) -> Program:
     num = len(call.numbers)
     split = lambda *inputs: evaluate(inputs[:num], inputs[num:])
-    return PassProgram(trace(split, *call.values, *further), tuple(further))
+    return trace(split, *call.values, *further)

@@ -7,9 +7,8 @@ what anything costs.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -55,20 +54,9 @@ class Region:
     runs: int = 0
 
     @cached_property
-    def stretches(self) -> list[Stretch]:
-        """What a run evaluates one after the other: equations in which values decide, and compiled
-        what is between.
-        """
-        groups = [
-            list(group)
-            for _, group in itertools.groupby(self.nodes, lambda node: node.is_open and id(node))
-        ]
-        programs = cut(self.program, [[node.eqn for node in group] for group in groups])
-        nodes = [group[0] if group[0].is_open else None for group in groups]
-        return [
-            Stretch(node, program, jax.jit(evaluator(program)))
-            for node, program in zip(nodes, programs, strict=True)
-        ]
+    def compiled(self) -> Callable[..., list[Any]]:
+        """The program, compiled as a whole."""
+        return jax.jit(evaluator(self.program))
 
 
 class Node(NamedTuple):
@@ -88,14 +76,6 @@ class Node(NamedTuple):
         return any(
             region.times is None or any(n.is_open for n in region.nodes) for region in self.regions
         )
-
-
-class Stretch(NamedTuple):
-    """An equation in which values decide, or None; the equations as a program, and compiled."""
-
-    node: Node | None
-    program: Program
-    compiled: Callable[..., list[Any]]
 
 
 def cut(program: Program, groups: Sequence[Sequence[Equation]]) -> list[Program]:
@@ -184,8 +164,8 @@ def _turns_of_counter(eqn: Equation, turn: Region, condition: Region, known: Kno
     it is not below 0.
     """
     asked = condition.program
-    (test, *others) = asked.eqns or (None,)
-    if test is None or others or asked.outvars[0] is not test.outvars[0]:
+    test = asked.eqns[0] if len(asked.eqns) == 1 else None
+    if test is None or asked.outvars[0] is not test.outvars[0]:
         return None
     num_asked = eqn.params["cond_nconsts"]
     num_fixed = eqn.params["body_nconsts"]
@@ -220,12 +200,14 @@ def _step(body: Program, num_fixed: int, number: int) -> int | None:
     if after is before:
         return 0
     (eqn, *_) = [*(eqn for eqn in body.eqns if after in eqn.outvars), None]
-    if eqn is None or eqn.primitive.name not in ("add", "sub"):
+    name = "" if eqn is None else eqn.primitive.name
+    if eqn is None or name not in ("add", "sub"):
         return None
-    is_sum = eqn.primitive.name == "add"
-    first, second = eqn.invars if eqn.invars[0] is before or not is_sum else reversed(eqn.invars)
+    first, second = eqn.invars
+    if name == "add" and second is before:
+        first, second = second, first
     step = _integer(second, {}) if first is before else None
-    return step if step is None or is_sum else -step
+    return -step if step is not None and name == "sub" else step
 
 
 # --- its two forms --------------------------------------------------------------------------------
@@ -275,40 +257,38 @@ AS_RUN = Form(
 # --- a run that counts ----------------------------------------------------------------------------
 
 
-def run(region: Region, values: Iterable[Any]) -> list[Any]:
+def run(region: Region, values: Sequence[Any]) -> Sequence[Any]:
     """Evaluate a region; it and all inside of whose evaluations values decide count how often they
     run.
 
-    Loops and branches in which values decide are Python's, what is between them is compiled.
+    Loops and branches in which values decide are Python's; a region without is compiled.
     """
     region.runs += 1
     program = region.program
+    if not any(node.is_open for node in region.nodes):
+        return region.compiled(program.consts, *values)
     env: dict[Var, Any] = dict(zip(program.constvars, program.consts, strict=True))
     env.update(zip(program.invars, values, strict=True))
-    for stretch in region.stretches:
-        if stretch.node is None:
-            results = stretch.compiled(
-                stretch.program.consts, *(env[var] for var in stretch.program.invars)
-            )
-            env.update(zip(stretch.program.outvars, results, strict=True))
-        else:
-            eqn = stretch.node.eqn
-            results = _rules.get(eqn.primitive.name, _call)(
-                stretch.node, [_jax.read(x, env) for x in eqn.invars]
-            )
-            env.update(zip(eqn.outvars, results, strict=True))
+    for node in region.nodes:
+        inputs = [_jax.read(atom, env) for atom in node.eqn.invars]
+        rule = _rules.get(node.name, _call) if node.is_open else _apply
+        env.update(zip(node.eqn.outvars, rule(node, inputs), strict=True))
     return [_jax.read(atom, env) for atom in program.outvars]
+
+
+def _apply(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
+    return _jax.apply(node.eqn, inputs)
 
 
 def _call(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
     """A call that evaluates one body on its inputs; any other is not looked into."""
     region, *others = node.regions
     if others or len(region.program.invars) != len(inputs) or region.times != 1:
-        return _jax.apply(node.eqn, inputs)
+        return _apply(node, inputs)
     return run(region, inputs)
 
 
-def _cond(node: Node, inputs: Sequence[Any]) -> list[Any]:
+def _cond(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
     index = min(max(int(inputs[0]), 0), len(node.regions) - 1)
     return run(node.regions[index], inputs[1:])
 
@@ -328,50 +308,30 @@ def _while(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _where(goes_on: np.ndarray, new: Any, old: Any) -> Any:
-    if not goes_on.ndim:
-        return new
-    return jnp.where(goes_on.reshape(goes_on.shape + (1,) * (new.ndim - goes_on.ndim)), new, old)
+    num_more = jnp.ndim(new) - goes_on.ndim
+    return jnp.where(goes_on.reshape(goes_on.shape + (1,) * num_more), new, old)
 
 
-def _scan(node: Node, inputs: Sequence[Any]) -> list[Any]:
-    """A scan, or a loop of `incrax.control_flow.loops`, the rows of whose results past its turns
-    are zero.
+def _scan(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
+    """A scan, or a loop of `incrax.control_flow.loops`: its turns one by one to count what is
+    inside, its results as they are.
     """
     params = node.eqn.params
     if node.name == _jax.LOOP:
         num_consts, num_carry, _ = params["spec"].layout
         is_reversed = params["spec"].reverse
-        length = int(inputs[0])
-        inputs = inputs[1:]
+        length, *operands = inputs
     else:
         num_consts, num_carry = _jax.scan_counts(node.eqn)
         is_reversed = params["reverse"]
         length = params["length"]
-    consts = inputs[:num_consts]
-    carry = inputs[num_consts : num_consts + num_carry]
-    rows: list[list[Any]] = []
-    for row in range(length)[:: -1 if is_reversed else 1]:
-        results = run(
-            node.regions[0], [*consts, *carry, *(x[row] for x in inputs[num_consts + num_carry :])]
-        )
-        carry = results[:num_carry]
-        rows.append(results[num_carry:])
-    types = [var.aval for var in node.eqn.outvars[num_carry:]]
-    ordered = rows[::-1] if is_reversed else rows
-    return [*carry, *(_stacked([row[k] for row in ordered], aval) for k, aval in enumerate(types))]
-
-
-def _stacked(rows: list[Any], aval: Any) -> Any:
-    """Rows one after the other, and zeros for those that are missing."""
-    missing = aval.shape[0] - len(rows)
-    zeros = jax.lax.full((missing, *aval.shape[1:]), 0, aval.dtype)
-    return (
-        jnp.concatenate([jnp.stack(rows), zeros])
-        if rows and missing
-        else jnp.stack(rows)
-        if rows
-        else zeros
-    )
+        operands = inputs
+    num_fixed = num_consts + num_carry
+    carry = operands[num_consts:num_fixed]
+    for row in range(int(length))[:: -1 if is_reversed else 1]:
+        rows = [x[row] for x in operands[num_fixed:]]
+        carry = run(node.regions[0], [*operands[:num_consts], *carry, *rows])[:num_carry]
+    return _apply(node, inputs)
 
 
 _rules: dict[str, Callable[[Node, Sequence[Any]], Sequence[Any]]] = {

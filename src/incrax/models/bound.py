@@ -32,7 +32,7 @@ from incrax.derivatives.transforms import (
     value_and_grad,
 )
 from incrax.errors import BindError
-from incrax.explanation.last_call import Explanation
+from incrax.explanation import Explanation
 from incrax.models.functions import (
     Functions,
     HeldState,

@@ -17,7 +17,7 @@ import numpy as np
 
 from incrax._progress import Meter
 from incrax._table import Printable, Table
-from incrax.explanation.dependence_table import DependenceTable
+from incrax.explanation import DependenceTable
 from incrax.samplers.density import Density
 from incrax.samplers.messages import wrong_oversample
 

@@ -111,21 +111,6 @@ def test_a_run_of_a_function_with_effects():
     assert incrax.cost(f, X).forward.total.flops == 5
 
 
-def test_a_parameter_that_is_called_as_an_option():
-    text = (
-        "`cost(f)` takes `trips` for itself, and the function has a parameter of that name, which "
-        "got no value. "
-        "Nothing was evaluated. Pass it by position, or give it another name: "
-        "`cost(lambda my_trips, ...: f(trips=my_trips, ...), ...)`."
-    )
-
-    def f(x, trips):
-        return x * trips
-
-    check_text(incrax.errors.CostError, text, incrax.cost, f, X, trips=3)
-    assert incrax.cost(f, X, 3).forward.total.flops == 3
-
-
 def test_python_control_flow_on_a_value():
     def f(x):
         return x if x[0] > 0 else -x
@@ -147,12 +132,8 @@ def test_python_control_flow_on_a_value():
 
 
 def test_an_array_without_jax_type():
-    text = (
-        "`cost(f)` got `x` as an array of dtype object, which JAX has no type for. This is usually "
-        "a ragged list, "
-        "strings or dates in an array. Nothing was evaluated. Convert it to a numeric array."
-    )
-    check_text(incrax.errors.CostError, text, incrax.cost, loss, np.array([1, "a"], object))
+    with pytest.raises(incrax.errors.UnsupportedLeafError, match="`x` as an array of dtype object"):
+        incrax.cost(loss, np.array([1, "a"], object))
 
 
 @pytest.mark.parametrize("found", [-1, None, float("inf")])
@@ -201,20 +182,6 @@ def test_a_value_in_the_hands_of_numpy():
         "was evaluated. Use `jax.numpy`, `jax.pure_callback` around what must run on the host, or "
         "pass the model."
     )
-
-
-def test_a_static_number_of_a_jitted_function():
-    f = jax.jit(lambda x, n: x**n, static_argnums=1)
-    f.__name__ = "f"
-    text = (
-        "`cost(f)` got a jitted function with a static argument that is a number or an array. "
-        "`cost` traces all "
-        "numbers, and `jax.jit` refuses what is traced there. Nothing was evaluated. Fix the "
-        "argument: "
-        "`cost(lambda x: f(x, n=3), x)`."
-    )
-    check_text(incrax.errors.CostError, text, incrax.cost, f, X, 3)
-    assert incrax.cost(lambda x: f(x, 3), X).forward.total.flops == 2 * 3
 
 
 def test_another_error_of_the_function_is_its_own():

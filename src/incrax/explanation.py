@@ -1,0 +1,414 @@
+"""What calls did and would do, and what depends on what: the program, the record and the store of one
+engine as reports need them.
+
+In: an engine. Out: `Served`, one for each call; of it an `Explanation`, and a `DependenceTable`,
+which print. Reports look into engines here and nowhere else, but for the page, which also shows how
+plans were chosen and what is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+from incrax._jax import Equation, Var, aval_bytes, source_line
+from incrax._messages import not_called
+from incrax._table import Printable, Table, bytes_text, first_rows
+from incrax.engine.call.engine import Engine
+from incrax.engine.call.record import NO_MEMORY, CallRecord
+from incrax.engine.call.rehearsal import dry_run, outlook
+from incrax.engine.inputs.leaves import is_compared_by_identity
+from incrax.engine.inputs.paths import mask_paths, paths_mask
+from incrax.engine.inputs.rows import Rows
+from incrax.engine.plan.plan import Plan
+from incrax.engine.program.cost import ZERO, Cost, total_cost
+from incrax.engine.program.dependence import Layout
+from incrax.rows.engine import RowEngine
+
+FIRST = "first call with this signature"
+NOT_COMPARED = "saving did not pay in the last calls: it is that of `jax.jit`"
+
+MAX_WIDENED = 3
+"""Equations, at most, of which a report says that from there on all rows ran."""
+
+
+class Served(NamedTuple):
+    """What served a call, or would serve one.
+
+    Fields: "saved outputs", "plan", "segments", "slices", "priming" or "whole", and why; bits of
+    the inputs that differ from the values that it starts from; equations run, those that fill
+    missing values first; values loaded and filled; seconds of the candidates; uses of this set of
+    inputs; a line for each sum that came from statistics, or why none does any more; how many
+    equations of the function ran, and on which rows, if not on all.
+    """
+
+    by: str
+    why: str
+    changed: int
+    ran: Sequence[Equation]
+    loads: Sequence[Var] = ()
+    filled: Sequence[Var] = ()
+    seconds: dict[str, float] = {}  # noqa: RUF012
+    uses: int = 0
+    statistics: Sequence[str] = ()
+    num_ran: int = 0
+    rows: str = ""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first call with its signature."""
+        return self.why == FIRST
+
+
+class Reader:
+    """Reads one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.facts = engine.facts
+        self.eqns: Sequence[Equation] = self.facts.eqns
+        self.paths = engine.paths
+        self.layout = engine.layout
+
+    def last(self) -> Served | None:
+        """The last call."""
+        record = self.engine.last
+        return None if record is None else self.served(record)
+
+    def dry_run(self, leaves: Sequence[Any]) -> Served:
+        """A call with these leaves, without evaluating it."""
+        record = dry_run(self.engine, leaves)
+        return self.first() if record is None else self.served(record)
+
+    def outlook(self, mask: int) -> Served | None:
+        """A call that changes these inputs of the latest one to new values; None before the first
+        call.
+        """
+        record = outlook(self.engine, mask)
+        return None if record is None else self.served(record)
+
+    def first(self) -> Served:
+        """The first call with this signature."""
+        return Served("whole", FIRST, self.layout.full, self.eqns, num_ran=len(self.eqns))
+
+    def served(self, record: CallRecord) -> Served:
+        """A call as reports need it."""
+        plan = record.plan
+        entry = record.entry
+        filling = [eqn for segment in record.segments for eqn in segment.eqns]
+        ran = (
+            []
+            if record.candidate == "saved outputs"
+            else [*filling, *(self.eqns if plan is None else plan.eqns)]
+        )
+        how = "measured" if entry is not None and entry.is_final else "expected"
+        reason = self.facts.algebra.reason
+        statistics = None if plan is None else plan.statistics
+        return Served(
+            by=record.candidate,
+            why=_why(record),
+            changed=record.dirty & ~self.engine.always,
+            ran=ran,
+            loads=record.loads,
+            filled=record.filled,
+            seconds={}
+            if entry is None
+            else {f"{name}, {how}": s for name, s in entry.seconds.items()},
+            uses=0 if entry is None else entry.count,
+            statistics=statistics.lines if statistics is not None else (reason,) if reason else (),
+            num_ran=len(ran) if plan is None else len(ran) - len(plan.eqns) + plan.num_eqns,
+            rows=self._rows(plan),
+        )
+
+    def _rows(self, plan: Plan | None) -> str:
+        if plan is None or plan.sliced is None:
+            return ""
+        sliced = plan.sliced
+        names = ", ".join(str(self.paths[leaf]) for leaf in sliced.leaves)
+        lines = [
+            f"{eqn.primitive.name} {source_line(eqn)}".strip()
+            for eqn in sliced.widened[:MAX_WIDENED]
+        ]
+        lines += ["..."] * (len(sliced.widened) > MAX_WIDENED)
+        wide = f"; all rows from {', '.join(lines)} on" if lines else ""
+        return f"at most {sliced.capacity} of {sliced.length} along the first axis of {names}{wide}"
+
+    def names(self, mask: int) -> list[str]:
+        """Names of inputs, and of elements of small arrays."""
+        return mask_paths(self.paths, self.layout, mask)
+
+    def changes(self, served: Served) -> Iterator[tuple[str, str]]:
+        """Names of inputs that differ, and how that was found out."""
+        if served.is_first:
+            yield from ((path, FIRST) for path in self.paths)
+            return
+        if served.why == NOT_COMPARED:
+            yield "not compared", "nobody looked at this call, since saving does not pay"
+            return
+        states = self.engine.store.states
+        for index, _ in self.layout.leaves_of(served.changed):
+            by_identity = is_compared_by_identity(states[-1].anchors[index] if states else None)
+            how = "it is another array than" if by_identity else "its bits differ from those"
+            for name in self.names(served.changed & self.layout.leaf_mask(index)):
+                yield name, f"{how} at the baseline"
+
+    @property
+    def worth(self) -> str:
+        """Whether saving has been worth its overhead so far."""
+        chooser = self.engine.chooser
+        return chooser.verdict.sentence if chooser.is_timed else ""
+
+
+def _why(record: CallRecord) -> str:
+    if record.candidate == "saved outputs":
+        return "no input changed"
+    if record is NO_MEMORY:
+        return "the device had no memory left until all saved values were dropped"
+    if record.is_first:
+        return FIRST
+    return NOT_COMPARED if record.entry is None else record.entry.reason
+
+
+def sized(var: Var) -> tuple[str, int]:
+    """Type and bytes of a variable."""
+    return var.aval.str_short(short_dtypes=True), aval_bytes(var.aval)
+
+
+# --- one call ---------------------------------------------------------------------------------------
+
+NUM_LISTED = 30
+NUM_CONSTANTS = 5
+"""Closed-over arrays shown to people: the largest are those that it was a mistake to close over."""
+
+
+@dataclass(frozen=True)
+class Explanation(Printable):
+    """Report of one call.
+
+    Fields: whether it is a dry run; changed leaves as (path, why); what served the call ("saved
+    outputs", "plan", "segments", "slices", "priming", "whole") and why; equations run as (primitive, source line);
+    loaded and filled values as (type, bytes); those that the user marked, as (name, "loaded" or
+    "filled"); a line for each reduction over rows that came from statistics, or why none does any
+    more; FLOPs run and avoided; uses and times of the dirty set's candidates in seconds; arrays
+    that the function closed over when it was traced, or that follow from them, as (type, bytes),
+    the largest first; of `Rows`, how many chunks were run, reused and joined (the rest is then
+    about one of the chunks); whether saving has been worth its overhead so far; whether all of it
+    is printed, or what matters most; equations of the function that ran, and on which rows, if not
+    on all.
+    """
+
+    is_dry_run: bool
+    changed: tuple[tuple[str, str], ...]
+    served_by: str
+    why: str
+    ran: tuple[tuple[str, str], ...]
+    num_equations: int
+    loaded: tuple[tuple[str, int], ...]
+    filled: tuple[tuple[str, int], ...]
+    kept: tuple[tuple[str, str], ...]
+    statistics: tuple[str, ...]
+    cost_ran: Cost
+    cost_avoided: Cost
+    times: dict[str, float]
+    constants: tuple[tuple[str, int], ...]
+    chunks: tuple[tuple[str, int], ...] = ()
+    worth: str = ""
+    is_verbose: bool = False
+    num_ran: int = 0
+    rows: str = ""
+
+    @property
+    def verbose(self) -> Explanation:
+        """The same, printed with all figures and the equations."""
+        return replace(self, is_verbose=True)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report for programs."""
+        same = ("is_dry_run", "served_by", "why", "num_ran", "rows", "num_equations", "worth")
+        named = ("changed", "kept", "chunks")
+        values = ("loaded", "filled", "constants")
+        return {
+            **{name: getattr(self, name) for name in same},
+            **{name: dict(getattr(self, name)) for name in named},
+            **{
+                name: [{"type": kind, "bytes": size} for kind, size in getattr(self, name)]
+                for name in values
+            },
+            "ran": [{"primitive": name, "source": source} for name, source in self.ran],
+            "loaded_bytes": sum(size for _, size in self.loaded),
+            "statistics": list(self.statistics),
+            "flops_ran": self.cost_ran.flops,
+            "flops_avoided": self.cost_avoided.flops,
+            "transcendentals_avoided": self.cost_avoided.transcendentals,
+            "seconds": dict(self.times),
+        }
+
+    def tables(self) -> list[Table]:
+        """The report for people."""
+        verb = "would run" if self.is_dry_run else "ran"
+        avoided = self.cost_avoided
+        in_all = avoided.flops + self.cost_ran.flops
+        summary = [
+            ("is it worth it", self.worth),
+            ("served by", f"{self.served_by}: {self.why}"),
+            (f"equations {verb}", f"{self.num_ran} of {self.num_equations}"),
+            (f"rows {verb}", self.rows),
+            ("saved values loaded", _in_all(self.loaded)),
+            ("saved values filled", _in_all(self.filled) if self.filled else ""),
+            ("FLOPs avoided", f"{avoided.flops:.3g} of {in_all:.3g}"),
+            ("transcendentals avoided", avoided.transcendentals),
+            *((f"chunks {name}", number) for name, number in self.chunks),
+            *((f"kept value {name}", done) for name, done in self.kept),
+            *(("from statistics", line) for line in self.statistics),
+            *(
+                ("closed over", f"{name}, {bytes_text(size)}")
+                for name, size in self.constants[:NUM_CONSTANTS]
+            ),
+        ]
+        title = "dry run" if self.is_dry_run else "last call"
+        changed = self.changed or [("nothing", "all leaves have the bits of the last call")]
+        found = [
+            Table(title, ("", ""), [row for row in summary if row[1] != ""]),
+            Table("changed inputs", ("input", "why"), first_rows(changed, NUM_LISTED)),
+        ]
+        if self.is_verbose:
+            times = [(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()]
+            ran = first_rows(self.ran, NUM_LISTED)
+            found.append(Table("candidates", ("", "seconds"), times))
+            found.append(Table(f"equations that {verb}", ("primitive", "source"), ran))
+        return found
+
+
+def _in_all(values: Sequence[tuple[str, int]]) -> str:
+    return f"{len(values)} ({bytes_text(sum(size for _, size in values))})"
+
+
+def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
+    """Explain the last call, or a call with these leaves without evaluating it."""
+    reader = Reader(engine)
+    served = (reader.last() or reader.first()) if leaves is None else reader.dry_run(leaves)
+    ran_ids = set(map(id, served.ran))
+    marked = reader.facts.kept
+    kept = [(var, "loaded") for var in served.loads] + [(var, "filled") for var in served.filled]
+    constants = map(sized, reader.facts.program.constvars)
+    return Explanation(
+        is_dry_run=leaves is not None,
+        changed=tuple(reader.changes(served)),
+        served_by=served.by,
+        why=served.why,
+        ran=tuple((eqn.primitive.name, source_line(eqn)) for eqn in served.ran),
+        num_equations=len(reader.eqns),
+        loaded=tuple(map(sized, served.loads)),
+        filled=tuple(map(sized, served.filled)),
+        kept=tuple((name, done) for var, done in kept if (name := marked.get(var)) is not None),
+        statistics=tuple(served.statistics),
+        cost_ran=total_cost(served.ran),
+        cost_avoided=total_cost(eqn for eqn in reader.eqns if id(eqn) not in ran_ids),
+        times=served.seconds,
+        num_ran=served.num_ran,
+        rows=served.rows,
+        worth=reader.worth,
+        constants=tuple(sorted(constants, key=lambda item: -item[1])),
+    )
+
+
+def explain_rows(engine: RowEngine, leaves: Sequence[Any] | None, rows: Rows | None) -> Explanation:
+    """Explain the last call with `Rows`, or the first pass of a call with these."""
+    record = engine.last if leaves is None or rows is None else engine.outlook(leaves, rows)
+    if record is None or record.engine is None:
+        raise not_called("explain()")
+    found = replace(explain_call(record.engine, None), is_dry_run=rows is not None)
+    if not record.num_run:
+        idle: dict[str, Any] = dict.fromkeys(("changed", "ran", "loaded", "filled"), ())
+        found = replace(found, **idle, served_by="saved outputs", why="no chunk changed", num_ran=0)
+    chunks = ("run", record.num_run), ("reused", record.num_reused), ("joined", record.num_joined)
+    return replace(found, chunks=chunks)
+
+
+# --- what depends on what ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LeafDependence:
+    """Work that must run again when one input leaf changes.
+
+    Fields: path; number of elements tracked one by one (1: as a whole); equations reached; their
+    FLOPs and transcendentals; estimated seconds in one fused program, and the share of the whole
+    function's.
+    """
+
+    path: str
+    elements: int
+    equations: int
+    flops: float
+    transcendentals: float
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True)
+class DependenceTable(Printable):
+    """The dependence of a function's work on its inputs, one row a leaf; seconds by the inputs that
+    work depends on.
+    """
+
+    rows: tuple[LeafDependence, ...]
+    num_equations: int
+    layout: Layout = field(repr=False, compare=False)
+    seconds_by_inputs: Mapping[int, float] = field(repr=False, compare=False)
+
+    def seconds(self, names: Iterable[str]) -> float:
+        """Estimated seconds of what runs again when these inputs, or elements of small arrays,
+        change together.
+
+        Raises:
+            UnknownInputError: one names no input.
+        """
+        return sum(self.seconds_by_inputs[part] for part in self.reach(names))
+
+    def reach(self, names: Iterable[str]) -> frozenset[int]:
+        """The parts of the work, by number, that run again when these inputs, or elements of small
+        arrays, change.
+
+        Raises:
+            UnknownInputError: one names no input.
+        """
+        mask = paths_mask([row.path for row in self.rows], self.layout, names)
+        return frozenset(part for part in self.seconds_by_inputs if part & mask)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The table for programs."""
+        return {"num_equations": self.num_equations, "leaves": [asdict(row) for row in self.rows]}
+
+    def tables(self) -> list[Table]:
+        """The table for people."""
+        rows = [
+            (r.path, r.elements, r.equations, r.flops, r.transcendentals, f"{r.share:.0%}")
+            for r in self.rows
+        ]
+        header = ("input", "elements", "equations", "FLOPs", "transcendentals", "share of work")
+        return [Table(f"equations: {self.num_equations}", header, rows)]
+
+
+def dependence_table(engine: Engine) -> DependenceTable:
+    """The dependence table of a traced function."""
+    facts = engine.facts
+    layout = engine.layout
+    by_inputs: dict[int, list[Equation]] = {}
+    for eqn, mask in zip(facts.eqns, facts.equation_masks, strict=True):
+        by_inputs.setdefault(mask, []).append(eqn)
+    costs = {mask: total_cost(eqns) for mask, eqns in by_inputs.items()}
+    seconds = {mask: sum(map(facts.seconds, eqns)) for mask, eqns in by_inputs.items()}
+    rows = []
+    for index, path in enumerate(engine.paths):
+        reached = [mask for mask in by_inputs if mask & layout.leaf_mask(index)]
+        cost = sum((costs[mask] for mask in reached), ZERO)
+        spent_s = sum(seconds[mask] for mask in reached)
+        num = sum(len(by_inputs[mask]) for mask in reached)
+        share = spent_s / (facts.total_seconds or 1.0)
+        width = layout.widths[index]
+        rows.append(
+            LeafDependence(path, width, num, cost.flops, cost.transcendentals, spent_s, share)
+        )
+    return DependenceTable(tuple(rows), len(facts.eqns), layout, seconds)
