@@ -85,28 +85,25 @@ class RowTraces:
     ) -> RowEngine:
         """The engine in the table, or a new one, for arguments with a type for the rows."""
         signature = make_signature(self.fun, *arguments)
-        dynamic = signature.dynamic_leaves(leaves)
         found = self.table.get(signature.key)
-        if found is None:
-            if any(map(_jax.is_mutable_array, dynamic)):
-                raise nothing_saved("a call with `Rows`")
-            trace = RowTrace(
-                self.fun, signature, rows.row_type, [LeafValue(x).feed for x in dynamic]
-            )
-            (path,) = [
-                path
-                for path, x in zip(signature.static_paths, signature.statics, strict=True)
-                if x is rows.row_type
-            ]
-            paths = [*(f"{path}{name}" for name in rows.row_type.paths), *signature.dynamic_paths]
-            found = RowEngine(trace, paths, rows, self.options, self.stats, self.calls)
-            made_room = self.table.add(signature.key, found)
-            self.stats.traces += 1
-            max_signatures = self.options.max_signatures
-            known = [engine.signature for engine in (*made_room, *self.table.values())]
-            note_trace(name_of(self.fun), signature, known, max_signatures)
-            if made_room:
-                note_forgotten(name_of(self.fun), max_signatures)
+        if found is not None:
+            return found
+        dynamic = signature.dynamic_leaves(leaves)
+        if any(map(_jax.is_mutable_array, dynamic)):
+            raise nothing_saved("a call with `Rows`")
+        row_type = rows.row_type
+        trace = RowTrace(self.fun, signature, row_type, [LeafValue(x).feed for x in dynamic])
+        statics = zip(signature.static_paths, signature.statics, strict=True)
+        path = next(path for path, x in statics if x is row_type)
+        paths = [*(f"{path}{name}" for name in row_type.paths), *signature.dynamic_paths]
+        found = RowEngine(trace, paths, rows, self.options, self.stats, self.calls)
+        made_room = self.table.add(signature.key, found)
+        self.stats.traces += 1
+        name = name_of(self.fun)
+        known = [engine.signature for engine in (*made_room, *self.table.values())]
+        note_trace(name, signature, known, self.table.max_size)
+        if made_room:
+            note_forgotten(name, self.table.max_size)
         return found
 
     def only_rows(self, args: Args, kwargs: Kwargs, leaves: Sequence[Any]) -> Rows:
