@@ -7,7 +7,7 @@ representations.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -137,13 +137,17 @@ def is_active(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
-def split_active(tree: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
-    """The leaves that have cotangents, and the tree with others in their places."""
-    leaves, treedef = jax.tree.flatten(tree)
-    active = [x for x in leaves if is_active(x)]
+def active_leaves(tree: Any) -> list[Any]:
+    """The leaves that have cotangents."""
+    return [x for x in jax.tree.leaves(tree) if is_active(x)]
 
-    def filled(values: Sequence[Any]) -> Any:
-        rest = iter(values)
-        return jax.tree.unflatten(treedef, [next(rest) if is_active(x) else x for x in leaves])
 
-    return active, filled
+def with_active(tree: Any, values: Iterable[Any], other: Callable[[Any], Any] = lambda x: x) -> Any:
+    """The tree with others in the places of the leaves that have cotangents; `other` of the rest."""
+    rest = iter(values)
+    return jax.tree.map(lambda x: next(rest) if is_active(x) else other(x), tree)
+
+
+def with_cotangents(tree: Any, values: Iterable[Any]) -> Any:
+    """The cotangents of all leaves, as JAX takes them."""
+    return with_active(tree, values, lambda x: np.zeros(x.shape, jax.dtypes.float0))

@@ -6,6 +6,7 @@ In: an encoding at parameters and rows. Out: a `Kept`. It must not know losses.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +18,14 @@ from incrax.derivatives.messages import wrong_tangent
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.engine.inputs.leaves import LeafValue, descriptor, has_tracer, is_dynamic, same_value
 from incrax.engine.inputs.signature import same_static
-from incrax.models.held.encoding import Encoding, OnSomeRows, is_active, taken
+from incrax.models.held.encoding import (
+    Encoding,
+    OnSomeRows,
+    active_leaves,
+    is_active,
+    taken,
+    with_active,
+)
 from incrax.models.held.messages import (
     other_parameters,
     stale_representations,
@@ -122,14 +130,11 @@ class Kept:
     @property
     def cotangents(self) -> Any:
         """The cotangents so far, like the representations; None where those are integers."""
-        rest = iter(self._cotangents)
-        return jax.tree.map(
-            lambda x: jnp.copy(next(rest)) if is_active(x) else None, self._representations
-        )
+        return self._filled(map(jnp.copy, self._cotangents))
 
     def reset(self) -> None:
         """Forget the cotangents so far."""
-        active = [x for x in jax.tree.leaves(self._representations) if is_active(x)]
+        active = active_leaves(self._representations)
         self._cotangents = [jnp.zeros(x.shape, x.dtype) for x in active]
         self._is_touched = np.zeros(self.num_rows, bool)
 
@@ -257,9 +262,8 @@ class Kept:
         pairs = zip(leaves, expected, strict=True)
         return [_part(leaf, (*shape, *x.shape[1:]), x.dtype) for leaf, x in pairs if is_active(x)]
 
-    def _filled(self, active: list[Any]) -> Any:
-        rest = iter(active)
-        return jax.tree.map(lambda x: next(rest) if is_active(x) else None, self._representations)
+    def _filled(self, active: Iterable[Any]) -> Any:
+        return with_active(self._representations, active, lambda _: None)
 
     def _check_params(self, method: str, params: Any) -> bool:
         """Whether these are the parameters of the representations; None stands for them."""
