@@ -352,9 +352,12 @@ def test_cotangents_that_do_not_fit(kept):
         np.ones(2) * 1j,
     )
     refused(incrax.errors.TangentError, text.format("str", wanted), kept.add, [1, 2], "a")
-    seen = f"of the structure {jax.tree.structure((0,))}"
-    tree = f"what `rows` returned, {jax.tree.structure(0)}"
-    refused(incrax.errors.TangentError, text.format(seen, tree), kept.add, [1, 2], (np.ones(2),))
+    refused(
+        incrax.errors.TangentError, text.format("tuple", wanted), kept.add, [1, 2], (np.ones(2),)
+    )
+    pair = incrax.hold(lambda params, x: (encoder(params, x), x))(PARAMS, X)
+    with pytest.raises(incrax.errors.TangentError, match="of another structure .* it belongs to"):
+        pair.add([1, 2], [np.ones(2)])
 
 
 def test_options():

@@ -30,23 +30,32 @@ class Encoding:
     """(params, rows) -> representations; with keys, one a row, as third argument.
 
     Fields: the encoder; rows that are encoded at once, None for all; whether a backward pass
-    computes anew, chunk by chunk, what lies between rows and representations.
+    computes anew, chunk by chunk, what lies between rows and representations; whether only some
+    rows are encoded, whose numbers stand before the keys: the pullback is that of all rows.
     """
 
-    def __init__(self, encoder: Encoder, chunk_rows: int | None, *, is_recomputed: bool) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        chunk_rows: int | None,
+        *,
+        is_recomputed: bool,
+        is_of_some: bool = False,
+    ) -> None:
         self.encoder: Encoder = encoder
         self.chunk_rows: int | None = chunk_rows
         self.is_recomputed: bool = is_recomputed
+        self.is_of_some: bool = is_of_some
         self.__signature__: inspect.Signature = signature_of(encoder)
 
-    def __call__(self, params: Any, rows: Any, *keys: Any) -> Any:
-        """Representations of all rows: each array has one a row along its first axis."""
+    def __call__(self, params: Any, rows: Any, *more: Any) -> Any:
+        """Representations in order: each array has one a row along its first axis."""
+        data = taken((rows, *more[1:]), more[0]) if self.is_of_some else (rows, *more)
 
         def encode(chunk: Any) -> Any:
             return self.encoder(params, *chunk)
 
-        step = jax.checkpoint(encode) if self.is_recomputed else encode
-        return self._chunked(step, (rows, *keys))
+        return self._chunked(jax.checkpoint(encode) if self.is_recomputed else encode, data)
 
     def _chunked(self, step: Callable[[Any], Any], data: Any) -> Any:
         num_rows = jax.tree.leaves(data)[0].shape[0]
@@ -62,20 +71,6 @@ class Encoding:
             return found
         rest = _checked(step(jax.tree.map(lambda x: x[last:], data)), num_rows - last)
         return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), found, rest)
-
-
-class OnSomeRows:
-    """(params, rows, numbers) -> representations of these rows; the pullback is that of all
-    rows.
-    """
-
-    def __init__(self, encoding: Encoding) -> None:
-        self.encoding = encoding
-        self.__signature__: inspect.Signature = encoding.__signature__
-
-    def __call__(self, params: Any, rows: Any, numbers: Any, *keys: Any) -> Any:
-        """Representations in the order of the numbers."""
-        return self.encoding(params, *taken((rows, *keys), numbers))
 
 
 def signature_of(fun: Any) -> inspect.Signature:
