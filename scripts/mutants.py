@@ -710,8 +710,8 @@ MUTANTS = [
     Mutant(
         "totals of another version of the parameters are used",
         "rows/engine.py",
-        "self.known = table.results.setdefault(version, {})",
-        "self.known = table.results.setdefault((), {})",
+        "known = table.results.setdefault(version, {})",
+        "known = table.results.setdefault((), {})",
     ),
     Mutant(
         "totals of forgotten chunks are kept",

@@ -67,6 +67,10 @@ matters.
 """
 
 
+ChunkKind: TypeAlias = tuple[int, bool, int]
+"""Chunks whose programs are the same: capacity, whether it is filled up, number of the pass."""
+
+
 class RowRecord(NamedTuple):
     """What a call did with chunks, over all passes, and the engine of one that was evaluated."""
 
@@ -123,6 +127,7 @@ class RowEngine:
         self.stats = stats
         self.generation = -1
         self.last: RowRecord | None = None
+        self.evaluated: Engine | None = None
         self.history = History(options.tuning.history)
         self.prepare(rows)
 
@@ -141,8 +146,8 @@ class RowEngine:
                 for phase in self.cut.phases
             ]
             self.recent: dict[Var, list[LeafValue]] = {}
-            self.kin: dict[tuple[int, bool, int], Engine] = {}
-            self.by_chunk: dict[tuple[int, int], Engine] = {}
+            self.kin: dict[ChunkKind, Engine] = {}
+            self.by_chunk: dict[tuple[int, ChunkKind], Engine] = {}
             self.uses: list[frozenset[int]] = []
             self.generation = generation
 
@@ -166,10 +171,8 @@ class RowEngine:
         other.recent = {var: list(values) for var, values in self.recent.items()}
         other.uses = list(self.uses)
         other.kin = {key: engine.fork(stats) for key, engine in self.kin.items()}
-        by_chooser = {id(engine.chooser): other.kin[key] for key, engine in self.kin.items()}
         other.by_chunk = {
-            key: engine.fork(stats, by_chooser[id(engine.chooser)])
-            for key, engine in self.by_chunk.items()
+            key: engine.fork(stats, other.kin[key[1]]) for key, engine in self.by_chunk.items()
         }
         return other
 
@@ -200,18 +203,54 @@ class RowEngine:
 
     def call(self, leaves: Sequence[Any], rows: Rows) -> list[Any]:
         """Outputs at these leaves, the rows left out, and these rows."""
-        call = _Call(self, self._env(leaves), rows)
-        stats = self.stats
-        before = stats.chunks_run, stats.chunks_reused, stats.chunks_joined
-        is_known = True
+        env = self._env(leaves)
+        per_row = [v for table in self.passes for v in table.phase.per_row]
+        if per_row and any(chunk.is_streamed for chunk in rows.chunks):
+            types = ", ".join(v.aval.str_short(short_dtypes=True) for v in per_row)
+            raise per_row_of_stream(types)
+        self.evaluated = None
+        before = self._counts()
+        num_known = 0
+        found: Env = {}
         for table in self.passes:
-            is_known = call.run(table) and is_known
-        self._keep_used(call.numbers, len(rows.chunks))
-        after = stats.chunks_run, stats.chunks_reused, stats.chunks_joined
-        chunks = Chunks(*(b - a for a, b in zip(before, after, strict=True)))
-        self.last = RowRecord(chunks, call.evaluated or self._any_engine(rows))
-        stats.unchanged += is_known
-        return [_output(atom, call.found) for atom in self.cut.rows.program.outvars]
+            outcome, is_known = self._pass(table, env, rows)
+            num_known += is_known
+            found.update(outcome)
+            env.update(outcome)
+        self._keep_used(rows)
+        chunks = Chunks(*(b - a for a, b in zip(before, self._counts(), strict=True)))
+        self.last = RowRecord(chunks, self.evaluated or self._any_engine(rows))
+        self.stats.unchanged += num_known == len(self.passes)
+        return [_output(atom, found) for atom in self.cut.rows.program.outvars]
+
+    def _counts(self) -> Chunks:
+        stats = self.stats
+        return Chunks(stats.chunks_run, stats.chunks_reused, stats.chunks_joined)
+
+    def _pass(self, table: PassTable, env: Env, rows: Rows) -> tuple[Env, bool]:
+        """What follows from a pass over the rows, and whether it was known."""
+        phase = table.phase
+        version = self._version(phase.chunk, env, len(rows))
+        key = version, self._version(phase.rest, env, len(rows)), rows.numbers
+        outcome = table.outcomes.get(key)
+        if outcome is not None and not is_any_deleted(outcome.values()):
+            self.stats.chunks_reused += len(rows.chunks)
+            return outcome, True
+        known = table.results.setdefault(version, {})
+        feeds = self._feeds(phase.chunk, env, len(rows))
+        results = _Evaluation(self, phase, rows, known, feeds).results()
+        count, columns = filled(phase.kinds, results)
+        capacity = len(columns[0]) if columns else 0
+        self.stats.compiles += capacity not in table.compiled
+        table.compiled.add(capacity)
+        scales = scales_at(phase.degrees, len(rows), self.cut.fixed)
+        values = table.rest(count, columns, scales, self._feeds(phase.rest, env, len(rows)))
+        outcome = dict(zip(phase.rest.targets, values, strict=True))
+        pairs = zip(phase.per_row, phase.axes, strict=True)
+        for k, (var, axis) in enumerate(pairs, len(phase.kinds)):
+            outcome[var] = _assembled(rows, [each[k] for each in results], axis)
+        table.outcomes.add(key, outcome)
+        return outcome, False
 
     def note(self, start_s: float) -> None:
         """Enter the call that ended now in the history."""
@@ -228,7 +267,7 @@ class RowEngine:
                 raise deleted_input(path)
         return {var: x for (_, var), x in zip(named, leaves, strict=True)}
 
-    def version(self, section: Section, env: Env, num_rows: int) -> Version:
+    def _version(self, section: Section, env: Env, num_rows: int) -> Version:
         """What a section reads, as one object for all values of the same bits."""
         sizes = self.cut.rows.sizes
         found = [self._known(var, env) for var in section.reads if var not in sizes]
@@ -248,45 +287,45 @@ class RowEngine:
         self.recent[var] = latest[-self.options.versions :]
         return found
 
-    def feeds(self, section: Section, env: Env, num_rows: int) -> list[Any]:
+    def _feeds(self, section: Section, env: Env, num_rows: int) -> list[Any]:
         """What a section of a program reads, in order."""
         sizes = self.cut.rows.sizes
         if any(var in sizes for var in section.reads):
             sizes = self.trace.sizes(num_rows)
         return [sizes[var] if var in sizes else env[var].feed for var in section.reads]
 
-    def _keep_used(self, numbers: Sequence[int], num_chunks: int) -> None:
+    def _keep_used(self, rows: Rows) -> None:
         """Forget chunks that were in none of the latest few sets of rows; the others share the
         budget.
         """
-        used = frozenset(numbers)
+        used = frozenset(rows.numbers)
         if self.uses and self.uses[-1] == used:
             return
         self.uses = [*(u for u in self.uses if u != used), used][-self.limits.versions :]
         kept = frozenset().union(*self.uses)
         self.by_chunk = {key: engine for key, engine in self.by_chunk.items() if key[0] in kept}
-        for table in self.passes:
-            for known in table.results.values():
-                for key in [key for key in known if not kept.issuperset(key)]:
-                    del known[key]
+        for known in [each for table in self.passes for each in table.results.values()]:
+            for key in [key for key in known if not kept.issuperset(key)]:
+                del known[key]
         for engine in self.by_chunk.values():
-            engine.store.budget_bytes = self.limits.budget_bytes // num_chunks
+            engine.store.budget_bytes = self.limits.budget_bytes // len(rows.chunks)
 
     # --- engines ----------------------------------------------------------------------------------
 
-    def engine_of(self, chunk: Chunk, kin: Engine, phase: Phase, num_chunks: int) -> Engine:
-        """The engine of a chunk for a pass; `kin` is that of all chunks like this one."""
-        key = chunk.lineage.number, phase.number
-        if key not in self.by_chunk:
-            self.by_chunk[key] = kin.sibling(self.limits.budget_bytes // num_chunks)
-        return self.by_chunk[key]
-
     def kin_of(self, chunk: Chunk, phase: Phase, num_chunks: int) -> Engine:
         """The engine whose programs serve a pass for all chunks like this one."""
-        key = chunk.capacity, chunk.is_padded, phase.number
+        key = _kind(chunk, phase)
         if key not in self.kin:
             self.kin[key] = self._make_kin(chunk, phase, num_chunks)
         return self.kin[key]
+
+    def engine_of(self, chunk: Chunk, phase: Phase, num_chunks: int) -> Engine:
+        """The engine of a chunk for a pass."""
+        key = chunk.lineage.number, _kind(chunk, phase)
+        if key not in self.by_chunk:
+            kin = self.kin_of(chunk, phase, num_chunks)
+            self.by_chunk[key] = kin.sibling(self.limits.budget_bytes // num_chunks)
+        return self.by_chunk[key]
 
     def _make_kin(self, chunk: Chunk, phase: Phase, num_chunks: int) -> Engine:
         is_exact = self.options.is_exact
@@ -338,10 +377,10 @@ class RowEngine:
         """What the first pass of a call would do; nothing is evaluated or kept."""
         table = self.passes[0]
         recent = dict(self.recent)
-        version = self.version(table.phase.chunk, self._env(leaves), len(rows))
+        version = self._version(table.phase.chunk, self._env(leaves), len(rows))
         self.recent = recent
         known = table.results.peek(version) or {}
-        num_known = sum((chunk.lineage.number,) in known for chunk in rows.chunks)
+        num_known = sum((number,) in known for number in rows.numbers)
         chunks = Chunks(len(rows.chunks) - num_known, num_known, 0)
         return RowRecord(chunks, self._any_engine(rows))
 
@@ -365,74 +404,27 @@ class RowEngine:
                 raise errors[0]
 
 
-class _Call:
-    """One call: values by variable so far, those found of them, and an engine that was
-    evaluated.
+class _Evaluation:
+    """The results of one pass of a call: known, combined from those of other chunks, or evaluated
+    where they are not; `feeds` are what chunks read beside rows.
     """
 
-    def __init__(self, engine: RowEngine, env: Env, rows: Rows) -> None:
+    def __init__(
+        self,
+        engine: RowEngine,
+        phase: Phase,
+        rows: Rows,
+        known: dict[tuple[int, ...], Results],
+        feeds: list[Any],
+    ) -> None:
         self.engine = engine
         self.stats = engine.stats
-        self.env = env
-        self.found: Env = {}
-        self.rows = rows
-        self.numbers = tuple([chunk.lineage.number for chunk in rows.chunks])
-        self.evaluated: Engine | None = None
-        self._passes_by: dict[Chooser, bool] = {}  # after one chunk was looked at
-        found = [v for table in engine.passes for v in table.phase.per_row]
-        if found and any(chunk.is_streamed for chunk in rows.chunks):
-            types = ", ".join(v.aval.str_short(short_dtypes=True) for v in found)
-            raise per_row_of_stream(types)
-
-    def run(self, table: PassTable) -> bool:
-        """Enter what follows from a pass over the rows; whether it was known."""
-        phase = table.phase
-        num_rows = len(self.rows)
-        version = self.engine.version(phase.chunk, self.env, num_rows)
-        key = version, self.engine.version(phase.rest, self.env, num_rows), self.numbers
-        outcome = table.outcomes.get(key)
-        is_known = outcome is not None and not is_any_deleted(outcome.values())
-        if outcome is not None and is_known:
-            self.stats.chunks_reused += len(self.numbers)
-        else:
-            outcome = self._evaluated(table, version)
-            table.outcomes.add(key, outcome)
-        self.env.update(outcome)
-        self.found.update(outcome)
-        return is_known
-
-    def _evaluated(self, table: PassTable, version: Version) -> Env:
-        """What follows from the partial results of all chunks, and per-row results of all."""
-        phase = table.phase
-        num_rows = len(self.rows)
-        results = _Evaluation(self, table, version).results()
-        count, columns = filled(phase.kinds, results)
-        capacity = len(columns[0]) if columns else 0
-        self.stats.compiles += capacity not in table.compiled
-        table.compiled.add(capacity)
-        scales = scales_at(phase.degrees, num_rows, self.engine.cut.fixed)
-        feeds = self.engine.feeds(phase.rest, self.env, num_rows)
-        values = table.rest(count, columns, scales, feeds)
-        outcome = dict(zip(phase.rest.targets, values, strict=True))
-        for k, (var, axis) in enumerate(
-            zip(phase.per_row, phase.axes, strict=True), len(phase.kinds)
-        ):
-            outcome[var] = _assembled(self.rows, [each[k] for each in results], axis)
-        return outcome
-
-
-class _Evaluation:
-    """The results of one pass of a call: known, combined from those of other chunks, or
-    evaluated.
-    """
-
-    def __init__(self, call: _Call, table: PassTable, version: Version) -> None:
-        self.call = call
-        self.phase = table.phase
-        self.known = table.results.setdefault(version, {})
-        self.feeds = call.engine.feeds(table.phase.chunk, call.env, len(call.rows))
+        self.phase = phase
+        self.chunks = rows.chunks
+        self.known = known
+        self.feeds = feeds
         self._previous: Results = []
-        call._passes_by.clear()
+        self._bypasses: dict[Chooser, bool] = {}  # after one chunk was looked at
 
     def results(self) -> list[Results]:
         """Partial results in order, those of runs of chunks combined; one by one, with per-row
@@ -440,7 +432,7 @@ class _Evaluation:
 
         While a streamed chunk is evaluated the next one is read, and no third.
         """
-        chunks = self.call.rows.chunks
+        chunks = self.chunks
         is_split = self.phase.per_row or len(chunks) <= 2 * RUN
         size = 1
         while not is_split and size * RUN <= len(chunks):
@@ -462,7 +454,7 @@ class _Evaluation:
         key = tuple([chunk.lineage.number for chunk in chunks])
         found = self.known.get(key)
         if found is not None and not is_any_deleted(found):
-            self.call.stats.chunks_reused += len(key)
+            self.stats.chunks_reused += len(key)
         elif len(chunks) == 1:
             found = self._of_chunk(chunks[0])
         else:
@@ -473,12 +465,12 @@ class _Evaluation:
         return found
 
     def _of_chunk(self, chunk: Chunk) -> Results:
-        is_combined = not (self.call.engine.options.is_exact or self.phase.per_row)
+        is_combined = not (self.engine.options.is_exact or self.phase.per_row)
         found = self._joined(chunk.lineage) if is_combined else None
         if found is not None:
-            self.call.stats.chunks_joined += 1
+            self.stats.chunks_joined += 1
             return found
-        self.call.stats.chunks_run += 1
+        self.stats.chunks_run += 1
         found = self._evaluated(chunk)
         if chunk.is_streamed:
             jax.block_until_ready(self._previous)
@@ -502,21 +494,24 @@ class _Evaluation:
 
     def _evaluated(self, chunk: Chunk) -> Results:
         """Where saving does not pay, one of the chunks that share programs is looked at for all."""
-        call = self.call
-        num_chunks = len(call.numbers)
-        kin = call.engine.kin_of(chunk, self.phase, num_chunks)
+        num_chunks = len(self.chunks)
         counts = [chunk.count] if chunk.is_padded else []
         leaves = [*chunk.arrays(), *counts, *self.feeds]
         if chunk.is_streamed:
-            call.stats.ran += kin.num_eqns
-            call.stats.compiles += not kin.whole.num_runs
+            kin = self.engine.kin_of(chunk, self.phase, num_chunks)
+            self.stats.ran += kin.num_eqns
+            self.stats.compiles += not kin.whole.num_runs
             return kin.whole([LeafValue(x).feed for x in leaves], ())
-        engine = call.engine.engine_of(chunk, kin, self.phase, num_chunks)
-        if call._passes_by.get(kin.chooser, False):
+        engine = self.engine.engine_of(chunk, self.phase, num_chunks)
+        if self._bypasses.get(engine.chooser, False):
             return engine.without_saving(leaves)
-        call._passes_by.setdefault(kin.chooser, engine.bypasses)
-        call.evaluated = engine
+        self._bypasses.setdefault(engine.chooser, engine.bypasses)
+        self.engine.evaluated = engine
         return engine.call(leaves, engine.comparison.changed_leaves(leaves))
+
+
+def _kind(chunk: Chunk, phase: Phase) -> ChunkKind:
+    return chunk.capacity, chunk.is_padded, phase.number
 
 
 def _output(atom: Any, found: Env) -> Any:

@@ -7,6 +7,7 @@ Out: a `RowProgram` with its phases. It must not know which rows there are.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -80,8 +81,7 @@ class RowTrace:
         self._first: Sized | None = None
         self._found: RowsComparison | None = None
         self._cut: Cut | None = None
-        self._capacities: set[int] = set()
-        self._doublings: set[int] = set()
+        self._seen: set[int] = set()
         self._doubling = 0
         self._values: LruTable[int, list[Any]] = LruTable(MAX_VALUES)
         self._programs: LruTable[int, Program] = LruTable(MAX_TRACES)
@@ -91,8 +91,7 @@ class RowTrace:
         other = copy.copy(self)
         other._values = self._values.copy()
         other._programs = self._programs.copy()
-        other._capacities = set(self._capacities)
-        other._doublings = set(self._doublings)
+        other._seen = set(self._seen)
         return other
 
     def prepare(self, capacities: Iterable[int], num_rows: int) -> int:
@@ -107,48 +106,42 @@ class RowTrace:
         Cost: nothing for numbers of rows between those that were seen, unless some number has no
         form: then a trace.
         """
-        missing = [capacity for capacity in capacities if capacity not in self._capacities]
-        if self._first is None:
-            self._start(missing[0], num_rows)
-        for capacity in missing:
-            self._compare(capacity)
-            self._capacities.add(capacity)
         doubling = max(num_rows.bit_length(), 2)
-        if doubling not in self._doublings:
-            for end in _ends(doubling):
-                self._compare(end)
-            self._doublings.add(doubling)
-        if abs(doubling - self._doubling) > MAX_DOUBLINGS and any(
-            phase.is_narrow for phase in self.cut.phases
-        ):
+        # what Python makes of the number of rows is stepwise or bounded, if anything: it shows at
+        # the ends of a doubling
+        wanted = [*capacities, 1 << (doubling - 1), (1 << doubling) - 1]
+        if self._first is None:
+            self._doubling = doubling
+            self._start(max(num_rows, 2), wanted)
+        for number in wanted:
+            if number not in self._seen:
+                self._compare(number)
+                self._seen.add(number)
+        is_far = abs(doubling - self._doubling) > MAX_DOUBLINGS
+        if is_far and any(phase.is_narrow for phase in self.cut.phases):
             self._doubling = doubling
             self._renew(self.forms)
         if num_rows > 1 and None in self.forms.values():
             self._values_at(num_rows)
         return self.generation
 
-    def _start(self, capacity: int, num_rows: int) -> None:
-        """The first traces: for these rows (what fails is the function's own error), the capacity,
-        and far from both.
+    def _start(self, num_rows: int, wanted: Sequence[int]) -> None:
+        """The first traces: for these rows (what fails is the function's own error), those that are
+        wanted, and far from all.
 
         JAX broadcasts one row in other equations than many, so that there is no trace for one.
         """
-        self._doubling = max(num_rows.bit_length(), 2)
-        low, high = _ends(self._doubling)
-        traces = [Sized(n, self._traced(n)) for n in (max(num_rows, 2), capacity, low, high)]
-        far = min(8 * high + 7, MAX_FAR)
-        try:
+        traces = [Sized(n, self._traced(n)) for n in (num_rows, *wanted)]
+        far = min(8 * wanted[-1] + 7, MAX_FAR)
+        with contextlib.suppress(MixedRowsError):  # there may be none for so many rows
             traces.append(Sized(far, self._traced(far)))
-        except MixedRowsError:
-            pass  # there may be none for so many rows
         self._first = traces[1]
         for each in traces:
             self._compare_traced(each)
         for place in self.forms:
             fitting = (f for f in FORMS if all(fits(f, place, trace) for trace in traces))
             self.forms[place] = next(fitting, None)
-        self._capacities.add(capacity)
-        self._doublings.add(self._doubling)
+        self._seen.update(wanted)
 
     def _compare(self, num_rows: int) -> None:
         self._compare_traced(Sized(num_rows, self._traced(num_rows)))
@@ -250,15 +243,6 @@ class RowTrace:
                 raise untraceable_rows(num_rows, error) from error
             raise
         return run_passes(program, (inline_with_lines, drop_dead))
-
-
-def _ends(doubling: int) -> tuple[int, int]:
-    """The least and the largest number with so many binary digits.
-
-    What Python makes of the number of rows is stepwise or bounded, if anything: it shows at the
-    ends.
-    """
-    return 1 << (doubling - 1), (1 << doubling) - 1
 
 
 def _typed_as(var: Var, value: Any) -> Any:

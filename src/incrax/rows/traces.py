@@ -93,8 +93,7 @@ class RowTraces:
             raise nothing_saved("a call with `Rows`")
         row_type = rows.row_type
         trace = RowTrace(self.fun, signature, row_type, [LeafValue(x).feed for x in dynamic])
-        statics = zip(signature.static_paths, signature.statics, strict=True)
-        path = next(path for path, x in statics if x is row_type)
+        path = next(path for path, x in signature.named_statics.items() if x is row_type)
         paths = [*(f"{path}{name}" for name in row_type.paths), *signature.dynamic_paths]
         found = RowEngine(trace, paths, rows, self.options, self.stats, self.calls)
         made_room = self.table.add(signature.key, found)

@@ -125,8 +125,7 @@ def test_leaves_of_other_lengths():
     text = (
         "`held(params, rows)` got arrays with different numbers of rows: `rows['x']` has 6, "
         "`rows['y']` has 5. This is "
-        "usually a transposed array, or a selection of some columns only. Nothing was evaluated or "
-        "stored. Rows are "
+        "usually a transposed array, or a selection of some columns only. Nothing was made. Rows are "
         "the first axis of every array."
     )
     refused(incrax.errors.RowsError, text, incrax.hold(encoder), PARAMS, {"x": X, "y": X[:5]})

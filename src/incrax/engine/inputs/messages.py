@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from incrax._messages import NUM_SHOWN
 from incrax.errors import MixedRowsError, NotCalledError, RowsError, UnsupportedLeafError
@@ -86,13 +86,14 @@ def not_an_array(path: str, kind: str) -> UnsupportedLeafError:
     )
 
 
-def other_lengths(lengths: Sequence[tuple[str, int]]) -> RowsError:
+def other_lengths(name: str, lengths: Mapping[str, int]) -> RowsError:
     """Leaves with different numbers of rows."""
-    shown = ", ".join(f"`{path}` has {length}" for path, length in lengths[:NUM_SHOWN])
+    first = list(lengths.items())[:NUM_SHOWN]
+    shown = ", ".join(f"`{path}` has {length}" for path, length in first)
     return RowsError(
-        f"`Rows` got arrays with different numbers of rows: {shown}. This is usually a transposed "
-        "array, or a "
-        "selection of some columns only. Nothing was made. Rows are the first axis of every array."
+        f"`{name}` got arrays with different numbers of rows: {shown}. This is usually a transposed "
+        "array, or a selection of some columns only. Nothing was made. Rows are the first axis of "
+        "every array."
     )
 
 

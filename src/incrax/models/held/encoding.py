@@ -15,13 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from incrax.engine.inputs.chunks import common_length
 from incrax.engine.inputs.leaves import check_dynamic
-from incrax.models.held.messages import (
-    no_rows_to_hold,
-    not_rows,
-    other_numbers_of_rows,
-    wrong_representations,
-)
+from incrax.models.held.messages import no_rows_to_hold, not_rows, wrong_representations
 
 Encoder = Callable[..., Any]
 
@@ -96,21 +92,18 @@ def keys_of(key: Any, num_rows: int) -> tuple[Any, ...]:
 
 def checked_rows(rows: Any) -> tuple[Any, int]:
     """The rows as arrays of JAX, which nobody can change, and how many there are."""
-    named = [
-        (f"rows{jax.tree_util.keystr(path)}", leaf)
-        for path, leaf in jax.tree.leaves_with_path(rows)
-    ]
-    for path, leaf in named:
+    lengths: dict[str, int] = {}
+    for path, leaf in jax.tree.leaves_with_path(rows):
+        name = f"rows{jax.tree_util.keystr(path)}"
         if not isinstance(leaf, (np.ndarray, jax.Array)) or leaf.ndim == 0:
-            raise not_rows(path, type(leaf).__name__)
-        check_dynamic(leaf, path)
-    lengths = [(path, leaf.shape[0]) for path, leaf in named]
-    if len({length for _, length in lengths}) > 1:
-        raise other_numbers_of_rows(lengths)
-    if not lengths or not lengths[0][1]:
+            raise not_rows(name, type(leaf).__name__)
+        check_dynamic(leaf, name)
+        lengths[name] = leaf.shape[0]
+    num_rows = common_length("held(params, rows)", lengths)
+    if not num_rows:
         raise no_rows_to_hold()
     own = jax.tree.map(lambda x: jnp.array(x, copy=True) if isinstance(x, np.ndarray) else x, rows)
-    return own, lengths[0][1]
+    return own, num_rows
 
 
 def _checked(found: Any, num_rows: int) -> Any:

@@ -62,16 +62,6 @@ def no_rows_to_hold() -> RowsError:
     )
 
 
-def other_numbers_of_rows(lengths: Sequence[tuple[str, int]]) -> RowsError:
-    """Leaves of different lengths."""
-    shown = ", ".join(f"`{path}` has {length}" for path, length in lengths[:NUM_SHOWN])
-    return RowsError(
-        f"`held(params, rows)` got arrays with different numbers of rows: {shown}. This is usually "
-        "a transposed array, "
-        f"or a selection of some columns only. {_UNTOUCHED} Rows are the first axis of every array."
-    )
-
-
 def wrong_representations(seen: str, num_rows: int) -> RowsError:
     """An encoder whose results are no rows."""
     return RowsError(
