@@ -108,29 +108,28 @@ def numbers_at(forms: Mapping[NumberPlace, Form | None], program: Program) -> tu
 
 
 class Lifted(NamedTuple):
-    """A program in which numbers made from the number of rows are variables, in order."""
+    """A program in which numbers made from the number of rows are variables."""
 
     program: Program
-    sizes: tuple[Var, ...]
+    sizes: dict[Var, Number]
 
 
 def lift(program: Program, numbers: Sequence[Number]) -> Lifted:
     """The program with variables in the places of these numbers."""
     eqns = list(program.eqns)
     outvars = list(program.outvars)
-    sizes: list[Var] = []
+    sizes: dict[Var, Number] = {}
     for number in numbers:
         atom = number.places[0].atom_in(program)
-        if number.places[0].eqn == CONSTANTS:
-            sizes.append(atom)
-            continue
-        sizes.append(_jax.new_var(atom.aval))
-        for place in number.places:
+        is_constant = number.places[0].eqn == CONSTANTS
+        var = atom if is_constant else _jax.new_var(atom.aval)
+        sizes[var] = number
+        for place in () if is_constant else number.places:
             atoms = outvars if place.eqn == OUTPUTS else list(eqns[place.eqn].invars)
-            atoms[place.number] = sizes[-1]
+            atoms[place.number] = var
             if place.eqn >= 0:
                 eqns[place.eqn] = eqns[place.eqn].replace(invars=atoms)
     constants = zip(program.constvars, program.consts, strict=True)
     kept = {var: value for var, value in constants if var not in sizes}
     lifted = Program(program.invars, tuple(kept), tuple(kept.values()), tuple(eqns), tuple(outvars))
-    return Lifted(lifted, tuple(sizes))
+    return Lifted(lifted, sizes)

@@ -7,7 +7,7 @@ rows. It must not know values or chunks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from incrax._jax import DropVar, Equation, Var
 from incrax._program import Program, read_vars
 from incrax.primitives.row_axis import Reduction
 from incrax.rows.axis import RowsComparison
-from incrax.rows.numbers import Form, Lifted
+from incrax.rows.numbers import Lifted, Number
 from incrax.rows.sizes import NONE, ZERO, Degree, degrees_of
 
 
@@ -23,14 +23,14 @@ from incrax.rows.sizes import NONE, ZERO, Degree, degrees_of
 class RowProgram:
     """A program whose inputs start with arrays of rows, analysed.
 
-    Fields: the program, in which numbers made from the number of rows are variables; those `sizes`,
-    with their forms; how many inputs are arrays of rows; the row axis of each row-wise variable;
+    Fields: the program, in which numbers made from the number of rows are variables; those `sizes`;
+    how many inputs are arrays of rows; the row axis of each row-wise variable;
     reductions by the variable that they write; for a row-wise variable the pass over the rows in
     which it can be computed (from 1), for any other the pass after which it can (from 0).
     """
 
     program: Program
-    sizes: Mapping[Var, Form | None]
+    sizes: Mapping[Var, Number]
     num_row_inputs: int
     axes: Mapping[Var, int]
     reductions: Mapping[Var, Reduction]
@@ -52,9 +52,7 @@ class RowProgram:
         return max((self.passes[v] for v in (*self.reductions, *self.row_outputs)), default=1)
 
 
-def analyse_rows(
-    lifted: Lifted, forms: Sequence[Form | None], found: RowsComparison, num_row_inputs: int
-) -> RowProgram:
+def analyse_rows(lifted: Lifted, found: RowsComparison, num_row_inputs: int) -> RowProgram:
     """The program, of which it was found what it does to rows, with the passes counted."""
     program, sizes = lifted
     axes = {var: axis for var, axis in found.axes.items() if axis is not None}
@@ -71,8 +69,7 @@ def analyse_rows(
                 waits = is_row_wise and atom not in axes and place != start
                 number = max(number, passes[atom] + waits)
         passes.update(dict.fromkeys(eqn.outvars, number))
-    known = dict(zip(sizes, forms, strict=True))
-    return RowProgram(program, known, num_row_inputs, axes, reductions, passes)
+    return RowProgram(program, sizes, num_row_inputs, axes, reductions, passes)
 
 
 @dataclass(frozen=True)
@@ -93,8 +90,8 @@ class Phase:
     Fields: its number, from 1; `chunk`, whose targets are reductions, then per-row results; the
     `kinds` of the reductions; the row `axes` of the per-row results; `rest`, which reads the
     combined reductions and earlier values and is for what later passes or the outputs need; the
-    numbers of rows that chunks read, but as for a fixed number of rows, by the `degrees` of which
-    the reductions grow (both empty where they do not follow so), and whether their range matters.
+    numbers of rows that chunks read, but as for a fixed number of rows, and the `degrees` by which
+    the reductions grow with it (both empty where they do not follow so).
     """
 
     number: int
@@ -104,7 +101,6 @@ class Phase:
     rest: Section
     fixed: tuple[Var, ...] = ()
     degrees: tuple[Degree, ...] = ()
-    is_narrow: bool = False
 
     @cached_property
     def partials(self) -> tuple[Var, ...]:
@@ -136,13 +132,13 @@ def _phase(rows: RowProgram, number: int) -> Phase:
     rest = _section(rows, _lasting(rows, number), earlier, partials)
     fixed = tuple(v for v in chunk.reads if v in rows.sizes)
     eqns = [rows.program.eqns[number] for number in chunk.eqns]
-    found = degrees_of(eqns, {v: rows.sizes[v] for v in fixed}, rows.reductions, chunk.targets)
-    if found is None:
+    forms = {v: rows.sizes[v].form for v in fixed}
+    degrees = degrees_of(eqns, forms, rows.reductions, chunk.targets)
+    if degrees is None:
         return Phase(number, chunk, kinds, axes, rest)
     reads = tuple(v for v in chunk.reads if v not in fixed)
     chunk = Section(chunk.eqns, reads, chunk.targets)
-    degrees = found.degrees[: len(partials)]
-    return Phase(number, chunk, kinds, axes, rest, fixed, degrees, found.is_narrow)
+    return Phase(number, chunk, kinds, axes, rest, fixed, degrees[: len(partials)])
 
 
 def _lasting(rows: RowProgram, number: int) -> list[Var]:

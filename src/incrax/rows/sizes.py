@@ -5,7 +5,7 @@ partial results of all chunks. But sum_n N**d r[n] = (N / M)**d sum_n M**d r[n]:
 evaluated as if there were M rows, and the sum is multiplied once. New rows then leave the other
 chunks alone. M is a power of four near N, so that it and its root round nothing, and values have
 about the range that they had: in single precision sum_n r[n] may overflow where the mean does not.
-There M is chosen again when N is far from it. Factors made of parameters stay where they are (see
+M is chosen again when N is far from it. Factors made of parameters stay where they are (see
 `engine.rewrites.factors` for what moving them takes).
 
 In: equations that read numbers of rows. Out: the exponents d of what they compute.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -35,23 +35,13 @@ ZERO: Degree = (math.inf, math.inf)
 MIN_EXPONENT = 127
 """Powers of two that a dtype must hold for a factor to be moved: not half precision."""
 
-WIDE_EXPONENT = 1023
-"""Powers of two of a dtype in which no number of rows matters."""
-
-
-class Degrees(NamedTuple):
-    """Those of the targets, and whether some value that grows has a dtype of small range."""
-
-    degrees: tuple[Degree, ...]
-    is_narrow: bool
-
 
 def degrees_of(
     eqns: Sequence[Equation],
     sizes: Mapping[Var, Form | None],
     reductions: Mapping[Var, Reduction],
     targets: Sequence[Var],
-) -> Degrees | None:
+) -> tuple[Degree, ...] | None:
     """How the targets grow with the number of rows; None where no number of rows is read, or one of
     them does not follow so, or is not the same in all targets but sums.
     """
@@ -61,22 +51,18 @@ def degrees_of(
     for var, form in sizes.items():
         exponent = 0.0 if form is None else form.exponent
         found[var] = (0.0, exponent) if form and form.offset else (exponent, 0.0)
-    exponents = [WIDE_EXPONENT + 1]
     for eqn in eqns:
         starts = {reductions[v].start for v in eqn.outvars if v in reductions}
         ins = [ZERO if n in starts else _degree(found, a) for n, a in enumerate(eqn.invars)]
         degree = _grown(eqn, ins)
-        if degree is None:
+        has_room = degree in (NONE, ZERO) or all(map(_has_range, eqn.outvars))
+        if degree is None or not has_room:
             return None
-        if degree not in (NONE, ZERO):
-            exponents += [_exponent(v) for v in eqn.outvars]
         found.update(dict.fromkeys(eqn.outvars, degree))
     degrees = tuple(_degree(found, v) for v in targets)
     sums = [v in reductions and reductions[v].kind == "sum" for v in targets]
     is_same = all(flag or d in (NONE, ZERO) for d, flag in zip(degrees, sums, strict=True))
-    if not is_same or min(exponents) < MIN_EXPONENT:
-        return None
-    return Degrees(degrees, min(exponents) < WIDE_EXPONENT)
+    return degrees if is_same else None
 
 
 def scales_at(degrees: Iterable[Degree], num_rows: int, fixed: int) -> np.ndarray:
@@ -91,11 +77,10 @@ def _degree(found: Mapping[Var, Degree], atom: Atom) -> Degree:
     return found.get(atom, NONE)
 
 
-def _exponent(var: Any) -> int:
-    """The largest power of two of a dtype of real numbers; 0 of other ones."""
+def _has_range(var: Any) -> bool:
     dtype = var.aval.dtype
     is_real = isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jnp.floating)
-    return int(jnp.finfo(dtype).maxexp) if is_real else 0
+    return is_real and int(jnp.finfo(dtype).maxexp) >= MIN_EXPONENT
 
 
 def _grown(eqn: Equation, ins: Sequence[Degree]) -> Degree | None:

@@ -31,30 +31,29 @@ MAX_TRACES = 4
 """Traces for numbers of rows that are kept."""
 
 MAX_VALUES = 64
-"""Numbers of rows for which numbers without a form are kept."""
+"""Numbers of rows for which the numbers made from them are kept."""
 
 MAX_DOUBLINGS = 4
-"""Doublings of the number of rows after which programs of small range are made anew for it."""
+"""Doublings of the number of rows after which programs in which it is fixed are made anew."""
 
 MAX_FAR = 2**30
 """Most rows that a function is traced for in advance: more would not fit into 32 bits."""
 
 
 class Cut(NamedTuple):
-    """A function analysed, in phases; the places of the first of each of its numbers; the number of
-    rows for which chunks are evaluated where that is a factor.
+    """A function analysed, in phases; the number of rows for which chunks are evaluated where that
+    is a factor.
     """
 
     rows: RowProgram
     phases: tuple[Phase, ...]
-    places: tuple[NumberPlace, ...]
     fixed: int
 
     def fixed_numbers(self, phase: Phase) -> dict[Var, Any]:
         """The numbers that a phase's chunks are not asked for."""
         found = {}
         for var in phase.fixed:
-            form = self.rows.sizes[var]
+            form = self.rows.sizes[var].form
             assert form is not None
             found[var] = _typed_as(var, form.value(self.fixed + form.offset))
         return found
@@ -83,7 +82,7 @@ class RowTrace:
         self._cut: Cut | None = None
         self._seen: set[int] = set()
         self._doubling = 0
-        self._values: LruTable[int, list[Any]] = LruTable(MAX_VALUES)
+        self._values: LruTable[int, dict[Var, Any]] = LruTable(MAX_VALUES)
         self._programs: LruTable[int, Program] = LruTable(MAX_TRACES)
 
     def fork(self) -> RowTrace:
@@ -118,11 +117,11 @@ class RowTrace:
                 self._compare(number)
                 self._seen.add(number)
         is_far = abs(doubling - self._doubling) > MAX_DOUBLINGS
-        if is_far and any(phase.is_narrow for phase in self.cut.phases):
+        if is_far and any(phase.degrees for phase in self.cut.phases):
             self._doubling = doubling
             self._renew(self.forms)
         if num_rows > 1 and None in self.forms.values():
-            self._values_at(num_rows)
+            self.sizes(num_rows)
         return self.generation
 
     def _start(self, num_rows: int, wanted: Sequence[int]) -> None:
@@ -180,12 +179,9 @@ class RowTrace:
             found = self._found
             assert first is not None
             assert found is not None
-            numbers = numbers_at(self.forms, first.program)
-            lifted = lift(first.program, numbers)
-            forms = [number.form for number in numbers]
-            rows = analyse_rows(lifted, forms, found, len(self.row_type.shapes))
-            places = tuple(number.places[0] for number in numbers)
-            self._cut = Cut(rows, cut_phases(rows), places, 4 ** (self._doubling // 2))
+            lifted = lift(first.program, numbers_at(self.forms, first.program))
+            rows = analyse_rows(lifted, found, len(self.row_type.shapes))
+            self._cut = Cut(rows, cut_phases(rows), 4 ** (self._doubling // 2))
         return self._cut
 
     def equations(self, capacity: int) -> list[Equation]:
@@ -198,20 +194,20 @@ class RowTrace:
     # --- numbers made from the number of rows -----------------------------------------------------
 
     def sizes(self, num_rows: int) -> Mapping[Var, Any]:
-        """The numbers made from the number of rows, for so many rows."""
-        values = zip(self.cut.rows.sizes, self._values_at(num_rows), strict=True)
-        return {var: _typed_as(var, x) for var, x in values}
-
-    def _values_at(self, num_rows: int) -> list[Any]:
-        """The numbers by their forms, or from the trace, which is compared."""
-        forms = self.cut.rows.sizes.values()
-        if None not in forms:
-            return [form.value(num_rows) for form in forms if form is not None]
+        """The numbers made from the number of rows, for so many rows: by their forms, or from the
+        trace, which is compared.
+        """
         found = self._values.get(num_rows)
         if found is None:
-            self._compare(num_rows)
-            program = self._traced(num_rows)
-            found = [place.value_in(program) for place in self.cut.places]
+            if None in self.forms.values():
+                self._compare(num_rows)
+            found = {}
+            for var, (places, form) in self.cut.rows.sizes.items():
+                if form is None:
+                    value = places[0].value_in(self._traced(num_rows))
+                else:
+                    value = form.value(num_rows)
+                found[var] = _typed_as(var, value)
             self._values.add(num_rows, found)
         return found
 
