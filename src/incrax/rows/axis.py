@@ -34,16 +34,14 @@ FIRST = Reduction("first", ())
 
 IN_A_LOOP = Kind(
     "reduces over rows inside a loop or a branch (for a gradient through a loop, take it row by "
-    "row and add up after "
-    "it: `jax.vmap(jax.grad(loss_of_a_row), (None, 0))`)"
+    "row and add up after it: `jax.vmap(jax.grad(loss_of_a_row), (None, 0))`)"
 )
 EFFECT = Kind("has an effect beside its result, which would happen once a chunk")
 OTHER_LENGTH = Kind("makes an array with another number of entries than there are rows")
 OVER_ROWS = Kind("loops over the rows")
 
 _SIZED_PARAMS = frozenset(
-    "shape reps new_sizes limit_indices slice_sizes sizes sharding out_sharding "
-    "dimension_sizes".split()
+    "shape reps new_sizes limit_indices slice_sizes sizes sharding out_sharding dimension_sizes".split()
 )
 """Parameters of row-wise equations that may differ with the number of rows."""
 

@@ -125,7 +125,7 @@ class RowEngine:
         self.options = options
         self.limits = options.limits(1)
         self.stats = stats
-        self.generation = -1
+        self.cut: Any = None
         self.last: RowRecord | None = None
         self.evaluated: Engine | None = None
         self.history = History(options.tuning.history)
@@ -138,8 +138,8 @@ class RowEngine:
         Raises:
             MixedRowsError: the function mixes rows, or is another one for another number of rows.
         """
-        generation = self.trace.prepare(rows.capacities, len(rows))
-        if generation != self.generation:
+        self.trace.prepare(rows.capacities, len(rows))
+        if self.trace.cut is not self.cut:
             self.cut = self.trace.cut
             self.passes = [
                 PassTable(phase, self._compiled_rest(phase), self.options.versions)
@@ -149,7 +149,6 @@ class RowEngine:
             self.kin: dict[ChunkKind, Engine] = {}
             self.by_chunk: dict[tuple[int, ChunkKind], Engine] = {}
             self.uses: list[frozenset[int]] = []
-            self.generation = generation
 
     def _compiled_rest(self, phase: Phase) -> Callable[..., Any]:
         """What follows from the reductions, compiled; functions on the host are remembered, and

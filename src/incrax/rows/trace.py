@@ -64,7 +64,7 @@ class RowTrace:
 
     Every trace is compared with the first one. `forms` are those of the places that differed in any
     of them: their numbers are inputs of the programs of all capacities. Where a trace changes them,
-    all programs are other ones: a new `generation`.
+    all programs are other ones: another `cut`.
     """
 
     def __init__(
@@ -76,7 +76,6 @@ class RowTrace:
         self.feeds = [type_of(x) for x in feeds]
         self.out_tree: Any = None
         self.forms: dict[NumberPlace, Form | None] = {}
-        self.generation = 0
         self._first: Sized | None = None
         self._found: RowsComparison | None = None
         self._cut: Cut | None = None
@@ -93,9 +92,8 @@ class RowTrace:
         other._seen = set(self._seen)
         return other
 
-    def prepare(self, capacities: Iterable[int], num_rows: int) -> int:
-        """Compare the traces that a call with such chunks and so many rows relies on; the
-        generation.
+    def prepare(self, capacities: Iterable[int], num_rows: int) -> None:
+        """Compare the traces that a call with such chunks and so many rows relies on.
 
         Raises:
             MixedRowsError: the function is another one for another number of rows. That is looked
@@ -122,7 +120,6 @@ class RowTrace:
             self._renew(self.forms)
         if num_rows > 1 and None in self.forms.values():
             self.sizes(num_rows)
-        return self.generation
 
     def _start(self, num_rows: int, wanted: Sequence[int]) -> None:
         """The first traces: for these rows (what fails is the function's own error), those that are
@@ -167,7 +164,6 @@ class RowTrace:
 
     def _renew(self, forms: dict[NumberPlace, Form | None]) -> None:
         self.forms = forms
-        self.generation += 1
         self._cut = None
         self._values.clear()
 
