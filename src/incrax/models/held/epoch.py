@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from incrax import _jax
 from incrax.derivatives.cuts import without_marks
 from incrax.derivatives.messages import wrong_wrt
 from incrax.derivatives.selection import Selection, select
@@ -100,14 +101,12 @@ class EpochGradient:
             if number in inner:
                 raise wrong_wrt(NAME, path, batches_selected(path))
 
-        def representations(values: list[Any]) -> Any:
-            params, rows = selection.merged(values)[0][:2]
-            if chosen is None:
-                return self._setting.encoding(params, rows, *keys)
-            return self._setting.on_some(params, rows, chosen, *keys)
-
-        values = selection.values
-        found, pull = jax.vjp(representations, values)
+        is_whole = chosen is None
+        encode = self._setting.encoding if is_whole else self._setting.on_some
+        more = keys if is_whole else [chosen, *keys]
+        found, pull = jax.vjp(
+            lambda values: encode(*selection.merged(values)[0][:2], *more), selection.values
+        )
         total, cotangents, by_loss = self._losses(selection, found)
         (by_encoder,) = pull(with_cotangents(found, cotangents))
         # each leaf is the encoder's or the loss's, and has zeros of the other
@@ -124,24 +123,19 @@ class EpochGradient:
             picked = taken(found, batch.numbers)
             return self._loss(with_active(picked, active), *batch.others, *args)
 
-        def step(carry: Any, batch: Batches) -> tuple[Any, None]:
+        def step(carry: Any, batch: Batches) -> tuple[Any, Any]:
             own = active_leaves(taken(found, batch.numbers))
             evaluate = jax.value_and_grad(of_batch, argnums=(0, 1))
             value, (parts, moved) = evaluate(own, selection.values, batch)
-            total, sums, by_loss = carry
+            sums, by_loss = carry
             sums = [x.at[batch.numbers].add(part) for x, part in zip(sums, parts, strict=True)]
-            return (total + value, sums, jax.tree.map(jnp.add, by_loss, moved)), None
+            return (sums, jax.tree.map(jnp.add, by_loss, moved)), value
 
-        def value_of(batch: Batches) -> Any:
-            own = active_leaves(taken(found, batch.numbers))
-            return of_batch(own, selection.values, batch)
-
-        first = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), jax.tree.map(jnp.asarray, batches)
-        )
-        carried = jax.eval_shape(value_of, first), active_leaves(found), selection.values
-        start = jax.tree.map(jnp.zeros_like, carried)
-        return lax.scan(step, start, batches)[0] if batches.numbers.shape[0] else start
+        start = jax.tree.map(jnp.zeros_like, (active_leaves(found), selection.values))
+        is_plain_python = _jax.is_jit_disabled() and len(batches.numbers) > 0
+        with jax.disable_jit(is_plain_python):  # where a loop without steps has no types
+            (sums, by_loss), values = lax.scan(step, start, batches)
+        return jnp.sum(values), sums, by_loss
 
     def _names(self, batches: Batches, num_args: int) -> list[str]:
         """Names of the arguments: those of the encoder, and of the loss after what a batch has."""
