@@ -28,6 +28,9 @@ NO_PLACE = -1
 axes.
 """
 
+IDEMPOTENT = frozenset({"max", "min", "and", "or"})
+"""Kinds of reductions to which rows that stand there twice, and a start, change nothing."""
+
 LOOPS = frozenset({"scan", "while", "cond"})
 FIRST = Reduction("first", ())
 """A value that a row-wise loop computes beside rows: the same for every chunk."""
@@ -180,7 +183,8 @@ class RowsComparison:
         outs = [self.axes[v] for v in eqn.outvars]
         verdict = UNKNOWN if NO_PLACE in ins else row_verdict(eqn, ins, outs)
         if isinstance(verdict, Reduction):
-            return IN_A_LOOP if self._is_inner else verdict
+            once = Reduction(verdict.kind, ()) if verdict.kind in IDEMPOTENT else verdict
+            return IN_A_LOOP if self._is_inner else once
         if verdict is None and NO_PLACE in outs:
             return OTHER_LENGTH
         is_lost = None in outs and eqn.primitive.name != _jax.KEEP

@@ -16,6 +16,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax.primitives.row_axis import Reduction
+from incrax.rows.axis import IDEMPOTENT
 from incrax.rows.phases import Phase, RowProgram
 
 _combine: dict[str, Callable[..., Any]] = {
@@ -30,18 +31,8 @@ _combine: dict[str, Callable[..., Any]] = {
 
 
 def identity(kind: str, dtype: Any) -> Any:
-    """What changes nothing in a reduction."""
-    if kind == "and":
-        return np.invert(np.zeros((), dtype))
-    value: Any = int(kind == "prod")
-    if kind in ("max", "min"):
-        if jnp.issubdtype(dtype, jnp.floating):
-            low, high = -np.inf, np.inf
-        else:
-            info = None if np.dtype(dtype) == np.dtype(bool) else np.iinfo(dtype)
-            low, high = (False, True) if info is None else (info.min, info.max)
-        value = low if kind == "max" else high
-    return np.asarray(value, dtype)
+    """What changes nothing in a sum, a product, or xor."""
+    return np.asarray(int(kind == "prod"), dtype)
 
 
 # --- one chunk ------------------------------------------------------------------------------------
@@ -137,9 +128,10 @@ def _combined(kind: str, count: Any, parts: Sequence[Any]) -> Any:
     if kind == "first" or len(parts) == 1:
         return parts[0]
     stack = jnp.stack(list(parts))
-    is_there = jax.lax.broadcasted_iota(np.dtype(np.int32), stack.shape, 0) < count
-    known = jnp.where(is_there, stack, identity(kind, stack.dtype))
-    return _combine[kind](known, axis=0).astype(stack.dtype)
+    if kind not in IDEMPOTENT:
+        is_there = jax.lax.broadcasted_iota(np.dtype(np.int32), stack.shape, 0) < count
+        stack = jnp.where(is_there, stack, identity(kind, stack.dtype))
+    return _combine[kind](stack, axis=0).astype(stack.dtype)
 
 
 def rest_function(

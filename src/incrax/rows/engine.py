@@ -526,10 +526,6 @@ def _assembled(rows: Rows, parts: Sequence[Any], axis: int) -> jax.Array:
     before = (slice(None),) * axis
     known = [np.asarray(x)[(*before, slice(chunk.num_rows))] for chunk, x in pairs]
     whole = np.concatenate(known, axis)
-    bound = next((x.sharding for x in parts if _is_bound(x)), None)
-    return jnp.asarray(whole) if bound is None else jax.device_put(whole, bound)
-
-
-def _is_bound(x: Any) -> bool:
-    """Whether an array is on one device that its inputs chose."""
-    return isinstance(x, jax.Array) and bool(x.committed) and len(x.sharding.device_set) == 1
+    sharding = parts[0].sharding
+    is_bound = parts[0].committed and len(sharding.device_set) == 1
+    return jax.device_put(whole, sharding) if is_bound else jnp.asarray(whole)
