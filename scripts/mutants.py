@@ -712,18 +712,21 @@ MUTANTS = [
         "rows/engine.py",
         "known = table.results.setdefault(version, {})",
         "known = table.results.setdefault((), {})",
+        "tests/rows/test_rows.py",
     ),
     Mutant(
         "totals of forgotten chunks are kept",
         "rows/engine.py",
         "for key in [key for key in known if not kept.issuperset(key)]:",
         "for key in []:",
+        "tests/rows/test_rows.py",
     ),
     Mutant(
         "the number of rows is no part of a version",
         "rows/engine.py",
         "return *found, (num_rows if len(found) < len(section.reads) else None)",
         "return *found, None",
+        "tests/rows/test_rows.py",
     ),
     Mutant(
         "chunks of a mean are taken for those of another number of rows",

@@ -32,7 +32,7 @@ from incrax.engine.call.warm_up import warm_up
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.recycling import can_recycle
-from incrax.engine.inputs.chunks import Chunk, Lineage
+from incrax.engine.inputs.chunks import Chunk
 from incrax.engine.inputs.leaves import LeafValue, resolved
 from incrax.engine.inputs.messages import per_row_of_stream
 from incrax.engine.inputs.rows import Rows
@@ -320,7 +320,7 @@ class RowEngine:
 
     def engine_of(self, chunk: Chunk, phase: Phase, num_chunks: int) -> Engine:
         """The engine of a chunk for a pass."""
-        key = chunk.lineage.number, _kind(chunk, phase)
+        key = chunk.number, _kind(chunk, phase)
         if key not in self.by_chunk:
             kin = self.kin_of(chunk, phase, num_chunks)
             self.by_chunk[key] = kin.sibling(self.limits.budget_bytes // num_chunks)
@@ -450,7 +450,7 @@ class _Evaluation:
 
     def _of(self, chunks: Sequence[Chunk]) -> Results:
         """The result of a chunk or a run."""
-        key = tuple([chunk.lineage.number for chunk in chunks])
+        key = tuple([chunk.number for chunk in chunks])
         found = self.known.get(key)
         if found is not None and not is_any_deleted(found):
             self.stats.chunks_reused += len(key)
@@ -465,7 +465,7 @@ class _Evaluation:
 
     def _of_chunk(self, chunk: Chunk) -> Results:
         is_combined = not (self.engine.options.is_exact or self.phase.per_row)
-        found = self._joined(chunk.lineage) if is_combined else None
+        found = self._joined(chunk) if is_combined else None
         if found is not None:
             self.stats.chunks_joined += 1
             return found
@@ -477,19 +477,14 @@ class _Evaluation:
             self.meter.advance()
         return found
 
-    def _joined(self, lineage: Lineage) -> Results | None:
+    def _joined(self, chunk: Chunk) -> Results | None:
         """Results of a chunk from those of the chunks that it was joined from; None where one is
         missing.
         """
-        parts = []
-        for parent in lineage.parents:
-            found = self.known.get((parent.number,))
-            if found is None or is_any_deleted(found):
-                found = self._joined(parent)
-            if found is None:
-                return None
-            parts.append(found)
-        return combine_all(self.phase.kinds, parts) if parts else None
+        parts = [self.known.get((number,)) for number in chunk.parents]
+        found = [part for part in parts if part is not None and not is_any_deleted(part)]
+        is_known = parts and len(found) == len(parts)
+        return combine_all(self.phase.kinds, found) if is_known else None
 
     def _evaluated(self, chunk: Chunk) -> Results:
         """Where saving does not pay, one of the chunks that share programs is looked at for all."""

@@ -11,7 +11,7 @@ import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,38 +42,18 @@ MAX_CHUNKS = 64
 LEAST_CAPACITY = 2
 """JAX broadcasts one row in other equations than many."""
 
-MAX_GENERATIONS = 8
-"""Generations of chunks that a joined one knows: those before them have been forgotten, or were
-never evaluated.
-"""
-
 _numbers = itertools.count()
-
-
-class Lineage(NamedTuple):
-    """The number of a chunk, unique in the process, and of those that it was joined from."""
-
-    number: int
-    parents: tuple[Lineage, ...] = ()
-
-    def younger(self, generations: int) -> Lineage:
-        """The lineage with so many generations of parents at most."""
-        if not generations:
-            return Lineage(self.number)
-        return Lineage(
-            self.number, tuple([parent.younger(generations - 1) for parent in self.parents])
-        )
 
 
 class Chunk:
     """Some consecutive rows, padded to a capacity by repeating the last one. Never changes.
 
-    Fields: its number and those of the chunks that it was joined from; rows without padding;
-    capacity; the number of rows as programs take it; the arrays (None where they are read from a
-    source at each use).
+    Fields: its number, unique in the process, and those of the chunks that it was joined from; rows
+    without padding; capacity; the number of rows as programs take it; the arrays (None where they
+    are read from a source at each use).
     """
 
-    __slots__ = ("_arrays", "_read", "capacity", "count", "lineage", "num_rows")
+    __slots__ = ("_arrays", "_read", "capacity", "count", "num_rows", "number", "parents")
 
     def __init__(
         self,
@@ -83,7 +63,8 @@ class Chunk:
         *,
         is_streamed: bool,
     ) -> None:
-        self.lineage = Lineage(next(_numbers))
+        self.number = next(_numbers)
+        self.parents: tuple[int, ...] = ()
         self.num_rows = num_rows
         self.capacity = capacity
         self.count = np.int32(num_rows)
@@ -279,6 +260,5 @@ def joined(chunks: list[Chunk], chunk_rows: int) -> list[Chunk]:
 def _join(run: Sequence[Chunk], chunk_rows: int) -> Chunk:
     columns = zip(*[chunk.rows() for chunk in run], strict=True)
     (joined,) = in_memory([np.concatenate(column) for column in columns], chunk_rows)
-    lineage = Lineage(joined.lineage.number, tuple(chunk.lineage for chunk in run))
-    joined.lineage = lineage.younger(MAX_GENERATIONS)
+    joined.parents = tuple(chunk.number for chunk in run)
     return joined

@@ -82,7 +82,7 @@ class Rows:
         self.capacities: tuple[int, ...] = tuple(dict.fromkeys(chunk.capacity for chunk in chunks))
         self._starts = np.cumsum([0, *(chunk.num_rows for chunk in chunks)])
         self._num_rows = int(self._starts[-1])
-        self.numbers: tuple[int, ...] = tuple(chunk.lineage.number for chunk in chunks)
+        self.numbers: tuple[int, ...] = tuple(chunk.number for chunk in chunks)
 
     @classmethod
     def from_source(cls, source: Source, *, chunk_rows: int = CHUNK_ROWS) -> Rows:
