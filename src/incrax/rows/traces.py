@@ -22,7 +22,7 @@ from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.messages import many_rows
 from incrax.engine.inputs.rows import Rows
-from incrax.engine.inputs.signature import argument_names, leaf_path, make_signature
+from incrax.engine.inputs.signature import make_signature
 from incrax.engine.policy.log import note_forgotten, note_trace
 from incrax.rows.engine import RowEngine
 from incrax.rows.trace import RowTrace
@@ -113,9 +113,6 @@ class RowTraces:
         """
         found = [leaf for leaf in leaves if type(leaf) is Rows]
         if len(found) > 1:
-            names = argument_names(self.fun, len(args))
-            with_paths, _ = jax.tree.flatten_with_path((args, kwargs))
-            raise many_rows(
-                [leaf_path(names, path) for path, leaf in with_paths if type(leaf) is Rows]
-            )
+            named = make_signature(self.fun, args, kwargs).named_statics
+            raise many_rows([path for path, x in named.items() if type(x) is Rows])
         return found[0]
