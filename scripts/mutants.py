@@ -472,6 +472,7 @@ MUTANTS = [
         "models/held/row_by_row.py",
         "entry_of(eqn).draws and found.axis(eqn.invars[0]) is None",
         "entry_of(eqn).draws and all(found.axis(a) is None for a in eqn.invars)",
+        "tests/models/held",
     ),
     Mutant(
         "all steps of a search used up is no limit",
@@ -640,6 +641,7 @@ MUTANTS = [
         "models/held/row_by_row.py",
         "if largest > rounding:",
         "if False:",
+        "tests/models/held",
     ),
     Mutant(
         "the last kick of a trajectory is a whole one",

@@ -68,7 +68,14 @@ def degrees_of(
 def scales_at(degrees: Iterable[Degree], num_rows: int, fixed: int) -> np.ndarray:
     """What to multiply sums by that were made as if there were a fixed number of rows."""
     ratios = [(num_rows - offset) / fixed for offset in (0, 1)]
-    return np.array([1.0 if d == ZERO else ratios[0] ** d[0] * ratios[1] ** d[1] for d in degrees])
+    return np.array(
+        [1.0 if d == ZERO else _power(ratios[0], d[0]) * _power(ratios[1], d[1]) for d in degrees]
+    )
+
+
+def _power(ratio: float, exponent: float) -> float:
+    """As a quotient where the exponent is negative: it has the same digits for all fixed numbers."""
+    return 1 / ratio**-exponent if exponent < 0 else ratio**exponent
 
 
 def _degree(found: Mapping[Var, Degree], atom: Atom) -> Degree:
