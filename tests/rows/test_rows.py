@@ -187,9 +187,9 @@ def test_an_append_looks_up_totals_of_runs_and_not_their_chunks(f, monkeypatch):
     rows = rows_of(12 * CHUNK)
     f(T, rows)
     seen = []
-    look_up = engine._Evaluation._of
+    look_up = engine._PassEvaluation._of
     monkeypatch.setattr(
-        engine._Evaluation, "_of", lambda self, run: seen.append(run) or look_up(self, run)
+        engine._PassEvaluation, "_of", lambda self, run: seen.append(run) or look_up(self, run)
     )
     added = rows.append(make(1, 5))
     assert chunks_by(f, T, added) == (1, 12, 0)

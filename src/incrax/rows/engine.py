@@ -141,6 +141,7 @@ class RowEngine:
         self.trace.prepare(rows.capacities, len(rows))
         if self.trace.cut is not self.cut:
             self.cut = self.trace.cut
+            self.rows = self.cut.rows
             self.passes = [
                 PassTable(phase, self._compiled_rest(phase), self.options.versions)
                 for phase in self.cut.phases
@@ -154,9 +155,9 @@ class RowEngine:
         """What follows from the reductions, compiled; functions on the host are remembered, and
         awaited.
         """
-        known = [self.cut.rows.program.eqns[number] for number in phase.rest.eqns]
+        known = [self.rows.program.eqns[number] for number in phase.rest.eqns]
         eqns = self.calls.wrap(known)
-        run = jax.jit(rest_function(self.cut.rows, phase, eqns))
+        run = jax.jit(rest_function(self.rows, phase, eqns))
         calls_host = any(new is not eqn for new, eqn in zip(eqns, known, strict=True))
         return (lambda *args: jax.block_until_ready(run(*args))) if calls_host else run
 
@@ -220,7 +221,7 @@ class RowEngine:
         chunks = Chunks(*(b - a for a, b in zip(before, self._counts(), strict=True)))
         self.last = RowRecord(chunks, self.evaluated or self._any_engine(rows))
         self.stats.unchanged += num_known == len(self.passes)
-        return [_output(atom, found) for atom in self.cut.rows.program.outvars]
+        return [_output(atom, found) for atom in self.rows.program.outvars]
 
     def _counts(self) -> Chunks:
         stats = self.stats
@@ -237,7 +238,7 @@ class RowEngine:
             return outcome, True
         known = table.results.setdefault(version, {})
         feeds = self._feeds(phase.chunk, env, len(rows))
-        results = _Evaluation(self, phase, rows, known, feeds).results()
+        results = _PassEvaluation(self, phase, rows, known, feeds).results()
         count, columns = filled(phase.kinds, results)
         capacity = len(columns[0]) if columns else 0
         self.stats.compiles += capacity not in table.compiled
@@ -258,7 +259,7 @@ class RowEngine:
 
     def _env(self, leaves: Sequence[Any]) -> Env:
         """The leaves by variable."""
-        rows = self.cut.rows
+        rows = self.rows
         pairs = zip(self.paths, rows.program.invars, strict=True)
         named = list(pairs)[rows.num_row_inputs :]
         for (path, _), x in zip(named, leaves, strict=True):
@@ -268,7 +269,7 @@ class RowEngine:
 
     def _version(self, section: Section, env: Env, num_rows: int) -> Version:
         """What a section reads, as one object for all values of the same bits."""
-        sizes = self.cut.rows.sizes
+        sizes = self.rows.sizes
         found = [self._known(var, env) for var in section.reads if var not in sizes]
         return *found, (num_rows if len(found) < len(section.reads) else None)
 
@@ -288,7 +289,7 @@ class RowEngine:
 
     def _feeds(self, section: Section, env: Env, num_rows: int) -> list[Any]:
         """What a section of a program reads, in order."""
-        sizes = self.cut.rows.sizes
+        sizes = self.rows.sizes
         if any(var in sizes for var in section.reads):
             sizes = self.trace.sizes(num_rows)
         return [sizes[var] if var in sizes else env[var].feed for var in section.reads]
@@ -330,7 +331,7 @@ class RowEngine:
         is_exact = self.options.is_exact
         tuning = self.options.own_tuning()
         name = name_of(self.trace.fun)
-        rows = self.cut.rows
+        rows = self.rows
         run = chunk_function(
             rows,
             phase,
@@ -339,8 +340,10 @@ class RowEngine:
             is_padded=chunk.is_padded,
         )
         counts = [jax.ShapeDtypeStruct((), np.int32)] if chunk.is_padded else []
-        row_types = self.trace.row_type.avals(chunk.capacity)
-        traced = trace(run, *row_types, *counts, *map(type_of, phase.chunk.reads))
+        row_type = self.trace.row_type
+        traced = trace(
+            run, *row_type.avals(chunk.capacity), *counts, *map(type_of, phase.chunk.reads)
+        )
         facts = facts_of(traced, tuning, is_exact=is_exact)
         recycles = can_recycle() and not self.signature.placed
         compiler = Compiler(facts, self.calls, name, on_host=frozenset(), recycles=recycles)
@@ -403,7 +406,7 @@ class RowEngine:
                 raise errors[0]
 
 
-class _Evaluation:
+class _PassEvaluation:
     """The results of one pass of a call: known, combined from those of other chunks, or evaluated
     where they are not; `feeds` are what chunks read beside rows.
     """
@@ -464,7 +467,8 @@ class _Evaluation:
         return found
 
     def _of_chunk(self, chunk: Chunk) -> Results:
-        is_combined = not (self.engine.options.is_exact or self.phase.per_row)
+        options = self.engine.options
+        is_combined = not (options.is_exact or self.phase.per_row)
         found = self._joined(chunk) if is_combined else None
         if found is not None:
             self.stats.chunks_joined += 1

@@ -43,7 +43,7 @@ class NumberPlace(NamedTuple):
         return program.consts[self.number] if is_constant else self.atom_in(program).val
 
 
-class Form(NamedTuple):
+class SizeForm(NamedTuple):
     """How a number follows from n rows: `value(n)`, which is c (n - offset)**exponent."""
 
     value: Callable[[int], float]
@@ -52,13 +52,13 @@ class Form(NamedTuple):
 
 
 FORMS = (
-    Form(lambda n: n, 0, 1.0),
-    Form(lambda n: 1 / n, 0, -1.0),
-    Form(lambda n: n - 1, 1, 1.0),
-    Form(lambda n: 1 / max(n - 1, 1), 1, -1.0),
-    Form(lambda n: -n, 0, 1.0),
-    Form(lambda n: -1 / n, 0, -1.0),
-    Form(lambda n: math.sqrt(n), 0, 0.5),
+    SizeForm(lambda n: n, 0, 1.0),
+    SizeForm(lambda n: 1 / n, 0, -1.0),
+    SizeForm(lambda n: n - 1, 1, 1.0),
+    SizeForm(lambda n: 1 / max(n - 1, 1), 1, -1.0),
+    SizeForm(lambda n: -n, 0, 1.0),
+    SizeForm(lambda n: -1 / n, 0, -1.0),
+    SizeForm(lambda n: math.sqrt(n), 0, 0.5),
 )
 """What numbers made from the number of rows usually are; others cost a trace for each number of
 rows.
@@ -78,7 +78,7 @@ def bits(value: Any) -> tuple[Any, ...]:
     return array.dtype, array.shape, array.tobytes()
 
 
-def fits(form: Form, place: NumberPlace, trace: Sized) -> bool:
+def fits(form: SizeForm, place: NumberPlace, trace: Sized) -> bool:
     """Whether the number at a place of a trace has a form, to the bit."""
     dtype = place.atom_in(trace.program).aval.dtype
     value = np.asarray(place.value_in(trace.program), dtype)
@@ -91,10 +91,12 @@ class Number(NamedTuple):
     """
 
     places: tuple[NumberPlace, ...]
-    form: Form | None
+    form: SizeForm | None
 
 
-def numbers_at(forms: Mapping[NumberPlace, Form | None], program: Program) -> tuple[Number, ...]:
+def numbers_at(
+    forms: Mapping[NumberPlace, SizeForm | None], program: Program
+) -> tuple[Number, ...]:
     """The numbers at these places: one of each form and type; a constant, and what has no form, by
     itself.
     """

@@ -23,7 +23,7 @@ import numpy as np
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax.primitives.row_axis import Reduction
 from incrax.primitives.table import algebra_of
-from incrax.rows.numbers import Form
+from incrax.rows.numbers import SizeForm
 
 Degree: TypeAlias = tuple[float, float]
 """The exponents of N and of N - 1 in a value."""
@@ -38,7 +38,7 @@ MIN_EXPONENT = 127
 
 def degrees_of(
     eqns: Sequence[Equation],
-    sizes: Mapping[Var, Form | None],
+    sizes: Mapping[Var, SizeForm | None],
     reductions: Mapping[Var, Reduction],
     targets: Sequence[Var],
 ) -> tuple[Degree, ...] | None:

@@ -24,7 +24,7 @@ from incrax.engine.inputs.signature import Signature
 from incrax.engine.program.simplify import drop_dead, inline_with_lines, run_passes
 from incrax.errors import IncraxError, MixedRowsError
 from incrax.rows.axis import RowsComparison, compare_rows
-from incrax.rows.numbers import FORMS, Form, NumberPlace, Sized, fits, lift, numbers_at
+from incrax.rows.numbers import FORMS, NumberPlace, Sized, SizeForm, fits, lift, numbers_at
 from incrax.rows.phases import Phase, RowProgram, analyse_rows, cut_phases
 
 MAX_TRACES = 4
@@ -40,7 +40,7 @@ MAX_FAR = 2**30
 """Most rows that a function is traced for in advance: more would not fit into 32 bits."""
 
 
-class Cut(NamedTuple):
+class RowCut(NamedTuple):
     """A function analysed, in phases; the number of rows for which chunks are evaluated where that
     is a factor.
     """
@@ -75,10 +75,10 @@ class RowTrace:
         self.row_type = row_type
         self.feeds = [type_of(x) for x in feeds]
         self.out_tree: Any = None
-        self.forms: dict[NumberPlace, Form | None] = {}
+        self.forms: dict[NumberPlace, SizeForm | None] = {}
         self._first: Sized | None = None
         self._found: RowsComparison | None = None
-        self._cut: Cut | None = None
+        self._cut: RowCut | None = None
         self._seen: set[int] = set()
         self._doubling = 0
         self._values: LruTable[int, dict[Var, Any]] = LruTable(MAX_VALUES)
@@ -162,13 +162,13 @@ class RowTrace:
         if forms != self.forms:
             self._renew(forms)
 
-    def _renew(self, forms: dict[NumberPlace, Form | None]) -> None:
+    def _renew(self, forms: dict[NumberPlace, SizeForm | None]) -> None:
         self.forms = forms
         self._cut = None
         self._values.clear()
 
     @property
-    def cut(self) -> Cut:
+    def cut(self) -> RowCut:
         """The analysis of what is prepared."""
         if self._cut is None:
             first = self._first
@@ -177,14 +177,15 @@ class RowTrace:
             assert found is not None
             lifted = lift(first.program, numbers_at(self.forms, first.program))
             rows = analyse_rows(lifted, found, len(self.row_type.shapes))
-            self._cut = Cut(rows, cut_phases(rows), 4 ** (self._doubling // 2))
+            self._cut = RowCut(rows, cut_phases(rows), 4 ** (self._doubling // 2))
         return self._cut
 
     def equations(self, capacity: int) -> list[Equation]:
         """Those of the analysed program, for chunks of a capacity that is prepared: other traces
         differ in parameters alone.
         """
-        pairs = zip(self.cut.rows.program.eqns, self._traced(capacity).eqns, strict=True)
+        program = self.cut.rows.program
+        pairs = zip(program.eqns, self._traced(capacity).eqns, strict=True)
         return [eqn.replace(params=other.params) for eqn, other in pairs]
 
     # --- numbers made from the number of rows -----------------------------------------------------
@@ -198,7 +199,8 @@ class RowTrace:
             if None in self.forms.values():
                 self._compare(num_rows)
             found = {}
-            for var, (places, form) in self.cut.rows.sizes.items():
+            rows = self.cut.rows
+            for var, (places, form) in rows.sizes.items():
                 if form is None:
                     value = places[0].value_in(self._traced(num_rows))
                 else:
