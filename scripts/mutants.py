@@ -547,8 +547,9 @@ MUTANTS = [
     Mutant(
         "numbers of rows beside a key are taken for keys of rows",
         "models/held/row_by_row.py",
-        "not ins[0] and any(outs)",
-        "not any(ins) and any(outs)",
+        "entry_of(eqn).draws and found.axis(eqn.invars[0]) is None",
+        "entry_of(eqn).draws and all(found.axis(a) is None for a in eqn.invars)",
+        "tests/models/held/test_hold.py::test_what_shapes_tell_is_refused_under_transformations",
     ),
     Mutant(
         "all steps of a search used up is no limit",
@@ -715,8 +716,9 @@ MUTANTS = [
     Mutant(
         "an encoder that mixes rows is taken",
         "models/held/row_by_row.py",
-        "largest if largest > np.sqrt(",
-        "0.0 if largest >= 0 else np.sqrt(",
+        "if largest > rounding:",
+        "if False:",
+        "tests/models/held",
     ),
     Mutant(
         "the last kick of a trajectory is a whole one",
@@ -780,22 +782,31 @@ MUTANTS = [
     ),
     Mutant(
         "totals of another version of the parameters are used",
-        "rows/totals.py",
-        "key = version, tuple(",
-        "key = 0, tuple(",
+        "rows/engine.py",
+        "known = table.results.setdefault(version, {})",
+        "known = table.results.setdefault((), {})",
+        "tests/rows/test_rows.py",
     ),
     Mutant(
         "totals of forgotten chunks are kept",
-        "rows/totals.py",
-        "self.known = {key: x for key, x in self.known.items() if key[0] in versions and "
-        "chunks.issuperset(key[1])}",
-        "pass",
+        "rows/engine.py",
+        "for key in [key for key in known if not kept.issuperset(key)]:",
+        "for key in []:",
+        "tests/rows/test_rows.py",
     ),
     Mutant(
         "the number of rows is no part of a version",
-        "rows/versions.py",
-        "        if size != self.size:\n            return False\n",
-        "",
+        "rows/engine.py",
+        "return *found, (num_rows if len(found) < len(section.reads) else None)",
+        "return *found, None",
+        "tests/rows/test_rows.py",
+    ),
+    Mutant(
+        "chunks of a mean are taken for those of another number of rows",
+        "rows/combining.py",
+        "total * scales[k].astype(total.dtype) if phase.is_scaled(k) else total",
+        "total",
+        "tests/rows/test_rows.py",
     ),
     Mutant(
         "padding is not masked",

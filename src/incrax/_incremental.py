@@ -41,7 +41,6 @@ from incrax.explanation import (
 )
 from incrax.rows.engine import RowEngine
 from incrax.rows.traces import RowTraces
-from incrax.rows.warm_up import warm_up_rows
 
 logger = logging.getLogger("incrax")
 
@@ -369,7 +368,7 @@ class Incremental(Generic[P, R]):
                 return
             leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
             if has_rows(leaves):
-                warm_up_rows(self._rows.serving(args, kwargs).engine, changing)
+                self._rows.serving(args, kwargs).engine.warm_up(changing)
                 return
             given = self._traces.serving(leaves, treedef, args, kwargs)
             if given is not None:

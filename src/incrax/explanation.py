@@ -319,10 +319,11 @@ def explain_rows(engine: RowEngine, leaves: Sequence[Any] | None, rows: Rows | N
     if record is None or record.engine is None:
         raise not_called("explain()")
     found = replace(explain_call(record.engine, None), is_dry_run=rows is not None)
-    if not record.num_run:
+    num_run, num_reused, num_joined = record.chunks
+    if not num_run:
         idle: dict[str, Any] = dict.fromkeys(("changed", "ran", "loaded", "filled"), ())
         found = replace(found, **idle, served_by="saved outputs", why="no chunk changed", num_ran=0)
-    chunks = ("run", record.num_run), ("reused", record.num_reused), ("joined", record.num_joined)
+    chunks = ("run", num_run), ("reused", num_reused), ("joined", num_joined)
     return replace(found, chunks=chunks)
 
 

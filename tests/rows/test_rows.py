@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import incrax
 from incrax.engine.inputs import chunks
-from incrax.rows import totals
+from incrax.rows import engine
 
 CHUNK = 8
 
@@ -41,9 +41,9 @@ T = {"w": np.array([0.1, -0.3, 0.2]), "b": np.array([1.0, 2.0])}
 
 @pytest.fixture(scope="module", autouse=True)
 def _short_runs():
-    """Totals of two chunks, so that a few of them are runs already."""
+    """Runs of two chunks, so that a few of them are runs already."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(totals, "RUN", 2)
+        patch.setattr(engine, "RUN", 2)
         yield
 
 
@@ -129,9 +129,7 @@ def test_copies_and_pickles_hold_the_same_rows():
     rows = rows_of(21)
     for other in (copy.deepcopy(rows), pickle.loads(pickle.dumps(rows))):
         same(other.tree(), rows.tree())
-        assert not {c.lineage.number for c in other.chunks} & {
-            c.lineage.number for c in rows.chunks
-        }
+        assert not {c.number for c in other.chunks} & {c.number for c in rows.chunks}
 
 
 # --- what runs ------------------------------------------------------------------------------------
@@ -188,16 +186,15 @@ def test_going_back_to_the_parameters_or_rows_before_runs_nothing(f):
 def test_an_append_looks_up_totals_of_runs_and_not_their_chunks(f, monkeypatch):
     rows = rows_of(12 * CHUNK)
     f(T, rows)
-    seen, row_engine = [], f._rows.latest
-    result = row_engine.chunks._result
+    seen = []
+    look_up = engine._PassEvaluation._of
     monkeypatch.setattr(
-        row_engine.chunks,
-        "_result",
-        lambda chunk, *args: seen.append(chunk) or result(chunk, *args),
+        engine._PassEvaluation, "_of", lambda self, run: seen.append(run) or look_up(self, run)
     )
     added = rows.append(make(1, 5))
     assert chunks_by(f, T, added) == (1, 12, 0)
-    assert seen == [added.chunks[-1]]
+    assert [len(run) for run in seen] == [8, 4, 1]
+    assert seen[-1] == added.chunks[-1:]
 
 
 def test_totals_are_of_their_version_and_their_chunks(f):
@@ -208,20 +205,26 @@ def test_totals_are_of_their_version_and_their_chunks(f):
         rows = rows.replace(number * CHUNK, make(2, number + 7))
 
 
-def test_totals_of_chunks_and_versions_out_of_use_are_forgotten(f):
+@pytest.mark.parametrize("num_versions", [1, 20])
+def test_totals_of_chunks_and_versions_out_of_use_are_forgotten(f, num_versions):
     rows = rows_of(12 * CHUNK)
     for number in range(20):
-        f({**T, "b": np.array([float(number), 1.0])}, rows)
+        f({**T, "b": np.array([float(number % num_versions), 1.0])}, rows)
         rows = rows.replace(0, make(12 * CHUNK, number))
-    table = f._rows.latest.chunks
-    assert len(table.totals[0].known) <= 6 * len(table.uses)
+    row_engine = f._rows.latest
+    kept = frozenset().union(*row_engine.uses)
+    versions = row_engine.passes[0].results.values()
+    assert len(versions) == min(num_versions, row_engine.options.versions)
+    assert len(kept) == 12 * len(row_engine.uses)
+    assert all(kept.issuperset(run) for known in versions for run in known)
 
 
 def test_a_deleted_total_is_made_again(f):
     rows = rows_of(12 * CHUNK)
     f(T, rows)
-    for total in f._rows.latest.chunks.totals[0].known.values():
-        for x in total:
+    (known,) = f._rows.latest.passes[0].results.values()
+    for run, total in known.items():
+        for x in total if len(run) > 1 else ():
             x.delete()
     rows = rows.append(make(1, 5))
     same(f(T, rows), jax.jit(loss)(T, rows.tree()))
@@ -318,7 +321,7 @@ def test_joined_chunks_are_not_evaluated():
 
 @pytest.mark.usefixtures("few")
 def test_chunks_joined_after_a_call_take_over_its_results():
-    f = incrax.incremental(lambda t, d: (loss(t, d), d["y"] * t["b"][0]), tuning=MINIMAL)
+    f = incrax.incremental(jax.value_and_grad(loss), tuning=MINIMAL)
     parts = [make(3, seed) for seed in range(5)]
     rows = rows_of(3, chunk_rows=64)
     for part in parts[1:4]:
@@ -495,9 +498,8 @@ def test_verification_compares_with_all_rows_at_once(f):
     rows = rows_of(21)
     with incrax.verify():
         f(T, rows)
-        entry = next(iter(f._rows.latest.chunks.table.values()))
-        known = entry.results[0]
-        known.update({version: [x + 1.0 for x in found] for version, found in known.items()})
+        (known,) = f._rows.latest.passes[0].results.values()
+        known.update({chunk: [x + 1.0 for x in found] for chunk, found in known.items()})
         with pytest.raises(incrax.StaleResultError, match="chunk by chunk"):
             f(T, rows.append(make(3, 1)))
     same(f(T, rows), jax.jit(loss)(T, rows.tree()))
@@ -610,7 +612,7 @@ def test_old_chunks_are_forgotten(f):
     for seed in range(5):
         rows = rows.replace(0, make(40, seed))
         f(T, rows)
-    assert len(f._rows.latest.chunks.table) == 10
+    assert len({number for number, _ in f._rows.latest.by_chunk}) == 10
 
 
 def test_the_budget_is_shared_by_the_chunks():

@@ -167,7 +167,7 @@ def _last(f: Any) -> _LastCall:
         raise not_called("assert_ran()")
     if rows is None:
         return _LastCall(reader, served.by, served.ran, reader.paths)
-    has_run = rows.last is not None and rows.last.num_run > 0
+    has_run = rows.last is not None and rows.last.chunks.num_run > 0
     return _LastCall(reader, served.by, served.ran if has_run else (), [*reader.paths, *rows.paths])
 
 

@@ -6,7 +6,7 @@ know chunks or stores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,13 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Equation, Literal, Var
+from incrax._jax import Equation, Var
 from incrax.primitives.row_axis import Reduction
-from incrax.rows.axis import RowProgram
-from incrax.rows.phases import Phase
-
-FAN_IN = 64
-"""Partial results that one program combines; more are combined in groups first."""
+from incrax.rows.axis import IDEMPOTENT
+from incrax.rows.phases import Phase, RowProgram
 
 _combine: dict[str, Callable[..., Any]] = {
     "sum": jnp.sum,
@@ -34,67 +31,62 @@ _combine: dict[str, Callable[..., Any]] = {
 
 
 def identity(kind: str, dtype: Any) -> Any:
-    """What changes nothing in a reduction."""
-    if kind in ("max", "min"):
-        if jnp.issubdtype(dtype, jnp.floating):
-            return np.asarray(-np.inf if kind == "max" else np.inf, dtype)
-        if np.dtype(dtype) == np.dtype(bool):
-            return np.asarray(kind == "min", dtype)
-        info = np.iinfo(dtype)
-        return np.asarray(info.min if kind == "max" else info.max, dtype)
-    if kind == "and":
-        return (
-            np.asarray(True, dtype)
-            if np.dtype(dtype) == np.dtype(bool)
-            else np.asarray(-1).astype(dtype)
-        )
-    return np.asarray(1 if kind == "prod" else 0, dtype)
+    """What changes nothing in a sum, a product, or xor."""
+    return np.asarray(int(kind == "prod"), dtype)
 
 
 # --- one chunk ------------------------------------------------------------------------------------
 
 
-def chunk_function(rows: RowProgram, phase: Phase, *, is_padded: bool) -> Callable[..., list[Any]]:
+def chunk_function(
+    rows: RowProgram,
+    phase: Phase,
+    eqns: Sequence[Equation],
+    fixed: Mapping[Var, Any],
+    *,
+    is_padded: bool,
+) -> Callable[..., list[Any]]:
     """The function (rows..., [number of rows], reads...) -> reductions, per-row results, of one
-    chunk.
+    chunk; `eqns` are those of its capacity, `fixed` the numbers of rows that it is not asked for.
     """
-    program = rows.program
-    part = phase.chunk
     num_rows = rows.num_row_inputs
-    names = [*program.invars[:num_rows], *part.reads]
+    names = [*rows.program.invars[:num_rows], *phase.chunk.reads]
 
     def run(*inputs: Any) -> list[Any]:
         count = inputs[num_rows] if is_padded else None
         values = [*inputs[:num_rows], *inputs[num_rows + is_padded :]]
-        env = {
-            **dict(zip(program.constvars, program.consts, strict=True)),
-            **dict(zip(names, values, strict=True)),
-        }
-        for eqn in part.eqns:
-            found = next((rows.reductions[v] for v in eqn.outvars if v in rows.reductions), None)
-            _jax.evaluate([eqn if found is None else _guarded(rows, eqn, found, count, env)], env)
-        return [_jax.read(var, env) for var in part.targets]
+        env = _constants(rows) | dict(fixed) | dict(zip(names, values, strict=True))
+        for eqn in (eqns[number] for number in phase.chunk.eqns):
+            reduction = rows.reduction_of(eqn)
+            if reduction is None:
+                _jax.evaluate([eqn], env)
+            else:
+                operands = _guarded(rows, eqn, reduction, count, env)
+                env.update(zip(eqn.outvars, _jax.apply(eqn, operands), strict=True))
+        return [env[var] for var in phase.chunk.targets]
 
     return run
 
 
+def _constants(rows: RowProgram) -> dict[Var, Any]:
+    return dict(zip(rows.program.constvars, rows.program.consts, strict=True))
+
+
 def _guarded(
     rows: RowProgram, eqn: Equation, reduction: Reduction, count: Any | None, env: dict[Var, Any]
-) -> Equation:
-    """The equation with padding masked by the identity, and started from it; new inputs are entered
-    in `env`.
-    """
-    atoms = list(eqn.invars)
-    for number in reduction.masked if count is not None else ():
-        atoms[number] = _jax.new_var(atoms[number].aval)
-        env[atoms[number]] = _masked(
-            _jax.read(eqn.invars[number], env), rows.axes[eqn.invars[number]], reduction, count
-        )
-    if reduction.start is not None:
-        aval = atoms[reduction.start].aval
-        atoms[reduction.start] = start = _jax.new_var(aval)
-        env[start] = jnp.full(aval.shape, identity(reduction.kind, aval.dtype))
-    return eqn.replace(invars=atoms)
+) -> list[Any]:
+    """The operands with padding masked by the identity, and the reduction started from it."""
+    operands = []
+    for number, atom in enumerate(eqn.invars):
+        aval: Any = atom.aval
+        if number == reduction.start:
+            x = jnp.full(aval.shape, identity(reduction.kind, aval.dtype))
+        else:
+            x = _jax.read(atom, env)
+            if number in reduction.masked and count is not None and isinstance(atom, Var):
+                x = _masked(x, rows.axes[atom], reduction, count)
+        operands.append(x)
+    return operands
 
 
 def _masked(x: Any, axis: int, reduction: Reduction, count: Any) -> Any:
@@ -102,97 +94,77 @@ def _masked(x: Any, axis: int, reduction: Reduction, count: Any) -> Any:
     return jnp.where(is_row, x, identity(reduction.kind, x.dtype))
 
 
-# --- all chunks -----------------------------------------------------------------------------------
-
-
-def combine_in_groups(
-    kinds: tuple[Reduction, ...], results: Sequence[list[Any]], limit: int = FAN_IN
-) -> Sequence[Sequence[Any]]:
-    """Partial results, a column per reduction, with neighbours combined until there are no more
-    than the limit.
-    """
-    columns: Sequence[Sequence[Any]] = [[each[k] for each in results] for k in range(len(kinds))]
-    while columns and len(columns[0]) > limit:
-        starts = range(0, len(columns[0]), FAN_IN)
-        groups = [
-            _combine_group(kinds, *filled([c[i : i + FAN_IN] for c in columns])) for i in starts
-        ]
-        columns = [list(column) for column in zip(*groups, strict=True)]
-    return columns
+# --- several chunks -------------------------------------------------------------------------------
 
 
 def combine_all(kinds: tuple[Reduction, ...], results: Sequence[list[Any]]) -> list[Any]:
     """One partial result per reduction."""
-    return [column[0] for column in combine_in_groups(kinds, results, 1)]
+    return _combine_together(kinds, *filled(kinds, results))
 
 
-def filled(columns: Sequence[Sequence[Any]]) -> tuple[np.int32, list[list[Any]]]:
-    """How many partial results there are, and as many as the next power of two, the first one
-    repeated.
+def filled(
+    kinds: Sequence[Reduction], results: Sequence[list[Any]]
+) -> tuple[np.int32, list[list[Any]]]:
+    """How many partial results there are, and a column of them per reduction: as many as the next
+    power of two, the first one repeated.
     """
-    count = len(columns[0]) if columns else 0
-    capacity = 1 << (count - 1).bit_length()
-    return np.int32(count), [[*column, *[column[0]] * (capacity - count)] for column in columns]
+    extra = (1 << (len(results) - 1).bit_length()) - len(results)
+    whole = [*results, *[results[0]] * extra]
+    return np.int32(len(results)), [[each[k] for each in whole] for k in range(len(kinds))]
 
 
 def _combine_partials(
     kinds: Sequence[Reduction], count: Any, columns: Sequence[Sequence[Any]]
 ) -> list[Any]:
     """Reduce the first `count` of each column, in their order."""
-    return [
-        _combined(found.kind, count, parts) for found, parts in zip(kinds, columns, strict=True)
-    ]
+    pairs = zip(kinds, columns, strict=True)
+    return [_combined(reduction.kind, count, parts) for reduction, parts in pairs]
 
 
-_combine_group = jax.jit(_combine_partials, static_argnums=0)
+_combine_together = jax.jit(_combine_partials, static_argnums=0)
 
 
 def _combined(kind: str, count: Any, parts: Sequence[Any]) -> Any:
     if kind == "first" or len(parts) == 1:
         return parts[0]
     stack = jnp.stack(list(parts))
-    is_there = jax.lax.broadcasted_iota(np.dtype(np.int32), stack.shape, 0) < count
-    return _combine[kind](jnp.where(is_there, stack, identity(kind, stack.dtype)), axis=0).astype(
-        stack.dtype
-    )
+    if kind not in IDEMPOTENT:
+        is_there = jax.lax.broadcasted_iota(np.dtype(np.int32), stack.shape, 0) < count
+        stack = jnp.where(is_there, stack, identity(kind, stack.dtype))
+    return _combine[kind](stack, axis=0).astype(stack.dtype)
 
 
 def rest_function(
     rows: RowProgram, phase: Phase, eqns: Sequence[Equation]
 ) -> Callable[..., list[Any]]:
-    """The function (count, partial results, reads) -> targets: combine, then all that follows from
-    the reductions.
+    """The function (count, partial results, scales, reads) -> targets: combine, multiply by the
+    scales if there are any, then all that follows from the reductions.
 
     `eqns` are those of the rest, as they are to be evaluated.
     """
-    program = rows.program
-    part = phase.rest
 
-    def run(count: Any, partials: Sequence[Sequence[Any]], reads: Sequence[Any]) -> list[Any]:
-        env: dict[Var, Any] = dict(zip(program.constvars, program.consts, strict=True))
-        env.update(zip(part.reads, reads, strict=True))
-        total = dict(
-            zip(phase.partials, _combine_partials(phase.kinds, count, partials), strict=True)
-        )
-        env.update({var: _weak(x, var) for var, x in total.items()})
+    def run(
+        count: Any, partials: Sequence[Sequence[Any]], scales: Any, reads: Sequence[Any]
+    ) -> list[Any]:
+        env = _constants(rows) | dict(zip(phase.rest.reads, reads, strict=True))
+        totals = _combine_partials(phase.kinds, count, partials)
+        for k, (var, total) in enumerate(zip(phase.partials, totals, strict=True)):
+            x = total * scales[k].astype(total.dtype) if phase.is_scaled(k) else total
+            env[var] = _jax.as_weak(x) if getattr(var.aval, "weak_type", False) else x
         for eqn in eqns:
-            if eqn.outvars[0] in total:
-                _start(eqn, rows.reductions[eqn.outvars[0]], env)
+            var = eqn.outvars[0]
+            if var in phase.partials:
+                env[var] = _started(eqn, rows.reductions[var], env)
             else:
                 _jax.evaluate([eqn], env)
-        return [_jax.read(var, env) for var in part.targets]
+        return [env[var] for var in phase.rest.targets]
 
     return run
 
 
-def _weak(x: Any, var: Var) -> Any:
-    return _jax.as_weak(x) if getattr(var.aval, "weak_type", False) else x
-
-
-def _start(eqn: Equation, reduction: Reduction, env: dict[Var, Any]) -> None:
-    """Add what a reduction starts from to what the chunks gave."""
+def _started(eqn: Equation, reduction: Reduction, env: dict[Var, Any]) -> Any:
+    """What a reduction starts from, and what the chunks gave."""
     assert reduction.start is not None
-    atom = eqn.invars[reduction.start]
-    var = eqn.outvars[0]
-    first = jnp.asarray(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else env[atom]
-    env[var] = _combined(reduction.kind, 2, [first, env[var]])
+    atom: Any = eqn.invars[reduction.start]
+    first = jnp.asarray(_jax.read(atom, env), atom.aval.dtype)
+    return _combined(reduction.kind, 2, [first, env[eqn.outvars[0]]])

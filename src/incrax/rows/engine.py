@@ -1,59 +1,108 @@
 """A function of rows, pass by pass: evaluate the chunks that are new, combine, go on with what
 follows.
 
-In: leaves and `Rows`. Out: outputs. One `RowEngine` serves one signature. It must not know what
+In: leaves and `Rows`. Out: outputs. One `RowEngine` serves one signature. Every table is keyed by
+content, so that a call that fails in the middle leaves only what is right. It must not know what
 users call it for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Literal
+from incrax._jax import Literal, Var
 from incrax._messages import deleted_input
-from incrax._program import Program
+from incrax._names import name_of
+from incrax._program import trace, type_of
+from incrax._progress import Meter
 from incrax._stats import Stats
+from incrax._tables import LruTable
+from incrax.engine.call.analysis import facts_of
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import Chunks, History
 from incrax.engine.call.signature_table import Options
+from incrax.engine.call.warm_up import warm_up
+from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.host_calls import HostCalls
-from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.compile.recycling import can_recycle
+from incrax.engine.inputs.chunks import Chunk
+from incrax.engine.inputs.leaves import LeafValue, resolved
 from incrax.engine.inputs.messages import per_row_of_stream
 from incrax.engine.inputs.rows import Rows
 from incrax.engine.inputs.signature import Signature
+from incrax.engine.policy.chooser import Chooser
+from incrax.engine.policy.log import Journal
+from incrax.engine.store.budget import Limits
 from incrax.engine.store.store import is_any_deleted
-from incrax.rows.chunk_engine import ChunkTable, feeds_of, without_padding
-from incrax.rows.combining import combine_in_groups, filled, rest_function
-from incrax.rows.phases import Part, Phase
+from incrax.errors import UnknownInputError
+from incrax.rows.combining import chunk_function, combine_all, filled, rest_function
+from incrax.rows.phases import Phase, Section
+from incrax.rows.sizes import scales_at
 from incrax.rows.trace import RowTrace
-from incrax.rows.versions import Version, Versions
 
-Env = dict[int, LeafValue]
+RUN = 8
+"""Chunks, or runs of them, in a run, whose partial results are combined once: an append reads a few
+totals and not one result a chunk. Which ones are in a run depends on nothing else, so that equal
+chunks give equal bits.
+"""
+
+EXACT_SHARE = 64
+"""Chunks among which plans of the exact policy share the budget: they must not depend on how many
+there are.
+"""
+
+Env: TypeAlias = dict[Var, Any]
+Results: TypeAlias = list[Any]
+"""Of some chunks: the partial results of a pass; of one chunk also its per-row results."""
+Version: TypeAlias = tuple[Any, ...]
+"""What a section reads: one object for all values of the same bits, and the number of rows if it
+matters.
+"""
+
+
+ChunkKind: TypeAlias = tuple[int, bool, int]
+"""Chunks whose programs are the same: capacity, whether it is filled up, number of the pass."""
 
 
 class RowRecord(NamedTuple):
     """What a call did with chunks, over all passes, and the engine of one that was evaluated."""
 
-    num_run: int
-    num_reused: int
-    num_joined: int
+    chunks: Chunks
     engine: Engine | None
 
 
-class Outcome(NamedTuple):
-    """All of a pass: what its results depend on, values that follow from them by name, per-row
-    results by name.
+class PassTable:
+    """What is known of one pass: by the version of what chunks read, the results of chunks and runs
+    by their numbers; by all that it depends on, values that follow; and the compiled rest.
     """
 
-    key: Any
-    values: dict[int, Any]
-    per_row: dict[int, Any]
+    def __init__(self, phase: Phase, rest: Callable[..., Any], limit: int) -> None:
+        self.phase = phase
+        self.rest = rest
+        self.results: LruTable[Version, dict[tuple[int, ...], Results]] = LruTable(limit)
+        self.outcomes: LruTable[Any, Env] = LruTable(limit)
+        self.compiled: set[int] = set()
+
+    def fork(self) -> PassTable:
+        """An independent table with the same results so far."""
+        other = PassTable(self.phase, self.rest, self.results.max_size)
+        for version, known in self.results.items():
+            other.results.add(version, dict(known))
+        other.outcomes = self.outcomes.copy()
+        other.compiled = set(self.compiled)
+        return other
+
+    def clear(self) -> None:
+        """Forget all results."""
+        self.results.clear()
+        self.outcomes.clear()
 
 
 class RowEngine:
@@ -74,9 +123,11 @@ class RowEngine:
         self.calls = calls
         self.paths = paths
         self.options = options
+        self.limits = options.limits(1)
         self.stats = stats
-        self.generation = -1
+        self.cut: Any = None
         self.last: RowRecord | None = None
+        self.evaluated: Engine | None = None
         self.history = History(options.tuning.history)
         self.prepare(rows)
 
@@ -87,212 +138,393 @@ class RowEngine:
         Raises:
             MixedRowsError: the function mixes rows, or is another one for another number of rows.
         """
-        generation = self.trace.prepare(rows.capacities, len(rows))
-        if generation != self.generation:
-            self._start(rows.chunks[0].capacity)
-            self.generation = generation
-
-    def _start(self, capacity: int) -> None:
-        """Nothing known yet."""
-        self.cut = self.trace.cut(capacity)
-        rows = self.cut.rows
-        self.names = rows.names
-        limit = self.options.versions
-        self.versions = [Versions(limit) for _ in self.cut.phases]
-        self.rest_versions = [Versions(limit) for _ in self.cut.phases]
-        self.outcomes: list[list[Outcome]] = [[] for _ in self.cut.phases]
-        self.rests = [self._compiled_rest(phase) for phase in self.cut.phases]
-        self.chunks = ChunkTable(
-            self.trace, self.cut, self.versions, self.paths, self.options, self.calls
-        )
-        self._shapes: set[tuple[int, int]] = set()
+        self.trace.prepare(rows.capacities, len(rows))
+        if self.trace.cut is not self.cut:
+            self.cut = self.trace.cut
+            self.rows = self.cut.rows
+            self.passes = [
+                PassTable(phase, self._compiled_rest(phase), self.options.versions)
+                for phase in self.cut.phases
+            ]
+            self.recent: dict[Var, list[LeafValue]] = {}
+            self.kin: dict[ChunkKind, Engine] = {}
+            self.by_chunk: dict[tuple[int, ChunkKind], Engine] = {}
+            self.uses: list[frozenset[int]] = []
 
     def _compiled_rest(self, phase: Phase) -> Callable[..., Any]:
         """What follows from the reductions, compiled; functions on the host are remembered, and
         awaited.
         """
-        eqns = self.calls.wrap(phase.rest.eqns)
-        run = jax.jit(rest_function(self.cut.rows, phase, eqns))
-        calls_host = any(new is not eqn for new, eqn in zip(eqns, phase.rest.eqns, strict=True))
+        known = [self.rows.program.eqns[number] for number in phase.rest.eqns]
+        eqns = self.calls.wrap(known)
+        run = jax.jit(rest_function(self.rows, phase, eqns))
+        calls_host = any(new is not eqn for new, eqn in zip(eqns, known, strict=True))
         return (lambda *args: jax.block_until_ready(run(*args))) if calls_host else run
 
     def fork(self, stats: Stats) -> RowEngine:
         """An independent engine that shares results, values and programs so far."""
-        other = RowEngine.__new__(RowEngine)
-        other.__dict__.update(self.__dict__)
+        other = copy.copy(self)
         other.stats = stats
-        other._shapes = set(self._shapes)
         other.trace = self.trace.fork()
         other.history = History(self.history.size)
-        other.versions = [versions.copy() for versions in self.versions]
-        other.rest_versions = [versions.copy() for versions in self.rest_versions]
-        other.outcomes = [list(outcomes) for outcomes in self.outcomes]
-        other.chunks = self.chunks.fork(other.trace, other.versions, stats)
+        other.passes = [table.fork() for table in self.passes]
+        other.recent = {var: list(values) for var, values in self.recent.items()}
+        other.uses = list(self.uses)
+        other.kin = {key: engine.fork(stats) for key, engine in self.kin.items()}
+        other.by_chunk = {
+            key: engine.fork(stats, other.kin[key[1]]) for key, engine in self.by_chunk.items()
+        }
         return other
 
     def clear(self) -> None:
         """Drop all results and saved values; traces and programs stay."""
-        self.chunks.clear()
-        self.outcomes = [[] for _ in self.outcomes]
-
-    @property
-    def saved_bytes(self) -> int:
-        """Bytes of saved values of all chunks."""
-        return sum(engine.store.saved_bytes for engine in self.chunks.engines())
-
-    # --- one call ---------------------------------------------------------------------------------
+        self.by_chunk = {}
+        self.uses = []
+        for table in self.passes:
+            table.clear()
+        for engine in self.kin.values():
+            engine.clear()
 
     @property
     def signature(self) -> Signature:
         """That which it serves."""
         return self.trace.signature
 
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of saved values of all chunks."""
+        return sum(engine.store.saved_bytes for engine in self.engines())
+
+    def engines(self) -> list[Engine]:
+        """The engines of all chunks that were evaluated and kept."""
+        return [engine for engine in self.by_chunk.values() if engine.store.states]
+
+    # --- one call ---------------------------------------------------------------------------------
+
     def call(self, leaves: Sequence[Any], rows: Rows) -> list[Any]:
         """Outputs at these leaves, the rows left out, and these rows."""
         env = self._env(leaves)
-        self._check_streams(rows)
-        self.chunks.evaluated = None
+        per_row = [v for table in self.passes for v in table.phase.per_row]
+        if per_row and any(chunk.is_streamed for chunk in rows.chunks):
+            types = ", ".join(v.aval.str_short(short_dtypes=True) for v in per_row)
+            raise per_row_of_stream(types)
+        self.evaluated = None
         before = self._counts()
-        per_row = {}
-        is_known = True
-        for number in range(len(self.cut.phases)):
-            outcome, was_known = self._pass(number, env, rows)
-            is_known = is_known and was_known
-            env.update({name: LeafValue(x) for name, x in outcome.values.items()})
-            per_row.update(outcome.per_row)
-        self.chunks.keep_used(rows)
-        num_run, num_reused, num_joined = (
-            b - a for a, b in zip(before, self._counts(), strict=True)
-        )
-        self.last = RowRecord(
-            num_run, num_reused, num_joined, self.chunks.evaluated or self._any_engine(rows)
-        )
-        self.stats.unchanged += is_known
-        found = {**{name: value.feed for name, value in env.items()}, **per_row}
-        return self._outputs(found, len(rows))
+        num_known = 0
+        found: Env = {}
+        for table in self.passes:
+            outcome, is_known = self._pass(table, env, rows)
+            num_known += is_known
+            found.update(outcome)
+            env.update(outcome)
+        self._keep_used(rows)
+        chunks = Chunks(*(b - a for a, b in zip(before, self._counts(), strict=True)))
+        self.last = RowRecord(chunks, self.evaluated or self._any_engine(rows))
+        self.stats.unchanged += num_known == len(self.passes)
+        return [_output(atom, found) for atom in self.rows.program.outvars]
+
+    def _counts(self) -> Chunks:
+        stats = self.stats
+        return Chunks(stats.chunks_run, stats.chunks_reused, stats.chunks_joined)
+
+    def _pass(self, table: PassTable, env: Env, rows: Rows) -> tuple[Env, bool]:
+        """What follows from a pass over the rows, and whether it was known."""
+        phase = table.phase
+        version = self._version(phase.chunk, env, len(rows))
+        key = version, self._version(phase.rest, env, len(rows)), rows.numbers
+        outcome = table.outcomes.get(key)
+        if outcome is not None and not is_any_deleted(outcome.values()):
+            self.stats.chunks_reused += len(rows.chunks)
+            return outcome, True
+        known = table.results.setdefault(version, {})
+        feeds = self._feeds(phase.chunk, env, len(rows))
+        results = _PassEvaluation(self, phase, rows, known, feeds).results()
+        count, columns = filled(phase.kinds, results)
+        capacity = len(columns[0]) if columns else 0
+        self.stats.compiles += capacity not in table.compiled
+        table.compiled.add(capacity)
+        scales = scales_at(phase.degrees, len(rows), self.cut.fixed)
+        values = table.rest(count, columns, scales, self._feeds(phase.rest, env, len(rows)))
+        outcome = dict(zip(phase.rest.targets, values, strict=True))
+        pairs = zip(phase.per_row, phase.axes, strict=True)
+        for k, (var, axis) in enumerate(pairs, len(phase.kinds)):
+            outcome[var] = _assembled(rows, [each[k] for each in results], axis)
+        table.outcomes.add(key, outcome)
+        return outcome, False
 
     def note(self, start_s: float) -> None:
         """Enter the call that ended now in the history."""
         if self.last is not None:
-            self.history.note_rows(start_s, Chunks(*self.last[:3]), lambda: self.saved_bytes)
+            self.history.note_rows(start_s, self.last.chunks, lambda: self.saved_bytes)
 
     def _env(self, leaves: Sequence[Any]) -> Env:
-        """The leaves by name."""
-        first = self.cut.rows.num_row_inputs
-        env = {first + number: LeafValue(x) for number, x in enumerate(leaves)}
-        for name, value in env.items():
-            if value.is_deleted():
-                raise deleted_input(self.paths[name])
-        return env
+        """The leaves by variable."""
+        rows = self.rows
+        pairs = zip(self.paths, rows.program.invars, strict=True)
+        named = list(pairs)[rows.num_row_inputs :]
+        for (path, _), x in zip(named, leaves, strict=True):
+            if isinstance(x, jax.Array) and x.is_deleted():
+                raise deleted_input(path)
+        return {var: x for (_, var), x in zip(named, leaves, strict=True)}
 
-    def _check_streams(self, rows: Rows) -> None:
-        """Refuse per-row results of rows that are streamed."""
-        found = [
-            v.aval.str_short(short_dtypes=True) for phase in self.cut.phases for v in phase.per_row
-        ]
-        if found and any(chunk.is_streamed for chunk in rows.chunks):
-            raise per_row_of_stream(", ".join(found))
+    def _version(self, section: Section, env: Env, num_rows: int) -> Version:
+        """What a section reads, as one object for all values of the same bits."""
+        sizes = self.rows.sizes
+        found = [self._known(var, env) for var in section.reads if var not in sizes]
+        return *found, (num_rows if len(found) < len(section.reads) else None)
 
-    def _counts(self) -> tuple[int, int, int]:
-        stats = self.stats
-        return stats.chunks_run, stats.chunks_reused, stats.chunks_joined
+    def _known(self, var: Var, env: Env) -> LeafValue:
+        """A value, or one of the latest few of the variable that has its bits."""
+        x = env[var]
+        if isinstance(x, LeafValue):
+            return x
+        latest = self.recent.get(var, [])
+        found = env[var] = resolved(x, reversed(latest))
+        if not any(found is value for value in latest):
+            # one object for all programs, so that they see by its identity that it is the same
+            found.feed = jnp.asarray(found.feed) if type(found.feed) is np.ndarray else found.feed
+        latest = [*(value for value in latest if value is not found), found]
+        self.recent[var] = latest[-self.options.versions :]
+        return found
 
-    def _outputs(self, found: dict[int, Any], num_rows: int) -> list[Any]:
-        rows = self.cut.rows
-        program = rows.program
-        return [self._output(program, atom, found, num_rows) for atom in program.outvars]
+    def _feeds(self, section: Section, env: Env, num_rows: int) -> list[Any]:
+        """What a section of a program reads, in order."""
+        sizes = self.rows.sizes
+        if any(var in sizes for var in section.reads):
+            sizes = self.trace.sizes(num_rows)
+        return [sizes[var] if var in sizes else env[var].feed for var in section.reads]
 
-    def _output(self, program: Program, atom: Any, found: dict[int, Any], num_rows: int) -> Any:
-        if not isinstance(atom, Literal) and atom in self.names:
-            return found[self.names[atom]]
-        if atom in program.constvars:
-            return jnp.array(program.consts[program.constvars.index(atom)])
-        value = (
-            atom.val if isinstance(atom, Literal) else self.trace.sizes(self.cut, num_rows)[atom]
-        )
-        array = jnp.asarray(value, atom.aval.dtype)
-        return _jax.as_weak(array) if getattr(atom.aval, "weak_type", False) else array
-
-    # --- one pass ---------------------------------------------------------------------------------
-
-    def _pass(self, number: int, env: Env, rows: Rows) -> tuple[Outcome, bool]:
-        """The outcome of a pass over the rows, and whether it was known."""
-        phase = self.cut.phases[number]
-        version = self._version(self.versions[number], phase.chunk, env, rows)
-        rest = self._version(self.rest_versions[number], phase.rest, env, rows)
-        key = version.number, rest.number, tuple([chunk.lineage.number for chunk in rows.chunks])
-        known = self.outcomes[number]
-        found = next(
-            (outcome for outcome in known if outcome.key == key and _is_whole(outcome)), None
-        )
-        if found is not None:
-            self.stats.chunks_reused += len(rows.chunks)
-            self.outcomes[number] = [*(outcome for outcome in known if outcome is not found), found]
-            return found, True
-        results = self.chunks.results(number, version, rows, self.stats)
-        per_row = {
-            self.names[v]: _assembled(rows, [each[k] for each in results], axis)
-            for k, (v, axis) in enumerate(
-                zip(phase.per_row, phase.axes, strict=True), len(phase.kinds)
-            )
-        }
-        outcome = Outcome(key, self._rest(number, rest, results, rows), per_row)
-        self.outcomes[number] = [*known, outcome][-self.options.versions :]
-        return outcome, False
-
-    def _version(self, versions: Versions, part: Part, env: Env, rows: Rows) -> Version:
-        """The version of what a part reads: values by name, and the number of rows if it
-        matters.
+    def _keep_used(self, rows: Rows) -> None:
+        """Forget chunks that were in none of the latest few sets of rows; the others share the
+        budget.
         """
-        values = [env[self.names[var]] for var in part.reads if var in self.names]
-        return versions.find(values, len(rows) if len(values) < len(part.reads) else None)
+        used = frozenset(rows.numbers)
+        if self.uses and self.uses[-1] == used:
+            return
+        self.uses = [*(u for u in self.uses if u != used), used][-self.limits.versions :]
+        kept = frozenset().union(*self.uses)
+        self.by_chunk = {key: engine for key, engine in self.by_chunk.items() if key[0] in kept}
+        for known in [each for table in self.passes for each in table.results.values()]:
+            for key in [key for key in known if not kept.issuperset(key)]:
+                del known[key]
+        for engine in self.by_chunk.values():
+            engine.store.budget_bytes = self.limits.budget_bytes // len(rows.chunks)
 
-    def _rest(
-        self, number: int, rest: Version, results: list[list[Any]], rows: Rows
-    ) -> dict[int, Any]:
-        """Combine the partial results of all chunks and compute what follows."""
-        phase = self.cut.phases[number]
-        count, columns = filled(combine_in_groups(phase.kinds, results))
-        shape = number, len(columns[0]) if columns else 0
-        self.stats.compiles += shape not in self._shapes
-        self._shapes.add(shape)
-        feeds = feeds_of(self.trace, self.cut, phase.rest, rest, rows)
-        values = self.rests[number](count, columns, feeds)
-        return {
-            self.names[v]: x
-            for v, x in zip(phase.rest.targets, values, strict=True)
-            if v in self.names
-        }
+    # --- engines ----------------------------------------------------------------------------------
+
+    def kin_of(self, chunk: Chunk, phase: Phase, num_chunks: int) -> Engine:
+        """The engine whose programs serve a pass for all chunks like this one."""
+        key = _kind(chunk, phase)
+        if key not in self.kin:
+            self.kin[key] = self._make_kin(chunk, phase, num_chunks)
+        return self.kin[key]
+
+    def engine_of(self, chunk: Chunk, phase: Phase, num_chunks: int) -> Engine:
+        """The engine of a chunk for a pass."""
+        key = chunk.number, _kind(chunk, phase)
+        if key not in self.by_chunk:
+            kin = self.kin_of(chunk, phase, num_chunks)
+            self.by_chunk[key] = kin.sibling(self.limits.budget_bytes // num_chunks)
+        return self.by_chunk[key]
+
+    def _make_kin(self, chunk: Chunk, phase: Phase, num_chunks: int) -> Engine:
+        is_exact = self.options.is_exact
+        tuning = self.options.own_tuning()
+        name = name_of(self.trace.fun)
+        rows = self.rows
+        run = chunk_function(
+            rows,
+            phase,
+            self.trace.equations(chunk.capacity),
+            self.cut.fixed_numbers(phase),
+            is_padded=chunk.is_padded,
+        )
+        counts = [jax.ShapeDtypeStruct((), np.int32)] if chunk.is_padded else []
+        row_type = self.trace.row_type
+        traced = trace(
+            run, *row_type.avals(chunk.capacity), *counts, *map(type_of, phase.chunk.reads)
+        )
+        facts = facts_of(traced, tuning, is_exact=is_exact)
+        recycles = can_recycle() and not self.signature.placed
+        compiler = Compiler(facts, self.calls, name, on_host=frozenset(), recycles=recycles)
+        known = dict.fromkeys(rows.sizes, "number of rows")
+        known.update(zip(rows.program.invars, self.paths, strict=True))
+        numbers = {var: number for number, var in enumerate(rows.passes)}
+        paths = [
+            *self.paths[: rows.num_row_inputs],
+            *["rows in the chunk" for _ in counts],
+            *[known.get(v) or f"reduction {numbers[v]}" for v in phase.chunk.reads],
+        ]
+        share = EXACT_SHARE if is_exact else num_chunks
+        limits = self.limits
+        shared = Limits(
+            limits.versions, limits.budget_bytes // share, limits.planned_bytes // share
+        )
+        journal = Journal(name, paths, facts.layout)
+        whole = compiler.compile_whole(traced)
+        return Engine(
+            facts, whole, journal, compiler, tuning, self.stats, shared, is_exact=is_exact
+        )
+
+    def _any_engine(self, rows: Rows) -> Engine:
+        return next(iter(self.engines()), None) or self.first_kin(rows)
+
+    def first_kin(self, rows: Rows) -> Engine:
+        """The engine whose programs serve the first pass for the first chunk."""
+        return self.kin_of(rows.chunks[0], self.passes[0].phase, len(rows.chunks))
 
     # --- without a result -------------------------------------------------------------------------
 
     def outlook(self, leaves: Sequence[Any], rows: Rows) -> RowRecord:
         """What the first pass of a call would do; nothing is evaluated or kept."""
-        part = self.cut.phases[0].chunk
-        number = self._version(self.versions[0].copy(), part, self._env(leaves), rows).number
-        num_known = self.chunks.num_known(rows, number)
-        return RowRecord(len(rows.chunks) - num_known, num_known, 0, self._any_engine(rows))
+        table = self.passes[0]
+        recent = dict(self.recent)
+        version = self._version(table.phase.chunk, self._env(leaves), len(rows))
+        self.recent = recent
+        known = table.results.peek(version) or {}
+        num_known = sum((number,) in known for number in rows.numbers)
+        chunks = Chunks(len(rows.chunks) - num_known, num_known, 0)
+        return RowRecord(chunks, self._any_engine(rows))
 
-    def first_kin(self, rows: Rows) -> Engine:
-        """The engine whose programs serve the first pass for the first chunk."""
-        return self.chunks.kin_of(rows.chunks[0], 0, rows, self.stats)
+    def warm_up(self, changing: Iterable[str | Sequence[str]]) -> None:
+        """Plan, compile and fill every named change for all chunks whose programs read what it
+        names.
 
-    def _any_engine(self, rows: Rows) -> Engine:
-        return next(iter(self.chunks.engines()), None) or self.first_kin(rows)
+        Raises:
+            UnknownInputError: no program over the rows reads it.
+        """
+        for name in [changing] if isinstance(changing, str) else changing:
+            errors = []
+            engines = self.engines()
+            for engine in engines:
+                state = engine.store.states[-1]
+                try:
+                    warm_up(engine, [value.feed for value in state.values], [name])
+                except UnknownInputError as error:
+                    errors.append(error)
+            if errors and len(errors) == len(engines):
+                raise errors[0]
 
 
-def _is_whole(outcome: Outcome) -> bool:
-    return not is_any_deleted([*outcome.values.values(), *outcome.per_row.values()])
+class _PassEvaluation:
+    """The results of one pass of a call: known, combined from those of other chunks, or evaluated
+    where they are not; `feeds` are what chunks read beside rows.
+    """
+
+    def __init__(
+        self,
+        engine: RowEngine,
+        phase: Phase,
+        rows: Rows,
+        known: dict[tuple[int, ...], Results],
+        feeds: list[Any],
+    ) -> None:
+        self.engine = engine
+        self.stats = engine.stats
+        self.phase = phase
+        self.chunks = rows.chunks
+        self.known = known
+        self.feeds = feeds
+        self._previous: Results = []
+        self._bypasses: dict[Chooser, bool] = {}  # after one chunk was looked at
+
+    def results(self) -> list[Results]:
+        """Partial results in order, those of runs of chunks combined; one by one, with per-row
+        results, if the pass has any.
+
+        While a streamed chunk is evaluated the next one is read, and no third.
+        """
+        chunks = self.chunks
+        is_split = self.phase.per_row or len(chunks) <= 2 * RUN
+        size = 1
+        while not is_split and size * RUN <= len(chunks):
+            size *= RUN
+        found = []
+        num_streamed = sum(chunk.is_streamed for chunk in chunks)
+        with Meter("incrax: streaming rows", num_streamed) as self.meter:
+            start = 0
+            while start < len(chunks):
+                while start + size > len(chunks):
+                    size //= RUN
+                found.append(self._of(chunks[start : start + size]))
+                start += size
+        jax.block_until_ready(self._previous)
+        return found
+
+    def _of(self, chunks: Sequence[Chunk]) -> Results:
+        """The result of a chunk or a run."""
+        key = tuple([chunk.number for chunk in chunks])
+        found = self.known.get(key)
+        if found is not None and not is_any_deleted(found):
+            self.stats.chunks_reused += len(key)
+        elif len(chunks) == 1:
+            found = self._of_chunk(chunks[0])
+        else:
+            step = len(chunks) // RUN
+            parts = [chunks[start : start + step] for start in range(0, len(chunks), step)]
+            found = combine_all(self.phase.kinds, [self._of(part) for part in parts])
+        self.known[key] = found
+        return found
+
+    def _of_chunk(self, chunk: Chunk) -> Results:
+        options = self.engine.options
+        is_combined = not (options.is_exact or self.phase.per_row)
+        found = self._joined(chunk) if is_combined else None
+        if found is not None:
+            self.stats.chunks_joined += 1
+            return found
+        self.stats.chunks_run += 1
+        found = self._evaluated(chunk)
+        if chunk.is_streamed:
+            jax.block_until_ready(self._previous)
+            self._previous = found
+            self.meter.advance()
+        return found
+
+    def _joined(self, chunk: Chunk) -> Results | None:
+        """Results of a chunk from those of the chunks that it was joined from; None where one is
+        missing.
+        """
+        parts = [self.known.get((number,)) for number in chunk.parents]
+        found = [part for part in parts if part is not None and not is_any_deleted(part)]
+        is_known = parts and len(found) == len(parts)
+        return combine_all(self.phase.kinds, found) if is_known else None
+
+    def _evaluated(self, chunk: Chunk) -> Results:
+        """Where saving does not pay, one of the chunks that share programs is looked at for all."""
+        num_chunks = len(self.chunks)
+        counts = [chunk.count] if chunk.is_padded else []
+        leaves = [*chunk.arrays(), *counts, *self.feeds]
+        if chunk.is_streamed:
+            kin = self.engine.kin_of(chunk, self.phase, num_chunks)
+            self.stats.ran += kin.num_eqns
+            self.stats.compiles += not kin.whole.num_runs
+            return kin.whole([LeafValue(x).feed for x in leaves], ())
+        engine = self.engine.engine_of(chunk, self.phase, num_chunks)
+        if self._bypasses.get(engine.chooser, False):
+            return engine.without_saving(leaves)
+        self._bypasses.setdefault(engine.chooser, engine.bypasses)
+        self.engine.evaluated = engine
+        return engine.call(leaves, engine.comparison.changed_leaves(leaves))
+
+
+def _kind(chunk: Chunk, phase: Phase) -> ChunkKind:
+    return chunk.capacity, chunk.is_padded, phase.number
+
+
+def _output(atom: Any, found: Env) -> Any:
+    if not isinstance(atom, Literal):
+        return found[atom]
+    array = jnp.asarray(atom.val, atom.aval.dtype)
+    return _jax.as_weak(array) if getattr(atom.aval, "weak_type", False) else array
 
 
 def _assembled(rows: Rows, parts: Sequence[Any], axis: int) -> jax.Array:
     """Per-row results of all chunks without padding, as a copy where `jax.jit` would put them."""
     pairs = zip(rows.chunks, parts, strict=True)
-    whole = np.concatenate([without_padding(x, chunk.num_rows, axis) for chunk, x in pairs], axis)
-    bound = next((x.sharding for x in parts if _is_bound(x)), None)
-    return jnp.asarray(whole) if bound is None else jax.device_put(whole, bound)
-
-
-def _is_bound(x: Any) -> bool:
-    """Whether an array is on one device that its inputs chose."""
-    return isinstance(x, jax.Array) and bool(x.committed) and len(x.sharding.device_set) == 1
+    before = (slice(None),) * axis
+    known = [np.asarray(x)[(*before, slice(chunk.num_rows))] for chunk, x in pairs]
+    whole = np.concatenate(known, axis)
+    sharding = parts[0].sharding
+    is_bound = parts[0].committed and len(sharding.device_set) == 1
+    return jax.device_put(whole, sharding) if is_bound else jnp.asarray(whole)

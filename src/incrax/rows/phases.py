@@ -1,28 +1,84 @@
-"""A row program cut into passes: for each, what is computed for a chunk, and what follows once
+"""A program of rows cut into passes: for each, what is computed for a chunk, and what follows once
 chunks are combined.
 
-In: a `RowProgram`. Out: one `Phase` per pass over the rows. It must not know values or chunks.
+In: a program with numbers lifted, and what it does to rows. Out: one `Phase` per pass over the
+rows. It must not know values or chunks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from incrax._jax import Equation, Var
-from incrax._program import read_vars
+from incrax._jax import DropVar, Equation, Var
+from incrax._program import Program, read_vars
 from incrax.primitives.row_axis import Reduction
-from incrax.rows.axis import RowProgram
+from incrax.rows.axis import RowsComparison
+from incrax.rows.numbers import Lifted, Number
+from incrax.rows.sizes import NONE, ZERO, Degree, degrees_of
 
 
 @dataclass(frozen=True)
-class Part:
-    """Some equations in program order, what they read from outside (but arrays of rows), and what
-    they are for.
+class RowProgram:
+    """A program whose inputs start with arrays of rows, analysed.
+
+    Fields: the program, in which numbers made from the number of rows are variables; those `sizes`;
+    how many inputs are arrays of rows; the row axis of each row-wise variable;
+    reductions by the variable that they write; for a row-wise variable the pass over the rows in
+    which it can be computed (from 1), for any other the pass after which it can (from 0).
     """
 
-    eqns: tuple[Equation, ...]
+    program: Program
+    sizes: Mapping[Var, Number]
+    num_row_inputs: int
+    axes: Mapping[Var, int]
+    reductions: Mapping[Var, Reduction]
+    passes: Mapping[Var, int]
+
+    def reduction_of(self, eqn: Equation) -> Reduction | None:
+        """The reduction over rows that an equation is."""
+        return next((self.reductions[v] for v in eqn.outvars if v in self.reductions), None)
+
+    @cached_property
+    def row_outputs(self) -> tuple[Var, ...]:
+        """The outputs with a row axis."""
+        outputs = (a for a in self.program.outvars if isinstance(a, Var) and a in self.axes)
+        return tuple(dict.fromkeys(outputs))
+
+    @cached_property
+    def num_passes(self) -> int:
+        """Passes that the outputs need, at least one."""
+        return max((self.passes[v] for v in (*self.reductions, *self.row_outputs)), default=1)
+
+
+def analyse_rows(lifted: Lifted, found: RowsComparison, num_row_inputs: int) -> RowProgram:
+    """The program, of which it was found what it does to rows, with the passes counted."""
+    program, sizes = lifted
+    axes = {var: axis for var, axis in found.axes.items() if axis is not None}
+    reductions = {v: r for v, r in found.reductions.items() if not isinstance(v, DropVar)}
+    passes: dict[Var, int] = dict.fromkeys((*program.invars, *program.constvars, *sizes), 0)
+    passes.update(dict.fromkeys(program.invars[:num_row_inputs], 1))
+    for eqn in program.eqns:
+        is_row_wise = any(v in axes for v in (*read_vars(eqn), *eqn.outvars))
+        start = next((reductions[v].start for v in eqn.outvars if v in reductions), None)
+        number = int(is_row_wise)
+        for place, atom in enumerate(eqn.invars):
+            if isinstance(atom, Var):
+                # rows wait for the pass that what else they read comes from
+                waits = is_row_wise and atom not in axes and place != start
+                number = max(number, passes[atom] + waits)
+        passes.update(dict.fromkeys(eqn.outvars, number))
+    return RowProgram(program, sizes, num_row_inputs, axes, reductions, passes)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Numbers of some equations in program order, what they read from outside (but arrays of rows),
+    and what they are for.
+    """
+
+    eqns: tuple[int, ...]
     reads: tuple[Var, ...]
     targets: tuple[Var, ...]
 
@@ -33,14 +89,18 @@ class Phase:
 
     Fields: its number, from 1; `chunk`, whose targets are reductions, then per-row results; the
     `kinds` of the reductions; the row `axes` of the per-row results; `rest`, which reads the
-    combined reductions and earlier values and is for what later passes or the outputs need.
+    combined reductions and earlier values and is for what later passes or the outputs need; the
+    numbers of rows that chunks read, but as for a fixed number of rows, and the `degrees` by which
+    the reductions grow with it (both empty where they do not follow so).
     """
 
     number: int
-    chunk: Part
+    chunk: Section
     kinds: tuple[Reduction, ...]
     axes: tuple[int, ...]
-    rest: Part
+    rest: Section
+    fixed: tuple[Var, ...] = ()
+    degrees: tuple[Degree, ...] = ()
 
     @cached_property
     def partials(self) -> tuple[Var, ...]:
@@ -52,31 +112,33 @@ class Phase:
         """The results with a row axis."""
         return self.chunk.targets[len(self.kinds) :]
 
+    def is_scaled(self, number: int) -> bool:
+        """Whether a reduction grows with the number of rows that chunks are not asked for."""
+        return bool(self.degrees) and self.degrees[number] not in (NONE, ZERO)
+
 
 def cut_phases(rows: RowProgram) -> tuple[Phase, ...]:
-    """One phase for each pass that the outputs need, at least one."""
-    numbers = [rows.passes[var] for var in {*rows.reductions, *_row_outputs(rows)}]
-    return tuple(_phase(rows, number) for number in range(1, max(numbers, default=1) + 1))
-
-
-def _row_outputs(rows: RowProgram) -> list[Var]:
-    return list(
-        dict.fromkeys(a for a in rows.program.outvars if isinstance(a, Var) and a in rows.axes)
-    )
+    """One phase for each pass that the outputs need."""
+    return tuple(_phase(rows, number) for number in range(1, rows.num_passes + 1))
 
 
 def _phase(rows: RowProgram, number: int) -> Phase:
     partials = [var for var in rows.reductions if rows.passes[var] == number]
-    per_row = [var for var in _row_outputs(rows) if rows.passes[var] == number]
+    per_row = [var for var in rows.row_outputs if rows.passes[var] == number]
     earlier = {v for v, n in rows.passes.items() if 1 <= n < number and v not in rows.axes}
-    chunk = _part(rows, [*partials, *per_row], earlier)
-    return Phase(
-        number,
-        chunk,
-        tuple(rows.reductions[var] for var in partials),
-        tuple(rows.axes[var] for var in per_row),
-        _part(rows, _lasting(rows, number), earlier, frozenset(partials)),
-    )
+    chunk = _section(rows, [*partials, *per_row], earlier)
+    kinds = tuple(rows.reductions[var] for var in partials)
+    axes = tuple(rows.axes[var] for var in per_row)
+    rest = _section(rows, _lasting(rows, number), earlier, partials)
+    fixed = tuple(v for v in chunk.reads if v in rows.sizes)
+    eqns = [rows.program.eqns[number] for number in chunk.eqns]
+    forms = {v: rows.sizes[v].form for v in fixed}
+    degrees = degrees_of(eqns, forms, rows.reductions, chunk.targets)
+    if degrees is None:
+        return Phase(number, chunk, kinds, axes, rest)
+    reads = tuple(v for v in chunk.reads if v not in fixed)
+    chunk = Section(chunk.eqns, reads, chunk.targets)
+    return Phase(number, chunk, kinds, axes, rest, fixed, degrees[: len(partials)])
 
 
 def _lasting(rows: RowProgram, number: int) -> list[Var]:
@@ -87,47 +149,39 @@ def _lasting(rows: RowProgram, number: int) -> list[Var]:
     for eqn in rows.program.eqns:
         is_row_wise = any(v in rows.axes for v in (*read_vars(eqn), *eqn.outvars))
         if is_row_wise or any(rows.passes[v] > number for v in eqn.outvars):
-            found.update(
-                dict.fromkeys(
-                    v for v in read_vars(eqn) if v not in rows.axes and rows.passes[v] == number
-                )
-            )
-    numbers = [rows.passes[v] for v in (*rows.reductions, *_row_outputs(rows))]
-    wanted = {number, 0} if number == max(numbers, default=1) else {number}
-    outputs = [a for a in rows.program.outvars if isinstance(a, Var) and a not in rows.axes]
+            found.update(dict.fromkeys(v for v in read_vars(eqn) if rows.passes[v] == number))
+    wanted = {number, 0} if number == rows.num_passes else {number}
+    outputs = (a for a in rows.program.outvars if isinstance(a, Var))
     found.update(dict.fromkeys(v for v in outputs if rows.passes[v] in wanted))
-    return list(found)
+    return [v for v in found if v not in rows.axes]
 
 
-def _part(
+def _section(
     rows: RowProgram,
     targets: Iterable[Var],
-    earlier: set[Var],
-    combined: frozenset[Var] = frozenset(),
-) -> Part:
+    earlier: Collection[Var],
+    combined: Collection[Var] = (),
+) -> Section:
     """The equations that targets need; `earlier` values are read, and of combined reductions only
     what starts them.
     """
     targets = tuple(targets)
     needed = set(targets)
-    written = set()
-    kept: list[Equation] = []
-    for eqn in reversed(rows.program.eqns):
+    written: set[Var] = set()
+    kept: list[int] = []
+    for number, eqn in reversed(list(enumerate(rows.program.eqns))):
         outputs = [v for v in eqn.outvars if v in needed and v not in earlier]
         if not outputs:
             continue
-        start = next((r.start for v in outputs if (r := rows.reductions.get(v)) is not None), None)
+        written.update(outputs)
+        reduction = rows.reduction_of(eqn)
+        start = None if reduction is None else reduction.start
         is_combined = any(v in combined for v in outputs)
         if is_combined and start is None:
-            written.update(outputs)
             continue
-        kept.append(eqn)
-        written.update(outputs)
-        needed.update(
-            a
-            for i, a in enumerate(eqn.invars)
-            if isinstance(a, Var) and (i == start) is is_combined
-        )
+        kept.append(number)
+        atoms = enumerate(eqn.invars)
+        needed.update(a for i, a in atoms if isinstance(a, Var) and (i == start) is is_combined)
     inputs = {*rows.program.invars[: rows.num_row_inputs], *rows.program.constvars, *written}
     reads = tuple(v for v in rows.passes if v in needed and v not in inputs)
-    return Part(tuple(kept[::-1]), reads, targets)
+    return Section(tuple(kept[::-1]), reads, targets)

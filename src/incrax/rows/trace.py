@@ -1,80 +1,70 @@
-"""One function of rows, traced for one signature: its programs per capacity, and numbers that
-depend on the rows.
+"""One function of rows, traced for one signature: its phases, its equations per capacity, and
+numbers that depend on the rows.
 
 In: a function, a signature in which a `RowType` stands for the rows, types of the other leaves.
-Out: `RowProgram`s with their phases, and engines for chunks. It must not know which rows there are.
+Out: a `RowProgram` with its phases. It must not know which rows there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+import contextlib
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from incrax._jax import Var
+from incrax._jax import Equation, Var
 from incrax._program import Program, trace_with_tree, type_of
 from incrax._tables import LruTable
 from incrax.engine.inputs.chunks import RowType
-from incrax.engine.inputs.messages import branches_on_rows, untraceable_rows
+from incrax.engine.inputs.messages import untraceable_rows
 from incrax.engine.inputs.signature import Signature
 from incrax.engine.program.simplify import drop_dead, inline_with_lines, run_passes
 from incrax.errors import IncraxError, MixedRowsError
-from incrax.rows.axis import RowProgram, analyse_rows, compare_rows
-from incrax.rows.numbers import FORMS, Number, Sized, refined, with_form
-from incrax.rows.phases import Phase, cut_phases
-from incrax.rows.sizes import move_sizes_out
+from incrax.rows.axis import RowsComparison, compare_rows
+from incrax.rows.numbers import FORMS, NumberPlace, Sized, SizeForm, fits, lift, numbers_at
+from incrax.rows.phases import Phase, RowProgram, analyse_rows, cut_phases
 
 MAX_TRACES = 4
 """Traces for numbers of rows that are kept."""
 
 MAX_VALUES = 64
-"""Numbers of rows for which numbers without a form are kept."""
+"""Numbers of rows for which the numbers made from them are kept."""
 
 MAX_DOUBLINGS = 4
-"""Doublings of the number of rows after which programs that were scaled for it are made anew."""
+"""Doublings of the number of rows after which programs in which it is fixed are made anew."""
 
 MAX_FAR = 2**30
 """Most rows that a function is traced for in advance: more would not fit into 32 bits."""
 
 
-@dataclass(frozen=True)
-class RowCut:
-    """A function analysed for one capacity, in phases; whether that is for about a certain number
-    of rows.
+class RowCut(NamedTuple):
+    """A function analysed, in phases; the number of rows for which chunks are evaluated where that
+    is a factor.
     """
 
     rows: RowProgram
     phases: tuple[Phase, ...]
-    is_scaled: bool
+    fixed: int
 
-    @cached_property
-    def shape(self) -> tuple[Any, ...]:
-        """What programs for all capacities must have in common: results of one are combined with
-        those of others.
-        """
-        program = self.rows.program
-        primitives = tuple(eqn.primitive.name for eqn in program.eqns)
-        return primitives, tuple(self._shape_of(phase) for phase in self.phases)
-
-    def _shape_of(self, phase: Phase) -> tuple[Any, ...]:
-        names = self.rows.names
-        parts = [
-            [names.get(v) for v in (*part.targets, *part.reads)]
-            for part in (phase.chunk, phase.rest)
-        ]
-        return phase.kinds, parts
+    def fixed_numbers(self, phase: Phase) -> dict[Var, Any]:
+        """The numbers that a phase's chunks are not asked for."""
+        found = {}
+        for var in phase.fixed:
+            form = self.rows.sizes[var].form
+            assert form is not None
+            found[var] = _typed_as(var, form.value(self.fixed + form.offset))
+        return found
 
 
 class RowTrace:
     """The traces of one signature; `feeds` are the leaves that are no rows, by value or type.
 
-    Every trace is compared with the first one. `numbers` are those that differed in any of them:
-    they are the inputs of the programs of all capacities. Where a trace adds to them, all programs
-    are other ones: a new `generation`.
+    Every trace is compared with the first one. `forms` are those of the places that differed in any
+    of them: their numbers are inputs of the programs of all capacities. Where a trace changes them,
+    all programs are other ones: another `cut`.
     """
 
     def __init__(
@@ -85,31 +75,25 @@ class RowTrace:
         self.row_type = row_type
         self.feeds = [type_of(x) for x in feeds]
         self.out_tree: Any = None
-        self.numbers: tuple[Number, ...] = ()
-        self.generation = 0
-        self.cuts: dict[int, RowCut] = {}
+        self.forms: dict[NumberPlace, SizeForm | None] = {}
         self._first: Sized | None = None
-        self._second: Sized | None = None
-        self._capacities: set[int] = set()
-        self._doublings: set[int] = set()
+        self._found: RowsComparison | None = None
+        self._cut: RowCut | None = None
+        self._seen: set[int] = set()
         self._doubling = 0
-        self._values: LruTable[int, list[Any]] = LruTable(MAX_VALUES)
+        self._values: LruTable[int, dict[Var, Any]] = LruTable(MAX_VALUES)
         self._programs: LruTable[int, Program] = LruTable(MAX_TRACES)
 
     def fork(self) -> RowTrace:
         """An independent object with the same traces so far."""
-        other = RowTrace(self.fun, self.signature, self.row_type, self.feeds)
-        other.__dict__.update(self.__dict__)
-        other.cuts = dict(self.cuts)
+        other = copy.copy(self)
         other._values = self._values.copy()
         other._programs = self._programs.copy()
-        other._capacities = set(self._capacities)
-        other._doublings = set(self._doublings)
+        other._seen = set(self._seen)
         return other
 
-    def prepare(self, capacities: Iterable[int], num_rows: int) -> int:
-        """Compare the traces that a call with such chunks and so many rows relies on; the
-        generation.
+    def prepare(self, capacities: Iterable[int], num_rows: int) -> None:
+        """Compare the traces that a call with such chunks and so many rows relies on.
 
         Raises:
             MixedRowsError: the function is another one for another number of rows. That is looked
@@ -119,108 +103,109 @@ class RowTrace:
         Cost: nothing for numbers of rows between those that were seen, unless some number has no
         form: then a trace.
         """
-        missing = [capacity for capacity in capacities if capacity not in self._capacities]
-        if self._first is None:
-            self._start(missing[0], num_rows)
-        for capacity in missing:
-            self._compare(capacity)
-            self._capacities.add(capacity)
         doubling = max(num_rows.bit_length(), 2)
-        if doubling not in self._doublings:
-            for end in _ends(doubling):
-                self._compare(end)
-            self._doublings.add(doubling)
-        if abs(doubling - self._doubling) > MAX_DOUBLINGS and any(
-            cut.is_scaled for cut in self.cuts.values()
-        ):
+        # what Python makes of the number of rows is stepwise or bounded, if anything: it shows at
+        # the ends of a doubling
+        wanted = [*capacities, 1 << (doubling - 1), (1 << doubling) - 1]
+        if self._first is None:
             self._doubling = doubling
-            self._renew()
-        if num_rows > 1 and any(number.form is None for number in self.numbers):
-            self.values(num_rows)
-        return self.generation
+            self._start(max(num_rows, 2), wanted)
+        for number in wanted:
+            if number not in self._seen:
+                self._compare(number)
+                self._seen.add(number)
+        is_far = abs(doubling - self._doubling) > MAX_DOUBLINGS
+        if is_far and any(phase.degrees for phase in self.cut.phases):
+            self._doubling = doubling
+            self._renew(self.forms)
+        if num_rows > 1 and None in self.forms.values():
+            self.sizes(num_rows)
 
-    def _start(self, capacity: int, num_rows: int) -> None:
-        """The first traces: for these rows (what fails is the function's own error), the capacity,
-        and far from both.
+    def _start(self, num_rows: int, wanted: Sequence[int]) -> None:
+        """The first traces: for these rows (what fails is the function's own error), those that are
+        wanted, and far from all.
 
         JAX broadcasts one row in other equations than many, so that there is no trace for one.
         """
-        low, high = _ends(max(num_rows.bit_length(), 2))
-        traces = [Sized(n, self._traced(n)) for n in (max(num_rows, 2), capacity, low, high)]
-        far = min(8 * high + 7, MAX_FAR)
-        traces += [Sized(far, program) for program in self._tried(far)]
+        traces = [Sized(n, self._traced(n)) for n in (num_rows, *wanted)]
+        far = min(8 * wanted[-1] + 7, MAX_FAR)
+        with contextlib.suppress(MixedRowsError):  # there may be none for so many rows
+            traces.append(Sized(far, self._traced(far)))
         self._first = traces[1]
-        self._second = next(trace for trace in traces[1:] if trace.num_rows != capacity)
         for each in traces:
             self._compare_traced(each)
-        self.numbers = tuple(with_form(number.places, traces) for number in self.numbers)
-        self._capacities.add(capacity)
-        self._doubling = high.bit_length()
-        self._doublings.add(self._doubling)
-
-    def _tried(self, num_rows: int) -> list[Program]:
-        """The trace, unless the function has none for so many rows."""
-        try:
-            return [self._traced(num_rows)]
-        except MixedRowsError:
-            return []
+        for place in self.forms:
+            fitting = (f for f in FORMS if all(fits(f, place, trace) for trace in traces))
+            self.forms[place] = next(fitting, None)
+        self._seen.update(wanted)
 
     def _compare(self, num_rows: int) -> None:
         self._compare_traced(Sized(num_rows, self._traced(num_rows)))
 
     def _compare_traced(self, trace: Sized) -> None:
-        """Refuse a trace unlike the first one; enter the numbers that differ in it."""
+        """Refuse a trace unlike the first one; enter the numbers that differ in it.
+
+        What differs from the first trace in no earlier one but in this one has no form: all forms
+        differ at all numbers.
+        """
         first = self._first
         assert first is not None
         if trace.num_rows == first.num_rows:
             return
-        found = compare_rows(first.program, trace.program, first.num_rows, trace.num_rows)
-        numbers = refined(self.numbers, found.places, first, trace)
-        if [number.places for number in numbers] != [number.places for number in self.numbers]:
-            self._renew()
-        self.numbers = numbers
+        self._found = found = compare_rows(
+            first.program, trace.program, first.num_rows, trace.num_rows
+        )
+        forms = dict.fromkeys(found.places) | {
+            place: form if form is not None and fits(form, place, trace) else None
+            for place, form in self.forms.items()
+        }
+        if forms != self.forms:
+            self._renew(forms)
 
-    def _renew(self) -> None:
-        self.generation += 1
-        self.cuts.clear()
+    def _renew(self, forms: dict[NumberPlace, SizeForm | None]) -> None:
+        self.forms = forms
+        self._cut = None
         self._values.clear()
 
-    def cut(self, capacity: int) -> RowCut:
-        """The analysis for chunks of a capacity that is prepared."""
-        found = self.cuts.get(capacity)
-        if found is None:
+    @property
+    def cut(self) -> RowCut:
+        """The analysis of what is prepared."""
+        if self._cut is None:
             first = self._first
-            second = self._second
-            program = self._traced(capacity)
+            found = self._found
             assert first is not None
-            assert second is not None
-            other = first if capacity != first.num_rows else second
-            pair = compare_rows(program, other.program, capacity, other.num_rows)
-            rows = analyse_rows(program, pair, self.numbers, len(self.row_type.shapes))
-            rows, is_scaled = move_sizes_out(rows, self.values(1 << (self._doubling - 1)))
-            found = RowCut(rows, cut_phases(rows), is_scaled)
-            if any(other.shape != found.shape for other in self.cuts.values()):
-                raise branches_on_rows("the order of their passes over the rows")
-            self.cuts[capacity] = found
-        return found
+            assert found is not None
+            lifted = lift(first.program, numbers_at(self.forms, first.program))
+            rows = analyse_rows(lifted, found, len(self.row_type.shapes))
+            self._cut = RowCut(rows, cut_phases(rows), 4 ** (self._doubling // 2))
+        return self._cut
+
+    def equations(self, capacity: int) -> list[Equation]:
+        """Those of the analysed program, for chunks of a capacity that is prepared: other traces
+        differ in parameters alone.
+        """
+        program = self.cut.rows.program
+        pairs = zip(program.eqns, self._traced(capacity).eqns, strict=True)
+        return [eqn.replace(params=other.params) for eqn, other in pairs]
 
     # --- numbers made from the number of rows -----------------------------------------------------
 
-    def sizes(self, cut: RowCut, num_rows: int) -> dict[Var, Any]:
-        """The numbers made from the number of rows, for so many rows."""
-        return {
-            v: _typed_as(v, x) for v, x in zip(cut.rows.sizes, self.values(num_rows), strict=True)
-        }
-
-    def values(self, num_rows: int) -> list[Any]:
-        """The numbers by their forms, or from the trace, which is compared."""
-        if all(number.form is not None for number in self.numbers):
-            return [FORMS[number.form or 0](num_rows) for number in self.numbers]
+    def sizes(self, num_rows: int) -> Mapping[Var, Any]:
+        """The numbers made from the number of rows, for so many rows: by their forms, or from the
+        trace, which is compared.
+        """
         found = self._values.get(num_rows)
         if found is None:
-            self._compare(num_rows)
-            program = self._traced(num_rows)
-            found = [number.places[0].value_in(program) for number in self.numbers]
+            if None in self.forms.values():
+                self._compare(num_rows)
+            found = {}
+            rows = self.cut.rows
+            for var, (places, form) in rows.sizes.items():
+                if form is None:
+                    value = places[0].value_in(self._traced(num_rows))
+                else:
+                    value = form.value(num_rows)
+                found[var] = _typed_as(var, value)
             self._values.add(num_rows, found)
         return found
 
@@ -254,22 +239,9 @@ class RowTrace:
         return run_passes(program, (inline_with_lines, drop_dead))
 
 
-def _ends(doubling: int) -> tuple[int, int]:
-    """The least and the largest number with so many binary digits.
-
-    What Python makes of the number of rows is stepwise or bounded, if anything: it shows at the
-    ends.
-    """
-    return 1 << (doubling - 1), (1 << doubling) - 1
-
-
 def _typed_as(var: Var, value: Any) -> Any:
     """A number as programs take it: a Python number where the variable has a weak type."""
     array = np.asarray(value, var.aval.dtype)
     is_weak = getattr(var.aval, "weak_type", False)
-    return array.item() if is_weak and _python_dtype(array) == array.dtype else array[()]
-
-
-def _python_dtype(array: np.ndarray) -> Any:
-    """The dtype that JAX gives to the value as a Python number."""
-    return jax.dtypes.canonicalize_dtype(type(array.item()))
+    is_same = jax.dtypes.canonicalize_dtype(type(array.item())) == array.dtype
+    return array.item() if is_weak and is_same else array[()]

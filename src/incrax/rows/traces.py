@@ -22,7 +22,7 @@ from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.messages import many_rows
 from incrax.engine.inputs.rows import Rows
-from incrax.engine.inputs.signature import argument_names, leaf_path, make_signature
+from incrax.engine.inputs.signature import make_signature
 from incrax.engine.policy.log import note_forgotten, note_trace
 from incrax.rows.engine import RowEngine
 from incrax.rows.trace import RowTrace
@@ -85,28 +85,24 @@ class RowTraces:
     ) -> RowEngine:
         """The engine in the table, or a new one, for arguments with a type for the rows."""
         signature = make_signature(self.fun, *arguments)
-        dynamic = signature.dynamic_leaves(leaves)
         found = self.table.get(signature.key)
-        if found is None:
-            if any(map(_jax.is_mutable_array, dynamic)):
-                raise nothing_saved("a call with `Rows`")
-            trace = RowTrace(
-                self.fun, signature, rows.row_type, [LeafValue(x).feed for x in dynamic]
-            )
-            (path,) = [
-                path
-                for path, x in zip(signature.static_paths, signature.statics, strict=True)
-                if x is rows.row_type
-            ]
-            paths = [*(f"{path}{name}" for name in rows.row_type.paths), *signature.dynamic_paths]
-            found = RowEngine(trace, paths, rows, self.options, self.stats, self.calls)
-            made_room = self.table.add(signature.key, found)
-            self.stats.traces += 1
-            max_signatures = self.options.max_signatures
-            known = [engine.signature for engine in (*made_room, *self.table.values())]
-            note_trace(name_of(self.fun), signature, known, max_signatures)
-            if made_room:
-                note_forgotten(name_of(self.fun), max_signatures)
+        if found is not None:
+            return found
+        dynamic = signature.dynamic_leaves(leaves)
+        if any(map(_jax.is_mutable_array, dynamic)):
+            raise nothing_saved("a call with `Rows`")
+        row_type = rows.row_type
+        trace = RowTrace(self.fun, signature, row_type, [LeafValue(x).feed for x in dynamic])
+        path = next(path for path, x in signature.named_statics.items() if x is row_type)
+        paths = [*(f"{path}{name}" for name in row_type.paths), *signature.dynamic_paths]
+        found = RowEngine(trace, paths, rows, self.options, self.stats, self.calls)
+        made_room = self.table.add(signature.key, found)
+        self.stats.traces += 1
+        name = name_of(self.fun)
+        known = [engine.signature for engine in (*made_room, *self.table.values())]
+        note_trace(name, signature, known, self.table.max_size)
+        if made_room:
+            note_forgotten(name, self.table.max_size)
         return found
 
     def only_rows(self, args: Args, kwargs: Kwargs, leaves: Sequence[Any]) -> Rows:
@@ -117,9 +113,6 @@ class RowTraces:
         """
         found = [leaf for leaf in leaves if type(leaf) is Rows]
         if len(found) > 1:
-            names = argument_names(self.fun, len(args))
-            with_paths, _ = jax.tree.flatten_with_path((args, kwargs))
-            raise many_rows(
-                [leaf_path(names, path) for path, leaf in with_paths if type(leaf) is Rows]
-            )
+            named = make_signature(self.fun, args, kwargs).named_statics
+            raise many_rows([path for path, x in named.items() if type(x) is Rows])
         return found[0]

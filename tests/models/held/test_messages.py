@@ -125,8 +125,7 @@ def test_leaves_of_other_lengths():
     text = (
         "`held(params, rows)` got arrays with different numbers of rows: `rows['x']` has 6, "
         "`rows['y']` has 5. This is "
-        "usually a transposed array, or a selection of some columns only. Nothing was evaluated or "
-        "stored. Rows are "
+        "usually a transposed array, or a selection of some columns only. Nothing was made. Rows are "
         "the first axis of every array."
     )
     refused(incrax.errors.RowsError, text, incrax.hold(encoder), PARAMS, {"x": X, "y": X[:5]})
@@ -352,9 +351,12 @@ def test_cotangents_that_do_not_fit(kept):
         np.ones(2) * 1j,
     )
     refused(incrax.errors.TangentError, text.format("str", wanted), kept.add, [1, 2], "a")
-    seen = f"of the structure {jax.tree.structure((0,))}"
-    tree = f"what `rows` returned, {jax.tree.structure(0)}"
-    refused(incrax.errors.TangentError, text.format(seen, tree), kept.add, [1, 2], (np.ones(2),))
+    refused(
+        incrax.errors.TangentError, text.format("tuple", wanted), kept.add, [1, 2], (np.ones(2),)
+    )
+    pair = incrax.hold(lambda params, x: (encoder(params, x), x))(PARAMS, X)
+    with pytest.raises(incrax.errors.TangentError, match="of another structure .* it belongs to"):
+        pair.add([1, 2], [np.ones(2)])
 
 
 def test_options():

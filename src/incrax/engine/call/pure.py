@@ -329,7 +329,7 @@ class Step:
         if treedef != self._signature.treedef:
             raise other_structure(treedef, self._signature.treedef)
         if not self._signature.same_statics(leaves):
-            raise other_statics(self._signature.static_paths)
+            raise other_statics(tuple(self._signature.named_statics))
         return self._signature.dynamic_leaves(leaves)
 
     def _checked(self, leaves: Leaves) -> tuple[jax.Array, ...]:

@@ -326,11 +326,7 @@ class Traces:
 
     def _warn_of_functions(self, signature: Signature) -> None:
         """Say once that functions among the arguments may be why so many traces are made."""
-        functions = [
-            path
-            for path, x in zip(signature.static_paths, signature.statics, strict=True)
-            if callable(x)
-        ]
+        functions = [path for path, x in signature.named_statics.items() if callable(x)]
         if functions and not self._has_warned:
             self._has_warned = True
             shown = ", ".join(f"`{path}`" for path in functions)

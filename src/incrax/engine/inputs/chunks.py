@@ -6,11 +6,12 @@ It must not know what is computed from them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,38 +42,18 @@ MAX_CHUNKS = 64
 LEAST_CAPACITY = 2
 """JAX broadcasts one row in other equations than many."""
 
-MAX_GENERATIONS = 8
-"""Generations of chunks that a joined one knows: those before them have been forgotten, or were
-never evaluated.
-"""
-
 _numbers = itertools.count()
-
-
-class Lineage(NamedTuple):
-    """The number of a chunk, unique in the process, and of those that it was joined from."""
-
-    number: int
-    parents: tuple[Lineage, ...] = ()
-
-    def younger(self, generations: int) -> Lineage:
-        """The lineage with so many generations of parents at most."""
-        if not generations:
-            return Lineage(self.number)
-        return Lineage(
-            self.number, tuple([parent.younger(generations - 1) for parent in self.parents])
-        )
 
 
 class Chunk:
     """Some consecutive rows, padded to a capacity by repeating the last one. Never changes.
 
-    Fields: its number and those of the chunks that it was joined from; rows without padding;
-    capacity; the number of rows as programs take it; the arrays (None where they are read from a
-    source at each use).
+    Fields: its number, unique in the process, and those of the chunks that it was joined from; rows
+    without padding; capacity; the number of rows as programs take it; the arrays (None where they
+    are read from a source at each use).
     """
 
-    __slots__ = ("_arrays", "_read", "capacity", "count", "lineage", "num_rows")
+    __slots__ = ("_arrays", "_read", "capacity", "count", "num_rows", "number", "parents")
 
     def __init__(
         self,
@@ -82,7 +63,8 @@ class Chunk:
         *,
         is_streamed: bool,
     ) -> None:
-        self.lineage = Lineage(next(_numbers))
+        self.number = next(_numbers)
+        self.parents: tuple[int, ...] = ()
         self.num_rows = num_rows
         self.capacity = capacity
         self.count = np.int32(num_rows)
@@ -178,23 +160,29 @@ def as_int(x: Any) -> int | None:
         return None
 
 
+def common_length(name: str, lengths: Mapping[str, int]) -> int:
+    """The number of rows that all leaves of an argument of `name` have; 0 without leaves."""
+    if len(set(lengths.values())) > 1:
+        raise other_lengths(name, lengths)
+    return next(iter(lengths.values()), 0)
+
+
 def checked(tree: Any, *, may_be_empty: bool = False) -> tuple[list[np.ndarray], RowType]:
     """The leaves on the host, and their type."""
     with_paths, treedef = jax.tree.flatten_with_path(tree)
-    named = [(f"rows{jax.tree_util.keystr(path)}", leaf) for path, leaf in with_paths]
-    for path, leaf in named:
+    lengths: dict[str, int] = {}
+    for path, leaf in with_paths:
+        name = f"rows{jax.tree_util.keystr(path)}"
         if not _is_array(leaf):
-            raise not_an_array(path, type(leaf).__name__)
-        check_dynamic(leaf, path)
-    lengths = [(path, leaf.shape[0]) for path, leaf in named]
-    if len({length for _, length in lengths}) > 1:
-        raise other_lengths(lengths)
-    if not lengths or not (lengths[0][1] or may_be_empty):
+            raise not_an_array(name, type(leaf).__name__)
+        check_dynamic(leaf, name)
+        lengths[name] = leaf.shape[0]
+    num_rows = common_length("Rows", lengths)
+    if not lengths or not (num_rows or may_be_empty):
         raise no_rows()
-    leaves = [np.asarray(leaf) for _, leaf in named]
-    return leaves, RowType(
-        treedef, tuple(x.shape[1:] for x in leaves), tuple(map(_own_dtype, leaves))
-    )
+    leaves = [np.asarray(leaf) for _, leaf in with_paths]
+    shapes = tuple(x.shape[1:] for x in leaves)
+    return leaves, RowType(treedef, shapes, tuple(map(_own_dtype, leaves)))
 
 
 def _is_array(leaf: Any) -> bool:
@@ -210,16 +198,28 @@ def _capacity(num_rows: int, chunk_rows: int) -> int:
     return max(min(max(1 << (num_rows - 1).bit_length(), MIN_CAPACITY), chunk_rows), LEAST_CAPACITY)
 
 
-def cut(leaves: Sequence[np.ndarray], chunk_rows: int) -> Iterator[Chunk]:
+def cut(
+    num_rows: int,
+    chunk_rows: int,
+    read: Callable[[int, int], Sequence[np.ndarray]],
+    *,
+    is_streamed: bool,
+) -> Iterator[Chunk]:
+    """Chunks of rows, which `read(start, stop)` gives."""
+    for start in range(0, num_rows, chunk_rows):
+        stop = min(start + chunk_rows, num_rows)
+        own = functools.partial(read, start, stop)
+        capacity = _capacity(stop - start, chunk_rows)
+        yield Chunk(stop - start, capacity, own, is_streamed=is_streamed)
+
+
+def in_memory(leaves: Sequence[np.ndarray], chunk_rows: int) -> Iterator[Chunk]:
     """Chunks of rows in memory."""
-    for start in range(0, len(leaves[0]), chunk_rows):
-        part = [x[start : start + chunk_rows] for x in leaves]
-        yield make_chunk(part, _capacity(len(part[0]), chunk_rows))
 
+    def read(start: int, stop: int) -> list[np.ndarray]:
+        return [x[start:stop] for x in leaves]
 
-def make_chunk(leaves: Sequence[np.ndarray], capacity: int) -> Chunk:
-    """A chunk in memory."""
-    return Chunk(len(leaves[0]), capacity, lambda: leaves, is_streamed=False)
+    return cut(len(leaves[0]), chunk_rows, read, is_streamed=False)
 
 
 def checked_read(
@@ -232,17 +232,6 @@ def checked_read(
             start, stop, f"{len(leaves[0])} rows of {row_type}", str(expected or row_type)
         )
     return leaves, row_type
-
-
-def streamed(source: Source, num_rows: int, row_type: RowType, chunk_rows: int) -> Iterator[Chunk]:
-    """Chunks that are read at each use."""
-    for start in range(0, num_rows, chunk_rows):
-        stop = min(start + chunk_rows, num_rows)
-
-        def read(start: int = start, stop: int = stop) -> list[np.ndarray]:
-            return checked_read(source, start, stop, row_type)[0]
-
-        yield Chunk(stop - start, _capacity(stop - start, chunk_rows), read, is_streamed=True)
 
 
 def overwritten(x: np.ndarray, new: np.ndarray, offset: int) -> np.ndarray:
@@ -269,10 +258,7 @@ def joined(chunks: list[Chunk], chunk_rows: int) -> list[Chunk]:
 
 
 def _join(run: Sequence[Chunk], chunk_rows: int) -> Chunk:
-    leaves = [
-        np.concatenate(column) for column in zip(*[chunk.rows() for chunk in run], strict=True)
-    ]
-    joined = make_chunk(leaves, _capacity(len(leaves[0]), chunk_rows))
-    lineage = Lineage(joined.lineage.number, tuple(chunk.lineage for chunk in run))
-    joined.lineage = lineage.younger(MAX_GENERATIONS)
+    columns = zip(*[chunk.rows() for chunk in run], strict=True)
+    (joined,) = in_memory([np.concatenate(column) for column in columns], chunk_rows)
+    joined.parents = tuple(chunk.number for chunk in run)
     return joined

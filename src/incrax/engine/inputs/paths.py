@@ -10,7 +10,27 @@ from collections.abc import Iterable, Sequence
 from incrax._messages import unknown_input
 from incrax.engine.program.dependence import Layout
 
-_ELEMENT = re.compile(r"^(?P<path>.*)\[(?P<index>\d+)\]$")
+
+def named_masks(paths: Sequence[str], layout: Layout) -> dict[str, int]:
+    """The bits that each path, prefix of paths, and element of a small array stands for."""
+    found: dict[str, int] = {}
+    for index, path in enumerate(paths):
+        ends = [at for at, character in enumerate(path) if at and character in "[."]
+        for name in [*(path[:end] for end in ends), path]:
+            found[name] = found.get(name, 0) | layout.leaf_mask(index)
+    for path, width, offset in zip(paths, layout.widths, layout.offsets, strict=False):
+        for number in range(width if width > 1 else 0):
+            found.setdefault(f"{path}[{number}]", 1 << (offset + number))
+    return found
+
+
+def path_mask(paths: Sequence[str], layout: Layout, name: str) -> int:
+    """The bits that a name stands for.
+
+    Raises:
+        UnknownInputError: it names no input.
+    """
+    return paths_mask(paths, layout, [name])
 
 
 def paths_mask(paths: Sequence[str], layout: Layout, names: Iterable[str]) -> int:
@@ -19,9 +39,12 @@ def paths_mask(paths: Sequence[str], layout: Layout, names: Iterable[str]) -> in
     Raises:
         UnknownInputError: one names no input.
     """
+    known = named_masks(paths, layout)
     mask = 0
     for name in names:
-        mask |= path_mask(paths, layout, name)
+        if not known.get(name):
+            raise unknown_input(name, paths)
+        mask |= known[name]
     return mask
 
 
@@ -32,24 +55,12 @@ def each_mask(paths: Sequence[str], layout: Layout, name: str) -> list[int]:
     Raises:
         UnknownInputError: it names no input.
     """
-    if "*" not in name:
-        return [path_mask(paths, layout, name)]
     pattern = re.compile(re.escape(name).replace(r"\*", r"[^][.]+"))
-    parts = [path[:end] for path in paths for end in _ends(path)]
-    elements = [
-        f"{path}[{number}]"
-        for path, width in zip(paths, layout.widths, strict=True)
-        for number in range(width if width > 1 else 0)
-    ]
-    found = [part for part in dict.fromkeys([*parts, *elements]) if pattern.fullmatch(part)]
+    known = named_masks(paths, layout)
+    found = [mask for part, mask in known.items() if pattern.fullmatch(part)]
     if not found:
         raise unknown_input(name, paths)
-    return [path_mask(paths, layout, part) for part in found]
-
-
-def _ends(path: str) -> list[int]:
-    """Where a path, or what it is a part of, ends."""
-    return [*(at for at, character in enumerate(path) if at and character in "[."), len(path)]
+    return found
 
 
 def mask_paths(paths: Sequence[str], layout: Layout, mask: int) -> list[str]:
@@ -63,24 +74,3 @@ def mask_paths(paths: Sequence[str], layout: Layout, mask: int) -> list[str]:
 def is_within(path: str, name: str) -> bool:
     """Whether a path is a name or a part of what has this name."""
     return path == name or (path.startswith(name) and path[len(name)] in "[.")
-
-
-def path_mask(paths: Sequence[str], layout: Layout, name: str) -> int:
-    """The bits that a path, a prefix of paths, or an element of a small array names.
-
-    Raises:
-        UnknownInputError: it names no input.
-    """
-    mask = 0
-    for index, path in enumerate(paths):
-        if is_within(path, name):
-            mask |= layout.leaf_mask(index)
-    element = _ELEMENT.match(name)
-    if not mask and element is not None and element["path"] in paths:
-        index = list(paths).index(element["path"])
-        number = int(element["index"])
-        if 1 < layout.widths[index] > number:
-            mask = 1 << (layout.offsets[index] + number)
-    if not mask:
-        raise unknown_input(name, paths)
-    return mask

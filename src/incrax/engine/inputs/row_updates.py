@@ -120,8 +120,8 @@ def at(x: Any) -> RowUpdates:
     """
     if not isinstance(x, (jax.Array, np.ndarray)) or not np.ndim(x):
         raise TypeError(
-            f"`incrax.at` got {x!r}, of type {type(x).__name__}. It takes an array with one or more "
-            "axes, of which rows are written: `incrax.at(x)[i].set(v)`."
+            f"`incrax.at` got {x!r}, of type {type(x).__name__}. It takes an array with one or "
+            "more axes, of which rows are written: `incrax.at(x)[i].set(v)`."
         )
     return RowUpdates(x)
 
@@ -229,19 +229,10 @@ def _rows_of(index: Any, length: int) -> np.ndarray | None:
     first = index[0] if isinstance(index, tuple) and index else index
     if isinstance(first, slice):
         numbers = np.arange(length)[first]
-    elif isinstance(first, _jax.Tracer) or not _is_integers(first):
-        return None
     else:
-        numbers = np.unique(np.asarray(first))
-        numbers = np.where(numbers < 0, numbers + length, numbers)
+        numbers = None if isinstance(first, _jax.Tracer) else np.asarray(first)
+        if numbers is None or not np.issubdtype(numbers.dtype, np.integer):
+            return None
+        numbers = np.unique(np.where(numbers < 0, numbers + length, numbers))
         numbers = numbers[(numbers >= 0) & (numbers < length)]
     return numbers.astype(np.int64) if 0 < numbers.size <= MAX_ROWS else None
-
-
-def _is_integers(x: Any) -> bool:
-    if isinstance(x, (int, np.integer)):
-        return not isinstance(x, bool)
-    is_list = isinstance(x, list) and all(_is_integers(each) for each in x)
-    return is_list or (
-        isinstance(x, (jax.Array, np.ndarray)) and np.issubdtype(x.dtype, np.integer)
-    )

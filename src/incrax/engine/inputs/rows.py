@@ -23,16 +23,15 @@ from incrax.engine.inputs.chunks import (
     checked,
     checked_chunk_rows,
     checked_read,
+    common_length,
     cut,
+    in_memory,
     joined,
-    make_chunk,
     overwritten,
-    streamed,
 )
 from incrax.engine.inputs.messages import (
     no_row_number,
     no_rows,
-    other_lengths,
     other_rows,
     outside_rows,
 )
@@ -69,12 +68,12 @@ class Rows:
         (4, 3)
     """
 
-    __slots__ = ("_chunks", "_num_rows", "_starts", "_type", "capacities", "chunk_rows")
+    __slots__ = ("_chunks", "_num_rows", "_starts", "_type", "capacities", "chunk_rows", "numbers")
 
     def __init__(self, tree: Any, *, chunk_rows: int = CHUNK_ROWS) -> None:
         chunk_rows = checked_chunk_rows(chunk_rows)
         leaves, row_type = checked(tree)
-        self._set(row_type, chunk_rows, tuple(cut(leaves, chunk_rows)))
+        self._set(row_type, chunk_rows, tuple(in_memory(leaves, chunk_rows)))
 
     def _set(self, row_type: RowType, chunk_rows: int, chunks: tuple[Chunk, ...]) -> None:
         self._type = row_type
@@ -83,6 +82,7 @@ class Rows:
         self.capacities: tuple[int, ...] = tuple(dict.fromkeys(chunk.capacity for chunk in chunks))
         self._starts = np.cumsum([0, *(chunk.num_rows for chunk in chunks)])
         self._num_rows = int(self._starts[-1])
+        self.numbers: tuple[int, ...] = tuple(chunk.number for chunk in chunks)
 
     @classmethod
     def from_source(cls, source: Source, *, chunk_rows: int = CHUNK_ROWS) -> Rows:
@@ -107,8 +107,13 @@ class Rows:
         if num_rows < 1:
             raise no_rows()
         _, row_type = checked_read(source, 0, 1, None)
+
+        def read(start: int, stop: int) -> list[np.ndarray]:
+            return checked_read(source, start, stop, row_type)[0]
+
         rows = cls.__new__(cls)
-        rows._set(row_type, chunk_rows, tuple(streamed(source, num_rows, row_type, chunk_rows)))
+        chunks = cut(num_rows, chunk_rows, read, is_streamed=True)
+        rows._set(row_type, chunk_rows, tuple(chunks))
         return rows
 
     @classmethod
@@ -123,11 +128,8 @@ class Rows:
         Raises:
             RowsError: leaves have different numbers of rows, or none.
         """
-        lengths = [
-            (f"rows{jax.tree_util.keystr(p)}", len(x)) for p, x in jax.tree.leaves_with_path(tree)
-        ]
-        if len({length for _, length in lengths}) > 1:
-            raise other_lengths(lengths)
+        leaves = jax.tree.leaves_with_path(tree)
+        common_length("Rows", {f"rows{jax.tree_util.keystr(p)}": len(x) for p, x in leaves})
         return cls.from_source(ArraySource(tree), chunk_rows=chunk_rows)
 
     @classmethod
@@ -162,7 +164,8 @@ class Rows:
         leaves = self._leaves_of(tree, "append")
         if not len(leaves[0]):
             return self
-        return self._with(joined([*self._chunks, *cut(leaves, self.chunk_rows)], self.chunk_rows))
+        new = in_memory(leaves, self.chunk_rows)
+        return self._with(joined([*self._chunks, *new], self.chunk_rows))
 
     def replace(self, start: int, tree: Any) -> Rows:
         """These rows with new ones in the place of rows `start` and following; chunks that they
@@ -187,13 +190,10 @@ class Rows:
         chunks = list(self._chunks)
         for number, chunk in enumerate(chunks):
             first = int(self._starts[number])
-            last = int(self._starts[number + 1])
-            if first < stop and start < last:
-                new = [
-                    overwritten(x, y, start - first)
-                    for x, y in zip(chunk.rows(), leaves, strict=True)
-                ]
-                chunks[number] = make_chunk(new, chunk.capacity)
+            if first < stop and start < first + chunk.num_rows:
+                pairs = zip(chunk.rows(), leaves, strict=True)
+                new = [overwritten(x, y, start - first) for x, y in pairs]
+                (chunks[number],) = in_memory(new, self.chunk_rows)
         return self._with(chunks)
 
     def _with(self, chunks: Iterable[Chunk]) -> Rows:

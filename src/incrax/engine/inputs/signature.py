@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import jax
@@ -28,8 +29,8 @@ class Signature:
     """
 
     treedef: Any
-    is_dynamic: tuple[bool, ...]
     descriptors: tuple[Hashable, ...]
+    """Of the leaves that are values; None for static ones."""
     statics: tuple[Any, ...]
     hashes: tuple[int, ...]
     """Of the static leaves, as they were first."""
@@ -40,15 +41,21 @@ class Signature:
     def key(self) -> Hashable:
         """Equal keys share a trace; a static 1, 1.0 and True differ."""
         statics = tuple((type(x), x) for x in self.statics)
-        return self.treedef, self.is_dynamic, self.descriptors, statics, self.config
+        return self.treedef, self.descriptors, statics, self.config
+
+    @cached_property
+    def is_dynamic(self) -> tuple[bool, ...]:
+        """Which leaves are values."""
+        return tuple(known is not None for known in self.descriptors)
+
+    @cached_property
+    def is_static(self) -> tuple[bool, ...]:
+        """Which leaves are none."""
+        return tuple(known is None for known in self.descriptors)
 
     def dynamic_leaves(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """The leaves that are values."""
-        return (
-            leaves
-            if not self.statics
-            else [x for x, dynamic in zip(leaves, self.is_dynamic, strict=True) if dynamic]
-        )
+        return list(compress(leaves, self.is_dynamic)) if self.statics else leaves
 
     def serves(self, leaves: Sequence[Any], treedef: Any) -> bool:
         """Whether a call with these leaves has this signature."""
@@ -61,7 +68,7 @@ class Signature:
         """Whether leaves of the same tree have the same static values in the same places."""
         if any(is_dynamic(x) is not flag for x, flag in zip(leaves, self.is_dynamic, strict=True)):
             return False
-        statics = [x for x, is_value in zip(leaves, self.is_dynamic, strict=True) if not is_value]
+        statics = list(compress(leaves, self.is_static))
         # the hash tells of an object that changed in place, which equals itself
         return (
             all(map(same_static, statics, self.statics))
@@ -87,23 +94,17 @@ class Signature:
     @cached_property
     def dynamic_paths(self) -> tuple[str, ...]:
         """Names of the leaves that are values."""
-        return tuple(
-            path for path, is_value in zip(self.paths, self.is_dynamic, strict=True) if is_value
-        )
+        return tuple(compress(self.paths, self.is_dynamic))
 
-    @cached_property
-    def static_paths(self) -> tuple[str, ...]:
-        """Names of the static leaves."""
-        return tuple(
-            path for path, is_value in zip(self.paths, self.is_dynamic, strict=True) if not is_value
-        )
+    @property
+    def named_statics(self) -> dict[str, Any]:
+        """The static leaves by name."""
+        return dict(zip(compress(self.paths, self.is_static), self.statics, strict=True))
 
     @cached_property
     def dynamic_types(self) -> tuple[Hashable, ...]:
         """Descriptors of the dynamic leaves."""
-        return tuple(
-            d for d, is_value in zip(self.descriptors, self.is_dynamic, strict=True) if is_value
-        )
+        return tuple(compress(self.descriptors, self.is_dynamic))
 
     @cached_property
     def placed(self) -> dict[int, Placed]:
@@ -173,21 +174,18 @@ def make_signature(
     with_paths, treedef = jax.tree.flatten_with_path((args, kwargs))
     names = argument_names(fun, len(args))
     paths = tuple(leaf_path(names, path) for path, _ in with_paths)
-    flags = []
-    descriptors = []
+    descriptors: list[Hashable] = []
     statics = []
     for path, (_, leaf) in zip(paths, with_paths, strict=True):
-        flags.append(is_dynamic(leaf))
-        if flags[-1]:
+        if is_dynamic(leaf):
             check_dynamic(leaf, path)
             descriptors.append(descriptor(leaf))
         else:
             descriptors.append(None)
             statics.append(_checked_static(leaf, path, is_watched=is_watched))
     hashes = tuple(map(hash, statics))
-    return Signature(
-        treedef, tuple(flags), tuple(descriptors), tuple(statics), hashes, paths, context_key()
-    )
+    config = context_key()
+    return Signature(treedef, tuple(descriptors), tuple(statics), hashes, paths, config)
 
 
 def _checked_static(leaf: Any, path: str, *, is_watched: bool) -> Any:

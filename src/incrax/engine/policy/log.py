@@ -134,8 +134,8 @@ def differences(signature: Signature, other: Signature) -> list[str]:
         added = [f"`{path}` is new" for path in signature.paths if path not in old]
         gone = [f"`{path}` is gone" for path in other.paths if path not in new]
         return [*added, *gone] or ["the arguments are nested otherwise"]
-    statics = {path: x for path, x in zip(signature.static_paths, signature.statics, strict=True)}
-    other_statics = {path: x for path, x in zip(other.static_paths, other.statics, strict=True)}
+    statics = signature.named_statics
+    other_statics = other.named_statics
     found = []
     for path, new, old in zip(
         signature.paths, signature.descriptors, other.descriptors, strict=True

@@ -7,7 +7,7 @@ representations.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -15,13 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from incrax.engine.inputs.chunks import common_length
 from incrax.engine.inputs.leaves import check_dynamic
-from incrax.models.held.messages import (
-    no_rows_to_hold,
-    not_rows,
-    other_numbers_of_rows,
-    wrong_representations,
-)
+from incrax.models.held.messages import no_rows_to_hold, not_rows, wrong_representations
 
 Encoder = Callable[..., Any]
 
@@ -30,23 +26,32 @@ class Encoding:
     """(params, rows) -> representations; with keys, one a row, as third argument.
 
     Fields: the encoder; rows that are encoded at once, None for all; whether a backward pass
-    computes anew, chunk by chunk, what lies between rows and representations.
+    computes anew, chunk by chunk, what lies between rows and representations; whether only some
+    rows are encoded, whose numbers stand before the keys: the pullback is that of all rows.
     """
 
-    def __init__(self, encoder: Encoder, chunk_rows: int | None, *, is_recomputed: bool) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        chunk_rows: int | None,
+        *,
+        is_recomputed: bool,
+        is_of_some: bool = False,
+    ) -> None:
         self.encoder: Encoder = encoder
         self.chunk_rows: int | None = chunk_rows
         self.is_recomputed: bool = is_recomputed
+        self.is_of_some: bool = is_of_some
         self.__signature__: inspect.Signature = signature_of(encoder)
 
-    def __call__(self, params: Any, rows: Any, *keys: Any) -> Any:
-        """Representations of all rows: each array has one a row along its first axis."""
+    def __call__(self, params: Any, rows: Any, *more: Any) -> Any:
+        """Representations in order: each array has one a row along its first axis."""
+        data = taken((rows, *more[1:]), more[0]) if self.is_of_some else (rows, *more)
 
         def encode(chunk: Any) -> Any:
             return self.encoder(params, *chunk)
 
-        step = jax.checkpoint(encode) if self.is_recomputed else encode
-        return self._chunked(step, (rows, *keys))
+        return self._chunked(jax.checkpoint(encode) if self.is_recomputed else encode, data)
 
     def _chunked(self, step: Callable[[Any], Any], data: Any) -> Any:
         num_rows = jax.tree.leaves(data)[0].shape[0]
@@ -62,20 +67,6 @@ class Encoding:
             return found
         rest = _checked(step(jax.tree.map(lambda x: x[last:], data)), num_rows - last)
         return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), found, rest)
-
-
-class OnSomeRows:
-    """(params, rows, numbers) -> representations of these rows; the pullback is that of all
-    rows.
-    """
-
-    def __init__(self, encoding: Encoding) -> None:
-        self.encoding = encoding
-        self.__signature__: inspect.Signature = encoding.__signature__
-
-    def __call__(self, params: Any, rows: Any, numbers: Any, *keys: Any) -> Any:
-        """Representations in the order of the numbers."""
-        return self.encoding(params, *taken((rows, *keys), numbers))
 
 
 def signature_of(fun: Any) -> inspect.Signature:
@@ -101,21 +92,18 @@ def keys_of(key: Any, num_rows: int) -> tuple[Any, ...]:
 
 def checked_rows(rows: Any) -> tuple[Any, int]:
     """The rows as arrays of JAX, which nobody can change, and how many there are."""
-    named = [
-        (f"rows{jax.tree_util.keystr(path)}", leaf)
-        for path, leaf in jax.tree.leaves_with_path(rows)
-    ]
-    for path, leaf in named:
+    lengths: dict[str, int] = {}
+    for path, leaf in jax.tree.leaves_with_path(rows):
+        name = f"rows{jax.tree_util.keystr(path)}"
         if not isinstance(leaf, (np.ndarray, jax.Array)) or leaf.ndim == 0:
-            raise not_rows(path, type(leaf).__name__)
-        check_dynamic(leaf, path)
-    lengths = [(path, leaf.shape[0]) for path, leaf in named]
-    if len({length for _, length in lengths}) > 1:
-        raise other_numbers_of_rows(lengths)
-    if not lengths or not lengths[0][1]:
+            raise not_rows(name, type(leaf).__name__)
+        check_dynamic(leaf, name)
+        lengths[name] = leaf.shape[0]
+    num_rows = common_length("held(params, rows)", lengths)
+    if not num_rows:
         raise no_rows_to_hold()
     own = jax.tree.map(lambda x: jnp.array(x, copy=True) if isinstance(x, np.ndarray) else x, rows)
-    return own, lengths[0][1]
+    return own, num_rows
 
 
 def _checked(found: Any, num_rows: int) -> Any:
@@ -137,13 +125,17 @@ def is_active(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
-def split_active(tree: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
-    """The leaves that have cotangents, and the tree with others in their places."""
-    leaves, treedef = jax.tree.flatten(tree)
-    active = [x for x in leaves if is_active(x)]
+def active_leaves(tree: Any) -> list[Any]:
+    """The leaves that have cotangents."""
+    return [x for x in jax.tree.leaves(tree) if is_active(x)]
 
-    def filled(values: Sequence[Any]) -> Any:
-        rest = iter(values)
-        return jax.tree.unflatten(treedef, [next(rest) if is_active(x) else x for x in leaves])
 
-    return active, filled
+def with_active(tree: Any, values: Iterable[Any], other: Callable[[Any], Any] = lambda x: x) -> Any:
+    """The tree with others in the places of the leaves that have cotangents; `other` of the rest."""
+    rest = iter(values)
+    return jax.tree.map(lambda x: next(rest) if is_active(x) else other(x), tree)
+
+
+def with_cotangents(tree: Any, values: Iterable[Any]) -> Any:
+    """The cotangents of all leaves, as JAX takes them."""
+    return with_active(tree, values, lambda x: np.zeros(x.shape, jax.dtypes.float0))

@@ -7,8 +7,7 @@ one batch from another.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,11 +15,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from incrax import _jax
 from incrax.derivatives.cuts import without_marks
 from incrax.derivatives.messages import wrong_wrt
 from incrax.derivatives.selection import Selection, select
 from incrax.engine.inputs.leaves import has_tracer, is_dynamic
-from incrax.models.held.encoding import checked_rows, keys_of, signature_of, split_active, taken
+from incrax.engine.inputs.signature import with_names
+from incrax.models.held.encoding import (
+    active_leaves,
+    checked_rows,
+    keys_of,
+    signature_of,
+    taken,
+    with_active,
+    with_cotangents,
+)
 from incrax.models.held.kept import Setting, padded, shown
 from incrax.models.held.messages import batches_selected, other_batches, wrong_row_numbers
 from incrax.models.held.programs import Programs, is_plain
@@ -81,127 +90,60 @@ class EpochGradient:
     def _evaluated(
         self, params: Any, data: Any, chosen: Any, batches: Batches, args: tuple[Any, ...]
     ) -> Any:
-        given = (params, data[0], batches, *args)
-        selection = select(NAME, _named(self._names(batches, len(args))), self._wrt, given, {})
-        return _Epoch(self._setting, self._loss, selection, (data[1:], chosen)).run()
-
-    def _names(self, batches: Batches, num_args: int) -> list[str]:
-        """Names of the arguments: those of the encoder, and of the loss after what a batch has."""
-        ours = [*signature_of(self._setting.encoder).parameters, "params", "rows"][:2]
-        theirs = list(signature_of(self._loss).parameters)[1 + len(batches.others) :]
-        return [
-            *ours,
-            "batches",
-            *theirs[:num_args],
-            *(f"args[{k}]" for k in range(len(theirs), num_args)),
-        ]
-
-
-class _Epoch:
-    """One evaluation: leaves that are differentiated, of the encoder's arguments and of the
-    loss's.
-    """
-
-    def __init__(
-        self, setting: Setting, loss: Any, selection: Selection, extra: tuple[Any, Any]
-    ) -> None:
-        self.encode = setting.encoding if extra[1] is None else setting.on_some
-        self.loss, self.selection, (self.keys, self.chosen) = loss, selection, extra
-        params, rows, batches, *_ = jax.tree.unflatten(
-            selection.treedef, range(len(selection.leaves))
-        )[0]
-        self.is_encoded = [
-            number in set(jax.tree.leaves((params, rows))) for number in selection.numbers
-        ]
-        inner = set(jax.tree.leaves(batches))
+        """The sum of the losses, and the gradient in the shape of the selection."""
+        rows, *keys = data
+        names = self._names(batches, len(args))
+        given = (params, rows, batches, *args)
+        selection = select(NAME, with_names(lambda *_: None, names), self._wrt, given, {})
+        numbered = jax.tree.unflatten(selection.treedef, range(len(selection.leaves)))[0]
+        inner = set(jax.tree.leaves(numbered[2]))
         for number, path in zip(selection.numbers, selection.paths, strict=True):
             if number in inner:
                 raise wrong_wrt(NAME, path, batches_selected(path))
 
-    def run(self) -> tuple[Any, Any]:
-        """The sum of the losses, and the gradient in the shape of the selection."""
-        values = self.selection.values
-        encoded = [x for x, flag in zip(values, self.is_encoded, strict=True) if flag]
-        others = [x for x, flag in zip(values, self.is_encoded, strict=True) if not flag]
+        is_whole = chosen is None
+        encode = self._setting.encoding if is_whole else self._setting.on_some
+        more = keys if is_whole else [chosen, *keys]
+        found, pull = jax.vjp(
+            lambda values: encode(*selection.merged(values)[0][:2], *more), selection.values
+        )
+        total, cotangents, by_loss = self._losses(selection, found)
+        (by_encoder,) = pull(with_cotangents(found, cotangents))
+        # each leaf is the encoder's or the loss's, and has zeros of the other
+        return total, selection.tree([x + y for x, y in zip(by_encoder, by_loss, strict=True)])
 
-        def representations(*encoded: Any) -> Any:
-            params, rows = self._arguments(encoded, others)[:2]
-            chosen = () if self.chosen is None else (self.chosen,)
-            return self.encode(params, rows, *chosen, *self.keys)
-
-        found, pull = jax.vjp(representations, *encoded)
-        total, cotangents, of_others = self._losses(found, encoded, others)
-        of_encoded = iter(pull(self._cotangent(found, cotangents)))
-        rest = iter(of_others)
-        results = [next(of_encoded) if flag else next(rest) for flag in self.is_encoded]
-        return total, self.selection.tree(results)
-
-    def _losses(
-        self, found: Any, encoded: Sequence[Any], others: Sequence[Any]
-    ) -> tuple[Any, Any, Any]:
+    def _losses(self, selection: Selection, found: Any) -> tuple[Any, list[Any], list[Any]]:
         """Batch by batch: the sum of the losses, cotangents of all representations, gradients by
-        the others.
+        what is selected.
         """
-        batches: Batches = self._arguments(encoded, others)[2]
-        active, _ = split_active(found)
+        batches: Batches = selection.merged(selection.values)[0][2]
 
-        def of_batch(active: Any, others: Any, inactive: Any, batch: tuple[Any, ...]) -> Any:
-            args = self._arguments(encoded, others)[3:]
-            return self.loss(split_active(inactive)[1](active), *batch, *args)
-
-        def step(carry: Any, batch: Batches) -> tuple[Any, None]:
+        def of_batch(active: list[Any], values: list[Any], batch: Batches) -> Any:
+            args = selection.merged(values)[0][3:]
             picked = taken(found, batch.numbers)
-            own = split_active(picked)[0]
-            value, (parts, moved) = jax.value_and_grad(of_batch, argnums=(0, 1))(
-                own, others, picked, batch.others
-            )
-            total, sums, of_others = carry
+            return self._loss(with_active(picked, active), *batch.others, *args)
+
+        def step(carry: Any, batch: Batches) -> tuple[Any, Any]:
+            own = active_leaves(taken(found, batch.numbers))
+            evaluate = jax.value_and_grad(of_batch, argnums=(0, 1))
+            value, (parts, moved) = evaluate(own, selection.values, batch)
+            sums, by_loss = carry
             sums = [x.at[batch.numbers].add(part) for x, part in zip(sums, parts, strict=True)]
-            return (total + value, sums, jax.tree.map(jnp.add, of_others, moved)), None
+            return (sums, jax.tree.map(jnp.add, by_loss, moved)), value
 
-        def value_of(batch: Batches) -> Any:
-            picked = taken(found, batch.numbers)
-            return of_batch(split_active(picked)[0], others, picked, batch.others)
+        start = jax.tree.map(jnp.zeros_like, (active_leaves(found), selection.values))
+        is_plain_python = _jax.is_jit_disabled() and len(batches.numbers) > 0
+        with jax.disable_jit(is_plain_python):  # where a loop without steps has no types
+            (sums, by_loss), values = lax.scan(step, start, batches)
+        return jnp.sum(values), sums, by_loss
 
-        first = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), jax.tree.map(jnp.asarray, batches)
-        )
-        start = jax.tree.map(
-            jnp.zeros_like, (jax.eval_shape(value_of, first), active, list(others))
-        )
-        return lax.scan(step, start, batches)[0] if batches.numbers.shape[0] else start
-
-    def _arguments(self, encoded: Sequence[Any], others: Sequence[Any]) -> tuple[Any, ...]:
-        first = iter(encoded)
-        second = iter(others)
-        return self.selection.merged(
-            [next(first) if flag else next(second) for flag in self.is_encoded]
-        )[0]
-
-    def _cotangent(self, found: Any, active: Sequence[Any]) -> Any:
-        rest = iter(active)
-        zero = jax.dtypes.float0
-        return jax.tree.map(
-            lambda x: (
-                next(rest) if jnp.issubdtype(x.dtype, jnp.inexact) else np.zeros(x.shape, zero)
-            ),
-            found,
-        )
-
-
-def _named(names: Sequence[str]) -> Callable[..., None]:
-    """A function that has its parameters' names, for `wrt`."""
-
-    def function(*args: Any) -> None:
-        """Stands for the epoch."""
-
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    unique = [
-        name if name.isidentifier() and names.index(name) == k else f"_{k}"
-        for k, name in enumerate(names)
-    ]
-    function.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in unique])  # type: ignore[attr-defined]
-    return function
+    def _names(self, batches: Batches, num_args: int) -> list[str]:
+        """Names of the arguments: those of the encoder, and of the loss after what a batch has."""
+        ours = [*signature_of(self._setting.encoder).parameters, "params", "rows"][:2]
+        theirs = list(signature_of(self._loss).parameters)[1 + len(batches.others) :][:num_args]
+        rest = (f"args[{k}]" for k in range(len(theirs), num_args))
+        names = [*ours, "batches", *theirs, *rest]
+        return [name if names.index(name) == k else f"_{k}" for k, name in enumerate(names)]
 
 
 # --- batches --------------------------------------------------------------------------------------

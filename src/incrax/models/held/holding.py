@@ -17,7 +17,7 @@ from incrax.derivatives.cuts import without_marks
 from incrax.derivatives.transforms import plain
 from incrax.engine.inputs.leaves import has_tracer
 from incrax.engine.inputs.signature import make_signature
-from incrax.models.held.encoding import Encoding, OnSomeRows, checked_rows, keys_of
+from incrax.models.held.encoding import Encoding, checked_rows, keys_of
 from incrax.models.held.epoch import EpochGradient
 from incrax.models.held.kept import HoldStats, Kept, Setting
 from incrax.models.held.row_by_row import check_row_by_row
@@ -86,8 +86,11 @@ def hold(
     if stale not in ("refuse", "allow"):
         raise wrong_option("hold(stale)", stale, '"refuse" or "allow"')
     is_recomputed = chunk_rows is not None if recompute is None else bool(recompute)
-    encoding = Encoding(plain(encoder), chunk_rows, is_recomputed=is_recomputed)
-    return Held(Setting(encoding, OnSomeRows(encoding), wrt, stale == "allow", HoldStats()))
+    whole, some = (
+        Encoding(plain(encoder), chunk_rows, is_recomputed=is_recomputed, is_of_some=flag)
+        for flag in (False, True)
+    )
+    return Held(Setting(whole, some, 0 if wrt is None else wrt, stale == "allow", HoldStats()))
 
 
 class Held:

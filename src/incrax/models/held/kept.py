@@ -6,6 +6,7 @@ In: an encoding at parameters and rows. Out: a `Kept`. It must not know losses.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -13,11 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from incrax.derivatives.differentiated import fitting
 from incrax.derivatives.messages import wrong_tangent
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.engine.inputs.leaves import LeafValue, descriptor, has_tracer, is_dynamic, same_value
-from incrax.engine.inputs.signature import same_static
-from incrax.models.held.encoding import Encoding, OnSomeRows, is_active, taken
+from incrax.engine.inputs.signature import same_static, same_type
+from incrax.models.held.encoding import (
+    Encoding,
+    active_leaves,
+    is_active,
+    taken,
+    with_active,
+)
 from incrax.models.held.messages import (
     other_parameters,
     stale_representations,
@@ -60,7 +68,7 @@ class Setting(NamedTuple):
     """
 
     encoding: Encoding
-    on_some: OnSomeRows
+    on_some: Encoding
     wrt: Any
     may_be_stale: bool
     stats: HoldStats
@@ -92,9 +100,9 @@ class Kept:
         self._stats = setting.stats
         self._params = params
         self._data = data
-        wrt = 0 if setting.wrt is None else setting.wrt
         self._pullback: Pullback
-        self._representations, self._pullback = vjp(setting.encoding, params, *data, wrt=wrt)
+        found = vjp(setting.encoding, params, *data, wrt=setting.wrt)
+        self._representations, self._pullback = found
         self._numbers = np.arange(jax.tree.leaves(data)[0].shape[0])
         self._known = [LeafValue(x) if is_dynamic(x) else x for x in jax.tree.leaves(params)]
         self._stats.rows_encoded += self.num_rows
@@ -122,14 +130,11 @@ class Kept:
     @property
     def cotangents(self) -> Any:
         """The cotangents so far, like the representations; None where those are integers."""
-        rest = iter(self._cotangents)
-        return jax.tree.map(
-            lambda x: jnp.copy(next(rest)) if is_active(x) else None, self._representations
-        )
+        return self._filled(map(jnp.copy, self._cotangents))
 
     def reset(self) -> None:
         """Forget the cotangents so far."""
-        active = [x for x in jax.tree.leaves(self._representations) if is_active(x)]
+        active = active_leaves(self._representations)
         self._cotangents = [jnp.zeros(x.shape, x.dtype) for x in active]
         self._is_touched = np.zeros(self.num_rows, bool)
 
@@ -197,23 +202,23 @@ class Kept:
             see `reset`.
         """
         is_current = self._check_params("pullback", params)
-        stats = self._stats
         touched = np.flatnonzero(self._is_touched)
         is_kept = is_current and not self._setting.is_recomputed
         whole = self.num_rows * (2 if is_kept else 3)
         chosen = padded(touched, self.num_rows)
         if is_current and (chosen is None or 3 * len(chosen) >= whole):
-            stats.rows_recomputed += 0 if is_kept else self.num_rows
-            stats.rows_pulled_back += self.num_rows
+            self._count(self.num_rows, is_encoded=not is_kept)
             return self._pullback(self._filled(self._cotangents))
         count = self.num_rows if chosen is None else len(touched)
         chosen = self._numbers if chosen is None else chosen
-        stats.rows_recomputed += len(chosen)
-        stats.rows_pulled_back += len(chosen)
+        self._count(len(chosen), is_encoded=True)
         given = (self._params if is_current else params, self._data[0], chosen, *self._data[1:])
-        wrt = 0 if self._setting.wrt is None else self._setting.wrt
-        _, pullback = vjp(self._setting.on_some, *given, wrt=wrt)
+        _, pullback = vjp(self._setting.on_some, *given, wrt=self._setting.wrt)
         return pullback(self._filled(_picked(self._cotangents, chosen, count)))
+
+    def _count(self, num_rows: int, *, is_encoded: bool) -> None:
+        self._stats.rows_recomputed += num_rows if is_encoded else 0
+        self._stats.rows_pulled_back += num_rows
 
     def __repr__(self) -> str:
         """How many rows, and how many of them have cotangents."""
@@ -237,45 +242,40 @@ class Kept:
 
     def _parts(self, cotangents: Any, shape: tuple[int, ...]) -> list[Any]:
         """Cotangents of the leaves that have any, of the right types."""
-        expected, treedef = jax.tree.flatten(self._representations)
         if has_tracer(jax.tree.leaves(cotangents)):
             raise without_values("add", "cotangents")
+        expected, treedef = jax.tree.flatten(self._representations)
+        what = "what `rows` returned, "
+        name = "kept.add", "cotangent"
         try:
             leaves = treedef.flatten_up_to(cotangents)
-        except ValueError:
-            leaves = [cotangents]
-        if len(leaves) != len(expected) or not jax.tree_util.all_leaves(
-            leaves, is_leaf=lambda x: x is None
-        ):
-            seen = jax.tree.structure(cotangents)
-            raise wrong_tangent(
-                "kept.add",
-                "cotangent",
-                f"of the structure {seen}",
-                f"what `rows` returned, {treedef}",
-            )
-        pairs = zip(leaves, expected, strict=True)
-        return [_part(leaf, (*shape, *x.shape[1:]), x.dtype) for leaf, x in pairs if is_active(x)]
+        except ValueError as error:
+            seen = f"of another structure ({error})"
+            raise wrong_tangent(*name, seen, f"{what}{treedef}") from error
+        found = []
+        for leaf, x in zip(leaves, expected, strict=True):
+            if is_active(x):
+                wanted = *shape, *x.shape[1:]
+                type_text = f"{what}{x.dtype}{list(wanted)}"
+                found.append(fitting(*name, leaf, wanted, x.dtype, type_text))
+        return found
 
-    def _filled(self, active: list[Any]) -> Any:
-        rest = iter(active)
-        return jax.tree.map(lambda x: next(rest) if is_active(x) else None, self._representations)
+    def _filled(self, active: Iterable[Any]) -> Any:
+        return with_active(self._representations, active, lambda _: None)
 
     def _check_params(self, method: str, params: Any) -> bool:
         """Whether these are the parameters of the representations; None stands for them."""
         if params is None:
             return True
         with_paths, treedef = jax.tree.flatten_with_path(params)
-        known = zip(self._known, with_paths, strict=False)
-        if treedef != jax.tree.structure(self._params) or not all(
-            _is_like(old, new) for old, (_, new) in known
-        ):
+        pairs = list(zip(self._known, with_paths, strict=False))
+        is_alike = treedef == jax.tree.structure(self._params)
+        if not is_alike or not all(_is_like(old, new) for old, (_, new) in pairs):
             raise other_parameters(method)
-        named = [(f"params{jax.tree_util.keystr(path)}", leaf) for path, leaf in with_paths]
         changed = [
-            name
-            for old, (name, new) in zip(self._known, named, strict=True)
-            if not _is_same(old, new)
+            f"params{jax.tree_util.keystr(path)}"
+            for old, (path, new) in pairs
+            if isinstance(old, LeafValue) and not same_value(old, LeafValue(new))
         ]
         if changed and not self._setting.may_be_stale:
             raise stale_representations(method, changed)
@@ -298,18 +298,6 @@ def padded(touched: np.ndarray, num_rows: int) -> np.ndarray | None:
     return numbers
 
 
-def _part(leaf: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    expected = f"what `rows` returned, {dtype}{list(shape)}"
-    if leaf is None or not is_dynamic(leaf):
-        raise wrong_tangent(
-            "kept.add", "cotangent", "None" if leaf is None else type(leaf).__name__, expected
-        )
-    array = jnp.asarray(leaf)
-    if array.shape != shape or not jnp.can_cast(array.dtype, dtype, "same_kind"):
-        raise wrong_tangent("kept.add", "cotangent", str(jax.typeof(array)), expected)
-    return array.astype(dtype)
-
-
 def shown(numbers: Any) -> str:
     """An argument as text, in short."""
     text = repr(numbers)
@@ -317,18 +305,11 @@ def shown(numbers: Any) -> str:
 
 
 def _is_like(old: Any, new: Any) -> bool:
-    if not isinstance(old, LeafValue):
-        return same_static(old, new)
-    return is_dynamic(new) and descriptor(old.feed)[:2] == descriptor(new)[:2]
+    is_value = isinstance(old, LeafValue)
+    return same_type(new, descriptor(old.feed)) if is_value else same_static(old, new)
 
 
-def _is_same(old: Any, new: Any) -> bool:
-    return not isinstance(old, LeafValue) or same_value(old, LeafValue(new))
-
-
-@jax.jit
-def _taken(representations: Any, numbers: Any) -> Any:
-    return taken(representations, numbers)
+_taken = jax.jit(taken)
 
 
 @functools.partial(jax.jit, donate_argnums=0)

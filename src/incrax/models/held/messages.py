@@ -36,10 +36,8 @@ def other_parameters(method: str) -> StaleRepresentationsError:
     """Parameters of another structure."""
     return StaleRepresentationsError(
         f"`kept.{method}` got parameters of another structure, other shapes or types than those of "
-        "the kept "
-        "representations. This is usually another encoder's parameters. Nothing was evaluated or "
-        "accumulated. Encode "
-        "with them: `held(params, rows)`."
+        "the kept representations. This is usually another encoder's parameters. Nothing was "
+        "evaluated or accumulated. Encode with them: `held(params, rows)`."
     )
 
 
@@ -47,9 +45,8 @@ def not_rows(path: str, kind: str) -> UnsupportedLeafError:
     """A leaf of the rows that has no rows."""
     return UnsupportedLeafError(
         f"`held(params, rows)` got `{path}` of type {kind}; every leaf must be an array with rows "
-        "along its first "
-        f"axis. This is usually a number or a text that all rows share. {_UNTOUCHED} Put it into "
-        "the parameters."
+        "along its first axis. This is usually a number or a text that all rows share. "
+        f"{_UNTOUCHED} Put it into the parameters."
     )
 
 
@@ -57,18 +54,7 @@ def no_rows_to_hold() -> RowsError:
     """Rows without a row, or no arrays."""
     return RowsError(
         "`held(params, rows)` got no rows. This is usually an empty selection, or the arguments in "
-        "another order. "
-        f"{_UNTOUCHED} Pass a pytree of arrays with at least one row each."
-    )
-
-
-def other_numbers_of_rows(lengths: Sequence[tuple[str, int]]) -> RowsError:
-    """Leaves of different lengths."""
-    shown = ", ".join(f"`{path}` has {length}" for path, length in lengths[:NUM_SHOWN])
-    return RowsError(
-        f"`held(params, rows)` got arrays with different numbers of rows: {shown}. This is usually "
-        "a transposed array, "
-        f"or a selection of some columns only. {_UNTOUCHED} Rows are the first axis of every array."
+        f"another order. {_UNTOUCHED} Pass a pytree of arrays with at least one row each."
     )
 
 
@@ -76,10 +62,9 @@ def wrong_representations(seen: str, num_rows: int) -> RowsError:
     """An encoder whose results are no rows."""
     return RowsError(
         f"The encoder returned {seen} for {num_rows} rows; every array that it returns must have a "
-        "row for each of "
-        "them along its first axis. This is usually a mean over rows, or a missing `jax.vmap`. "
-        f"{_UNTOUCHED} Return "
-        "one representation a row; what is common to all rows belongs into the loss."
+        "row for each of them along its first axis. This is usually a mean over rows, or a missing "
+        f"`jax.vmap`. {_UNTOUCHED} Return one representation a row; what is common to all rows "
+        "belongs into the loss."
     )
 
 
@@ -87,12 +72,10 @@ def mixing_encoder(reason: str) -> MixedRowsError:
     """An encoder for which a row's representation depends on other rows."""
     return MixedRowsError(
         "`hold(encoder)` evaluates the encoder on chunks and on some rows only, and the "
-        "representation of a row "
-        f"depends on other rows: {reason}. This is usually a normalisation over the batch, or a "
-        "closed-over array with "
-        f"one entry a row. {_UNTOUCHED} Compute what rows have in common before, and pass it with "
-        "the parameters; pass "
-        "what is of one row among the rows; or normalise within a row."
+        f"representation of a row depends on other rows: {reason}. This is usually a normalisation "
+        f"over the batch, or a closed-over array with one entry a row. {_UNTOUCHED} Compute what "
+        "rows have in common before, and pass it with the parameters; pass what is of one row "
+        "among the rows; or normalise within a row."
     )
 
 
@@ -100,10 +83,8 @@ def wrong_row_numbers(method: str, seen: str, num_rows: int) -> RowsError:
     """Numbers of rows that are not there."""
     return RowsError(
         f"`{method}` got {seen} as numbers of rows; there are rows 0 to {num_rows - 1}. This is "
-        "usually a batch of "
-        "another data set, or a mask that is no boolean array. Nothing was evaluated or "
-        "accumulated. Pass integers "
-        "from 0, or a boolean mask or a slice of the rows."
+        "usually a batch of another data set, or a mask that is no boolean array. Nothing was "
+        "evaluated or accumulated. Pass integers from 0, or a boolean mask or a slice of the rows."
     )
 
 
@@ -111,12 +92,9 @@ def without_values(method: str, what: str) -> RowsError:
     """A batch of `Kept` inside a transformation."""
     return RowsError(
         f"`kept.{method}` got {what} without values: it is called inside a function that JAX "
-        "traces, and what is kept "
-        "is no part of that function. This is usually a training step under `jax.jit`. Nothing was "
-        "evaluated or "
-        "accumulated. Call `kept.rows` and `kept.add` outside, or use `held.value_and_grad(loss)`, "
-        "which takes all "
-        "batches and can be compiled."
+        "traces, and what is kept is no part of that function. This is usually a training step "
+        "under `jax.jit`. Nothing was evaluated or accumulated. Call `kept.rows` and `kept.add` "
+        "outside, or use `held.value_and_grad(loss)`, which takes all batches and can be compiled."
     )
 
 
@@ -131,7 +109,6 @@ def other_batches(path: str, seen: str, expected: int) -> RowsError:
     """Data of batches that are not as many as the batches."""
     return RowsError(
         f"The batches hold {expected} batches of row numbers, and `{path}` is {seen}. This is "
-        "usually data of all "
-        f"batches in one. {_UNTOUCHED} Every array beside the row numbers has one entry a batch "
-        "along its first axis."
+        f"usually data of all batches in one. {_UNTOUCHED} Every array beside the row numbers has "
+        "one entry a batch along its first axis."
     )

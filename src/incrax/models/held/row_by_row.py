@@ -18,11 +18,11 @@ from incrax._program import Program, trace
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.program.simplify import drop_dead, inline_with_lines, run_passes
 from incrax.errors import MixedRowsError
+from incrax.models.held.encoding import taken
 from incrax.models.held.messages import mixing_encoder
 from incrax.primitives.entry import Kind
-from incrax.primitives.row_axis import Reduction, row_verdict
 from incrax.primitives.table import entry_of
-from incrax.rows.axis import FIRST, compare_rows
+from incrax.rows.axis import FIRST, RowsComparison
 
 NUM_TRACED = (5, 7)
 """Rows of the two traces that are compared."""
@@ -30,6 +30,10 @@ NUM_TRIED = 6
 """Rows that are encoded, in two orders and each alone."""
 NUM_SEEN = 64
 """Rows among which those with other values are looked for."""
+
+ONE_KEY = (
+    "draws the random numbers of all rows from one key (take `keys`, one a row, as third argument)"
+)
 
 
 def check_row_by_row(
@@ -46,34 +50,11 @@ def check_row_by_row(
     Cost: two traces; for an encoder with primitives that have no rule, such as convolutions, also
         its evaluation on eighteen rows.
     """
-    if not _is_told(encoder, params, data) and has_values:
-        _try(encoder, params, data)
-
-
-def _is_told(encoder: Any, params: Any, data: tuple[Any, ...]) -> bool:
-    """Whether the traces tell that each row is treated by itself; `MixedRowsError` where they tell
-    that it is not.
-    """
-    low, high = NUM_TRACED
     first, second = _traces(encoder, params, data)
-    if any(v.aval.shape[:1] != (low,) for v in first.outvars):
-        return False  # no rows at all: the encoding says so
-    reason = _mixture(first, second)
-    if reason:
-        raise mixing_encoder(reason)
-    try:
-        found = compare_rows(first, second, low, high)
-    except (
-        MixedRowsError,
-        jax.errors.TracerArrayConversionError,
-    ):  # no rule, or a constant without a value
-        return False
-    is_kept = all(reduction is FIRST for reduction in found.reductions.values())
-    return (
-        is_kept
-        and not found.places
-        and all(isinstance(v, Var) and found.axes.get(v) == 0 for v in first.outvars)
-    )
+    if any(v.aval.shape[:1] != NUM_TRACED[:1] for v in first.outvars):
+        return  # no rows at all: the encoding says so
+    if not _is_told(first, second) and has_values:
+        _try(encoder, params, data)
 
 
 def _traces(encoder: Any, params: Any, data: tuple[Any, ...]) -> list[Program]:
@@ -101,44 +82,36 @@ def _traces(encoder: Any, params: Any, data: tuple[Any, ...]) -> list[Program]:
             ) from error
 
 
-# --- what the rules tell --------------------------------------------------------------------------
-
-
-def _mixture(program: Program, other: Program) -> str:
-    """What mixes rows, by the rules; nothing where they do not tell."""
-    for eqn, other_eqn in zip(program.eqns, other.eqns, strict=False):
-        if eqn.primitive is not other_eqn.primitive:
-            break
-        reason = _reason(eqn, other_eqn)
-        if reason:
-            return f"`{eqn.primitive.name}` at {source_line(eqn)} {reason}"
-    return ""
-
-
-def _reason(eqn: Equation, other: Equation) -> str:
-    ins = [_row_axes(a, b) for a, b in zip(eqn.invars, other.invars, strict=False)]
-    outs = [_row_axes(a, b) for a, b in zip(eqn.outvars, other.outvars, strict=False)]
-    entry = entry_of(eqn)
-    if entry.draws and not ins[0] and any(outs):  # the key comes first
-        return (
-            "draws the random numbers of all rows from one key (take `keys`, one a row, as third "
-            "argument)"
-        )
-    if not any((*ins, *outs)) or any(len(axes) > 1 or -1 in axes for axes in ins):
-        return ""
-    first_ins, first_outs = ([axes[0] if axes else None for axes in group] for group in (ins, outs))
-    verdict = row_verdict(eqn, first_ins, first_outs)
-    if isinstance(verdict, Reduction):
-        return "reduces over the rows"
-    return verdict.mixes if isinstance(verdict, Kind) and verdict.is_final else ""
-
-
-def _row_axes(atom: Any, other: Any) -> list[int]:
-    """Axes that have one entry a row; -1 for one of another length that depends on the number of
-    rows.
+def _is_told(first: Program, second: Program) -> bool:
+    """Whether the traces tell that each row is treated by itself; `MixedRowsError` where they tell
+    that it is not.
     """
-    pairs = list(zip(np.shape(atom.aval), np.shape(other.aval), strict=False))
-    return [d if pair == NUM_TRACED else -1 for d, pair in enumerate(pairs) if pair[0] != pair[1]]
+    mixtures: list[str] = []
+    is_doubted = False
+
+    def note(eqn: Equation, kind: Kind) -> None:
+        nonlocal is_doubted
+        is_of_one_key = entry_of(eqn).draws and found.axis(eqn.invars[0]) is None
+        if is_of_one_key or kind.is_final:
+            mixtures.append(_said(eqn, ONE_KEY if is_of_one_key else kind.mixes))
+        is_doubted = True  # what has no rule, or may be taken apart again
+
+    found = RowsComparison(*NUM_TRACED, note)
+    try:
+        found.match(first, second)
+    except (MixedRowsError, jax.errors.TracerArrayConversionError):
+        is_doubted = True  # other traces, or a constant without a value
+    reduced = {v for v, reduction in found.reductions.items() if reduction is not FIRST}
+    reducing = [eqn for eqn in first.eqns if not reduced.isdisjoint(eqn.outvars)]
+    mixtures += [_said(eqn, "reduces over the rows") for eqn in reducing]
+    if mixtures:
+        raise mixing_encoder(mixtures[0])
+    are_rows = all(isinstance(v, Var) and found.axis(v) == 0 for v in first.outvars)
+    return are_rows and not is_doubted and not found.places
+
+
+def _said(eqn: Equation, what: str) -> str:
+    return f"`{eqn.primitive.name}` at {source_line(eqn)} {what}"
 
 
 # --- what a trial tells ---------------------------------------------------------------------------
@@ -151,25 +124,17 @@ def _try(encoder: Any, params: Any, data: tuple[Any, ...]) -> None:
     if count < 2:
         return
     encode = jax.jit(lambda data: [_number(x) for x in jax.tree.leaves(encoder(params, *data))])
-    found = encode(_rows(data, chosen))
+    found = encode(taken(data, chosen))
     if any(x.shape[:1] != (count,) for x in found):
         return  # no rows at all: the encoding says so
-    turned = encode(_rows(data, np.roll(chosen, 1)))
-    alone = [encode(_rows(data, chosen[k : k + 1])) for k in range(count)]
+    turned = encode(taken(data, np.roll(chosen, 1)))
+    alone = [encode(taken(data, chosen[k : k + 1])) for k in range(count)]
     for number, x in enumerate(found):
-        _compare(
-            f"result {number} for {count} rows",
-            "in another order",
-            x,
-            np.roll(turned[number], -1, axis=0),
-        )
+        back = np.roll(turned[number], -1, axis=0)
+        _compare(f"result {number} for {count} rows", "in another order", x, back)
         for k, single in enumerate(alone):
-            _compare(
-                f"result {number} for row {chosen[k]}",
-                f"beside {count - 1} others",
-                x[k : k + 1],
-                single[number],
-            )
+            what = f"result {number} for row {chosen[k]}"
+            _compare(what, f"beside {count - 1} others", x[k : k + 1], single[number])
 
 
 def _number(x: Any) -> Any:
@@ -177,9 +142,21 @@ def _number(x: Any) -> Any:
 
 
 def _compare(what: str, where: str, x: Any, y: Any) -> None:
-    difference = _difference(x, y)
-    if difference:
-        raise mixing_encoder(f"{what} differs by {difference:.2g} {where}")
+    """The largest difference, relative to the largest element, is to be rounding."""
+    is_inexact = jnp.issubdtype(x.dtype, jnp.inexact)
+    rounding = np.sqrt(jnp.finfo(x.dtype).eps) if is_inexact else 0.0
+    largest = np.inf
+    if x.shape == y.shape:
+        is_complex = jnp.issubdtype(x.dtype, jnp.complexfloating)
+        wide = np.complex128 if is_complex else np.float64
+        x = np.asarray(x).astype(wide)
+        y = np.asarray(y).astype(wide)
+        scale = np.abs(y).max(initial=0.0, where=np.isfinite(y)) or 1.0
+        is_same = (x == y) | (np.isnan(x) & np.isnan(y))
+        different = np.where(is_same, 0.0, np.abs(x - y)) / scale
+        largest = float(np.nan_to_num(different, nan=np.inf).max(initial=0.0))
+    if largest > rounding:
+        raise mixing_encoder(f"{what} differs by {largest:.2g} {where}")
 
 
 def _chosen(data: tuple[Any, ...]) -> np.ndarray:
@@ -191,33 +168,8 @@ def _chosen(data: tuple[Any, ...]) -> np.ndarray:
     seen = random.choice(num_rows, min(num_rows, NUM_SEEN), replace=False)
     seen = np.concatenate([[num_rows - 1], seen[seen != num_rows - 1]])
     values = [
-        np.asarray(x) for x in jax.tree.leaves(_rows(data[0], seen)) if not is_key_dtype(x.dtype)
+        np.asarray(x) for x in jax.tree.leaves(taken(data[0], seen)) if not is_key_dtype(x.dtype)
     ]
     contents = [b"".join(x[k].tobytes() for x in values) for k in range(len(seen))]
-    firsts = [k for k, content in enumerate(contents) if contents.index(content) == k]
-    rest = [k for k in range(len(seen)) if k not in firsts]
-    return random.permutation(seen[[*firsts, *rest][:NUM_TRIED]])
-
-
-def _rows(data: Any, numbers: np.ndarray) -> Any:
-    return jax.tree.map(lambda x: x[numbers], data)
-
-
-def _difference(x: Any, y: Any) -> float:
-    """The largest difference, relative to the largest element; 0 where it is rounding."""
-    if x.shape != y.shape:
-        return float("inf")
-    dtype = x.dtype
-    x = np.asarray(x)
-    y = np.asarray(y)
-    wide = np.complex128 if jnp.issubdtype(dtype, jnp.complexfloating) else np.float64
-    x = x.astype(wide)
-    y = y.astype(wide)
-    scale = np.abs(y).max(initial=0.0, where=np.isfinite(y)) or 1.0
-    different = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y)) / scale
-    largest = float(np.nan_to_num(different, nan=np.inf).max(initial=0.0))
-    return (
-        largest
-        if largest > np.sqrt(jnp.finfo(dtype).eps if jnp.issubdtype(dtype, jnp.inexact) else 0.0)
-        else 0.0
-    )
+    repeated = sorted(range(len(seen)), key=lambda k: contents.index(contents[k]) != k)
+    return random.permutation(seen[repeated[:NUM_TRIED]])
