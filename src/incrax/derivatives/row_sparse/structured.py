@@ -51,29 +51,18 @@ def _evaluated(
 ) -> list[Any]:
     """The outputs as arrays; with `keeps_rows`, those that are zero but for stored rows as
     `RowSparse`.
-
-    Trials come first, which find the equations that compute all rows of something.
     """
     made_by = {var: eqn for eqn in program.eqns for var in eqn.outvars}
-
-    def outputs(leaves: Sequence[Any], context: Context) -> list[Any]:
-        given = [leaf if isinstance(leaf, Tracer) else jnp.asarray(leaf) for leaf in leaves]
-        results = []
-        for value, atom in zip(run(program, given, context), program.outvars, strict=True):
-            made = None if isinstance(atom, Literal) else made_by.get(atom)
-            if keeps_rows and has_rows(value) and is_sparse(value):
-                results.append(RowSparse(value.numbers, value.rows, atom.aval.shape))
-            else:
-                results.append(
-                    typed(context.dense(value, made, "it is returned", "output"), atom.aval)
-                )
-        return results
-
-    num_sweeps = -1
-    while num_sweeps != len(context.sweeps):
-        num_sweeps = len(context.sweeps)
-        jax.eval_shape(functools.partial(outputs, context=context.on_trial()), leaves)
-    return outputs(leaves, context)
+    given = [leaf if isinstance(leaf, Tracer) else jnp.asarray(leaf) for leaf in leaves]
+    results = []
+    for value, atom in zip(run(program, given, context), program.outvars, strict=True):
+        made = None if isinstance(atom, Literal) else made_by.get(atom)
+        if keeps_rows and has_rows(value) and is_sparse(value):
+            results.append(RowSparse(value.numbers, value.rows, atom.aval.shape))
+        else:
+            array = context.dense(value, made, "it is returned", "output")
+            results.append(typed(array, atom.aval))
+    return results
 
 
 # --- structured -----------------------------------------------------------------------------------
@@ -168,7 +157,8 @@ def structured(
     Cost: traced and compiled once per structure, shapes and dtypes of the arguments, as `jax.jit`.
         Each stored row is sorted once by its number.
 
-    Not handled: rows along other axes than the first; static arguments (use `functools.partial`).
+    Not handled: rows along other axes than the first; steps inside a `while` loop, which is as JAX
+        evaluates it (call the structured step there); static arguments (use `functools.partial`).
 
     Example:
         >>> import incrax, jax, jax.numpy as jnp
@@ -221,7 +211,7 @@ def sparse_outputs(
     program, out_tree = _traced(fun, args, {})
     outputs = _evaluated(program, jax.tree.leaves(args), context, keeps_rows=True)
     if events is not None:
-        events.extend(dict.fromkeys(context.events))
+        events.extend(context.events)
     return jax.tree.unflatten(out_tree, outputs)
 
 
