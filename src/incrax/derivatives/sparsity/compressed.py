@@ -168,12 +168,11 @@ def choose(pattern: Matrix | Colored | None, n_in: int, n_out: int) -> Way:
 
 
 class Compression(NamedTuple):
-    """Seed `c` is 1 where `colors == c`; nonzero `k` of the pattern is element `element[k]` of
-    product `color[k]`.
+    """Seed `c` is 1 where `coloring.colors == c`; nonzero `k` of the pattern is element
+    `element[k]` of the product with the seed of `color[k]`.
     """
 
-    colors: np.ndarray
-    num_colors: int
+    coloring: Coloring
     color: np.ndarray
     element: np.ndarray
 
@@ -183,20 +182,15 @@ def compress(pattern: Matrix | Colored, mode: Mode | Literal["symmetric"]) -> Co
     symmetric one.
     """
     known = colored(pattern)
-    rows, columns = coordinates(known.pattern)
-    if mode == "forward":
-        return _compression(known.columns, columns, rows)
+    element, seeded = coordinates(known.pattern)
     if mode == "reverse":
-        return _compression(known.rows, rows, columns)
-    coloring = known.symmetric
-    is_mirrored = np.isin(rows, coloring.hubs) & ~np.isin(columns, coloring.hubs)
-    return _compression(
-        coloring, np.where(is_mirrored, rows, columns), np.where(is_mirrored, columns, rows)
-    )
-
-
-def _compression(coloring: Coloring, seeded: np.ndarray, element: np.ndarray) -> Compression:
-    return Compression(coloring.colors, coloring.num_colors, coloring.colors[seeded], element)
+        element, seeded = seeded, element
+        coloring = known.rows
+    else:
+        coloring = known.columns if mode == "forward" else known.symmetric
+    is_mirrored = np.isin(element, coloring.hubs) & ~np.isin(seeded, coloring.hubs)
+    color = coloring.colors[np.where(is_mirrored, element, seeded)]
+    return Compression(coloring, color, np.where(is_mirrored, seeded, element))
 
 
 def coordinates(pattern: Matrix) -> tuple[np.ndarray, np.ndarray]:
@@ -266,7 +260,7 @@ def _values(
     product: Callable[[jax.Array], jax.Array], compression: Compression, dtype: Any
 ) -> jax.Array:
     """The products with all seeds, read at the nonzeros."""
-    colors, num_colors, color, element = compression
+    (colors, num_colors, _), color, element = compression
     if not element.size:
         return jnp.zeros(0, dtype)
 
