@@ -36,6 +36,12 @@ class Mirror:
     treedef: Any
     positions: tuple[int | None, ...]
 
+    @property
+    def has_repeats(self) -> bool:
+        """Whether a leaf was selected twice."""
+        placed = [k for k in self.positions if k is not None]
+        return len(set(placed)) < len(placed)
+
     def tree(self, results: Sequence[Any]) -> Any:
         """Results, one per selected leaf, in this shape; None where nothing was selected."""
         return jax.tree.unflatten(
