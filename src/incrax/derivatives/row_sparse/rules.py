@@ -464,18 +464,14 @@ def _gather(eqn: Equation, values: Sequence[Value], context: Context) -> Any:
     """Rows of a structured array, read from where it is stored, else from its base; then the gather
     on these.
     """
-    operand = _with_rows(values[0])
+    operand = values[0]
+    if not has_rows(operand):
+        raise BecomesDense("it holds no rows")
     indices = context.dense(values[1], eqn, "rows are indices of a gather")
     windows = _windows(eqn, indices)
     context.check(windows.num_covered, eqn.invars[0].aval)
     local = windows.renumbered(indices, windows.one_by_one())
     return apply(eqn, [rows_at(operand, windows.numbers()), local], indices_are_sorted=False)
-
-
-def _with_rows(operand: Value) -> Rows:
-    if not isinstance(operand, Rows):
-        raise BecomesDense("it holds no rows")
-    return operand
 
 
 def _scatter(eqn: Equation, values: Sequence[Value], context: Context) -> Rows:
@@ -522,8 +518,7 @@ def _added_rows(eqn: Equation, indices: Any, updates: Any, windows: RowWindows) 
     if is_whole and whole.offsets == tuple(range(updates.ndim - len(shape) + 1, updates.ndim)):
         return updates.reshape(shape)
     local = windows.renumbered(indices, windows.one_by_one())
-    zeros = jnp.zeros(shape, aval.dtype)
-    return apply(eqn, [zeros, local, updates], indices_are_sorted=False)
+    return apply(eqn, [jnp.zeros(shape, aval.dtype), local, updates], indices_are_sorted=False)
 
 
 # --- runs of rows, and equal rows -----------------------------------------------------------------
@@ -577,32 +572,11 @@ def _broadcast(eqn: Equation, values: Sequence[Value], context: Context) -> Unif
     return Uniform(_by_rows(eqn, [None], 1, [operand]), aval.shape)
 
 
-def _reshape(eqn: Equation, values: Sequence[Value], context: Context) -> Rows:
-    """Rows cut into shorter ones."""
-    del context
-    operand = _with_rows(values[0])
-    new = tuple(eqn.params["new_sizes"])
-    dtype = number_dtype(new[0]) if new else None
-    if not new or new[0] % operand.shape[0] or eqn.params.get("dimensions") is not None:
-        raise BecomesDense("rows are joined")
-    if not is_sparse(operand) or jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        raise BecomesDense("an array is flattened, or one of too many elements to be numbered")
-    pieces = new[0] // operand.shape[0]
-    first = operand.numbers.astype(dtype)[:, None] * pieces
-    numbers = jnp.where(
-        _are_rows(operand)[:, None], first + jnp.arange(pieces, dtype=dtype), new[0]
-    )
-    rows = operand.rows.reshape(-1, *new[1:])
-    return Rows(zeros(new, rows.dtype), numbers.reshape(-1), rows, new)
-
-
 Rule = Callable[[Equation, Sequence[Value], Context], Value]
-_SCATTERS = ("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max")
 BY_PLACE: dict[str, Rule] = {
-    **dict.fromkeys(_SCATTERS, _scatter),
+    **dict.fromkeys(("scatter", "scatter-add", "scatter-mul"), _scatter),
     "gather": _gather,
     "dynamic_update_slice": _dynamic_update_slice,
-    "reshape": _reshape,
     "pad": _pad,
 }
 """Rules of what reads or writes rows by their place; they get each row once."""
