@@ -176,13 +176,6 @@ def typed(value: Any, aval: Any) -> Any:
     return _jax.as_weak(value) if is_weak else jax.lax.convert_element_type(value, aval.dtype)
 
 
-def _arrays(
-    values: Sequence[Value], atoms: Sequence[Any], eqn: Equation, why: str, context: Context
-) -> list[Any]:
-    """Values as arrays of the types of `atoms`."""
-    return [typed(context.dense(v, eqn, why), a.aval) for v, a in zip(values, atoms, strict=True)]
-
-
 def _num_rows(outputs_of: Callable[..., list[Value]], *types: Any) -> list[int | None]:
     """How many rows each output of a body stores; None of an array."""
     counts: list[int | None] = []
@@ -257,36 +250,38 @@ def _scan(eqn: Equation, values: Sequence[Value], context: Context) -> list[Valu
     body = from_jaxpr(params["jaxpr"])
     num_consts, num_carry = _jax.scan_counts(eqn)
     first = num_consts + num_carry
-    consts = _arrays(values[:num_consts], body.invars[:num_consts], eqn, "a loop reads it", context)
-    xs = _arrays(values[first:], eqn.invars[first:], eqn, "a loop goes over its rows", context)
-    init = values[num_consts:first]
-    carried = body.invars[num_consts:first]
     inner = context.within(eqn)
-    summed = _summed_carries(eqn, body, init, inner)
-    plain = [n for n in range(num_carry) if n not in summed]
-    plain_vars = [carried[n] for n in plain]
+    summed = _summed_carries(eqn, body, values[num_consts:first], inner)
     starts = {num_consts + n for n in summed}
+    types = [*body.invars[:first], *eqn.invars[first:]]
+    arrays = [
+        typed(context.dense(value, eqn, "the loop reads it"), var.aval)
+        for k, (value, var) in enumerate(zip(values, types, strict=True))
+        if k not in starts
+    ]
+    num_plain = num_carry - len(summed)
+    consts = arrays[:num_consts]
+    start = arrays[num_consts : num_consts + num_plain]
 
     def turn(carry: list[Any], x: Sequence[Any]) -> tuple[list[Any], Any]:
         outputs = run(body, _with_zeros(body, starts, [*consts, *carry, *x]), inner)
-        rows = {n: _padded(outputs[n], num_stored(outputs[n]), carried[n].aval) for n in summed}
-        new = _arrays([outputs[n] for n in plain], plain_vars, eqn, "a loop carries it", inner)
-        ys = outputs[num_carry:]
-        stacked = _arrays(ys, body.outvars[num_carry:], eqn, "a loop stacks it", inner)
-        return new, (stacked, rows)
+        plain = [
+            typed(inner.dense(value, eqn, "the loop carries or stacks it"), var.aval)
+            for n, (value, var) in enumerate(zip(outputs, body.outvars, strict=True))
+            if n not in summed
+        ]
+        rows = [_padded(outputs[n], num_stored(outputs[n]), body.outvars[n].aval) for n in summed]
+        return plain[:num_plain], (plain[num_plain:], rows)
 
-    start = _arrays([init[n] for n in plain], plain_vars, eqn, "the loop reads its carry", context)
     options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    carry, (ys, rows) = jax.lax.scan(turn, start, xs, **options)
-    results: dict[int, Value] = dict(zip(plain, carry, strict=True))
-    for number, (numbers, stacked) in rows.items():
-        if params["reverse"]:  # rows are added in the order of the turns
-            numbers = numbers[::-1]
-            stacked = stacked[::-1]
-        shape = carried[number].aval.shape
-        total = summed_rows(numbers.reshape(-1), stacked.reshape(-1, *shape[1:]), shape)
-        results[number] = added([init[number], total])
-    return [*(results[n] for n in range(num_carry)), *ys]
+    carry, (ys, of_turns) = jax.lax.scan(turn, start, arrays[num_consts + num_plain :], **options)
+    results = [*carry, *ys]
+    for n, (numbers, rows) in zip(summed, of_turns, strict=True):
+        shape = eqn.outvars[n].aval.shape
+        order = slice(None, None, -1 if params["reverse"] else 1)  # that of the turns
+        total = summed_rows(numbers[order].reshape(-1), rows[order].reshape(-1, *shape[1:]), shape)
+        results.insert(n, added([values[num_consts + n], total]))
+    return results
 
 
 def _summed_carries(
@@ -296,8 +291,7 @@ def _summed_carries(
     first = _jax.scan_counts(eqn)[0]
     carried = body.invars[first : first + len(init)]
     sparse = [n for n, value in enumerate(init) if is_sparse(value)]
-    only_added = [n for n in sparse if _is_only_added_to(body, carried[n], body.outvars[n])]
-    starts = {first + n for n in only_added}
+    starts = {first + n for n in sparse if _is_only_added_to(body, carried[n], body.outvars[n])}
     types = [type_of(var) for k, var in enumerate(body.invars) if k not in starts]
     counts = _num_rows(
         lambda *arrays: run(body, _with_zeros(body, starts, arrays), context.fresh()), *types
@@ -305,15 +299,15 @@ def _summed_carries(
     summed = []
     for n in sparse:
         aval = carried[n].aval
-        num_added = counts[n] if n in only_added else None
+        num_added = counts[n] if first + n in starts else None
         try:
             if num_added is None:
                 raise BecomesDense("the loop reads its carry")
             context.check(num_added * eqn.params["length"] + num_stored(init[n]), aval)
             summed.append(n)
         except BecomesDense as error:
-            if not has_rows(init[n]):
-                context.note(DENSE, eqn, no_rows(aval), str(error))
+            rows = init[n] if has_rows(init[n]) else no_rows(aval)
+            context.note(DENSE, eqn, rows, str(error))
     return summed
 
 

@@ -70,11 +70,6 @@ class Colored:
         return color_symmetric(self.pattern)
 
 
-def colored(pattern: Matrix | Colored) -> Colored:
-    """The pattern with colourings, those that are known among them."""
-    return pattern if isinstance(pattern, Colored) else Colored(pattern)
-
-
 def color_columns(pattern: Matrix) -> Coloring:
     """Colour columns such that no row has two nonzeros of one colour.
 
@@ -146,7 +141,7 @@ def _with_hubs(rest: Matrix, hubs: np.ndarray) -> Coloring:
 # --- which way ------------------------------------------------------------------------------------
 
 
-def choose(pattern: Matrix | Colored | None, n_in: int, n_out: int) -> Way:
+def choose(pattern: Colored | None, n_in: int, n_out: int) -> Way:
     """The way with the fewest directional derivatives: one per input, output, or colour of columns
     or rows.
 
@@ -156,9 +151,8 @@ def choose(pattern: Matrix | Colored | None, n_in: int, n_out: int) -> Way:
     plain: Way = "forward" if n_in <= n_out else "reverse"
     if pattern is None:
         return plain
-    known = colored(pattern)
-    forward = known.columns.num_colors
-    reverse = known.rows.num_colors
+    forward = pattern.columns.num_colors
+    reverse = pattern.rows.num_colors
     if 2 * min(forward, reverse) > min(n_in, n_out):
         return plain
     return "compressed forward" if forward <= reverse else "compressed reverse"
@@ -177,17 +171,16 @@ class Compression(NamedTuple):
     element: np.ndarray
 
 
-def compress(pattern: Matrix | Colored, mode: Mode | Literal["symmetric"]) -> Compression:
+def compress(pattern: Colored, mode: Mode | Literal["symmetric"]) -> Compression:
     """Of products of the matrix with seeds (forward), of seeds with the matrix (reverse), or of a
     symmetric one.
     """
-    known = colored(pattern)
-    element, seeded = coordinates(known.pattern)
+    element, seeded = coordinates(pattern.pattern)
     if mode == "reverse":
         element, seeded = seeded, element
-        coloring = known.rows
+        coloring = pattern.rows
     else:
-        coloring = known.columns if mode == "forward" else known.symmetric
+        coloring = pattern.columns if mode == "forward" else pattern.symmetric
     is_mirrored = np.isin(element, coloring.hubs) & ~np.isin(seeded, coloring.hubs)
     color = coloring.colors[np.where(is_mirrored, element, seeded)]
     return Compression(coloring, color, np.where(is_mirrored, seeded, element))
@@ -202,7 +195,7 @@ def coordinates(pattern: Matrix) -> tuple[np.ndarray, np.ndarray]:
 def compressed_jacobian(
     fun: Callable[[jax.Array], jax.Array],
     x: jax.Array,
-    pattern: Matrix | Colored,
+    pattern: Colored,
     *,
     mode: Mode = "forward",
 ) -> jax.Array:
@@ -218,7 +211,6 @@ def compressed_jacobian(
         (number of nonzeros,), as `dense` and `bcoo` take them. Nothing is evaluated if there are
         none.
     """
-    _check_shape(pattern, jax.eval_shape(fun, x).shape, x.shape)
     if mode == "forward":
         return _values(
             lambda seed: jax.jvp(fun, (x,), (seed,))[1], compress(pattern, mode), x.dtype
@@ -228,7 +220,7 @@ def compressed_jacobian(
 
 
 def hessian_values(
-    fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Matrix | Colored
+    fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Colored
 ) -> jax.Array:
     """The values of a Hessian at its pattern's nonzeros, one pushforward of the gradient per
     colour.
@@ -243,17 +235,10 @@ def hessian_values(
         computed: for a `custom_jvp` that is not the derivative of what it says it is, and so has no
         symmetric Hessian, this differs from `jax.hessian`.
     """
-    _check_shape(pattern, x.shape, x.shape)
     gradient = jax.grad(fun)
     return _values(
         lambda seed: jax.jvp(gradient, (x,), (seed,))[1], compress(pattern, "symmetric"), x.dtype
     )
-
-
-def _check_shape(pattern: Matrix | Colored, out: tuple[int, ...], given: tuple[int, ...]) -> None:
-    shape = colored(pattern).pattern.shape
-    if shape != (*out, *given):
-        raise ValueError(f"the pattern has shape {shape}; the derivative has {(*out, *given)}")
 
 
 def _values(
