@@ -23,7 +23,7 @@ from incrax._program import type_of
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
 from incrax.derivatives.messages import taken_name, wrong_tangent
 from incrax.derivatives.row_sparse.rows import RowSparse
-from incrax.derivatives.row_sparse.structured import RowsExplanation, explained, sparse_outputs
+from incrax.derivatives.row_sparse.structured import RowsExplanation, sparse_outputs
 from incrax.derivatives.selection import Selection, select, type_name
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.signature import argument_names
@@ -129,7 +129,7 @@ class Gradient(Derivative):
             return other._found(args, kwargs, events)
 
         jax.eval_shape(run, [leaves[k] for k in numbers])
-        return explained(events)
+        return RowsExplanation(tuple(events))
 
 
 def _types_of(tree: Any) -> tuple[list[Any], Any, list[int]]:

@@ -97,7 +97,7 @@ class Structured(Generic[P, R]):
             return _evaluated(program, leaves, context)
 
         jax.eval_shape(evaluate, leaves)
-        return explained(context.events)
+        return RowsExplanation(tuple(context.events))
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """The step with the derivative of the plain step: rules of functions opened here are not
@@ -246,29 +246,20 @@ class RowsExplanation(Printable):
 
     def as_dict(self) -> dict[str, Any]:
         """The report for programs."""
-        lists = {
-            "stayed_sparse": self.stayed_sparse,
-            "became_dense": self.became_dense,
-            "in_place": self.in_place,
-        }
-        return {name: [event._asdict() for event in events] for name, events in lists.items()}
+        names = ("stayed_sparse", "became_dense", "in_place")
+        return {name: [event._asdict() for event in getattr(self, name)] for name in names}
 
     def tables(self) -> list[Table]:
         """The report for people."""
-        header = ("primitive", "type", "rows stored", "why", "source")
-        named = [("became dense", self.became_dense), ("written in place", self.in_place)]
         return [
-            _table(title, header, events)
-            for title, events in [*named, ("stayed row-sparse", self.stayed_sparse)]
+            _table("became dense", self.became_dense),
+            _table("written in place", self.in_place),
+            _table("stayed row-sparse", self.stayed_sparse),
         ]
 
 
-def explained(events: Sequence[Event]) -> RowsExplanation:
-    """The report of what was written down, each line once."""
-    return RowsExplanation(tuple(dict.fromkeys(events)))
-
-
-def _table(title: str, header: tuple[str, ...], events: tuple[Event, ...]) -> Table:
+def _table(title: str, events: tuple[Event, ...]) -> Table:
+    header = ("primitive", "type", "rows stored", "why", "source")
     rows = [(e.primitive, e.type, f"{e.num_rows:,}", e.why, e.line) for e in events[:NUM_LISTED]]
     if len(events) > NUM_LISTED:
         rows.append((f"... {len(events) - NUM_LISTED} more", "", "", "", ""))

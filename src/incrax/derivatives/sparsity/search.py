@@ -9,6 +9,7 @@ that users wrote, and zero through `floor` or `stop_gradient`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import jax
@@ -103,9 +104,8 @@ def hessian_pattern(
     chosen = tuple(range(len(program.invars))) if wrt is None else tuple(wrt)
 
     def gradient(*leaves: Any) -> Any:
-        return jax.grad(lambda *xs: _run(program, leaves, chosen, xs)[0].reshape(()))(
-            *(leaves[k] for k in chosen)
-        )
+        scalar = lambda *xs: _run(program, leaves, chosen, xs)[0].reshape(())
+        return jax.grad(scalar, tuple(range(len(chosen))))(*(leaves[k] for k in chosen))
 
     pattern = pattern_of(trace(gradient, *map(type_of, program.invars)), chosen, max_work=max_work)
     return None if pattern is None else _tidy(pattern + pattern.T)
@@ -165,15 +165,11 @@ def _check_size(number: int) -> None:
 
 
 def _depend(program: Program, seeds: Sequence[Var], max_work: int) -> list[Pattern]:
-    num_columns = sum(_jax.aval_size(var.aval) for var in seeds)
+    bounds = np.cumsum([0, *(_jax.aval_size(var.aval) for var in seeds)]).tolist()
+    _check_size(bounds[-1])
+    own = _csr(np.arange(bounds[-1]), np.arange(bounds[-1] + 1), bounds[-1])
     operands: list[Pattern] = [None] * (len(program.invars) - len(seeds))
-    first = 0
-    for var in seeds:
-        size = _jax.aval_size(var.aval)
-        _check_size(size)
-        own = _csr(np.arange(first, first + size), np.arange(size + 1), num_columns)
-        operands.append(own if size else None)
-        first += size
+    operands += [own[a:b] if a < b else None for a, b in pairwise(bounds)]
     return _Patterns(max_work).walk(program, operands).outputs
 
 
