@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from incrax._jax import Literal, Tracer
 from incrax._messages import wrong_option
-from incrax._program import Program, trace_with_tree
+from incrax._program import trace_with_tree
 from incrax._table import Printable, Table
 from incrax.derivatives.row_sparse.interpreter import run, typed
 from incrax.derivatives.row_sparse.rows import RowSparse
@@ -40,19 +40,21 @@ MIN_BYTES = 2**20
 """Smaller arrays are left to XLA: their dense programs run in microseconds."""
 
 
-def _traced(fun: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Program, Any]:
-    """The program of a function of pytrees, and the tree of its outputs."""
-    program, out_tree = trace_with_tree(lambda args, kwargs: fun(*args, **kwargs), args, kwargs)
-    return drop_dead(program), out_tree
-
-
 def _evaluated(
-    program: Program, leaves: Sequence[Any], context: Context, *, keeps_rows: bool = False
-) -> list[Any]:
+    fun: Callable[..., Any],
+    context: Context,
+    args: Any,
+    kwargs: dict[str, Any],
+    *,
+    keeps_rows: bool = False,
+) -> Any:
     """The outputs as arrays; with `keeps_rows`, those that are zero but for stored rows as
     `RowSparse`.
     """
+    traced, out_tree = trace_with_tree(lambda args, kwargs: fun(*args, **kwargs), args, kwargs)
+    program = drop_dead(traced)
     made_by = {var: eqn for eqn in program.eqns for var in eqn.outvars}
+    leaves = jax.tree.leaves((args, kwargs))
     given = [leaf if isinstance(leaf, Tracer) else jnp.asarray(leaf) for leaf in leaves]
     results = []
     for value, atom in zip(run(program, given, context), program.outvars, strict=True):
@@ -62,7 +64,7 @@ def _evaluated(
         else:
             array = context.dense(value, made, "it is returned", "output")
             results.append(typed(array, atom.aval))
-    return results
+    return jax.tree.unflatten(out_tree, results)
 
 
 # --- structured -----------------------------------------------------------------------------------
@@ -90,30 +92,18 @@ class Structured(Generic[P, R]):
         nothing is evaluated.
         """
         context = self._options.fresh()
-        leaves, tree = jax.tree.flatten((args, kwargs))
-
-        def evaluate(leaves: Sequence[Any]) -> list[Any]:
-            program, _ = _traced(self._step, *jax.tree.unflatten(tree, leaves))
-            return _evaluated(program, leaves, context)
-
-        jax.eval_shape(evaluate, leaves)
+        jax.eval_shape(functools.partial(_evaluated, self._step, context), args, kwargs)
         return RowsExplanation(tuple(context.events))
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """The step with the derivative of the plain step: rules of functions opened here are not
         lost.
         """
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        program, out_tree = _traced(self._step, args, kwargs)
-
-        def plain(*leaves: Any) -> list[Any]:
-            args, kwargs = jax.tree.unflatten(tree, leaves)
-            step: Callable[..., Any] = self._step
-            return [jnp.asarray(x) for x in jax.tree.leaves(step(*args, **kwargs))]
-
-        rows = jax.custom_jvp(lambda *leaves: _evaluated(program, leaves, self._options.fresh()))
-        rows.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
-        return jax.tree.unflatten(out_tree, rows(*leaves))
+        step: Callable[..., Any] = self._step
+        plain = lambda args, kwargs: jax.tree.map(jnp.asarray, step(*args, **kwargs))
+        rows = jax.custom_jvp(functools.partial(_evaluated, step, self._options.fresh()))
+        rows.defjvp(functools.partial(jax.jvp, plain))
+        return rows(args, kwargs)
 
 
 def structured(
@@ -208,11 +198,10 @@ def sparse_outputs(
     of `RowsExplanation`. Which outputs are `RowSparse` depends on the types of the arguments only.
     """
     context = _options("sparse_outputs", cut_over, min_bytes, nonfinite)
-    program, out_tree = _traced(fun, args, {})
-    outputs = _evaluated(program, jax.tree.leaves(args), context, keeps_rows=True)
+    outputs = _evaluated(fun, context, args, {}, keeps_rows=True)
     if events is not None:
         events.extend(context.events)
-    return jax.tree.unflatten(out_tree, outputs)
+    return outputs
 
 
 # --- the report -----------------------------------------------------------------------------------
