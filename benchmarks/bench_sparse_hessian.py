@@ -89,7 +89,9 @@ def _line(case: str, function: Callable[[Any], Any], size: int, options: Options
     forms = {
         OURS: jax.jit(lambda x: hessian_values(function, x, Colored(pattern))),
         EMPTY: jax.jit(lambda x: x + 1.0),
-        "made dense": jax.jit(lambda x: dense(hessian_values(function, x, Colored(pattern)), pattern)),
+        "made dense": jax.jit(
+            lambda x: dense(hessian_values(function, x, Colored(pattern)), pattern)
+        ),
         DENSE: whole,
     }
     points = [(x * (1.0 + 1e-3 * k),) for k in range(3)]

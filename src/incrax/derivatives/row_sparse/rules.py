@@ -30,7 +30,7 @@ from incrax.derivatives.row_sparse.rows import (
 from incrax.derivatives.row_sparse.values import (
     BecomesDense,
     Context,
-    Rows,
+    TouchedRows,
     Uniform,
     Value,
     Whole,
@@ -126,10 +126,10 @@ Axes = Sequence["int | None"]
 
 def _row_by_row(
     eqn: Equation, values: Sequence[Value], axes: Axes, context: Context
-) -> Rows | Uniform:
+) -> TouchedRows | Uniform:
     aval = eqn.outvars[0].aval
     held = list(filter(has_rows, values))
-    bases = [value.base if isinstance(value, Rows) else value for value in values]
+    bases = [value.base if isinstance(value, TouchedRows) else value for value in values]
     are_equal = all(d is None or isinstance(x, Uniform) for x, d in zip(bases, axes, strict=True))
     if not held:
         if not are_equal:
@@ -160,7 +160,7 @@ def _row_by_row(
     else:
         base = _swept(eqn, values, rows_of, context)
     rows = base.rows_at(numbers) if isinstance(base, Whole) else rows_of(numbers)
-    return Rows(base, numbers, rows, aval.shape)
+    return TouchedRows(base, numbers, rows, aval.shape)
 
 
 def _by_rows(eqn: Equation, axes: Axes, count: int, values: Sequence[Any]) -> Any:
@@ -327,7 +327,7 @@ def is_sum_of_rows(eqn: Equation, values: Sequence[Value]) -> bool:
     return is_sum(eqn) and all(map(is_sparse, values)) and any(map(has_rows, values))
 
 
-def _sum(eqn: Equation, values: Sequence[Value], context: Context) -> Rows | None:
+def _sum(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows | None:
     """Rows of all terms one after the other; None where they have the same numbers, as any
     elementwise equation.
     """
@@ -369,7 +369,7 @@ def _reduced(
     return apply(eqn, rows)
 
 
-def _are_rows(value: Rows) -> Any:
+def _are_rows(value: TouchedRows) -> Any:
     """Which stored rows are rows, and not spare."""
     return value.numbers < value.shape[0]
 
@@ -378,7 +378,7 @@ def _extreme(eqn: Equation, operand: Value) -> Any:
     """In the place of spare slots, and once more, stands a row that counts: the base's, or the
     first one stored.
     """
-    base = operand.base if isinstance(operand, Rows) else operand
+    base = operand.base if isinstance(operand, TouchedRows) else operand
     if not isinstance(base, Uniform):
         raise BecomesDense("all rows of an array are reduced")
     other = base.rows(1)
@@ -474,7 +474,7 @@ def _gather(eqn: Equation, values: Sequence[Value], context: Context) -> Any:
     return apply(eqn, [rows_at(operand, windows.numbers()), local], indices_are_sorted=False)
 
 
-def _scatter(eqn: Equation, values: Sequence[Value], context: Context) -> Rows:
+def _scatter(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows:
     """Rows scattered into zeros are a sum; scattered into rows, they are rows of both."""
     operand = values[0]
     base = _base_written_to(operand)
@@ -495,7 +495,7 @@ def _scatter(eqn: Equation, values: Sequence[Value], context: Context) -> Rows:
     slots, _ = found_at(numbers, windows.starts)
     local = windows.renumbered(indices, jnp.where(windows.are_there, slots, numbers.shape[0]))
     rows = apply(eqn, [rows_at(operand, numbers), local, updates], indices_are_sorted=False)
-    return Rows(base, numbers, rows, operand.shape)
+    return TouchedRows(base, numbers, rows, operand.shape)
 
 
 def _base_written_to(operand: Value) -> Uniform:
@@ -524,7 +524,7 @@ def _added_rows(eqn: Equation, indices: Any, updates: Any, windows: RowWindows) 
 # --- runs of rows, and equal rows -----------------------------------------------------------------
 
 
-def _dynamic_update_slice(eqn: Equation, values: Sequence[Value], context: Context) -> Rows:
+def _dynamic_update_slice(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows:
     """The transpose of a dynamic slice: a run of rows in equal ones."""
     operand, update, start, *others = values
     if not isinstance(operand, Uniform) or has_rows(update):
@@ -535,10 +535,10 @@ def _dynamic_update_slice(eqn: Equation, values: Sequence[Value], context: Conte
     first = _clipped(start, shape[0] - count, number_dtype(shape[0]))
     zero = jnp.zeros((), jnp.asarray(start).dtype)
     rows = apply(eqn, [operand.rows(count), dense(update), zero, *others])
-    return Rows(operand, first + jnp.arange(count, dtype=first.dtype), rows, shape)
+    return TouchedRows(operand, first + jnp.arange(count, dtype=first.dtype), rows, shape)
 
 
-def _pad(eqn: Equation, values: Sequence[Value], context: Context) -> Rows:
+def _pad(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows:
     """The transpose of a slice: a run of rows, or every n-th row, in an array of one constant."""
     operand, fill = values
     aval = eqn.outvars[0].aval
@@ -551,7 +551,7 @@ def _pad(eqn: Equation, values: Sequence[Value], context: Context) -> Rows:
     context.check(count, aval)
     rows = apply(eqn, [dense(operand), fill], padding_config=((0, 0, 0), *rest))
     numbers = low + (inner + 1) * jnp.arange(count, dtype=number_dtype(aval.shape[0]))
-    return Rows(_equal(fill, aval), numbers, rows, aval.shape)
+    return TouchedRows(_equal(fill, aval), numbers, rows, aval.shape)
 
 
 def _equal(number: Any, aval: Any) -> Uniform:

@@ -1,8 +1,8 @@
 """What a variable holds while a program is interpreted: an ordinary array, or one of two structured
 forms.
 
-`Uniform`: each row is the same. `Rows`: some rows differ from those of a base. Whatever treats each
-row by itself maps `Rows` to `Rows`: base by base, rows by rows. `Context` has the limits, and what
+`Uniform`: each row is the same. `TouchedRows`: some rows differ from those of a base. Whatever treats each
+row by itself maps `TouchedRows` to `TouchedRows`: base by base, rows by rows. `Context` has the limits, and what
 is written down for `explain`. It must not know rules.
 """
 
@@ -65,7 +65,7 @@ class Whole:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TouchedRows:
     """A base of which some rows, those at canonical `numbers`, are touched.
 
     Of a `Uniform` base they are replaced by `rows`; a `Whole` one has them already. Numbers are
@@ -84,7 +84,7 @@ class BecomesDense(Exception):
     """A rule cannot keep a value as rows; the text says why."""
 
 
-Value: TypeAlias = Any  # Uniform | Rows | array
+Value: TypeAlias = Any  # Uniform | TouchedRows | array
 
 
 def is_known(value: Any) -> bool:
@@ -94,23 +94,23 @@ def is_known(value: Any) -> bool:
 
 def has_rows(value: Value) -> bool:
     """Whether a value is held as rows."""
-    return isinstance(value, Rows)
+    return isinstance(value, TouchedRows)
 
 
 def is_structured(value: Value) -> bool:
     """Whether a value is in one of the structured forms."""
-    return isinstance(value, (Uniform, Rows))
+    return isinstance(value, (Uniform, TouchedRows))
 
 
 def is_sparse(value: Value) -> bool:
     """Whether a value is zero but for stored rows, possibly none."""
-    base = value.base if isinstance(value, Rows) else value
+    base = value.base if isinstance(value, TouchedRows) else value
     return isinstance(base, Uniform) and base.is_zero
 
 
 def num_stored(value: Value) -> int:
     """Rows stored, repeated and spare ones included."""
-    return value.numbers.shape[0] if isinstance(value, Rows) else 0
+    return value.numbers.shape[0] if isinstance(value, TouchedRows) else 0
 
 
 def zeros(shape: Sequence[int], dtype: Any) -> Uniform:
@@ -118,18 +118,18 @@ def zeros(shape: Sequence[int], dtype: Any) -> Uniform:
     return Uniform(np.zeros((1, *shape[1:]), dtype), tuple(shape))
 
 
-def summed_rows(numbers: Any, rows: Any, shape: tuple[int, ...]) -> Rows:
+def summed_rows(numbers: Any, rows: Any, shape: tuple[int, ...]) -> TouchedRows:
     """Zeros to which rows are added."""
-    return Rows(zeros(shape, rows.dtype), numbers, rows, shape, repeats=True)
+    return TouchedRows(zeros(shape, rows.dtype), numbers, rows, shape, repeats=True)
 
 
-def no_rows(aval: Any) -> Rows:
+def no_rows(aval: Any) -> TouchedRows:
     """Zeros to which nothing is added."""
     numbers = jnp.zeros(0, number_dtype(aval.shape[0]))
     return summed_rows(numbers, jnp.zeros((0, *aval.shape[1:]), aval.dtype), aval.shape)
 
 
-def added(values: Sequence[Value]) -> Rows:
+def added(values: Sequence[Value]) -> TouchedRows:
     """The sum of values that are zero but for stored rows, some at least."""
     stored = list(filter(has_rows, values))
     numbers = jnp.concatenate([value.numbers for value in stored])
@@ -138,10 +138,10 @@ def added(values: Sequence[Value]) -> Rows:
 
 def coalesced(value: Value) -> Value:
     """The value with each stored row once."""
-    if not isinstance(value, Rows) or not value.repeats:
+    if not isinstance(value, TouchedRows) or not value.repeats:
         return value
     slots = distinct(value.numbers, value.shape[0])
-    return Rows(value.base, slots.numbers, summed(value.rows, slots), value.shape)
+    return TouchedRows(value.base, slots.numbers, summed(value.rows, slots), value.shape)
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def rows_at(value: Value, numbers: Any, axis: int = 0) -> Any:
     """Rows of a coalesced value at canonical numbers; what stands for "no row" gives some row."""
     if isinstance(value, Uniform):
         return value.rows(numbers.shape[0])
-    if not isinstance(value, Rows):
+    if not isinstance(value, TouchedRows):
         return jnp.take(value, numbers, axis, mode="clip")
     if value.numbers is numbers:
         return value.rows
@@ -179,7 +179,7 @@ def dense(value: Value) -> Any:
     """The array itself."""
     if isinstance(value, Uniform):
         return value.rows(value.shape[0])
-    if not isinstance(value, Rows):
+    if not isinstance(value, TouchedRows):
         return value
     if isinstance(value.base, Whole):
         return value.base.array
@@ -220,7 +220,7 @@ class Context:
     cut_over: float
     min_bytes: int
     is_strict: bool
-    noted: list[tuple[Event, Rows]] = field(default_factory=list)
+    noted: list[tuple[Event, TouchedRows]] = field(default_factory=list)
     line: str = ""
 
     @property
@@ -266,7 +266,7 @@ class Context:
             )
 
     def note(
-        self, what: str, eqn: Equation | None, value: Rows, why: str = "", name: str = ""
+        self, what: str, eqn: Equation | None, value: TouchedRows, why: str = "", name: str = ""
     ) -> None:
         """Write down what became of a value that is held as rows."""
         name = name or ("output" if eqn is None else eqn.primitive.name)
@@ -278,7 +278,7 @@ class Context:
         """A value as an array, written down, under another name than the equation's, if it was held
         as rows.
         """
-        if not isinstance(value, Rows):
+        if not isinstance(value, TouchedRows):
             return dense(value)
         base = value.base
         if isinstance(base, Uniform):
