@@ -20,7 +20,7 @@ import numpy as np
 from harness import OURS, Line, Options, Speed
 
 from incrax._program import trace
-from incrax.derivatives.sparsity.compressed import coordinates, dense, hessian_values
+from incrax.derivatives.sparsity.compressed import Colored, coordinates, dense, hessian_values
 from incrax.derivatives.sparsity.search import hessian_pattern
 
 DENSE = "jax.jit(jax.hessian)"
@@ -87,9 +87,11 @@ def _line(case: str, function: Callable[[Any], Any], size: int, options: Options
     rows, columns = coordinates(pattern)
     whole = jax.jit(jax.hessian(function))
     forms = {
-        OURS: jax.jit(lambda x: hessian_values(function, x, pattern)),
+        OURS: jax.jit(lambda x: hessian_values(function, x, Colored(pattern))),
         EMPTY: jax.jit(lambda x: x + 1.0),
-        "made dense": jax.jit(lambda x: dense(hessian_values(function, x, pattern), pattern)),
+        "made dense": jax.jit(
+            lambda x: dense(hessian_values(function, x, Colored(pattern)), pattern)
+        ),
         DENSE: whole,
     }
     points = [(x * (1.0 + 1e-3 * k),) for k in range(3)]

@@ -340,11 +340,11 @@ def test_programs_of_a_function_that_is_gone_are_dropped():
     constant = jnp.ones(7)
     f = lambda x: x * jnp.sum(constant)
     _, pullback = incrax.vjp(f, 2.0)
-    watched, before = weakref.ref(f), len(linear_maps._primals._table)
+    watched, before = weakref.ref(f), len(linear_maps._primals)
     del f, pullback
     gc.collect()
     assert watched() is None
-    assert len(linear_maps._primals._table) == before - 1
+    assert len(linear_maps._primals) == before - 1
 
 
 LATE = """
@@ -369,7 +369,7 @@ def test_the_number_of_programs_is_bounded():
     f = lambda x: x * 2.0
     for size in range(1, linear_maps.MAX_PRIMALS + 3):
         incrax.vjp(f, jnp.ones(size))
-    assert len(linear_maps._primals._table) == linear_maps.MAX_PRIMALS
+    assert len(linear_maps._primals) == linear_maps.MAX_PRIMALS
 
 
 # --- large constants ------------------------------------------------------------------------------

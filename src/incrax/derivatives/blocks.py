@@ -6,10 +6,9 @@ compression does not pay.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,31 +46,24 @@ def jacobian_blocks(
 
     None where fewer passes than inputs and outputs do not do and nothing sparse is asked for.
     """
-    columns = _columns(selection, is_sparse=is_sparse)
-    program = None if columns is None else program_of(fun, selection, columns)
-    rows = None if program is None else _rows(program)
-    if (
-        columns is None
-        or program is None
-        or rows is None
-        or not (is_sparse or rows.size >= MIN_SIZE)
-    ):
+    of_vector = traced_of_vector(fun, selection, is_sparse=is_sparse)
+    rows = None if of_vector is None else _rows(of_vector.program)
+    if of_vector is None or rows is None or not (is_sparse or rows.size >= MIN_SIZE):
         return None
-    pattern = pattern_of(program, (0,), max_work=None if is_sparse else MAX_UNASKED_WORK)
+    columns = of_vector.columns
+    pattern = pattern_of(of_vector.program, (0,), max_work=None if is_sparse else MAX_UNASKED_WORK)
     known = None if pattern is None else Colored(pattern)
     way = choose(known, columns.size, rows.size)
     if not is_sparse and "compressed" not in way:
         return None
-    known = Colored(_full(rows.size, columns.size)) if known is None else known
+    known = known or Colored(_full(rows.size, columns.size))
     modes: list[Mode] = (
         ["forward", "reverse"] if (mode or way).endswith("forward") else ["reverse", "forward"]
     )
     # Without a batch, JAX finds out only when it compiles that a `custom_vjp` has no forward mode.
-    modes = modes[:1] if mode else ["reverse"] if has_custom_vjp(program) else modes
-    of_vector = _of_vector(program, selection)
+    modes = modes[:1] if mode else ["reverse"] if has_custom_vjp(of_vector.program) else modes
     attempts = [partial(compressed_jacobian, of_vector, pattern=known, mode=m) for m in modes]
-    vector = _vector(selection)
-    values = first_that_works(attempts, [vector]).astype(vector.dtype)
+    values = first_that_works(attempts, [of_vector.point]).astype(of_vector.point.dtype)
     return _blocks(values, known.pattern, rows, columns, is_sparse=is_sparse)
 
 
@@ -79,39 +71,60 @@ def hessian_blocks(
     fun: Callable[..., Sequence[Any]], selection: Selection, *, is_sparse: bool
 ) -> Blocks | None:
     """The blocks of the Hessian of the only output, a scalar; None as in `jacobian_blocks`."""
-    columns = _columns(selection, is_sparse=is_sparse)
-    program = None if columns is None else program_of(fun, selection, columns)
-    if columns is None or program is None or [atom.aval.shape for atom in program.outvars] != [()]:
+    of_vector = traced_of_vector(fun, selection, is_sparse=is_sparse)
+    if of_vector is None or [x.aval.shape for x in of_vector.program.outvars] != [()]:
         return None
-    pattern = hessian_pattern(program, (0,), max_work=None if is_sparse else MAX_UNASKED_WORK)
-    known = None if pattern is None else Colored(pattern)
-    if not is_sparse and (known is None or 2 * known.symmetric.num_colors > columns.size):
+    columns = of_vector.columns
+    max_work = None if is_sparse else MAX_UNASKED_WORK
+    pattern = hessian_pattern(of_vector.program, (0,), max_work=max_work)
+    known = Colored(_full(columns.size, columns.size) if pattern is None else pattern)
+    if not is_sparse and (pattern is None or 2 * known.symmetric.num_colors > columns.size):
         return None
-    known = Colored(_full(columns.size, columns.size)) if known is None else known
-    of_vector = _of_vector(program, selection)
-    values = hessian_values(lambda vector: of_vector(vector)[0], _vector(selection), known)
+    values = hessian_values(lambda vector: of_vector(vector)[0], of_vector.point, known)
     return _blocks(values, known.pattern, columns, columns, is_sparse=is_sparse)
 
 
-def _columns(selection: Selection, *, is_sparse: bool) -> Ends | None:
-    """Where the selected leaves lie in one vector; None where they are not real numbers of one
-    type.
+class OfVector(NamedTuple):
+    """A function of one vector, the selected leaves end to end, traced: all that follows evaluates
+    this.
+
+    Fields: the program, of the vector and of the leaves that are not selected; the values of these;
+    where leaves lie in the vector; the vector.
+    """
+
+    program: Program
+    others: list[Any]
+    columns: Ends
+    point: jax.Array
+
+    def __call__(self, vector: jax.Array) -> jax.Array:
+        """The outputs in one vector."""
+        return joined(evaluator(self.program)(self.program.consts, vector, *self.others))
+
+
+def traced_of_vector(
+    fun: Callable[..., Sequence[Any]], selection: Selection, *, is_sparse: bool
+) -> OfVector | None:
+    """None where the selected leaves are not real numbers of one type.
 
     Unless something sparse is asked for, also where they are few, or where types say how some value
     is sharded: then those of vectors of several, and of blocks, are not known.
     """
-    dtypes = {jax.dtypes.result_type(value) for value in selection.values}
+    values = selection.values
+    others = selection.others
+    dtypes = {jax.dtypes.result_type(value) for value in values}
     if len(dtypes) > 1 or not jnp.issubdtype(next(iter(dtypes)), jnp.floating):
         return None
-    columns = ends([np.shape(value) for value in selection.values])
-    if is_sparse:
-        return columns
-    values = (*selection.values, *selection.others)
-    if columns.size < MIN_SIZE or any(
-        _jax.explicit_sharding(jax.typeof(x)) is not None for x in values
-    ):
+    columns = ends([np.shape(value) for value in values])
+    is_sharded = any(_jax.explicit_sharding(jax.typeof(x)) is not None for x in (*values, *others))
+    if not is_sparse and (columns.size < MIN_SIZE or is_sharded):
         return None
-    return columns
+
+    def run(vector: Any, *others: Any) -> Sequence[Any]:
+        return fun(*selection.merged(columns.split(vector), others))
+
+    point = joined([jnp.asarray(value) for value in values])
+    return OfVector(trace(run, point, *others), others, columns, point)
 
 
 def _rows(program: Program) -> Ends | None:
@@ -122,34 +135,8 @@ def _rows(program: Program) -> Ends | None:
     return ends([x.shape for x in types])
 
 
-def _vector(selection: Selection) -> jax.Array:
-    return joined([jnp.asarray(value) for value in selection.values])
-
-
-def program_of(fun: Callable[..., Sequence[Any]], selection: Selection, columns: Ends) -> Program:
-    """The function of one vector and of the leaves that are not selected, traced: all that follows
-    evaluates this.
-    """
-
-    def run(vector: Any, *others: Any) -> Sequence[Any]:
-        return fun(*selection.merged(columns.split(vector), others))
-
-    dtype = jax.dtypes.result_type(*selection.values)
-    return trace(run, jax.ShapeDtypeStruct((columns.size,), dtype), *selection.others)
-
-
-def _of_vector(program: Program, selection: Selection) -> Callable[[jax.Array], jax.Array]:
-    """The same as a function of the vector, whose result is a vector."""
-    others = selection.others
-    return lambda vector: joined(evaluator(program)(program.consts, vector, *others))
-
-
 def _full(num_rows: int, num_columns: int) -> Matrix:
-    indptr = np.arange(num_rows + 1) * num_columns
-    data = np.ones(num_rows * num_columns, bool)
-    return csr_array(
-        (data, np.tile(np.arange(num_columns), num_rows), indptr), shape=(num_rows, num_columns)
-    )
+    return csr_array(np.ones((num_rows, num_columns), bool))
 
 
 def _blocks(
@@ -157,8 +144,6 @@ def _blocks(
 ) -> Blocks:
     if is_sparse:
         return sparse_blocks(values, pattern, rows, columns)
-    if pattern.nnz == math.prod(pattern.shape):
-        return dense_blocks(values.reshape(pattern.shape), rows, columns)
     return dense_blocks(dense(values, pattern), rows, columns)
 
 

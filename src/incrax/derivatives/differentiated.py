@@ -23,7 +23,7 @@ from incrax._program import type_of
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
 from incrax.derivatives.messages import taken_name, wrong_tangent
 from incrax.derivatives.row_sparse.rows import RowSparse
-from incrax.derivatives.row_sparse.structured import RowsExplanation, explained, sparse_outputs
+from incrax.derivatives.row_sparse.structured import RowsExplanation, sparse_outputs
 from incrax.derivatives.selection import Selection, select, type_name
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.signature import argument_names
@@ -129,7 +129,7 @@ class Gradient(Derivative):
             return other._found(args, kwargs, events)
 
         jax.eval_shape(run, [leaves[k] for k in numbers])
-        return explained(events)
+        return RowsExplanation(tuple(events))
 
 
 def _types_of(tree: Any) -> tuple[list[Any], Any, list[int]]:
@@ -160,50 +160,49 @@ class Jacobian(Derivative):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
-        has_aux = self.has("has_aux")
-        flat = FlatOutputs(self.fun, has_aux=has_aux)
-        rows, *aux = self._rows(flat, selection)
+        flat = FlatOutputs(self.fun, has_aux=self.has("has_aux"))
+        rows, aux = self._rows(flat, selection)
         tree = jax.tree.unflatten(flat.treedef, map(selection.tree, rows))
-        return (tree, *aux) if has_aux else tree
+        return (tree, aux) if self.has("has_aux") else tree
 
-    def _rows(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, ...]:
-        """For each output array its blocks; with `has_aux`, and what is passed on."""
-        mode = self.settings.get("mode")
+    def _rows(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, Any]:
+        """For each output array its blocks; and what is passed on."""
+        mode = self.settings["mode"]
         is_sparse = self.has("sparse")
-        has_aux = self.has("has_aux")
-        holomorphic = self.has("holomorphic")
-        is_plain = (
-            has_aux or holomorphic or self.has("allow_int") or (mode is not None and not is_sparse)
-        )
-        blocks = (
-            None if is_plain else jacobian_blocks(flat, selection, mode=mode, is_sparse=is_sparse)
-        )
-        if blocks is not None:
-            return (blocks,)
-        given = {"argnums": _all(selection), "has_aux": has_aux, "holomorphic": holomorphic}
-        fun = lambda *values: flat(*selection.merged(values))
-        if self.has("allow_int"):
-            result = jax.jacrev(fun, allow_int=True, **given)(*selection.values)
-        else:
-            transforms = self._transforms(flat, fun, selection.values)
-            result = first_that_works(
-                [transform(fun, **given) for transform in transforms], selection.values
-            )
-        rows, *aux = result if has_aux else (result,)
-        return [_by_leaf(row, selection.values) for row in rows], *aux
+        if is_sparse or not (mode or any(map(self.has, _OPTIONS_OF_JAX))):
+            blocks = jacobian_blocks(flat.arrays, selection, mode=mode, is_sparse=is_sparse)
+            if blocks is not None:
+                return blocks, None
 
-    def _transforms(
-        self, flat: FlatOutputs, fun: Callable[..., Any], values: Values
-    ) -> list[Callable[..., Any]]:
-        """The modes to try, the one with fewer passes first."""
-        mode = self.settings.get("mode")
-        both = [jax.jacfwd, jax.jacrev]
-        if mode is not None:
-            return [both[mode == "reverse"]]
-        if flat.size is None:
-            jax.eval_shape(fun, *values)
-        assert flat.size is not None
-        return both if sum(math.prod(np.shape(x)) for x in values) <= flat.size else both[::-1]
+        def fun(*values: Any) -> Any:
+            return flat(*selection.merged(values))
+
+        given = {"argnums": _all(selection), "has_aux": True}
+        if self.has("allow_int"):
+            modes = [functools.partial(jax.jacrev, allow_int=True)]
+        elif mode is not None:
+            modes = [jax.jacfwd if mode == "forward" else jax.jacrev]
+        else:
+            modes = _fewest_passes_first(flat, fun, selection.values)
+        holomorphic = self.has("holomorphic")
+        derivatives = [mode(fun, holomorphic=holomorphic, **given) for mode in modes]
+        rows, aux = first_that_works(derivatives, selection.values)
+        return [_by_leaf(row, selection.values) for row in rows], aux
+
+
+_OPTIONS_OF_JAX = ("has_aux", "holomorphic", "allow_int")
+"""With one of them, derivatives are as JAX takes them, one pass per element."""
+
+
+def _fewest_passes_first(
+    flat: FlatOutputs, fun: Callable[..., Any], values: Values
+) -> list[Callable[..., Any]]:
+    """The modes to try."""
+    if flat.size is None:
+        jax.eval_shape(fun, *values)
+    num_inputs = sum(math.prod(np.shape(x)) for x in values)
+    is_forward = flat.size is not None and num_inputs <= flat.size
+    return [jax.jacfwd, jax.jacrev] if is_forward else [jax.jacrev, jax.jacfwd]
 
 
 def _by_leaf(blocks: Sequence[Any], values: Values) -> list[Any]:
@@ -224,7 +223,7 @@ def _as_dtype(block: Any, dtype: Any) -> Any:
 
 
 class FlatOutputs:
-    """A function (args, kwargs) -> the arrays of its outputs, in a list.
+    """A function (args, kwargs) -> the arrays of its outputs, in a list, and what is passed on.
 
     Fields: of the outputs in the last call their tree, and how many elements they have; None
     before.
@@ -236,13 +235,18 @@ class FlatOutputs:
         self.treedef: Any = None
         self.size: int | None = None
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
         """Call the function."""
-        outputs, *aux = self.fun(*args, **kwargs) if self.has_aux else (self.fun(*args, **kwargs),)
+        found = self.fun(*args, **kwargs)
+        outputs, aux = found if self.has_aux else (found, None)
         leaves, self.treedef = jax.tree.flatten(outputs)
         leaves = [jnp.asarray(leaf) for leaf in leaves]
         self.size = sum(leaf.size for leaf in leaves)
-        return (leaves, *aux) if self.has_aux else leaves
+        return leaves, aux
+
+    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Call the function, for its outputs alone."""
+        return self(args, kwargs)[0]
 
 
 # --- second order ---------------------------------------------------------------------------------
@@ -255,16 +259,14 @@ class Hessian(Derivative):
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
         flat = FlatOutputs(self.fun)
-        holomorphic = self.has("holomorphic")
-        is_sparse = self.has("sparse")
-        blocks = None if holomorphic else self._compressed(flat, selection, is_sparse=is_sparse)
+        blocks = self._compressed(flat, selection)
         if blocks is None:
-            given = {"argnums": _all(selection), "holomorphic": holomorphic}
-            inner = jax.jacrev(lambda *values: flat(*selection.merged(values)), **given)
-            found = first_that_works(
-                [outer(inner, **given) for outer in (jax.jacfwd, jax.jacrev)], selection.values
-            )
+            given = {"argnums": _all(selection), "holomorphic": self.has("holomorphic")}
+            inner = jax.jacrev(lambda *values: flat.arrays(*selection.merged(values)), **given)
             values = selection.values
+            found = first_that_works(
+                [outer(inner, **given) for outer in (jax.jacfwd, jax.jacrev)], values
+            )
             blocks = [
                 [_by_leaf(row, [x] * len(row)) for row, x in zip(block, values, strict=True)]
                 for block in found
@@ -273,11 +275,14 @@ class Hessian(Derivative):
             flat.treedef, [selection.tree([*map(selection.tree, block)]) for block in blocks]
         )
 
-    def _compressed(self, flat: FlatOutputs, selection: Selection, *, is_sparse: bool) -> Any:
+    def _compressed(self, flat: FlatOutputs, selection: Selection) -> Any:
+        """The blocks of the only output; None where they are not compressed."""
+        if self.has("holomorphic"):
+            return None
         try:
-            blocks = hessian_blocks(flat, selection, is_sparse=is_sparse)
+            blocks = hessian_blocks(flat.arrays, selection, is_sparse=self.has("sparse"))
         except (TypeError, ValueError, NotImplementedError):
-            if is_sparse:
+            if self.has("sparse"):
                 raise
             return None
         return None if blocks is None else [blocks]

@@ -10,13 +10,14 @@ linear map goes: a `Direction` says that.
 
 from __future__ import annotations
 
+import functools
 import os
 import types
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -61,20 +62,20 @@ UNTRACEABLE = (
 
 
 class PrunedProgram(NamedTuple):
-    """What some outputs of a linear program need: its equations, and the numbers of what they
-    read.
+    """What some outputs of a linear program need: its equations, and the numbers of what they read,
+    inputs before residuals.
     """
 
     program: Program
-    inputs: tuple[int, ...]
-    residuals: tuple[int, ...]
+    reads: tuple[int, ...]
     function: Callable[..., list[Any]]
     constants: tuple[Any, ...]
 
     def __call__(self, inputs: Values, residuals: Values) -> list[jax.Array]:
         """The outputs."""
-        values = [inputs[i] for i in self.inputs] + [residuals[i] for i in self.residuals]
-        return [_as_array(x) for x in self.function(self.constants, *values)]
+        values = [*inputs, *residuals]
+        found = self.function(self.constants, *(values[i] for i in self.reads))
+        return [_as_array(x) for x in found]
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,13 @@ class LinearProgram:
         default_factory=lambda: LruTable(MAX_PARTS)
     )
 
-    def part(self, outputs: tuple[int, ...]) -> PrunedProgram:
-        """The part that computes these outputs, and nothing else."""
-        found = self.parts.get(outputs)
+    def part(self, outputs: Iterable[int] | None = None) -> PrunedProgram:
+        """The part that computes these outputs, and nothing else; None: all."""
+        numbers = tuple(range(len(self.program.outvars)) if outputs is None else outputs)
+        found = self.parts.get(numbers)
         if found is None:
-            found = self._pruned(outputs)
-            self.parts.add(outputs, found)
+            found = self._pruned(numbers)
+            self.parts.add(numbers, found)
         return found
 
     def _pruned(self, outputs: tuple[int, ...]) -> PrunedProgram:
@@ -107,18 +109,11 @@ class LinearProgram:
             _jax.Body(whole.invars, whole.constvars, whole.consts, whole.eqns, asked)
         )
         program = drop_dead(from_jaxpr(body))
-        used = [i for i, flag in enumerate(is_used) if flag]
-        inputs = tuple(i for i in used if i < self.num_inputs)
-        residuals = tuple(i - self.num_inputs for i in used if i >= self.num_inputs)
+        reads = tuple(i for i, flag in enumerate(is_used) if flag)
         function = evaluator(program)
         constants = tuple(device_constants(program).values())
-        return PrunedProgram(
-            program,
-            inputs,
-            residuals,
-            jax.jit(function) if self.is_compiled else function,
-            constants,
-        )
+        compiled = jax.jit(function) if self.is_compiled else function
+        return PrunedProgram(program, reads, compiled, constants)
 
 
 # --- which way ------------------------------------------------------------------------------------
@@ -143,11 +138,6 @@ class OutputTypes:
             jax.tree.unflatten(self.treedef, self.avals)
         )[0]
         return tuple(jax.tree_util.keystr(path) for path, _ in with_paths)
-
-    @property
-    def active(self) -> list[Any]:
-        """Types of the leaves that have derivatives."""
-        return [aval for aval, flag in zip(self.avals, self.is_active, strict=True) if flag]
 
     def filled(self, active: Values) -> list[Any]:
         """All leaves: those given for the active ones, zeros of type float0 for the others."""
@@ -222,11 +212,13 @@ def at_point(
     )
     if not is_evaluated and not any(map(_jax.is_mutable_array, leaves)):
         signature = make_signature(fun, args, kwargs)
-        entry = _primals.entry(fun, (direction, signature.key, selection.numbers, has_aux))
-        if entry is not None and not entry:
-            entry.append(_traced(direction, fun, selection, signature, has_aux=has_aux))
-        if entry and entry[0] is not None:
-            return entry[0].at([LeafValue(x).feed for x in signature.dynamic_leaves(leaves)])
+        key = _key(fun, direction, signature.key, selection.numbers, has_aux)
+        primal = None if key is None else _primals.get(key)
+        if primal is None and key is not None:
+            primal = _traced(direction, fun, selection, signature, has_aux=has_aux)
+            _primals.add(key, primal)
+        if primal:
+            return primal.at([LeafValue(x).feed for x in signature.dynamic_leaves(leaves)])
     # NumPy arrays as private copies, because their owner may change them.
     private = replace(selection, leaves=tuple(jax.tree.map(_private, selection.leaves)))
     return _split(direction, fun, private, has_aux=has_aux, is_compiled=False)
@@ -305,9 +297,9 @@ def _traced(
     signature: Signature,
     *,
     has_aux: bool,
-) -> Primal | None:
-    """The primal and the linear program; None where the function needs values, or passes on what no
-    program returns.
+) -> Primal | Literal[False]:
+    """The primal and the linear program; False where the function needs values, or passes on what
+    no program returns.
     """
     points: list[AtPoint] = []
 
@@ -326,10 +318,10 @@ def _traced(
     try:
         traced, treedef = trace_with_tree(primal, *[LeafValue(x).feed for x in dynamic])
     except (*UNTRACEABLE, _NoArray):
-        return None
+        return False
     program, (point,) = run_passes(traced, PASSES), points
     if has_tracer(point.linear.program.consts):
-        return None
+        return False
     inputs = {*program.invars, *program.constvars}
     computed = tuple(
         dict.fromkeys(v for v in program.outvars if isinstance(v, _jax.Var) and v not in inputs)
@@ -355,42 +347,31 @@ def _as_array(x: Any) -> Any:
 # --- primal programs that are kept ----------------------------------------------------------------
 
 
-class _Primals:
-    """Entries by function and key, the least recently used dropped, and those whose function is no
-    more.
-    """
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Drop all; also in a forked process, where programs of the parent must not be used."""
-        self._table: LruTable[tuple[Hashable, Hashable], list[Primal | None]] = LruTable(
-            MAX_PRIMALS
-        )
-
-    def entry(self, fun: Callable[..., Any], key: Hashable) -> list[Primal | None] | None:
-        """A list to put a program in, empty at first; None if the function has no hash."""
-        try:
-            hash(fun)
-        except TypeError:
-            return None
-        return self._table.setdefault((self._name(fun), key), [])
-
-    def _name(self, fun: Callable[..., Any]) -> Hashable:
-        """The function as part of a key that keeps it, and what it closes over, no longer alive."""
-        if isinstance(fun, types.MethodType):  # a new object each time it is read
-            return fun
-        try:
-            return weakref.ref(fun, self._forget)
-        except TypeError:
-            return fun
-
-    def _forget(self, name: weakref.ref[Any]) -> None:
-        for whole in [whole for whole, _ in self._table.items() if whole[0] is name]:
-            self._table.pop(whole)
-
-
-_primals = _Primals()
-if hasattr(os, "register_at_fork"):
+_primals: LruTable[Hashable, Primal | Literal[False]] = LruTable(MAX_PRIMALS)
+"""By function and the rest of a key; False where nothing is compiled."""
+if hasattr(os, "register_at_fork"):  # programs of the parent must not be used in a child
     os.register_at_fork(after_in_child=_primals.clear)
+
+
+def _key(fun: Callable[..., Any], *rest: Hashable) -> Hashable | None:
+    """A key that keeps neither the function alive nor what it closes over; None if the function has
+    no hash.
+    """
+    try:
+        hash(fun)
+    except TypeError:
+        return None
+    name: Hashable = fun
+    # A method is a new object each time it is read; some callables cannot be referred to weakly.
+    if not isinstance(fun, types.MethodType) and getattr(type(fun), "__weakrefoffset__", 0):
+        name = weakref.ref(fun, functools.partial(_forget, _primals))
+    return name, rest
+
+
+def _forget(primals: LruTable[Any, Any], name: weakref.ref[Any]) -> None:
+    """Drop the programs of a function that is no more; reads no name of the module, which may be
+    gone before it.
+    """
+    for key, _ in primals.items():
+        if key[0] is name:
+            primals.pop(key)

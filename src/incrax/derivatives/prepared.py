@@ -157,7 +157,7 @@ class Prepared:
         Raises:
             SelectionError: a selected leaf is complex.
         """
-        return Flat(self, self._selection)
+        return self.flat_at(*self._args)
 
     def flat_at(self, *args: Any, free: Mapping[str, Any] | None = None) -> Flat:
         """The same as `flat`, with what is not selected as in these arguments; programs and saved
@@ -179,10 +179,14 @@ class Prepared:
         """
         self._check("flat_at", args)
         selection = select("prepare", self._fun, self._wrt, args, {})
-        if free is None:
-            return Flat(self, selection)
-        shown = select("prepare", self._fun, tuple(free), args, {})
-        return Flat(self, selection, shown, list(free.values()))
+        shown = selection
+        if free is not None:
+            shown = select("prepare", self._fun, tuple(free), args, {})
+        masks = {} if free is None else dict(zip(shown.numbers, free.values(), strict=True))
+        if selection.mirror.has_repeats:
+            each_once = Prepared(self._fun, self._args, self.paths, self._options)
+            return Flat(each_once, each_once._selection, shown, masks)
+        return Flat(self, selection, shown, masks)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -209,17 +213,9 @@ class Prepared:
         self._check(method, args)
         function = self._made.get(method)
         if function is None:
-            function = self._made[method] = self._function(method)
+            make = _MAKERS[method]
+            function = self._made[method] = make(self._fun, wrt=self._wrt, **self._options)
         return function(*args, **kwargs)
-
-    def _function(self, method: str) -> Incremental[..., Any]:
-        if method == "value":
-            return incremental(_Plain(self._fun, None, "value"), **self._options)
-        makers = {"gradient": grad, "value_and_gradient": value_and_grad}
-        make: Any = (
-            makers.get(method) or {"jacobian": jacobian, "hessian": hessian, "hvp": hvp}[method]
-        )
-        return make(self._fun, wrt=self._wrt, **self._options)
 
     def _check(self, method: str, args: tuple[Any, ...]) -> None:
         """Refuse arguments that are not of the example's types."""
@@ -253,6 +249,20 @@ class _Plain(Derivative):
         return self.fun(*args, **kwargs)
 
 
+def _value(fun: Function, *, wrt: Any, **options: Any) -> Incremental[..., Any]:
+    return incremental(_Plain(fun, wrt, "value"), **options)
+
+
+_MAKERS: dict[str, Callable[..., Incremental[..., Any]]] = {
+    "value": _value,
+    "gradient": grad,
+    "value_and_gradient": value_and_grad,
+    "jacobian": jacobian,
+    "hessian": hessian,
+    "hvp": hvp,
+}
+
+
 def _type_name(leaf: Any) -> str:
     if not is_dynamic(leaf):
         return f"{leaf!r} of type {type(leaf).__name__}"
@@ -272,28 +282,25 @@ class Flat:
     """
 
     def __init__(
-        self,
-        prepared: Prepared,
-        selection: Selection,
-        shown: Selection | None = None,
-        masks: Sequence[Any] = (),
+        self, prepared: Prepared, selection: Selection, shown: Selection, masks: dict[int, Any]
     ) -> None:
-        """`selection` is what programs differentiate by, `shown` the part of it that vectors are
-        made of, with a mask or None for each of its leaves.
+        """`selection` is what programs differentiate by, each leaf once; `shown` the part of it
+        that vectors are made of, with a mask or None for each of its leaves, if not for none.
         """
         self._prepared = prepared
         self._selection = selection
-        self._shown = selection if shown is None else shown
+        self._shown = shown
         self._values = selection.values
         for path, value in zip(selection.paths, self._values, strict=True):
             if jnp.iscomplexobj(value):
                 raise not_flat(path, _type_name(value))
         self._ends = ends([np.shape(value) for value in self._values])
-        self._free = self._free_elements(masks)
         self._leaves = [_held(leaf) for leaf in selection.leaves]
-        placed = [position for position in selection.mirror.positions if position is not None]
-        self._num_placed = len(placed)
-        self._first = [placed.index(number) for number in range(len(self._values))]
+        is_free = []
+        for number, shape in zip(selection.numbers, self._ends.shapes, strict=True):
+            mask = masks.get(number, number in shown.numbers)
+            is_free.append(np.broadcast_to(True if mask is None else mask, shape))
+        self._free = FreeElements(np.flatnonzero(_vector(is_free)), _vector(self._values))
 
     @property
     def x0(self) -> np.ndarray:
@@ -330,21 +337,12 @@ class Flat:
 
     def hessian(self, x: Any) -> np.ndarray:
         """The second derivatives of a scalar function, shape (n, n)."""
-        leaves = jax.tree.leaves(self._prepared.hessian(*self.arguments(x)))
-        blocks = [leaves[i * self._num_placed + j] for i in self._first for j in self._first]
-        sizes = self._ends.sizes
-        count = len(sizes)
-        sized = [
-            np.asarray(block, np.float64).reshape(sizes[k // count], sizes[k % count])
-            for k, block in enumerate(blocks)
-        ]
-        whole = np.block([sized[i * count : (i + 1) * count] for i in range(count)])
-        return whole[np.ix_(self._free.numbers, self._free.numbers)]
+        return self._rows(self._prepared.hessian(*self.arguments(x)))[self._free.numbers]
 
     def hvp(self, x: Any, v: Any) -> np.ndarray:
         """The Hessian times a vector, shape (n,): `hessp` of SciPy."""
         still = self._free._replace(values=np.zeros(self._ends.size))
-        tangent = self._tangent(self._cut(still.whole(self._checked(v))))
+        tangent = self._selection.tree(self._cut(still.whole(self._checked(v))))
         return self._rows(self._prepared.hvp(*self.arguments(x), tangent=tangent))[0]
 
     def unflatten(self, x: Any) -> Any:
@@ -364,16 +362,6 @@ class Flat:
 
     # --- inner ------------------------------------------------------------------------------------
 
-    def _free_elements(self, masks: Sequence[Any]) -> FreeElements:
-        given = dict(
-            zip(self._shown.numbers, masks or [True] * len(self._shown.numbers), strict=True)
-        )
-        is_free = []
-        for number, shape in zip(self._selection.numbers, self._ends.shapes, strict=True):
-            mask = given.get(number, False)
-            is_free.append(np.broadcast_to(True if mask is None else mask, shape))
-        return FreeElements(np.flatnonzero(_vector(is_free)), _vector(self._values))
-
     def _checked(self, x: Any) -> np.ndarray:
         x = np.asarray(x)
         size = self._free.numbers.size
@@ -389,28 +377,15 @@ class Flat:
         pieces = self._ends.split(whole)
         return [_like(value, piece) for value, piece in zip(self._values, pieces, strict=True)]
 
-    def _tangent(self, parts: Sequence[Any]) -> Any:
-        """Parts in the shape of the selection; a leaf that is named twice moves once."""
-        tree = self._selection.tree(parts)
-        if self._num_placed == len(parts):
-            return tree
-        leaves, treedef = jax.tree.flatten(tree)
-        return jax.tree.unflatten(
-            treedef, [x if k in self._first else 0 * x for k, x in enumerate(leaves)]
-        )
-
     def _rows(self, tree: Any) -> np.ndarray:
-        """Derivatives of outputs as the rows of a matrix."""
+        """Derivatives of outputs, or second ones, as the rows of a matrix."""
         leaves = jax.tree.leaves(tree)
-        rows = []
-        for start in range(0, len(leaves), self._num_placed):
-            blocks = [np.asarray(leaves[start + k], np.float64) for k in self._first]
-            rows.append(
-                [
-                    block.reshape(-1, size)
-                    for block, size in zip(blocks, self._ends.sizes, strict=True)
-                ]
-            )
+        sizes = self._ends.sizes
+        blocks = [
+            np.asarray(leaf, np.float64).reshape(-1, sizes[k % len(sizes)])
+            for k, leaf in enumerate(leaves)
+        ]
+        rows = [blocks[k : k + len(sizes)] for k in range(0, len(blocks), len(sizes))]
         return np.block(rows)[:, self._free.numbers]
 
 

@@ -172,9 +172,8 @@ class _LinearMap:
 
     def _keep_only(self, part: PrunedProgram) -> None:
         """Free the residuals that a part does not read."""
-        self._residuals = [
-            x if i in part.residuals else _FREED for i, x in enumerate(self._residuals)
-        ]
+        numbered = enumerate(self._residuals, self._linear.num_inputs)
+        self._residuals = [x if number in part.reads else _FREED for number, x in numbered]
 
 
 class Pullback(_LinearMap):
@@ -264,32 +263,27 @@ class Pullback(_LinearMap):
 
     def _asked(self, wrt: Any) -> Selection:
         """The part of the selection that is asked for."""
-        asked = (
-            self._selection
-            if wrt is None
-            else self._parts.get(wrt if type(wrt) in (str, int) else None)
-        )
-        asked = self._part_of_arguments(wrt) if asked is None else asked
-        if not self._kept.issuperset(asked.numbers):
-            pairs = zip(asked.numbers, asked.paths, strict=True)
-            raise freed_residuals(
-                [path for number, path in pairs if number not in self._kept], self.paths
-            )
-        return asked
-
-    def _part_of_arguments(self, wrt: Any) -> Selection:
-        args, kwargs = jax.tree.unflatten(self._selection.treedef, self._selection.leaves)
-        asked = select("pullback", self._fun, wrt, args, kwargs)
+        is_name = type(wrt) in (str, int)
+        asked = self._parts.get(wrt) if is_name else None
+        if wrt is None:
+            asked = self._selection
+        if asked is None:
+            args, kwargs = jax.tree.unflatten(self._selection.treedef, self._selection.leaves)
+            asked = select("pullback", self._fun, wrt, args, kwargs)
+        if is_name:
+            self._parts[wrt] = asked
+        if self._kept.issuperset(asked.numbers):
+            return asked
+        given_up = []
         for number, path in zip(asked.numbers, asked.paths, strict=True):
             if number not in self._selection.numbers:
                 raise not_in_pullback(path, self._selection.paths)
-        if type(wrt) in (str, int):
-            self._parts[wrt] = asked
-        return asked
+            if number not in self._kept:
+                given_up.append(path)
+        raise freed_residuals(given_up, self.paths)
 
     def _part(self, numbers: Sequence[int]) -> PrunedProgram:
-        positions = map(self._selection.numbers.index, sorted(numbers))
-        return self._linear.part(tuple(positions))
+        return self._linear.part(map(self._selection.numbers.index, sorted(numbers)))
 
     def _computed(self, cotangents: Sequence[Any], numbers: Sequence[int]) -> list[jax.Array]:
         ordered = sorted(numbers)  # one program, however they are asked for
@@ -353,7 +347,7 @@ class Push(_LinearMap):
 
     def __init__(self, fun: Function, selection: Selection, point: AtPoint) -> None:
         super().__init__(fun, selection, point)
-        self._part = point.linear.part(tuple(range(len(point.types.active))))
+        self._part = point.linear.part()
         self._keep_only(self._part)
 
     def __call__(self, tangent: Any) -> Any:

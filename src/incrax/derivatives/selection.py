@@ -36,6 +36,12 @@ class Mirror:
     treedef: Any
     positions: tuple[int | None, ...]
 
+    @property
+    def has_repeats(self) -> bool:
+        """Whether a leaf was selected twice."""
+        placed = [k for k in self.positions if k is not None]
+        return len(set(placed)) < len(placed)
+
     def tree(self, results: Sequence[Any]) -> Any:
         """Results, one per selected leaf, in this shape; None where nothing was selected."""
         return jax.tree.unflatten(
@@ -85,13 +91,12 @@ class Selection:
 
         Marks are taken off; what is cut has no tangents.
         """
-        leaves = list(self.leaves)
-        for number, value in zip(self.numbers, values, strict=True):
-            leaves[number] = value
-        for number, value in zip(
-            self._other_numbers if others is not None else (), others or (), strict=True
-        ):
-            leaves[number] = Cut(value) if isinstance(leaves[number], Cut) else value
+        new = dict(zip(self.numbers, values, strict=True))
+        if others is not None:
+            new.update(zip(self._other_numbers, others, strict=True))
+            cut = [k for k in self._other_numbers if isinstance(self.leaves[k], Cut)]
+            new.update((k, Cut(new[k])) for k in cut)
+        leaves = [new.get(k, leaf) for k, leaf in enumerate(self.leaves)]
         return without_marks(jax.tree.unflatten(self.treedef, leaves))
 
 

@@ -91,7 +91,7 @@ def grad(
         [4.0, 12.0]
     """
     settings = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
-    return _made(Gradient, "grad", fun, wrt, settings | _rows("grad", sparse, nonfinite), options)
+    return _gradient("grad", fun, wrt, settings, sparse, nonfinite, options)
 
 
 def value_and_grad(
@@ -111,29 +111,25 @@ def value_and_grad(
         A function that returns a pair: what `fun` returns, and its gradient in the shape of the
         selection.
     """
-    settings = {
-        "has_aux": has_aux,
-        "holomorphic": holomorphic,
-        "allow_int": allow_int,
-        "with_value": True,
-    }
-    return _made(
-        Gradient,
-        "value_and_grad",
-        fun,
-        wrt,
-        settings | _rows("value_and_grad", sparse, nonfinite),
-        options,
-    )
+    settings = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
+    return _gradient("value_and_grad", fun, wrt, settings, sparse, nonfinite, options)
 
 
-def _rows(name: str, sparse: Any, nonfinite: Any) -> dict[str, Any]:
-    """Settings of row-sparse gradients."""
+def _gradient(
+    name: str,
+    fun: Function,
+    wrt: Any,
+    settings: dict[str, Any],
+    sparse: Any,
+    nonfinite: Any,
+    options: IncrementalOptions,
+) -> Incremental[..., Any]:
     if sparse not in (None, "rows"):
         raise ValueError(f'`{name}(sparse=...)` got {sparse!r}; use "rows", or None.')
     if nonfinite not in ("ignore", "dense"):
         raise ValueError(f'`{name}(nonfinite=...)` got {nonfinite!r}; use "ignore" or "dense".')
-    return {"sparse": sparse, "nonfinite": nonfinite}
+    settings |= {"sparse": sparse, "nonfinite": nonfinite, "with_value": name == "value_and_grad"}
+    return _made(Gradient, name, fun, wrt, settings, options)
 
 
 def jacobian(

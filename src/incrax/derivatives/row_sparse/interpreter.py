@@ -2,14 +2,14 @@
 
 In: a program and its inputs. Out: its outputs, structured where every equation on the way has a
 rule. Where one has none, the value becomes an array there, and that is written down: a missing rule
-costs speed, never a result. Bodies of calls, branches and loops are interpreted; what a loop only
-adds rows to is stacked and added after it.
+costs speed, never a result. Bodies of calls, branches and loops are interpreted; rows that a loop
+only adds to what it carries are stacked and added after it.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -18,17 +18,19 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation, Literal
-from incrax._program import Program, from_jaxpr, read_vars
-from incrax.derivatives.row_sparse.rules import MAKERS, evaluated, folded, is_sum
+from incrax._program import Program, from_jaxpr, type_of
+from incrax.derivatives.row_sparse.rules import (
+    MAKERS,
+    evaluated,
+    folded,
+    is_sum_of_rows,
+)
 from incrax.derivatives.row_sparse.values import (
     DENSE,
     KEPT,
     BecomesDense,
-    CarryRead,
     Context,
-    Patched,
-    Summed,
-    Swept,
+    Uniform,
     Value,
     added,
     coalesced,
@@ -37,9 +39,11 @@ from incrax.derivatives.row_sparse.values import (
     is_structured,
     no_rows,
     num_stored,
+    summed_rows,
+    zeros,
 )
 from incrax.engine.program.simplify import RULED
-from incrax.primitives.table import entry_of
+from incrax.primitives.table import entry_of, is_addition
 
 
 def run(program: Program, values: Sequence[Value], context: Context) -> list[Value]:
@@ -48,40 +52,18 @@ def run(program: Program, values: Sequence[Value], context: Context) -> list[Val
         zip(program.constvars, map(_constant, program.consts), strict=True)
     )
     env.update(zip(program.invars, values, strict=True))
-    read_as_rows = {
-        var for eqn in program.eqns if id(eqn) not in context.sweeps for var in read_vars(eqn)
-    }
     for eqn in program.eqns:
-        _prepare(eqn, env, context)
-        results = _results(eqn, [_read(atom, env) for atom in eqn.invars], context)
-        for var, value in zip(eqn.outvars, results, strict=True):
-            # Stored by its rows, which are read anyway, and not by addition: XLA then needs no copy
-            # of the base.
-            has_addend = (
-                isinstance(value, Patched) and value.addend is not None and var in read_as_rows
+        inputs = [_read(atom, env) for atom in eqn.invars]
+        if not is_sum_of_rows(eqn, inputs):
+            # Each row is stored once, for this equation and all that follow.
+            inputs = list(map(coalesced, inputs))
+            env.update(
+                (atom, value)
+                for atom, value in zip(eqn.invars, inputs, strict=True)
+                if has_rows(value)
             )
-            env[var] = replace(value, addend=None) if has_addend else value
+        env.update(zip(eqn.outvars, _results(eqn, inputs, context), strict=True))
     return [_read(atom, env) for atom in program.outvars]
-
-
-def _prepare(eqn: Equation, env: dict[Any, Value], context: Context) -> None:
-    """Change inputs for this equation and all that follow.
-
-    Each row is stored once, but where rows are only added. Rows of arrays are written into them
-    before all rows change.
-    """
-    atoms = [atom for atom in eqn.invars if not isinstance(atom, Literal)]
-    is_added = is_sum(eqn) and all(is_sparse(env[atom]) for atom in atoms)
-    for atom in atoms:
-        value = env[atom]
-        if isinstance(value, Summed) and value.carry is None and not is_added:
-            value = env[atom] = coalesced(value)
-        if (
-            id(eqn) in context.sweeps
-            and isinstance(value, Patched)
-            and isinstance(value.base, Swept)
-        ):
-            env[atom] = context.dense(value, eqn, "all rows change")
 
 
 def _constant(value: Any) -> Any:
@@ -102,7 +84,7 @@ def _results(eqn: Equation, values: list[Value], context: Context) -> Sequence[V
         given = _plain_apart(values, jax.lax.optimization_barrier) if is_kept_apart else values
         return run(from_jaxpr(called), given, context.within(eqn))
     name = eqn.primitive.name
-    why = f"there is no rule for `{eqn.primitive.name}`"
+    why = f"there is no rule for `{name}`"
     try:
         if name in BODIES:
             return _noted(eqn, BODIES[name](eqn, values, context), context)
@@ -126,14 +108,10 @@ def _noted(eqn: Equation, results: list[Value], context: Context) -> list[Value]
 def _note_lost(eqn: Equation, values: Sequence[Value], why: str, context: Context) -> None:
     """Write down rows that were never made."""
     aval = eqn.outvars[0].aval if eqn.outvars else None
-    if (
-        eqn.primitive.name not in SOURCES
-        or any(map(has_rows, values))
-        or not context.is_large(aval)
-    ):
-        return
-    if eqn.primitive.name == "pad" or is_structured(values[0]):
-        context.note(DENSE, eqn, no_rows(aval), why)
+    could_be = eqn.primitive.name in SOURCES and context.is_large(aval)
+    if could_be and not any(map(has_rows, values)):
+        if eqn.primitive.name == "pad" or is_structured(values[0]):
+            context.note(DENSE, eqn, no_rows(aval), why)
 
 
 # --- calls ----------------------------------------------------------------------------------------
@@ -163,7 +141,7 @@ def _barrier(eqn: Equation, values: Sequence[Value], context: Context) -> list[V
     return _plain_apart(values, lambda plain: _jax.apply(eqn, plain))
 
 
-# --- branches -------------------------------------------------------------------------------------
+# --- bodies ---------------------------------------------------------------------------------------
 
 
 SOURCES = frozenset({"scatter-add", "scatter", "pad", "dynamic_update_slice"})
@@ -180,12 +158,12 @@ def _makes_rows(eqn: Equation) -> bool:
     )
 
 
-def _check_opens(eqn: Equation, values: Sequence[Value], what: str) -> None:
+def _check_opens(eqn: Equation, values: Sequence[Value]) -> None:
     """Raise where interpreting what is inside is of no use, or not allowed."""
     if eqn.effects:
-        raise BecomesDense(f"the {what} effects")
+        raise BecomesDense("what it holds has effects")
     if not any(map(has_rows, values)) and not _makes_rows(eqn):
-        raise BecomesDense(f"the {what.replace('have', 'make').replace('has', 'makes')} no rows")
+        raise BecomesDense("what it holds makes no rows")
 
 
 def typed(value: Any, aval: Any) -> Any:
@@ -198,62 +176,66 @@ def typed(value: Any, aval: Any) -> Any:
     return _jax.as_weak(value) if is_weak else jax.lax.convert_element_type(value, aval.dtype)
 
 
-def _arrays(
-    values: Sequence[Value], atoms: Sequence[Any], eqn: Equation, why: str, context: Context
-) -> list[Any]:
-    """Values as arrays of the types of `atoms`."""
-    return [typed(context.dense(v, eqn, why), a.aval) for v, a in zip(values, atoms, strict=True)]
+def _num_rows(outputs_of: Callable[..., list[Value]], *types: Any) -> list[int | None]:
+    """How many rows each output of a body stores; None of an array."""
+    counts: list[int | None] = []
+
+    def count(*arrays: Any) -> None:
+        outputs = outputs_of(*arrays)
+        counts.extend(num_stored(value) if is_sparse(value) else None for value in outputs)
+
+    jax.eval_shape(count, *types)
+    return counts
+
+
+def _padded(value: Value, width: int, aval: Any) -> tuple[Any, Any]:
+    """Numbers and rows of a sparse value, so many, of strong type."""
+    rows = value if has_rows(value) else no_rows(aval)
+    spare = width - num_stored(rows)
+    strong = jax.lax.convert_element_type(rows.rows, aval.dtype)
+    return (
+        jnp.concatenate([rows.numbers, jnp.full(spare, aval.shape[0], rows.numbers.dtype)]),
+        jnp.concatenate([strong, jnp.zeros((spare, *aval.shape[1:]), aval.dtype)]),
+    )
 
 
 def _cond(eqn: Equation, values: Sequence[Value], context: Context) -> list[Value]:
     """Rows where each branch gives rows or zeros: as many as the branch with most."""
     index, *operands = values
-    if is_structured(index):
-        raise BecomesDense("the branches make no rows")
-    _check_opens(eqn, operands, "branches have")
-    operands = [coalesced(operand) for operand in operands]
+    _check_opens(eqn, operands)
+    operands = [_entering(operand, eqn, context) for operand in operands]
     programs = [from_jaxpr(branch) for branch in eqn.params["branches"]]
-    counts: list[list[int | None]] = []
-
-    def count(program: Program) -> None:
-        outputs = run(program, operands, context.on_trial())
-        counts.append([num_stored(value) if is_sparse(value) else None for value in outputs])
-
-    for program in programs:
-        jax.eval_shape(lambda program=program: count(program))
+    counts = [
+        _num_rows(functools.partial(run, program, operands, context.fresh()))
+        for program in programs
+    ]
     widths = [None if None in each else max(each) for each in zip(*counts, strict=True)]
     inner = context.within(eqn)
     why = "another branch gives a dense array"
 
     def branch(program: Program) -> Callable[[], list[Any]]:
-        def outputs() -> list[Any]:
-            found = zip(run(program, operands, inner), widths, eqn.outvars, strict=True)
-            return [
-                typed(inner.dense(value, eqn, why), var.aval)
-                if width is None
-                else _padded(value, width, var.aval)
-                for value, width, var in found
-            ]
+        return lambda: [
+            typed(inner.dense(value, eqn, why), var.aval)
+            if width is None
+            else _padded(value, width, var.aval)
+            for value, width, var in zip(
+                run(program, operands, inner), widths, eqn.outvars, strict=True
+            )
+        ]
 
-        return outputs
-
-    return jax.lax.switch(index, list(map(branch, programs)))
-
-
-def _padded(value: Value, width: int, aval: Any) -> Summed:
-    """A sparse value with so many rows, of strong type."""
-    rows = value if has_rows(value) else no_rows(aval)
-    spare = width - num_stored(rows)
-    numbers = jnp.concatenate([rows.numbers, jnp.full(spare, aval.shape[0], rows.numbers.dtype)])
-    strong = jax.lax.convert_element_type(rows.rows, aval.dtype)
-    return Summed(
-        numbers,
-        jnp.concatenate([strong, jnp.zeros((spare, *aval.shape[1:]), aval.dtype)]),
-        aval.shape,
+    results = jax.lax.switch(
+        context.dense(index, eqn, "it chooses a branch"), list(map(branch, programs))
     )
+    return [
+        result if width is None else summed_rows(result[0], result[1], var.aval.shape)
+        for result, width, var in zip(results, widths, eqn.outvars, strict=True)
+    ]
 
 
-# --- loops ----------------------------------------------------------------------------------------
+def _entering(value: Value, eqn: Equation, context: Context) -> Value:
+    """A value as a body sees it; arrays are made outside."""
+    is_array = has_rows(value) and not isinstance(value.base, Uniform)
+    return context.dense(value, eqn, "a branch reads it") if is_array else value
 
 
 def _scan(eqn: Equation, values: Sequence[Value], context: Context) -> list[Value]:
@@ -263,121 +245,87 @@ def _scan(eqn: Equation, values: Sequence[Value], context: Context) -> list[Valu
     JAX transposes a loop that reads a table outside it to a loop with such a carry: it never exists
     here.
     """
-    _check_opens(eqn, values, "loop has")
-    body = from_jaxpr(eqn.params["jaxpr"])
+    _check_opens(eqn, values)
+    params = eqn.params
+    body = from_jaxpr(params["jaxpr"])
     num_consts, num_carry = _jax.scan_counts(eqn)
     first = num_consts + num_carry
-    consts = _arrays(values[:num_consts], body.invars[:num_consts], eqn, "a loop reads it", context)
-    init = [coalesced(value) for value in values[num_consts:first]]
-    xs = _arrays(values[first:], eqn.invars[first:], eqn, "a loop goes over its rows", context)
-    summing = {n for n, value in enumerate(init) if is_sparse(value) and len(value.shape) > 0}
-    while True:
-        inner = context.on_trial().within(eqn)
-        try:
-            results = _scanned(eqn, body, (consts, init, xs), frozenset(summing), inner)
-        except CarryRead as error:
-            number, *why = error.args
-            summing.remove(number)
-            rows = (
-                init[number]
-                if has_rows(init[number])
-                else no_rows(eqn.invars[num_consts + number].aval)
-            )
-            context.note(DENSE, eqn, rows, *(why or ["the loop reads its carry"]))
-            continue
-        context.events.extend(inner.events)
-        return results
-
-
-def _scanned(
-    eqn: Equation,
-    body: Program,
-    given: tuple[list[Any], list[Value], list[Any]],
-    summing: frozenset[int],
-    context: Context,
-) -> list[Value]:
-    """One attempt: the carries in `summing` are sums of rows.
-
-    Raises `CarryRead` where one of them cannot be.
-    """
-    consts, init, xs = given
-    params = eqn.params
-    count = len(init)
-    carried = body.invars[len(consts) : len(consts) + count]
-    plain = [n for n in range(count) if n not in summing]
-    plain_vars = [carried[n] for n in plain]
-
-    def added_rows(number: int, value: Value) -> Summed:
-        """The rows that one turn adds."""
-        if not isinstance(value, Summed) or value.carry != number:
-            raise CarryRead(number)
-        aval = carried[number].aval
-        try:
-            context.check(num_stored(value) * params["length"] + num_stored(init[number]), aval)
-        except BecomesDense as error:
-            raise CarryRead(number, str(error)) from error
-        return Summed(
-            value.numbers, jax.lax.convert_element_type(value.rows, aval.dtype), value.shape
-        )
+    inner = context.within(eqn)
+    summed = _summed_carries(eqn, body, values[num_consts:first], inner)
+    starts = {num_consts + n for n in summed}
+    types = [*body.invars[:first], *eqn.invars[first:]]
+    arrays = [
+        typed(context.dense(value, eqn, "the loop reads it"), var.aval)
+        for k, (value, var) in enumerate(zip(values, types, strict=True))
+        if k not in starts
+    ]
+    num_plain = num_carry - len(summed)
+    consts = arrays[:num_consts]
+    start = arrays[num_consts : num_consts + num_plain]
 
     def turn(carry: list[Any], x: Sequence[Any]) -> tuple[list[Any], Any]:
-        arrays = iter(carry)
-        carries = [
-            no_rows(var.aval, n) if n in summing else next(arrays) for n, var in enumerate(carried)
+        outputs = run(body, _with_zeros(body, starts, [*consts, *carry, *x]), inner)
+        plain = [
+            typed(inner.dense(value, eqn, "the loop carries or stacks it"), var.aval)
+            for n, (value, var) in enumerate(zip(outputs, body.outvars, strict=True))
+            if n not in summed
         ]
-        outputs = run(body, [*consts, *carries, *x], context)
-        rows = {n: added_rows(n, outputs[n]) for n in sorted(summing)}
-        new = _arrays([outputs[n] for n in plain], plain_vars, eqn, "a loop carries it", context)
-        return new, (
-            _arrays(outputs[count:], body.outvars[count:], eqn, "a loop stacks it", context),
-            rows,
-        )
+        rows = [_padded(outputs[n], num_stored(outputs[n]), body.outvars[n].aval) for n in summed]
+        return plain[:num_plain], (plain[num_plain:], rows)
 
-    start = _arrays([init[n] for n in plain], plain_vars, eqn, "a loop changes it", context)
     options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    carry, (ys, rows) = jax.lax.scan(turn, start, xs, **options)
-    results: dict[int, Value] = dict(zip(plain, carry, strict=True))
-    for number, of_turns in rows.items():
-        numbers = of_turns.numbers
-        stacked = of_turns.rows
-        if params["reverse"]:  # rows are added in the order of the turns
-            numbers = numbers[::-1]
-            stacked = stacked[::-1]
-        total = Summed(
-            numbers.reshape(-1), stacked.reshape(-1, *of_turns.shape[1:]), of_turns.shape
-        )
-        results[number] = added([init[number], total])
-    return [*(results[n] for n in range(count)), *ys]
+    carry, (ys, of_turns) = jax.lax.scan(turn, start, arrays[num_consts + num_plain :], **options)
+    results = [*carry, *ys]
+    for n, (numbers, rows) in zip(summed, of_turns, strict=True):
+        shape = eqn.outvars[n].aval.shape
+        order = slice(None, None, -1 if params["reverse"] else 1)  # that of the turns
+        total = summed_rows(numbers[order].reshape(-1), rows[order].reshape(-1, *shape[1:]), shape)
+        results.insert(n, added([values[num_consts + n], total]))
+    return results
 
 
-def _while(eqn: Equation, values: Sequence[Value], context: Context) -> list[Value]:
-    """Carries are arrays; rows made inside one turn stay rows."""
-    _check_opens(eqn, values, "loop has")
-    test = from_jaxpr(eqn.params["cond_jaxpr"])
-    body = from_jaxpr(eqn.params["body_jaxpr"])
-    num_cond = eqn.params["cond_nconsts"]
-    num_body = eqn.params["body_nconsts"]
-    arrays = _arrays(
-        values, [*test.invars[:num_cond], *body.invars], eqn, "a loop changes or reads it", context
+def _summed_carries(
+    eqn: Equation, body: Program, init: Sequence[Value], context: Context
+) -> list[int]:
+    """Numbers of the carries that are zeros to which the loop does nothing but add rows."""
+    first = _jax.scan_counts(eqn)[0]
+    carried = body.invars[first : first + len(init)]
+    sparse = [n for n, value in enumerate(init) if is_sparse(value)]
+    starts = {first + n for n in sparse if _is_only_added_to(body, carried[n], body.outvars[n])}
+    types = [type_of(var) for k, var in enumerate(body.invars) if k not in starts]
+    counts = _num_rows(
+        lambda *arrays: run(body, _with_zeros(body, starts, arrays), context.fresh()), *types
     )
-    consts = arrays[num_cond : num_cond + num_body]
-    init = arrays[num_cond + num_body :]
-    inner = context.within(eqn)
-
-    def is_running(carry: Any) -> Any:
-        return run(test, [*arrays[:num_cond], *carry], inner.on_trial())[0]
-
-    def turn(carry: Any) -> Any:
-        return _arrays(
-            run(body, [*consts, *carry], inner),
-            body.invars[num_body:],
-            eqn,
-            "a loop carries it",
-            inner,
-        )
-
-    return list(jax.lax.while_loop(is_running, turn, init))
+    summed = []
+    for n in sparse:
+        aval = carried[n].aval
+        num_added = counts[n] if first + n in starts else None
+        try:
+            if num_added is None:
+                raise BecomesDense("the loop reads its carry")
+            context.check(num_added * eqn.params["length"] + num_stored(init[n]), aval)
+            summed.append(n)
+        except BecomesDense as error:
+            rows = init[n] if has_rows(init[n]) else no_rows(aval)
+            context.note(DENSE, eqn, rows, str(error))
+    return summed
 
 
-BODIES = {"cond": _cond, "scan": _scan, "while": _while, "optimization_barrier": _barrier}
+def _with_zeros(body: Program, starts: set[int], arrays: Sequence[Any]) -> list[Value]:
+    """The inputs of a body: zeros in these places, arrays in the others."""
+    rest = iter(arrays)
+    return [
+        zeros(var.aval.shape, var.aval.dtype) if k in starts else next(rest)
+        for k, var in enumerate(body.invars)
+    ]
+
+
+def _is_only_added_to(body: Program, var: Any, result: Any) -> bool:
+    """Whether all that a loop does with a carry is to add something to it and carry that on."""
+    reads = [*(atom for eqn in body.eqns for atom in eqn.invars), *body.outvars]
+    sums = [eqn for eqn in body.eqns if var in eqn.invars and result in eqn.outvars]
+    return all(map(is_addition, sums)) and reads.count(var) == reads.count(result) == len(sums)
+
+
+BODIES = {"cond": _cond, "scan": _scan, "optimization_barrier": _barrier}
 """Equations that hold programs, and those of several outputs."""

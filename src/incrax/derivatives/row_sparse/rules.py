@@ -3,14 +3,13 @@
 In: an equation and its inputs. Out: its output. What an equation does to the axis of rows stands in
 the table of primitives. Where each row is treated by itself, it is evaluated on the touched rows,
 and on the base: f(base with rows) = f(base) with f(rows). A base that is a constant is computed
-here and now, so that zeros stay known; one that is an array by an equation that XLA drops where
-nothing reads it. Reductions over rows read the touched ones. What has a rule of its own reads or
-writes rows by their place, or makes rows of arrays: windows, slices, broadcasts.
+here and now, so that zeros stay known; one that is an array when somebody needs it. Reductions over
+rows read the touched ones. What has a rule of its own reads or writes rows by their place, or makes
+rows of arrays: windows, runs of rows, broadcasts.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -30,13 +29,11 @@ from incrax.derivatives.row_sparse.rows import (
 )
 from incrax.derivatives.row_sparse.values import (
     BecomesDense,
-    CarryRead,
     Context,
-    Patched,
-    Summed,
-    Swept,
+    TouchedRows,
     Uniform,
     Value,
+    Whole,
     added,
     coalesced,
     dense,
@@ -46,14 +43,15 @@ from incrax.derivatives.row_sparse.values import (
     is_structured,
     joined,
     num_stored,
-    overlaid,
-    row_flags,
     rows_at,
-    spread,
+    summed_rows,
+    written,
+    zeros,
 )
 from incrax.engine.program.constants import numpy_value
 from incrax.primitives.entry import NOTHING_KNOWN, Axis, Kind
 from incrax.primitives.indexing import windows_of
+from incrax.primitives.on_rows import Aligned, NotByRowsError, run_on_rows
 from incrax.primitives.row_axis import Reduction, Verdict, row_verdict
 from incrax.primitives.table import algebra_of, entry_of
 
@@ -65,7 +63,7 @@ def evaluated(eqn: Equation, values: Sequence[Value], context: Context) -> Value
     name = eqn.primitive.name
     if not any(map(is_structured, values)):
         return MAKERS[name](eqn, values, context)
-    if is_sum(eqn) and all(map(is_sparse, values)) and any(map(has_rows, values)):
+    if is_sum_of_rows(eqn, values):
         total = _sum(eqn, values, context)
         if total is not None:
             return total
@@ -115,30 +113,78 @@ def _rows_of(eqn: Equation, values: Sequence[Value]) -> tuple[list[int | None], 
     return axes, verdict
 
 
-# --- each row by itself ---------------------------------------------------------------------------
-
-
-SIZES = {"broadcast_in_dim": "shape", "reshape": "new_sizes", "slice": "limit_indices"}
-SIZES |= {"gather": "slice_sizes", "dynamic_slice": "slice_sizes"}
-"""Parameters whose first entry is the number of rows."""
-
-
 def apply(eqn: Equation, values: Sequence[Any], **params: Any) -> Any:
     """The output of an equation of one output, with other inputs and some other parameters."""
     changed = eqn.replace(params={**eqn.params, **params}) if params else eqn
     return _jax.apply(changed, values)[0]
 
 
-def _of_rows(eqn: Equation, count: int) -> Equation:
-    """The equation for another number of rows."""
-    name = SIZES.get(eqn.primitive.name)
-    if name is None:
-        return eqn
-    return eqn.replace(params={**eqn.params, name: (count, *eqn.params[name][1:])})
+# --- each row by itself ---------------------------------------------------------------------------
+
+Axes = Sequence["int | None"]
+
+
+def _row_by_row(
+    eqn: Equation, values: Sequence[Value], axes: Axes, context: Context
+) -> TouchedRows | Uniform:
+    aval = eqn.outvars[0].aval
+    held = list(filter(has_rows, values))
+    bases = [value.base if isinstance(value, TouchedRows) else value for value in values]
+    are_equal = all(d is None or isinstance(x, Uniform) for x, d in zip(bases, axes, strict=True))
+    if not held:
+        if not are_equal:
+            raise BecomesDense("an operand is an array")
+        return _of_equal_rows(eqn, bases, axes)
+    if _is_copy(eqn):
+        return values[0]
+    sets = list({id(value.numbers): value.numbers for value in held}.values())
+    if len(sets) > 1:
+        context.check(sum(each.shape[0] for each in sets), aval)
+    numbers = joined(sets, aval.shape[0])
+
+    def rows_of(numbers: Any) -> Any:
+        given = [
+            x if d is None else rows_at(x, numbers, d) for x, d in zip(values, axes, strict=True)
+        ]
+        return _by_rows(eqn, axes, numbers.shape[0], given)
+
+    passed = _passed_on(eqn, bases)
+    if _makes_zeros(eqn, bases, is_strict=context.is_strict):
+        base = zeros(aval.shape, aval.dtype)
+    elif passed is not None and isinstance(bases[passed], Uniform):
+        base = bases[passed]
+    elif are_equal:
+        base = _of_equal_rows(eqn, bases, axes)
+    elif passed is not None:
+        base = _written_in_place(eqn, values, passed, rows_of, context)
+    else:
+        base = _swept(eqn, values, rows_of, context)
+    rows = base.rows_at(numbers) if isinstance(base, Whole) else rows_of(numbers)
+    return TouchedRows(base, numbers, rows, aval.shape)
+
+
+def _by_rows(eqn: Equation, axes: Axes, count: int, values: Sequence[Any]) -> Any:
+    """The equation on so many rows."""
+    try:
+        return run_on_rows(eqn, Aligned((0,), tuple(axes)), count, values)[0]
+    except NotByRowsError as error:
+        raise BecomesDense("it cannot be evaluated on some of the rows") from error
+
+
+def _of_equal_rows(eqn: Equation, bases: Sequence[Any], axes: Axes) -> Uniform:
+    """The output where all rows are alike."""
+    rows = [base.row if isinstance(base, Uniform) else base for base in bases]
+    shape = eqn.outvars[0].aval.shape
+    if not all(map(is_known, rows)):
+        return Uniform(_by_rows(eqn, axes, 1, rows), shape)
+    if entry_of(eqn).is_elementwise:
+        return Uniform(folded(eqn, rows), shape)
+    with jax.ensure_compile_time_eval():
+        return Uniform(np.asarray(_by_rows(eqn, axes, 1, list(map(jnp.asarray, rows)))), shape)
 
 
 def folded(eqn: Equation, values: Sequence[Any]) -> np.ndarray:
-    """The output on constants, here and now."""
+    """The output of an elementwise equation on constants, here and now."""
     found = numpy_value(eqn, values)
     if found is not None:
         return found
@@ -146,151 +192,115 @@ def folded(eqn: Equation, values: Sequence[Any]) -> np.ndarray:
         return np.asarray(apply(eqn, list(map(jnp.asarray, values))))
 
 
-def _row_by_row(
-    eqn: Equation, values: Sequence[Value], axes: Sequence[int | None], context: Context
-) -> Value:
-    aval = eqn.outvars[0].aval
-    bases = [_base_of(value, axis) for value, axis in zip(values, axes, strict=True)]
-    patched = [value for value in values if isinstance(value, Patched)]
-    if not patched:
-        if any(isinstance(base, Swept) for base in bases):
-            raise BecomesDense("an operand is an array")
-        return _uniform(eqn, bases)
-    sets = list({id(value.numbers): value.numbers for value in patched}.values())
-    if len(sets) > 1:
-        context.check(sum(numbers.shape[0] for numbers in sets), aval)
-    numbers = joined(sets, aval.shape[0])
-    given = [x if d is None else rows_at(x, numbers, d) for x, d in zip(values, axes, strict=True)]
-    rows = apply(_of_rows(eqn, numbers.shape[0]), given)
-    return Patched(
-        _base(eqn, bases, context), numbers, rows, aval.shape, _addend(eqn, values, axes)
-    )
+RowsOf = Callable[[Any], Any]
+"""Numbers -> rows of an output."""
 
 
-def _base_of(value: Value, axis: int | None) -> Any:
-    """The base of a value; what has no rows stays what it is."""
-    if isinstance(value, Patched):
-        return value.base
-    return value if axis is None or isinstance(value, Uniform) else Swept(value)
+def _written_in_place(
+    eqn: Equation, values: Sequence[Value], passed: int, rows_of: RowsOf, context: Context
+) -> Whole:
+    """An operand with other rows; where the equation is a sum, they are added to it."""
+    below = values[passed]
+    changed = [value for n, value in enumerate(values) if n != passed and has_rows(value)]
+    adds = is_sum(eqn) and _are_alike(eqn, values)
+    is_subtracted = passed == 0 and _is_difference(eqn)
+
+    def make() -> Any:
+        array = context.dense(below, eqn, "")
+        for value in changed:
+            terms = -value.rows if is_subtracted else value.rows
+            rows = terms if adds else rows_of(value.numbers)
+            array = written(array, value.numbers, rows, adds=adds)
+        return array
+
+    if has_rows(below):
+        return Whole(make, rows_of)
+    # What is written is read from there: reading what is then overwritten makes XLA copy it.
+    whole = Whole(make, lambda numbers: rows_at(whole.array, numbers))
+    return whole
 
 
-def _addend(eqn: Equation, values: Sequence[Value], axes: Sequence[int | None]) -> Any | None:
-    """The rows that a sum of rows and an array adds to the array."""
-    if not is_sum(eqn) or sum(map(has_rows, values)) != 1:
-        return None
-    number = 0 if has_rows(values[0]) else 1
-    rows = values[number]
-    other = values[1 - number]
-    is_array = not is_structured(other) and axes[1 - number] is not None
-    if (
-        not is_sparse(rows)
-        or not is_array
-        or {rows.shape, np.shape(other)} != {eqn.outvars[0].aval.shape}
-    ):
-        return None
-    return -rows.rows if number and _is_difference(eqn) else rows.rows
+def _swept(eqn: Equation, values: Sequence[Value], rows_of: RowsOf, context: Context) -> Whole:
+    """The equation on all rows: first rows are written into what is an array, then all rows change.
+
+    XLA would copy an array of which the rows and all others are computed apart.
+    """
+    apart = [value for value in values if has_rows(value) and isinstance(value.base, Uniform)]
+
+    def without_rows(value: Value) -> Any:
+        is_apart = has_rows(value) and isinstance(value.base, Uniform)
+        return dense(value.base) if is_apart else context.dense(value, eqn, "")
+
+    def make() -> Any:
+        array = apply(eqn, list(map(without_rows, values)))
+        for value in apart:
+            array = written(array, value.numbers, rows_of(value.numbers))
+        return array
+
+    by = f"`{eqn.primitive.name}` ({context.line_of(eqn)})"
+    return Whole(make, rows_of, by, loses_rows=bool(apart))
 
 
 # --- bases ----------------------------------------------------------------------------------------
 
 
-MAX_FOLDED = 2**16
-"""Elements of a row that is computed while tracing."""
+def _constants(bases: Sequence[Any]) -> list[Any | None]:
+    """The constants that bases are."""
+    values = [base.row if isinstance(base, Uniform) else base for base in bases]
+    return [value if is_known(value) else None for value in values]
 
 
-def _base(eqn: Equation, bases: Sequence[Any], context: Context) -> Uniform | Swept:
-    """The output's base: a constant, one of the inputs as it is, or the equation on all rows."""
-    unchanged = _unchanged(eqn, bases, is_strict=context.is_strict)
-    if isinstance(unchanged, (Uniform, Swept)) and unchanged.shape == eqn.outvars[0].aval.shape:
-        return unchanged
-    if not any(isinstance(base, Swept) for base in bases):
-        return _uniform(eqn, bases)
-    arrays = [dense(base) for base in bases]
-    return context.swept(eqn, apply(eqn, arrays), bases)
+def _is_copy(eqn: Equation) -> bool:
+    is_cast = eqn.primitive.name == "convert_element_type"
+    is_same = is_cast and eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
+    return entry_of(eqn).is_identity or is_same
 
 
-def _uniform(eqn: Equation, bases: Sequence[Any]) -> Uniform:
-    """The output where all rows are alike: of numbers a number, else of one row of each."""
-    shape = eqn.outvars[0].aval.shape
-    inner = [base.value if isinstance(base, Uniform) else base for base in bases]
-    are_known = all(map(is_known, inner))
-    if entry_of(eqn).is_elementwise and not any(map(np.ndim, inner)):
-        return Uniform(folded(eqn, inner) if are_known else apply(eqn, inner), shape)
-    of_one = _of_rows(eqn, 1)
-    sizes = [(1, *x.shape[1:]) if isinstance(x, Uniform) else () for x in bases]
-    if not are_known or max(map(math.prod, sizes)) > MAX_FOLDED:
-        rows = [spread(x.value, size) if size else x for x, size in zip(bases, sizes, strict=True)]
-        return Uniform(apply(of_one, rows)[0], shape)
-    row = folded(of_one, [np.broadcast_to(x, size) for x, size in zip(inner, sizes, strict=True)])
-    is_one = row.size > 0 and row.tobytes() == np.full_like(row, row.flat[0]).tobytes()
-    return Uniform(np.asarray(row.flat[0]) if is_one else jnp.asarray(row)[0], shape)
+def _is_zero(constant: Any | None) -> bool:
+    return constant is not None and not np.any(constant)
 
 
-def _unchanged(eqn: Equation, bases: Sequence[Any], *, is_strict: bool) -> Any:
-    """The base that an equation passes on, as x + 0 does x; None where it computes something.
+def _passed_on(eqn: Equation, bases: Sequence[Any]) -> int | None:
+    """The operand whose base is that of the output, as x is of x + 0; None where something is
+    computed.
+    """
+    constants = _constants(bases)
+    passed = None
+    if eqn.primitive.name == "select_n":
+        passed = _selected(*constants)
+    elif is_sum(eqn) and _is_zero(constants[1]):
+        passed = 0
+    elif is_sum(eqn) and _is_zero(constants[0]) and not _is_difference(eqn):
+        passed = 1
+    is_whole = passed is not None and np.shape(bases[passed]) == eqn.outvars[0].aval.shape
+    return passed if is_whole else None
+
+
+def _selected(which: Any | None, *cases: Any | None) -> int | None:
+    """The operand that is selected by a constant, or from constants that are all the same."""
+    if which is not None and np.unique(which).size == 1:
+        return 1 + int(np.ravel(which)[0])
+    known = [case for case in cases if case is not None]
+    are_same = len(known) == len(cases) and all(np.array_equal(c, known[0]) for c in known)
+    return 1 if are_same else None
+
+
+def _makes_zeros(eqn: Equation, bases: Sequence[Any], *, is_strict: bool) -> bool:
+    """Whether a zero makes a product or a quotient zero.
 
     0 * x and 0 / x are 0 for finite x (other than 0 for /). That is assumed, unless strict, of all
     but constants; and always true of integer products.
     """
-    aval = eqn.outvars[0].aval
     algebra = algebra_of(eqn)
-    form = "" if algebra is None else algebra.form
-    name = eqn.primitive.name
-    if entry_of(eqn).is_identity or (
-        name == "convert_element_type" and eqn.invars[0].aval.dtype == aval.dtype
-    ):
-        return bases[0]
-    constants = [_constant(base) for base in bases]
-    if name == "select_n":
-        return _selected(constants[0], bases[1:])
-    zeros = [constant is not None and bool(constant == 0) for constant in constants]
-    if all(constant is not None for constant in constants):
-        return None
-    if form == "sum" and zeros[1]:
-        return bases[0]
-    if form == "sum" and zeros[0] and not _is_difference(eqn):
-        return bases[1]
-    linear = {
-        "linear": [0],
-        "joined": [n for n in range(len(bases)) if algebra and algebra.sign(n)],
-    }.get(form, [])
-    fills = name == "gather" and windows_of(eqn).is_dropping and eqn.params["fill_value"] != 0
-    if linear and all(zeros[n] for n in linear) and not fills:
-        return Uniform(np.zeros((), aval.dtype), aval.shape)
-    is_exact = not jnp.issubdtype(aval.dtype, jnp.inexact)
-    is_infinite = any(
-        c is not None and not np.isfinite(np.asarray(c, np.complex128)) for c in constants
-    )
-    is_zero_product = (
-        form == "product" and any(zeros) and (is_exact or not is_strict) and not is_infinite
-    )
-    is_zero_quotient = form == "quotient" and zeros[0] and not is_exact and not is_strict
-    return (
-        Uniform(np.zeros((), aval.dtype), aval.shape)
-        if is_zero_product or is_zero_quotient
-        else None
-    )
-
-
-def _constant(base: Any) -> Any | None:
-    """The constant that a base is, if it is one."""
-    value = base.value if isinstance(base, (Uniform, Swept)) else base
-    return value if is_known(value) else None
-
-
-def _selected(which: Any, cases: Sequence[Any]) -> Any:
-    """What is selected from bases by a constant, or from bases that are all the same."""
-    if not all(isinstance(case, (Uniform, Swept)) for case in cases):
-        return None
-    if which is not None:
-        return cases[int(which)]
-    values = [case.value for case in cases]
-    are_same = all(value is values[0] for value in values)
-    are_equal = (
-        all(map(is_known, values))
-        and len({(value.dtype, value.tobytes()) for value in values}) == 1
-    )
-    return cases[0] if are_same or are_equal else None
+    constants = _constants(bases)
+    known = [np.asarray(c, np.complex128) for c in constants if c is not None]
+    if algebra is None or len(known) == len(bases):
+        return False
+    is_exact = not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
+    if algebra.form == "product":
+        is_finite = all(np.isfinite(constant).all() for constant in known)
+        return any(map(_is_zero, constants)) and is_finite and (is_exact or not is_strict)
+    return algebra.form == "quotient" and _is_zero(constants[0]) and not is_exact and not is_strict
 
 
 # --- sums of rows ---------------------------------------------------------------------------------
@@ -304,27 +314,32 @@ def is_sum(eqn: Equation) -> bool:
 
 def _is_difference(eqn: Equation) -> bool:
     algebra = algebra_of(eqn)
-    return algebra is not None and algebra.form == "sum" and algebra.is_negative(1)
+    return algebra is not None and algebra.is_negative(1)
 
 
-def _sum(eqn: Equation, values: Sequence[Value], context: Context) -> Value | None:
+def _are_alike(eqn: Equation, values: Sequence[Value]) -> bool:
+    """Whether nothing is spread."""
+    return all(np.shape(value) == eqn.outvars[0].aval.shape for value in values)
+
+
+def is_sum_of_rows(eqn: Equation, values: Sequence[Value]) -> bool:
+    """Whether an equation adds values that are zero but for stored rows."""
+    return is_sum(eqn) and all(map(is_sparse, values)) and any(map(has_rows, values))
+
+
+def _sum(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows | None:
     """Rows of all terms one after the other; None where they have the same numbers, as any
     elementwise equation.
     """
     aval = eqn.outvars[0].aval
-    carries = [
-        n for n, value in enumerate(values) if isinstance(value, Summed) and value.carry is not None
-    ]
-    are_alike = all(value.shape == aval.shape for value in values)
-    if carries and (len(carries) > 1 or not are_alike or (_is_difference(eqn) and carries[0] != 0)):
-        raise CarryRead(values[carries[0]].carry)
-    are_patched = all(isinstance(value, Patched) for value in values)
-    if not are_alike or (are_patched and len({id(value.numbers) for value in values}) == 1):
+    are_distinct = all(has_rows(value) and not value.repeats for value in values)
+    are_together = are_distinct and len({id(value.numbers) for value in values}) == 1
+    if are_together or not _are_alike(eqn, values):
         return None
     context.check(sum(map(num_stored, values)), aval)
     terms = list(values)
     if _is_difference(eqn) and has_rows(terms[1]):
-        terms[1] = Summed(terms[1].numbers, -terms[1].rows, terms[1].shape)
+        terms[1] = replace(terms[1], rows=-terms[1].rows)
     return added(terms)
 
 
@@ -332,48 +347,44 @@ def _sum(eqn: Equation, values: Sequence[Value], context: Context) -> Value | No
 
 
 def _reduced(
-    eqn: Equation,
-    values: Sequence[Value],
-    axes: Sequence[int | None],
-    found: Reduction,
-    context: Context,
+    eqn: Equation, values: Sequence[Value], axes: Axes, found: Reduction, context: Context
 ) -> Any:
     """Of the rows stored; a sum where all others are zero, an extreme with one of the others, if
     there are any.
     """
     if found.start is not None or found.kind not in ("sum", "max", "min", "and", "or"):
-        raise BecomesDense(
-            "only the updates are rows" if found.start is not None else "its rows are multiplied"
-        )
+        raise BecomesDense("it is no sum and no extreme of the rows")
     if found.kind != "sum":
         return _extreme(eqn, values[0])
     if context.is_strict and len(values) > 1:
         raise BecomesDense('it is multiplied by an array, which nonfinite="dense" keeps exact')
-    sparse = next(
-        (value for value in values if isinstance(value, Patched) and is_sparse(value)), None
-    )
+    sparse = next((value for value in values if has_rows(value) and is_sparse(value)), None)
     if sparse is None:
         raise BecomesDense("the sum is over rows that are not zero")
     rows = []
     for value, axis in zip(values, axes, strict=True):
         row = rows_at(value, sparse.numbers, axis or 0)
-        flags = jax.lax.expand_dims(row_flags(sparse), [d for d in range(row.ndim) if d != axis])
-        is_safe = value is not sparse and not jnp.issubdtype(row.dtype, jnp.inexact)
-        rows.append(row if is_safe else jnp.where(flags, row, jnp.zeros((), row.dtype)))
+        flags = jax.lax.expand_dims(_are_rows(sparse), [d for d in range(row.ndim) if d != axis])
+        rows.append(jnp.where(flags, row, jnp.zeros((), row.dtype)))
     return apply(eqn, rows)
+
+
+def _are_rows(value: TouchedRows) -> Any:
+    """Which stored rows are rows, and not spare."""
+    return value.numbers < value.shape[0]
 
 
 def _extreme(eqn: Equation, operand: Value) -> Any:
     """In the place of spare slots, and once more, stands a row that counts: the base's, or the
     first one stored.
     """
-    base = operand.base if isinstance(operand, Patched) else operand
+    base = operand.base if isinstance(operand, TouchedRows) else operand
     if not isinstance(base, Uniform):
         raise BecomesDense("all rows of an array are reduced")
-    other = spread(base.value, (1, *base.shape[1:]))
-    if not isinstance(operand, Patched) or not num_stored(operand):
+    other = base.rows(1)
+    if not num_stored(operand):
         return apply(eqn, [other])
-    flags = row_flags(operand)
+    flags = _are_rows(operand)
     other = jnp.where(jnp.sum(flags) < operand.shape[0], other, operand.rows[:1])
     rows = jnp.where(over_rows(flags, operand.rows.ndim), operand.rows, other)
     return apply(eqn, [jnp.concatenate([rows, other])])
@@ -408,8 +419,15 @@ class RowWindows(NamedTuple):
         return jnp.where(self.are_there[:, None], rows, self.num_rows).reshape(-1)
 
     def one_by_one(self) -> Any:
-        """Where they start if they lie one after the other."""
-        return jnp.arange(self.starts.shape[0]) * self.width
+        """Where they start if they lie one after the other; of a dropped window, outside."""
+        places = jnp.arange(self.starts.shape[0]) * self.width
+        return jnp.where(self.are_there, places, self.num_covered)
+
+    def renumbered(self, indices: Any, starts: Any) -> Any:
+        """The indices with other starts along axis 0."""
+        wide = indices if indices.dtype.itemsize >= 4 else indices.astype(np.int32)
+        new = starts.reshape(indices.shape[:-1]).astype(wide.dtype)
+        return wide.at[..., self.column].set(new)
 
 
 def _windows(eqn: Equation, indices: Any) -> RowWindows:
@@ -442,50 +460,49 @@ def _clipped(raw: Any, last: int, dtype: Any) -> Any:
     return jnp.clip(raw, 0, last).astype(dtype)
 
 
-def _renumbered(indices: Any, column: int, starts: Any) -> Any:
-    """The indices with other starts along axis 0."""
-    wide = indices if indices.dtype.itemsize >= 4 else indices.astype(np.int32)
-    return wide.at[..., column].set(starts.reshape(indices.shape[:-1]).astype(wide.dtype))
-
-
 def _gather(eqn: Equation, values: Sequence[Value], context: Context) -> Any:
     """Rows of a structured array, read from where it is stored, else from its base; then the gather
     on these.
     """
-    operand = _with_rows(values[0])
+    operand = values[0]
+    if not has_rows(operand):
+        raise BecomesDense("it holds no rows")
     indices = context.dense(values[1], eqn, "rows are indices of a gather")
     windows = _windows(eqn, indices)
-    if windows.width > 1:
-        context.check(windows.num_covered, eqn.invars[0].aval)
-    local = jnp.where(windows.are_there, windows.one_by_one(), windows.num_covered)
-    rows = rows_at(operand, windows.numbers())
-    return apply(eqn, [rows, _renumbered(indices, windows.column, local)], indices_are_sorted=False)
+    context.check(windows.num_covered, eqn.invars[0].aval)
+    local = windows.renumbered(indices, windows.one_by_one())
+    return apply(eqn, [rows_at(operand, windows.numbers()), local], indices_are_sorted=False)
 
 
-def _scatter(eqn: Equation, values: Sequence[Value], context: Context) -> Value:
+def _scatter(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows:
     """Rows scattered into zeros are a sum; scattered into rows, they are rows of both."""
-    operand, *others = values
-    if not is_structured(operand):
-        raise BecomesDense("only the updates are rows")
+    operand = values[0]
+    base = _base_written_to(operand)
     indices, updates = (
-        context.dense(x, eqn, "rows are indices or updates of a scatter") for x in others
+        context.dense(x, eqn, "rows are indices or updates of a scatter") for x in values[1:]
     )
     windows = _windows(eqn, indices)
     aval = eqn.outvars[0].aval
     context.check(windows.num_covered + num_stored(operand), aval)
-    if eqn.primitive.name == "scatter-add" and is_sparse(operand):
-        rows = Summed(windows.numbers(), _added_rows(eqn, indices, updates, windows), aval.shape)
-        return added([operand, rows]) if has_rows(operand) else rows
+    if eqn.primitive.name == "scatter-add" and base.is_zero:
+        rows = _added_rows(eqn, indices, updates, windows)
+        return added([operand, summed_rows(windows.numbers(), rows, aval.shape)])
     if windows.width != 1:
         raise BecomesDense("several rows at once are scattered into rows")
     # The scatter on those rows that are stored or written; what it drops it drops there too.
-    base = operand.base if isinstance(operand, Patched) else operand
-    sets = [windows.starts, *([operand.numbers] if isinstance(operand, Patched) else [])]
+    sets = [windows.starts, *([operand.numbers] if has_rows(operand) else [])]
     numbers = distinct(jnp.concatenate(sets), windows.num_rows).numbers
     slots, _ = found_at(numbers, windows.starts)
-    local = jnp.where(windows.are_there, slots, numbers.shape[0])
-    given = [rows_at(operand, numbers), _renumbered(indices, windows.column, local), updates]
-    return Patched(base, numbers, apply(eqn, given, indices_are_sorted=False), operand.shape)
+    local = windows.renumbered(indices, jnp.where(windows.are_there, slots, numbers.shape[0]))
+    rows = apply(eqn, [rows_at(operand, numbers), local, updates], indices_are_sorted=False)
+    return TouchedRows(base, numbers, rows, operand.shape)
+
+
+def _base_written_to(operand: Value) -> Uniform:
+    base = operand.base if has_rows(operand) else operand
+    if not isinstance(base, Uniform):
+        raise BecomesDense("rows are written into an array")
+    return base
 
 
 def _added_rows(eqn: Equation, indices: Any, updates: Any, windows: RowWindows) -> Any:
@@ -500,145 +517,66 @@ def _added_rows(eqn: Equation, indices: Any, updates: Any, windows: RowWindows) 
     )
     if is_whole and whole.offsets == tuple(range(updates.ndim - len(shape) + 1, updates.ndim)):
         return updates.reshape(shape)
-    zeros = jnp.zeros(shape, aval.dtype)
-    local = _renumbered(indices, windows.column, windows.one_by_one())
-    return apply(eqn, [zeros, local, updates], indices_are_sorted=False)
+    local = windows.renumbered(indices, windows.one_by_one())
+    return apply(eqn, [jnp.zeros(shape, aval.dtype), local, updates], indices_are_sorted=False)
 
 
-# --- runs of rows ---------------------------------------------------------------------------------
+# --- runs of rows, and equal rows -----------------------------------------------------------------
 
 
-def _with_rows(operand: Value) -> Patched:
-    if not isinstance(operand, Patched):
-        raise BecomesDense("it holds no rows")
-    return operand
-
-
-def _slice(eqn: Equation, values: Sequence[Value], context: Context) -> Any:
-    """A run of rows, or every n-th."""
-    operand = _with_rows(values[0])
-    starts, limits, strides = (
-        eqn.params[name] for name in ("start_indices", "limit_indices", "strides")
-    )
-    step = 1 if strides is None else strides[0]
-    numbers = np.arange(starts[0], limits[0], step, dtype=number_dtype(operand.shape[0]))
-    context.check(len(numbers), eqn.invars[0].aval)
-    steps = None if strides is None else (1, *strides[1:])
-    inner = {
-        "start_indices": (0, *starts[1:]),
-        "limit_indices": (len(numbers), *limits[1:]),
-        "strides": steps,
-    }
-    return apply(eqn, [rows_at(operand, jnp.asarray(numbers))], **inner)
-
-
-def _dynamic_slice(eqn: Equation, values: Sequence[Value], context: Context) -> Any:
-    """A run of rows from a start that is computed."""
-    operand, start, *others = values
-    count = eqn.params["slice_sizes"][0]
-    context.check(count, eqn.invars[0].aval)
-    numbers = _run(start, count, operand.shape[0])
-    return apply(
-        eqn,
-        [rows_at(_with_rows(operand), numbers), jnp.zeros((), jnp.asarray(start).dtype), *others],
-    )
-
-
-def _run(start: Any, count: int, num_rows: int) -> Any:
-    first = _clipped(start, num_rows - count, number_dtype(num_rows))
-    return first + jnp.arange(count, dtype=first.dtype)
-
-
-def _dynamic_update_slice(eqn: Equation, values: Sequence[Value], context: Context) -> Value:
-    """The transpose of a dynamic slice: a run of rows in zeros, or written over rows."""
+def _dynamic_update_slice(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows:
+    """The transpose of a dynamic slice: a run of rows in equal ones."""
     operand, update, start, *others = values
-    if not is_structured(operand) or has_rows(update):
-        raise BecomesDense("rows are written into an array")
-    update = dense(update)
+    if not isinstance(operand, Uniform) or has_rows(update):
+        raise BecomesDense("rows are written into an array, or over others")
     shape = operand.shape
-    context.check(update.shape[0] + num_stored(operand), eqn.outvars[0].aval)
-    numbers = _run(start, update.shape[0], shape[0])
+    count = update.shape[0]
+    context.check(count, eqn.outvars[0].aval)
+    first = _clipped(start, shape[0] - count, number_dtype(shape[0]))
     zero = jnp.zeros((), jnp.asarray(start).dtype)
-    written = apply(eqn, [rows_at(operand, numbers), update, zero, *others])
-    if not isinstance(operand, Patched):
-        return Patched(operand, numbers, written, shape)
-    both = joined([operand.numbers, numbers], shape[0])
-    return Patched(
-        operand.base, both, overlaid(rows_at(operand, both), both, numbers, written), shape
-    )
+    rows = apply(eqn, [operand.rows(count), dense(update), zero, *others])
+    return TouchedRows(operand, first + jnp.arange(count, dtype=first.dtype), rows, shape)
 
 
-def _reshape(eqn: Equation, values: Sequence[Value], context: Context) -> Patched:
-    """Rows cut into shorter ones."""
-    del context
-    operand = _with_rows(values[0])
-    new = tuple(eqn.params["new_sizes"])
-    old = operand.shape
-    pieces = new[0] // old[0] if new else 0
-    parts = [math.prod(old[1 : i + 1]) for i in range(1, len(old))]
-    if eqn.params.get("dimensions") is not None or pieces not in parts or new[0] % old[0]:
-        raise BecomesDense("rows are joined")
-    if not isinstance(operand.base, Uniform) or operand.base.value.shape != ():
-        raise BecomesDense("an array is flattened")
-    dtype = number_dtype(new[0])
-    if dtype != operand.numbers.dtype and jax.dtypes.canonicalize_dtype(np.int64) != np.dtype(
-        np.int64
-    ):
-        raise BecomesDense("its elements are too many to be numbered in 32 bits")
-    numbers = operand.numbers.astype(dtype)[:, None]
-    numbers = jnp.where(
-        numbers < old[0], numbers * pieces + jnp.arange(pieces, dtype=dtype), new[0]
-    ).reshape(-1)
-    return Patched(
-        replace(operand.base, shape=new), numbers, operand.rows.reshape(-1, *new[1:]), new
-    )
-
-
-# --- rows of arrays -------------------------------------------------------------------------------
-
-
-def _broadcast(eqn: Equation, values: Sequence[Value], context: Context) -> Uniform:
-    """A number, or one row, made an array of equal rows."""
-    (operand,), aval, dims = values, eqn.outvars[0].aval, tuple(eqn.params["broadcast_dimensions"])
-    if not context.is_large(aval):
-        raise BecomesDense("the array is small")
-    if operand.shape == ():
-        return Uniform(operand, aval.shape)
-    if 0 in dims and operand.shape[dims.index(0)] == aval.shape[0]:
-        raise BecomesDense("its rows differ")
-    return Uniform(apply(_of_rows(eqn, 1), [operand])[0], aval.shape)
-
-
-def _pad(eqn: Equation, values: Sequence[Value], context: Context) -> Patched:
+def _pad(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows:
     """The transpose of a slice: a run of rows, or every n-th row, in an array of one constant."""
-    if has_rows(values[0]):
-        raise BecomesDense("rows are moved")
-    operand = dense(values[0])
-    fill = values[1]
+    operand, fill = values
     aval = eqn.outvars[0].aval
     (low, high, inner), *rest = [tuple(map(int, c)) for c in eqn.params["padding_config"]]
-    if not isinstance(fill, (np.ndarray, np.generic)) or fill.shape != ():
-        raise BecomesDense("it is padded by no constant")
-    if low < 0 or high < 0:
-        raise BecomesDense("rows are cut off")
+    if has_rows(operand) or low < 0 or high < 0 or not is_known(fill):
+        raise BecomesDense("rows are moved")
     if (low, high, inner) == (0, 0, 0):
         raise BecomesDense("all rows are read in part")
     count = operand.shape[0]
     context.check(count, aval)
-    rows = apply(eqn, [operand, fill], padding_config=((0, 0, 0), *rest))
+    rows = apply(eqn, [dense(operand), fill], padding_config=((0, 0, 0), *rest))
     numbers = low + (inner + 1) * jnp.arange(count, dtype=number_dtype(aval.shape[0]))
-    return Patched(Uniform(np.asarray(fill), aval.shape), numbers, rows, aval.shape)
+    return TouchedRows(_equal(fill, aval), numbers, rows, aval.shape)
+
+
+def _equal(number: Any, aval: Any) -> Uniform:
+    return Uniform(np.full((1, *aval.shape[1:]), number, aval.dtype), aval.shape)
+
+
+def _broadcast(eqn: Equation, values: Sequence[Value], context: Context) -> Uniform:
+    """A number, or one row, made an array of equal rows."""
+    operand = values[0]
+    aval = eqn.outvars[0].aval
+    dims = tuple(eqn.params["broadcast_dimensions"])
+    if not context.is_large(aval):
+        raise BecomesDense("the array is small")
+    if 0 in dims and operand.shape[dims.index(0)] == aval.shape[0]:
+        raise BecomesDense("its rows differ")
+    if is_known(operand):
+        return _equal(operand, aval)
+    return Uniform(_by_rows(eqn, [None], 1, [operand]), aval.shape)
 
 
 Rule = Callable[[Equation, Sequence[Value], Context], Value]
-_SCATTERS = ("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max")
 BY_PLACE: dict[str, Rule] = {
-    **dict.fromkeys(_SCATTERS, _scatter),
+    **dict.fromkeys(("scatter", "scatter-add", "scatter-mul"), _scatter),
     "gather": _gather,
-    "slice": _slice,
-    "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
-    "reshape": _reshape,
     "pad": _pad,
 }
 """Rules of what reads or writes rows by their place; they get each row once."""

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from incrax._jax import Literal, Tracer
 from incrax._messages import wrong_option
-from incrax._program import Program, trace_with_tree
+from incrax._program import trace_with_tree
 from incrax._table import Printable, Table
 from incrax.derivatives.row_sparse.interpreter import run, typed
 from incrax.derivatives.row_sparse.rows import RowSparse
@@ -40,40 +40,31 @@ MIN_BYTES = 2**20
 """Smaller arrays are left to XLA: their dense programs run in microseconds."""
 
 
-def _traced(fun: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Program, Any]:
-    """The program of a function of pytrees, and the tree of its outputs."""
-    program, out_tree = trace_with_tree(lambda args, kwargs: fun(*args, **kwargs), args, kwargs)
-    return drop_dead(program), out_tree
-
-
 def _evaluated(
-    program: Program, leaves: Sequence[Any], context: Context, *, keeps_rows: bool = False
-) -> list[Any]:
+    fun: Callable[..., Any],
+    context: Context,
+    args: Any,
+    kwargs: dict[str, Any],
+    *,
+    keeps_rows: bool = False,
+) -> Any:
     """The outputs as arrays; with `keeps_rows`, those that are zero but for stored rows as
     `RowSparse`.
-
-    Trials come first, which find the equations that compute all rows of something.
     """
+    traced, out_tree = trace_with_tree(lambda args, kwargs: fun(*args, **kwargs), args, kwargs)
+    program = drop_dead(traced)
     made_by = {var: eqn for eqn in program.eqns for var in eqn.outvars}
-
-    def outputs(leaves: Sequence[Any], context: Context) -> list[Any]:
-        given = [leaf if isinstance(leaf, Tracer) else jnp.asarray(leaf) for leaf in leaves]
-        results = []
-        for value, atom in zip(run(program, given, context), program.outvars, strict=True):
-            made = None if isinstance(atom, Literal) else made_by.get(atom)
-            if keeps_rows and has_rows(value) and is_sparse(value):
-                results.append(RowSparse(value.numbers, value.rows, atom.aval.shape))
-            else:
-                results.append(
-                    typed(context.dense(value, made, "it is returned", "output"), atom.aval)
-                )
-        return results
-
-    num_sweeps = -1
-    while num_sweeps != len(context.sweeps):
-        num_sweeps = len(context.sweeps)
-        jax.eval_shape(functools.partial(outputs, context=context.on_trial()), leaves)
-    return outputs(leaves, context)
+    leaves = jax.tree.leaves((args, kwargs))
+    given = [leaf if isinstance(leaf, Tracer) else jnp.asarray(leaf) for leaf in leaves]
+    results = []
+    for value, atom in zip(run(program, given, context), program.outvars, strict=True):
+        made = None if isinstance(atom, Literal) else made_by.get(atom)
+        if keeps_rows and has_rows(value) and is_sparse(value):
+            results.append(RowSparse(value.numbers, value.rows, atom.aval.shape))
+        else:
+            array = context.dense(value, made, "it is returned", "output")
+            results.append(typed(array, atom.aval))
+    return jax.tree.unflatten(out_tree, results)
 
 
 # --- structured -----------------------------------------------------------------------------------
@@ -101,30 +92,18 @@ class Structured(Generic[P, R]):
         nothing is evaluated.
         """
         context = self._options.fresh()
-        leaves, tree = jax.tree.flatten((args, kwargs))
-
-        def evaluate(leaves: Sequence[Any]) -> list[Any]:
-            program, _ = _traced(self._step, *jax.tree.unflatten(tree, leaves))
-            return _evaluated(program, leaves, context)
-
-        jax.eval_shape(evaluate, leaves)
-        return explained(context.events)
+        jax.eval_shape(functools.partial(_evaluated, self._step, context), args, kwargs)
+        return RowsExplanation(tuple(context.events))
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """The step with the derivative of the plain step: rules of functions opened here are not
         lost.
         """
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        program, out_tree = _traced(self._step, args, kwargs)
-
-        def plain(*leaves: Any) -> list[Any]:
-            args, kwargs = jax.tree.unflatten(tree, leaves)
-            step: Callable[..., Any] = self._step
-            return [jnp.asarray(x) for x in jax.tree.leaves(step(*args, **kwargs))]
-
-        rows = jax.custom_jvp(lambda *leaves: _evaluated(program, leaves, self._options.fresh()))
-        rows.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
-        return jax.tree.unflatten(out_tree, rows(*leaves))
+        step: Callable[..., Any] = self._step
+        plain = lambda args, kwargs: jax.tree.map(jnp.asarray, step(*args, **kwargs))
+        rows = jax.custom_jvp(functools.partial(_evaluated, step, self._options.fresh()))
+        rows.defjvp(functools.partial(jax.jvp, plain))
+        return rows(args, kwargs)
 
 
 def structured(
@@ -168,7 +147,8 @@ def structured(
     Cost: traced and compiled once per structure, shapes and dtypes of the arguments, as `jax.jit`.
         Each stored row is sorted once by its number.
 
-    Not handled: rows along other axes than the first; static arguments (use `functools.partial`).
+    Not handled: rows along other axes than the first; steps inside a `while` loop, which is as JAX
+        evaluates it (call the structured step there); static arguments (use `functools.partial`).
 
     Example:
         >>> import incrax, jax, jax.numpy as jnp
@@ -218,11 +198,10 @@ def sparse_outputs(
     of `RowsExplanation`. Which outputs are `RowSparse` depends on the types of the arguments only.
     """
     context = _options("sparse_outputs", cut_over, min_bytes, nonfinite)
-    program, out_tree = _traced(fun, args, {})
-    outputs = _evaluated(program, jax.tree.leaves(args), context, keeps_rows=True)
+    outputs = _evaluated(fun, context, args, {}, keeps_rows=True)
     if events is not None:
-        events.extend(dict.fromkeys(context.events))
-    return jax.tree.unflatten(out_tree, outputs)
+        events.extend(context.events)
+    return outputs
 
 
 # --- the report -----------------------------------------------------------------------------------
@@ -256,29 +235,20 @@ class RowsExplanation(Printable):
 
     def as_dict(self) -> dict[str, Any]:
         """The report for programs."""
-        lists = {
-            "stayed_sparse": self.stayed_sparse,
-            "became_dense": self.became_dense,
-            "in_place": self.in_place,
-        }
-        return {name: [event._asdict() for event in events] for name, events in lists.items()}
+        names = ("stayed_sparse", "became_dense", "in_place")
+        return {name: [event._asdict() for event in getattr(self, name)] for name in names}
 
     def tables(self) -> list[Table]:
         """The report for people."""
-        header = ("primitive", "type", "rows stored", "why", "source")
-        named = [("became dense", self.became_dense), ("written in place", self.in_place)]
         return [
-            _table(title, header, events)
-            for title, events in [*named, ("stayed row-sparse", self.stayed_sparse)]
+            _table("became dense", self.became_dense),
+            _table("written in place", self.in_place),
+            _table("stayed row-sparse", self.stayed_sparse),
         ]
 
 
-def explained(events: Sequence[Event]) -> RowsExplanation:
-    """The report of what was written down, each line once."""
-    return RowsExplanation(tuple(dict.fromkeys(events)))
-
-
-def _table(title: str, header: tuple[str, ...], events: tuple[Event, ...]) -> Table:
+def _table(title: str, events: tuple[Event, ...]) -> Table:
+    header = ("primitive", "type", "rows stored", "why", "source")
     rows = [(e.primitive, e.type, f"{e.num_rows:,}", e.why, e.line) for e in events[:NUM_LISTED]]
     if len(events) > NUM_LISTED:
         rows.append((f"... {len(events) - NUM_LISTED} more", "", "", "", ""))

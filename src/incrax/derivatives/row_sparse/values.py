@@ -1,20 +1,18 @@
-"""What a variable holds while a program is interpreted: an ordinary array, or one of three
-structured forms.
+"""What a variable holds while a program is interpreted: an ordinary array, or one of two structured
+forms.
 
-`Uniform`: each row is the same. `Summed`: zeros to which rows are added (the transpose of reading
-rows). `Patched`: a base of which some rows, each once, are replaced. Whatever treats each row by
-itself maps a `Patched` to a `Patched`: base by base, rows by rows. `Context` has the limits, and
-what is written down for `explain`. It must not know rules.
+`Uniform`: each row is the same. `TouchedRows`: some rows differ from those of a base. Whatever treats each
+row by itself maps `TouchedRows` to `TouchedRows`: base by base, rows by rows. `Context` has the limits, and what
+is written down for `explain`. It must not know rules.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -27,179 +25,143 @@ from incrax.derivatives.row_sparse.rows import distinct, found_at, number_dtype,
 
 @dataclass(frozen=True, eq=False)
 class Uniform:
-    """An array whose rows are alike: `value` is one number of shape (), or one row of shape
-    `shape[1:]`.
+    """An array whose rows are alike: `row` has the shape `(1, *shape[1:])`.
 
-    It is known, if it is a NumPy scalar: a constant of the program.
+    It is known, if it is a NumPy array: a constant of the program.
     """
 
-    value: Any
+    row: Any
     shape: tuple[int, ...]
 
     @property
     def is_zero(self) -> bool:
         """Whether it is known to be zero."""
-        return is_known(self.value) and bool(self.value == 0)
+        return isinstance(self.row, np.ndarray) and not self.row.any()
+
+    def rows(self, count: int) -> Any:
+        """So many of its rows."""
+        return jnp.broadcast_to(jnp.asarray(self.row), (count, *self.shape[1:]))
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("numbers", "rows"),
-    meta_fields=("shape", "carry"),
-)
-@dataclass(frozen=True, eq=False)
-class Summed:
-    """Zeros of `shape` to which `rows[i]` is added at `numbers[i]`, canonical numbers that may
-    repeat.
+@dataclass(eq=False)
+class Whole:
+    """An array that is made when it is asked for, and of which rows can be had without it.
 
-    `carry` is the number of the carry of the scan around it that the sum starts from, which nothing
-    else may read.
+    `by` is the equation that computes all of its rows; None where rows are written into an array
+    that is there anyway. `loses_rows`: whether rows of an operand become an array then.
     """
 
-    numbers: Any
-    rows: Any
-    shape: tuple[int, ...]
-    carry: int | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Swept:
-    """A dense base; `by` is the equation that changed all of its rows, None where it is a value of
-    the program.
-
-    `chain` identifies all equations, one after the other, that did.
-    """
-
-    value: Any
+    make: Callable[[], Any]
+    rows_at: Callable[[Any], Any]
     by: str | None = None
-    chain: frozenset[int] = frozenset()
+    loses_rows: bool = False
+    is_made: bool = False
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the array."""
-        return np.shape(self.value)
+    @cached_property
+    def array(self) -> Any:
+        """The array."""
+        self.is_made = True
+        return self.make()
 
 
 @dataclass(frozen=True, eq=False)
-class Patched:
-    """The base with row `numbers[i]` replaced by `rows[i]`; numbers are distinct, ascending, spare
-    ones `shape[0]`.
+class TouchedRows:
+    """A base of which some rows, those at canonical `numbers`, are touched.
 
-    Where `rows` are those of the base plus something, that is `addend`: added to the base, it
-    spares reading it.
+    Of a `Uniform` base they are replaced by `rows`; a `Whole` one has them already. Numbers are
+    distinct, ascending, spare ones `shape[0]`; but where `repeats`: there, numbers are in any
+    order, and rows are added to a base of zeros.
     """
 
-    base: Uniform | Swept
+    base: Uniform | Whole
     numbers: Any
     rows: Any
     shape: tuple[int, ...]
-    addend: Any = None
+    repeats: bool = False
 
 
 class BecomesDense(Exception):
     """A rule cannot keep a value as rows; the text says why."""
 
 
-class CarryRead(Exception):
-    """A carry of a scan is used for something else than being added to: which, and why if not
-    because it is read.
-    """
-
-
-Value: TypeAlias = Any  # Uniform | Summed | Patched | array
+Value: TypeAlias = Any  # Uniform | TouchedRows | array
 
 
 def is_known(value: Any) -> bool:
     """A constant of the program: literals are NumPy values or Python scalars."""
-    return (
-        isinstance(value, (np.ndarray, np.generic, bool, int, float, complex))
-        and np.ndim(value) == 0
-    )
-
-
-def is_structured(value: Value) -> bool:
-    """Whether a value is in one of the structured forms."""
-    return isinstance(value, (Uniform, Summed, Patched))
+    return isinstance(value, (np.ndarray, np.generic, bool, int, float, complex))
 
 
 def has_rows(value: Value) -> bool:
     """Whether a value is held as rows."""
-    return isinstance(value, (Summed, Patched))
+    return isinstance(value, TouchedRows)
+
+
+def is_structured(value: Value) -> bool:
+    """Whether a value is in one of the structured forms."""
+    return isinstance(value, (Uniform, TouchedRows))
 
 
 def is_sparse(value: Value) -> bool:
     """Whether a value is zero but for stored rows, possibly none."""
-    base = value.base if isinstance(value, Patched) else value
-    return isinstance(base, Summed) or (isinstance(base, Uniform) and base.is_zero)
+    base = value.base if isinstance(value, TouchedRows) else value
+    return isinstance(base, Uniform) and base.is_zero
 
 
 def num_stored(value: Value) -> int:
     """Rows stored, repeated and spare ones included."""
-    return value.numbers.shape[0] if has_rows(value) else 0
+    return value.numbers.shape[0] if isinstance(value, TouchedRows) else 0
 
 
-def no_rows(aval: Any, carry: int | None = None) -> Summed:
-    """Zeros."""
-    rows = jnp.zeros((0, *aval.shape[1:]), aval.dtype)
-    return Summed(jnp.zeros(0, number_dtype(aval.shape[0])), rows, aval.shape, carry)
+def zeros(shape: Sequence[int], dtype: Any) -> Uniform:
+    """An array of zeros."""
+    return Uniform(np.zeros((1, *shape[1:]), dtype), tuple(shape))
+
+
+def summed_rows(numbers: Any, rows: Any, shape: tuple[int, ...]) -> TouchedRows:
+    """Zeros to which rows are added."""
+    return TouchedRows(zeros(shape, rows.dtype), numbers, rows, shape, repeats=True)
+
+
+def no_rows(aval: Any) -> TouchedRows:
+    """Zeros to which nothing is added."""
+    numbers = jnp.zeros(0, number_dtype(aval.shape[0]))
+    return summed_rows(numbers, jnp.zeros((0, *aval.shape[1:]), aval.dtype), aval.shape)
+
+
+def added(values: Sequence[Value]) -> TouchedRows:
+    """The sum of values that are zero but for stored rows, some at least."""
+    stored = list(filter(has_rows, values))
+    numbers = jnp.concatenate([value.numbers for value in stored])
+    return summed_rows(numbers, jnp.concatenate([value.rows for value in stored]), stored[0].shape)
 
 
 def coalesced(value: Value) -> Value:
-    """The value with each stored row once; raises `CarryRead` where it is what a loop carries."""
-    if not isinstance(value, Summed):
+    """The value with each stored row once."""
+    if not isinstance(value, TouchedRows) or not value.repeats:
         return value
-    if value.carry is not None:
-        raise CarryRead(value.carry)
     slots = distinct(value.numbers, value.shape[0])
-    zero = Uniform(np.zeros((), value.rows.dtype), value.shape)
-    return Patched(zero, slots.numbers, summed(value.rows, slots), value.shape)
-
-
-def added(values: Sequence[Value]) -> Summed:
-    """The sum of values that are zero but for stored rows, some at least."""
-    stored = [value for value in values if has_rows(value)]
-    numbers = jnp.concatenate([value.numbers for value in stored])
-    rows = jnp.concatenate([value.rows for value in stored])
-    carries = [
-        value.carry for value in stored if isinstance(value, Summed) and value.carry is not None
-    ]
-    return Summed(numbers, rows, values[0].shape, carries[0] if carries else None)
+    return TouchedRows(value.base, slots.numbers, summed(value.rows, slots), value.shape)
 
 
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def spread(value: Any, shape: tuple[int, ...]) -> Any:
-    """A number, or a row, as an array of rows of the given shape."""
-    return jnp.broadcast_to(jnp.asarray(value), shape)
-
-
 def rows_at(value: Value, numbers: Any, axis: int = 0) -> Any:
-    """Rows of a value at canonical numbers; what stands for "no row" gives some row."""
+    """Rows of a coalesced value at canonical numbers; what stands for "no row" gives some row."""
     if isinstance(value, Uniform):
-        return spread(value.value, (numbers.shape[0], *value.shape[1:]))
-    if isinstance(value, Swept):
-        return rows_at(value.value, numbers)
-    if not isinstance(value, Patched):
-        return (
-            jnp.take(value, numbers, axis, mode="clip")
-            if axis
-            else value.at[numbers].get(mode="clip")
-        )
+        return value.rows(numbers.shape[0])
+    if not isinstance(value, TouchedRows):
+        return jnp.take(value, numbers, axis, mode="clip")
     if value.numbers is numbers:
         return value.rows
-    below = rows_at(value.base, numbers)
-    return overlaid(below, numbers, value.numbers, value.rows)
-
-
-def overlaid(below: Any, numbers: Any, distinct_numbers: Any, rows: Any) -> Any:
-    """The rows `below` of some numbers, replaced where there is a row of this number among
-    others.
-    """
-    if rows.shape[0] == 0 or below.shape[0] == 0:
+    if isinstance(value.base, Whole):
+        return value.base.rows_at(numbers)
+    below = value.base.rows(numbers.shape[0])
+    if not num_stored(value) or not numbers.shape[0]:
         return below
-    slots, is_found = found_at(distinct_numbers, numbers)
-    return jnp.where(over_rows(is_found, below.ndim), rows[slots], below)
+    slots, is_found = found_at(value.numbers, numbers)
+    return jnp.where(over_rows(is_found, below.ndim), value.rows[slots], below)
 
 
 def joined(sets: Sequence[Any], num_rows: int) -> Any:
@@ -207,27 +169,24 @@ def joined(sets: Sequence[Any], num_rows: int) -> Any:
     return sets[0] if len(sets) == 1 else distinct(jnp.concatenate(sets), num_rows).numbers
 
 
-def row_flags(value: Patched) -> Any:
-    """Which stored rows are rows, and not spare."""
-    return value.numbers < value.shape[0]
+def written(array: Any, numbers: Any, rows: Any, *, adds: bool = False) -> Any:
+    """An array with rows at distinct numbers replaced, or added."""
+    places = array.at[numbers]
+    return (places.add if adds else places.set)(rows, mode="drop", indices_are_sorted=True)
 
 
 def dense(value: Value) -> Any:
     """The array itself."""
     if isinstance(value, Uniform):
-        return spread(value.value, value.shape)
-    if isinstance(value, Swept):
-        return value.value
-    if isinstance(value, Summed):
-        return (
-            jnp.zeros(value.shape, value.rows.dtype).at[value.numbers].add(value.rows, mode="drop")
-        )
-    if not isinstance(value, Patched):
+        return value.rows(value.shape[0])
+    if not isinstance(value, TouchedRows):
         return value
-    places = dense(value.base).at[value.numbers]
-    if value.addend is not None:
-        return places.add(value.addend, mode="drop", indices_are_sorted=True)
-    return places.set(value.rows, mode="drop", indices_are_sorted=True)
+    if isinstance(value.base, Whole):
+        return value.base.array
+    below = dense(value.base)
+    if value.repeats:
+        return below.at[value.numbers].add(value.rows, mode="drop")
+    return written(below, value.numbers, value.rows)
 
 
 # --- what is written down -------------------------------------------------------------------------
@@ -253,27 +212,33 @@ IN_PLACE = "in place"
 
 @dataclass(frozen=True)
 class Context:
-    """Options of one interpretation, and what it wrote down.
+    """Options of one interpretation, and what it wrote down: each line with the value it is of.
 
     Rows pay where at most the share `cut_over` of all is stored, in arrays of at least `min_bytes`.
-    `sweeps` are the equations, by `id`, that compute all rows of something that is needed: those
-    take arrays where there are any.
     """
 
     cut_over: float
     min_bytes: int
     is_strict: bool
-    events: list[Event] = field(default_factory=list)
-    sweeps: set[int] = field(default_factory=set)
+    noted: list[tuple[Event, TouchedRows]] = field(default_factory=list)
     line: str = ""
+
+    @property
+    def events(self) -> list[Event]:
+        """What was written down, each line once; not what was kept as rows and then made whole."""
+        lines = [
+            event
+            for event, value in self.noted
+            if event.what != KEPT
+            or isinstance(value.base, Uniform)
+            or value.base.by is None
+            or not value.base.is_made
+        ]
+        return list(dict.fromkeys(lines))
 
     def fresh(self) -> Context:
         """The same options."""
-        return Context(self.cut_over, self.min_bytes, self.is_strict)
-
-    def on_trial(self) -> Context:
-        """The same, writing elsewhere."""
-        return replace(self, events=[])
+        return replace(self, noted=[])
 
     def within(self, eqn: Equation) -> Context:
         """The same inside a call or a loop: the line where it was called, for equations without
@@ -300,36 +265,28 @@ class Context:
                 f"cut_over={self.cut_over:g}"
             )
 
-    def swept(self, eqn: Equation, value: Any, bases: Sequence[Any]) -> Swept:
-        """A base that an equation computes from others."""
-        chain = frozenset().union(*(base.chain for base in bases if isinstance(base, Swept)))
-        return Swept(value, f"`{eqn.primitive.name}` ({self.line_of(eqn)})", chain | {id(eqn)})
-
     def note(
-        self, what: str, eqn: Equation | None, value: Value, why: str = "", name: str = ""
+        self, what: str, eqn: Equation | None, value: TouchedRows, why: str = "", name: str = ""
     ) -> None:
         """Write down what became of a value that is held as rows."""
         name = name or ("output" if eqn is None else eqn.primitive.name)
         kind = f"{value.rows.dtype}{list(value.shape)}"
-        self.events.append(Event(what, name, kind, num_stored(value), why, self.line_of(eqn)))
+        event = Event(what, name, kind, num_stored(value), why, self.line_of(eqn))
+        self.noted.append((event, value))
 
     def dense(self, value: Value, eqn: Equation | None, why: str, name: str = "") -> Any:
         """A value as an array, written down, under another name than the equation's, if it was held
         as rows.
         """
-        if has_rows(value):
-            if isinstance(value, Summed) and value.carry is not None:
-                raise CarryRead(value.carry)
-            base = value.base if isinstance(value, Patched) else None
-            if isinstance(base, Swept) and base.by is None:
-                self.note(
-                    IN_PLACE, eqn, value, "rows written into an array that is there anyway", name
-                )
-                return dense(value)
-            if isinstance(base, Swept):
-                self.sweeps.update(base.chain)
-                why = f"all rows change in {base.by}"
-            if isinstance(base, Uniform) and not base.is_zero:
-                why = f"{why}; the rows that were not read are no longer zero"
-            self.note(DENSE, eqn, value, why, name)
+        if not isinstance(value, TouchedRows):
+            return dense(value)
+        base = value.base
+        if isinstance(base, Uniform):
+            also = "" if base.is_zero else "; the rows that were not read are no longer zero"
+            self.note(DENSE, eqn, value, why + also, name)
+        elif base.by is None:
+            why = "rows written into an array that is there anyway"
+            self.note(IN_PLACE, eqn, value, why, name)
+        elif base.loses_rows:
+            self.note(DENSE, eqn, value, f"all rows change in {base.by}", name)
         return dense(value)

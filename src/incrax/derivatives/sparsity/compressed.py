@@ -70,11 +70,6 @@ class Colored:
         return color_symmetric(self.pattern)
 
 
-def colored(pattern: Matrix | Colored) -> Colored:
-    """The pattern with colourings, those that are known among them."""
-    return pattern if isinstance(pattern, Colored) else Colored(pattern)
-
-
 def color_columns(pattern: Matrix) -> Coloring:
     """Colour columns such that no row has two nonzeros of one colour.
 
@@ -146,7 +141,7 @@ def _with_hubs(rest: Matrix, hubs: np.ndarray) -> Coloring:
 # --- which way ------------------------------------------------------------------------------------
 
 
-def choose(pattern: Matrix | Colored | None, n_in: int, n_out: int) -> Way:
+def choose(pattern: Colored | None, n_in: int, n_out: int) -> Way:
     """The way with the fewest directional derivatives: one per input, output, or colour of columns
     or rows.
 
@@ -156,9 +151,8 @@ def choose(pattern: Matrix | Colored | None, n_in: int, n_out: int) -> Way:
     plain: Way = "forward" if n_in <= n_out else "reverse"
     if pattern is None:
         return plain
-    known = colored(pattern)
-    forward = known.columns.num_colors
-    reverse = known.rows.num_colors
+    forward = pattern.columns.num_colors
+    reverse = pattern.rows.num_colors
     if 2 * min(forward, reverse) > min(n_in, n_out):
         return plain
     return "compressed forward" if forward <= reverse else "compressed reverse"
@@ -168,35 +162,28 @@ def choose(pattern: Matrix | Colored | None, n_in: int, n_out: int) -> Way:
 
 
 class Compression(NamedTuple):
-    """Seed `c` is 1 where `colors == c`; nonzero `k` of the pattern is element `element[k]` of
-    product `color[k]`.
+    """Seed `c` is 1 where `coloring.colors == c`; nonzero `k` of the pattern is element
+    `element[k]` of the product with the seed of `color[k]`.
     """
 
-    colors: np.ndarray
-    num_colors: int
+    coloring: Coloring
     color: np.ndarray
     element: np.ndarray
 
 
-def compress(pattern: Matrix | Colored, mode: Mode | Literal["symmetric"]) -> Compression:
+def compress(pattern: Colored, mode: Mode | Literal["symmetric"]) -> Compression:
     """Of products of the matrix with seeds (forward), of seeds with the matrix (reverse), or of a
     symmetric one.
     """
-    known = colored(pattern)
-    rows, columns = coordinates(known.pattern)
-    if mode == "forward":
-        return _compression(known.columns, columns, rows)
+    element, seeded = coordinates(pattern.pattern)
     if mode == "reverse":
-        return _compression(known.rows, rows, columns)
-    coloring = known.symmetric
-    is_mirrored = np.isin(rows, coloring.hubs) & ~np.isin(columns, coloring.hubs)
-    return _compression(
-        coloring, np.where(is_mirrored, rows, columns), np.where(is_mirrored, columns, rows)
-    )
-
-
-def _compression(coloring: Coloring, seeded: np.ndarray, element: np.ndarray) -> Compression:
-    return Compression(coloring.colors, coloring.num_colors, coloring.colors[seeded], element)
+        element, seeded = seeded, element
+        coloring = pattern.rows
+    else:
+        coloring = pattern.columns if mode == "forward" else pattern.symmetric
+    is_mirrored = np.isin(element, coloring.hubs) & ~np.isin(seeded, coloring.hubs)
+    color = coloring.colors[np.where(is_mirrored, element, seeded)]
+    return Compression(coloring, color, np.where(is_mirrored, seeded, element))
 
 
 def coordinates(pattern: Matrix) -> tuple[np.ndarray, np.ndarray]:
@@ -208,7 +195,7 @@ def coordinates(pattern: Matrix) -> tuple[np.ndarray, np.ndarray]:
 def compressed_jacobian(
     fun: Callable[[jax.Array], jax.Array],
     x: jax.Array,
-    pattern: Matrix | Colored,
+    pattern: Colored,
     *,
     mode: Mode = "forward",
 ) -> jax.Array:
@@ -224,7 +211,6 @@ def compressed_jacobian(
         (number of nonzeros,), as `dense` and `bcoo` take them. Nothing is evaluated if there are
         none.
     """
-    _check_shape(pattern, jax.eval_shape(fun, x).shape, x.shape)
     if mode == "forward":
         return _values(
             lambda seed: jax.jvp(fun, (x,), (seed,))[1], compress(pattern, mode), x.dtype
@@ -234,7 +220,7 @@ def compressed_jacobian(
 
 
 def hessian_values(
-    fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Matrix | Colored
+    fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Colored
 ) -> jax.Array:
     """The values of a Hessian at its pattern's nonzeros, one pushforward of the gradient per
     colour.
@@ -249,24 +235,17 @@ def hessian_values(
         computed: for a `custom_jvp` that is not the derivative of what it says it is, and so has no
         symmetric Hessian, this differs from `jax.hessian`.
     """
-    _check_shape(pattern, x.shape, x.shape)
     gradient = jax.grad(fun)
     return _values(
         lambda seed: jax.jvp(gradient, (x,), (seed,))[1], compress(pattern, "symmetric"), x.dtype
     )
 
 
-def _check_shape(pattern: Matrix | Colored, out: tuple[int, ...], given: tuple[int, ...]) -> None:
-    shape = colored(pattern).pattern.shape
-    if shape != (*out, *given):
-        raise ValueError(f"the pattern has shape {shape}; the derivative has {(*out, *given)}")
-
-
 def _values(
     product: Callable[[jax.Array], jax.Array], compression: Compression, dtype: Any
 ) -> jax.Array:
     """The products with all seeds, read at the nonzeros."""
-    colors, num_colors, color, element = compression
+    (colors, num_colors, _), color, element = compression
     if not element.size:
         return jnp.zeros(0, dtype)
 

@@ -9,6 +9,7 @@ that users wrote, and zero through `floor` or `stop_gradient`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import jax
@@ -73,26 +74,24 @@ def pattern_of(
     Returns:
         A boolean matrix with sorted indices: a row for each element of the outputs, in order, a
         column for each of the chosen inputs. Where it is False, `jax.jacfwd` is zero wherever all
-        values are finite. None: finding it takes too much work, or the program writes to
-        references. Cost: tracing the pushforward, and a walk in the time of the nonzeros made;
-        nothing of the program is compiled but small equations that move constants.
+        values are finite. None: finding it takes too much work, the program writes to references,
+        or some call has a rule for reverse mode alone. Cost: tracing the pushforward, and a walk in
+        the time of the nonzeros made; nothing of the program is compiled but small equations that
+        move constants.
     """
     chosen = tuple(range(len(program.invars))) if wrt is None else tuple(wrt)
-    is_transposed = has_custom_vjp(program)
-    if any(_jax.is_ref(var.aval) for var in program.invars):
+    if has_custom_vjp(program) or any(_jax.is_ref(var.aval) for var in program.invars):
         return None
-    linear = (_pullback if is_transposed else _pushforward)(program, chosen)
+    linear = _pushforward(program, chosen)
     seeds = linear.invars[len(program.invars) :]
+    sizes = [_jax.aval_size(atom.aval) for atom in linear.outvars]
     try:
         outputs = _depend(linear, seeds, MAX_WORK if max_work is None else max_work)
-        found = _stacked(outputs, [_jax.aval_size(atom.aval) for atom in linear.outvars])
+        found = _stacked(outputs, sizes)
     except _TooMuch:
         return None
-    num_rows, num_columns = (
-        sum(_jax.aval_size(a.aval) for a in atoms) for atoms in (linear.outvars, seeds)
-    )
-    pattern = _empty(num_rows, num_columns) if found is None else found
-    return _tidy(pattern.T if is_transposed else pattern)
+    num_columns = sum(_jax.aval_size(var.aval) for var in seeds)
+    return _tidy(_empty(sum(sizes), num_columns) if found is None else found)
 
 
 def hessian_pattern(
@@ -105,9 +104,8 @@ def hessian_pattern(
     chosen = tuple(range(len(program.invars))) if wrt is None else tuple(wrt)
 
     def gradient(*leaves: Any) -> Any:
-        return jax.grad(lambda *xs: _run(program, leaves, chosen, xs)[0].reshape(()))(
-            *(leaves[k] for k in chosen)
-        )
+        scalar = lambda *xs: _run(program, leaves, chosen, xs)[0].reshape(())
+        return jax.grad(scalar, tuple(range(len(chosen))))(*(leaves[k] for k in chosen))
 
     pattern = pattern_of(trace(gradient, *map(type_of, program.invars)), chosen, max_work=max_work)
     return None if pattern is None else _tidy(pattern + pattern.T)
@@ -135,45 +133,13 @@ def _run(
 def _pushforward(program: Program, chosen: Sequence[int]) -> Program:
     """(inputs, tangents of the chosen) -> tangents of the outputs."""
 
-    def push(*args: Any) -> list[Any]:
-        leaves = args[: len(program.invars)]
-        tangents = args[len(program.invars) :]
+    def push(leaves: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
         primals = [leaves[k] for k in chosen]
-        _, results = jax.jvp(lambda *xs: _run(program, leaves, chosen, xs), primals, list(tangents))
+        _, results = jax.jvp(lambda *xs: _run(program, leaves, chosen, xs), primals, tangents)
         return [jnp.zeros(t.shape) if t.dtype == jax.dtypes.float0 else t for t in results]
 
-    return drop_dead(
-        inline(
-            trace(
-                push, *map(type_of, program.invars), *(type_of(program.invars[k]) for k in chosen)
-            )
-        )
-    )
-
-
-def _pullback(program: Program, chosen: Sequence[int]) -> Program:
-    """(inputs, cotangents of the outputs) -> cotangents of the chosen; a `custom_vjp` has no
-    pushforward.
-    """
-
-    def pull(*args: Any) -> Any:
-        leaves = args[: len(program.invars)]
-        cotangents = args[len(program.invars) :]
-        outputs, vjp = jax.vjp(
-            lambda *xs: _run(program, leaves, chosen, xs), *(leaves[k] for k in chosen)
-        )
-        return vjp([_cotangent(y, ct) for y, ct in zip(outputs, cotangents, strict=True)])
-
-    cotangents = [
-        jax.ShapeDtypeStruct(atom.aval.shape, jnp.result_type(float)) for atom in program.outvars
-    ]
-    return drop_dead(inline(trace(pull, *map(type_of, program.invars), *cotangents)))
-
-
-def _cotangent(output: Any, cotangent: Any) -> Any:
-    if jnp.issubdtype(output.dtype, jnp.inexact):
-        return cotangent.astype(output.dtype)
-    return np.zeros(output.shape, jax.dtypes.float0)
+    types = list(map(type_of, program.invars))
+    return drop_dead(inline(trace(push, types, [types[k] for k in chosen])))
 
 
 def has_custom_vjp(program: Program) -> bool:
@@ -199,15 +165,11 @@ def _check_size(number: int) -> None:
 
 
 def _depend(program: Program, seeds: Sequence[Var], max_work: int) -> list[Pattern]:
-    num_columns = sum(_jax.aval_size(var.aval) for var in seeds)
+    bounds = np.cumsum([0, *(_jax.aval_size(var.aval) for var in seeds)]).tolist()
+    _check_size(bounds[-1])
+    own = _csr(np.arange(bounds[-1]), np.arange(bounds[-1] + 1), bounds[-1])
     operands: list[Pattern] = [None] * (len(program.invars) - len(seeds))
-    first = 0
-    for var in seeds:
-        size = _jax.aval_size(var.aval)
-        _check_size(size)
-        own = _csr(np.arange(first, first + size), np.arange(size + 1), num_columns)
-        operands.append(own if size else None)
-        first += size
+    operands += [own[a:b] if a < b else None for a, b in pairwise(bounds)]
     return _Patterns(max_work).walk(program, operands).outputs
 
 
@@ -267,15 +229,11 @@ class _Patterns(Domain):
     # --- sets -------------------------------------------------------------------------------------
 
     def take(self, value: Pattern, numbers: np.ndarray) -> Pattern:
-        rows = np.ravel(np.asarray(numbers))
-        if value is None or not (rows >= 0).any():
-            return None
-        if rows.size == value.shape[0] and np.array_equal(rows, np.arange(rows.size)):
+        sources = np.ravel(numbers)
+        if value is not None and np.array_equal(sources, np.arange(value.shape[0])):
             return value
-        ends = np.append(value.indptr, value.indptr[-1])
-        _check_size(rows.size + int((ends[rows + 1] - ends[rows])[rows >= 0].sum()))
-        padded = _csr(value.indices, ends, value.shape[1])
-        return padded[np.where(rows < 0, value.shape[0], rows)]
+        targets = np.flatnonzero(sources >= 0)
+        return self.gathered(value, targets, sources[targets], np.shape(numbers))
 
     def beside(self, values: Sequence[Pattern], atoms: Sequence[Atom]) -> Pattern:
         return (
