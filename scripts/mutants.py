@@ -494,8 +494,8 @@ MUTANTS = [
     Mutant(
         "a dirty factor counts once in the bound of a product",
         "engine/rewrites/products.py",
-        "shared = shared ** max(map(dirty.count, dirty))",
-        "pass",
+        " ** max(map(shared.count, shared))",
+        "",
     ),
     Mutant(
         "a convolution counts its padding",
@@ -907,17 +907,15 @@ MUTANTS = [
     ),
     Mutant(
         "terms of a sum taken for each other",
-        "engine/rewrites/products.py",
-        "return tuple(sorted((factor_key(e.scalars), factor_key(e.arrays), e.number) for e in "
-        "self.row))",
-        "return tuple(sorted({(factor_key(e.scalars), factor_key(e.arrays), e.number) for e in "
-        "self.row}))",
+        "engine/rewrites/factors.py",
+        "    return frozenset(terms.items())",
+        "    return frozenset(terms)",
     ),
     Mutant(
-        "sign of a difference forgotten",
-        "engine/rewrites/linear.py",
-        "_negated(t) if algebra.is_negative(n) else t",
-        "t",
+        "a product of two sums is taken for linear in both",
+        "engine/rewrites/sums_of_products.py",
+        "is_lone = sum(is_open) == 1 and",
+        "is_lone =",
     ),
     Mutant(
         "a rest that compares one leaf only",
@@ -947,7 +945,7 @@ MUTANTS = [
     Mutant(
         "underflow of a product of clean arrays not noticed",
         "engine/rewrites/products.py",
-        "return matrix, jnp.all(_bounds(terms, flat, dtype) <= _tiny(dtype) ** -_MATRIX_RANGE)",
+        "return matrix, jnp.all(is_bounded)",
         "return matrix, jnp.all(jnp.isfinite(matrix))",
     ),
     Mutant(
@@ -1067,14 +1065,14 @@ MUTANTS = [
     ),
     Mutant(
         "a difference is read as a sum",
-        "engine/rewrites/operands.py",
-        "tuple(p.negated() for p in products) if algebra.is_negative(number) else products",
-        "products",
+        "engine/rewrites/sums_of_products.py",
+        "product.negated() if algebra.is_negative(number) else product",
+        "product",
     ),
     Mutant(
         "products of other dirty arrays are added up in one row",
-        "engine/rewrites/operands.py",
-        "is_one_row = len(shared) == 1 and () not in shared",
+        "engine/rewrites/sums_of_products.py",
+        "is_one_row = len(dirty) == 1 and factor_key(()) not in dirty",
         "is_one_row = True",
     ),
     Mutant(

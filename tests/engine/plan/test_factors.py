@@ -180,7 +180,7 @@ OUTER = {
     "divided by zero": (lambda s, a, b: (a + b) / s, 0.0),
     "times infinity": (lambda s, a, b: (a + b) * s, np.inf),
     "times nan": (lambda s, a, b: a * s + b, np.nan),
-    "order of coefficients": (lambda s, a, b: a + ((b * 1e-300) * s) * s, 1e160),
+    "order of coefficients": (lambda s, a, b: b + ((a * 1e-300) * s) * s, 1e160),
     "distributed": (lambda s, a, b: (a + b) * s * s, 1e160),
     "harmless": (lambda s, a, b: (a + b) * s, 2.0),
 }

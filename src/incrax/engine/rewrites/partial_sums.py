@@ -59,26 +59,26 @@ class DerivedTable:
         self.on_host: dict[Var, HostRecipe] = {}
         self._made: dict[Hashable, Var] = {}
 
-    def make(self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
-        """The variable that `fun` of the inputs computes; the same one for the same kind and
-        inputs.
+    def make(
+        self,
+        kind: Hashable,
+        inputs: Sequence[Var],
+        fun: Callable[..., Any],
+        *,
+        is_matrix: bool = False,
+    ) -> Var:
+        """The variable that `fun` of the inputs computes, with a flag if it returns two values; the
+        same one for the same kind and inputs.
         """
         key = (kind, tuple(inputs))
         if key not in self._made:
-            outputs, eqns = traced_equations(fun, inputs)
-            self.recipes[outputs[0]] = eqns
-            self._made[key] = outputs[0]
-        return self._made[key]
-
-    def make_matrix(
-        self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., tuple[Any, Any]]
-    ) -> Var:
-        """The matrix that `fun` computes together with a flag."""
-        key = (kind, tuple(inputs))
-        if key not in self._made:
-            (matrix, flag), eqns = traced_equations(fun, inputs)
-            self.recipes[matrix], self.flags[matrix], self._made[key] = eqns, flag, matrix
-            self.matrices.add(matrix)
+            (var, *flag), eqns = traced_equations(fun, inputs)
+            self._made[key] = var
+            self.recipes[var] = eqns
+            if flag:
+                self.flags[var] = flag[0]
+            if is_matrix:
+                self.matrices.add(var)
         return self._made[key]
 
     def make_on_host(self, kind: Hashable, aval: Any, recipe: HostRecipe) -> Var:
@@ -218,8 +218,7 @@ def stack_rows(
     matrices: list[Var] = []
     for shared, group in groups.items():
         rows = list(dict.fromkeys(group.rows))
-        matrix = table.make("stack", rows, _stack)
-        table.matrices.add(matrix)
+        matrix = table.make("stack", rows, _stack, is_matrix=True)
         matrices.append(matrix)
         numbers = {row: number for number, row in enumerate(rows)}
         for row, number in numbers.items():
