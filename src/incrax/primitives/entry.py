@@ -170,7 +170,7 @@ class Algebra(NamedTuple):
         return self.sign(number) < 0
 
 
-LINEAR = Algebra("linear")
+LINEAR = Algebra("linear", (1, 0))
 PRODUCT = Algebra("product")
 
 # --- entries --------------------------------------------------------------------------------------

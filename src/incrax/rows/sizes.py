@@ -23,7 +23,7 @@ from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import Program
 from incrax.engine.program.simplify import drop_dead
-from incrax.engine.rewrites.partial_sums import traced_equations
+from incrax.engine.rewrites.derived import traced_equations
 from incrax.primitives.row_axis import Reduction
 from incrax.primitives.table import algebra_of, entry_of
 from incrax.rows.axis import RowProgram, with_passes

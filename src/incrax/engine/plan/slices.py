@@ -41,7 +41,8 @@ from incrax._program import read_vars, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
 from incrax.engine.plan.plan import NEW_VALUE_S, Plan, Sliced, plan_fill, reached_equations
-from incrax.engine.rewrites.partial_sums import HostRecipe, live
+from incrax.engine.program.simplify import needed_equations
+from incrax.engine.rewrites.derived import HostRecipe
 from incrax.primitives.entry import shape_of
 from incrax.primitives.indexing import windows_of
 from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, aligned_by, run_on_rows
@@ -845,4 +846,4 @@ def _renamed(
         source = atom if isinstance(atom, Literal) else names[atom]
         (copy,) = _jax.trace_body(lambda x: jnp.array(x, copy=True), _type_of(var)).eqns
         eqns.append(copy.replace(invars=[source], outvars=[var]))
-    return tuple(live(eqns, set(results)))
+    return tuple(needed_equations(eqns, results))

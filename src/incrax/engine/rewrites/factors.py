@@ -18,14 +18,11 @@ import functools
 import operator
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-import jax.numpy as jnp
-
-from incrax import _jax
 from incrax._jax import Equation, Var
-from incrax.engine.program.simplify import needed_equations
-from incrax.engine.rewrites.partial_sums import MIN_ROWS, DerivedTable, in_order, traced_equations
+from incrax.engine.rewrites.derived import DerivedTable, Guarded, Values, recomputed
+from incrax.engine.rewrites.partial_sums import MIN_ROWS
 from incrax.engine.rewrites.products import (
     Piece,
     make_matrix,
@@ -52,22 +49,13 @@ and compiled.
 Sums: TypeAlias = Mapping[Var, Sum]
 
 
-class Factored(NamedTuple):
-    """Equations with merged reductions, and the boolean variable that must be true for the results
-    to be used.
-    """
-
-    eqns: tuple[Equation, ...]
-    guard: Var
-
-
 def factor_reductions(
     eqns: Sequence[Equation],
     table: DerivedTable,
     is_dirty: IsDirty,
     targets: Collection[Var],
     equation_of: EquationOf,
-) -> Factored | None:
+) -> Guarded | None:
     """The equations with reductions over one dirty product merged; None where there are none.
 
     They read matrices of the table, to be loaded or computed before; `equation_of` knows what else
@@ -103,7 +91,7 @@ def _rewritten(
     table: DerivedTable,
     is_dirty: IsDirty,
     targets: Collection[Var],
-) -> Factored | None:
+) -> Guarded | None:
     """The equations with each sink as a sum of weighted rows; None where that gains nothing or they
     become cyclic.
     """
@@ -122,10 +110,8 @@ def _rewritten(
     ]
     factors = [factor for piece in pieces for factor in (*piece.shared, *piece.weight.factors)]
     factors += [factor for _, product in others for factor in product.factors]
-    inputs = list(dict.fromkeys([*matrices, *(var for var, _ in factors)]))
 
-    def compute(*known: Any) -> list[Any]:
-        values = dict(zip(inputs, known, strict=True))
+    def compute(values: Values) -> tuple[Values, list[Any]]:
         parts: dict[Var, list[Any]] = {sink: [] for sink in sinks}
         guards = []
         for group, order, matrix in zip(groups, orders, matrices, strict=True):
@@ -137,17 +123,10 @@ def _rewritten(
             value, is_bounded = product_of_scalars(product, values, sink.aval.dtype)
             guards.append(is_bounded)
             parts[sink].append(value)
-        totals = {sink: functools.reduce(operator.add, own) for sink, own in parts.items()}
-        outputs = [_jax.as_weak(x) if v.aval.weak_type else x for v, x in totals.items()]
-        return [*outputs, jnp.all(jnp.stack(guards))]
+        return {sink: functools.reduce(operator.add, own) for sink, own in parts.items()}, guards
 
-    guard = _jax.new_var(_jax.bool_aval())
-    new = traced_equations(compute, inputs, [*sinks, guard])[1]
-    unchanged = (eqn for eqn in eqns if not any(var in sinks for var in eqn.outvars))
-    ordered = in_order([*unchanged, *new])
-    if ordered is None:
-        return None
-    return Factored(tuple(needed_equations(ordered, [*targets, guard])), guard)
+    inputs = [*matrices, *(var for var, _ in factors)]
+    return recomputed(eqns, inputs, sinks, compute, targets)
 
 
 def _row_key(row: Sum) -> Any:

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import jax
 
 from incrax import _jax
-from incrax._jax import Atom, Equation, Literal, Var
+from incrax._jax import Equation, Literal, Var
 from incrax._program import Program, from_jaxpr, read_vars, type_of, written_vars
 from incrax.engine.program.cost import is_free
 from incrax.engine.program.simplify import drop_dead, inline, merge_equal, run_passes
+from incrax.engine.rewrites.derived import renamed
 
 
 def hoist_invariants(program: Program) -> Program:
@@ -167,22 +168,7 @@ def _substitute(eqn: Equation, fun: Callable[..., Any]) -> list[Equation] | None
     outputs = [atom for atom in body.outvars if isinstance(atom, Var)]
     if len(set(outputs)) < len(eqn.outvars) or any(var in body.invars for var in outputs):
         return None
-    names: dict[Var, Atom] = dict(zip(body.invars, eqn.invars, strict=True))
-    names.update(
-        {
-            var: new
-            for var, new in zip(outputs, eqn.outvars, strict=True)
-            if not isinstance(new, _jax.DropVar)
-        }
-    )
-    eqns = []
-    for inner in body.eqns:
-        for var in written_vars(inner):
-            names.setdefault(var, _jax.new_var(var.aval))
-        invars = [names.get(atom, atom) if isinstance(atom, Var) else atom for atom in inner.invars]
-        outvars = [var if isinstance(var, _jax.DropVar) else names[var] for var in inner.outvars]
-        eqns.append(inner.replace(invars=invars, outvars=outvars))
-    return eqns
+    return list(renamed(body, eqn.invars, eqn.outvars)[1])
 
 
 _rewrites: dict[str, Callable[[Equation], list[Equation] | None]] = {

@@ -1,8 +1,5 @@
 """Values that plans save although the program does not name them: partial sums and stacked rows.
 
-A derived variable has a recipe, equations that compute it from variables of the program. It is made
-once per set of inputs, so that plans for different dirty sets share it.
-
 `regroup`: in a sum with clean and dirty terms, the clean ones become one value, sum_i t_i = R +
 sum_dirty t_i. `stack_rows`: reductions sum_n u[n] r_k[n] over one dirty u and loaded rows r_k
 become one product M u (a reverse pass over k scalars ends in k such reductions, which XLA on CPU
@@ -12,8 +9,9 @@ largest term.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import functools
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +23,8 @@ from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax._program import read_vars, written_vars
 from incrax.engine.program.chains import SumChain
+from incrax.engine.program.simplify import needed_equations
+from incrax.engine.rewrites.derived import DerivedTable, traced_equations
 
 MIN_CLEAN_TERMS = 4
 """Clean terms from which on a partial sum is worth a value of its own; a change of any of them
@@ -34,116 +34,6 @@ makes it stale.
 MIN_ROWS = 2
 MIN_ROW_SIZE = 1024
 """Elements below which a reduction is left alone."""
-
-
-class HostRecipe(NamedTuple):
-    """How a derived variable is made with NumPy of the value of one variable."""
-
-    source: Var
-    make: Callable[[np.ndarray], np.ndarray]
-
-
-class DerivedTable:
-    """Recipes of derived variables, interned by what they are made of.
-
-    `on_host` has those that no program computes: tables of indices.
-
-    `matrices` are those variables that only a matrix product reads; `flags` has for some of them a
-    variable that is computed with it and says whether it may be used.
-    """
-
-    def __init__(self) -> None:
-        self.recipes: dict[Var, tuple[Equation, ...]] = {}
-        self.matrices: set[Var] = set()
-        self.flags: dict[Var, Var] = {}
-        self.on_host: dict[Var, HostRecipe] = {}
-        self._made: dict[Hashable, Var] = {}
-
-    def make(
-        self,
-        kind: Hashable,
-        inputs: Sequence[Var],
-        fun: Callable[..., Any],
-        *,
-        is_matrix: bool = False,
-    ) -> Var:
-        """The variable that `fun` of the inputs computes, with a flag if it returns two values; the
-        same one for the same kind and inputs.
-        """
-        key = (kind, tuple(inputs))
-        if key not in self._made:
-            (var, *flag), eqns = traced_equations(fun, inputs)
-            self._made[key] = var
-            self.recipes[var] = eqns
-            if flag:
-                self.flags[var] = flag[0]
-            if is_matrix:
-                self.matrices.add(var)
-        return self._made[key]
-
-    def make_on_host(self, kind: Hashable, aval: Any, recipe: HostRecipe) -> Var:
-        """The variable of this type that is made with NumPy."""
-        key = (kind, recipe.source)
-        if key not in self._made:
-            var = self._made[key] = _jax.new_var(aval)
-            self.on_host[var] = recipe
-        return self._made[key]
-
-    def make_sum(self, terms: Sequence[Var], like: Equation) -> Var:
-        """The variable that is the sum of some terms, of the type of an addition's result."""
-        key = ("sum", tuple(terms))
-        if key not in self._made:
-            total = self._made[key] = _jax.new_var(like.outvars[0].aval)
-            self.recipes[total] = additions(terms, like, total)
-        return self._made[key]
-
-    def recipe(self, variables: Iterable[Var]) -> list[Equation]:
-        """The equations that compute the derived ones among some variables."""
-        return [eqn for var in variables for eqn in self.recipes.get(var, ())]
-
-
-def traced_equations(
-    fun: Callable[..., Any], inputs: Sequence[Var], outputs: Sequence[Var] | None = None
-) -> tuple[list[Var], tuple[Equation, ...]]:
-    """The equations of a function applied to variables; it may write to given output variables."""
-    body = _jax.trace_body(
-        fun, *[jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs]
-    )
-    assert not body.consts
-    names: dict[Any, Any] = dict(zip(body.invars, inputs, strict=True))
-    if outputs is not None:
-        names.update(zip(body.outvars, outputs, strict=True))
-    eqns = []
-    for eqn in body.eqns:
-        for var in eqn.outvars:
-            names.setdefault(var, _jax.new_var(var.aval))
-        invars = [names.get(atom, atom) if isinstance(atom, Var) else atom for atom in eqn.invars]
-        eqns.append(eqn.replace(invars=invars, outvars=[names[var] for var in eqn.outvars]))
-    return [names[var] for var in body.outvars], tuple(eqns)
-
-
-def in_order(eqns: Sequence[Equation]) -> tuple[Equation, ...] | None:
-    """The equations sorted so that each reads what was written before; None where they depend on
-    each other.
-    """
-    writer = {var: number for number, eqn in enumerate(eqns) for var in written_vars(eqn)}
-    needs = [{writer[var] for var in read_vars(eqn) if var in writer} for eqn in eqns]
-    readers: list[list[int]] = [[] for _ in eqns]
-    for number, needed in enumerate(needs):
-        for other in needed:
-            readers[other].append(number)
-    ready = [number for number, needed in enumerate(needs) if not needed]
-    heapq.heapify(ready)
-    missing = [len(needed) for needed in needs]
-    order: list[Equation] = []
-    while ready:
-        number = heapq.heappop(ready)
-        order.append(eqns[number])
-        for reader in readers[number]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready, reader)
-    return tuple(order) if len(order) == len(eqns) else None
 
 
 # --- partial sums ---------------------------------------------------------------------------------
@@ -172,7 +62,7 @@ def regroup(
             continue
         dirty = [var for var in chain.terms if not is_clean(var)]
         last = eqns[chain.last]
-        partial = table.make_sum(clean, last)
+        partial = table.make("sum", clean, lambda *terms: functools.reduce(operator.add, terms))
         replaced.update({number: () for number in chain.eqns})
         replaced[chain.last] = additions([partial, *dirty], last, last.outvars[0])
     return replaced
@@ -229,13 +119,13 @@ def stack_rows(
             traced_equations(_products(order), [matrix, shared], outputs)[1]
         )
         removed.update(group.reductions)
-    body = live(
+    body = needed_equations(
         [
             new
             for n, eqn in enumerate(eqns)
             for new in inserted.get(n, () if n in removed else (eqn,))
         ],
-        {*kept},
+        kept,
     )
     used = {var for eqn in body for var in read_vars(eqn)}
     read: dict[Var, dict[Var, int]] = {}
@@ -290,17 +180,6 @@ def is_full_sum(eqn: Equation, kinds: str = "fc") -> bool:
         and len(eqn.params["axes"]) == len(aval.shape)
         and _jax.aval_size(aval) >= MIN_ROW_SIZE
     )
-
-
-def live(eqns: Sequence[Equation], kept: set[Var]) -> list[Equation]:
-    """Equations whose results are read later or kept."""
-    needed = set(kept)
-    live = []
-    for eqn in reversed(eqns):
-        if eqn.effects or any(var in needed for var in written_vars(eqn)):
-            needed.update(read_vars(eqn))
-            live.append(eqn)
-    return live[::-1]
 
 
 def _stack(*rows: Any) -> Any:

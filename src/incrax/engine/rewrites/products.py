@@ -31,7 +31,7 @@ from jax.lax import Precision
 
 from incrax import _jax
 from incrax._jax import Var
-from incrax.engine.rewrites.partial_sums import DerivedTable
+from incrax.engine.rewrites.derived import DerivedTable
 from incrax.engine.rewrites.sums_of_products import Factor, Product, Sum, is_array
 
 Values: TypeAlias = Mapping[Var, Any]
