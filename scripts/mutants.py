@@ -872,8 +872,8 @@ MUTANTS = [
     Mutant(
         "a carry taken for loop-invariant",
         "engine/rewrites/loop_invariants.py",
-        "split = _split(body, body.invars[:num_consts], may_run",
-        "split = _split(body, body.invars[: num_consts + 1], may_run",
+        "_split(body, body.invars[:num_consts], may_run",
+        "_split(body, body.invars[: num_consts + 1], may_run",
     ),
     Mutant(
         "buffers recycled while a version holds them",

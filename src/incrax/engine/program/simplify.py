@@ -9,13 +9,14 @@ reductions have modules of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import STATEFUL, Program, read_vars, written_vars
+from incrax._program import STATEFUL, Program, all_read, read_vars, written_vars
 from incrax.engine.program.constants import known_values
 from incrax.engine.program.functions import function_key
 
@@ -165,9 +166,7 @@ def fold_constants(program: Program) -> Program:
         for eqn in program.eqns
         if eqn.effects or not all(var in known for var in written_vars(eqn))
     ]
-    used = {var for eqn in kept for var in read_vars(eqn)} | {
-        a for a in program.outvars if isinstance(a, Var)
-    }
+    used = all_read(kept, program.outvars)
     literals = {
         v: _jax.literal(known[v], v.aval) for v in used if v in known and v.aval.shape == ()
     }
@@ -254,17 +253,12 @@ def atom_key(atom: Atom) -> Hashable:
 def drop_dead(program: Program) -> Program:
     """Remove equations that no output and no effect needs, and constants that no equation reads."""
     kept = needed_equations(program.eqns, program.outvars)
-    used = {var for eqn in kept for var in read_vars(eqn)} | {
-        a for a in program.outvars if isinstance(a, Var)
-    }
-    pairs = [
-        (var, const)
-        for var, const in zip(program.constvars, program.consts, strict=True)
-        if var in used
-    ]
-    constvars = tuple(v for v, _ in pairs)
-    consts = tuple(c for _, c in pairs)
-    return Program(program.invars, constvars, consts, tuple(kept), program.outvars)
+    used = all_read(kept, program.outvars)
+    pairs = zip(program.constvars, program.consts, strict=True)
+    consts = {var: const for var, const in pairs if var in used}
+    return replace(
+        program, constvars=tuple(consts), consts=tuple(consts.values()), eqns=tuple(kept)
+    )
 
 
 def needed_equations(

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.lax import Precision
 
 from incrax import _jax
 from incrax._jax import Equation, Var
-from incrax._program import read_vars, written_vars
+from incrax._program import all_read, read_vars, written_vars
 from incrax.engine.program.chains import SumChain
 from incrax.engine.program.simplify import needed_equations
 from incrax.engine.rewrites.derived import DerivedTable, traced_equations
@@ -84,114 +83,79 @@ def additions(terms: Sequence[Var], like: Equation, total: Var) -> tuple[Equatio
 # --- stacked rows ---------------------------------------------------------------------------------
 
 
-class _Group(NamedTuple):
-    rows: list[Var]
-    reductions: list[int]
-
-
 def stack_rows(
-    eqns: Sequence[Equation], loads: Sequence[Var], kept: Iterable[Var], table: DerivedTable
+    eqns: Sequence[Equation], loads: Sequence[Var], kept: Collection[Var], table: DerivedTable
 ) -> tuple[tuple[Equation, ...], tuple[Var, ...]]:
     """Merge reductions over loaded rows into matrix products; returns the new equations and
     loads.
     """
-    producer = {var: number for number, eqn in enumerate(eqns) for var in written_vars(eqn)}
-    kept = frozenset(kept)
-    groups = {
-        u: g for u, g in _groups(eqns, set(loads), producer).items() if len(set(g.rows)) >= MIN_ROWS
-    }
+    groups = _siblings(eqns, set(loads))
     if not groups:
         return tuple(eqns), tuple(loads)
-    inserted: dict[int, list[Equation]] = {}
-    removed: set[int] = set()
+    inserted: dict[int, tuple[Equation, ...]] = {}
     places: dict[Var, tuple[Var, int]] = {}
     matrices: list[Var] = []
-    for shared, group in groups.items():
-        rows = list(dict.fromkeys(group.rows))
+    for shared, reductions in groups.items():
+        rows = list(dict.fromkeys(reductions.values()))
         matrix = table.make("stack", rows, _stack, is_matrix=True)
         matrices.append(matrix)
-        numbers = {row: number for number, row in enumerate(rows)}
-        for row, number in numbers.items():
+        for number, row in enumerate(rows):
             places.setdefault(row, (matrix, number))
-        outputs = [eqns[number].outvars[0] for number in group.reductions]
-        order = [numbers[row] for row in group.rows]
-        inserted[group.reductions[0]] = list(
-            traced_equations(_products(order), [matrix, shared], outputs)[1]
-        )
-        removed.update(group.reductions)
-    body = needed_equations(
-        [
-            new
-            for n, eqn in enumerate(eqns)
-            for new in inserted.get(n, () if n in removed else (eqn,))
-        ],
-        kept,
-    )
-    used = {var for eqn in body for var in read_vars(eqn)}
-    read: dict[Var, dict[Var, int]] = {}
-    for row, (matrix, number) in places.items():
-        if row in used or row in kept:
-            read.setdefault(matrix, {})[row] = number
+        products = _products([rows.index(row) for row in reductions.values()])
+        outputs = [eqns[number].outvars[0] for number in reductions]
+        inserted.update(dict.fromkeys(reductions, ()))
+        inserted[min(reductions)] = traced_equations(products, [matrix, shared], outputs)[1]
+    merged = [new for n, eqn in enumerate(eqns) for new in inserted.get(n, (eqn,))]
+    body = needed_equations(merged, kept)
+    used = all_read(body, kept)
     slices = [
-        traced_equations(_slices(rows), [matrix], list(rows))[1] for matrix, rows in read.items()
+        eqn
+        for row, (matrix, number) in places.items()
+        if row in used
+        for eqn in traced_equations(_row(number, row), [matrix], [row])[1]
     ]
-    body = [*(eqn for part in slices for eqn in part), *body]
-    written = {var for eqn in body for var in written_vars(eqn)}
-    return tuple(body), tuple(
-        v for v in [*loads, *matrices] if (v in used or v in kept) and v not in written
-    )
+    new_loads = [var for var in (*loads, *matrices) if var in used and var not in places]
+    return (*slices, *body), tuple(new_loads)
 
 
-def _groups(
-    eqns: Sequence[Equation], loads: set[Var], producer: dict[Var, int]
-) -> dict[Var, _Group]:
-    """Full reductions of a product of one computed and one loaded array, by the computed one."""
-    groups: dict[Var, _Group] = {}
+def _siblings(eqns: Sequence[Equation], loads: set[Var]) -> dict[Var, dict[int, Var]]:
+    """Full reductions of a product of one computed and one loaded array, by the computed one: their
+    numbers, and the loaded array of each, of which there are several.
+    """
+    producer = {var: eqn for eqn in eqns for var in written_vars(eqn)}
+    groups: dict[Var, dict[int, Var]] = {}
     for number, eqn in enumerate(eqns):
-        if not is_full_sum(eqn) or eqn.invars[0] not in producer:
+        product = producer.get(eqn.invars[0]) if is_full_sum(eqn) else None
+        if product is None or product.primitive.name != "mul":
             continue
-        product = eqns[producer[eqn.invars[0]]]
-        if product.primitive.name != "mul":
-            continue
-        factors = [atom for atom in product.invars if isinstance(atom, Var)]
-        rows = [var for var in factors if var in loads]
-        shared = [var for var in factors if var in producer and var not in loads]
+        rows = [var for var in read_vars(product) if var in loads]
+        shared = [var for var in read_vars(product) if var in producer and var not in loads]
         if len(rows) == 1 and len(shared) == 1 and rows[0].aval.shape == shared[0].aval.shape:
-            group = groups.setdefault(shared[0], _Group([], []))
-            group.rows.append(rows[0])
-            group.reductions.append(number)
-    return groups
+            groups.setdefault(shared[0], {})[number] = rows[0]
+    return {u: rows for u, rows in groups.items() if len(set(rows.values())) >= MIN_ROWS}
 
 
-def is_full_sum(eqn: Equation, kinds: str = "fc") -> bool:
-    """Whether an equation sums all of a large array of numbers of these kinds, complex ones
-    included or not.
+def is_full_sum(eqn: Equation, kind: Any = jnp.inexact) -> bool:
+    """Whether an equation sums all of a large array of numbers of this kind, of at least four
+    bytes.
     """
     if eqn.primitive.name != "reduce_sum" or not isinstance(eqn.invars[0], Var):
         return False
     aval = eqn.invars[0].aval
-    is_wide = (
-        not _jax.is_key_dtype(aval.dtype)
-        and np.dtype(aval.dtype).kind in kinds
-        and aval.dtype.itemsize >= 4
-    )
-    return (
-        is_wide
-        and len(eqn.params["axes"]) == len(aval.shape)
-        and _jax.aval_size(aval) >= MIN_ROW_SIZE
-    )
+    is_wide = jnp.issubdtype(aval.dtype, kind) and aval.dtype.itemsize >= 4
+    is_full = len(eqn.params["axes"]) == len(aval.shape)
+    return is_wide and is_full and _jax.aval_size(aval) >= MIN_ROW_SIZE
 
 
 def _stack(*rows: Any) -> Any:
     return jnp.stack([row.ravel() for row in rows])
 
 
-def _slices(rows: Mapping[Var, int]) -> Callable[..., Any]:
-    """A function of a matrix that returns some rows, each with the shape of its variable."""
-    return lambda matrix: [
-        jax.lax.reshape(jax.lax.slice_in_dim(matrix, number, number + 1), row.aval.shape)
-        for row, number in rows.items()
-    ]
+def _row(number: int, row: Var) -> Callable[[Any], Any]:
+    """A function of a matrix that returns a row, with the shape of its variable."""
+    return lambda matrix: jax.lax.reshape(
+        jax.lax.slice_in_dim(matrix, number, number + 1), row.aval.shape
+    )
 
 
 def _products(order: Sequence[int]) -> Callable[..., Any]:

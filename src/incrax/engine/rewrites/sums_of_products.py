@@ -127,7 +127,7 @@ def reductions(
         var = eqn.outvars[0]
         if len(eqn.outvars) > 1 or not is_dirty(var):
             continue
-        if is_full_sum(eqn, "f") and not var.aval.weak_type:
+        if is_full_sum(eqn, jnp.floating) and not var.aval.weak_type:
             products = reader.read(eqn.invars[0])
             arrays = [array for product in products for array, _ in product.chosen(is_array)]
             is_alike = all(array.aval.shape == eqn.invars[0].aval.shape for array in arrays)
