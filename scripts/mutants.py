@@ -70,8 +70,8 @@ OPTIMISATIONS = [
     Mutant(
         "a clean operand is taken whole where its rows are wanted",
         "primitives/on_rows.py",
-        "    if shape[d] == length:\n        return d",
-        "    if shape[d] == length:\n        return None",
+        "operands[number] = d",
+        "pass",
         "tests/primitives/test_on_rows.py",
     ),
     Mutant(

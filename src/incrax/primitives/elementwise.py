@@ -30,7 +30,6 @@ from incrax.primitives.entry import (
     Reads,
     View,
     counted,
-    dtype_kind,
     each,
     element_numbers,
     kind_of,
@@ -104,23 +103,17 @@ def _bits(eqn: Equation, _: View) -> list[Reads]:
 
 def _arithmetic(per_real: int, per_complex: int) -> Callable[[Equation], EquationWork]:
     """FLOPs per element of the result, real and complex."""
+    return lambda eqn: counted(eqn, per_real * out_size(eqn), per_complex / per_real)
+
+
+def _comparison(complex_factor: int) -> Callable[[Equation], EquationWork]:
+    """An integer operation per element of the result."""
 
     def work(eqn: Equation) -> EquationWork:
-        kind = dtype_kind(eqn.invars[0].aval)
-        size = out_size(eqn)
-        if kind == "i":
-            return EquationWork(int_ops=float(per_real * size))
-        return EquationWork(flops=float((per_complex if kind == "c" else per_real) * size))
+        factor = complex_factor if kind_of(eqn) == "c" else 1
+        return EquationWork(int_ops=float(factor * out_size(eqn)))
 
     return work
-
-
-def _integer(eqn: Equation) -> EquationWork:
-    return EquationWork(int_ops=float(out_size(eqn)))
-
-
-def _comparison(eqn: Equation) -> EquationWork:
-    return EquationWork(int_ops=float(out_size(eqn) * (2 if kind_of(eqn) == "c" else 1)))
 
 
 def _transcendental(weight: float) -> Callable[[Equation], EquationWork]:
@@ -177,8 +170,8 @@ def _plain(rule: Callable[..., Any]) -> Callable[..., Any]:
 # --- entries --------------------------------------------------------------------------------------
 
 _ANY = Primitive(index=in_place, is_elementwise=True)
-_INTEGER = replace(_ANY, work=_integer)
-_COMPARISON = replace(_ANY, work=_comparison)
+_INTEGER = replace(_ANY, work=_comparison(1))
+_COMPARISON = replace(_ANY, work=_comparison(2))
 _MOVE = replace(_ANY, work=no_work)
 _COPY = replace(
     _MOVE,

@@ -102,19 +102,18 @@ def _top_k_axis(eqn: Equation, rank: int) -> Sequence[int]:
 # --- work -----------------------------------------------------------------------------------------
 
 
+def _num_reduced(eqn: Equation) -> int:
+    """Elements but the first of each result."""
+    return max(in_size(eqn) - _jax.aval_size(eqn.outvars[0].aval), 0)
+
+
 def _operations(complex_factor: float) -> Callable[[Equation], EquationWork]:
-    """One for each element but the first of each result."""
-
-    def work(eqn: Equation) -> EquationWork:
-        return counted(
-            eqn, max(in_size(eqn) - _jax.aval_size(eqn.outvars[0].aval), 0), complex_factor
-        )
-
-    return work
+    """One for each of these."""
+    return lambda eqn: counted(eqn, _num_reduced(eqn), complex_factor)
 
 
 def _comparisons(eqn: Equation) -> EquationWork:
-    return EquationWork(int_ops=float(max(in_size(eqn) - _jax.aval_size(eqn.outvars[0].aval), 0)))
+    return EquationWork(int_ops=float(_num_reduced(eqn)))
 
 
 def _running(complex_factor: float) -> Callable[[Equation], EquationWork]:
@@ -131,33 +130,31 @@ def _running_logsumexp(eqn: Equation) -> EquationWork:
     return EquationWork(5.0 * _running_count(eqn), 2.0 * _running_count(eqn))
 
 
+def _num_in_windows(eqn: Equation) -> int:
+    """Elements but the first of each place of a window; padding counts too."""
+    size = math.prod(eqn.params["window_dimensions"])
+    return (size - 1) * _jax.aval_size(eqn.outvars[0].aval)
+
+
 def _window(eqn: Equation) -> EquationWork:
-    """All places of a window count, padding too."""
-    count = (math.prod(eqn.params["window_dimensions"]) - 1) * _jax.aval_size(eqn.outvars[0].aval)
-    return counted(eqn, count, 2.0)
+    return counted(eqn, _num_in_windows(eqn), 2.0)
 
 
 def _select_and_scatter_add(eqn: Equation) -> EquationWork:
     source = in_size(eqn)
-    return EquationWork(
-        flops=float(source),
-        int_ops=float(source * (math.prod(eqn.params["window_dimensions"]) - 1)),
-    )
+    size = math.prod(eqn.params["window_dimensions"])
+    return EquationWork(flops=float(source), int_ops=float(source * (size - 1)))
 
 
 def _select_and_gather_add(eqn: Equation) -> EquationWork:
-    window = math.prod(eqn.params["window_dimensions"])
-    return EquationWork(int_ops=float((window - 1) * _jax.aval_size(eqn.outvars[0].aval)))
+    return EquationWork(int_ops=float(_num_in_windows(eqn)))
 
 
 def _by_a_function(eqn: Equation) -> Evaluations:
     """A reduction by a function: its body for each element but the first of each result."""
     (body,) = _jax.sub_bodies(eqn)
-    size = in_size(eqn)
-    results = _jax.aval_size(eqn.outvars[0].aval)
-    window = eqn.params.get("window_dimensions")
-    count = max(size - results, 0) if window is None else (math.prod(window) - 1) * results
-    return Evaluations(body, count)
+    has_windows = "window_dimensions" in eqn.params
+    return Evaluations(body, _num_in_windows(eqn) if has_windows else _num_reduced(eqn))
 
 
 def _sum_over_axes(eqn: Equation) -> EquationWork | None:

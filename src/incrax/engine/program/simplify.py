@@ -30,14 +30,6 @@ def run_passes(program: Program, passes: Iterable[Pass]) -> Program:
     return program
 
 
-def show(program: Program, simplify: Pass) -> str:
-    """The program before and after one pass, as text."""
-    after = simplify(program)
-    name = getattr(simplify, "__name__", "pass")
-    counts = f"{name}: {len(program.eqns)} -> {len(after.eqns)} equations"
-    return f"{counts}\n--- before\n{program}\n--- after\n{after}"
-
-
 # --- inline ---------------------------------------------------------------------------------------
 
 
