@@ -38,6 +38,7 @@ from incrax.primitives.entry import (
     of_all,
     operand_numbers,
     out_size,
+    rank_of,
     shape_of,
 )
 
@@ -46,12 +47,12 @@ from incrax.primitives.entry import (
 
 def in_place(eqn: Equation, _: View) -> list[Reads]:
     """Every output reads every operand element by element; scalars everywhere."""
-    return of_all(eqn, [mapped(len(shape_of(atom))) for atom in eqn.invars])
+    return of_all(eqn, [mapped(rank_of(atom)) for atom in eqn.invars])
 
 
 def pairwise(eqn: Equation, _: View) -> list[Reads]:
     """Each output is the operand of its number."""
-    reads = [mapped(len(shape_of(atom))) for atom in eqn.invars]
+    reads = [mapped(rank_of(atom)) for atom in eqn.invars]
     count = len(eqn.outvars)
     return [
         Reads([read if n == number else None for n, read in enumerate(reads)])
@@ -74,9 +75,7 @@ def _product(eqn: Equation, view: View) -> list[Reads]:
     def pairs(atom: Any) -> tuple[Any, Any]:
         return targets, np.broadcast_to(element_numbers(shape_of(atom)), shape).ravel()[targets]
 
-    return [
-        Reads([mapped(len(shape_of(x)))._replace(pairs=lambda x=x: pairs(x)) for x in eqn.invars])
-    ]
+    return [Reads([mapped(rank_of(x))._replace(pairs=lambda x=x: pairs(x)) for x in eqn.invars])]
 
 
 def _selection(eqn: Equation, view: View) -> list[Reads]:
@@ -90,10 +89,9 @@ def _selection(eqn: Equation, view: View) -> list[Reads]:
 
 def _bits(eqn: Equation, _: View) -> list[Reads]:
     """Number by number; a number may be read as several along a last axis, or be made of these."""
-    rank = len(shape_of(eqn.outvars[0]))
+    rank = rank_of(eqn.outvars[0])
     axes = [
-        Axis(d) if d < rank else Axis(-1 - d, REARRANGED)
-        for d in range(len(shape_of(eqn.invars[0])))
+        Axis(d) if d < rank else Axis(-1 - d, REARRANGED) for d in range(rank_of(eqn.invars[0]))
     ]
     return [Reads([Read(tuple(axes))])]
 

@@ -25,6 +25,7 @@ from incrax.primitives.entry import (
     dtype_kind,
     each,
     of_all,
+    rank_of,
     shape_of,
 )
 
@@ -40,7 +41,7 @@ def _factorized(batch: Callable[[Equation], int]) -> Callable[[Equation, View], 
     def index(eqn: Equation, _: View) -> list[Reads]:
         reads = []
         for atom in eqn.invars:
-            rank = len(shape_of(atom))
+            rank = rank_of(atom)
             reads.append(
                 Read(
                     tuple(Axis(d) if d < batch(eqn) else Axis(-1 - d, MATRIX) for d in range(rank))
@@ -53,12 +54,12 @@ def _factorized(batch: Callable[[Equation], int]) -> Callable[[Equation, View], 
 
 def _before(count: int) -> Callable[[Equation], int]:
     """The axes of the first operand before its last ones."""
-    return lambda eqn: len(shape_of(eqn.invars[0])) - count
+    return lambda eqn: rank_of(eqn.invars[0]) - count
 
 
 def _triangular_solve(eqn: Equation, _: View) -> list[Reads]:
     """A right-hand side per row: a batch of systems, or the free axis of one."""
-    rank = len(shape_of(eqn.invars[1]))
+    rank = rank_of(eqn.invars[1])
     free = rank - 1 if eqn.params["left_side"] else rank - 2
     is_batch = range(rank - 2)
     matrix = tuple(Axis(d) if d in is_batch else Axis(-1 - d, SOLVED) for d in range(rank))

@@ -28,9 +28,10 @@ from incrax.primitives.entry import (
     counted,
     dtype_kind,
     element_numbers,
+    rank_of,
     shape_of,
 )
-from incrax.primitives.reductions import along
+from incrax.primitives.reductions import mixing
 
 CONTRACTED = Kind(
     "multiplies rows with something else by their place", reduction="sum", is_final=True
@@ -47,7 +48,7 @@ def _dot_general(eqn: Equation, view: View) -> list[Reads]:
     """
     contracted, batch = eqn.params["dimension_numbers"]
     left, right = (
-        _factor(len(shape_of(atom)), c, b)
+        _factor(rank_of(atom), c, b)
         for atom, c, b in zip(eqn.invars, contracted, batch, strict=True)
     )
     num_free = len(left) - len(contracted[0]) - len(batch[0])
@@ -252,5 +253,5 @@ FAMILY: Family = {
     ),
     "conv_general_dilated": Primitive(index=_conv, work=_product, is_unfused=True, is_product=True),
     "ragged_dot_general": Primitive(work=_product),
-    "fft": Primitive(index=along(_fft_axes, TRANSFORMED), work=_fft, is_unfused=True),
+    "fft": Primitive(index=mixing(_fft_axes, TRANSFORMED), work=_fft, is_unfused=True),
 }

@@ -13,21 +13,21 @@ from incrax import _jax
 from incrax._jax import Equation
 from incrax.primitives.entry import (
     LINEAR,
-    MAP,
-    Axis,
     EquationWork,
     Evaluations,
     Family,
     Kind,
     Primitive,
-    Read,
     Reads,
     View,
+    along,
     counted,
     each,
     in_size,
     of_all,
+    rank_of,
     shape_of,
+    without,
 )
 
 REDUCED = {
@@ -47,23 +47,15 @@ def _reduced(kind: Kind) -> Callable[[Equation, View], list[Reads]]:
     """To nothing along some axes."""
 
     def index(eqn: Equation, _: View) -> list[Reads]:
-        axes = eqn.params["axes"]
-        own = kind
-        if kind.reduction in ("max", "min") and jnp.issubdtype(
-            eqn.invars[0].aval.dtype, jnp.complexfloating
-        ):
-            own = COMPLEX
-        rank = len(shape_of(eqn.invars[0]))
-        places = [
-            Axis(d - sum(a < d for a in axes)) if d not in axes else Axis(-1 - d, own)
-            for d in range(rank)
-        ]
-        return [Reads([Read(tuple(places))])]
+        operand = eqn.invars[0]
+        is_complex = jnp.issubdtype(operand.aval.dtype, jnp.complexfloating)
+        own = COMPLEX if is_complex and kind.reduction in ("max", "min") else kind
+        return [Reads([without(rank_of(operand), eqn.params["axes"], own)])]
 
     return index
 
 
-def along(
+def mixing(
     axes_of: Callable[[Equation, int], Sequence[int]], kind: Kind
 ) -> Callable[[Equation, View], list[Reads]]:
     """Each output element depends on all of its line, of each operand, along the axes of that
@@ -71,27 +63,15 @@ def along(
     """
 
     def index(eqn: Equation, _: View) -> list[Reads]:
-        reads = []
-        for atom in eqn.invars:
-            rank = len(shape_of(atom))
-            mixed = axes_of(eqn, rank)
-            reads.append(Read(tuple(Axis(d, kind if d in mixed else MAP) for d in range(rank))))
-        return of_all(eqn, reads)
+        ranks = map(rank_of, eqn.invars)
+        return of_all(eqn, [along(rank, axes_of(eqn, rank), kind) for rank in ranks])
 
     return index
 
 
-def last(count: int) -> Callable[[Equation, int], Sequence[int]]:
-    """The last axes."""
-    return lambda _, rank: range(rank - count, rank)
-
-
 def _cumulative(eqn: Equation, _: View) -> list[Reads]:
     kind = BACKWARDS if eqn.params["reverse"] else ONWARDS
-    rank = len(shape_of(eqn.invars[0]))
-    return [
-        Reads([Read(tuple(Axis(d, kind if d == eqn.params["axis"] else MAP) for d in range(rank)))])
-    ]
+    return [Reads([along(rank_of(eqn.invars[0]), [eqn.params["axis"]], kind)])]
 
 
 def _top_k_axis(eqn: Equation, rank: int) -> Sequence[int]:
@@ -225,12 +205,12 @@ FAMILY: Family = {
     **each("cummax cummin", _RUNNING),
     "cumlogsumexp": replace(_RUNNING, work=_running_logsumexp),
     "sort": Primitive(
-        index=along(lambda eqn, _: [eqn.params["dimension"]], SORTED),
+        index=mixing(lambda eqn, _: [eqn.params["dimension"]], SORTED),
         work=_sort,
         is_unfused=True,
         additions=4.0,
     ),
-    **each("top_k approx_top_k", Primitive(index=along(_top_k_axis, SORTED), work=_top_k)),
+    **each("top_k approx_top_k", Primitive(index=mixing(_top_k_axis, SORTED), work=_top_k)),
     **each("reduce_window_sum reduce_window_max reduce_window_min", Primitive(work=_window)),
     **each("reduce reduce_window", Primitive(work=_by_a_function)),
     **each("psum pmax pmin", Primitive(work=_sum_over_axes)),
