@@ -1077,8 +1077,8 @@ MUTANTS = [
     Mutant(
         "scalar factors forgotten",
         "engine/rewrites/products.py",
-        "for k in order]) * _scales(numbers, *tables)",
-        "for k in order]) * numbers",
+        "for k in order]) * jnp.stack(scales)",
+        "for k in order])",
     ),
     Mutant(
         "partial sum loses a term",

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
@@ -158,64 +158,46 @@ def weighted_products(
     # One bound per array, so that products of other groups share it.
     bound = _bound(_named(dict.fromkeys(shared), values)) ** max(map(shared.count, shared))
     dots = jnp.matmul(matrix, u, precision=Precision.HIGHEST)
-    numbers = jnp.stack([_number(piece.weight.number, matrix.dtype) for piece in pieces])
-    tables = _tables([_named(piece.weight.factors, values) for piece in pieces], matrix.dtype)
-    results = jnp.stack([_at(dots, k) for k in order]) * _scales(numbers, *tables)
+    weights = [piece.weight for piece in pieces]
+    scales = [_scale(weight, values, matrix.dtype) for weight in weights]
+    results = jnp.stack([_at(dots, k) for k in order]) * jnp.stack(scales)
     num_terms = u.size * max(len(piece.row) for piece in pieces)
-    is_safe = _is_safe(results, bound, numbers, *tables, num_terms)
+    is_safe = _is_safe(results, bound, weights, values, num_terms)
     return [_at(results, k) for k in range(len(pieces))], is_safe
 
 
-def _tables(products: Sequence[Sequence[tuple[Any, bool]]], dtype: Any) -> tuple[Any, Any]:
-    """Scalar factors of each product as rows of multipliers and divisors, padded with ones: the
-    order is kept.
-    """
-    length = max(1, *map(len, products))
-    one = jnp.ones((), dtype)
-
-    def table(is_kept: Callable[[bool], bool]) -> Any:
-        rows = [
-            [x if is_kept(inverse) else one for x, inverse in p] + [one] * (length - len(p))
-            for p in products
-        ]
-        return jnp.array(rows, dtype).reshape(len(products), length)
-
-    return table(lambda inverse: not inverse), table(lambda inverse: inverse)
-
-
-def _scales(numbers: Any, multipliers: Any, divisors: Any) -> Any:
-    """The product of each row's scalars."""
-    scale = numbers
-    for k in range(multipliers.shape[1]):
-        scale = scale * multipliers[:, k] / divisors[:, k]
-    return scale
+def _scale(product: Product, values: Values, dtype: Any) -> Any:
+    return multiply(_number(product.number, dtype), _named(product.factors, values))
 
 
 def _is_safe(
-    results: Any, shared: Any, numbers: Any, multipliers: Any, divisors: Any, num_terms: int
+    results: Any, shared: Any, weights: Sequence[Product], values: Values, num_terms: int
 ) -> Any:
     """Whether B is bounded, and each result is zero for a zero factor or large against what its
     terms may lose.
     """
     tiny = _tiny(results.dtype)
     eps = float(jnp.finfo(results.dtype).eps)
-    sizes = jnp.abs(jnp.concatenate([numbers[:, None], multipliers, 1 / divisors], axis=1))
-    scalars = jnp.prod(jnp.where(sizes <= 1, jnp.ones_like(sizes), sizes), axis=1)
+    scalars = _bounds(weights, values, results.dtype)
     loss = _MAX_LOSSES * num_terms * tiny ** (1.0 - _MATRIX_RANGE) / eps * shared * scalars
     is_bounded = (shared <= tiny**-_SHARED_RANGE) & (scalars <= tiny**-_SCALAR_RANGE)
-    return jnp.all(is_bounded & ((jnp.abs(results) >= loss) | jnp.any(multipliers == 0, axis=1)))
+    is_zero = jnp.stack([_has_zero(weight, values) for weight in weights])
+    return jnp.all(is_bounded & ((jnp.abs(results) >= loss) | is_zero))
+
+
+def _has_zero(product: Product, values: Values) -> Any:
+    zeros = [values[var] == 0 for var, inverse in product.factors if not inverse]
+    return functools.reduce(operator.or_, zeros, np.False_)
 
 
 def product_of_scalars(product: Product, values: Values, dtype: Any) -> tuple[Any, Any]:
     """A product of scalars alone, and whether no product of some of them comes near the end of the
     range, in any order.
     """
-    number = jnp.asarray(product.number, dtype)
-    factors = _named(product.factors, values)
+    is_alone = len(product.factors) == 1 and abs(product.number) == 1
     limit = _tiny(dtype) ** -(_SHARED_RANGE + _SCALAR_RANGE)
-    is_alone = len(factors) == 1 and abs(product.number) == 1
-    is_bounded = jnp.asarray(True) if is_alone else _bound([(number, False), *factors]) <= limit
-    return multiply(number, factors), is_bounded
+    is_bounded = is_alone | (_bounds([product], values, dtype)[0] <= limit)
+    return _scale(product, values, dtype), is_bounded
 
 
 def _at(array: Any, index: int) -> Any:
