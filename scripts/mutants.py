@@ -1312,8 +1312,8 @@ MUTANTS = [
     Mutant(
         "permutations that do not undo each other are left out",
         "engine/rewrites/inverses.py",
-        "np.array_equal(composed, np.arange(composed.size)) and ",
-        "",
+        "is_back = np.array_equal(composed, np.arange(composed.size))",
+        "is_back = True",
     ),
     Mutant(
         "rows are had without the check of their number",

@@ -8,7 +8,7 @@ reductions have modules of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -81,11 +81,7 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
     constvars = list(program.constvars)
     consts = list(program.consts)
     names: dict[Var, Atom] = {}
-
-    def resolve(atom: Atom) -> Atom:
-        while isinstance(atom, Var) and atom in names:
-            atom = names[atom]
-        return atom
+    resolve = renaming(names)
 
     def visit(eqn: Equation) -> None:
         eqn = reading(eqn, resolve)
@@ -121,6 +117,17 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
         visit(eqn)
     outvars = tuple(resolve(atom) for atom in program.outvars)
     return Program(program.invars, tuple(constvars), tuple(consts), tuple(eqns), outvars)
+
+
+def renaming(names: Mapping[Var, Atom]) -> Callable[[Atom], Atom]:
+    """What stands for an atom, by names that may have others."""
+
+    def resolve(atom: Atom) -> Atom:
+        while isinstance(atom, Var) and atom in names:
+            atom = names[atom]
+        return atom
+
+    return resolve
 
 
 def reading(eqn: Equation, rename: Callable[[Atom], Atom]) -> Equation:
@@ -164,8 +171,9 @@ def fold_constants(program: Program) -> Program:
     }
     constants = frozenset(program.constvars)
     arrays = [v for v in known if v in used and v not in literals and v not in constants]
-    kept = [reading(eqn, lambda a: literals.get(a, a) if isinstance(a, Var) else a) for eqn in kept]
-    outvars = tuple(literals.get(a, a) if isinstance(a, Var) else a for a in program.outvars)
+    resolve = renaming(literals)
+    kept = [reading(eqn, resolve) for eqn in kept]
+    outvars = tuple(map(resolve, program.outvars))
     constvars = (*program.constvars, *arrays)
     consts = (*program.consts, *(np.asarray(known[v], v.aval.dtype) for v in arrays))
     return Program(program.invars, constvars, consts, tuple(kept), outvars)
@@ -186,10 +194,11 @@ def merge_equal(program: Program) -> Program:
     once.
     """
     names: dict[Var, Var] = {}
+    resolve = renaming(names)
     seen: dict[Hashable, list[Var]] = {}
     eqns = []
     for eqn in program.eqns:
-        eqn = reading(eqn, lambda a: names.get(a, a) if isinstance(a, Var) else a)
+        eqn = reading(eqn, resolve)
         key = equation_key(eqn)
         if key is not None and key in seen:
             names.update(zip(eqn.outvars, seen[key], strict=True))
@@ -197,8 +206,7 @@ def merge_equal(program: Program) -> Program:
         if key is not None and not any(isinstance(var, _jax.DropVar) for var in eqn.outvars):
             seen[key] = list(eqn.outvars)
         eqns.append(eqn)
-    outvars = tuple(names.get(a, a) if isinstance(a, Var) else a for a in program.outvars)
-    return program.with_eqns(eqns, outvars)
+    return program.with_eqns(eqns, tuple(map(resolve, program.outvars)))
 
 
 def equation_key(
