@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jax.lax import GatherScatterMode
 
@@ -43,7 +42,7 @@ from incrax.primitives.entry import (
     rank_of,
     shape_of,
 )
-from incrax.primitives.reductions import COMPLEX
+from incrax.primitives.reductions import of_numbers
 
 LOOKED_UP = Kind(WINDOW.mixes, is_final=True)
 INDICES = Kind("reads some of the rows by their place", is_final=True)
@@ -221,22 +220,16 @@ def _gather(eqn: Equation, view: View) -> list[Reads]:
     return [Reads([Read(tuple(axes)), indices], moved)]
 
 
-def _scatter(kind: str | None) -> Any:
+def _scatter(kind: str) -> Any:
     """Updates by rows into something without rows are a reduction; windows of all rows, or a batch,
     are row-wise.
     """
 
     def index(eqn: Equation, view: View) -> list[Reads]:
         windows = windows_of(eqn)
-        scattered = WRITTEN_OVER if kind is None else SCATTERED[kind]
-        if kind in ("max", "min") and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.complexfloating):
-            scattered = COMPLEX
-        places = {
-            windows.place_of(d): d
-            for d in range(len(windows.shape))
-            if windows.place_of(d) is not None
-        }
+        scattered = of_numbers(SCATTERED.get(kind, WRITTEN_OVER), eqn.invars[0])
         rank = len(windows.shape)
+        places = {place: d for d in range(rank) if (place := windows.place_of(d)) is not None}
         old = along(rank, set(range(rank)) - set(places.values()), WRITTEN)
         new = []
         rank = rank_of(eqn.invars[2])
@@ -295,7 +288,7 @@ def _linear_where_nothing_is_filled_in(eqn: Equation) -> Algebra | None:
     return LINEAR if fill is None or fill == 0 or fill != fill else None
 
 
-_SCATTER = Primitive(index=_scatter(None), work=_per_update(2.0), puts_together=True)
+_SCATTER = Primitive(index=_scatter(""), work=_per_update(2.0), puts_together=True)
 _SUM = replace(
     _SCATTER, index=_scatter("sum"), algebra=Algebra("joined", (1, 0, 1)), is_unfused=True
 )

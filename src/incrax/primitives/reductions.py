@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from incrax import _jax
-from incrax._jax import Equation
+from incrax._jax import Atom, Equation
 from incrax.primitives.entry import (
     LINEAR,
     EquationWork,
@@ -40,6 +40,13 @@ SORTED = Kind("sorts the rows", is_final=True)
 ONWARDS = Kind("accumulates along the rows", running=1, is_final=True)
 BACKWARDS = ONWARDS._replace(running=-1)
 
+
+def of_numbers(kind: Kind, atom: Atom) -> Kind:
+    """A kind of reduction of such numbers."""
+    is_complex = jnp.issubdtype(atom.aval.dtype, jnp.complexfloating)
+    return COMPLEX if is_complex and kind.reduction in ("max", "min") else kind
+
+
 # --- index rules ----------------------------------------------------------------------------------
 
 
@@ -48,9 +55,8 @@ def _reduced(kind: Kind) -> Callable[[Equation, View], list[Reads]]:
 
     def index(eqn: Equation, _: View) -> list[Reads]:
         operand = eqn.invars[0]
-        is_complex = jnp.issubdtype(operand.aval.dtype, jnp.complexfloating)
-        own = COMPLEX if is_complex and kind.reduction in ("max", "min") else kind
-        return [Reads([without(rank_of(operand), eqn.params["axes"], own)])]
+        read = without(rank_of(operand), eqn.params["axes"], of_numbers(kind, operand))
+        return [Reads([read])]
 
     return index
 
