@@ -71,14 +71,9 @@ class InTwo:
 
     def second(self, kept: Values | None) -> Any:
         """The second result, from what the first was computed from if that is there."""
-        eqns = self._split.later
-        known = self._split.handed
-        if kept is None:
-            eqns = needed_equations(self._program.eqns, [self._second])
-            known = []
-            kept = ()
-        variables = (*_variables(self._program), *known)
-        return _evaluated(eqns, [self._second], variables, (*self._values, *kept))[0]
+        values = (*self._values, *(self.first()[1] if kept is None else kept))
+        variables = (*_variables(self._program), *self._split.handed)
+        return _evaluated(self._split.later, [self._second], variables, values)[0]
 
 
 # --- scans ----------------------------------------------------------------------------------------

@@ -109,17 +109,11 @@ def pack(values: Sequence[Any], dtype: Any) -> Any:
 
 def unpack(vector: Any, avals: Sequence[Any]) -> list[Any]:
     """The values that were packed."""
-    values = []
-    start = 0
-    for aval in avals:
-        size = _jax.aval_size(aval)
-        value = vector[start : start + size]
-        start += size
-        if aval.dtype.kind == "c":
-            value = jax.lax.complex(value, vector[start : start + size])
-            start += size
-        values.append(value.reshape(aval.shape))
-    return values
+    parts = jnp.split(vector, np.cumsum([num_real(aval) for aval in avals])[:-1])
+    return [
+        (jax.lax.complex(*jnp.split(x, 2)) if aval.dtype.kind == "c" else x).reshape(aval.shape)
+        for x, aval in zip(parts, avals, strict=False)
+    ]
 
 
 def number_of(value: Any, inverse: bool) -> Any:
