@@ -907,7 +907,7 @@ MUTANTS = [
     ),
     Mutant(
         "terms of a sum taken for each other",
-        "engine/rewrites/factors.py",
+        "engine/rewrites/products.py",
         "    return frozenset(terms.items())",
         "    return frozenset(terms)",
     ),

@@ -58,9 +58,8 @@ def _slice(
 def _broadcast(
     x: np.ndarray, *, shape: tuple[int, ...], broadcast_dimensions: Any, **_: Any
 ) -> np.ndarray:
-    spread = np.ones(len(shape), int)
-    spread[list(broadcast_dimensions)] = x.shape
-    return np.broadcast_to(x.reshape(tuple(spread)), shape)
+    new = [d for d in range(len(shape)) if d not in broadcast_dimensions]
+    return np.broadcast_to(np.expand_dims(x, new), shape)
 
 
 def _reshape(x: np.ndarray, *, new_sizes: Any, dimensions: Any = None, **_: Any) -> np.ndarray:
@@ -68,10 +67,8 @@ def _reshape(x: np.ndarray, *, new_sizes: Any, dimensions: Any = None, **_: Any)
 
 
 def _iota(*, dtype: Any, shape: tuple[int, ...], dimension: int, **_: Any) -> np.ndarray:
-    line = np.arange(shape[dimension]).astype(dtype)
-    spread = [1] * len(shape)
-    spread[dimension] = shape[dimension]
-    return np.broadcast_to(line.reshape(spread), shape)
+    line = np.indices(shape, dtype, sparse=True)[dimension]
+    return np.broadcast_to(line, shape)
 
 
 def _pad(x: np.ndarray, value: np.ndarray, *, padding_config: Any, **_: Any) -> np.ndarray:

@@ -27,6 +27,7 @@ from incrax.engine.rewrites.products import (
     Piece,
     make_matrix,
     product_of_scalars,
+    row_key,
     weighted_products,
 )
 from incrax.engine.rewrites.sums_of_products import (
@@ -75,14 +76,13 @@ def factor_reductions(
 
 def _siblings(found: Sums, is_dirty: IsDirty) -> Sums:
     """Reductions of the same dirty arrays, where the clean ones make several rows."""
-    rows: dict[Key, set[Any]] = {}
-    groups: dict[Var, Key] = {}
-    for var, products in found.items():
-        arrays = [product.chosen(is_array) for product in products]
-        clean = [factor_key([f for f in own if not is_dirty(f[0])]) for own in arrays]
-        groups[var] = factor_key([f for f in arrays[0] if is_dirty(f[0])])
-        rows.setdefault(groups[var], set()).add(frozenset(Counter(clean).items()))
-    return {var: own for var, own in found.items() if len(rows[groups[var]]) >= MIN_ROWS}
+    siblings: dict[Var, Sum] = {}
+    for group in _pieces(found, is_dirty)[0]:
+        sinks = {piece.sink: found[piece.sink] for piece in group}
+        rows = {row_key(piece.row) for piece in group}
+        if min(len(sinks), len(rows)) >= MIN_ROWS:
+            siblings.update(sinks)
+    return siblings
 
 
 def _rewritten(
@@ -99,22 +99,14 @@ def _rewritten(
     pieces = [piece for group in groups for piece in group]
     if not 0 < sum(len(piece.row) for piece in pieces) <= MAX_ENTRIES:
         return None
-    rows = [{_row_key(piece.row): piece.row for piece in group} for group in groups]
-    orders = [
-        [list(of_group).index(_row_key(piece.row)) for piece in group]
-        for group, of_group in zip(groups, rows, strict=True)
-    ]
-    matrices = [
-        make_matrix(list(of_group.values()), group[0].shared[0][0].aval, table)
-        for group, of_group in zip(groups, rows, strict=True)
-    ]
+    matrices = [make_matrix(group, table) for group in groups]
     factors = [factor for piece in pieces for factor in (*piece.shared, *piece.weight.factors)]
     factors += [factor for _, product in others for factor in product.factors]
 
     def compute(values: Values) -> tuple[Values, list[Any]]:
         parts: dict[Var, list[Any]] = {sink: [] for sink in sinks}
         guards = []
-        for group, order, matrix in zip(groups, orders, matrices, strict=True):
+        for group, (matrix, order) in zip(groups, matrices, strict=True):
             results, is_safe = weighted_products(group, order, values[matrix], values)
             guards.append(is_safe)
             for piece, result in zip(group, results, strict=True):
@@ -125,14 +117,8 @@ def _rewritten(
             parts[sink].append(value)
         return {sink: functools.reduce(operator.add, own) for sink, own in parts.items()}, guards
 
-    inputs = [*matrices, *(var for var, _ in factors)]
+    inputs = [*(matrix for matrix, _ in matrices), *(var for var, _ in factors)]
     return recomputed(eqns, inputs, sinks, compute, targets)
-
-
-def _row_key(row: Sum) -> Any:
-    """Equal for rows of the same terms; one may occur twice in it."""
-    terms = Counter((factor_key(term.factors), term.number) for term in row)
-    return frozenset(terms.items())
 
 
 # --- collecting terms -----------------------------------------------------------------------------

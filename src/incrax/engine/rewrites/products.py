@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -32,7 +33,7 @@ from jax.lax import Precision
 from incrax import _jax
 from incrax._jax import Var
 from incrax.engine.rewrites.derived import DerivedTable
-from incrax.engine.rewrites.sums_of_products import Factor, Product, Sum, is_array
+from incrax.engine.rewrites.sums_of_products import Factor, Product, Sum, factor_key, is_array
 
 Values: TypeAlias = Mapping[Var, Any]
 Factors: TypeAlias = Iterable[tuple[Any, bool]]
@@ -107,12 +108,24 @@ def _tiny(dtype: Any) -> float:
 # --- the matrix -----------------------------------------------------------------------------------
 
 
-def make_matrix(rows: Sequence[Sum], aval: Any, table: DerivedTable) -> Var:
-    """The variable with these rows, and its flag."""
+def row_key(row: Sum) -> Any:
+    """Equal for rows of the same terms; one may occur twice in it."""
+    terms = Counter((factor_key(term.factors), term.number) for term in row)
+    return frozenset(terms.items())
+
+
+def make_matrix(pieces: Sequence[Piece], table: DerivedTable) -> tuple[Var, list[int]]:
+    """The variable with the rows of pieces, each once, with its flag, and the numbers of their
+    rows.
+    """
+    keys = [row_key(piece.row) for piece in pieces]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    rows = list({key: piece.row for key, piece in zip(keys, pieces, strict=True)}.values())
+    ((array, _), *_) = pieces[0].shared
     terms = [term for row in rows for term in row]
     inputs = list(dict.fromkeys(var for term in terms for var, _ in term.factors))
-    dtype = aval.dtype
-    size = _jax.aval_size(aval)
+    dtype = array.aval.dtype
+    size = _jax.aval_size(array.aval)
 
     def entry(term: Product, values: Values) -> Any:
         scalars = term.chosen(lambda var: not is_array(var))
@@ -126,7 +139,8 @@ def make_matrix(rows: Sequence[Sum], aval: Any, table: DerivedTable) -> Var:
         is_bounded = _bounds(terms, values, dtype) <= _tiny(dtype) ** -_MATRIX_RANGE
         return matrix, jnp.all(is_bounded)
 
-    return table.make(("rows", tuple(rows), size, dtype), inputs, stack, is_matrix=True)
+    matrix = table.make(("rows", tuple(rows), size, dtype), inputs, stack, is_matrix=True)
+    return matrix, [numbers[key] for key in keys]
 
 
 def _flat(value: Any) -> Any:
