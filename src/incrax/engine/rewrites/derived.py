@@ -132,7 +132,7 @@ def in_order(eqns: Sequence[Equation]) -> tuple[Equation, ...] | None:
     return tuple(order) if len(order) == len(eqns) else None
 
 
-class Guarded(NamedTuple):
+class Recomputed(NamedTuple):
     """Equations, and the boolean variable that must be true for their results to be used."""
 
     eqns: tuple[Equation, ...]
@@ -148,7 +148,7 @@ def recomputed(
     outputs: Collection[Var],
     compute: Callable[[Values], tuple[Values, Sequence[Any]]],
     targets: Iterable[Var],
-) -> Guarded | None:
+) -> Recomputed | None:
     """The equations that targets need, with `outputs` computed by a function of the values of
     inputs, which returns booleans too that must all be true; None where they become cyclic.
     """
@@ -165,4 +165,4 @@ def recomputed(
     ordered = in_order([*others, *new])
     if ordered is None:
         return None
-    return Guarded(tuple(needed_equations(ordered, [*targets, guard])), guard)
+    return Recomputed(tuple(needed_equations(ordered, [*targets, guard])), guard)

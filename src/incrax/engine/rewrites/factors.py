@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from incrax._jax import Equation, Var
-from incrax.engine.rewrites.derived import DerivedTable, Guarded, Values, recomputed
+from incrax.engine.rewrites.derived import DerivedTable, Recomputed, Values, recomputed
 from incrax.engine.rewrites.partial_sums import MIN_ROWS
 from incrax.engine.rewrites.products import (
     Piece,
@@ -56,7 +56,7 @@ def factor_reductions(
     is_dirty: IsDirty,
     targets: Collection[Var],
     equation_of: EquationOf,
-) -> Guarded | None:
+) -> Recomputed | None:
     """The equations with reductions over one dirty product merged; None where there are none.
 
     They read matrices of the table, to be loaded or computed before; `equation_of` knows what else
@@ -91,7 +91,7 @@ def _rewritten(
     table: DerivedTable,
     is_dirty: IsDirty,
     targets: Collection[Var],
-) -> Guarded | None:
+) -> Recomputed | None:
     """The equations with each sink as a sum of weighted rows; None where that gains nothing or they
     become cyclic.
     """
