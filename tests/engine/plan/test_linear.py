@@ -74,6 +74,9 @@ def test_products_and_quotients_of_sums_are_not_linear(fun):
     _jax.evaluate(body.eqns, names)
     for sink, terms in linear_sums(body.eqns, sources, body.outvars).items():
         assert value_of(terms, names) == pytest.approx(float(names[sink]), rel=1e-14)
+        for product in terms:
+            read = [inverse for var, inverse in product.factors if var in sources]
+            assert read in ([], [False])
 
 
 def test_long_sums_are_cut():
