@@ -6,7 +6,7 @@ In: a function of flat arrays. Out: a `Program`. It must not know which inputs w
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -140,15 +140,26 @@ def evaluator(program: Program) -> Callable[..., list[Any]]:
     def run(consts: tuple[Any, ...], *leaves: Any) -> list[Any]:
         env: dict[Var, Any] = dict(zip(program.constvars, consts, strict=True))
         env.update(zip(program.invars, leaves, strict=True))
-        _jax.evaluate(program.eqns, env)
-        return [_jax.read(atom, env) for atom in program.outvars]
+        return evaluated(program.eqns, program.outvars, env)
 
     return run
+
+
+def evaluated(eqns: Iterable[Equation], outputs: Iterable[Atom], env: dict[Var, Any]) -> list[Any]:
+    """The outputs of equations, which read the values in `env` and add theirs to it."""
+    _jax.evaluate(eqns, env)
+    return [_jax.read(atom, env) for atom in outputs]
 
 
 def read_vars(eqn: Equation) -> list[Var]:
     """The variables that an equation reads, literals left out."""
     return [atom for atom in eqn.invars if isinstance(atom, Var)]
+
+
+def all_read(eqns: Iterable[Equation], outputs: Iterable[Atom] = ()) -> set[Var]:
+    """The variables that equations read, and those among outputs."""
+    found = {atom for atom in outputs if isinstance(atom, Var)}
+    return found.union(*map(read_vars, eqns))
 
 
 def written_vars(eqn: Equation) -> list[Var]:

@@ -15,7 +15,7 @@ from incrax.primitives.entry import (
     View,
     each,
     no_work,
-    shape_of,
+    rank_of,
 )
 
 NAMED = Kind("depends on something else by name")
@@ -27,7 +27,7 @@ def _marked(eqn: Equation, view: View) -> list[Reads]:
         return pairwise(eqn, view)
     reads: list[Read | None] = [None] * len(eqn.outvars)
     for atom in eqn.invars[len(eqn.outvars) :]:
-        reads.append(Read(tuple(Axis(-1 - d, NAMED) for d in range(len(shape_of(atom))))))
+        reads.append(Read(tuple(Axis(-1 - d, NAMED) for d in range(rank_of(atom)))))
     return [Reads(reads)] * len(eqn.outvars)
 
 

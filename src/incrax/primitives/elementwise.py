@@ -30,7 +30,6 @@ from incrax.primitives.entry import (
     Reads,
     View,
     counted,
-    dtype_kind,
     each,
     element_numbers,
     kind_of,
@@ -39,6 +38,7 @@ from incrax.primitives.entry import (
     of_all,
     operand_numbers,
     out_size,
+    rank_of,
     shape_of,
 )
 
@@ -47,12 +47,12 @@ from incrax.primitives.entry import (
 
 def in_place(eqn: Equation, _: View) -> list[Reads]:
     """Every output reads every operand element by element; scalars everywhere."""
-    return of_all(eqn, [mapped(len(shape_of(atom))) for atom in eqn.invars])
+    return of_all(eqn, [mapped(rank_of(atom)) for atom in eqn.invars])
 
 
 def pairwise(eqn: Equation, _: View) -> list[Reads]:
     """Each output is the operand of its number."""
-    reads = [mapped(len(shape_of(atom))) for atom in eqn.invars]
+    reads = [mapped(rank_of(atom)) for atom in eqn.invars]
     count = len(eqn.outvars)
     return [
         Reads([read if n == number else None for n, read in enumerate(reads)])
@@ -75,9 +75,7 @@ def _product(eqn: Equation, view: View) -> list[Reads]:
     def pairs(atom: Any) -> tuple[Any, Any]:
         return targets, np.broadcast_to(element_numbers(shape_of(atom)), shape).ravel()[targets]
 
-    return [
-        Reads([mapped(len(shape_of(x)))._replace(pairs=lambda x=x: pairs(x)) for x in eqn.invars])
-    ]
+    return [Reads([mapped(rank_of(x))._replace(pairs=lambda x=x: pairs(x)) for x in eqn.invars])]
 
 
 def _selection(eqn: Equation, view: View) -> list[Reads]:
@@ -91,10 +89,9 @@ def _selection(eqn: Equation, view: View) -> list[Reads]:
 
 def _bits(eqn: Equation, _: View) -> list[Reads]:
     """Number by number; a number may be read as several along a last axis, or be made of these."""
-    rank = len(shape_of(eqn.outvars[0]))
+    rank = rank_of(eqn.outvars[0])
     axes = [
-        Axis(d) if d < rank else Axis(-1 - d, REARRANGED)
-        for d in range(len(shape_of(eqn.invars[0])))
+        Axis(d) if d < rank else Axis(-1 - d, REARRANGED) for d in range(rank_of(eqn.invars[0]))
     ]
     return [Reads([Read(tuple(axes))])]
 
@@ -104,23 +101,17 @@ def _bits(eqn: Equation, _: View) -> list[Reads]:
 
 def _arithmetic(per_real: int, per_complex: int) -> Callable[[Equation], EquationWork]:
     """FLOPs per element of the result, real and complex."""
+    return lambda eqn: counted(eqn, per_real * out_size(eqn), per_complex / per_real)
+
+
+def _comparison(complex_factor: int) -> Callable[[Equation], EquationWork]:
+    """An integer operation per element of the result."""
 
     def work(eqn: Equation) -> EquationWork:
-        kind = dtype_kind(eqn.invars[0].aval)
-        size = out_size(eqn)
-        if kind == "i":
-            return EquationWork(int_ops=float(per_real * size))
-        return EquationWork(flops=float((per_complex if kind == "c" else per_real) * size))
+        factor = complex_factor if kind_of(eqn) == "c" else 1
+        return EquationWork(int_ops=float(factor * out_size(eqn)))
 
     return work
-
-
-def _integer(eqn: Equation) -> EquationWork:
-    return EquationWork(int_ops=float(out_size(eqn)))
-
-
-def _comparison(eqn: Equation) -> EquationWork:
-    return EquationWork(int_ops=float(out_size(eqn) * (2 if kind_of(eqn) == "c" else 1)))
 
 
 def _transcendental(weight: float) -> Callable[[Equation], EquationWork]:
@@ -177,8 +168,8 @@ def _plain(rule: Callable[..., Any]) -> Callable[..., Any]:
 # --- entries --------------------------------------------------------------------------------------
 
 _ANY = Primitive(index=in_place, is_elementwise=True)
-_INTEGER = replace(_ANY, work=_integer)
-_COMPARISON = replace(_ANY, work=_comparison)
+_INTEGER = replace(_ANY, work=_comparison(1))
+_COMPARISON = replace(_ANY, work=_comparison(2))
 _MOVE = replace(_ANY, work=no_work)
 _COPY = replace(
     _MOVE,

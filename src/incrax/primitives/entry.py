@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -138,9 +138,25 @@ def mapped(rank: int) -> Read:
     return Read(tuple(map(Axis, range(rank))))
 
 
+def along(rank: int, axes: Container[int], kind: Kind) -> Read:
+    """Axes stay where they are; along some of them something happens."""
+    return Read(tuple(Axis(d, kind if d in axes else MAP) for d in range(rank)))
+
+
+def without(rank: int, axes: Collection[int], kind: Kind) -> Read:
+    """Some axes go, and what is left closes up."""
+    place = lambda d: Axis(-1 - d, kind) if d in axes else Axis(d - sum(a < d for a in axes))
+    return Read(tuple(map(place, range(rank))))
+
+
 def of_all(eqn: Equation, operands: Sequence[Read | None]) -> list[Reads]:
     """All outputs read alike."""
     return [Reads(operands)] * len(eqn.outvars)
+
+
+def rank_of(atom: Any) -> int:
+    """The number of axes of an atom."""
+    return len(shape_of(atom))
 
 
 def shape_of(atom: Any) -> tuple[int, ...]:
@@ -187,7 +203,7 @@ class Algebra(NamedTuple):
         return self.sign(number) < 0
 
 
-LINEAR = Algebra("linear")
+LINEAR = Algebra("linear", (1, 0))
 PRODUCT = Algebra("product")
 
 # --- entries --------------------------------------------------------------------------------------

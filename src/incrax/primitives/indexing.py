@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jax.lax import GatherScatterMode
 
@@ -19,7 +18,6 @@ from incrax import _jax
 from incrax._jax import Equation
 from incrax.primitives.entry import (
     LINEAR,
-    MAP,
     NOTHING,
     OVERWRITES,
     PUT,
@@ -35,14 +33,16 @@ from incrax.primitives.entry import (
     Read,
     Reads,
     View,
+    along,
     counted,
     each,
     element_numbers,
     no_work,
     operand_numbers,
+    rank_of,
     shape_of,
 )
-from incrax.primitives.reductions import COMPLEX
+from incrax.primitives.reductions import of_numbers
 
 LOOKED_UP = Kind(WINDOW.mixes, is_final=True)
 INDICES = Kind("reads some of the rows by their place", is_final=True)
@@ -72,19 +72,19 @@ def _starts(eqn: Equation, first: int, sizes: Sequence[int], view: View) -> list
 def _dynamic_slice(eqn: Equation, view: View) -> list[Reads]:
     lengths = shape_of(eqn.invars[0])
     sizes = eqn.params["slice_sizes"]
-    axes = tuple(Axis(d, MAP if size == lengths[d] else WINDOW) for d, size in enumerate(sizes))
+    cut = [d for d, size in enumerate(sizes) if size != lengths[d]]
     part = _starts(eqn, 1, sizes, view)
     moved = None if part is None else lambda: element_numbers(lengths)[tuple(part)]
-    return [Reads([Read(axes), *(Read(()) for _ in eqn.invars[1:])], moved)]
+    return [Reads([along(len(sizes), cut, WINDOW), *(Read(()) for _ in eqn.invars[1:])], moved)]
 
 
 def _dynamic_update_slice(eqn: Equation, view: View) -> list[Reads]:
     """Each element is the old one, or a new one along the axes that are cut."""
     lengths = shape_of(eqn.invars[0])
     sizes = shape_of(eqn.invars[1])
-    is_whole = [size == length for size, length in zip(sizes, lengths, strict=True)]
-    old = tuple(Axis(d, MAP if whole else WRITTEN) for d, whole in enumerate(is_whole))
-    new = tuple(Axis(d, PUT if whole else OVERWRITES) for d, whole in enumerate(is_whole))
+    cut = [d for d, size in enumerate(sizes) if size != lengths[d]]
+    old = along(len(sizes), cut, WRITTEN)
+    new = tuple(Axis(d, OVERWRITES if d in cut else PUT) for d in range(len(sizes)))
     part = _starts(eqn, 2, sizes, view)
 
     def moved() -> np.ndarray:
@@ -92,12 +92,8 @@ def _dynamic_update_slice(eqn: Equation, view: View) -> list[Reads]:
         numbers[tuple(part or ())] = written
         return numbers
 
-    return [
-        Reads(
-            [Read(old), Read(new), *(Read(()) for _ in eqn.invars[2:])],
-            None if part is None else moved,
-        )
-    ]
+    operands = [old, Read(new), *(Read(()) for _ in eqn.invars[2:])]
+    return [Reads(operands, None if part is None else moved)]
 
 
 # --- gathers and scatters -------------------------------------------------------------------------
@@ -201,7 +197,7 @@ def windows_of(eqn: Equation) -> Windows:
         batching,
         tuple(indices_batching),
         tuple(offsets),
-        tuple(d for d in range(len(shape_of(moved))) if d not in offsets),
+        tuple(d for d in range(rank_of(moved)) if d not in offsets),
         is_dropping,
     )
 
@@ -224,26 +220,19 @@ def _gather(eqn: Equation, view: View) -> list[Reads]:
     return [Reads([Read(tuple(axes)), indices], moved)]
 
 
-def _scatter(kind: str | None) -> Any:
+def _scatter(kind: str) -> Any:
     """Updates by rows into something without rows are a reduction; windows of all rows, or a batch,
     are row-wise.
     """
 
     def index(eqn: Equation, view: View) -> list[Reads]:
         windows = windows_of(eqn)
-        scattered = WRITTEN_OVER if kind is None else SCATTERED[kind]
-        if kind in ("max", "min") and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.complexfloating):
-            scattered = COMPLEX
-        places = {
-            windows.place_of(d): d
-            for d in range(len(windows.shape))
-            if windows.place_of(d) is not None
-        }
-        old = tuple(
-            Axis(d, MAP if d in places.values() else WRITTEN) for d in range(len(windows.shape))
-        )
+        scattered = of_numbers(SCATTERED.get(kind, WRITTEN_OVER), eqn.invars[0])
+        rank = len(windows.shape)
+        places = {place: d for d in range(rank) if (place := windows.place_of(d)) is not None}
+        old = along(rank, set(range(rank)) - set(places.values()), WRITTEN)
         new = []
-        rank = len(shape_of(eqn.invars[2]))
+        rank = rank_of(eqn.invars[2])
         for axis in range(rank):
             other = Axis(-1 - axis, scattered if axis in windows.batch else OVERWRITES)
             new.append(Axis(places[axis], PUT) if axis in places else other)
@@ -255,7 +244,7 @@ def _scatter(kind: str | None) -> Any:
         view.check(math.prod(windows.shape))
         known = view.value(eqn.invars[1])
         if known is None:
-            return [Reads([Read(old), indices, Read(tuple(new))])]
+            return [Reads([old, indices, Read(tuple(new))])]
 
         def pairs() -> tuple[np.ndarray, np.ndarray]:
             targets = windows.numbers(known).ravel()
@@ -266,7 +255,8 @@ def _scatter(kind: str | None) -> Any:
             return numbers, numbers
 
         is_set = eqn.primitive.name == "scatter"
-        return [Reads([Read(old, kept if is_set else None), indices, Read(tuple(new), pairs)])]
+        old = old._replace(pairs=kept) if is_set else old
+        return [Reads([old, indices, Read(tuple(new), pairs)])]
 
     return index
 
@@ -298,7 +288,7 @@ def _linear_where_nothing_is_filled_in(eqn: Equation) -> Algebra | None:
     return LINEAR if fill is None or fill == 0 or fill != fill else None
 
 
-_SCATTER = Primitive(index=_scatter(None), work=_per_update(2.0), puts_together=True)
+_SCATTER = Primitive(index=_scatter(""), work=_per_update(2.0), puts_together=True)
 _SUM = replace(
     _SCATTER, index=_scatter("sum"), algebra=Algebra("joined", (1, 0, 1)), is_unfused=True
 )

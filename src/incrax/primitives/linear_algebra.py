@@ -22,9 +22,11 @@ from incrax.primitives.entry import (
     Read,
     Reads,
     View,
+    along,
     dtype_kind,
     each,
     of_all,
+    rank_of,
     shape_of,
 )
 
@@ -34,36 +36,29 @@ SOLVED = Kind("solves for all rows at once", is_final=True)
 # --- index rules ----------------------------------------------------------------------------------
 
 
+def _of_matrices(rank: int, batch: int, kind: Kind) -> Read:
+    """A batch of matrices, of which all is read."""
+    return Read(tuple(Axis(d) if d < batch else Axis(-1 - d, kind) for d in range(rank)))
+
+
 def _factorized(batch: Callable[[Equation], int]) -> Callable[[Equation, View], list[Reads]]:
     """All of each matrix; `batch` is the number of axes in front of it."""
-
-    def index(eqn: Equation, _: View) -> list[Reads]:
-        reads = []
-        for atom in eqn.invars:
-            rank = len(shape_of(atom))
-            reads.append(
-                Read(
-                    tuple(Axis(d) if d < batch(eqn) else Axis(-1 - d, MATRIX) for d in range(rank))
-                )
-            )
-        return of_all(eqn, reads)
-
-    return index
+    return lambda eqn, _: of_all(
+        eqn, [_of_matrices(rank_of(atom), batch(eqn), MATRIX) for atom in eqn.invars]
+    )
 
 
 def _before(count: int) -> Callable[[Equation], int]:
     """The axes of the first operand before its last ones."""
-    return lambda eqn: len(shape_of(eqn.invars[0])) - count
+    return lambda eqn: rank_of(eqn.invars[0]) - count
 
 
 def _triangular_solve(eqn: Equation, _: View) -> list[Reads]:
     """A right-hand side per row: a batch of systems, or the free axis of one."""
-    rank = len(shape_of(eqn.invars[1]))
+    rank = rank_of(eqn.invars[1])
     free = rank - 1 if eqn.params["left_side"] else rank - 2
-    is_batch = range(rank - 2)
-    matrix = tuple(Axis(d) if d in is_batch else Axis(-1 - d, SOLVED) for d in range(rank))
-    sides = tuple(Axis(d) if d in is_batch or d == free else Axis(d, SOLVED) for d in range(rank))
-    return [Reads([Read(matrix), Read(sides)])]
+    sides = along(rank, {rank - 2, rank - 1} - {free}, SOLVED)
+    return [Reads([_of_matrices(rank, rank - 2, SOLVED), sides])]
 
 
 # --- work -----------------------------------------------------------------------------------------

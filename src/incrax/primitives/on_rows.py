@@ -17,7 +17,7 @@ from jax import lax
 from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax.primitives.entry import NOTHING_KNOWN, Read, shape_of
-from incrax.primitives.row_axis import Axes
+from incrax.primitives.row_axis import Axes, row_verdict
 from incrax.primitives.table import entry_of
 
 
@@ -281,46 +281,22 @@ def _place(reads: Sequence[Read | None], rows: Axes) -> int | None:
 def _aligned(
     eqn: Equation, found: Sequence[Sequence[Read | None]], places: Axes, rows: Axes
 ) -> Aligned | None:
-    """The axis of each operand whose elements go to these places of the outputs, if none goes there
-    in another way, and rows go nowhere else.
+    """The axis of each operand whose elements go to these places of the outputs, where that is all
+    that the equation does to rows.
     """
-    operands: list[int | None] = [None] * len(eqn.invars)
-    outputs: list[int] = []
-    for reads, place, var in zip(found, places, eqn.outvars, strict=True):
-        if place is None or place < 0 or len(reads) != len(operands):
-            return None
-        outputs.append(place)
-        length = shape_of(var)[place]
-        for number, read in enumerate(reads):
-            if read is None:
-                continue
-            axis = _source(shape_of(eqn.invars[number]), read, place, length)
-            if axis == _MIXED or rows[number] not in (None, axis):
-                return None
-            if axis is not None and operands[number] not in (None, axis):
-                return None
-            operands[number] = axis if axis is not None else operands[number]
-    return Aligned(tuple(outputs), tuple(operands))
+    outputs = tuple(place for place in places if place is not None and place >= 0)
+    if len(outputs) < len(eqn.outvars):
+        return None
+    operands = list(rows)
+    for reads, place, var in zip(found, outputs, eqn.outvars, strict=True):
+        for number, (read, atom) in enumerate(zip(reads, eqn.invars, strict=False)):
+            for d, axis in enumerate(() if read is None else read.axes):
+                is_row = axis.out == place and shape_of(atom)[d] == shape_of(var)[place]
+                if is_row and operands[number] is None:
+                    operands[number] = d
+    is_by_rows = row_verdict(eqn, operands, outputs) is None
+    return Aligned(outputs, tuple(operands)) if is_by_rows else None
 
 
 _GROUPS = "feature_group_count", "batch_group_count"
 """Of convolutions: which group a row is in is told by its place among all of them."""
-
-_MIXED = -1
-
-
-def _source(shape: Sequence[int], read: Read, place: int, length: int) -> int | None:
-    """The axis of an operand that goes to an axis of an output; None: none does, or one element
-    goes everywhere; below 0: in no such way.
-    """
-    going = [(d, axis.kind) for d, axis in enumerate(read.axes) if axis.out == place]
-    if not going:
-        return None
-    if len(going) > 1:
-        return _MIXED
-    ((d, kind),) = going
-    if not kind.is_map or kind.mixes:
-        return _MIXED
-    if shape[d] == length:
-        return d
-    return None if shape[d] == 1 and not kind.is_rigid else _MIXED

@@ -5,13 +5,12 @@ FLOPs: a multiply-add is two; 5 n log2 n for a Fourier transform.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
-from jax.lax import Precision
 
 from incrax import _jax
 from incrax._jax import Equation
@@ -29,9 +28,10 @@ from incrax.primitives.entry import (
     counted,
     dtype_kind,
     element_numbers,
+    rank_of,
     shape_of,
 )
-from incrax.primitives.reductions import along
+from incrax.primitives.reductions import mixing
 
 CONTRACTED = Kind(
     "multiplies rows with something else by their place", reduction="sum", is_final=True
@@ -48,7 +48,7 @@ def _dot_general(eqn: Equation, view: View) -> list[Reads]:
     """
     contracted, batch = eqn.params["dimension_numbers"]
     left, right = (
-        _factor(len(shape_of(atom)), c, b)
+        _factor(rank_of(atom), c, b)
         for atom, c, b in zip(eqn.invars, contracted, batch, strict=True)
     )
     num_free = len(left) - len(contracted[0]) - len(batch[0])
@@ -116,10 +116,7 @@ def _conv(eqn: Equation, view: View) -> list[Reads]:
     """Batch and features that are not summed over stay; element by element where derivatives are
     asked for.
     """
-    numbers = eqn.params["dimension_numbers"]
-    image = numbers.lhs_spec
-    kernel = numbers.rhs_spec
-    out = numbers.out_spec
+    image, kernel, out = eqn.params["dimension_numbers"]
     rank = len(out)
     left, right = ([Axis(-1 - d, CONVOLVED) for d in range(rank)] for _ in range(2))
     if eqn.params["batch_group_count"] == 1:
@@ -127,55 +124,59 @@ def _conv(eqn: Equation, view: View) -> list[Reads]:
         right[kernel[0]] = Axis(out[1])
     reads = [Read(tuple(left)), Read(tuple(right))]
     size = _jax.aval_size(eqn.invars[1].aval)
-    num_out = _jax.aval_size(eqn.outvars[0].aval)
-    if view.zeros and size <= MAX_KERNEL and _cpu() is not None:
-        view.check(size * num_out)
-        met = _meetings_of(eqn, size, num_out)
-        pixels, weights = (view.factor(atom) for atom in eqn.invars)
-        reads[0] = reads[0]._replace(pairs=lambda: met(1, weights))
-        reads[1] = reads[1]._replace(pairs=lambda: met(0, pixels))
+    if view.zeros and size <= MAX_KERNEL:
+        view.check(size * _jax.aval_size(eqn.outvars[0].aval))
+        met = functools.cache(lambda: _met_elements(eqn))
+        factors = [view.factor(atom) for atom in eqn.invars]
+
+        def pairs(number: int) -> tuple[Any, Any]:
+            target, *sources = met()
+            other = factors[1 - number]
+            is_met = slice(None) if other is None else np.ravel(other)[sources[1 - number]] != 0
+            return target[is_met], sources[number][is_met]
+
+        reads = [read._replace(pairs=lambda n=n: pairs(n)) for n, read in enumerate(reads)]
     return [Reads(reads)]
 
 
-def _meetings_of(eqn: Equation, size: int, num_out: int) -> Callable[[int, Any], tuple[Any, Any]]:
-    """Where the kernel's elements meet the image's, by the primitive itself on element numbers."""
-    found: list[Any] = []
-
-    def met(number: int, factor: np.ndarray | None) -> tuple[Any, Any]:
-        if not found:
-            image = shape_of(eqn.invars[0])
-            numbers = np.arange(1, math.prod(image) + 1, dtype=np.float32).reshape(image)
-            places = np.stack(
-                [_meeting(eqn, numbers, np.eye(1, size, k, np.float32)) for k in range(size)]
-            )
-            element, target = np.nonzero(places)
-            found.extend([target, places[element, target].astype(int) - 1, element])
-        target, source, element = found
-        own, other = (source, element) if number == 1 else (element, source)
-        chosen = slice(None) if factor is None else np.ravel(factor)[other] != 0
-        return target[chosen], own[chosen]
-
-    return met
-
-
-def _cpu() -> Any:
-    try:
-        return jax.local_devices(backend="cpu")[0]
-    except RuntimeError:
-        return None
-
-
-def _meeting(eqn: Equation, numbers: np.ndarray, one_hot: np.ndarray) -> np.ndarray:
-    """Per output element, 1 + the number of the element that meets the one element of the kernel; 0
-    for none.
-
-    On the host: an accelerator may use an algorithm that does not keep whole numbers.
+def _met_elements(eqn: Equation) -> list[np.ndarray]:
+    """The numbers of an element of the result, of the image, and of the kernel, for each product of
+    two that is added up.
     """
-    params = {**eqn.params, "preferred_element_type": None, "precision": Precision.HIGHEST}
-    values = [numbers, one_hot.reshape(shape_of(eqn.invars[1]))]
-    with jax.ensure_compile_time_eval(), jax.default_device(_cpu()):
-        (met,) = _jax.apply(eqn.replace(params=params), values)
-    return np.asarray(met).ravel()
+    image, kernel, out = eqn.params["dimension_numbers"]
+    shapes = [shape_of(atom) for atom in (eqn.outvars[0], *eqn.invars)]
+    num_rows, num_features = (shapes[0][d] for d in out[:2])
+    num_channels = shapes[2][kernel[1]]
+    meetings = [_meetings(eqn, axis) for axis in range(len(out) - 2)]
+    lengths = [num_rows, num_features, num_channels, *(len(each[0]) for each in meetings)]
+    row, feature, channel, *along = np.indices(lengths).reshape(len(lengths), -1)
+    # Features of the result are in groups, each of which reads rows, or channels, of its own.
+    image_row = feature * eqn.params["batch_group_count"] // num_features * num_rows + row
+    group = feature * eqn.params["feature_group_count"] // num_features
+    first = [(row, feature), (image_row, group * num_channels + channel), (feature, channel)]
+    found = []
+    for number, spec in enumerate((out, image, kernel)):
+        spatial = [each[number][k] for each, k in zip(meetings, along, strict=True)]
+        where = dict(zip(spec, (*first[number], *spatial), strict=True))
+        place = tuple(where[d] for d in range(len(spec)))
+        found.append(np.ravel_multi_index(place, shapes[number]))
+    return found
+
+
+def _meetings(eqn: Equation, axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The places of the result, of the image and of the kernel that meet along one axis: not in the
+    padding, nor in the holes of a dilation.
+    """
+    params = eqn.params
+    numbers = params["dimension_numbers"]
+    size = shape_of(eqn.invars[0])[numbers.lhs_spec[2 + axis]]
+    num_taps = shape_of(eqn.invars[1])[numbers.rhs_spec[2 + axis]]
+    num_places = shape_of(eqn.outvars[0])[numbers.out_spec[2 + axis]]
+    starts = np.arange(num_places) * params["window_strides"][axis] - params["padding"][axis][0]
+    where = starts[:, None] + np.arange(num_taps) * params["rhs_dilation"][axis]
+    holes = params["lhs_dilation"][axis]
+    places, taps = np.nonzero((where >= 0) & (where % holes == 0) & (where < size * holes))
+    return places, where[places, taps] // holes, taps
 
 
 def _fft_axes(eqn: Equation, rank: int) -> Sequence[int]:
@@ -211,36 +212,12 @@ def _ragged_dot_count(eqn: Equation) -> int:
 
 
 def _conv_count(eqn: Equation) -> int:
-    """Only where a kernel's element meets one of the input: not in the padding, nor in the holes of
-    a dilation.
-    """
-    params = eqn.params
-    numbers = eqn.params["dimension_numbers"]
-    image, kernel = (shape_of(atom) for atom in eqn.invars)
+    """Only where a kernel's element meets one of the input."""
+    _, kernel, out = eqn.params["dimension_numbers"]
     result = shape_of(eqn.outvars[0])
-    meetings = 1
-    for axis, (low, _) in enumerate(params["padding"]):
-        meetings *= _meetings(
-            size=image[numbers.lhs_spec[2 + axis]],
-            taps=kernel[numbers.rhs_spec[2 + axis]],
-            places=result[numbers.out_spec[2 + axis]],
-            stride=params["window_strides"][axis],
-            low=low,
-            holes=params["lhs_dilation"][axis],
-            spread=params["rhs_dilation"][axis],
-        )
-    in_features = kernel[numbers.rhs_spec[1]]  # of one group
-    return result[numbers.out_spec[0]] * result[numbers.out_spec[1]] * in_features * meetings
-
-
-def _meetings(
-    *, size: int, taps: int, places: int, stride: int, low: int, holes: int, spread: int
-) -> int:
-    """Pairs of a place of the result and an element of the kernel, along one axis, that meet an
-    input.
-    """
-    where = np.arange(places)[:, None] * stride - low + np.arange(taps)[None, :] * spread
-    return int(np.sum((where >= 0) & (where % holes == 0) & (where < size * holes)))
+    in_features = shape_of(eqn.invars[1])[kernel[1]]  # of one group
+    meetings = math.prod(len(_meetings(eqn, axis)[0]) for axis in range(len(out) - 2))
+    return result[out[0]] * result[out[1]] * in_features * meetings
 
 
 _multiply_adds: dict[str, Callable[[Equation], int]] = {
@@ -276,5 +253,5 @@ FAMILY: Family = {
     ),
     "conv_general_dilated": Primitive(index=_conv, work=_product, is_unfused=True, is_product=True),
     "ragged_dot_general": Primitive(work=_product),
-    "fft": Primitive(index=along(_fft_axes, TRANSFORMED), work=_fft, is_unfused=True),
+    "fft": Primitive(index=mixing(_fft_axes, TRANSFORMED), work=_fft, is_unfused=True),
 }

@@ -10,24 +10,24 @@ from typing import Any
 import jax.numpy as jnp
 
 from incrax import _jax
-from incrax._jax import Equation
+from incrax._jax import Atom, Equation
 from incrax.primitives.entry import (
     LINEAR,
-    MAP,
-    Axis,
     EquationWork,
     Evaluations,
     Family,
     Kind,
     Primitive,
-    Read,
     Reads,
     View,
+    along,
     counted,
     each,
     in_size,
     of_all,
+    rank_of,
     shape_of,
+    without,
 )
 
 REDUCED = {
@@ -40,6 +40,13 @@ SORTED = Kind("sorts the rows", is_final=True)
 ONWARDS = Kind("accumulates along the rows", running=1, is_final=True)
 BACKWARDS = ONWARDS._replace(running=-1)
 
+
+def of_numbers(kind: Kind, atom: Atom) -> Kind:
+    """A kind of reduction of such numbers."""
+    is_complex = jnp.issubdtype(atom.aval.dtype, jnp.complexfloating)
+    return COMPLEX if is_complex and kind.reduction in ("max", "min") else kind
+
+
 # --- index rules ----------------------------------------------------------------------------------
 
 
@@ -47,23 +54,14 @@ def _reduced(kind: Kind) -> Callable[[Equation, View], list[Reads]]:
     """To nothing along some axes."""
 
     def index(eqn: Equation, _: View) -> list[Reads]:
-        axes = eqn.params["axes"]
-        own = kind
-        if kind.reduction in ("max", "min") and jnp.issubdtype(
-            eqn.invars[0].aval.dtype, jnp.complexfloating
-        ):
-            own = COMPLEX
-        rank = len(shape_of(eqn.invars[0]))
-        places = [
-            Axis(d - sum(a < d for a in axes)) if d not in axes else Axis(-1 - d, own)
-            for d in range(rank)
-        ]
-        return [Reads([Read(tuple(places))])]
+        operand = eqn.invars[0]
+        read = without(rank_of(operand), eqn.params["axes"], of_numbers(kind, operand))
+        return [Reads([read])]
 
     return index
 
 
-def along(
+def mixing(
     axes_of: Callable[[Equation, int], Sequence[int]], kind: Kind
 ) -> Callable[[Equation, View], list[Reads]]:
     """Each output element depends on all of its line, of each operand, along the axes of that
@@ -71,27 +69,15 @@ def along(
     """
 
     def index(eqn: Equation, _: View) -> list[Reads]:
-        reads = []
-        for atom in eqn.invars:
-            rank = len(shape_of(atom))
-            mixed = axes_of(eqn, rank)
-            reads.append(Read(tuple(Axis(d, kind if d in mixed else MAP) for d in range(rank))))
-        return of_all(eqn, reads)
+        ranks = map(rank_of, eqn.invars)
+        return of_all(eqn, [along(rank, axes_of(eqn, rank), kind) for rank in ranks])
 
     return index
 
 
-def last(count: int) -> Callable[[Equation, int], Sequence[int]]:
-    """The last axes."""
-    return lambda _, rank: range(rank - count, rank)
-
-
 def _cumulative(eqn: Equation, _: View) -> list[Reads]:
     kind = BACKWARDS if eqn.params["reverse"] else ONWARDS
-    rank = len(shape_of(eqn.invars[0]))
-    return [
-        Reads([Read(tuple(Axis(d, kind if d == eqn.params["axis"] else MAP) for d in range(rank)))])
-    ]
+    return [Reads([along(rank_of(eqn.invars[0]), [eqn.params["axis"]], kind)])]
 
 
 def _top_k_axis(eqn: Equation, rank: int) -> Sequence[int]:
@@ -102,19 +88,18 @@ def _top_k_axis(eqn: Equation, rank: int) -> Sequence[int]:
 # --- work -----------------------------------------------------------------------------------------
 
 
+def _num_reduced(eqn: Equation) -> int:
+    """Elements but the first of each result."""
+    return max(in_size(eqn) - _jax.aval_size(eqn.outvars[0].aval), 0)
+
+
 def _operations(complex_factor: float) -> Callable[[Equation], EquationWork]:
-    """One for each element but the first of each result."""
-
-    def work(eqn: Equation) -> EquationWork:
-        return counted(
-            eqn, max(in_size(eqn) - _jax.aval_size(eqn.outvars[0].aval), 0), complex_factor
-        )
-
-    return work
+    """One for each of these."""
+    return lambda eqn: counted(eqn, _num_reduced(eqn), complex_factor)
 
 
 def _comparisons(eqn: Equation) -> EquationWork:
-    return EquationWork(int_ops=float(max(in_size(eqn) - _jax.aval_size(eqn.outvars[0].aval), 0)))
+    return EquationWork(int_ops=float(_num_reduced(eqn)))
 
 
 def _running(complex_factor: float) -> Callable[[Equation], EquationWork]:
@@ -131,33 +116,31 @@ def _running_logsumexp(eqn: Equation) -> EquationWork:
     return EquationWork(5.0 * _running_count(eqn), 2.0 * _running_count(eqn))
 
 
+def _num_in_windows(eqn: Equation) -> int:
+    """Elements but the first of each place of a window; padding counts too."""
+    size = math.prod(eqn.params["window_dimensions"])
+    return (size - 1) * _jax.aval_size(eqn.outvars[0].aval)
+
+
 def _window(eqn: Equation) -> EquationWork:
-    """All places of a window count, padding too."""
-    count = (math.prod(eqn.params["window_dimensions"]) - 1) * _jax.aval_size(eqn.outvars[0].aval)
-    return counted(eqn, count, 2.0)
+    return counted(eqn, _num_in_windows(eqn), 2.0)
 
 
 def _select_and_scatter_add(eqn: Equation) -> EquationWork:
     source = in_size(eqn)
-    return EquationWork(
-        flops=float(source),
-        int_ops=float(source * (math.prod(eqn.params["window_dimensions"]) - 1)),
-    )
+    size = math.prod(eqn.params["window_dimensions"])
+    return EquationWork(flops=float(source), int_ops=float(source * (size - 1)))
 
 
 def _select_and_gather_add(eqn: Equation) -> EquationWork:
-    window = math.prod(eqn.params["window_dimensions"])
-    return EquationWork(int_ops=float((window - 1) * _jax.aval_size(eqn.outvars[0].aval)))
+    return EquationWork(int_ops=float(_num_in_windows(eqn)))
 
 
 def _by_a_function(eqn: Equation) -> Evaluations:
     """A reduction by a function: its body for each element but the first of each result."""
     (body,) = _jax.sub_bodies(eqn)
-    size = in_size(eqn)
-    results = _jax.aval_size(eqn.outvars[0].aval)
-    window = eqn.params.get("window_dimensions")
-    count = max(size - results, 0) if window is None else (math.prod(window) - 1) * results
-    return Evaluations(body, count)
+    has_windows = "window_dimensions" in eqn.params
+    return Evaluations(body, _num_in_windows(eqn) if has_windows else _num_reduced(eqn))
 
 
 def _sum_over_axes(eqn: Equation) -> EquationWork | None:
@@ -228,12 +211,12 @@ FAMILY: Family = {
     **each("cummax cummin", _RUNNING),
     "cumlogsumexp": replace(_RUNNING, work=_running_logsumexp),
     "sort": Primitive(
-        index=along(lambda eqn, _: [eqn.params["dimension"]], SORTED),
+        index=mixing(lambda eqn, _: [eqn.params["dimension"]], SORTED),
         work=_sort,
         is_unfused=True,
         additions=4.0,
     ),
-    **each("top_k approx_top_k", Primitive(index=along(_top_k_axis, SORTED), work=_top_k)),
+    **each("top_k approx_top_k", Primitive(index=mixing(_top_k_axis, SORTED), work=_top_k)),
     **each("reduce_window_sum reduce_window_max reduce_window_min", Primitive(work=_window)),
     **each("reduce reduce_window", Primitive(work=_by_a_function)),
     **each("psum pmax pmin", Primitive(work=_sum_over_axes)),

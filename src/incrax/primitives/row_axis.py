@@ -11,7 +11,16 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from incrax._jax import Equation
-from incrax.primitives.entry import GONE, NOTHING_KNOWN, REARRANGED, Axis, Kind, Read, shape_of
+from incrax.primitives.entry import (
+    GONE,
+    NOTHING_KNOWN,
+    REARRANGED,
+    Axis,
+    Kind,
+    Read,
+    rank_of,
+    shape_of,
+)
 from incrax.primitives.table import entry_of
 
 Axes: TypeAlias = Sequence["int | None"]
@@ -112,7 +121,7 @@ def _reduction(
         or any(ins[number] != d for number, d in together)
     ):
         return kind
-    rank = len(shape_of(eqn.outvars[0]))
+    rank = rank_of(eqn.outvars[0])
     starts = (
         n for n, read in enumerate(reads) if read and ins[n] is None and _is_whole(read.axes, rank)
     )

@@ -6,7 +6,7 @@ No work, but bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,6 @@ from incrax._jax import Equation
 from incrax.primitives.entry import (
     GONE,
     LINEAR,
-    MAP,
     WINDOW,
     Algebra,
     Axis,
@@ -27,11 +26,14 @@ from incrax.primitives.entry import (
     Reads,
     Run,
     View,
+    along,
     each,
     element_numbers,
     no_work,
     operand_numbers,
+    rank_of,
     shape_of,
+    without,
 )
 
 MERGED = Kind("merges the row axis with another one, or splits it")
@@ -57,9 +59,8 @@ def _slice(
 def _broadcast(
     x: np.ndarray, *, shape: tuple[int, ...], broadcast_dimensions: Any, **_: Any
 ) -> np.ndarray:
-    spread = np.ones(len(shape), int)
-    spread[list(broadcast_dimensions)] = x.shape
-    return np.broadcast_to(x.reshape(tuple(spread)), shape)
+    new = [d for d in range(len(shape)) if d not in broadcast_dimensions]
+    return np.broadcast_to(np.expand_dims(x, new), shape)
 
 
 def _reshape(x: np.ndarray, *, new_sizes: Any, dimensions: Any = None, **_: Any) -> np.ndarray:
@@ -67,10 +68,8 @@ def _reshape(x: np.ndarray, *, new_sizes: Any, dimensions: Any = None, **_: Any)
 
 
 def _iota(*, dtype: Any, shape: tuple[int, ...], dimension: int, **_: Any) -> np.ndarray:
-    line = np.arange(shape[dimension]).astype(dtype)
-    spread = [1] * len(shape)
-    spread[dimension] = shape[dimension]
-    return np.broadcast_to(line.reshape(spread), shape)
+    line = np.indices(shape, dtype, sparse=True)[dimension]
+    return np.broadcast_to(line, shape)
 
 
 def _pad(x: np.ndarray, value: np.ndarray, *, padding_config: Any, **_: Any) -> np.ndarray:
@@ -88,102 +87,91 @@ def _pad(x: np.ndarray, value: np.ndarray, *, padding_config: Any, **_: Any) -> 
 # --- index rules ----------------------------------------------------------------------------------
 
 
-def _moved(
-    move: Callable[..., np.ndarray], axes: Callable[[Equation], Sequence[Axis]]
-) -> Primitive:
-    """Operands, all with these axes, moved as NumPy moves the numbers of their elements."""
+def _moved(move: Callable[..., np.ndarray], read_of: Callable[[Equation], Read]) -> Primitive:
+    """Operands, all read alike, moved as NumPy moves the numbers of their elements."""
 
     def index(eqn: Equation, _: View) -> list[Reads]:
-        read = Read(tuple(axes(eqn)))
-        return [Reads([read] * len(eqn.invars), lambda: move(*operand_numbers(eqn), **eqn.params))]
+        operands = [read_of(eqn)] * len(eqn.invars)
+        return [Reads(operands, lambda: move(*operand_numbers(eqn), **eqn.params))]
 
     return Primitive(index=index, work=no_work, constant=move)
 
 
-def _mapped(axes: Callable[[Equation], Sequence[Axis]]) -> Callable[[Equation, View], list[Reads]]:
+def _mapped(read_of: Callable[[Equation], Read]) -> Callable[[Equation, View], list[Reads]]:
     """One operand, whose axes say all."""
-    return lambda eqn, _: [Reads([Read(tuple(axes(eqn)))])]
+    return lambda eqn, _: [Reads([read_of(eqn)])]
 
 
-def _of_broadcast(eqn: Equation) -> list[Axis]:
-    return [Axis(d) for d in eqn.params["broadcast_dimensions"]]
+def _to(places: Iterable[int]) -> Read:
+    """Each axis goes to that place."""
+    return Read(tuple(map(Axis, places)))
 
 
-def _of_transpose(eqn: Equation) -> list[Axis]:
-    return [Axis(eqn.params["permutation"].index(d)) for d in range(len(shape_of(eqn.invars[0])))]
+def _of_broadcast(eqn: Equation) -> Read:
+    return _to(eqn.params["broadcast_dimensions"])
 
 
-def _of_squeeze(eqn: Equation) -> list[Axis]:
-    gone = eqn.params["dimensions"]
-    return [
-        Axis(d - sum(g < d for g in gone)) if d not in gone else Axis(-1 - d, GONE)
-        for d in _axes(eqn)
-    ]
+def _of_transpose(eqn: Equation) -> Read:
+    return _to(np.argsort(eqn.params["permutation"]).tolist())
 
 
-def _of_expand(eqn: Equation) -> list[Axis]:
-    new = eqn.params["dimensions"]
-    return [Axis(d) for d in range(len(shape_of(eqn.outvars[0]))) if d not in new]
+def _of_squeeze(eqn: Equation) -> Read:
+    return without(rank_of(eqn.invars[0]), eqn.params["dimensions"], GONE)
 
 
-def _of_rev(eqn: Equation) -> list[Axis]:
-    return [Axis(d, REVERSED if d in eqn.params["dimensions"] else MAP) for d in _axes(eqn)]
+def _of_expand(eqn: Equation) -> Read:
+    return _to(d for d in range(rank_of(eqn.outvars[0])) if d not in eqn.params["dimensions"])
 
 
-def _of_slice(eqn: Equation) -> list[Axis]:
-    strides = eqn.params["strides"] or (1,) * len(shape_of(eqn.invars[0]))
+def _of_stack(eqn: Equation) -> Read:
+    return _to(d + (d >= eqn.params["axis"]) for d in range(rank_of(eqn.invars[0])))
+
+
+def _of_rev(eqn: Equation) -> Read:
+    return along(rank_of(eqn.invars[0]), eqn.params["dimensions"], REVERSED)
+
+
+def _of_concatenate(eqn: Equation) -> Read:
+    return along(rank_of(eqn.invars[0]), [eqn.params["dimension"]], JOINED)
+
+
+def _of_slice(eqn: Equation) -> Read:
+    lengths = shape_of(eqn.invars[0])
+    strides = eqn.params["strides"] or (1,) * len(lengths)
     cuts = zip(eqn.params["start_indices"], eqn.params["limit_indices"], strides, strict=True)
+    cut = [d for d, each in enumerate(cuts) if each != (0, lengths[d], 1)]
+    return along(len(lengths), cut, WINDOW)
+
+
+def _of_tile(eqn: Equation) -> Read:
     lengths = shape_of(eqn.invars[0])
-    return [Axis(d, MAP if cut == (0, lengths[d], 1) else WINDOW) for d, cut in enumerate(cuts)]
+    tiled = [d for d, count in enumerate(eqn.params["reps"]) if 1 not in (count, lengths[d])]
+    return along(len(lengths), tiled, TILED)
 
 
-def _of_tile(eqn: Equation) -> list[Axis]:
-    lengths = shape_of(eqn.invars[0])
-    return [
-        Axis(d, MAP if 1 in (count, lengths[d]) else TILED)
-        for d, count in enumerate(eqn.params["reps"])
-    ]
-
-
-def _of_reshape(eqn: Equation) -> list[Axis]:
+def _of_reshape(eqn: Equation) -> Read:
     """An axis stays one where what comes before it, and its length, stay the same."""
     before = shape_of(eqn.invars[0])
     after = shape_of(eqn.outvars[0])
-    if eqn.params.get("dimensions") is not None:
-        return [Axis(-1 - d, MERGED) for d in range(len(before))]
     places: dict[tuple[int, int], list[int]] = {}
-    for d, length in enumerate(after):
+    for d, length in enumerate(after if eqn.params.get("dimensions") is None else ()):
         places.setdefault((math.prod(after[:d]), length), []).append(d)
     axes = []
     for d, length in enumerate(before):
         found = places.get((math.prod(before[:d]), length))
         axes.append(Axis(found.pop(0)) if found else Axis(-1 - d, MERGED))
-    return axes
-
-
-def _axes(eqn: Equation) -> range:
-    return range(len(shape_of(eqn.invars[0])))
-
-
-def _of_concatenate(eqn: Equation) -> list[Axis]:
-    return [Axis(d, JOINED if d == eqn.params["dimension"] else MAP) for d in _axes(eqn)]
-
-
-def _of_stack(eqn: Equation) -> list[Axis]:
-    return [Axis(d + (d >= eqn.params["axis"])) for d in _axes(eqn)]
+    return Read(tuple(axes))
 
 
 def _padded(eqn: Equation, _: View) -> list[Reads]:
     config = eqn.params["padding_config"]
-    axes = tuple(
-        Axis(d, MAP if tuple(one) == (0, 0, 0) else PADDED) for d, one in enumerate(config)
-    )
-    return [Reads([Read(axes), Read(())], lambda: _pad(*operand_numbers(eqn), **eqn.params))]
+    padded = [d for d, one in enumerate(config) if tuple(one) != (0, 0, 0)]
+    operands = [along(len(config), padded, PADDED), Read(())]
+    return [Reads(operands, lambda: _pad(*operand_numbers(eqn), **eqn.params))]
 
 
-def _parts(eqn: Equation, axes: Sequence[Axis], cut: Callable[[np.ndarray], Any]) -> list[Reads]:
+def _parts(eqn: Equation, read: Read, cut: Callable[[np.ndarray], Any]) -> list[Reads]:
     """Each output is a part of the operand."""
-    read = Read(tuple(axes))
     return [
         Reads([read], lambda n=n: cut(element_numbers(shape_of(eqn.invars[0])))[n])
         for n in range(len(eqn.outvars))
@@ -193,14 +181,14 @@ def _parts(eqn: Equation, axes: Sequence[Axis], cut: Callable[[np.ndarray], Any]
 def _split(eqn: Equation, _: View) -> list[Reads]:
     axis = eqn.params["axis"]
     ends = np.cumsum([shape_of(var)[axis] for var in eqn.outvars])[:-1]
-    axes = [Axis(d, WINDOW if d == axis else MAP) for d in _axes(eqn)]
-    return _parts(eqn, axes, lambda numbers: np.split(numbers, ends, axis))
+    read = along(rank_of(eqn.invars[0]), [axis], WINDOW)
+    return _parts(eqn, read, lambda numbers: np.split(numbers, ends, axis))
 
 
 def _unstacked(eqn: Equation, _: View) -> list[Reads]:
     axis = eqn.params["axis"]
-    axes = [Axis(d - (d > axis)) if d != axis else Axis(-1, WINDOW) for d in _axes(eqn)]
-    return _parts(eqn, axes, lambda numbers: np.moveaxis(numbers, axis, 0))
+    read = without(rank_of(eqn.invars[0]), [axis], WINDOW)
+    return _parts(eqn, read, lambda numbers: np.moveaxis(numbers, axis, 0))
 
 
 def _numbered(eqn: Equation, _: View) -> list[Reads]:

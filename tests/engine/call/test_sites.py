@@ -12,7 +12,7 @@ from jax import lax
 
 import incrax
 from incrax.engine.call import sites as module
-from incrax.engine.rewrites.partial_sums import live
+from incrax.engine.program.simplify import needed_equations
 from incrax.errors import NotCalledError, StepTypeError, UnknownInputError
 
 LENGTH = 40
@@ -230,7 +230,7 @@ def test_a_step_makes_nothing_as_long_as_the_axis(fun):
     state, sites = incrax.incremental(fun).sites(start(), moves=["p['theta'][*]"])
     jaxpr = jax.make_jaxpr(lambda state, i, x: sites.look(state, {"p['theta']": (i, x)})[1])
     traced = jaxpr(state, 3, 0.5).jaxpr
-    outside = live(traced.eqns, set(traced.outvars))
+    outside = needed_equations(traced.eqns, traced.outvars)
     shapes = [var.aval.shape for eqn in outside for var in eqn.outvars]
     assert not any(LENGTH in shape for shape in shapes)
     assert any(eqn.primitive.name == "cond" for eqn in outside)

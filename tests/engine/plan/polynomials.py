@@ -15,8 +15,8 @@ from incrax._program import trace
 from incrax.engine.program.dependence import depend, make_layout
 from incrax.engine.program.simplify import drop_dead, inline, merge_equal, run_passes
 from incrax.engine.rewrites.algebra import Statistics, polynomial_reductions
+from incrax.engine.rewrites.derived import DerivedTable
 from incrax.engine.rewrites.forms import Forms
-from incrax.engine.rewrites.partial_sums import DerivedTable
 
 
 class Case(NamedTuple):

@@ -14,11 +14,10 @@ from incrax import _jax
 from incrax._program import read_vars, trace, written_vars
 from incrax.engine.program.chains import find_chains
 from incrax.engine.program.simplify import inline
+from incrax.engine.rewrites.derived import DerivedTable, in_order
 from incrax.engine.rewrites.partial_sums import (
     MIN_CLEAN_TERMS,
     MIN_ROW_SIZE,
-    DerivedTable,
-    in_order,
     regroup,
     stack_rows,
 )

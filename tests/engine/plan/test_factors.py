@@ -15,8 +15,9 @@ from incrax import _program as program
 from incrax._program import read_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.program import cost, dependence, simplify
+from incrax.engine.program.simplify import needed_equations
+from incrax.engine.rewrites.derived import in_order
 from incrax.engine.rewrites.factors import factor_reductions
-from incrax.engine.rewrites.partial_sums import in_order, live
 
 X = np.linspace(0.05, 3.0, 4096)
 
@@ -46,7 +47,7 @@ def factored(facts, dirty):
     written = {var for eqn in made.eqns for var in eqn.outvars}
     others = [eqn for eqn in facts.program.eqns if not written & set(eqn.outvars)]
     eqns = in_order([*others, *facts.derived.recipe(read), *made.eqns])
-    return made._replace(eqns=tuple(live(eqns, {*targets, made.guard})))
+    return made._replace(eqns=tuple(needed_equations(eqns, [*targets, made.guard])))
 
 
 def check_law(facts, dirty, fun, *args, factor=1024):
@@ -180,7 +181,7 @@ OUTER = {
     "divided by zero": (lambda s, a, b: (a + b) / s, 0.0),
     "times infinity": (lambda s, a, b: (a + b) * s, np.inf),
     "times nan": (lambda s, a, b: a * s + b, np.nan),
-    "order of coefficients": (lambda s, a, b: a + ((b * 1e-300) * s) * s, 1e160),
+    "order of coefficients": (lambda s, a, b: b + ((a * 1e-300) * s) * s, 1e160),
     "distributed": (lambda s, a, b: (a + b) * s * s, 1e160),
     "harmless": (lambda s, a, b: (a + b) * s, 2.0),
 }

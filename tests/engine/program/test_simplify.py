@@ -18,7 +18,6 @@ from incrax.engine.program.simplify import (
     inline,
     merge_equal,
     run_passes,
-    show,
 )
 from incrax.engine.rewrites.loop_invariants import hoist_invariants
 
@@ -59,6 +58,13 @@ def same_bits(actual, expected):
     for x, y in zip(actual, jax.tree.leaves(expected), strict=True):
         assert (x.shape, x.dtype, x.weak_type) == (y.shape, y.dtype, y.weak_type)
         assert bits(x) == bits(y)
+
+
+def show(program, simplify):
+    """The program before and after one pass, as text."""
+    after = simplify(program)
+    counts = f"{simplify.__name__}: {len(program.eqns)} -> {len(after.eqns)} equations"
+    return f"{counts}\n--- before\n{program}\n--- after\n{after}"
 
 
 def check(fun, *args, passes=PASSES) -> Program:

@@ -12,7 +12,7 @@ from incrax._program import Listing, Program, listing_of, read_vars, written_var
 from incrax.engine.program.chains import SumChain, find_chains
 from incrax.engine.program.cost import Calibration, calibrate, is_calibrated, num_host_calls
 from incrax.engine.program.dependence import ALWAYS, Dependence, Layout
-from incrax.engine.rewrites.partial_sums import DerivedTable
+from incrax.engine.rewrites.derived import DerivedTable
 
 MARKED_LOAD_S = 1e-12
 """Price of loading a value that the user marked as worth saving: below that of any equation."""

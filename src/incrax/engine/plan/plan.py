@@ -23,8 +23,9 @@ from incrax._program import read_vars, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
 from incrax.engine.rewrites.algebra import Statistics, polynomial_reductions
-from incrax.engine.rewrites.factors import Factored, factor_reductions
-from incrax.engine.rewrites.partial_sums import in_order, regroup, stack_rows, traced_equations
+from incrax.engine.rewrites.derived import Recomputed, in_order, traced_equations
+from incrax.engine.rewrites.factors import factor_reductions
+from incrax.engine.rewrites.partial_sums import regroup, stack_rows
 
 MIN_LOAD_S = 1e-12
 NEW_VALUE_S = 5e-6
@@ -191,7 +192,7 @@ def _other_forms(
     def is_dirty(var: Var) -> bool:
         return not facts.is_known(var) or bool(facts.mask(var) & dirty)
 
-    def factored(eqns: Sequence[Equation], kept: frozenset[Var]) -> Factored | None:
+    def factored(eqns: Sequence[Equation], kept: frozenset[Var]) -> Recomputed | None:
         if not may_factor:
             return None
         return factor_reductions(eqns, facts.derived, is_dirty, kept, facts.listing.equation_of)

@@ -57,7 +57,8 @@ from incrax.engine.plan.row_sets import (
     taken,
     with_rows,
 )
-from incrax.engine.rewrites.partial_sums import HostRecipe, live
+from incrax.engine.program.simplify import needed_equations
+from incrax.engine.rewrites.derived import HostRecipe
 from incrax.primitives.entry import Run, shape_of
 from incrax.primitives.indexing import windows_of
 from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, aligned_by, run_on_rows
@@ -975,4 +976,4 @@ def _renamed(
         source = atom if isinstance(atom, Literal) else names[atom]
         (copy,) = _jax.trace_body(lambda x: jnp.array(x, copy=True), _type_of(var)).eqns
         eqns.append(copy.replace(invars=[source], outvars=[var]))
-    return tuple(live(eqns, set(results)))
+    return tuple(needed_equations(eqns, results))

@@ -33,39 +33,18 @@ def find_chains(eqns: Sequence[Equation], outvars: Sequence[Atom]) -> tuple[SumC
     """All maximal chains of at least three terms."""
     uses = Counter(var for eqn in eqns for var in read_vars(eqn))
     uses.update(atom for atom in outvars if isinstance(atom, Var))
-    additions = {eqn.outvars[0]: number for number, eqn in enumerate(eqns) if _is_addition(eqn)}
-    inner = {
-        atom
-        for number in additions.values()
-        for atom in read_vars(eqns[number])
-        if atom in additions and uses[atom] == 1
-    }
-    chains = []
-    for var, number in additions.items():
-        if var in inner:
+    chains: dict[Var, SumChain] = {}
+    for number, eqn in enumerate(eqns):
+        if not _is_addition(eqn):
             continue
-        numbers, terms = _expand(eqns, additions, inner, number)
-        if len(terms) >= 3:
-            chains.append(SumChain(number, tuple(numbers), tuple(terms)))
-    return tuple(chains)
-
-
-def _expand(
-    eqns: Sequence[Equation], additions: dict[Var, int], inner: set[Var], last: int
-) -> tuple[list[int], list[Var]]:
-    numbers: list[int] = []
-    terms: list[Var] = []
-    stack: list[Var] = [eqns[last].outvars[0]]
-    is_root = True
-    while stack:
-        var = stack.pop()
-        if is_root or (var in inner and var in additions):
-            is_root = False
-            numbers.append(additions[var])
-            stack.extend(reversed(read_vars(eqns[additions[var]])))
-        else:
-            terms.append(var)
-    return sorted(numbers), terms
+        numbers = [number]
+        terms: list[Var] = []
+        for var in read_vars(eqn):
+            inner = chains.pop(var) if var in chains and uses[var] == 1 else None
+            numbers += () if inner is None else inner.eqns
+            terms += (var,) if inner is None else inner.terms
+        chains[eqn.outvars[0]] = SumChain(number, tuple(sorted(numbers)), tuple(terms))
+    return tuple(chain for chain in chains.values() if len(chain.terms) >= 3)
 
 
 def _is_addition(eqn: Equation) -> bool:

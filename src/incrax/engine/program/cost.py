@@ -6,6 +6,7 @@ rank plans; the race between compiled plans has the last word. It must not know 
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
@@ -96,12 +97,18 @@ class Calibration:
 
     def seconds(self, eqn: Equation) -> float:
         """Estimated seconds of one equation inside a fused program."""
-        steps, transcendentals = _price(eqn)
+        price = _folded(eqn, _price)
         entry = entry_of(eqn)
         flop_s = self.dot_flop_s if entry.is_product else self.flop_s
         traffic = leaf_cost(eqn).bytes * self.read_s if entry.is_unfused else 0.0
         calls_s = CALLBACK_S * num_host_calls(eqn)
-        return 1e-9 + steps * flop_s + transcendentals * self.transcendental_s + traffic + calls_s
+        return (
+            1e-9
+            + price.flops * flop_s
+            + price.transcendentals * self.transcendental_s
+            + traffic
+            + calls_s
+        )
 
     def load_seconds(self, num_bytes: int) -> float:
         """Estimated seconds to hand a saved value to a program and read it there."""
@@ -128,16 +135,7 @@ def assumed_prices(num_devices: int) -> Calibration:
 
 def num_host_calls(eqn: Equation) -> int:
     """How often one evaluation calls the host, inner jaxprs included; the most of any branch."""
-    if _jax.calls_host(eqn):
-        return 1
-    inner = [sum(map(num_host_calls, body.eqns)) for body in _jax.sub_bodies(eqn)]
-    if not any(inner):
-        return 0
-    name = eqn.primitive.name
-    if name == "cond":
-        return max(inner)
-    trips = eqn.params["length"] if name == "scan" else UNKNOWN_TRIPS if name == "while" else 1
-    return trips * sum(inner)
+    return int(_folded(eqn, lambda inner: ZERO._replace(flops=float(_jax.calls_host(inner)))).flops)
 
 
 # --- cost of one equation -------------------------------------------------------------------------
@@ -148,13 +146,23 @@ def equation_cost(eqn: Equation) -> Cost:
 
     The dearest branch counts, and `UNKNOWN_TRIPS` turns where nobody knows better.
     """
+    return _folded(eqn, leaf_cost)
+
+
+def _folded(eqn: Equation, leaf: Callable[[Equation], Cost]) -> Cost:
+    """A cost of the equations inside, as often as they run; of one that holds no others by a
+    rule.
+    """
     inner = inner_bodies(eqn)
     if not inner:
-        return leaf_cost(eqn)
-    costs = [total_cost(each.body.eqns) for each in inner]
+        return leaf(eqn)
+    costs = [
+        functools.reduce(Cost.__add__, [_folded(each, leaf) for each in part.body.eqns], ZERO)
+        for part in inner
+    ]
     if inner[0].kind == "branch":
         return max(costs, key=lambda cost: cost.weight)
-    return sum(costs, ZERO).times(_assumed_turns(eqn))
+    return functools.reduce(Cost.__add__, costs).times(_assumed_turns(eqn))
 
 
 def leaf_cost(eqn: Equation) -> Cost:
@@ -168,10 +176,7 @@ def leaf_cost(eqn: Equation) -> Cost:
 
 def total_cost(eqns: Iterable[Equation]) -> Cost:
     """The cost of equations run one after the other."""
-    total = ZERO
-    for eqn in eqns:
-        total += equation_cost(eqn)
-    return total
+    return functools.reduce(Cost.__add__, map(equation_cost, eqns), ZERO)
 
 
 def _assumed_turns(eqn: Equation) -> float:
@@ -201,28 +206,17 @@ def is_free(eqn: Equation) -> bool:
     return entry_of(eqn).is_free
 
 
-def _price(eqn: Equation) -> tuple[float, float]:
-    """(additions that take as long, transcendentals): work weighed by its time, and a step per
-    result of a move.
+def _price(eqn: Equation) -> Cost:
+    """FLOPs weighed by their time, a step per result of a move, and transcendentals, of an equation
+    that holds no others.
     """
-    inner = inner_bodies(eqn)
-    if inner:
-        prices = [_total_price(each.body.eqns) for each in inner]
-        if inner[0].kind == "branch":
-            return max(prices, key=lambda price: price[0] + TRANSCENDENTAL_FLOPS * price[1])
-        turns = _assumed_turns(eqn)
-        return turns * sum(steps for steps, _ in prices), turns * sum(heavy for _, heavy in prices)
     entry = entry_of(eqn)
     if entry.is_free:
-        return 0.0, 0.0
+        return ZERO
     work = work_of(eqn) or NOTHING
     steps = (work.flops + work.int_ops) * entry.additions
-    return (steps if steps or work.transcendentals else float(out_size(eqn))), work.transcendentals
-
-
-def _total_price(eqns: Iterable[Equation]) -> tuple[float, float]:
-    prices = [_price(eqn) for eqn in eqns]
-    return sum(steps for steps, _ in prices), sum(heavy for _, heavy in prices)
+    is_moving = not steps and not work.transcendentals
+    return Cost(float(out_size(eqn)) if is_moving else steps, work.transcendentals, 0.0)
 
 
 # --- calibration ----------------------------------------------------------------------------------

@@ -22,19 +22,14 @@ class Inner(NamedTuple):
     body: Body
 
 
-_CALLS = frozenset(
-    """call closed_call composite core_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr custom_vmap_call
-    eval_jaxpr jit pjit checkpoint remat remat2 remat_opt run_state shard_map xla_pmap""".split()
+_KINDS = {"scan": "turn", _jax.LOOP: "turn", "cond": "branch"}
+"""What is no call."""
+
+_OPENED = _KINDS.keys() | set(
+    """while call closed_call composite core_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr
+    custom_vmap_call eval_jaxpr jit pjit checkpoint remat remat2 remat_opt run_state shard_map xla_pmap
+    custom_linear_solve call_hi_primitive linear_call""".split()
 )
-_OPENED = _CALLS | {
-    "scan",
-    "while",
-    "cond",
-    _jax.LOOP,
-    "custom_linear_solve",
-    "call_hi_primitive",
-    "linear_call",
-}
 
 
 def inner_bodies(eqn: Equation) -> list[Inner]:
@@ -46,23 +41,14 @@ def inner_bodies(eqn: Equation) -> list[Inner]:
         return []
     if (opened := _jax.opaque_call(eqn)) is not None:
         return [Inner("call", _jax.open_jaxpr(opened[0]))]
-    bodies = _jax.sub_bodies(eqn)
     if name == "while":
-        return [
-            Inner("turn", _jax.open_jaxpr(eqn.params["body_jaxpr"])),
-            Inner("condition", _condition(eqn)),
-        ]
-    if name in ("scan", _jax.LOOP):
-        return [Inner("turn", body) for body in bodies]
-    if name == "cond":
-        return [Inner("branch", body) for body in bodies]
-    if name == "linear_call":
-        return [Inner("call", bodies[0])]
-    return [Inner("call", body) for body in bodies]
-
-
-def _condition(eqn: Equation) -> Body:
-    return _jax.open_jaxpr(eqn.params["cond_jaxpr"])
+        turn, condition = (
+            _jax.open_jaxpr(eqn.params[f"{part}_jaxpr"]) for part in ("body", "cond")
+        )
+        return [Inner("turn", turn), Inner("condition", condition)]
+    bodies = _jax.sub_bodies(eqn)
+    kind = _KINDS.get(name, "call")
+    return [Inner(kind, body) for body in (bodies[:1] if name == "linear_call" else bodies)]
 
 
 def num_turns(eqn: Equation) -> float | None:

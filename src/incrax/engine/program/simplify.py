@@ -8,14 +8,15 @@ reductions have modules of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import STATEFUL, Program, read_vars, written_vars
+from incrax._program import STATEFUL, Program, all_read, read_vars, written_vars
 from incrax.engine.program.constants import known_values
 from incrax.engine.program.functions import function_key
 
@@ -27,14 +28,6 @@ def run_passes(program: Program, passes: Iterable[Pass]) -> Program:
     for simplify in passes:
         program = simplify(program)
     return program
-
-
-def show(program: Program, simplify: Pass) -> str:
-    """The program before and after one pass, as text."""
-    after = simplify(program)
-    name = getattr(simplify, "__name__", "pass")
-    counts = f"{name}: {len(program.eqns)} -> {len(after.eqns)} equations"
-    return f"{counts}\n--- before\n{program}\n--- after\n{after}"
 
 
 # --- inline ---------------------------------------------------------------------------------------
@@ -88,11 +81,7 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
     constvars = list(program.constvars)
     consts = list(program.consts)
     names: dict[Var, Atom] = {}
-
-    def resolve(atom: Atom) -> Atom:
-        while isinstance(atom, Var) and atom in names:
-            atom = names[atom]
-        return atom
+    resolve = renaming(names)
 
     def visit(eqn: Equation) -> None:
         eqn = reading(eqn, resolve)
@@ -130,6 +119,17 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
     return Program(program.invars, tuple(constvars), tuple(consts), tuple(eqns), outvars)
 
 
+def renaming(names: Mapping[Var, Atom]) -> Callable[[Atom], Atom]:
+    """What stands for an atom, by names that may have others."""
+
+    def resolve(atom: Atom) -> Atom:
+        while isinstance(atom, Var) and atom in names:
+            atom = names[atom]
+        return atom
+
+    return resolve
+
+
 def reading(eqn: Equation, rename: Callable[[Atom], Atom]) -> Equation:
     """The equation with other inputs; itself where they stay the same."""
     invars = [rename(atom) for atom in eqn.invars]
@@ -165,16 +165,15 @@ def fold_constants(program: Program) -> Program:
         for eqn in program.eqns
         if eqn.effects or not all(var in known for var in written_vars(eqn))
     ]
-    used = {var for eqn in kept for var in read_vars(eqn)} | {
-        a for a in program.outvars if isinstance(a, Var)
-    }
+    used = all_read(kept, program.outvars)
     literals = {
         v: _jax.literal(known[v], v.aval) for v in used if v in known and v.aval.shape == ()
     }
     constants = frozenset(program.constvars)
     arrays = [v for v in known if v in used and v not in literals and v not in constants]
-    kept = [reading(eqn, lambda a: literals.get(a, a) if isinstance(a, Var) else a) for eqn in kept]
-    outvars = tuple(literals.get(a, a) if isinstance(a, Var) else a for a in program.outvars)
+    resolve = renaming(literals)
+    kept = [reading(eqn, resolve) for eqn in kept]
+    outvars = tuple(map(resolve, program.outvars))
     constvars = (*program.constvars, *arrays)
     consts = (*program.consts, *(np.asarray(known[v], v.aval.dtype) for v in arrays))
     return Program(program.invars, constvars, consts, tuple(kept), outvars)
@@ -195,10 +194,11 @@ def merge_equal(program: Program) -> Program:
     once.
     """
     names: dict[Var, Var] = {}
+    resolve = renaming(names)
     seen: dict[Hashable, list[Var]] = {}
     eqns = []
     for eqn in program.eqns:
-        eqn = reading(eqn, lambda a: names.get(a, a) if isinstance(a, Var) else a)
+        eqn = reading(eqn, resolve)
         key = equation_key(eqn)
         if key is not None and key in seen:
             names.update(zip(eqn.outvars, seen[key], strict=True))
@@ -206,8 +206,7 @@ def merge_equal(program: Program) -> Program:
         if key is not None and not any(isinstance(var, _jax.DropVar) for var in eqn.outvars):
             seen[key] = list(eqn.outvars)
         eqns.append(eqn)
-    outvars = tuple(names.get(a, a) if isinstance(a, Var) else a for a in program.outvars)
-    return program.with_eqns(eqns, outvars)
+    return program.with_eqns(eqns, tuple(map(resolve, program.outvars)))
 
 
 def equation_key(
@@ -254,17 +253,12 @@ def atom_key(atom: Atom) -> Hashable:
 def drop_dead(program: Program) -> Program:
     """Remove equations that no output and no effect needs, and constants that no equation reads."""
     kept = needed_equations(program.eqns, program.outvars)
-    used = {var for eqn in kept for var in read_vars(eqn)} | {
-        a for a in program.outvars if isinstance(a, Var)
-    }
-    pairs = [
-        (var, const)
-        for var, const in zip(program.constvars, program.consts, strict=True)
-        if var in used
-    ]
-    constvars = tuple(v for v, _ in pairs)
-    consts = tuple(c for _, c in pairs)
-    return Program(program.invars, constvars, consts, tuple(kept), program.outvars)
+    used = all_read(kept, program.outvars)
+    pairs = zip(program.constvars, program.consts, strict=True)
+    consts = {var: const for var, const in pairs if var in used}
+    return replace(
+        program, constvars=tuple(consts), consts=tuple(consts.values()), eqns=tuple(kept)
+    )
 
 
 def needed_equations(

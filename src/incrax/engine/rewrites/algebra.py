@@ -16,6 +16,8 @@ what they cost.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -24,15 +26,14 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation, Var
+from incrax.engine.rewrites.derived import DerivedTable, Values, recomputed
 from incrax.engine.rewrites.forms import Forms
-from incrax.engine.rewrites.partial_sums import DerivedTable, in_order, live, traced_equations
 from incrax.engine.rewrites.products import multiply
 from incrax.engine.rewrites.statistics import (
     MAX_GROWTH,
     Group,
     Output,
     make_statistics,
-    num_real,
     number_of,
     pack,
     taylor,
@@ -81,30 +82,32 @@ def polynomial_reductions(
     groups = [group for group in _groups(forms, mask) if _is_handy(group)]
     if not groups:
         return None
-    new: list[Equation] = []
-    guards = []
-    centred = []
-    for group in groups:
-        statistics = make_statistics(group, forms, table)
-        guard = _jax.new_var(_jax.bool_aval())
-        new += _results(group, forms, statistics, guard)
-        guards.append(guard)
-        centred.append(statistics)
-    replaced = {var for group in groups for var in group.reductions}
-    (guard,), conjunction = traced_equations(lambda *values: [jnp.all(jnp.stack(values))], guards)
-    others = [eqn for eqn in eqns if not any(var in replaced for var in eqn.outvars)]
-    ordered = in_order([*others, *new, *conjunction])
-    if ordered is None:
+    centred = tuple(make_statistics(group, forms, table) for group in groups)
+
+    def compute(values: Values) -> tuple[Values, list[Any]]:
+        results: Values = {}
+        guards = []
+        for group, var in zip(groups, centred, strict=True):
+            found, is_right = _results(group, forms, values[var], values)
+            results.update(found)
+            guards.append(is_right)
+        return results, guards
+
+    reductions = [var for group in groups for var in group.reductions]
+    read = [var for group in groups for var, _ in group.cone.symbols]
+    read += [var for out in reductions for term in forms.of[out] for var, _ in term.factors]
+    found = recomputed(eqns, [*centred, *read], reductions, compute, targets)
+    if found is None:
         return None
     lines = tuple(_line(forms, var, group) for group in groups for var in group.reductions)
-    return Statistics(tuple(live(ordered, {*targets, guard})), guard, tuple(centred), lines)
+    return Statistics(*found, centred, lines)
 
 
 def _line(forms: Forms, var: Var, group: Group) -> str:
     eqn = forms.steps[var].eqn
     degree = max(term.degree for term in forms.of[var])
     return (
-        f"{eqn.primitive.name} at {_jax.source_line(eqn)}: degree {degree} in {group.num_numbers} "
+        f"{eqn.primitive.name} at {_jax.source_line(eqn)}: degree {degree} in {group.sizes[0]} "
         "numbers"
     )
 
@@ -117,66 +120,44 @@ def _groups(forms: Forms, mask: Callable[[Var], int]) -> Iterable[Group]:
     for var in forms.reductions:
         if len(forms.steps[var].eqn.outvars) == 1:
             cone = forms.cone([var])
-            clean = 0
-            for read in cone.clean:
-                clean |= mask(read)
+            clean = functools.reduce(operator.or_, map(mask, cone.clean), 0)
             level = max((forms.level.get(symbol, 0) for symbol, _ in cone.symbols), default=0)
             found.setdefault((clean, level), []).append(var)
     for reductions in found.values():
         cone = forms.cone(reductions)
-        dtypes = {
-            np.finfo(var.aval.dtype).dtype
-            for var in (*reductions, *(symbol for symbol, _ in cone.symbols))
-        }
+        numbers = [*reductions, *(symbol for symbol, _ in cone.symbols)]
+        dtypes = {np.finfo(var.aval.dtype).dtype for var in numbers}
         if len(dtypes) == 1 and min(dtypes).itemsize in MAX_GROWTH:
-            terms = [
-                (Output(var, k), t.degree)
-                for var in reductions
-                for k, t in enumerate(forms.of[var])
-            ]
-            straight = tuple(output for output, degree in terms if degree < 2)
-            curved = tuple(output for output, degree in terms if degree == 2)
-            numbers = sum(num_real(symbol.aval) for symbol, _ in cone.symbols)
-            yield Group(straight, curved, cone, dtypes.pop(), numbers)
+            by_degree: tuple[list[Output], ...] = ([], [], [])
+            for var in reductions:
+                for k, term in enumerate(forms.of[var]):
+                    by_degree[term.degree].append(Output(var, k))
+            constant, linear, curved = by_degree
+            yield Group(tuple(curved), (*constant, *linear), cone, dtypes.pop())
 
 
 def _is_handy(group: Group) -> bool:
     """Whether the statistics are few."""
-    straight, curved = (
-        sum(num_real(output.aval) for output in part) for part in (group.straight, group.curved)
-    )
-    p = group.num_numbers
-    size = 2 * ((straight + curved) * (p + 1) + curved * p * p)
-    return p <= MAX_NUMBERS and curved * p <= MAX_CURVATURES and size <= MAX_STATISTICS
+    p, *_ = group.sizes
+    is_quick = group.num_curved * p <= MAX_CURVATURES
+    return p <= MAX_NUMBERS and is_quick and sum(group.sizes) <= MAX_STATISTICS
 
 
 # --- results --------------------------------------------------------------------------------------
 
 
-def _results(group: Group, forms: Forms, statistics: Var, guard: Var) -> tuple[Equation, ...]:
-    """Equations that write the reductions and the guard."""
-    symbols = group.cone.symbols
-    factors = [forms.of[var][term].factors for var, term in group.outputs]
-    inputs = list(
-        dict.fromkeys(var for var, _ in (*symbols, *(f for product in factors for f in product)))
-    )
-
-    def compute(known: Any, *values: Any) -> list[Any]:
-        names = dict(zip(inputs, values, strict=True))
-        z = pack([number_of(names[var], inverse) for var, inverse in symbols], group.dtype)
-        numbers, is_right = taylor(group, known, z)
-        totals: dict[Var, Any] = {}
-        for (var, _), value, product in zip(
-            group.outputs, unpack(numbers, group.avals), factors, strict=True
-        ):
-            scales = [(names[factor].astype(value.dtype), inverse) for factor, inverse in product]
-            is_right &= _are_moderate(scales)
-            result = multiply(value, scales)
-            totals[var] = totals[var] + result if var in totals else result
-        results = [_jax.as_weak(x) if var.aval.weak_type else x for var, x in totals.items()]
-        return [*results, is_right]
-
-    return traced_equations(compute, [statistics, *inputs], [*group.reductions, guard])[1]
+def _results(group: Group, forms: Forms, known: Any, values: Values) -> tuple[Values, Any]:
+    """The reductions, and whether they are right."""
+    numbers = [number_of(values[var], inverse) for var, inverse in group.cone.symbols]
+    polynomials, is_right = taylor(group, known, pack(numbers, group.dtype))
+    totals: Values = {}
+    for (var, k), value in zip(group.outputs, unpack(polynomials, group.avals), strict=True):
+        factors = forms.of[var][k].factors
+        scales = [(values[factor].astype(value.dtype), inverse) for factor, inverse in factors]
+        is_right &= _are_moderate(scales)
+        result = multiply(value, scales)
+        totals[var] = totals[var] + result if var in totals else result
+    return totals, is_right
 
 
 def _are_moderate(scales: Sequence[tuple[Any, bool]]) -> Any:

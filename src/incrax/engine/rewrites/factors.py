@@ -3,10 +3,10 @@ they share.
 
 A reverse pass over k scalar parameters ends in reductions R_t = sum_n s_t u[n] r_t[n]: u is dirty
 and shared, r_t is clean, s_t are scalars such as a yield or 1/sigma**2; the operand may be a sum of
-such products (`engine.rewrites.operands`). Each derivative is a sum of some of them, sum_t c_t R_t.
-With the clean factors of c_t s_t put into the rows and the dirty ones d outside, it is d (M u)_k,
-with M saved: one row for each derivative and dirty factor, not one for each place where a parameter
-occurs.
+such products. Each derivative is a sum of some of them, sum_t c_t R_t
+(`engine.rewrites.sums_of_products`). With the clean factors of c_t s_t put into the rows and the
+dirty ones d outside, it is d (M u)_k, with M saved: one row for each derivative and dirty factor,
+not one for each place where a parameter occurs.
 
 In: equations and what is dirty. Out: equations, and matrices in the table of derived values. It
 must not know how the product is computed (`engine.rewrites.products`).
@@ -15,39 +15,31 @@ must not know how the product is computed (`engine.rewrites.products`).
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 
-import jax.numpy as jnp
-
-from incrax import _jax
-from incrax._jax import Equation, Literal, Var
-from incrax.engine.rewrites.linear import Factor, LinearTerm, Terms, linear_sums
-from incrax.engine.rewrites.operands import (
+from incrax._jax import Equation, Var
+from incrax.engine.rewrites.derived import DerivedTable, Recomputed, Values, recomputed
+from incrax.engine.rewrites.partial_sums import MIN_ROWS
+from incrax.engine.rewrites.products import (
+    Piece,
+    make_matrix,
+    product_of_scalars,
+    row_key,
+    weighted_products,
+)
+from incrax.engine.rewrites.sums_of_products import (
     EquationOf,
     IsDirty,
-    Product,
-    SiblingReduction,
-    reductions,
-)
-from incrax.engine.rewrites.partial_sums import (
-    MIN_ROWS,
-    DerivedTable,
-    in_order,
-    live,
-    traced_equations,
-)
-from incrax.engine.rewrites.products import (
     Key,
-    Piece,
-    ProductEntry,
+    Product,
+    Sum,
     factor_key,
-    is_in_range,
-    multiply,
-    weighted_products,
+    is_array,
+    linear_sums,
+    reductions,
 )
 
 MAX_ENTRIES = 1024
@@ -55,14 +47,7 @@ MAX_ENTRIES = 1024
 and compiled.
 """
 
-
-class Factored(NamedTuple):
-    """Equations with merged reductions, and the boolean variable that must be true for the results
-    to be used.
-    """
-
-    eqns: tuple[Equation, ...]
-    guard: Var
+Sums: TypeAlias = Mapping[Var, Sum]
 
 
 def factor_reductions(
@@ -71,7 +56,7 @@ def factor_reductions(
     is_dirty: IsDirty,
     targets: Collection[Var],
     equation_of: EquationOf,
-) -> Factored | None:
+) -> Recomputed | None:
     """The equations with reductions over one dirty product merged; None where there are none.
 
     They read matrices of the table, to be loaded or computed before; `equation_of` knows what else
@@ -79,202 +64,97 @@ def factor_reductions(
     """
     if any(eqn.effects for eqn in eqns):
         return None
-    sources = {eqns[r.number].outvars[0]: r for r in reductions(eqns, is_dirty, equation_of)}
-    merged = _merged(sources.values())
+    merged = _siblings(reductions(eqns, is_dirty, equation_of), is_dirty)
     if not merged:
         return None
-    sums = linear_sums(eqns, sources, targets)
-    alone = {var: (LinearTerm(var),) for var in sources}
-    for sinks in (sums, alone):
-        new = _rewritten(eqns, sources, merged, sinks, table, is_dirty, targets)
+    for sinks in (linear_sums(eqns, merged, targets), merged):
+        new = _rewritten(eqns, sinks, table, is_dirty, targets)
         if new is not None:
             return new
     return None
 
 
-def _merged(sources: Iterable[SiblingReduction]) -> dict[Key, list[SiblingReduction]]:
-    """Reductions of the same dirty arrays, by these, where the clean ones make several rows."""
-    groups: dict[Key, list[SiblingReduction]] = {}
-    for reduction in sources:
-        groups.setdefault(factor_key(reduction.dirty), []).append(reduction)
-    return {
-        key: group
-        for key, group in groups.items()
-        if len({reduction.row for reduction in group}) >= MIN_ROWS
-    }
+def _siblings(found: Sums, is_dirty: IsDirty) -> Sums:
+    """Reductions of the same dirty arrays, where the clean ones make several rows."""
+    siblings: dict[Var, Sum] = {}
+    for group in _pieces(found, is_dirty)[0]:
+        sinks = {piece.sink: found[piece.sink] for piece in group}
+        rows = {row_key(piece.row) for piece in group}
+        if min(len(sinks), len(rows)) >= MIN_ROWS:
+            siblings.update(sinks)
+    return siblings
 
 
 def _rewritten(
     eqns: Sequence[Equation],
-    sources: dict[Var, SiblingReduction],
-    merged: dict[Key, list[SiblingReduction]],
-    sinks: dict[Var, Terms],
+    sinks: Sums,
     table: DerivedTable,
     is_dirty: IsDirty,
     targets: Collection[Var],
-) -> Factored | None:
+) -> Recomputed | None:
     """The equations with each sink as a sum of weighted rows; None where that gains nothing or they
     become cyclic.
     """
-    pieces, others = _pieces(sources, sinks, merged, is_dirty)
-    if (
-        not 0
-        < sum(len(piece.row) for of_group in pieces.values() for piece in of_group)
-        <= MAX_ENTRIES
-    ):
+    groups, others = _pieces(sinks, is_dirty)
+    pieces = [piece for group in groups for piece in group]
+    if not 0 < sum(len(piece.row) for piece in pieces) <= MAX_ENTRIES:
         return None
-    new: list[Equation] = []
-    guards: list[Var] = []
-    parts: dict[Var, list[Var]] = {}
-    counts = Counter(piece.sink for of_group in pieces.values() for piece in of_group)
-    for key, of_group in pieces.items():
-        if of_group:
-            aval = eqns[merged[key][0].number].outvars[0].aval
-            alone = [
-                counts[p.sink] == 1 and p.sink not in others and not p.sink.aval.weak_type
-                for p in of_group
-            ]
-            outputs = [
-                p.sink if is_all else _jax.new_var(aval)
-                for p, is_all in zip(of_group, alone, strict=True)
-            ]
-            written, guard = weighted_products(of_group, merged[key][0].dirty, outputs, table)
-            new += written
-            guards.append(guard)
-            for piece, output in zip(of_group, outputs, strict=True):
-                parts.setdefault(piece.sink, []).append(output)
-    for sink, own in parts.items():
-        if own != [sink]:
-            rest = others.get(sink, ())
-            own_guards = [_jax.new_var(_jax.bool_aval()) for term in rest if _is_product(term)]
-            new += _sum_of(sink, own, rest, own_guards)
-            guards += own_guards
-    (guard,), conjunction = traced_equations(lambda *values: [jnp.all(jnp.stack(values))], guards)
-    unchanged = (eqn for eqn in eqns if not any(var in parts for var in eqn.outvars))
-    ordered = in_order([*unchanged, *new, *conjunction])
-    return None if ordered is None else Factored(tuple(live(ordered, {*targets, guard})), guard)
+    matrices = [make_matrix(group, table) for group in groups]
+    factors = [factor for piece in pieces for factor in (*piece.shared, *piece.weight.factors)]
+    factors += [factor for _, product in others for factor in product.factors]
+
+    def compute(values: Values) -> tuple[Values, list[Any]]:
+        parts: dict[Var, list[Any]] = {sink: [] for sink in sinks}
+        guards = []
+        for group, (matrix, order) in zip(groups, matrices, strict=True):
+            results, is_safe = weighted_products(group, order, values[matrix], values)
+            guards.append(is_safe)
+            for piece, result in zip(group, results, strict=True):
+                parts[piece.sink].append(result)
+        for sink, product in others:
+            value, is_bounded = product_of_scalars(product, values, sink.aval.dtype)
+            guards.append(is_bounded)
+            parts[sink].append(value)
+        return {sink: functools.reduce(operator.add, own) for sink, own in parts.items()}, guards
+
+    inputs = [*(matrix for matrix, _ in matrices), *(var for var, _ in factors)]
+    return recomputed(eqns, inputs, sinks, compute, targets)
 
 
 # --- collecting terms -----------------------------------------------------------------------------
 
 
-def _pieces(
-    sources: dict[Var, SiblingReduction],
-    sinks: dict[Var, Terms],
-    merged: Collection[Key],
-    is_dirty: IsDirty,
-) -> tuple[dict[Key, list[Piece]], dict[Var, list[LinearTerm]]]:
-    """The weighted rows of each group that is merged, and the other terms of each sink."""
-    pieces: dict[Key, list[Piece]] = {key: [] for key in merged}
-    others: dict[Var, list[LinearTerm]] = {}
-    for sink, terms in sinks.items():
-        buckets: dict[tuple[Key, Key], list[tuple[list[Factor], ProductEntry]]] = {}
-        for term in terms:
-            reduction = None if term.source is None else sources[term.source]
-            group = None if reduction is None else factor_key(reduction.dirty)
-            weighted = (
-                None
-                if reduction is None or group not in pieces
-                else _weighted(term, reduction, is_dirty)
-            )
-            if group is None or weighted is None:
-                others.setdefault(sink, []).append(term)
-                continue
-            for moving, entry in weighted:
-                buckets.setdefault((group, factor_key(moving)), []).append((moving, entry))
-        for (group, _), bucket in buckets.items():
-            pieces[group].append(_piece(sink, bucket[0][0], [entry for _, entry in bucket]))
-    return pieces, others
+def _pieces(sinks: Sums, is_dirty: IsDirty) -> tuple[list[list[Piece]], list[tuple[Var, Product]]]:
+    """The weighted rows of each group of reductions, and the products of scalars alone."""
+    groups: dict[Key, list[Piece]] = {}
+    others: list[tuple[Var, Product]] = []
+    for sink, products in sinks.items():
+        alike: dict[tuple[Key, Key], list[Product]] = {}
+        for product in products:
+            dirty = product.chosen(is_dirty)
+            shared = factor_key([factor for factor in dirty if is_array(factor[0])])
+            if shared:
+                alike.setdefault((shared, factor_key(dirty)), []).append(product)
+            else:
+                others.append((sink, product))
+        for (shared, _), own in alike.items():
+            groups.setdefault(shared, []).append(_piece(sink, own, is_dirty))
+    return list(groups.values()), others
 
 
-def _weighted(
-    term: LinearTerm, reduction: SiblingReduction, is_dirty: IsDirty
-) -> list[tuple[list[Factor], ProductEntry]] | None:
-    """The dirty scalars of each product of a term, with the rest of it; None where a number is zero
-    or infinite.
+def _piece(sink: Var, products: Sequence[Product], is_dirty: IsDirty) -> Piece:
+    """One row of products with the same dirty factors; scalars that all of them share stay outside
+    of the row.
     """
-    weighted = []
-    for product in reduction.products:
-        number = _number(term, product)
-        if not number or not math.isfinite(number):
-            return None
-        scalars = [f for f in (*term.factors, *product.scalars) if isinstance(f[0], Var)]
-        moving = [f for f in scalars if is_dirty(f[0])]
-        weighted.append(
-            (
-                moving,
-                ProductEntry(tuple(f for f in scalars if f not in moving), product.clean, number),
-            )
-        )
-    return weighted
-
-
-def _number(term: LinearTerm, product: Product) -> float:
-    """The literal factors of a term, with its sign."""
-    value = -1.0 if term.is_negative ^ product.is_negative else 1.0
-    for atom, inverse in (*term.factors, *product.scalars):
-        if isinstance(atom, Literal):
-            factor = float(atom.val)
-            value = value * factor if not inverse else value / factor if factor else math.inf
-    return value
-
-
-def _piece(sink: Var, moving: Sequence[Factor], entries: Sequence[ProductEntry]) -> Piece:
-    """One row of terms with the same dirty factors; what all of them share stays outside of the
-    row.
-    """
-    common = Counter(entries[0].scalars)
-    for entry in entries[1:]:
-        common &= Counter(entry.scalars)
-    number = entries[0].number
-    row = [ProductEntry(_without(e.scalars, common), e.arrays, e.number / number) for e in entries]
-    return Piece(sink, tuple(row), (*moving, *common.elements()), number)
-
-
-def _without(factors: Sequence[Factor], common: Counter[Factor]) -> tuple[Factor, ...]:
-    left = Counter(common)
-    kept = []
-    for factor in factors:
-        if left[factor] > 0:
-            left[factor] -= 1
-        else:
-            kept.append(factor)
-    return tuple(kept)
-
-
-# --- writing --------------------------------------------------------------------------------------
-
-
-def _is_product(term: LinearTerm) -> bool:
-    return len(term.factors) + (term.source is not None) > 1
-
-
-def _sum_of(
-    sink: Var, parts: Sequence[Var], others: Sequence[LinearTerm], guards: Sequence[Var]
-) -> tuple[Equation, ...]:
-    """Equations that write a sink as the sum of its parts and of its other terms, and a guard for
-    each product.
-    """
-    atoms = [atom for term in others for atom, _ in term.factors] + [term.source for term in others]
-    inputs = list(dict.fromkeys([*parts, *(atom for atom in atoms if isinstance(atom, Var))]))
-    dtype = sink.aval.dtype
-
-    def total(*values: Any) -> list[Any]:
-        names = dict(zip(inputs, values, strict=True))
-        terms = [names[part] for part in parts]
-        is_bounded = []
-        for term in others:
-            # In the program's order: the sum first, then its coefficients from the inside out.
-            source = () if term.source is None else ((term.source, False),)
-            factors = [
-                (names[atom] if isinstance(atom, Var) else jnp.asarray(atom.val, dtype), inverse)
-                for atom, inverse in (*source, *term.factors)
-            ]
-            if _is_product(term):
-                is_bounded.append(is_in_range(factors))
-            value = multiply(jnp.ones((), dtype), factors)
-            terms.append(-value if term.is_negative else value)
-        value = functools.reduce(operator.add, terms)
-        return [_jax.as_weak(value) if sink.aval.weak_type else value, *is_bounded]
-
-    return traced_equations(total, inputs, [sink, *guards])[1]
+    dirty = products[0].chosen(is_dirty)
+    number = products[0].number
+    clean = [Counter(p.chosen(lambda var: not is_dirty(var))) for p in products]
+    common = functools.reduce(operator.and_, clean)
+    common = Counter({factor: n for factor, n in common.items() if not is_array(factor[0])})
+    row = [
+        Product(tuple((own - common).elements()), product.number / number)
+        for own, product in zip(clean, products, strict=True)
+    ]
+    moving = [factor for factor in dirty if not is_array(factor[0])]
+    shared = tuple(factor for factor in dirty if is_array(factor[0]))
+    return Piece(sink, shared, tuple(row), Product((*moving, *common.elements()), number))

@@ -236,21 +236,12 @@ def _as_product(eqn: Equation) -> Equation:
     return eqn
 
 
-def _linear(eqn: Equation, forms: Sequence[Form]) -> Found:
-    """Linear in the first input; the others, clean, choose what is read."""
-    if any(form != CLEAN for form in forms[1:]):
-        return None
-    rest = (FIRST,) * (len(eqn.invars) - 1)
-    return _collected((term, ((FormRead(k),), *rest)) for k, term in enumerate(forms[0]))
-
-
 def _sum(eqn: Equation, forms: Sequence[Form]) -> Found:
-    """Additive in the operands that have a sign; the others must be clean.
+    """Additive in the operands that have a sign, or linear in the first; the others must be clean.
 
     One polynomial, with what all terms share as a factor, unless that raises the degree beyond one;
     else a term for each product of factors.
     """
-
     algebra = algebra_of(eqn)
     added = [i for i, x in enumerate(eqn.invars) if algebra and algebra.sign(i) and not _is_zero(x)]
     if not added or any(form != CLEAN for i, form in enumerate(forms) if i not in added):
@@ -335,7 +326,7 @@ def _sorted(factors: Iterable[Factor]) -> tuple[Factor, ...]:
 
 
 _rules: dict[str, Callable[[Equation, Sequence[Form]], Found]] = {
-    "linear": _linear,
+    "linear": _sum,
     "sum": _sum,
     "joined": _sum,
     "product": _product,

@@ -10,6 +10,7 @@ for programs before differentiation and vmap: both take the markers out.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,14 @@ from incrax._jax import Atom, Body, Equation, Literal, Var
 from incrax._program import Program, from_jaxpr, trace, type_of
 from incrax.engine.program.constants import known_values
 from incrax.engine.program.passes import LADJ, OUTPUT, Claim, claim_of, has_claim
-from incrax.engine.program.simplify import atom_key, drop_dead, equation_key, inline_jits, reading
+from incrax.engine.program.simplify import (
+    atom_key,
+    drop_dead,
+    equation_key,
+    inline_jits,
+    reading,
+    renaming,
+)
 from incrax.primitives.indexing import gathered_numbers
 
 MAX_PERMUTED = 1 << 16
@@ -74,6 +82,7 @@ class _Rewriting:
         self.constants: dict[Var, Any] = {}
         self._known = known_values(program)
         self._names: dict[Var, Atom] = {}
+        self._resolve = renaming(self._names)
         self._numbers: dict[Var, Hashable] = {}
         self._seen: dict[Hashable, int] = {}
         self._made: dict[Hashable, _Made] = {}
@@ -82,14 +91,12 @@ class _Rewriting:
 
     def program(self, opened: Program) -> Program:
         """What was visited, with the inputs and outputs of the program that it was."""
-        constvars = (*opened.constvars, *self.constants)
-        consts = (*opened.consts, *self.constants.values())
-        return Program(
-            opened.invars,
-            constvars,
-            consts,
-            tuple(self.eqns),
-            tuple(map(self._resolve, opened.outvars)),
+        return replace(
+            opened,
+            constvars=(*opened.constvars, *self.constants),
+            consts=(*opened.consts, *self.constants.values()),
+            eqns=tuple(self.eqns),
+            outvars=tuple(map(self._resolve, opened.outvars)),
         )
 
     def visit(self, eqn: Equation) -> None:
@@ -98,18 +105,13 @@ class _Rewriting:
         claim = claim_of(eqn)
         if claim is not None:
             self._visit_pass(eqn, claim)
-        elif not (eqn.primitive.name == "gather" and self._is_permuted_back(eqn)):
+        elif not (eqn.primitive.name == "gather" and self._visit_permutation(eqn)):
             eqn = (
                 _jax.with_bodies(eqn, _body_without_inverses)
                 if eqn.primitive.name in _WITH_BODIES
                 else eqn
             )
-            self._add(eqn, equation_key(eqn, self._number))
-
-    def _resolve(self, atom: Atom) -> Atom:
-        while isinstance(atom, Var) and atom in self._names:
-            atom = self._names[atom]
-        return atom
+            self._add(eqn)
 
     def _number(self, atom: Atom) -> Hashable:
         return atom_key(atom) if isinstance(atom, Literal) else self._numbers.get(atom, atom)
@@ -117,8 +119,9 @@ class _Rewriting:
     def _all(self, atoms: Sequence[Atom]) -> Hashable:
         return tuple(map(self._number, atoms))
 
-    def _add(self, eqn: Equation, key: Hashable | None) -> None:
+    def _add(self, eqn: Equation, key: Hashable | None = None) -> None:
         self.eqns.append(eqn)
+        key = key or equation_key(eqn, self._number)
         if key is not None:
             number = self._seen.setdefault(key, len(self._seen))
             self._numbers.update({var: ("result", number, k) for k, var in enumerate(eqn.outvars)})
@@ -202,8 +205,10 @@ class _Rewriting:
 
     # --- permutations -----------------------------------------------------------------------------
 
-    def _is_permuted_back(self, eqn: Equation) -> bool:
-        """Whether a gather undoes another one, so that its result is the operand of that one."""
+    def _visit_permutation(self, eqn: Equation) -> bool:
+        """Add a gather that permutes, unless it undoes another one: its result is then the operand of
+        that one. False for any other.
+        """
         operand = eqn.invars[0]
         out = eqn.outvars[0]
         numbers = self._permutation(eqn)
@@ -212,16 +217,12 @@ class _Rewriting:
         before = self._orders.get(self._number(operand))
         if before is not None:
             composed = before.numbers.reshape(-1)[numbers].reshape(-1)
-            if np.array_equal(composed, np.arange(composed.size)) and self._replace(
-                out, before.source
-            ):
+            is_back = np.array_equal(composed, np.arange(composed.size))
+            if is_back and self._replace(out, before.source):
                 return True
-        key = equation_key(eqn, self._number)
-        if key is not None:
-            self._orders[("result", self._seen.setdefault(key, len(self._seen)), 0)] = _Order(
-                operand, numbers
-            )
-        return False
+        self._add(eqn)
+        self._orders[self._number(out)] = _Order(operand, numbers)
+        return True
 
     def _permutation(self, eqn: Equation) -> np.ndarray | None:
         """Which element each output of a gather reads, if every one is read once."""

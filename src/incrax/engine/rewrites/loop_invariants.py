@@ -7,15 +7,16 @@ to iteration. It must not know which inputs are dirty.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from incrax import _jax
-from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import Program, from_jaxpr, read_vars, type_of, written_vars
+from incrax._jax import Equation, Literal, Var
+from incrax._program import Program, evaluated, from_jaxpr, read_vars, type_of, written_vars
 from incrax.engine.program.cost import is_free
 from incrax.engine.program.simplify import drop_dead, inline, merge_equal, run_passes
+from incrax.engine.rewrites.derived import renamed
 
 
 def hoist_invariants(program: Program) -> Program:
@@ -33,23 +34,15 @@ def hoist_invariants(program: Program) -> Program:
     return program.with_eqns(eqns)
 
 
-class _Split(NamedTuple):
-    """A body in two: equations that run once, variables that they hand over, equations of each
-    iteration.
-    """
-
-    hoisted: list[Equation]
-    handed: list[Var]
-    kept: list[Equation]
-
-
 def _simplified(jaxpr: Any) -> Program:
     return run_passes(from_jaxpr(jaxpr), (inline, hoist_invariants, merge_equal, drop_dead))
 
 
-def _split(body: Program, invariants: Iterable[Var], *, may_run: bool = True) -> _Split | None:
-    """Split a body by what depends on invariant inputs alone; None where nothing worth its while
-    does.
+def _split(
+    body: Program, invariants: Iterable[Var], *, may_run: bool
+) -> tuple[list[Equation], list[Equation]]:
+    """Split a body by what depends on invariant inputs alone: equations that run once, and those of
+    each iteration; all of these where nothing worth its while is invariant.
 
     A body that may never run (`may_run=False`) keeps its calls to the host.
     """
@@ -62,14 +55,9 @@ def _split(body: Program, invariants: Iterable[Var], *, may_run: bool = True) ->
             fixed.update(eqn.outvars)
     hoisted = _without_free_ends(hoisted)
     if all(is_free(eqn) for eqn in hoisted):
-        return None
+        return [], list(body.eqns)
     chosen = set(map(id, hoisted))
-    kept = [eqn for eqn in body.eqns if id(eqn) not in chosen]
-    read = {var for eqn in kept for var in read_vars(eqn)} | {
-        a for a in body.outvars if isinstance(a, Var)
-    }
-    handed = [var for eqn in hoisted for var in written_vars(eqn) if var in read]
-    return _Split(hoisted, handed, kept)
+    return hoisted, [eqn for eqn in body.eqns if id(eqn) not in chosen]
 
 
 def _without_free_ends(eqns: Sequence[Equation]) -> list[Equation]:
@@ -87,63 +75,51 @@ def _without_free_ends(eqns: Sequence[Equation]) -> list[Equation]:
 
 def _rewrite_scan(eqn: Equation) -> list[Equation] | None:
     num_consts, num_carry = _jax.scan_counts(eqn)
+    first = num_consts + num_carry
     body = _simplified(eqn.params["jaxpr"])
-    split = _split(body, body.invars[:num_consts], may_run=eqn.params["length"] > 0)
-    if split is None:
-        return None
-    params = {
-        name: eqn.params[name] for name in ("length", "reverse", "unroll") if name in eqn.params
-    }
+    hoisted, kept = _split(body, body.invars[:num_consts], may_run=eqn.params["length"] > 0)
+    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
 
     def loop(*values: Any) -> list[Any]:
-        consts = values[:num_consts]
-        carry = values[num_consts : num_consts + num_carry]
-        xs = values[num_consts + num_carry :]
-        outer = _bind(body, body.invars[:num_consts], consts)
-        _jax.evaluate(split.hoisted, outer)
+        outer = _bind(body, body.invars[:num_consts], values[:num_consts])
+        _jax.evaluate(hoisted, outer)
 
-        def step(
-            carry: tuple[Any, ...], xs: tuple[Any, ...]
-        ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-            env = {**outer, **dict(zip(body.invars[num_consts:], [*carry, *xs], strict=True))}
-            _jax.evaluate(split.kept, env)
-            outputs = [_jax.read(atom, env) for atom in body.outvars]
-            return tuple(outputs[:num_carry]), tuple(outputs[num_carry:])
+        def step(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
+            moving = zip(body.invars[num_consts:], [*carry, *xs], strict=True)
+            outputs = evaluated(kept, body.outvars, {**outer, **dict(moving)})
+            return outputs[:num_carry], outputs[num_carry:]
 
-        carry, ys = jax.lax.scan(step, tuple(carry), tuple(xs), **params)
+        start = list(values[num_consts:first])
+        carry, ys = jax.lax.scan(step, start, list(values[first:]), **options)
         return [*carry, *ys]
 
-    return _substitute(eqn, loop)
+    return _substitute(eqn, loop) if hoisted else None
 
 
 def _rewrite_while(eqn: Equation) -> list[Equation] | None:
     num_cond = eqn.params["cond_nconsts"]
     num_body = eqn.params["body_nconsts"]
+    first = num_cond + num_body
     cond = _simplified(eqn.params["cond_jaxpr"])
     body = _simplified(eqn.params["body_jaxpr"])
-    split = _split(body, body.invars[:num_body], may_run=False)
-    if split is None or cond.outvars[0].aval.shape != ():
-        return None
+    hoisted, kept = _split(body, body.invars[:num_body], may_run=False)
 
     def loop(*values: Any) -> Sequence[Any]:
-        cond_consts = values[:num_cond]
-        body_consts = values[num_cond : num_cond + num_body]
-        outer = _bind(body, body.invars[:num_body], body_consts)
-        _jax.evaluate(split.hoisted, outer)
+        outer = _bind(body, body.invars[:num_body], values[num_cond:first])
+        _jax.evaluate(hoisted, outer)
 
         def proceed(carry: Sequence[Any]) -> Any:
-            env = _bind(cond, cond.invars, [*cond_consts, *carry])
-            _jax.evaluate(cond.eqns, env)
-            return _jax.read(cond.outvars[0], env)
+            env = _bind(cond, cond.invars, [*values[:num_cond], *carry])
+            return evaluated(cond.eqns, cond.outvars, env)[0]
 
-        def step(carry: Sequence[Any]) -> tuple[Any, ...]:
-            env = {**outer, **dict(zip(body.invars[num_body:], carry, strict=True))}
-            _jax.evaluate(split.kept, env)
-            return tuple(_jax.read(atom, env) for atom in body.outvars)
+        def step(carry: Sequence[Any]) -> list[Any]:
+            moving = zip(body.invars[num_body:], carry, strict=True)
+            return evaluated(kept, body.outvars, {**outer, **dict(moving)})
 
-        return jax.lax.while_loop(proceed, step, tuple(values[num_cond + num_body :]))
+        return jax.lax.while_loop(proceed, step, list(values[first:]))
 
-    return _substitute(eqn, loop)
+    is_scalar = cond.outvars[0].aval.shape == ()
+    return _substitute(eqn, loop) if hoisted and is_scalar else None
 
 
 def _bind(program: Program, variables: Sequence[Var], values: Sequence[Any]) -> dict[Var, Any]:
@@ -157,32 +133,15 @@ def _substitute(eqn: Equation, fun: Callable[..., Any]) -> list[Equation] | None
     """The equations of `fun` on an equation's inputs, writing its outputs; None if a type would
     change.
     """
-    body = _jax.trace_body(
-        fun, *[atom.val if isinstance(atom, Literal) else type_of(atom) for atom in eqn.invars]
-    )
-    if body.constvars or any(
-        a.aval.dtype != v.aval.dtype for a, v in zip(body.outvars, eqn.outvars, strict=True)
-    ):
+    inputs = [atom.val if isinstance(atom, Literal) else type_of(atom) for atom in eqn.invars]
+    body = _jax.trace_body(fun, *inputs)
+    pairs = zip(body.outvars, eqn.outvars, strict=True)
+    if body.constvars or any(atom.aval.dtype != var.aval.dtype for atom, var in pairs):
         return None
-    outputs = [atom for atom in body.outvars if isinstance(atom, Var)]
-    if len(set(outputs)) < len(eqn.outvars) or any(var in body.invars for var in outputs):
+    is_made = {var for inner in body.eqns for var in written_vars(inner)}
+    if len(is_made.intersection(body.outvars)) < len(eqn.outvars):
         return None
-    names: dict[Var, Atom] = dict(zip(body.invars, eqn.invars, strict=True))
-    names.update(
-        {
-            var: new
-            for var, new in zip(outputs, eqn.outvars, strict=True)
-            if not isinstance(new, _jax.DropVar)
-        }
-    )
-    eqns = []
-    for inner in body.eqns:
-        for var in written_vars(inner):
-            names.setdefault(var, _jax.new_var(var.aval))
-        invars = [names.get(atom, atom) if isinstance(atom, Var) else atom for atom in inner.invars]
-        outvars = [var if isinstance(var, _jax.DropVar) else names[var] for var in inner.outvars]
-        eqns.append(inner.replace(invars=invars, outvars=outvars))
-    return eqns
+    return list(renamed(body, eqn.invars, eqn.outvars)[1])
 
 
 _rewrites: dict[str, Callable[[Equation], list[Equation] | None]] = {

@@ -17,7 +17,7 @@ import jax
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
-from incrax._program import Program, from_jaxpr, read_vars, trace, written_vars
+from incrax._program import Program, all_read, evaluated, from_jaxpr, trace, written_vars
 from incrax.engine.program.simplify import drop_dead, inline_jits, needed_equations
 
 Values = Sequence[Any]
@@ -38,21 +38,13 @@ def _split(eqns: Equations, first: Atoms, second: Atoms, given: Sequence[Var]) -
     now = needed_equations(eqns, first)
     is_now = set(map(id, now))
     later = [eqn for eqn in needed_equations(eqns, second) if id(eqn) not in is_now]
-    read = _read(later, second)
+    read = all_read(later, second)
     made = [var for eqn in now for var in written_vars(eqn)]
     return _Division(now, [var for var in (*given, *made) if var in read], later)
 
 
-def _read(eqns: Equations, outputs: Atoms) -> set[Var]:
-    """What equations read, and outputs are."""
-    found = {atom for atom in outputs if isinstance(atom, Var)}
-    return found.union(*map(read_vars, eqns))
-
-
 def _evaluated(eqns: Equations, outputs: Atoms, variables: Values, values: Values) -> list[Any]:
-    env = dict(zip(variables, values, strict=True))
-    _jax.evaluate(eqns, env)
-    return [_jax.read(atom, env) for atom in outputs]
+    return evaluated(eqns, outputs, dict(zip(variables, values, strict=True)))
 
 
 def _variables(program: Program) -> tuple[Var, ...]:
@@ -79,14 +71,9 @@ class InTwo:
 
     def second(self, kept: Values | None) -> Any:
         """The second result, from what the first was computed from if that is there."""
-        eqns = self._split.later
-        known = self._split.handed
-        if kept is None:
-            eqns = needed_equations(self._program.eqns, [self._second])
-            known = []
-            kept = ()
-        variables = (*_variables(self._program), *known)
-        return _evaluated(eqns, [self._second], variables, (*self._values, *kept))[0]
+        values = (*self._values, *(self.first()[1] if kept is None else kept))
+        variables = (*_variables(self._program), *self._split.handed)
+        return _evaluated(self._split.later, [self._second], variables, values)[0]
 
 
 # --- scans ----------------------------------------------------------------------------------------
@@ -95,7 +82,7 @@ class InTwo:
 def _with_scans_in_two(program: Program, operands: Values) -> Program:
     """The same with two scans for each one that makes the first result and other things."""
     now = needed_equations(program.eqns, program.outvars[:1])
-    wanted = _read(now, program.outvars[:1])
+    wanted = all_read(now, program.outvars[:1])
     scans = {id(eqn): _scan_in_two(eqn, wanted) for eqn in now if eqn.primitive.name == "scan"}
     if not any(scans.values()):
         return program
@@ -138,7 +125,7 @@ def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Values], list[Any
             (split.now, [], split.handed) if half else (split.later, split.handed, [])
         )
         wanted = (*outputs[half], *handed)
-        read = _read(eqns, wanted)
+        read = all_read(eqns, wanted)
         x_numbers = [k for k, var in enumerate(xs) if var in read]
         moving = (*(carried[k] for k in own[half]), *(xs[k] for k in x_numbers), *given)
         variables = (*body.constvars, *body.invars[:num_consts], *moving)
@@ -166,7 +153,7 @@ def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Values], list[Any
 def _needed_outputs(body: Program, carried: Sequence[Var], is_wanted: list[bool]) -> list[bool]:
     """The outputs that are wanted, with all carried values that these need in a later turn."""
     outputs = [atom for atom, flag in zip(body.outvars, is_wanted, strict=True) if flag]
-    read = _read(needed_equations(body.eqns, outputs), outputs)
+    read = all_read(needed_equations(body.eqns, outputs), outputs)
     found = [var in read or flag for var, flag in zip(carried, is_wanted, strict=False)]
     found += is_wanted[len(carried) :]
     return found if found == is_wanted else _needed_outputs(body, carried, found)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,8 +25,8 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Literal, Var
+from incrax.engine.rewrites.derived import DerivedTable
 from incrax.engine.rewrites.forms import Cone, FormRead, Forms, FormStep
-from incrax.engine.rewrites.partial_sums import DerivedTable
 
 BATCH = 8
 """Directions that are differentiated at once, while statistics are made."""
@@ -52,37 +52,43 @@ class Output(NamedTuple):
     var: Var
     term: int
 
-    @property
-    def aval(self) -> Any:
-        """The type of the reduction."""
-        return self.var.aval
-
 
 class Group(NamedTuple):
-    """Terms of reductions whose statistics depend on the same clean inputs, by degree, and how they
-    are computed.
+    """Terms of reductions whose statistics depend on the same clean inputs, those of degree two
+    first, and how they are computed.
     """
 
-    straight: tuple[Output, ...]
     curved: tuple[Output, ...]
+    straight: tuple[Output, ...]
     cone: Cone
     dtype: Any
-    num_numbers: int
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """All terms, straight ones first."""
-        return (*self.straight, *self.curved)
+        """All terms."""
+        return (*self.curved, *self.straight)
 
     @property
     def avals(self) -> list[Any]:
         """The types of the outputs."""
-        return [output.aval for output in self.outputs]
+        return [output.var.aval for output in self.outputs]
 
     @property
     def reductions(self) -> tuple[Var, ...]:
         """The reductions, each once."""
         return tuple(dict.fromkeys(output.var for output in self.outputs))
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Numbers in z0, P, J and H; each output has a scale."""
+        p = sum(num_real(symbol.aval) for symbol, _ in self.cone.symbols)
+        m = 2 * sum(map(num_real, self.avals))
+        return p, m, p * m, 2 * p * p * self.num_curved
+
+    @property
+    def num_curved(self) -> int:
+        """Numbers of degree two."""
+        return sum(num_real(output.var.aval) for output in self.curved)
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -103,17 +109,11 @@ def pack(values: Sequence[Any], dtype: Any) -> Any:
 
 def unpack(vector: Any, avals: Sequence[Any]) -> list[Any]:
     """The values that were packed."""
-    values = []
-    start = 0
-    for aval in avals:
-        size = _jax.aval_size(aval)
-        value = vector[start : start + size]
-        start += size
-        if aval.dtype.kind == "c":
-            value = jax.lax.complex(value, vector[start : start + size])
-            start += size
-        values.append(value.reshape(aval.shape))
-    return values
+    parts = jnp.split(vector, np.cumsum([num_real(aval) for aval in avals])[:-1])
+    return [
+        (jax.lax.complex(*jnp.split(x, 2)) if aval.dtype.kind == "c" else x).reshape(aval.shape)
+        for x, aval in zip(parts, avals, strict=False)
+    ]
 
 
 def number_of(value: Any, inverse: bool) -> Any:
@@ -187,27 +187,25 @@ def make_statistics(group: Group, forms: Forms, table: DerivedTable) -> Var:
         }
         centre = pack([number_of(at[var], inverse) for var, inverse in symbols], group.dtype)
 
-        def polynomials(z: Any) -> tuple[Any, Any]:
-            evaluation = _Evaluation(group, forms, known, z)
-            straight, curved = (
-                _with_scales(evaluation, part) for part in (group.straight, group.curved)
-            )
-            return pack(straight, group.dtype), pack(curved, group.dtype)
+        def polynomials(z: Any) -> Any:
+            outputs = _with_scales(_Evaluation(group, forms, known, z), group)
+            return jnp.stack([pack(own, group.dtype) for own in outputs])
 
-        return jnp.concatenate([centre, *_derivatives(polynomials, centre)])
+        derivatives = _derivatives(polynomials, centre, group.num_curved) if centre.size else []
+        return jnp.concatenate([x.ravel() for x in (centre, polynomials(centre), *derivatives)])
 
     return table.make(("statistics", group.outputs, symbols), (*clean, *numbers), make)
 
 
-def _with_scales(evaluation: _Evaluation, outputs: Sequence[Output]) -> list[Any]:
-    """The outputs at z, then their scales: complex ones have one for both parts."""
+def _with_scales(evaluation: _Evaluation, group: Group) -> tuple[list[Any], list[Any]]:
+    """The outputs at z, and their scales: complex ones have one for both parts."""
     results = []
     scales = []
-    for var, term in outputs:
+    for var, term in group.outputs:
         results.append(evaluation.env[var][term])
         (total,) = evaluation.apply(evaluation.forms.steps[var], term, _turned)
         scales.append(jax.lax.complex(total.real, total.real) if jnp.iscomplexobj(total) else total)
-    return [*results, *scales]
+    return results, scales
 
 
 def _turned(x: Any) -> Any:
@@ -224,41 +222,32 @@ def _turned(x: Any) -> Any:
     return x * jax.lax.stop_gradient(phase).astype(x.dtype)
 
 
-def _derivatives(polynomials: Callable[[Any], tuple[Any, Any]], centre: Any) -> list[Any]:
-    """P, J (p, m) and H (p, m2, p) at the centre, a few directions at a time so that memory stays
-    bounded.
+def _derivatives(polynomials: Callable[[Any], Any], centre: Any, num_curved: int) -> Iterator[Any]:
+    """J (p, 2, m) and H (p, 2, m2, p) at the centre, a few directions at a time so that memory
+    stays bounded.
     """
-
-    def together(z: Any) -> Any:
-        return jnp.concatenate(polynomials(z))
-
-    values = together(centre)
     directions = jnp.eye(centre.size, dtype=centre.dtype)
-    if not centre.size:
-        return [values]
-    found = [values, _slopes(together, centre, directions).ravel()]
-    num_curved = jax.eval_shape(polynomials, centre)[1].size
+    yield _slopes(polynomials, centre, directions)
     if num_curved:
-        found.append(
-            _curvatures(lambda z: polynomials(z)[1], centre, directions, num_curved).ravel()
-        )
-    return found
+        curved = lambda z: polynomials(z)[:, :num_curved]
+        yield _curvatures(curved, centre, directions, 2 * num_curved)
 
 
 def _slopes(fun: Callable[[Any], Any], centre: Any, directions: Any) -> Any:
-    """The derivative in each direction, (p, m)."""
+    """The derivative in each direction, (p, ...)."""
     return jax.lax.map(lambda e: jax.jvp(fun, (centre,), (e,))[1], directions, batch_size=BATCH)
 
 
 def _curvatures(fun: Callable[[Any], Any], centre: Any, directions: Any, num_outputs: int) -> Any:
-    """Second derivatives, (p, m, p): gradients along each direction, or pairs of directions where
+    """Second derivatives, (p, ..., p): gradients along each direction, or pairs of directions where
     outputs are many.
     """
     if 2 * num_outputs <= len(directions):
         return _slopes(jax.jacrev(fun), centre, directions)
 
     def along(e: Any) -> Any:
-        return _slopes(lambda z: jax.jvp(fun, (z,), (e,))[1], centre, directions).T
+        slopes = _slopes(lambda z: jax.jvp(fun, (z,), (e,))[1], centre, directions)
+        return jnp.moveaxis(slopes, 0, -1)
 
     return jax.lax.map(along, directions)
 
@@ -270,42 +259,27 @@ def taylor(group: Group, known: Any, z: Any) -> tuple[Any, Any]:
     """P(z), and whether no term is much larger than it, or than the terms of the direct form are at
     z.
     """
-    p = group.num_numbers
-    num_straight, num_curved = (
-        2 * sum(num_real(x.aval) for x in part) for part in (group.straight, group.curved)
-    )
-    m = num_straight + num_curved
-    centre, values, slopes, curvatures = _split(known, [p, m, p * m, p * num_curved * p])
-    slopes = slopes.reshape(p, m)
-    curvatures = curvatures.reshape(p, num_curved, p)
+    p, m, *_ = group.sizes
+    centre, *derivatives = jnp.split(known, np.cumsum(group.sizes)[:-1])
+
+    def series(d: Any, values: Any, slopes: Any, curvatures: Any) -> Any:
+        straight = (values + d @ slopes.reshape(p, m)).reshape(2, -1)
+        if not curvatures.size:
+            return straight
+        bent = jnp.einsum("i,isjk,k->sj", d, curvatures.reshape(p, 2, -1, p), d)
+        return straight + jnp.pad(0.5 * bent, ((0, 0), (0, m // 2 - group.num_curved)))
+
     d = z - centre
     with jax.default_matmul_precision("highest"):
-        straight = d @ slopes
-        bound = jnp.abs(d) @ jnp.abs(slopes)
-        curved = 0.5 * jnp.einsum("i,ijk,k->j", d, curvatures, d)
-        bent = 0.5 * jnp.einsum("i,ijk,k->j", jnp.abs(d), jnp.abs(curvatures), jnp.abs(d))
-    pad = (num_straight, 0)
-    total, scale = _halves(values + straight + jnp.pad(curved, pad), num_straight)
-    terms = jnp.maximum(*_halves(jnp.abs(values) + bound + jnp.pad(bent, pad), num_straight))
+        total, scale = series(d, *derivatives)
+        terms = jnp.max(series(jnp.abs(d), *map(jnp.abs, derivatives)), axis=0)
     size = jnp.maximum(jnp.abs(total), jnp.abs(scale))
     growth = MAX_GROWTH[np.dtype(group.dtype).itemsize]
-    return total, jnp.all(_are_within(d, MAX_STEP)) & jnp.all(
-        _are_within(terms, MAX_TERM) & (terms <= growth * size)
-    )
+    is_right = _are_within(terms, MAX_TERM) & (terms <= growth * size)
+    return total, jnp.all(_are_within(d, MAX_STEP)) & jnp.all(is_right)
 
 
 def _are_within(x: Any, exponent: float) -> Any:
     """Whether numbers are far from the ends of the range; zero is."""
     limit = float(jnp.finfo(x.dtype).tiny) ** -exponent
     return (x == 0) | ((jnp.abs(x) <= limit) & (jnp.abs(x) >= 1 / limit))
-
-
-def _halves(x: Any, num_straight: int) -> tuple[Any, Any]:
-    """What belongs to the outputs, and what to their scales."""
-    straight, curved = (part.reshape(2, -1) for part in (x[:num_straight], x[num_straight:]))
-    return jnp.concatenate([straight[0], curved[0]]), jnp.concatenate([straight[1], curved[1]])
-
-
-def _split(vector: Any, sizes: Sequence[int]) -> list[Any]:
-    ends = np.cumsum([0, *sizes])
-    return [vector[start:end] for start, end in zip(ends[:-1], ends[1:], strict=True)]

@@ -11,7 +11,12 @@ import pytest
 from helpers import EAGER, same
 
 import incrax
-from incrax.engine.rewrites.operands import MAX_FACTORS, MAX_PRODUCTS, reductions
+from incrax.engine.rewrites.sums_of_products import (
+    MAX_FACTORS,
+    MAX_PRODUCTS,
+    is_array,
+    reductions,
+)
 
 from .test_factors import check_law, factored, facts_of, sums
 
@@ -20,15 +25,18 @@ ROWS = [np.random.default_rng(k).normal(size=4096) + 0.3 for k in range(3)]
 
 
 def read(fun, *args, dirty=0b10):
-    """The reductions of a function's first argument and others, by their numbers of products."""
+    """The products of each reduction: how many clean and dirty arrays, and whether it is
+    negative.
+    """
     facts = facts_of(fun, *args)
-    found = reductions(
-        facts.program.eqns, lambda var: bool(facts.mask(var) & dirty), facts.listing.equation_of
-    )
-    return [
-        [(len(p.clean), len(p.dirty), p.is_negative) for p in reduction.products]
-        for reduction in found
-    ]
+    is_dirty = lambda var: bool(facts.mask(var) & dirty)
+    found = reductions(facts.program.eqns, is_dirty, facts.listing.equation_of)
+
+    def counts(product):
+        flags = [is_dirty(var) for var, _ in product.chosen(is_array)]
+        return flags.count(False), flags.count(True), product.number < 0
+
+    return [[counts(product) for product in products] for products in found.values()]
 
 
 def shared(t):

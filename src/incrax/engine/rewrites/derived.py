@@ -1,0 +1,168 @@
+"""Derived values: variables that the program has not, and equations made by tracing a function.
+
+A derived variable has a recipe, equations that compute it from variables of the program. It is made
+once per set of inputs, so that plans for different dirty sets share it. Results that are computed
+in another way come with a guard, a boolean that must be true for them to be used.
+
+In: functions of variables. Out: recipes, equations. It must not know what the functions compute.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+from incrax._jax import Atom, Body, Equation, Var
+from incrax._program import read_vars, written_vars
+from incrax.engine.program.simplify import needed_equations
+
+
+class HostRecipe(NamedTuple):
+    """How a derived variable is made with NumPy of the value of one variable."""
+
+    source: Var
+    make: Callable[[np.ndarray], np.ndarray]
+
+
+class DerivedTable:
+    """Recipes of derived variables, interned by what they are made of.
+
+    `on_host` has those that no program computes: tables of indices.
+
+    `matrices` are those variables that only a matrix product reads; `flags` has for some of them a
+    variable that is computed with it and says whether it may be used.
+    """
+
+    def __init__(self) -> None:
+        self.recipes: dict[Var, tuple[Equation, ...]] = {}
+        self.matrices: set[Var] = set()
+        self.flags: dict[Var, Var] = {}
+        self.on_host: dict[Var, HostRecipe] = {}
+        self._made: dict[Hashable, Var] = {}
+
+    def make(
+        self,
+        kind: Hashable,
+        inputs: Sequence[Var],
+        fun: Callable[..., Any],
+        *,
+        is_matrix: bool = False,
+    ) -> Var:
+        """The variable that `fun` of the inputs computes, with a flag if it returns two values; the
+        same one for the same kind and inputs.
+        """
+        key = (kind, tuple(inputs))
+        if key not in self._made:
+            (var, *flag), eqns = traced_equations(fun, inputs)
+            self._made[key] = var
+            self.recipes[var] = eqns
+            if flag:
+                self.flags[var] = flag[0]
+            if is_matrix:
+                self.matrices.add(var)
+        return self._made[key]
+
+    def make_on_host(self, kind: Hashable, aval: Any, recipe: HostRecipe) -> Var:
+        """The variable of this type that is made with NumPy."""
+        key = (kind, recipe.source)
+        if key not in self._made:
+            var = self._made[key] = _jax.new_var(aval)
+            self.on_host[var] = recipe
+        return self._made[key]
+
+    def recipe(self, variables: Iterable[Var]) -> list[Equation]:
+        """The equations that compute the derived ones among some variables."""
+        return [eqn for var in variables for eqn in self.recipes.get(var, ())]
+
+
+def traced_equations(
+    fun: Callable[..., Any], inputs: Sequence[Var], outputs: Sequence[Var] | None = None
+) -> tuple[list[Var], tuple[Equation, ...]]:
+    """The equations of a function applied to variables; it may write to given output variables."""
+    types = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs]
+    body = _jax.trace_body(fun, *types)
+    assert not body.consts
+    return renamed(body, inputs, outputs)
+
+
+def renamed(
+    body: Body, inputs: Sequence[Atom], outputs: Sequence[Var] | None = None
+) -> tuple[list[Var], tuple[Equation, ...]]:
+    """What a body writes, and its equations, on other inputs; they may write to given variables."""
+    names: dict[Any, Any] = dict(zip(body.invars, inputs, strict=True))
+    pairs = zip(body.outvars, () if outputs is None else outputs, strict=outputs is not None)
+    names.update((var, new) for var, new in pairs if not isinstance(new, _jax.DropVar))
+    eqns = []
+    for eqn in body.eqns:
+        for var in written_vars(eqn):
+            names.setdefault(var, _jax.new_var(var.aval))
+        invars = [names.get(atom, atom) if isinstance(atom, Var) else atom for atom in eqn.invars]
+        outvars = [names.get(var, var) for var in eqn.outvars]
+        eqns.append(eqn.replace(invars=invars, outvars=outvars))
+    return [names[var] for var in body.outvars], tuple(eqns)
+
+
+def in_order(eqns: Sequence[Equation]) -> tuple[Equation, ...] | None:
+    """The equations sorted so that each reads what was written before; None where they depend on
+    each other.
+    """
+    writer = {var: number for number, eqn in enumerate(eqns) for var in written_vars(eqn)}
+    needs = [{writer[var] for var in read_vars(eqn) if var in writer} for eqn in eqns]
+    readers: list[list[int]] = [[] for _ in eqns]
+    for number, needed in enumerate(needs):
+        for other in needed:
+            readers[other].append(number)
+    ready = [number for number, needed in enumerate(needs) if not needed]
+    heapq.heapify(ready)
+    missing = [len(needed) for needed in needs]
+    order: list[Equation] = []
+    while ready:
+        number = heapq.heappop(ready)
+        order.append(eqns[number])
+        for reader in readers[number]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, reader)
+    return tuple(order) if len(order) == len(eqns) else None
+
+
+class Recomputed(NamedTuple):
+    """Equations, and the boolean variable that must be true for their results to be used."""
+
+    eqns: tuple[Equation, ...]
+    guard: Var
+
+
+Values = dict[Var, Any]
+
+
+def recomputed(
+    eqns: Sequence[Equation],
+    inputs: Iterable[Var],
+    outputs: Collection[Var],
+    compute: Callable[[Values], tuple[Values, Sequence[Any]]],
+    targets: Iterable[Var],
+) -> Recomputed | None:
+    """The equations that targets need, with `outputs` computed by a function of the values of
+    inputs, which returns booleans too that must all be true; None where they become cyclic.
+    """
+    inputs = list(dict.fromkeys(inputs))
+
+    def run(*values: Any) -> list[Any]:
+        results, guards = compute(dict(zip(inputs, values, strict=True)))
+        typed = [_jax.as_weak(results[v]) if v.aval.weak_type else results[v] for v in outputs]
+        return [*typed, jnp.all(jnp.stack(guards))]
+
+    guard = _jax.new_var(_jax.bool_aval())
+    new = traced_equations(run, inputs, [*outputs, guard])[1]
+    others = [eqn for eqn in eqns if not any(var in outputs for var in eqn.outvars)]
+    ordered = in_order([*others, *new])
+    if ordered is None:
+        return None
+    return Recomputed(tuple(needed_equations(ordered, [*targets, guard])), guard)
