@@ -50,6 +50,13 @@ from incrax.engine.plan.slices import (
 MIN_DIFFERENCES = 512
 """Differences that may be added to a sum before it is summed anew, however few rows there are."""
 
+WIDTH_SHARES = (0.5, 0.75, 0.9375, 1.0)
+"""Of the ids of a look-up, those that each width of its table has room for."""
+
+MIN_WIDENING = 1.25
+MIN_SLOTS = 32
+"""A table that is not wider than so many times the last, and these slots more, takes its place."""
+
 Change = Any
 """(numbers, rows) of an input of which rows change, or its value as a whole."""
 
@@ -149,6 +156,15 @@ class _Known(dict[Var, Any]):
         return self[var]
 
 
+class _Read(NamedTuple):
+    """What a change reads: values of what it does not reach, and as they were; tables of look-ups,
+    and the rows found in each.
+    """
+
+    values: list[Var]
+    looked_up: dict[Var, RowSet]
+
+
 class Sites:
     """`look` and `settle` of one function: proposals that change a few rows of its inputs, for
     compiled loops. Made by `Incremental.sites`; a pytree of the data that do not move, so that it
@@ -183,7 +199,7 @@ class Sites:
         form = self._form
         given = {form.index(path): self._given(path, change) for path, change in changes.items()}
         env = self._env(state)
-        found, guards, _ = self._changed(env, given)
+        found, guards = self._within(env, given)
         if not guards:
             return self._delta(found, state.num_differences), self._out(env, found)
         lengths = [change[0].length for change in given.values() if isinstance(change, tuple)]
@@ -195,17 +211,12 @@ class Sites:
         allowed = lax.lt(jnp.max(counts), np.int32(limit))
         is_sound = functools.reduce(lax.bitwise_and, [jnp.asarray(g) for g in guards], allowed)
         more = lax.add(counts, np.int32(1))
-        arrays = [each.new if isinstance(each, DirtyRows) else each for each in found.values()]
         arrays, more = lax.cond(
             is_sound,
-            lambda: (arrays, more),
+            lambda: (_arrays(found), more),
             lambda: (self._anew(env, given, found), jnp.zeros_like(more)),
         )
-        pairs = zip(found.items(), arrays, strict=True)
-        found = {
-            var: each._replace(new=array) if isinstance(each, DirtyRows) else array
-            for (var, each), array in pairs
-        }
+        found = _with_arrays(found, arrays)
         counts = state.num_differences.at[reached].set(more)
         return self._delta(found, counts), self._out(env, found)
 
@@ -290,11 +301,40 @@ class Sites:
         numbers = lax.clamp(np.int32(0), numbers.reshape(-1).astype(np.int32), np.int32(length - 1))
         return row_set(numbers, numbers.size, length), rows.reshape(-1, *aval.shape[1:])
 
-    def _changed(
+    def _within(
         self, env: dict[Var, Any], given: Mapping[int, Change]
-    ) -> tuple[dict[Var, Any], list[Any], list[Var]]:
+    ) -> tuple[dict[Var, Any], list[Any]]:
+        """What `_changed` finds, by the narrowest tables of look-ups that have room.
+
+        Where few ids have many rows, most slots of a table that has room for all are spare. So
+        there is a branch for each of some widths, and the first runs in which no id has more rows.
+        """
+        found, guards, read = self._changed(env, given)
+        tables = read.looked_up
+        if any(isinstance(x, DirtyRows) and x.of.parent is not None for x in found.values()):
+            return found, guards  # as many rows are written as the table has slots
+        levels = _levels([np.sum(self._form.tables[x] < of.length, 1) for x, of in tables.items()])
+        if len(levels) < 2:
+            return found, guards
+        widths = [dict(zip(tables, level, strict=True)) for level in levels]
+
+        def run(widths: Mapping[Var, int]) -> tuple[list[Any], list[Any]]:
+            found, guards, _ = self._changed(env, given, widths)
+            return _arrays(found), guards
+
+        too_narrow = [_is_too_narrow(env, tables, each) for each in widths[:-1]]
+        number = functools.reduce(lax.add, (each.astype(np.int32) for each in too_narrow))
+        arrays, guards = lax.switch(number, [functools.partial(run, each) for each in widths])
+        return _with_arrays(found, arrays), guards
+
+    def _changed(
+        self,
+        env: dict[Var, Any],
+        given: Mapping[int, Change],
+        widths: Mapping[Var, int] | None = None,
+    ) -> tuple[dict[Var, Any], list[Any], _Read]:
         """New rows, or values, of all that the state has and the change reaches; what must be true
-        of them; and which values were read of what does not change, and as they were.
+        of them; and what was read. `widths`: of tables, as in `Slicer`.
         """
         form, facts = self._form, self._form.facts
         dirty = sum(map(facts.layout.leaf_mask, given))
@@ -303,7 +343,7 @@ class Sites:
         written = [var for var in targets if var not in facts.invars and facts.mask(var) & dirty]
         reached = reached_equations(facts, dirty, written)
         clean = {var: x for var, x in env.items() if not self._reaches(var, dirty)}
-        slicer = Slicer(facts, form.value_of, adds_changes=True)
+        slicer = Slicer(facts, form.value_of, adds_changes=True, widths=widths)
         changes: dict[Var, Any] = {}
         for leaf, change in given.items():
             var = facts.invars[leaf]
@@ -327,7 +367,7 @@ class Sites:
             for table in tables:
                 recipe = facts.derived.on_host[table]
                 form.tables[table] = recipe.make(form.value_of(recipe.source))
-        read = [*known.missing, *asked.olds, *asked.tables]
+        read = _Read([*known.missing, *asked.olds, *asked.tables], slicer.looked_up)
         return {var: self._found(slicer, var) for var in wanted}, slicer.guards, read
 
     def _reaches(self, var: Var, dirty: int) -> bool:
@@ -485,7 +525,7 @@ def _first_look(move: Move, form: _Form, env: dict[Var, Any]) -> None:
         x = env[form.facts.invars[leaf]]
         given[leaf] = (row_set(numbers, 1, x.shape[0]), x[:1]) if is_rows else x
     _, _, read = Sites(form, ())._changed(env, given)
-    for var in read:
+    for var in read.values:
         form.save(var)
 
 
@@ -507,6 +547,46 @@ def _state_of(form: _Form, env: Mapping[Var, Any]) -> SitesState:
 
 def _fixed_of(form: _Form, env: Mapping[Var, Any]) -> tuple[Any, ...]:
     return tuple(map(strong, _computed(form.facts, form.fixed, {**form.tables, **env})))
+
+
+def _arrays(found: Mapping[Var, Any]) -> list[Any]:
+    """New rows, and new values."""
+    return [each.new if isinstance(each, DirtyRows) else each for each in found.values()]
+
+
+def _with_arrays(found: Mapping[Var, Any], arrays: Sequence[Any]) -> dict[Var, Any]:
+    """The same with other ones."""
+    return {
+        var: each._replace(new=array) if isinstance(each, DirtyRows) else array
+        for (var, each), array in zip(found.items(), arrays, strict=True)
+    }
+
+
+def _levels(counts: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
+    """Widths of tables, of whose ids these are the numbers of rows: for most ids, for more, for
+    all.
+    """
+    levels: list[tuple[int, ...]] = []
+    for share in WIDTH_SHARES if counts else ():
+        level = tuple(max(int(np.quantile(x, share, method="higher")), 1) for x in counts)
+        if levels and sum(level) < MIN_WIDENING * sum(levels[-1]) + MIN_SLOTS:
+            levels.pop()
+        levels.append(level)
+    return levels
+
+
+def _is_too_narrow(
+    env: Mapping[Var, Any], tables: Mapping[Var, RowSet], widths: Mapping[Var, int]
+) -> Any:
+    """Whether one of the ids has more rows than these slots."""
+    is_there = []
+    for table, of in tables.items():
+        width = widths[table]
+        if width < table.aval.shape[1]:
+            assert of.parent is not None
+            next_slots = taken(lax.slice_in_dim(env[table], width, width + 1, axis=1), 0, of.parent)
+            is_there.append(jnp.any(lax.lt(next_slots, np.int32(of.length))))
+    return functools.reduce(lax.bitwise_or, is_there)
 
 
 def _rows_at(place: _Place, numbers: Any) -> RowSet:

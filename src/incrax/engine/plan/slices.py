@@ -117,12 +117,23 @@ class Slicer:
 
     `adds_changes`: sums get their difference whatever it costs to sum anew, so that nothing but the
     new rows is made: for steps of compiled loops.
+
+    `widths`: of the table of a look-up, how many slots are read; the caller knows that the others
+    of these rows are spare. `looked_up` has the tables, and the rows that were found in each.
     """
 
-    def __init__(self, facts: Facts, value_of: ValueOf, *, adds_changes: bool = False) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        value_of: ValueOf,
+        *,
+        adds_changes: bool = False,
+        widths: Mapping[Var, int] | None = None,
+    ) -> None:
         self.facts = facts
         self.value_of = value_of
         self.adds_changes = adds_changes
+        self.widths = widths or {}
         self.writer = {var: eqn for eqn in facts.eqns for var in written_vars(eqn)}
         self.asked = _Asked()
         self.whole: dict[Var, Any] = {}
@@ -133,6 +144,7 @@ class Slicer:
         self.row_saves: dict[Var, DirtyRows] = {}
         self.guards: list[Any] = []
         self.widened: list[Equation] = []
+        self.looked_up: dict[Var, RowSet] = {}
 
     def run(
         self,
@@ -426,7 +438,8 @@ class Slicer:
         aval = _jax.array_aval((of.length, width), np.int32)
         recipe = HostRecipe(indices, make)
         table = self.facts.derived.make_on_host(kind, aval, recipe)
-        numbers_of = taken(self._table(table), 0, of)
+        width = min(width, self.widths.get(table, width))
+        numbers_of = lax.slice_in_dim(taken(self._table(table), 0, of), 0, width, axis=1)
         if self.facts.mask(indices):
             make = functools.partial(_fits, length=of.length, width=width, clips=clips)
             recipe = HostRecipe(indices, make)
@@ -438,6 +451,7 @@ class Slicer:
             lax.reshape(counts, numbers.shape), lax.lt(numbers, np.int32(length))
         )
         found = RowSet(numbers, of.size * width, length, counts, of, indices, clips)
+        self.looked_up[table] = found
         self.clean_rows[key] = found
         return found
 
