@@ -12,6 +12,7 @@ from jax import lax
 
 import incrax
 from incrax.engine.call import sites as module
+from incrax.engine.plan.slices import RowSet, taken
 from incrax.engine.rewrites.partial_sums import live
 from incrax.errors import NotCalledError, StepTypeError, UnknownInputError
 
@@ -332,3 +333,60 @@ def test_where_all_ids_have_about_as_many_rows_there_is_one_width():
     assert module._levels([np.array([80, 90, 100])]) == [(100,)]
     assert module._levels([np.array([1] * 90 + [1000] * 10), np.full(5, 7)]) == [(1, 7), (1000, 7)]
     assert module._levels([]) == []
+
+
+def test_what_only_a_change_of_all_reads_is_not_written_row_by_row():
+    """Residuals that a step of the noise reads are made for it; the state would have them in as
+    many rows as an id has.
+    """
+
+    def noisy(theta, noise, scale):
+        residuals = FLAT - theta[IDS]
+        return jnp.sum(jnp.log1p((residuals * jnp.exp(-noise)) ** 2)) + jnp.sum(theta**2) * scale
+
+    at = [start()["theta"], jnp.asarray(0.3), jnp.asarray(1.1)]
+    moves = ["theta[*]", "noise", "scale"]
+    state, sites = incrax.incremental(noisy).sites(*at, moves=moves)
+    assert max(x.size for x in state.values) == LENGTH
+    turn = jax.jit(turned)
+    for theta, noise, scale in ((0.2, -0.1, 2.0), (2.0, 0.5, 1.0)):
+        at[0] = at[0].at[3].set(theta)
+        state, out = turn(sites, state, {"theta": (3, theta)})
+        near(out, noisy(*at))
+        at[1] = jnp.asarray(noise)
+        state, out = turn(sites, state, {"noise": noise})
+        near(out, noisy(*at))
+        at[2] = jnp.asarray(scale)
+        state, out = turn(sites, state, {"scale": scale})
+        near(out, noisy(*at))
+
+
+def test_what_changes_of_rows_read_stays_in_the_state():
+    """Cumulated sums of one input, of which a step of another reads some."""
+
+    def cumulated(theta, other):
+        return jnp.sum(jnp.cumsum(other)[OTHERS] * theta[IDS])
+
+    at = start()
+    given = at["theta"], at["other"]
+    state, sites = incrax.incremental(cumulated).sites(*given, moves=["theta[*]", "other"])
+    state, out = turned(sites, state, {"theta": (3, 0.2)})
+    near(out, cumulated(at["theta"].at[3].set(0.2), at["other"]))
+    state, out = turned(sites, state, {"other": 2 * at["other"]})
+    near(out, cumulated(at["theta"].at[3].set(0.2), 2 * at["other"]))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="a matter of XLA on CPUs")
+def test_a_gather_of_few_rows_of_many_is_not_divided_among_threads():
+    x = jnp.arange(400_000.0)
+    numbers = jnp.asarray([7, 399_999, 20, 5], jnp.int32)
+
+    def difference(x, numbers, new, old):
+        rows = taken(x, 0, RowSet(numbers, 4, x.size, numbers >= 0))
+        return jnp.sum(jnp.log1p((rows - new) ** 2)) - jnp.sum(jnp.log1p((rows - old) ** 2))
+
+    compiled = jax.jit(difference).lower(x, numbers, 1.0, 2.0).compile()
+    rows = np.asarray(numbers, np.float64)
+    expected = np.sum(np.log1p((rows - 1.0) ** 2)) - np.sum(np.log1p((rows - 2.0) ** 2))
+    near(compiled(x, numbers, 1.0, 2.0), expected)
+    assert "outer_dimension_partitions" not in compiled.as_text()

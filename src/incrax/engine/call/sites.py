@@ -105,7 +105,8 @@ class _Form:
     """What is known while JAX traces, of a function and the inputs of it that move.
 
     Fields: the analysis; paths of the inputs; numbers of those that move; the result's tree; a
-    clean variable's value, for look-ups; what the state has, and what all states share.
+    clean variable's value, for look-ups; what the state has, and what all states share; what changes
+    of rows read, and what others need as it was; what is written in rows that were looked up.
     """
 
     facts: Facts
@@ -116,6 +117,8 @@ class _Form:
     tables: dict[Var, Any] = field(default_factory=dict)
     slots: list[Var] = field(default_factory=list)
     fixed: list[Var] = field(default_factory=list)
+    needed: set[Var] = field(default_factory=set)
+    looked_up: set[Var] = field(default_factory=set)
 
     @functools.cached_property
     def mask(self) -> int:
@@ -128,6 +131,13 @@ class _Form:
         kept = self.slots if moves else self.fixed
         if var not in kept:
             kept.append(var)
+
+    def drop(self) -> None:
+        """Leave out of the state what only changes of whole inputs read, and others would write in
+        all rows of their ids: such a change makes it anew.
+        """
+        kept = {*self.needed, *self.facts.invars, *_outputs(self.facts)}
+        self.slots = [var for var in self.slots if var in kept or var not in self.looked_up]
 
     def index(self, path: str) -> int:
         """The number of an input that moves.
@@ -157,11 +167,12 @@ class _Known(dict[Var, Any]):
 
 
 class _Read(NamedTuple):
-    """What a change reads: values of what it does not reach, and as they were; tables of look-ups,
-    and the rows found in each.
+    """What a change reads: values of what it does not reach; values as they were; tables of
+    look-ups, and the rows found in each.
     """
 
     values: list[Var]
+    olds: list[Var]
     looked_up: dict[Var, RowSet]
 
 
@@ -367,7 +378,8 @@ class Sites:
             for table in tables:
                 recipe = facts.derived.on_host[table]
                 form.tables[table] = recipe.make(form.value_of(recipe.source))
-        read = _Read([*known.missing, *asked.olds, *asked.tables], slicer.looked_up)
+        values = [*known.missing, *asked.tables]
+        read = _Read(values, list(asked.olds), slicer.looked_up)
         return {var: self._found(slicer, var) for var in wanted}, slicer.guards, read
 
     def _reaches(self, var: Var, dirty: int) -> bool:
@@ -499,6 +511,7 @@ def make_sites(
         for move in moves:
             first_look = functools.partial(_first_look, move)
             jax.eval_shape(with_env(first_look), list(env.values()))
+    form.drop()
     made = with_env(lambda form, env: (_state_of(form, env), _fixed_of(form, env)))
     state, fixed = jax.jit(made)(list(env.values()))
     return state, Sites(form, fixed)
@@ -524,9 +537,14 @@ def _first_look(move: Move, form: _Form, env: dict[Var, Any]) -> None:
     for leaf, is_rows in move:
         x = env[form.facts.invars[leaf]]
         given[leaf] = (row_set(numbers, 1, x.shape[0]), x[:1]) if is_rows else x
-    _, _, read = Sites(form, ())._changed(env, given)
-    for var in read.values:
+    found, _, read = Sites(form, ())._changed(env, given)
+    for var in (*read.values, *read.olds):
         form.save(var)
+    is_by_rows = any(is_rows for _, is_rows in move)
+    form.needed.update(read.olds, read.values if is_by_rows else ())
+    form.looked_up.update(
+        var for var, x in found.items() if isinstance(x, DirtyRows) and x.of.parent is not None
+    )
 
 
 def _computed(facts: Facts, wanted: Sequence[Var], env: Mapping[Var, Any]) -> list[Any]:
