@@ -1,6 +1,6 @@
 """A profile likelihood with rows sharded over all devices: of one process, or of many on a cluster.
 
-The likelihood of the demo, four components with twelve parameters. At each point of a grid SciPy
+The likelihood of `delay_mixture.py`, four components with twelve parameters. At each point of a grid SciPy
 minimises over the four yields; every process runs the same minimiser on the same numbers. The
 densities of the rows depend on data and shapes alone and stay where the rows are, while the yields
 move; the same driver on `jax.jit` evaluates them every time.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import time
 
+import delay_mixture as model  # the example beside this one
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +25,6 @@ from scipy.optimize import minimize
 from scipy.special import ndtri
 
 import incrax
-from incrax.demo import model
 
 PROFILED = "tau_late"
 GRID = np.linspace(0.9, 1.1, 11)

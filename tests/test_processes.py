@@ -171,8 +171,9 @@ def test_verification_finds_a_stale_value_in_all_processes():
         assert found["verified"] == "`<lambda>` returned an output that"
 
 
-def test_the_example_runs_unchanged_in_two_processes(tmp_path):
+def test_the_example_runs_unchanged_in_two_processes(tmp_path, monkeypatch):
     """Its minima are those of `jax.jit` in one process, and only the first process prints."""
+    monkeypatch.syspath_prepend(EXAMPLE.parent)  # it imports the example beside it
     spec = importlib.util.spec_from_file_location("cluster_fit", EXAMPLE)
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)

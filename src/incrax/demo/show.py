@@ -1,156 +1,185 @@
-"""Tables and a plot of what the driver found."""
+"""Tables and a picture of what was found."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from incrax.demo import model
-from incrax.demo.data import HIGH, LOW
-from incrax.demo.driver import Result
+from incrax.demo.data import KINDS, Flights
+from incrax.demo.driver import Mode, Sampled, Whole
 
-FIT_RTOL = 1e-9
-"""Largest relative difference of the minima that counts as the same fit."""
+VALUE_RTOL = 1e-9
+"""Largest relative difference of log-densities that counts as the same."""
 
+NUM_LISTED = 3
+NUM_DRAWN = 8
+"""The latest, and as many of the most punctual, in the table and in the picture."""
 
-def print_parameters(console: Console, result: Result) -> None:
-    """The fitted parameters with their errors."""
-    table = Table(
-        title="fitted parameters (yields in flights, others in minutes)", title_justify="left"
-    )
-    for name in ("parameter", "value", "error", "chain mean", "chain std"):
-        table.add_column(name, justify="left" if name == "parameter" else "right")
-    for k, name in enumerate(model.NAMES):
-        column = result.chain[len(result.chain) // 5 :, k]
-        cells = (result.theta[k], result.errors[k], column.mean(), column.std())
-        table.add_row(
-            name, *[f"{cell:.4g}" if abs(cell) < 1e4 else f"{cell:.0f}" for cell in cells]
-        )
-    console.print(table)
+QUANTILES = (0.05, 0.5, 0.95)
 
 
-def print_times(console: Console, ours: Result, plain: Result | None) -> None:
-    """Calls and seconds of each stage, side by side."""
-    table = Table(title="time, compilation included", title_justify="left")
-    for name in ("stage", "values", "gradients", "Hessians", "incrax s", "jax.jit s", "ratio"):
-        table.add_column(name, justify="left" if name == "stage" else "right")
-    for k, stage in enumerate(ours.stages):
-        other = None if plain is None else plain.stages[k].seconds
-        calls = (str(stage.values), str(stage.gradients), str(stage.hessians))
-        table.add_row(stage.name, *calls, f"{stage.seconds:.1f}", *_ratio(stage.seconds, other))
-    total = sum(stage.seconds for stage in ours.stages)
-    other = None if plain is None else sum(stage.seconds for stage in plain.stages)
-    table.add_row("all", "", "", "", f"{total:.1f}", *_ratio(total, other), style="bold")
-    console.print(table)
-
-
-def _ratio(ours: float, plain: float | None) -> tuple[str, str]:
-    return ("-", "-") if plain is None else (f"{plain:.1f}", f"{plain / ours:.2f}x")
-
-
-def differences(ours: Result, plain: Result) -> dict[str, float]:
-    """How far two results are apart.
-
-    Minima relative; fitted values in units of their errors; profiles as differences of the
-    likelihood; the number of sweeps until the chains differ by more than 1e-6 errors (all sweeps if
-    they never do).
+class Ranked(NamedTuple):
+    """Planes, airports or airlines, the most punctual first: names, numbers of flights, and what
+    comes with each, minutes: lower end, middle and upper end of the 90 % interval, shape (3, n).
     """
-    apart = np.abs(ours.chain - plain.chain) > 1e-6 * plain.errors
-    sweeps = np.flatnonzero(apart.any(axis=1))
-    profiles = [
-        np.abs(ours.profiles[name][1] - plain.profiles[name][1]).max() for name in plain.profiles
-    ]
-    return {
-        "minimum": abs(ours.minimum - plain.minimum) / abs(plain.minimum),
-        "parameters": float(np.max(np.abs(ours.theta - plain.theta) / plain.errors)),
-        "profiles": float(max(profiles)),
-        "equal sweeps": float(sweeps[0] if len(sweeps) else len(ours.chain)),
-    }
+
+    names: list[str]
+    counts: np.ndarray
+    interval: np.ndarray
+
+    def ends(self, num: int) -> Ranked:
+        """The most punctual and the latest: twice `num`, or all if there are fewer."""
+        size = len(self.names)
+        chosen = [k for k in range(size) if k < num or k >= size - num]
+        names = [self.names[k] for k in chosen]
+        return Ranked(names, self.counts[chosen], self.interval[:, chosen])
 
 
-def print_differences(console: Console, ours: Result, plain: Result) -> bool:
-    """Say whether both ways agree; True if they do."""
-    found = differences(ours, plain)
-    agrees = found["minimum"] < FIT_RTOL and found["parameters"] < 0.01 and found["profiles"] < 0.01
-    console.print(
-        f"same results as jax.jit: {'yes' if agrees else 'NO'} (minimum {found['minimum']:.1e} "
-        "relative, parameters "
-        f"{found['parameters']:.1e} errors, profiles {found['profiles']:.1e}; chains equal for "
-        f"{found['equal sweeps']:.0f} of {len(ours.chain)} sweeps)"
+def rank(kind: str, sampled: Sampled, flights: Flights, airlines: dict[str, str]) -> Ranked:
+    """All of a kind, by the median of what comes with them."""
+    interval = np.quantile(sampled.effects(kind), QUANTILES, axis=0)
+    order = np.argsort(interval[1], kind="stable")
+    codes = [str(flights.names[kind][k]) for k in order]
+    names = [airlines.get(code, code) if kind == "airline" else code for code in codes]
+    return Ranked(names, flights.counts(kind)[order], interval[:, order])
+
+
+def print_effects(console: Console, ranked: dict[str, Ranked]) -> None:
+    """The most punctual and the latest of each kind."""
+    table = Table(
+        title="minutes that come with it, in relation to the mean of its kind, 90 % intervals",
+        title_justify="left",
     )
-    if found["equal sweeps"] < len(ours.chain):
-        console.print(
-            "  (an accept decision fell on another side by the last bits; both chains are right)"
-        )
+    for name in ("", "flights", "from", "median", "to"):
+        table.add_column(name, justify="left" if not name else "right")
+    for kind, found in ranked.items():
+        table.add_row(f"{kind}s: {len(found.names):,}", style="bold")
+        ends = found.ends(NUM_LISTED)
+        for name, count, limits in zip(ends.names, ends.counts, ends.interval.T, strict=True):
+            table.add_row(f"  {name}", f"{count:,}", *[f"{x:+.1f}" for x in limits])
+    console.print(table)
+
+
+def print_chain(console: Console, mode: Mode, sampled: Sampled) -> None:
+    """The fit, the scales, and how many steps were accepted."""
+    chain = sampled.chain
+    tree = chain.tree()
+    logs = {"noise": tree["noise"], **{f"spread of {k}s": tree["spread"][k] for k in KINDS}}
+    scales = []
+    for name, log in logs.items():
+        used = np.exp(log[sampled.used])
+        scales.append(f"{name} {used.mean():.2f} +- {used.std():.2f}")
+    console.print(
+        f"mode: log-density {mode.log_density:.1f}, {mode.num_evaluations} gradients; chain: "
+        f"{len(chain.samples)} sweeps of {sampled.num_steps:,} steps, "
+        f"{_share(chain.acceptance):.0%} accepted"
+    )
+    console.print(f"minutes: {', '.join(scales)}")
+
+
+def _share(acceptance: Any) -> float:
+    return float(np.mean([acceptance[f"p['{kind}'][*]"] for kind in KINDS]))
+
+
+def print_times(console: Console, mode: Mode, sampled: Sampled, whole: Whole | None) -> None:
+    """Seconds of both ways; what was not run to its end says so."""
+    console.print(f"fit by jax.jit, all parameters at once: {mode.seconds:.1f} s")
+    console.print(
+        f"chain by incrax: {sampled.seconds:.1f} s with its compilation, a sweep "
+        f"{sampled.sweep_s:.3f} s, a step {1e6 * sampled.sweep_s / sampled.num_steps:.0f} us"
+    )
+    if whole is None:
+        return
+    sweep_s = whole.step_s * sampled.num_steps
+    total_s = sweep_s * len(sampled.chain.samples)
+    console.print(
+        f"the same by jax.jit, the whole density in each step: {whole.num_steps:,} steps measured "
+        f"in {whole.seconds:.1f} s, a step {1e3 * whole.step_s:.1f} ms; extrapolated: a sweep "
+        f"{sweep_s:.0f} s, the chain {total_s / 60:.0f} minutes, {sweep_s / sampled.sweep_s:.0f} "
+        "times incrax"
+    )
+
+
+def print_difference(console: Console, whole: Whole) -> bool:
+    """Say whether both ways give the same log-density; True if they do."""
+    agrees = whole.difference < VALUE_RTOL
+    console.print(
+        f"same log-density as jax.jit at samples of the chain: {'yes' if agrees else 'NO'} "
+        f"({whole.difference:.1e} relative)"
+    )
     return agrees
 
 
-def fit_quality(result: Result, x: np.ndarray) -> tuple[float, int]:
-    """Pearson's chi-square over one-minute bins with more than 5 expected flights, and the degrees
-    of freedom.
-    """
-    _, counts, expected = _histogram(result, x)
-    used = expected > 5
-    chi_square = float((((counts - expected) ** 2) / expected)[used].sum())
-    return chi_square, int(used.sum()) - len(model.NAMES)
+# --- the picture ----------------------------------------------------------------------------------
 
 
-def _histogram(result: Result, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    minutes = np.arange(LOW + 0.5, HIGH)
-    counts, _ = np.histogram(x, np.arange(LOW, HIGH + 1))
-    parts = model.densities(jnp.asarray(result.theta), jnp.asarray(minutes))
-    return (
-        minutes,
-        counts,
-        np.sum([result.theta[k] * np.asarray(part) for k, part in enumerate(parts)], axis=0),
-    )
-
-
-def plot(result: Result, x: np.ndarray, path: Path) -> None:
-    """Data, fit and components on linear and logarithmic scales, the pulls, and the two profiles,
-    as a PNG.
+def plot(
+    ranked: dict[str, Ranked], sampled: Sampled, whole: Whole | None, title: str, path: Path
+) -> None:
+    """The latest and the most punctual with their intervals, traces, and seconds a sweep, as a
+    PNG.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    minutes, counts, expected = _histogram(result, x)
-    parts = [
-        np.asarray(p) for p in model.densities(jnp.asarray(result.theta), jnp.asarray(minutes))
-    ]
-    figure, axes = plt.subplots(2, 2, figsize=(13, 8.5), constrained_layout=True)
-    for axis, is_log in ((axes[0, 0], False), (axes[0, 1], True)):
-        axis.plot(minutes, counts, ".", ms=3, color="black", label="flights")
-        axis.plot(minutes, expected, color="C3", lw=1.8, label="fit")
-        for k, part in enumerate(parts):
-            axis.plot(minutes, result.theta[k] * part, "--", lw=1.2, label=model.COMPONENTS[k])
-        axis.set(xlabel="arrival delay [minutes]", ylabel="flights per minute")
-        axis.set_xlim(*((LOW, HIGH) if is_log else (LOW, 150)))
-        if is_log:
-            axis.set_yscale("log")
-            axis.set_ylim(0.3, counts.max() * 2)
-        axis.legend(frameon=False)
-    pulls = (counts - expected) / np.sqrt(np.maximum(expected, 1e-9))
-    axes[1, 0].plot(minutes[expected > 5], pulls[expected > 5], ".", ms=3, color="black")
-    axes[1, 0].axhline(0, color="C3", lw=1)
-    axes[1, 0].set(
-        xlabel="arrival delay [minutes]", ylabel="(flights - fit) / sqrt(fit)", ylim=(-5, 5)
-    )
-    for name, (grid, minima) in result.profiles.items():
-        index = model.NAMES.index(name)
-        pull = (grid - result.theta[index]) / result.errors[index]
-        axes[1, 1].plot(pull, minima - result.minimum, "o-", ms=4, label=f"{name}, profiled")
-    line = np.linspace(-2, 2, 81)
-    axes[1, 1].plot(line, 0.5 * line**2, color="grey", lw=1, label="parabola of the errors")
-    axes[1, 1].set(
-        xlabel="distance from the fit [errors]", ylabel="negative log-likelihood - minimum"
-    )
-    axes[1, 1].legend(frameon=False)
-    figure.suptitle(f"Arrival delays of {len(x):,} flights from New York, 2013")
-    figure.savefig(path, dpi=130)
+    figure = plt.figure(figsize=(14, 9), constrained_layout=True)
+    grid = figure.add_gridspec(2, 3, height_ratios=(2, 1))
+    for column, (kind, found) in enumerate(ranked.items()):
+        _draw_ends(figure.add_subplot(grid[0, column]), kind, found)
+    _draw_traces(figure.add_subplot(grid[1, :2]), sampled)
+    _draw_times(figure.add_subplot(grid[1, 2]), sampled, whole)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _draw_ends(axis: Any, kind: str, found: Ranked) -> None:
+    ends = found.ends(NUM_DRAWN)
+    places = np.arange(len(ends.names))
+    low, middle, high = ends.interval
+    is_late = middle > 0
+    for chosen, color in ((is_late, "C3"), (~is_late, "C0")):
+        axis.errorbar(
+            middle[chosen],
+            places[chosen],
+            xerr=(middle[chosen] - low[chosen], high[chosen] - middle[chosen]),
+            fmt="o",
+            color=color,
+            ms=4,
+        )
+    labels = [f"{name} ({count:,})" for name, count in zip(ends.names, ends.counts, strict=True)]
+    axis.set_yticks(places, labels, fontsize=8)
+    axis.axvline(0, color="grey", lw=1)
+    axis.set(
+        title=f"{len(found.names):,} {kind}s (flights)",
+        xlabel="minutes that come with it, relative to the mean",
+    )
+
+
+def _draw_traces(axis: Any, sampled: Sampled) -> None:
+    """Of the spreads, which all effects of a kind move."""
+    spreads = sampled.chain.tree()["spread"]
+    for kind in KINDS:
+        axis.plot(np.exp(spreads[kind]), lw=1.2, label=f"{kind}s")
+    axis.axvspan(0, sampled.used.start, color="grey", alpha=0.15, lw=0)
+    axis.set(xlabel="sweep (grey: left out)", ylabel="spread of effects [minutes]", ylim=(0, None))
+    axis.legend(frameon=False, ncols=3)
+
+
+def _draw_times(axis: Any, sampled: Sampled, whole: Whole | None) -> None:
+    bars = [("incrax, measured", sampled.sweep_s, "C0")]
+    if whole is not None:
+        sweep_s = whole.step_s * sampled.num_steps
+        bars.append((f"jax.jit, from\n{whole.num_steps:,} steps", sweep_s, "C3"))
+    names, seconds, colors = zip(*bars, strict=True)
+    drawn = axis.barh(names, seconds, color=colors)
+    axis.bar_label(drawn, [f" {x:.2g} s" for x in seconds])
+    axis.set_xscale("log")
+    axis.set_xlim(min(seconds) / 3, max(seconds) * 10)
+    axis.set(xlabel=f"seconds for a sweep of {sampled.num_steps:,} steps")

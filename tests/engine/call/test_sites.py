@@ -12,6 +12,7 @@ from jax import lax
 
 import incrax
 from incrax.engine.call import sites as module
+from incrax.engine.plan.row_sets import RowSet, taken
 from incrax.engine.program.simplify import needed_equations
 from incrax.errors import NotCalledError, StepTypeError, UnknownInputError
 
@@ -277,3 +278,139 @@ def test_a_function_with_effects_has_none():
 
     with pytest.raises(NotCalledError, match=r"`sites\(\)` cannot serve this function"):
         incrax.incremental(fun).sites(jnp.zeros(9), moves=["x[*]"])
+
+
+# --- look-ups of which some ids have many rows ----------------------------------------------------
+
+SKEWED = np.repeat(np.arange(LENGTH), [1] * 20 + [3] * 10 + [9] * 7 + [60, 70, 80])
+SKEWED_IDS = jnp.asarray(RNG.permutation(SKEWED), jnp.int32)
+SKEWED_OTHERS = jnp.asarray(RNG.integers(0, 12, SKEWED.size), jnp.int32)
+SKEWED_Y = jnp.asarray(RNG.normal(size=SKEWED.size))
+
+
+def skewed(p):
+    mean = p["theta"][SKEWED_IDS] + p["other"][SKEWED_OTHERS]
+    return -jnp.sum(jnp.log1p((SKEWED_Y - mean) ** 2)) - jnp.sum(p["theta"] ** 2) * p["scale"]
+
+
+def skewed_rows(p):
+    """Its residuals are written."""
+    residuals = SKEWED_Y - p["theta"][SKEWED_IDS] * p["scale"]
+    return residuals, jnp.sum(residuals**2) + jnp.sum(p["other"])
+
+
+@pytest.fixture
+def narrow_tables(monkeypatch):
+    monkeypatch.setattr(module, "MIN_SLOTS", 0)
+
+
+@pytest.mark.parametrize("fun", [skewed, skewed_rows], ids=lambda fun: fun.__name__)
+def test_whatever_numbers_of_rows_the_ids_have(narrow_tables, fun):
+    state, sites = incrax.incremental(fun).sites(start(), moves=MOVES)
+    turn = jax.jit(lambda sites, state, change: turned(sites, state, {"p['theta']": change}))
+    at = start()
+    for i in (0, 25, 33, 37, 39, 19, 38):
+        at["theta"] = at["theta"].at[i].set(0.1 * i)
+        state, out = turn(sites, state, (i, 0.1 * i))
+        near(out, fun(at))
+    for numbers in ([0, 1, 2], [3, 20, 21], [39, 0, 31]):
+        at["theta"] = at["theta"].at[np.array(numbers)].set(0.7)
+        state, out = turn(sites, state, (np.array(numbers), np.full(3, 0.7)))
+        near(out, fun(at))
+    near(as_tree(sites, state), at)
+
+
+def turned(sites, state, changes):
+    delta, out = sites.look(state, changes)
+    return sites.settle(state, delta), out
+
+
+def test_two_look_ups_have_room_together(narrow_tables):
+    ids = SKEWED_IDS[::-1]
+
+    def twice(theta):
+        return jnp.sum(jnp.tanh(theta[SKEWED_IDS] - SKEWED_Y)) + jnp.sum(theta[ids[:100]] ** 3)
+
+    theta = start()["theta"]
+    state, sites = incrax.incremental(twice).sites(theta, moves=["theta[*]"])
+    look = jax.jit(lambda sites, state, i: sites.look(state, {"theta": (i, 2.0)})[1])
+    for i in range(0, LENGTH, 3):
+        near(look(sites, state, i), twice(theta.at[i].set(2.0)))
+
+
+def test_an_id_of_few_rows_reads_no_table_as_wide_as_the_widest(narrow_tables):
+    state, sites = incrax.incremental(skewed).sites(start(), moves=MOVES)
+    fun = lambda sites, state: sites.look(state, {"p['theta']": (0, 0.5)})
+    jaxpr = jax.make_jaxpr(fun)(sites, state)
+    branches = [eqn.params["branches"] for eqn in jaxpr.eqns if eqn.primitive.name == "cond"]
+    (by_width,) = (found for found in branches if len(found) > 2)
+    assert [longest_float(body.jaxpr) for body in by_width] == [3, 9, 60, 80]
+
+
+def longest_float(jaxpr):
+    eqns = needed_equations(jaxpr.eqns, set(jaxpr.outvars))
+    written = [v.aval for eqn in eqns for v in eqn.outvars]
+    return max(max((0, *aval.shape)) for aval in written if aval.dtype == np.float64)
+
+
+def test_where_all_ids_have_about_as_many_rows_there_is_one_width():
+    assert module._levels([np.array([80, 90, 100])]) == [(100,)]
+    assert module._levels([np.array([1] * 90 + [1000] * 10), np.full(5, 7)]) == [(1, 7), (1000, 7)]
+    assert module._levels([]) == []
+
+
+def test_what_only_a_change_of_all_reads_is_not_written_row_by_row():
+    """Residuals that a step of the noise reads are made for it; the state would have them in as
+    many rows as an id has.
+    """
+
+    def noisy(theta, noise, scale):
+        residuals = FLAT - theta[IDS]
+        return jnp.sum(jnp.log1p((residuals * jnp.exp(-noise)) ** 2)) + jnp.sum(theta**2) * scale
+
+    at = [start()["theta"], jnp.asarray(0.3), jnp.asarray(1.1)]
+    moves = ["theta[*]", "noise", "scale"]
+    state, sites = incrax.incremental(noisy).sites(*at, moves=moves)
+    assert max(x.size for x in state.values) == LENGTH
+    turn = jax.jit(turned)
+    for theta, noise, scale in ((0.2, -0.1, 2.0), (2.0, 0.5, 1.0)):
+        at[0] = at[0].at[3].set(theta)
+        state, out = turn(sites, state, {"theta": (3, theta)})
+        near(out, noisy(*at))
+        at[1] = jnp.asarray(noise)
+        state, out = turn(sites, state, {"noise": noise})
+        near(out, noisy(*at))
+        at[2] = jnp.asarray(scale)
+        state, out = turn(sites, state, {"scale": scale})
+        near(out, noisy(*at))
+
+
+def test_what_changes_of_rows_read_stays_in_the_state():
+    """Cumulated sums of one input, of which a step of another reads some."""
+
+    def cumulated(theta, other):
+        return jnp.sum(jnp.cumsum(other)[OTHERS] * theta[IDS])
+
+    at = start()
+    given = at["theta"], at["other"]
+    state, sites = incrax.incremental(cumulated).sites(*given, moves=["theta[*]", "other"])
+    state, out = turned(sites, state, {"theta": (3, 0.2)})
+    near(out, cumulated(at["theta"].at[3].set(0.2), at["other"]))
+    state, out = turned(sites, state, {"other": 2 * at["other"]})
+    near(out, cumulated(at["theta"].at[3].set(0.2), 2 * at["other"]))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="a matter of XLA on CPUs")
+def test_a_gather_of_few_rows_of_many_is_not_divided_among_threads():
+    x = jnp.arange(400_000.0)
+    numbers = jnp.asarray([7, 399_999, 20, 5], jnp.int32)
+
+    def difference(x, numbers, new, old):
+        rows = taken(x, 0, RowSet(numbers, 4, x.size, numbers >= 0))
+        return jnp.sum(jnp.log1p((rows - new) ** 2)) - jnp.sum(jnp.log1p((rows - old) ** 2))
+
+    compiled = jax.jit(difference).lower(x, numbers, 1.0, 2.0).compile()
+    rows = np.asarray(numbers, np.float64)
+    expected = np.sum(np.log1p((rows - 1.0) ** 2)) - np.sum(np.log1p((rows - 2.0) ** 2))
+    near(compiled(x, numbers, 1.0, 2.0), expected)
+    assert "outer_dimension_partitions" not in compiled.as_text()

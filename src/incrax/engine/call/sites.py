@@ -42,6 +42,13 @@ from incrax.engine.plan.slices import AgainError, Slicer, value_at
 MIN_DIFFERENCES = 512
 """Differences that may be added to a sum before it is summed anew, however few rows there are."""
 
+WIDTH_SHARES = (0.5, 0.75, 0.9375, 1.0)
+"""Of the ids of a look-up, those that each width of its table has room for."""
+
+MIN_WIDENING = 1.25
+MIN_SLOTS = 32
+"""A table that is not wider than so many times the last, and these slots more, takes its place."""
+
 Change = Any
 """(numbers, rows) of an input of which rows change, or its value as a whole."""
 
@@ -90,7 +97,8 @@ class _Form:
     """What is known while JAX traces, of a function and the inputs of it that move.
 
     Fields: the analysis; paths of the inputs; numbers of those that move; the result's tree; a
-    clean variable's value, for look-ups; what the state has, and what all states share.
+    clean variable's value, for look-ups; what the state has, and what all states share; what changes
+    of rows read, and what others need as it was; what is written in rows that were looked up.
     """
 
     facts: Facts
@@ -101,6 +109,8 @@ class _Form:
     tables: dict[Var, Any] = field(default_factory=dict)
     slots: list[Var] = field(default_factory=list)
     fixed: list[Var] = field(default_factory=list)
+    needed: set[Var] = field(default_factory=set)
+    looked_up: set[Var] = field(default_factory=set)
 
     @functools.cached_property
     def mask(self) -> int:
@@ -113,6 +123,13 @@ class _Form:
         kept = self.slots if moves else self.fixed
         if var not in kept:
             kept.append(var)
+
+    def drop(self) -> None:
+        """Leave out of the state what only changes of whole inputs read, and others would write in
+        all rows of their ids: such a change makes it anew.
+        """
+        kept = {*self.needed, *self.facts.invars, *_outputs(self.facts)}
+        self.slots = [var for var in self.slots if var in kept or var not in self.looked_up]
 
     def index(self, path: str) -> int:
         """The number of an input that moves.
@@ -139,6 +156,16 @@ class _Known(dict[Var, Any]):
         self.missing[var] = None
         self[var] = _computed(self.facts, [var], self.env)[0]
         return self[var]
+
+
+class _Read(NamedTuple):
+    """What a change reads: values of what it does not reach; values as they were; tables of
+    look-ups, and the rows found in each.
+    """
+
+    values: list[Var]
+    olds: list[Var]
+    looked_up: dict[Var, RowSet]
 
 
 class Sites:
@@ -175,7 +202,7 @@ class Sites:
         form = self._form
         given = {form.index(path): self._given(path, change) for path, change in changes.items()}
         env = self._env(state)
-        found, guards, _ = self._changed(env, given)
+        found, guards = self._within(env, given)
         if not guards:
             return self._delta(found, state.num_differences), self._out(env, found)
         lengths = [change[0].length for change in given.values() if isinstance(change, tuple)]
@@ -187,17 +214,12 @@ class Sites:
         allowed = lax.lt(jnp.max(counts), np.int32(limit))
         is_sound = functools.reduce(lax.bitwise_and, [jnp.asarray(g) for g in guards], allowed)
         more = lax.add(counts, np.int32(1))
-        arrays = [each.new if isinstance(each, DirtyRows) else each for each in found.values()]
         arrays, more = lax.cond(
             is_sound,
-            lambda: (arrays, more),
+            lambda: (_arrays(found), more),
             lambda: (self._anew(env, given, found), jnp.zeros_like(more)),
         )
-        pairs = zip(found.items(), arrays, strict=True)
-        found = {
-            var: each._replace(new=array) if isinstance(each, DirtyRows) else array
-            for (var, each), array in pairs
-        }
+        found = _with_arrays(found, arrays)
         counts = state.num_differences.at[reached].set(more)
         return self._delta(found, counts), self._out(env, found)
 
@@ -282,11 +304,40 @@ class Sites:
         numbers = lax.clamp(np.int32(0), numbers.reshape(-1).astype(np.int32), np.int32(length - 1))
         return row_set(numbers, numbers.size, length), rows.reshape(-1, *aval.shape[1:])
 
-    def _changed(
+    def _within(
         self, env: dict[Var, Any], given: Mapping[int, Change]
-    ) -> tuple[dict[Var, Any], list[Any], list[Var]]:
+    ) -> tuple[dict[Var, Any], list[Any]]:
+        """What `_changed` finds, by the narrowest tables of look-ups that have room.
+
+        Where few ids have many rows, most slots of a table that has room for all are spare. So
+        there is a branch for each of some widths, and the first runs in which no id has more rows.
+        """
+        found, guards, read = self._changed(env, given)
+        tables = read.looked_up
+        if any(isinstance(x, DirtyRows) and x.of.has_spare for x in found.values()):
+            return found, guards  # as many rows are written as the table has slots
+        levels = _levels([np.sum(self._form.tables[x] < of.length, 1) for x, of in tables.items()])
+        if len(levels) < 2:
+            return found, guards
+        widths = [dict(zip(tables, level, strict=True)) for level in levels]
+
+        def run(widths: Mapping[Var, int]) -> tuple[list[Any], list[Any]]:
+            found, guards, _ = self._changed(env, given, widths)
+            return _arrays(found), guards
+
+        too_narrow = [_is_too_narrow(env, tables, each) for each in widths[:-1]]
+        number = functools.reduce(lax.add, (each.astype(np.int32) for each in too_narrow))
+        arrays, guards = lax.switch(number, [functools.partial(run, each) for each in widths])
+        return _with_arrays(found, arrays), guards
+
+    def _changed(
+        self,
+        env: dict[Var, Any],
+        given: Mapping[int, Change],
+        widths: Mapping[Var, int] | None = None,
+    ) -> tuple[dict[Var, Any], list[Any], _Read]:
         """New rows, or values, of all that the state has and the change reaches; what must be true
-        of them; and which values were read of what does not change, and as they were.
+        of them; and what was read. `widths`: of tables, as in `Slicer`.
         """
         form, facts = self._form, self._form.facts
         dirty = sum(map(facts.layout.leaf_mask, given))
@@ -295,7 +346,7 @@ class Sites:
         written = [var for var in targets if var not in facts.invars and facts.mask(var) & dirty]
         reached = reached_equations(facts, dirty, written)
         clean = {var: x for var, x in env.items() if not self._reaches(var, dirty)}
-        slicer = Slicer(facts, form.value_of, adds_changes=True)
+        slicer = Slicer(facts, form.value_of, adds_changes=True, widths=widths)
         changes: dict[Var, Any] = {}
         for leaf, change in given.items():
             var = facts.invars[leaf]
@@ -319,7 +370,8 @@ class Sites:
             for table in tables:
                 recipe = facts.derived.on_host[table]
                 form.tables[table] = recipe.make(form.value_of(recipe.source))
-        read = [*known.missing, *asked.olds, *asked.tables]
+        values = [*known.missing, *asked.tables]
+        read = _Read(values, list(asked.olds), slicer.looked_up)
         return {var: self._found(slicer, var) for var in wanted}, slicer.guards, read
 
     def _reaches(self, var: Var, dirty: int) -> bool:
@@ -448,6 +500,7 @@ def make_sites(
         for move in moves:
             first_look = functools.partial(_first_look, move)
             jax.eval_shape(with_env(first_look), list(env.values()))
+    form.drop()
     made = with_env(lambda form, env: (_state_of(form, env), _fixed_of(form, env)))
     state, fixed = jax.jit(made)(list(env.values()))
     return state, Sites(form, fixed)
@@ -473,9 +526,14 @@ def _first_look(move: Move, form: _Form, env: dict[Var, Any]) -> None:
     for leaf, is_rows in move:
         x = env[form.facts.invars[leaf]]
         given[leaf] = (row_set(numbers, 1, x.shape[0]), x[:1]) if is_rows else x
-    _, _, read = Sites(form, ())._changed(env, given)
-    for var in read:
+    found, _, read = Sites(form, ())._changed(env, given)
+    for var in (*read.values, *read.olds):
         form.save(var)
+    is_by_rows = any(is_rows for _, is_rows in move)
+    form.needed.update(read.olds, read.values if is_by_rows else ())
+    form.looked_up.update(
+        var for var, x in found.items() if isinstance(x, DirtyRows) and x.of.has_spare
+    )
 
 
 def _computed(facts: Facts, wanted: Sequence[Var], env: Mapping[Var, Any]) -> list[Any]:
@@ -496,6 +554,46 @@ def _state_of(form: _Form, env: Mapping[Var, Any]) -> SitesState:
 
 def _fixed_of(form: _Form, env: Mapping[Var, Any]) -> tuple[Any, ...]:
     return tuple(map(strong, _computed(form.facts, form.fixed, {**form.tables, **env})))
+
+
+def _arrays(found: Mapping[Var, Any]) -> list[Any]:
+    """New rows, and new values."""
+    return [each.new if isinstance(each, DirtyRows) else each for each in found.values()]
+
+
+def _with_arrays(found: Mapping[Var, Any], arrays: Sequence[Any]) -> dict[Var, Any]:
+    """The same with other ones."""
+    return {
+        var: each._replace(new=array) if isinstance(each, DirtyRows) else array
+        for (var, each), array in zip(found.items(), arrays, strict=True)
+    }
+
+
+def _levels(counts: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
+    """Widths of tables, of whose ids these are the numbers of rows: for most ids, for more, for
+    all.
+    """
+    levels: list[tuple[int, ...]] = []
+    for share in WIDTH_SHARES if counts else ():
+        level = tuple(max(int(np.quantile(x, share, method="higher")), 1) for x in counts)
+        if levels and sum(level) < MIN_WIDENING * sum(levels[-1]) + MIN_SLOTS:
+            levels.pop()
+        levels.append(level)
+    return levels
+
+
+def _is_too_narrow(
+    env: Mapping[Var, Any], tables: Mapping[Var, RowSet], widths: Mapping[Var, int]
+) -> Any:
+    """Whether one of the ids has more rows than these slots."""
+    is_there = []
+    for table, of in tables.items():
+        width = widths[table]
+        if width < table.aval.shape[1]:
+            assert of.parent is not None
+            next_slots = taken(lax.slice_in_dim(env[table], width, width + 1, axis=1), 0, of.parent)
+            is_there.append(jnp.any(lax.lt(next_slots, np.int32(of.length))))
+    return functools.reduce(lax.bitwise_or, is_there)
 
 
 def _rows_at(place: _Place, numbers: Any) -> RowSet:

@@ -49,6 +49,7 @@ from incrax.engine.plan.row_sets import (
     DirtyRows,
     RowSet,
     RowSets,
+    by_one_thread,
     by_slots,
     grouped,
     is_by_slots,
@@ -107,12 +108,23 @@ class Slicer:
 
     `adds_changes`: sums get their difference whatever it costs to sum anew, so that nothing but the
     new rows is made: for steps of compiled loops.
+
+    `widths`: of the table of a look-up, how many slots are read; the caller knows that the others
+    of these rows are spare. `looked_up` has the tables, and the rows that were found in each.
     """
 
-    def __init__(self, facts: Facts, value_of: ValueOf, *, adds_changes: bool = False) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        value_of: ValueOf,
+        *,
+        adds_changes: bool = False,
+        widths: Mapping[Var, int] | None = None,
+    ) -> None:
         self.facts = facts
         self.value_of = value_of
         self.adds_changes = adds_changes
+        self.widths = widths or {}
         self.writer = {var: eqn for eqn in facts.eqns for var in written_vars(eqn)}
         self.asked = _Asked()
         self.whole: dict[Var, Any] = {}
@@ -125,6 +137,7 @@ class Slicer:
         self.row_saves: dict[Var, DirtyRows] = {}
         self.guards: list[Any] = []
         self.widened: list[Equation] = []
+        self.looked_up: dict[Var, RowSet] = {}
 
     def run(
         self,
@@ -238,7 +251,10 @@ class Slicer:
             else self._rows_of(atom, axis, of, is_old=is_old)
             for atom, axis in zip(eqn.invars, aligned.operands, strict=True)
         ]
-        return run_on_rows(eqn, aligned, of.size, values)
+        found = run_on_rows(eqn, aligned, of.size, values)
+        if eqn.primitive.name == "gather":
+            found = [by_one_thread(found[0], values[0], of)]
+        return found
 
     def _all_of(self, atom: Atom, *, is_old: bool) -> Any:
         """An operand that has no rows."""
@@ -562,12 +578,13 @@ class Slicer:
         aval = _jax.array_aval((of.length, width), np.int32)
         recipe = HostRecipe(indices, make)
         table = self.facts.derived.make_on_host(kind, aval, recipe)
-        numbers_of = taken(self._table(table), 0, of)
         if self.facts.mask(indices):
             make = functools.partial(_fits, length=of.length, width=width, clips=clips)
             recipe = HostRecipe(indices, make)
             fits = self.facts.derived.make_on_host(("fits", *kind), _jax.bool_aval(), recipe)
             self.guards.append(self._table(fits))
+        width = min(width, self.widths.get(table, width))
+        numbers_of = lax.slice_in_dim(taken(self._table(table), 0, of), 0, width, axis=1)
         if of.has_spare:  # no row has no members
             is_row = lax.broadcast_in_dim(of.is_row, (of.size, width), (0,))
             numbers_of = lax.select(is_row, numbers_of, lax.full_like(numbers_of, length))
@@ -577,6 +594,7 @@ class Slicer:
             lax.reshape(counts, numbers.shape), lax.lt(numbers, np.int32(length))
         )
         found = RowSet(numbers, of.size * width, length, counts, True, of, indices, clips)
+        self.looked_up[table] = found
         self.rows_at[key] = found
         return found
 
