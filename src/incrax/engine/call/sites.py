@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.custom_batching import custom_vmap
 
 from incrax import _jax
 from incrax._jax import Var
@@ -177,8 +178,8 @@ class Sites:
             StepTypeError: a value has another shape or dtype than the input, or its rows.
 
         Cost: the equations that the rows reach, on these rows alone, now and as they were; all rows
-            where the function needs them all (`max`, `sort`, `cumsum` along the axis), and
-            under `vmap` wherever a sum is taken.
+            where the function needs them all (`max`, `sort`, `cumsum` along the axis). Under
+            `vmap` sums are summed anew for all candidates, or chains, where one of them needs it.
         """
         form = self._form
         given = {form.index(path): self._given(path, change) for path, change in changes.items()}
@@ -197,7 +198,7 @@ class Sites:
         more = lax.add(counts, np.int32(1))
         arrays = [each.new if isinstance(each, DirtyRows) else each for each in found.values()]
         arrays, more = lax.cond(
-            is_sound,
+            _everywhere(is_sound),
             lambda: (arrays, more),
             lambda: (self._anew(env, given, found), jnp.zeros_like(more)),
         )
@@ -393,6 +394,22 @@ class Sites:
 jax.tree_util.register_pytree_node(
     Sites, lambda sites: (sites._fixed, sites._form), lambda form, fixed: Sites(form, fixed)
 )
+
+
+@custom_vmap
+def _everywhere(flag: Any) -> Any:
+    """A flag; under `vmap` whether it is set for the whole batch.
+
+    What is summed anew is right for everyone. A predicate with a batch axis would make of the
+    branch a choice between both, all rows in each step.
+    """
+    return flag
+
+
+@_everywhere.def_vmap
+def _(axis_size: int, in_batched: Sequence[bool], flag: Any) -> tuple[Any, bool]:
+    del axis_size, in_batched
+    return _everywhere(jnp.all(flag)), False
 
 
 Move = list[tuple[int, bool]]
