@@ -154,9 +154,10 @@ def refused(error, **kwargs):
 def test_only_walks_are_compiled():
     moves = {ROWS: samplers.Walk(0.8), "p['mu']": samplers.Hamiltonian(0.1)}
     assert refused(TypeError, updates=moves) == (
-        "`gibbs(updates=...)` got a Hamiltonian for `p['mu']`, and a block named by `[*]`: sweeps "
-        "with such a block are one compiled program, in which blocks move by `Walk` alone. Nothing "
-        "was sampled. Pass a `Walk` for it, or name the rows one by one."
+        "`gibbs(updates=...)` got a Hamiltonian for `p['mu']`, beside a block named by `[*]` or a "
+        "`Categorical`: sweeps with such a block are one compiled program, in which blocks move by "
+        "`Walk` or `Categorical`. Nothing was sampled. Pass one of these for it, or name the rows "
+        "of the other block one by one."
     )
 
 

@@ -8,11 +8,12 @@ from incrax.samplers.chain import Chain
 from incrax.samplers.density import logdensity, numpyro_potential
 from incrax.samplers.ensembles import Ensemble, ensemble
 from incrax.samplers.sweeping import gibbs, metropolis
-from incrax.samplers.updates import Conditional, Hamiltonian, Walk
+from incrax.samplers.updates import Categorical, Conditional, Hamiltonian, Walk
 
 __all__ = [
     "BlockError",
     "Blocks",
+    "Categorical",
     "Chain",
     "Conditional",
     "Ensemble",
