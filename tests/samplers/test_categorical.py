@@ -13,7 +13,8 @@ import pytest
 
 import incrax
 from incrax import samplers
-from incrax.samplers.compiled_sweeps import SweepBlock, _Draws, draw_each, walk
+from incrax.engine.call.sites import Sites
+from incrax.samplers.compiled_sweeps import SweepBlock, _Draws, draw_each, walk_each
 
 GRID = (np.arange(2000) + 0.5) / 2000
 """Uniform numbers; shares of them are probabilities up to 1 / 2000."""
@@ -106,7 +107,7 @@ def test_a_step_of_a_walk_is_in_detailed_balance():
         def one(bound):
             draws = _Draws({"x": move[None]}, bound[None])
             position = at, sites.look(at, {})[1]
-            return walk(sites, position, block, draws, jnp.zeros(1))[1]
+            return walk_each(sites, position, block, draws, jnp.zeros(1))[1]
 
         return jnp.mean(jax.vmap(one)(jnp.log(GRID)))
 
@@ -139,7 +140,10 @@ def test_spins_have_the_distribution_of_their_energy(dtype):
     assert found.num_evaluations == 8000 * 4 * 2
 
 
-def test_labels_of_a_mixture_and_its_means():
+@pytest.mark.parametrize("how", ["together", "row by row"])
+def test_labels_of_a_mixture_and_its_means(how, monkeypatch):
+    if how == "row by row":
+        monkeypatch.setattr(Sites, "are_independent", lambda *args: False)
     rng = np.random.default_rng(3)
     truth = rng.integers(0, 3, 120)
     x = np.array([-5.0, 0.0, 5.0])[truth] + rng.normal(size=120)
@@ -163,6 +167,20 @@ def test_labels_of_a_mixture_and_its_means():
         np.testing.assert_allclose(tree["mu"][..., k].std(), len(own) ** -0.5, rtol=0.3)
     assert found.acceptance["p['z']"] < 0.1
     assert found.num_evaluations == 2 * 600 * (120 * 3 + 3)
+
+
+def test_labels_are_drawn_together_as_they_would_be_by_turns(monkeypatch):
+    x = jnp.asarray(np.random.default_rng(3).normal(size=40))
+    fun = lambda z: -jnp.sum((x - jnp.array([-1.0, 0.0, 1.0])[z]) ** 2) + 0.1 * jnp.sum(z == 1)
+    run = lambda: samplers.gibbs(
+        fun, np.zeros(40, int), updates={"z": samplers.Categorical(3)}, key=2, num_sweeps=30
+    )
+    found = run()
+    monkeypatch.setattr(Sites, "are_independent", lambda *args: False)
+    expected = run()
+    np.testing.assert_array_equal(found.samples, expected.samples)
+    np.testing.assert_allclose(found.log_densities, expected.log_densities, rtol=1e-9)
+    assert found.acceptance == expected.acceptance
 
 
 def test_a_number_and_rows_of_several_elements():

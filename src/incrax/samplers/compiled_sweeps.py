@@ -6,8 +6,12 @@ other updates.
 
 A step of a walk is Metropolis: theta_i' = theta_i + w_i z, accepted where log u < f(theta') -
 f(theta). f(theta') is `Sites.look`, theta' is written by `Sites.settle`. A step of a categorical
-site looks at all its values, and draws one with p(v) ~ exp f(theta_i = v). Several chains take
-turns: their programs run side by side as far as there are cores, and each costs what it costs alone.
+site looks at all its values, and draws one with p(v) ~ exp f(theta_i = v). Rows that are known not
+to interact, f = c + sum_i p_i(theta_i), move all at once, each by its own p_i: given all else their
+conditional distributions are independent, and the same random numbers give the same chain.
+
+Several chains take turns: their programs run side by side as far as there are cores, and each costs
+what it costs alone.
 """
 
 from __future__ import annotations
@@ -67,7 +71,7 @@ class SweepBlock(NamedTuple):
 
     Fields: how the user names it; paths of the inputs; how many rows these have, None: it moves as
     a whole; steps in a row; how many values it takes, None: it walks; which share of steps the
-    warm-up wants accepted, None: widths are given.
+    warm-up wants accepted, None: widths are given; whether rows are known not to interact.
     """
 
     name: str
@@ -76,6 +80,7 @@ class SweepBlock(NamedTuple):
     times: int = 1
     num_values: int | None = None
     target: float | None = None
+    is_independent: bool = False
 
     @property
     def num_blocks(self) -> int:
@@ -128,6 +133,12 @@ def compiled_chain(
     blocks = tuple(block for block, _ in made)
     function: Any = density.function
     state, sites = function.sites(*density.start(), moves=[block.move for block in blocks])
+    blocks = tuple(
+        block._replace(is_independent=sites.are_independent(state, block.paths))
+        if block.num_rows is not None
+        else block
+        for block in blocks
+    )
     run = _Run(sites, blocks, [data for _, data in made], job)
     records = run.chains(_started(sites, state, blocks, job))
     paths = density.selection.paths
@@ -420,9 +431,11 @@ def _sweeps(
         rows = zip(blocks, jax.tree.map(at, draws), candidates, place.log_scales, strict=True)
         for block, drawn, values, scale in rows:
             if block.num_values is not None:
-                position, count = draw_each(sites, position, block, drawn, values)
+                draw = draw_together if block.is_independent else draw_each
+                position, count = draw(sites, position, block, drawn, values)
             else:
-                position, count, share = walk(sites, position, block, drawn, scale)
+                move = walk_together if block.is_independent else walk_each
+                position, count, share = move(sites, position, block, drawn, scale)
                 if block.target is not None:
                     scale = scale + at(gains) * (share - block.target)
             counts.append(count)
@@ -442,7 +455,7 @@ Position = tuple[SitesState, Any]
 """A state and its log-density."""
 
 
-def walk(
+def walk_each(
     sites: Sites, position: Position, block: SweepBlock, draws: _Draws, log_scale: Any
 ) -> tuple[Position, Any, Any]:
     """All steps of a block that walks in one sweep; how many were accepted, and, where widths are
@@ -476,6 +489,42 @@ def walk(
     return (state, value), count, share
 
 
+def walk_together(
+    sites: Sites, position: Position, block: SweepBlock, draws: _Draws, log_scale: Any
+) -> tuple[Position, Any, Any]:
+    """The same for rows that do not interact: all rows make their first step, then their second."""
+    state, value = position
+    inputs = sites.inputs(state)
+    rows = {path: inputs[path] for path in block.paths}
+    # Random numbers are in the order in which rows take turns.
+    turns = jax.tree.map(
+        lambda x: jnp.moveaxis(x.reshape(block.num_blocks, block.times, *x.shape[1:]), 1, 0), draws
+    )
+
+    def step(carry: Any, turn: Any) -> Any:
+        rows, parts, count = carry
+        moves, bounds = turn
+        proposal = {}
+        for path, x in rows.items():
+            scale = jnp.exp(log_scale).reshape(-1, *[1] * (x.ndim - 1))
+            proposal[path] = x + (moves[path] * scale).astype(x.dtype)
+        proposed = sites.parts(state, proposal)
+        accept = bounds < proposed - parts  # false where it is NaN
+        rows = {path: _where(accept, proposal[path], x) for path, x in rows.items()}
+        return (rows, jnp.where(accept, proposed, parts), count + accept), None
+
+    carry = rows, sites.parts(state, rows), jnp.zeros(block.num_blocks, np.int32)
+    (rows, _, count), _ = lax.scan(step, carry, turns)
+    state = sites.start(rows, state)
+    share = count.astype(value.dtype) / block.times
+    return (state, sites.look(state, {})[1]), jnp.sum(count, dtype=np.int32), share
+
+
+def _where(accept: Any, new: Any, old: Any) -> Any:
+    """Row by row."""
+    return jnp.where(accept.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+
 def draw_each(
     sites: Sites, position: Position, block: SweepBlock, draws: _Draws, values: Mapping[str, Any]
 ) -> tuple[Position, Any]:
@@ -499,6 +548,22 @@ def draw_each(
     is_other = before != sites.inputs(position[0])[path]
     by_row = jnp.any(is_other.reshape(block.num_blocks, -1), axis=1)
     return position, jnp.sum(by_row, dtype=np.int32)
+
+
+def draw_together(
+    sites: Sites, position: Position, block: SweepBlock, draws: _Draws, values: Mapping[str, Any]
+) -> tuple[Position, Any]:
+    """The same for rows that do not interact: one evaluation for each value, of all rows."""
+    state, _ = position
+    ((path, candidates),) = values.items()
+    before = sites.inputs(state)[path]
+    all_at = lambda row: sites.parts(state, {path: jnp.broadcast_to(row, before.shape)})
+    log_weights = lax.map(all_at, candidates)
+    chosen, is_possible = jax.vmap(_chosen, (1, 0))(log_weights, draws.bounds)
+    rows = _where(is_possible, candidates[chosen], before)
+    state = sites.start({path: rows}, state)
+    is_other = jnp.any((rows != before).reshape(block.num_blocks, -1), axis=1)
+    return (state, sites.look(state, {})[1]), jnp.sum(is_other, dtype=np.int32)
 
 
 def _chosen(log_weights: Any, uniform: Any) -> tuple[Any, Any]:
