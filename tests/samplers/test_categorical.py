@@ -14,7 +14,7 @@ import pytest
 import incrax
 from incrax import samplers
 from incrax.engine.call.sites import Sites
-from incrax.samplers.compiled_sweeps import SweepBlock, _Draws, draw_each, walk_each
+from incrax.samplers.compiled_sweeps import SweepBlock, _Draws, _walk_each, drawn_rows
 
 GRID = (np.arange(2000) + 0.5) / 2000
 """Uniform numbers; shares of them are probabilities up to 1 / 2000."""
@@ -62,10 +62,9 @@ def test_a_draw_of_one_row_is_in_detailed_balance(case):
         at = sites.start({"s": start}, state)
 
         def one(uniform):
-            draws = _Draws({}, uniform[None])
             position = at, sites.look(at, {})[1]
-            (at_end, value), moved = draw_each(
-                sites, position, block, draws, {"s": jnp.asarray(values)}
+            (at_end, value), moved = drawn_rows(
+                sites, position, block, uniform[None], jnp.asarray(values)
             )
             return sites.inputs(at_end)["s"], value, moved
 
@@ -107,7 +106,7 @@ def test_a_step_of_a_walk_is_in_detailed_balance():
         def one(bound):
             draws = _Draws({"x": move[None]}, bound[None])
             position = at, sites.look(at, {})[1]
-            return walk_each(sites, position, block, draws, jnp.zeros(1))[1]
+            return _walk_each(sites, position, block, draws, jnp.zeros(1))[1]
 
         return jnp.mean(jax.vmap(one)(jnp.log(GRID)))
 

@@ -206,7 +206,7 @@ def test_rows_that_do_not_interact_move_together_as_they_would_by_turns(how, mon
     moves = {ROWS: samplers.Walk(times=3), "p['mu']": samplers.Walk(0.9)}
     found = chain(60, updates=moves)
     steps = []
-    monkeypatch.setattr(compiled_sweeps, "walk_each", lambda *args: steps.append(1) or walk(*args))
+    monkeypatch.setattr(compiled_sweeps, "_walk_each", lambda *args: steps.append(1) or walk(*args))
     chain(60, updates=moves)
     assert len(steps) == (1 if how == "together" else 2)  # traced: the mean's, and the rows'
     monkeypatch.setattr(Sites, "are_independent", lambda *args: False)
@@ -216,4 +216,4 @@ def test_rows_that_do_not_interact_move_together_as_they_would_by_turns(how, mon
     assert found.acceptance == expected.acceptance
 
 
-walk = compiled_sweeps.walk_each
+walk = compiled_sweeps._walk_each

@@ -301,7 +301,7 @@ class _Run:
         self.data = data
         self.job = job
         self.candidates = tuple(
-            {} if block.num_values is None else {path: jnp.asarray(x) for path, x in own.items()}
+            None if block.num_values is None else jnp.asarray(own[block.paths[0]])
             for block, own in zip(blocks, data, strict=True)
         )
         numbers = job.num_chains * sum(
@@ -431,10 +431,9 @@ def _sweeps(
         rows = zip(blocks, jax.tree.map(at, draws), candidates, place.log_scales, strict=True)
         for block, drawn, values, scale in rows:
             if block.num_values is not None:
-                draw = draw_together if block.is_independent else draw_each
-                position, count = draw(sites, position, block, drawn, values)
+                position, count = drawn_rows(sites, position, block, drawn.bounds, values)
             else:
-                move = walk_together if block.is_independent else walk_each
+                move = _walk_together if block.is_independent else _walk_each
                 position, count, share = move(sites, position, block, drawn, scale)
                 if block.target is not None:
                     scale = scale + at(gains) * (share - block.target)
@@ -455,7 +454,7 @@ Position = tuple[SitesState, Any]
 """A state and its log-density."""
 
 
-def walk_each(
+def _walk_each(
     sites: Sites, position: Position, block: SweepBlock, draws: _Draws, log_scale: Any
 ) -> tuple[Position, Any, Any]:
     """All steps of a block that walks in one sweep; how many were accepted, and, where widths are
@@ -489,7 +488,7 @@ def walk_each(
     return (state, value), count, share
 
 
-def walk_together(
+def _walk_together(
     sites: Sites, position: Position, block: SweepBlock, draws: _Draws, log_scale: Any
 ) -> tuple[Position, Any, Any]:
     """The same for rows that do not interact: all rows make their first step, then their second."""
@@ -525,11 +524,20 @@ def _where(accept: Any, new: Any, old: Any) -> Any:
     return jnp.where(accept.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
 
-def draw_each(
-    sites: Sites, position: Position, block: SweepBlock, draws: _Draws, values: Mapping[str, Any]
+def drawn_rows(
+    sites: Sites, position: Position, block: SweepBlock, uniform: Any, candidates: Any
 ) -> tuple[Position, Any]:
-    """Each row of a categorical block in one sweep, and how many took another value."""
-    ((path, candidates),) = values.items()
+    """Each row of a categorical block in one sweep, by a uniform number for each, and how many took
+    another value.
+    """
+    draw = _draw_together if block.is_independent else _draw_each
+    return draw(sites, position, block, uniform, candidates)
+
+
+def _draw_each(
+    sites: Sites, position: Position, block: SweepBlock, uniform: Any, candidates: Any
+) -> tuple[Position, Any]:
+    (path,) = block.paths
 
     def step(position: Any, turn: Any) -> Any:
         state, value = position
@@ -542,7 +550,7 @@ def draw_each(
         return (state, jnp.where(is_possible, take(found), value)), None
 
     before = sites.inputs(position[0])[path]
-    turns = np.arange(block.num_steps, dtype=np.int32), draws.bounds
+    turns = np.arange(block.num_steps, dtype=np.int32), uniform
     position, _ = lax.scan(step, position, turns)
     # Not in the steps: a row that is read there and used after the write costs a copy of all rows.
     is_other = before != sites.inputs(position[0])[path]
@@ -550,16 +558,16 @@ def draw_each(
     return position, jnp.sum(by_row, dtype=np.int32)
 
 
-def draw_together(
-    sites: Sites, position: Position, block: SweepBlock, draws: _Draws, values: Mapping[str, Any]
+def _draw_together(
+    sites: Sites, position: Position, block: SweepBlock, uniform: Any, candidates: Any
 ) -> tuple[Position, Any]:
-    """The same for rows that do not interact: one evaluation for each value, of all rows."""
+    """For rows that do not interact: one evaluation for each value, of all rows."""
     state, _ = position
-    ((path, candidates),) = values.items()
+    (path,) = block.paths
     before = sites.inputs(state)[path]
     all_at = lambda row: sites.parts(state, {path: jnp.broadcast_to(row, before.shape)})
     log_weights = lax.map(all_at, candidates)
-    chosen, is_possible = jax.vmap(_chosen, (1, 0))(log_weights, draws.bounds)
+    chosen, is_possible = jax.vmap(_chosen, (1, 0))(log_weights, uniform)
     rows = _where(is_possible, candidates[chosen], before)
     state = sites.start({path: rows}, state)
     is_other = jnp.any((rows != before).reshape(block.num_blocks, -1), axis=1)

@@ -88,6 +88,22 @@ def other_candidates(block: str, seen: str, expected: str) -> ProposalError:
     )
 
 
+def not_enumerable(name: str, kind: str) -> ProposalError:
+    """A discrete site of NumPyro without a list of values."""
+    return ProposalError(
+        f"The discrete site `{name}` is a {kind}, whose values cannot be listed. {_UNTOUCHED} "
+        "Marginalise it, condition on it, or give it a distribution on finitely many numbers."
+    )
+
+
+def no_discrete_sites() -> ProposalError:
+    """A kernel for discrete sites of a model that has none."""
+    return ProposalError(
+        f"`discrete_hmc_gibbs` got a model without discrete latent sites. {_UNTOUCHED} Give `MCMC` "
+        "the inner kernel itself."
+    )
+
+
 def not_one_input(block: str, paths: Sequence[str]) -> BlockError:
     """A discrete block that is a part of an input, or several."""
     return BlockError(
