@@ -415,6 +415,20 @@ MUTANTS = [
         "tests/samplers/test_several_chains.py",
     ),
     Mutant(
+        "rows that meet after their sum move together",
+        "engine/plan/parts.py",
+        "    if not (name in LINEAR_IN_ALL or is_scaled or is_divided):",
+        "    if False:",
+        "tests/engine/call/test_parts.py",
+    ),
+    Mutant(
+        "rows of two look-ups are taken for the same",
+        "engine/plan/parts.py",
+        "any(x.indices is not first.indices for x in by_rows)",
+        "False",
+        "tests/engine/call/test_parts.py",
+    ),
+    Mutant(
         "candidates of a site make all rows run",
         "engine/call/sites.py",
         "_everywhere(is_sound),",

@@ -182,6 +182,36 @@ def test_labels_are_drawn_together_as_they_would_be_by_turns(monkeypatch):
     assert found.acceptance == expected.acceptance
 
 
+def test_a_chessboard_of_spins_moves_by_its_colours():
+    """Black sites interact with white ones alone: given these all of them are drawn at once."""
+    size = 4
+    number = np.arange(size * size).reshape(size, size)
+    is_black = (np.add.outer(np.arange(size), np.arange(size)) % 2 == 0).ravel()
+    place = np.cumsum(np.where(is_black, 1, 0)) - 1, np.cumsum(np.where(is_black, 0, 1)) - 1
+    turns = [(shift, axis) for shift in (1, -1) for axis in (0, 1)]
+    near = [place[1][np.roll(number, *turn).ravel()[is_black]] for turn in turns]
+
+    def energy(p):
+        bonds = [jnp.sum(p["black"] * p["white"][white]) for white in near]
+        return 0.3 * sum(bonds) + 0.05 * (jnp.sum(p["black"]) + jnp.sum(p["white"]))
+
+    start = {"black": np.ones(8, int), "white": np.ones(8, int)}
+    state, sites = incrax.incremental(energy).sites(start, moves=["p['black'][*]", "p['white'][*]"])
+    assert sites.are_independent(state, ["p['black']"])
+    assert sites.are_independent(state, ["p['white']"])
+    updates = {f"p['{name}']": samplers.Categorical([-1, 1]) for name in start}
+    found = samplers.gibbs(energy, start, updates=updates, key=1, num_sweeps=8000)
+    spins = 1 - 2 * ((np.arange(2**16)[:, None] >> np.arange(16)) & 1)
+    lattice = spins.reshape(-1, size, size)
+    bonds = sum(np.sum(lattice * np.roll(lattice, 1, axis), (1, 2)) for axis in (1, 2))
+    weights = np.exp(0.3 * bonds + 0.05 * lattice.sum((1, 2)))
+    weights /= weights.sum()
+    for of in (lambda x: x.sum(-1), lambda x: np.abs(x.sum(-1))):
+        expected = weights @ of(spins)
+        spread = np.sqrt(weights @ (of(spins) - expected) ** 2)
+        assert abs(of(found.samples).mean() - expected) < 5 * spread / np.sqrt(400)
+
+
 def test_a_number_and_rows_of_several_elements():
     corners = np.array([[0, 0], [0, 1], [2, 2]])
     fun = lambda p: jnp.sum(p["v"] @ jnp.array([0.5, -1.0])) + 0.7 * p["k"]

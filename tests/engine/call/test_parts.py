@@ -59,6 +59,7 @@ INTERACTING = {
     "square of a sum": lambda p: jnp.sum(p["x"]) * jnp.sum(p["x"]),
     "product of sums": lambda p: jnp.sum(jnp.sum(p["x"]) * p["x"]),
     "rounded": lambda p: jnp.floor(jnp.sum(p["x"])),
+    "cast": lambda p: jnp.sum(p["x"]).astype(int) * 1.0,
     "sorted": lambda p: jnp.sum(jnp.sort(p["x"]) * FLAT[:NUM]),
     "ordered": lambda p: jnp.where(jnp.all(p["x"][1:] > p["x"][:-1]), 0.0, -jnp.inf),
 }
@@ -115,10 +116,15 @@ def test_labels_that_look_up():
 
 
 def test_counts_of_labels_are_sums():
-    fun = lambda z, w: jnp.sum(z == 1) * w + jnp.sum(z) * 1.0
+    fun = lambda z, w: (2 * jnp.sum(z == 1) - jnp.sum(z > 1) + 4) * w + jnp.sum(z) * 1.0
     z = jnp.asarray(RNG.integers(0, 3, NUM))
     state, sites = incrax.incremental(fun).sites(z, 2.5, moves=["z[*]"])
-    np.testing.assert_allclose(sites.parts(state, {"z": z}), (z == 1) * 2.5 + z, rtol=1e-12)
+    halved = lambda z, w: jnp.sum(z) // 2 * w
+    other, rounding = incrax.incremental(halved).sites(z, 2.5, moves=["z[*]"])
+    assert not rounding.are_independent(other, ["z"])
+    np.testing.assert_allclose(
+        sites.parts(state, {"z": z}), (2 * (z == 1) - (z > 1.0)) * 2.5 + z, rtol=1e-12
+    )
 
 
 def test_a_start_keeps_what_it_does_not_reach():

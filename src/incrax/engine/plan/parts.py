@@ -131,8 +131,9 @@ def _linear(eqn: Equation, states: Mapping[Var, Any], known: Mapping[Var, Any]) 
     is_divided = name == "div" and is_sum == [True, False]
     if not (name in LINEAR_IN_ALL or is_scaled or is_divided):
         raise NotByRowsError
-    if not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact):
-        raise NotByRowsError  # sums of integers may wrap, and casts to them round
+    is_real = [jnp.issubdtype(x.aval.dtype, jnp.inexact) for x in (*eqn.outvars, *eqn.invars)]
+    if not is_real[0] and (is_divided or any(is_real)):
+        raise NotByRowsError  # it rounds to integers
     others = [
         None if own else _clean(eqn, atom, known)
         for atom, own in zip(eqn.invars, is_sum, strict=True)
