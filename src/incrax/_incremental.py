@@ -252,7 +252,7 @@ class Incremental(Generic[P, R]):
 
         Cost: traces and plans once; one evaluation. `look` keeps a difference for each sum, which
             is summed anew after as many as there are rows (at least 512), or where digits would be
-            lost: under `vmap` that runs at each step.
+            lost; under `vmap` of all candidates or chains if of one.
 
         Example:
             >>> import incrax, jax, jax.numpy as jnp

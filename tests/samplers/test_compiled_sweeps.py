@@ -11,7 +11,17 @@ import pytest
 
 import incrax
 from incrax import samplers
+from incrax.engine.call.sites import Sites
 from incrax.samplers import compiled_sweeps
+
+
+@pytest.fixture(autouse=True, params=["together", "row by row"])
+def how(request, monkeypatch):
+    """Rows of these functions do not interact; each test runs as if they did, too."""
+    if request.param == "row by row":
+        monkeypatch.setattr(Sites, "are_independent", lambda *args: False)
+    return request.param
+
 
 NUM, SIZE = 6, 5
 Y = np.random.default_rng(1).normal(size=(NUM, SIZE)) + np.arange(NUM)[:, None]
@@ -154,9 +164,10 @@ def refused(error, **kwargs):
 def test_only_walks_are_compiled():
     moves = {ROWS: samplers.Walk(0.8), "p['mu']": samplers.Hamiltonian(0.1)}
     assert refused(TypeError, updates=moves) == (
-        "`gibbs(updates=...)` got a Hamiltonian for `p['mu']`, and a block named by `[*]`: sweeps "
-        "with such a block are one compiled program, in which blocks move by `Walk` alone. Nothing "
-        "was sampled. Pass a `Walk` for it, or name the rows one by one."
+        "`gibbs(updates=...)` got a Hamiltonian for `p['mu']`, beside a block named by `[*]` or a "
+        "`Categorical`: sweeps with such a block are one compiled program, in which blocks move by "
+        "`Walk` or `Categorical`. Nothing was sampled. Pass one of these for it, or name the rows "
+        "of the other block one by one."
     )
 
 
@@ -189,3 +200,20 @@ def test_the_start_is_possible():
     f = lambda p, y: jnp.log(p["mu"]) - jnp.sum(p["theta"] ** 2)
     refused(samplers.StartError, fun=f)
     refused(ValueError, num=0)
+
+
+def test_rows_that_do_not_interact_move_together_as_they_would_by_turns(how, monkeypatch):
+    moves = {ROWS: samplers.Walk(times=3), "p['mu']": samplers.Walk(0.9)}
+    found = chain(60, updates=moves)
+    steps = []
+    monkeypatch.setattr(compiled_sweeps, "_walk_each", lambda *args: steps.append(1) or walk(*args))
+    chain(60, updates=moves)
+    assert len(steps) == (1 if how == "together" else 2)  # traced: the mean's, and the rows'
+    monkeypatch.setattr(Sites, "are_independent", lambda *args: False)
+    expected = chain(60, updates=moves)
+    np.testing.assert_allclose(found.samples, expected.samples, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found.log_densities, expected.log_densities, rtol=1e-9)
+    assert found.acceptance == expected.acceptance
+
+
+walk = compiled_sweeps._walk_each

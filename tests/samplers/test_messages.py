@@ -72,8 +72,7 @@ def test_a_block_of_nothing():
 def test_what_is_no_update():
     text = (
         "`gibbs(updates=...)` got float for `p`. Nothing was sampled. Pass a `Walk`, a "
-        "`Hamiltonian` or a "
-        "`Conditional` for each block."
+        "`Hamiltonian`, a `Conditional` or a `Categorical` for each block."
     )
     refused(TypeError, text, gibbs, {"p": 0.1})
 
@@ -193,3 +192,98 @@ def test_what_is_no_function():
     )
     with pytest.raises(incrax.errors.SelectionError):
         samplers.logdensity(lambda n: 1.0 * n, jax.numpy.arange(3))
+
+
+# --- discrete blocks, several chains ----------------------------------------------------------------
+
+LABELS = {"mu": 0.0, "z": np.zeros(3, int)}
+
+
+def labelled(p):
+    return -jnp.sum((p["z"] - p["mu"]) ** 2)
+
+
+def discrete(updates, **kwargs):
+    start = kwargs.pop("start", LABELS)
+    return samplers.gibbs(labelled, start, updates=updates, key=1, num_sweeps=2, **kwargs)
+
+
+@pytest.mark.parametrize("values", [1, [2.0], 0.5])
+def test_values_that_leave_no_choice(values):
+    text = (
+        f"`Categorical` got {values!r}; a row must have two values or more to draw from. Nothing "
+        "was sampled. Pass how many labels there are, or all values, such as [-1, 1]."
+    )
+    refused(samplers.ProposalError, text, samplers.Categorical, values)
+
+
+@pytest.mark.parametrize("values", [[0.5, 1.5], [[0, 1], [1, 0]]])
+def test_values_that_are_no_rows(values):
+    given = np.asarray(values)
+    text = (
+        f"The `Categorical` of `p['z']` has values of dtype {given.dtype} and shape {given.shape}, "
+        "where a row has dtype int64 and shape (). Nothing was sampled. Pass values of the type "
+        "and shape of one row."
+    )
+    updates = {"p['z']": samplers.Categorical(values), "p['mu']": WALK}
+    refused(samplers.ProposalError, text, discrete, updates)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("p", "`p['mu']`, `p['z']`"), ("p['z'][1]", "`p['z']`")]
+)
+def test_discrete_blocks_of_several_inputs_or_a_part(name, shown):
+    text = (
+        f"`{name}` stands for elements of {shown}; a `Categorical` draws the rows of one whole "
+        "input, each by itself. Nothing was sampled. Make each input a block of its own."
+    )
+    rest = {} if name == "p" else {"p['mu']": WALK}
+    parts = {"p['z'][0]": WALK, "p['z'][2]": WALK} if name == "p['z'][1]" else {}
+    with pytest.raises((samplers.BlockError, incrax.errors.SelectionError)) as caught:
+        discrete({name: samplers.Categorical(2), **rest, **parts})
+    if name == "p":
+        assert str(caught.value) == text
+
+
+def test_integers_move_by_categorical_alone():
+    with pytest.raises(incrax.errors.SelectionError, match="integers have no derivative"):
+        discrete({"p['z']": WALK, "p['mu']": WALK})
+    with pytest.raises(incrax.errors.SelectionError, match="integers have no derivative"):
+        discrete(None)
+
+
+def test_starts_of_other_shapes():
+    text = (
+        "`gibbs(starts=...)` got `p['z']` of shape (3,); expected (2, 3), the chains along the "
+        "first axis. Nothing was sampled. Pass a start for each chain, in the shape of what is "
+        "sampled."
+    )
+    updates = {"p['z']": samplers.Categorical(2), "p['mu']": WALK}
+    starts = {"mu": np.zeros(2), "z": np.zeros(3, int)}
+    refused(samplers.PositionError, text, discrete, updates, chains=2, starts=starts)
+    with pytest.raises(samplers.PositionError):
+        discrete(updates, chains=2, starts={"mu": np.zeros(2)})
+
+
+@pytest.mark.parametrize(("option", "least"), [("chains", "one"), ("num_warmup", "zero")])
+def test_numbers_of_chains_and_of_sweeps(option, least):
+    value = 0 if least == "one" else -1
+    text = f"`{option}` got {value}. Nothing was sampled. Pass {least} or more."
+    refused(ValueError, text, discrete, {"p['mu']": WALK}, wrt="p['mu']", **{option: value})
+
+
+def test_checkpoints_on_the_host(tmp_path):
+    text = (
+        "Chains on the host have no checkpoints, and this one cannot be compiled: blocks other "
+        "than walks of each row of an input move one call after another. Nothing was sampled. "
+        "Leave `checkpoint` out."
+    )
+    file = tmp_path / "chain.npz"
+    refused(ValueError, text, discrete, {"p['mu']": WALK}, wrt="p['mu']", checkpoint=file)
+
+
+def test_arviz_that_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "arviz", None)
+    chain = discrete({"p['mu']": WALK}, wrt="p['mu']")
+    with pytest.raises(incrax.errors.MissingExtraError, match=r"incrax\[samplers\]"):
+        chain.to_arviz()

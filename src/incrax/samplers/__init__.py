@@ -7,22 +7,27 @@ from incrax.samplers.blocking import Blocks, blocks
 from incrax.samplers.chain import Chain
 from incrax.samplers.density import logdensity, numpyro_potential
 from incrax.samplers.ensembles import Ensemble, ensemble
+from incrax.samplers.numpyro_models import NumPyroModel, discrete_hmc_gibbs, from_numpyro
 from incrax.samplers.sweeping import gibbs, metropolis
-from incrax.samplers.updates import Conditional, Hamiltonian, Walk
+from incrax.samplers.updates import Categorical, Conditional, Hamiltonian, Walk
 
 __all__ = [
     "BlockError",
     "Blocks",
+    "Categorical",
     "Chain",
     "Conditional",
     "Ensemble",
     "Hamiltonian",
+    "NumPyroModel",
     "PositionError",
     "ProposalError",
     "StartError",
     "Walk",
     "blocks",
+    "discrete_hmc_gibbs",
     "ensemble",
+    "from_numpyro",
     "gibbs",
     "logdensity",
     "metropolis",

@@ -1,28 +1,61 @@
-"""What a chain of samples is, for users, and where its random numbers come from."""
+"""What a chain of samples is, or several chains, for users; where random numbers come from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from incrax._extras import needed
 from incrax.samplers.density import Density
+from incrax.samplers.diagnostics import ess_bulk, ess_tail, rank_r_hat
+
+
+class Job(NamedTuple):
+    """What is asked of a run of chains.
+
+    Fields: a key for random numbers; samples of each chain; sweeps before the first; how many
+    chains, None: one, whose results have no axis for it; where each starts, by path with the chains
+    along the first axis, None: all at the example; a file for checkpoints; whether progress is
+    shown.
+    """
+
+    key: Any
+    num_sweeps: int
+    num_warmup: int
+    chains: int | None
+    starts: Mapping[str, Any] | None
+    checkpoint: Any
+    progress: bool
+
+    @property
+    def num_chains(self) -> int:
+        """At least one."""
+        return 1 if self.chains is None else self.chains
+
+    @property
+    def num_all(self) -> int:
+        """Sweeps of a chain, with the warm-up."""
+        return self.num_warmup + self.num_sweeps
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Samples, one a sweep.
+    """Samples, one a sweep; of several chains, if there are.
 
     Fields:
-        samples: shape (sweeps, n).
+        samples: shape (sweeps, n); of several chains (chains, sweeps, n).
         names: names of the n elements.
-        log_densities: shape (sweeps,).
-        acceptance: the share of accepted steps of each block, by its first name.
-        num_evaluations: how many log-densities or gradients were evaluated.
+        log_densities: shape (sweeps,), or (chains, sweeps).
+        acceptance: the share of accepted steps of each block, by its first name; of a `Categorical`
+            the share of draws that changed something. Sweeps of the warm-up do not count.
+        num_evaluations: how many log-densities or gradients were evaluated, all chains and the
+            warm-up included.
+        why_on_host: why sweeps ran one call after another in Python; None: they were compiled.
     """
 
     samples: np.ndarray
@@ -31,27 +64,78 @@ class Chain:
     acceptance: Mapping[str, float]
     num_evaluations: int
     _density: Density = field(repr=False, compare=False)
+    why_on_host: str | None = None
 
     def tree(self) -> Any:
-        """The samples in the shape of what is sampled, each leaf of shape (sweeps, *shape)."""
+        """The samples in the shape of what is sampled, each leaf of shape (sweeps, *shape), or
+        (chains, sweeps, *shape).
+        """
         return self._density.tree(self.samples)
 
     @property
     def mean(self) -> np.ndarray:
-        """The mean of the samples, shape (n,)."""
-        return self.samples.mean(axis=0)
+        """The mean of the samples, of all chains, shape (n,)."""
+        return self._pooled.mean(axis=0)
 
     @property
     def covariance(self) -> np.ndarray:
-        """The covariance of the samples, shape (n, n)."""
-        return np.atleast_2d(np.cov(self.samples, rowvar=False))
+        """The covariance of the samples, of all chains, shape (n, n)."""
+        return np.atleast_2d(np.cov(self._pooled, rowvar=False))
+
+    @property
+    def r_hat(self) -> np.ndarray:
+        """R-hat of ranks, shape (n,): above 1.01 chains, or halves of a chain, do not agree.
+
+        Source: Vehtari et al., arXiv:1903.08008.
+        """
+        return rank_r_hat(self._by_chain)
+
+    @property
+    def ess_bulk(self) -> np.ndarray:
+        """Effective number of samples for means and medians, shape (n,)."""
+        return ess_bulk(self._by_chain)
+
+    @property
+    def ess_tail(self) -> np.ndarray:
+        """Effective number of samples for the 5 % and 95 % quantiles, shape (n,)."""
+        return ess_tail(self._by_chain)
+
+    def to_arviz(self) -> Any:
+        """The samples as ArviZ has them: groups `posterior`, a variable for each leaf of what is
+        sampled with dimensions (chain, draw, ...), and `sample_stats` with `lp`.
+
+        Returns:
+            An `arviz.InferenceData`; from ArviZ 1 on an `xarray.DataTree`.
+
+        Raises:
+            MissingExtraError: ArviZ is not installed.
+        """
+        arviz = needed("arviz", "Chain.to_arviz", "samplers")
+        leaves = self._density.leaves(self._by_chain)
+        lp = self.log_densities.reshape(self._by_chain.shape[:2])
+        groups = {
+            "posterior": dict(zip(self._density.selection.paths, leaves, strict=True)),
+            "sample_stats": {"lp": lp},
+        }
+        is_old = hasattr(arviz, "InferenceData")
+        return arviz.from_dict(**groups) if is_old else arviz.from_dict(groups)
+
+    @property
+    def _by_chain(self) -> np.ndarray:
+        return self.samples if self.samples.ndim == 3 else self.samples[None]
+
+    @property
+    def _pooled(self) -> np.ndarray:
+        return self.samples.reshape(-1, self.samples.shape[-1])
 
     def __repr__(self) -> str:
-        """How many samples of what, and the acceptance."""
+        """How many samples of what, the acceptance, and why it is slow if it is."""
         shown = ", ".join(f"{name} {share:.0%}" for name, share in self.acceptance.items())
+        many = f"{len(self.samples)} chains" if self.samples.ndim == 3 else "chain"
+        why = f"; on the host: {self.why_on_host}" if self.why_on_host else ""
         return (
-            f"chain of {len(self.samples)} samples of {len(self.names)} parameters; accepted: "
-            f"{shown}"
+            f"{many} of {self.samples.shape[-2]} samples of {len(self.names)} parameters; "
+            f"accepted: {shown}{why}"
         )
 
 
@@ -65,3 +149,9 @@ def generator(key: Any) -> np.random.Generator:
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.key_data(key)
     return np.random.default_rng(np.asarray(key).ravel().tolist())
+
+
+def generators(key: Any, chains: int | None) -> list[np.random.Generator]:
+    """One for each chain; of one chain alone, without an axis, that of the key itself."""
+    rng = generator(key)
+    return [rng] if chains is None else rng.spawn(chains)

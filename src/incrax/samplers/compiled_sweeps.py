@@ -1,10 +1,17 @@
 """Chains of which whole sweeps are one compiled program: rows of an input are sites, and a step of
 one reads and writes its own rows alone.
 
-In: a log-density, blocks that walk. Out: a `Chain`. It must not know other updates.
+In: a log-density, blocks that walk or take one of a few values. Out: samples. It must not know
+other updates.
 
-A step of site i is Metropolis: theta_i' = theta_i + w_i z, accepted where log u < f(theta') - f(theta).
-f(theta') is `Sites.look`, theta' is written by `Sites.settle`.
+A step of a walk is Metropolis: theta_i' = theta_i + w_i z, accepted where log u < f(theta') -
+f(theta). f(theta') is `Sites.look`, theta' is written by `Sites.settle`. A step of a categorical
+site looks at all its values, and draws one with p(v) ~ exp f(theta_i = v). Rows that are known not
+to interact, f = c + sum_i p_i(theta_i), move all at once, each by its own p_i: given all else their
+conditional distributions are independent, and the same random numbers give the same chain.
+
+Several chains take turns: their programs run side by side as far as there are cores, and each costs
+what it costs alone.
 """
 
 from __future__ import annotations
@@ -23,10 +30,25 @@ from incrax._messages import not_by_rows
 from incrax._progress import Meter
 from incrax.engine.call.sites import Sites, SitesState
 from incrax.engine.inputs.paths import is_within
-from incrax.samplers.chain import Chain, generator
+from incrax.samplers.chain import Chain, Job, generators
+from incrax.samplers.checkpoints import Checkpoint
 from incrax.samplers.density import Density
-from incrax.samplers.messages import bad_start, not_compiled, unequal_rows, wrong_number
-from incrax.samplers.updates import Update, Walk, widths_of
+from incrax.samplers.messages import (
+    bad_start,
+    not_compiled,
+    not_one_input,
+    other_candidates,
+    other_checkpoint,
+    unequal_rows,
+    wrong_number,
+)
+from incrax.samplers.updates import (
+    Categorical,
+    Walk,
+    acceptance_target,
+    adaptation_gain,
+    widths_of,
+)
 
 ROWS = "[*]"
 """After a path: each row along the first axis is a block of its own."""
@@ -44,94 +66,141 @@ def is_by_rows(name: Any) -> bool:
     return any(isinstance(part, str) and part.endswith(ROWS) for part in parts)
 
 
-class _Walkers(NamedTuple):
+class SweepBlock(NamedTuple):
     """A block that moves as a whole, or blocks of which each has one row of the same inputs.
 
     Fields: how the user names it; paths of the inputs; how many rows these have, None: it moves as
-    a whole; steps in a row.
+    a whole; steps in a row; how many values it takes, None: it walks; which share of steps the
+    warm-up wants accepted, None: widths are given; whether rows are known not to interact.
     """
 
     name: str
     paths: tuple[str, ...]
     num_rows: int | None
-    times: int
+    times: int = 1
+    num_values: int | None = None
+    target: float | None = None
+    is_independent: bool = False
+
+    @property
+    def num_blocks(self) -> int:
+        """One, or one for each row."""
+        return 1 if self.num_rows is None else self.num_rows
 
     @property
     def num_steps(self) -> int:
         """In a sweep."""
-        return self.times * (1 if self.num_rows is None else self.num_rows)
+        return self.times * self.num_blocks
+
+    @property
+    def num_looks(self) -> int:
+        """In a sweep."""
+        return self.num_steps * (self.num_values or 1)
+
+    @property
+    def move(self) -> tuple[str, ...]:
+        """As `Incremental.sites` names it."""
+        suffix = "" if self.num_rows is None else ROWS
+        return tuple(path + suffix for path in self.paths)
 
 
-def compiled_gibbs(
-    density: Density,
-    updates: Mapping[Any, Update],
-    groups: Sequence[tuple[str, ...]],
-    key: Any,
-    num: int,
-    *,
-    progress: bool,
+Data = dict[str, np.ndarray]
+"""Of a block, by path: widths in the shape of the input, or the values that a row may take."""
+
+
+def compiled_chain(
+    density: Density, updates: Mapping[Any, Any], groups: Sequence[tuple[str, ...]], job: Job
 ) -> Chain:
-    """A chain by compiled sweeps.
+    """Chains by compiled sweeps.
 
     Args:
         density: what is sampled.
         updates: by block.
         groups: names of the elements of each block.
-        key: for the random numbers.
-        num: of sweeps.
-        progress: whether to show it.
+        job: how much of it.
 
     Raises:
-        TypeError: an update is no `Walk`.
+        TypeError: an update is neither a `Walk` nor `Categorical`.
         BlockError: inputs that move together by rows have different numbers of them.
         StepTypeError: rows of a number are to move.
+        NotCalledError: the function has effects or calls the host.
         ProposalError, StartError: as from `gibbs`.
     """
-    if num < 1:
-        raise wrong_number("num_sweeps", num)
-    numbers = {name: k for k, name in enumerate(density.names)}
-    walkers: list[_Walkers] = []
-    widths: list[dict[str, np.ndarray]] = []
-    for (name, update), names in zip(updates.items(), groups, strict=True):
-        if not isinstance(update, Walk):
-            raise not_compiled(str(name), type(update).__name__)
-        if update.times < 1:
-            raise wrong_number("Walk(times=...)", update.times)
-        of_elements = np.zeros(len(numbers))
-        of_elements[[numbers[each] for each in names]] = widths_of("Walk", update.width, names)
-        moved = {
-            path: part
-            for path, part in zip(density.selection.paths, density.split(of_elements), strict=True)
-            if np.any(part)
-        }
-        walkers.append(_walkers(name, update, moved))
-        widths.append(moved)
-    moves = [_move(each) for each in walkers]
+    made = [
+        _made(density, name, update, names)
+        for (name, update), names in zip(updates.items(), groups, strict=True)
+    ]
+    blocks = tuple(block for block, _ in made)
     function: Any = density.function
-    state, sites = function.sites(*density.bare(density.arguments(density.x0)), moves=moves)
-    value = sites.look(state, {})[1]
-    if not np.isfinite(value):
-        raise bad_start(float(value))
-    run = _Run(sites, tuple(walkers), widths, num)
-    samples, values, accepted = run.chain(state, value, generator(key), progress=progress)
-    parts = [np.asarray(samples[path], np.float64) for path in density.selection.paths]
+    state, sites = function.sites(*density.start(), moves=[block.move for block in blocks])
+    blocks = tuple(
+        block._replace(is_independent=sites.are_independent(state, block.paths))
+        if block.num_rows is not None
+        else block
+        for block in blocks
+    )
+    run = _Run(sites, blocks, [data for _, data in made], job)
+    records = run.chains(_started(sites, state, blocks, job))
+    paths = density.selection.paths
+    parts = [np.stack([np.asarray(each.samples[path]) for each in records]) for path in paths]
+    shape = (len(records), job.num_sweeps)
+    samples = np.concatenate([np.float64(x.reshape(*shape, -1)) for x in parts], axis=-1)
+    values = np.stack([np.asarray(each.values, np.float64) for each in records])
+    steps = job.num_sweeps * len(records) * np.array([block.num_steps for block in blocks])
+    shares = sum(each.accepted for each in records) / steps
     return Chain(
-        np.concatenate([part.reshape(num, -1) for part in parts], axis=1),
-        tuple(numbers),
-        np.asarray(values, np.float64),
-        {
-            each.name: float(count) / (num * each.num_steps)
-            for each, count in zip(walkers, accepted, strict=True)
-        },
-        num * sum(each.num_steps for each in walkers),
+        samples if job.chains is not None else samples[0],
+        density.names,
+        values if job.chains is not None else values[0],
+        {block.name: float(share) for block, share in zip(blocks, shares, strict=True)},
+        job.num_all * len(records) * sum(block.num_looks for block in blocks),
         density,
     )
 
 
-def _walkers(name: Any, update: Walk, moved: Mapping[str, np.ndarray]) -> _Walkers:
-    parts = name if isinstance(name, tuple) else (name,)
+# --- blocks ---------------------------------------------------------------------------------------
+
+
+def _made(
+    density: Density, name: Any, update: Any, names: Sequence[str]
+) -> tuple[SweepBlock, Data]:
+    """A block of the sweep, and its data."""
+    shown = ", ".join(name) if isinstance(name, tuple) else name
+    is_own = np.isin(density.names, names)
+    if isinstance(update, Categorical):
+        return _categorical(density, shown, update, is_own)
+    if not isinstance(update, Walk):
+        raise not_compiled(shown, type(update).__name__)
+    if update.times < 1:
+        raise wrong_number("Walk(times=...)", update.times)
+    # Elements in the order of the vector, widths in that in which the block names them.
+    order = {each: k for k, each in enumerate(density.names)}
+    widths = np.zeros(len(order))
+    widths[[order[each] for each in names]] = widths_of("Walk", update.width, names)
+    moved = {path: x for path, x in _by_path(density, widths) if np.any(x)}
+    num_rows = _num_rows(name, shown, moved)
+    target = None
+    if update.width is None:
+        size = len(names) // (num_rows or 1)
+        target = acceptance_target(size)
+        # A vector of d normal elements wants steps of 2.4 / sqrt(d); see `sweeping.WIDTH`.
+        moved = {path: x / np.sqrt(size) for path, x in moved.items()}
+    return SweepBlock(shown, tuple(moved), num_rows, update.times, None, target), moved
+
+
+def _by_path(density: Density, x: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    return list(zip(density.selection.paths, density.split(x), strict=True))
+
+
+def _num_rows(name: Any, shown: str, moved: Mapping[str, np.ndarray]) -> int | None:
+    """How many rows move by themselves; None: none.
+
+    Raises:
+        BlockError: different numbers.
+    """
     if not is_by_rows(name):
-        return _Walkers(", ".join(parts), tuple(moved), None, update.times)
+        return None
+    parts = name if isinstance(name, tuple) else (name,)
     by_rows = [part.removesuffix(ROWS) for part in parts if part.endswith(ROWS)]
     lengths: dict[str, int | None] = dict.fromkeys(moved)
     for path, x in moved.items():
@@ -141,22 +210,44 @@ def _walkers(name: Any, update: Walk, moved: Mapping[str, np.ndarray]) -> _Walke
             lengths[path] = len(x)
     found = set(lengths.values())
     if len(found) > 1:
-        raise unequal_rows(", ".join(parts), lengths)
-    return _Walkers(", ".join(parts), tuple(moved), found.pop(), update.times)
+        raise unequal_rows(shown, lengths)
+    return found.pop()
 
 
-def _move(walkers: _Walkers) -> tuple[str, ...]:
-    """As `Incremental.sites` names it."""
-    suffix = "" if walkers.num_rows is None else ROWS
-    return tuple(path + suffix for path in walkers.paths)
+def _categorical(
+    density: Density, shown: str, update: Categorical, is_own: np.ndarray
+) -> tuple[SweepBlock, Data]:
+    own = [(path, x) for path, x in _by_path(density, is_own) if np.any(x)]
+    if len(own) > 1 or not np.all(own[0][1]):
+        raise not_one_input(shown, [path for path, _ in own])
+    path, x = own[0]
+    place = density.selection.paths.index(path)
+    dtype = jax.dtypes.result_type(density.selection.values[place])
+    values = update.candidates
+    expected = x.shape[1:]
+    if values.shape[1:] != expected or not np.array_equal(values.astype(dtype), values):
+        seen = f"dtype {values.dtype} and shape {values.shape}"
+        raise other_candidates(shown, seen, f"a row has dtype {dtype} and shape {expected}")
+    num_rows = len(x) if x.ndim else None
+    return SweepBlock(shown, (path,), num_rows, 1, len(values)), {path: values.astype(dtype)}
 
 
 # --- the program ----------------------------------------------------------------------------------
 
 
+class _Place(NamedTuple):
+    """Where a chain is: the state, its log-density, and by how much the warm-up has widened the
+    steps of each block, or row.
+    """
+
+    state: SitesState
+    value: Any
+    log_scales: tuple[Any, ...]
+
+
 class _Record(NamedTuple):
     """Samples after each sweep, by path, and log-densities; how many steps of each block were
-    accepted.
+    accepted, on the device those of a chunk.
     """
 
     samples: dict[str, Any]
@@ -164,142 +255,333 @@ class _Record(NamedTuple):
     accepted: Any
 
 
-class _Run:
-    """Sweeps of one chain."""
-
-    def __init__(
-        self,
-        sites: Sites,
-        walkers: tuple[_Walkers, ...],
-        widths: Sequence[Mapping[str, np.ndarray]],
-        num: int,
-    ) -> None:
-        self.sites = sites
-        self.walkers = walkers
-        self.widths = widths
-        self.num = num
-        numbers = sum(
-            block.num_steps + block.times * sum(x.size for x in width.values())
-            for block, width in zip(walkers, widths, strict=True)
-        )
-        self.most = max(min(MAX_NUMBERS // numbers, num), 1)
-
-    def chain(
-        self, state: SitesState, value: Any, rng: np.random.Generator, *, progress: bool
-    ) -> _Record:
-        """All sweeps, from a state with this value."""
-        inputs = self.sites.inputs(state)
-        empty = lambda x: jnp.empty((self.num, *x.shape), x.dtype)
-        accepted = jnp.zeros(len(self.walkers), np.int32)
-        record = _Record(jax.tree.map(empty, inputs), empty(value), accepted)
-        dtypes = {path: x.dtype for path, x in inputs.items()}
-        place: Any = (state, value)
-        done, count, is_compiled = 0, 1, False
-        with Meter("chain", self.num, is_shown=progress) as meter:
-            while done < self.num:
-                begin_s = time.perf_counter()
-                draws = self._draws(rng, count, dtypes, value.dtype)
-                ends = np.int32(done), np.int32(done + count)
-                place, record = _sweeps(
-                    self.sites, place, record, draws, *ends, walkers=self.walkers
-                )
-                jax.block_until_ready(record)
-                each_s = (time.perf_counter() - begin_s) / count
-                done += count
-                meter.advance(count)
-                # The first chunk compiles, which tells nothing of a sweep.
-                count = max(int(CHUNK_S / each_s), 1) if is_compiled else 1
-                count = min(count, self.most, self.num - done)
-                is_compiled = True
-        return record
-
-    def _draws(
-        self, rng: np.random.Generator, count: int, dtypes: Mapping[str, Any], dtype: Any
-    ) -> list[_Draws]:
-        """For the blocks, in so many sweeps; room for the most sweeps of a chunk.
-
-        They are drawn here, sweep by sweep: in the program they take 0.3 s to compile.
-        """
-        made = []
-        for block, width in zip(self.walkers, self.widths, strict=True):
-            shape = (self.most, block.num_steps)
-            rows = {path: x.shape[block.num_rows is not None :] for path, x in width.items()}
-            moves = {path: np.zeros((*shape, *rows[path]), dtypes[path]) for path in width}
-            made.append(_Draws(moves, np.zeros(shape, dtype)))
-        for number in range(count):
-            for block, width, draws in zip(self.walkers, self.widths, made, strict=True):
-                for path, x in width.items():
-                    of_step = np.repeat(
-                        x if block.num_rows is not None else x[None], block.times, axis=0
-                    )
-                    draws.moves[path][number] = of_step * rng.normal(size=of_step.shape)
-                draws.bounds[number] = np.log(1.0 - rng.random(block.num_steps))
-        return made
-
-
 class _Draws(NamedTuple):
     """Random numbers of a block, by sweep and step: by how much each input moves, by path; what
-    the gain in log-density is compared with.
+    the gain in log-density is compared with, or where among all probabilities the value lies.
     """
 
     moves: dict[str, Any]
     bounds: Any
 
 
-@functools.partial(jax.jit, static_argnames="walkers", donate_argnames="record")
+def _started(
+    sites: Sites, state: SitesState, blocks: Sequence[SweepBlock], job: Job
+) -> list[_Place]:
+    """Where each chain starts.
+
+    Raises:
+        StartError: where the density is zero, or no number.
+    """
+    start = jax.jit(lambda sites, state, changes: sites.start(changes, state))
+    states = [state] * job.num_chains
+    given = job.starts
+    if given is not None:
+        dtypes = {path: x.dtype for path, x in sites.inputs(state).items()}
+        for number in range(job.num_chains):
+            own = {path: jnp.asarray(x[number], dtypes[path]) for path, x in given.items()}
+            states[number] = start(sites, state, own)
+    scales = tuple(jnp.zeros(block.num_blocks) for block in blocks)
+    places = []
+    for own in states:
+        value = sites.look(own, {})[1]
+        if not np.isfinite(value):
+            raise bad_start(float(value))
+        places.append(_Place(own, value, tuple(x.astype(value.dtype) for x in scales)))
+    return places
+
+
+class _Run:
+    """Sweeps of some chains."""
+
+    def __init__(
+        self, sites: Sites, blocks: tuple[SweepBlock, ...], data: Sequence[Data], job: Job
+    ) -> None:
+        self.sites = sites
+        self.blocks = blocks
+        self.data = data
+        self.job = job
+        self.candidates = tuple(
+            None if block.num_values is None else jnp.asarray(own[block.paths[0]])
+            for block, own in zip(blocks, data, strict=True)
+        )
+        numbers = job.num_chains * sum(
+            block.num_steps + block.times * sum(x.size for x in own.values())
+            for block, own in zip(blocks, data, strict=True)
+        )
+        self.most = max(min(MAX_NUMBERS // numbers, job.num_all), 1)
+
+    def chains(self, places: list[_Place]) -> list[_Record]:
+        """All sweeps of all chains, from these places, or from a checkpoint."""
+        job = self.job
+        rngs = generators(job.key, job.chains)
+        inputs = self.sites.inputs(places[0].state)
+        empty = lambda x: jnp.empty((job.num_sweeps, *x.shape), x.dtype)
+        none = np.zeros(len(self.blocks), np.int32)
+        records = [
+            _Record(jax.tree.map(empty, inputs), empty(place.value), none) for place in places
+        ]
+        accepted = [none.astype(np.int64) for _ in places]
+        dtypes = {path: x.dtype for path, x in inputs.items()}
+        kept = Checkpoint(job.checkpoint, self._plan(inputs))
+        done, (places, records, accepted) = kept.restore((places, records, accepted), rngs, job)
+        if done:
+            self._check_density(places[0], kept.path)
+        count = 1
+        is_compiled = False
+        with Meter("chain", job.num_all, is_shown=job.progress) as meter:
+            meter.advance(done)
+            while done < job.num_all:
+                begin_s = time.perf_counter()
+                begin = done - job.num_warmup
+                gains = np.zeros(self.most, places[0].value.dtype)
+                sweeps = range(done, min(done + count, job.num_warmup))
+                gains[: len(sweeps)] = [adaptation_gain(sweep) for sweep in sweeps]
+                for number, rng in enumerate(rngs):
+                    draws = self._draws(rng, count, dtypes, gains.dtype)
+                    places[number], records[number] = _sweeps(
+                        self.sites,
+                        places[number],
+                        records[number],
+                        (draws, self.candidates, gains),
+                        np.int32(begin),
+                        np.int32(begin + count),
+                        blocks=self.blocks,
+                    )
+                jax.block_until_ready(records)
+                for number, record in enumerate(records):
+                    accepted[number] = accepted[number] + np.asarray(record.accepted)
+                    records[number] = record._replace(accepted=none)
+                each_s = (time.perf_counter() - begin_s) / count
+                done += count
+                meter.advance(count)
+                kept.save(done, (places, records, accepted), rngs, job)
+                # The first chunk compiles, which tells nothing of a sweep.
+                count = max(int(CHUNK_S / each_s), 1) if is_compiled else 1
+                count = min(count, self.most, job.num_all - done)
+                is_compiled = True
+        return [
+            record._replace(accepted=total) for record, total in zip(records, accepted, strict=True)
+        ]
+
+    def _check_density(self, place: _Place, path: Any) -> None:
+        """Other data of the same shapes make another log-density.
+
+        Raises:
+            StartError: it is another one.
+        """
+        inputs = self.sites.inputs(place.state)
+        value = self.sites.look(self.sites.start(inputs, place.state), {})[1]
+        if not np.allclose(value, place.value, rtol=1e-4, atol=1e-4):
+            raise other_checkpoint(str(path))
+
+    def _plan(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """What a checkpoint must have been made of."""
+        shapes = [[path, list(x.shape), str(x.dtype)] for path, x in inputs.items()]
+        digits = [[float(np.sum(x)) for x in own.values()] for own in self.data]
+        return [shapes, [list(block) for block in self.blocks], digits, self.job.num_chains]
+
+    def _draws(
+        self, rng: np.random.Generator, count: int, dtypes: Mapping[str, Any], dtype: Any
+    ) -> tuple[_Draws, ...]:
+        """For the blocks, in so many sweeps; room for the most sweeps of a chunk.
+
+        They are drawn here, sweep by sweep: in the program they take 0.3 s to compile.
+        """
+        made = []
+        for block, own in zip(self.blocks, self.data, strict=True):
+            shape = (self.most, block.num_steps)
+            moves = {}
+            for path, x in own.items() if block.num_values is None else ():
+                row = x.shape[block.num_rows is not None :]
+                moves[path] = np.zeros((*shape, *row), dtypes[path])
+            made.append(_Draws(moves, np.zeros(shape, dtype)))
+        for number in range(count):
+            for block, own, draws in zip(self.blocks, self.data, made, strict=True):
+                for path, into in draws.moves.items():
+                    x = own[path] if block.num_rows is not None else own[path][None]
+                    of_step = np.repeat(x, block.times, axis=0)
+                    into[number] = of_step * rng.normal(size=of_step.shape)
+                uniform = rng.random(block.num_steps)
+                is_walk = block.num_values is None
+                draws.bounds[number] = np.log(1.0 - uniform) if is_walk else uniform
+        return tuple(made)
+
+
+@functools.partial(jax.jit, static_argnames="blocks", donate_argnames="record")
 def _sweeps(
     sites: Sites,
-    place: tuple[SitesState, Any],
+    place: _Place,
     record: _Record,
-    draws: Sequence[_Draws],
+    numbers: tuple[Sequence[_Draws], Sequence[Any], Any],
     begin: Any,
     end: Any,
     *,
-    walkers: tuple[_Walkers, ...],
-) -> tuple[tuple[SitesState, Any], _Record]:
-    """Sweeps from one number to another, entered in the record."""
+    blocks: tuple[SweepBlock, ...],
+) -> tuple[_Place, _Record]:
+    """Sweeps from one number to another, entered in the record; those below zero are the warm-up,
+    which is not. `numbers`: random ones, candidates, and gains of the warm-up by sweep.
+    """
+    draws, candidates, gains = numbers
 
     def sweep(number: Any, carry: Any) -> Any:
         place, record = carry
-        own = jax.tree.map(
-            lambda x: lax.dynamic_index_in_dim(x, number - begin, keepdims=False), draws
-        )
-        counts = []
-        for block, drawn in zip(walkers, own, strict=True):
-            place, count = _walk(sites, place, block, drawn)
+        at = lambda x: lax.dynamic_index_in_dim(x, number - begin, keepdims=False)
+        position = place.state, place.value
+        counts, scales = [], []
+        rows = zip(blocks, jax.tree.map(at, draws), candidates, place.log_scales, strict=True)
+        for block, drawn, values, scale in rows:
+            if block.num_values is not None:
+                position, count = drawn_rows(sites, position, block, drawn.bounds, values)
+            else:
+                move = _walk_together if block.is_independent else _walk_each
+                position, count, share = move(sites, position, block, drawn, scale)
+                if block.target is not None:
+                    scale = scale + at(gains) * (share - block.target)
             counts.append(count)
-        state, value = place
-        samples = {
-            path: lax.dynamic_update_index_in_dim(record.samples[path], x, number, 0)
-            for path, x in sites.inputs(state).items()
-        }
-        values = lax.dynamic_update_index_in_dim(record.values, value, number, 0)
-        return place, _Record(samples, values, record.accepted + jnp.stack(counts))
+            scales.append(scale)
+        place = _Place(*position, tuple(scales))
+        index = jnp.maximum(number, 0)  # the first sample is written over the warm-up's
+        write = lambda into, x: lax.dynamic_update_index_in_dim(into, x, index, 0)
+        samples = jax.tree.map(write, record.samples, sites.inputs(place.state))
+        counted = jnp.where(number < 0, 0, jnp.stack(counts))
+        values = write(record.values, place.value)
+        return place, _Record(samples, values, record.accepted + counted)
 
     return lax.fori_loop(begin, end, sweep, (place, record))
 
 
-def _walk(
-    sites: Sites, place: tuple[SitesState, Any], block: _Walkers, draws: _Draws
-) -> tuple[tuple[SitesState, Any], Any]:
-    """All steps of a block in one sweep, and how many were accepted."""
+Position = tuple[SitesState, Any]
+"""A state and its log-density."""
+
+
+def _walk_each(
+    sites: Sites, position: Position, block: SweepBlock, draws: _Draws, log_scale: Any
+) -> tuple[Position, Any, Any]:
+    """All steps of a block that walks in one sweep; how many were accepted, and, where widths are
+    adapted, of each row which share.
+    """
     numbers = np.arange(block.num_steps, dtype=np.int32) // block.times
+    is_adapted = block.target is not None
+    scales = jnp.exp(log_scale)[numbers] if is_adapted else None
 
     def step(carry: Any, turn: Any) -> Any:
         state, value, count = carry
-        number, (moves, bound) = turn
+        number, (moves, bound), scale = turn
         inputs = sites.inputs(state)
         changes: dict[str, Any] = {}
         for path, x in moves.items():
+            move = x if scale is None else (x * scale).astype(x.dtype)
             if block.num_rows is None:
-                changes[path] = inputs[path] + x
+                changes[path] = inputs[path] + move
             else:
                 row = lax.dynamic_index_in_dim(inputs[path], number, keepdims=False)
-                changes[path] = (number, row + x)
+                changes[path] = (number, row + move)
         delta, proposed = sites.look(state, changes)
         accept = bound < proposed - value  # false where it is NaN
         state = sites.settle(state, delta, accept)
-        return (state, jnp.where(accept, proposed, value), count + accept), None
+        value = jnp.where(accept, proposed, value)
+        return (state, value, count + accept), accept if is_adapted else None
 
-    (state, value, count), _ = lax.scan(step, (*place, np.int32(0)), (numbers, draws))
-    return (state, value), count
+    turns = numbers, draws, scales
+    (state, value, count), accepted = lax.scan(step, (*position, np.int32(0)), turns)
+    share = jnp.mean(accepted.reshape(-1, block.times), 1, value.dtype) if is_adapted else None
+    return (state, value), count, share
+
+
+def _walk_together(
+    sites: Sites, position: Position, block: SweepBlock, draws: _Draws, log_scale: Any
+) -> tuple[Position, Any, Any]:
+    """The same for rows that do not interact: all rows make their first step, then their second."""
+    state, value = position
+    inputs = sites.inputs(state)
+    rows = {path: inputs[path] for path in block.paths}
+    # Random numbers are in the order in which rows take turns.
+    turns = jax.tree.map(
+        lambda x: jnp.moveaxis(x.reshape(block.num_blocks, block.times, *x.shape[1:]), 1, 0), draws
+    )
+
+    def step(carry: Any, turn: Any) -> Any:
+        rows, parts, count = carry
+        moves, bounds = turn
+        proposal = {}
+        for path, x in rows.items():
+            scale = jnp.exp(log_scale).reshape(-1, *[1] * (x.ndim - 1))
+            proposal[path] = x + (moves[path] * scale).astype(x.dtype)
+        proposed = sites.parts(state, proposal)
+        accept = bounds < proposed - parts  # false where it is NaN
+        rows = {path: _where(accept, proposal[path], x) for path, x in rows.items()}
+        return (rows, jnp.where(accept, proposed, parts), count + accept), None
+
+    carry = rows, sites.parts(state, rows), jnp.zeros(block.num_blocks, np.int32)
+    (rows, _, count), _ = lax.scan(step, carry, turns)
+    state = sites.start(rows, state)
+    share = count.astype(value.dtype) / block.times
+    return (state, sites.look(state, {})[1]), jnp.sum(count, dtype=np.int32), share
+
+
+def _where(accept: Any, new: Any, old: Any) -> Any:
+    """Row by row."""
+    return jnp.where(accept.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+
+def drawn_rows(
+    sites: Sites, position: Position, block: SweepBlock, uniform: Any, candidates: Any
+) -> tuple[Position, Any]:
+    """Each row of a categorical block in one sweep, by a uniform number for each, and how many took
+    another value.
+    """
+    draw = _draw_together if block.is_independent else _draw_each
+    return draw(sites, position, block, uniform, candidates)
+
+
+def _draw_each(
+    sites: Sites, position: Position, block: SweepBlock, uniform: Any, candidates: Any
+) -> tuple[Position, Any]:
+    (path,) = block.paths
+
+    def step(position: Any, turn: Any) -> Any:
+        state, value = position
+        number, uniform = turn
+        change = lambda row: row if block.num_rows is None else (number, row)
+        deltas, found = jax.vmap(lambda row: sites.look(state, {path: change(row)}))(candidates)
+        chosen, is_possible = _chosen(found, uniform)
+        take = lambda x: lax.dynamic_index_in_dim(x, chosen, keepdims=False)
+        state = sites.settle(state, jax.tree.map(take, deltas), is_possible)
+        return (state, jnp.where(is_possible, take(found), value)), None
+
+    before = sites.inputs(position[0])[path]
+    turns = np.arange(block.num_steps, dtype=np.int32), uniform
+    position, _ = lax.scan(step, position, turns)
+    # Not in the steps: a row that is read there and used after the write costs a copy of all rows.
+    is_other = before != sites.inputs(position[0])[path]
+    by_row = jnp.any(is_other.reshape(block.num_blocks, -1), axis=1)
+    return position, jnp.sum(by_row, dtype=np.int32)
+
+
+def _draw_together(
+    sites: Sites, position: Position, block: SweepBlock, uniform: Any, candidates: Any
+) -> tuple[Position, Any]:
+    """For rows that do not interact: one evaluation for each value, of all rows."""
+    state, _ = position
+    (path,) = block.paths
+    before = sites.inputs(state)[path]
+    all_at = lambda row: sites.parts(state, {path: jnp.broadcast_to(row, before.shape)})
+    log_weights = lax.map(all_at, candidates)
+    chosen, is_possible = jax.vmap(_chosen, (1, 0))(log_weights, uniform)
+    rows = _where(is_possible, candidates[chosen], before)
+    state = sites.start({path: rows}, state)
+    is_other = jnp.any((rows != before).reshape(block.num_blocks, -1), axis=1)
+    return (state, sites.look(state, {})[1]), jnp.sum(is_other, dtype=np.int32)
+
+
+def _chosen(log_weights: Any, uniform: Any) -> tuple[Any, Any]:
+    """One of some weights, that in whose part of their sum a uniform number lies; and whether any
+    has a weight.
+    """
+    log_weights = jnp.where(jnp.isnan(log_weights), -jnp.inf, log_weights)
+    highest = jnp.max(log_weights)
+    sums = jnp.cumsum(jnp.exp(log_weights - highest))
+    total = sums[-1]
+    # Rounding up to the whole sum would choose what has no weight.
+    at = jnp.minimum(uniform * total, jnp.nextafter(total, jnp.zeros_like(total)))
+    return jnp.sum(sums <= at, dtype=np.int32), jnp.isfinite(highest)

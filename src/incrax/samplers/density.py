@@ -8,6 +8,7 @@ evaluate. It must not know how points are proposed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -17,28 +18,49 @@ import numpy as np
 from incrax import Incremental, Tuning, _jax, frozen, incremental
 from incrax._messages import wrong_option
 from incrax.derivatives.cuts import is_mark, without_marks
+from incrax.derivatives.flat import element_names
+from incrax.derivatives.messages import integer_parameter
 from incrax.derivatives.prepared import Flat, prepare
-from incrax.derivatives.selection import Selection, as_parameters, select
+from incrax.derivatives.selection import (
+    Mirror,
+    Selection,
+    as_parameters,
+    is_python_int,
+    select,
+    type_name,
+)
 from incrax.derivatives.transforms import plain
+from incrax.engine.inputs.paths import is_within
 from incrax.samplers.messages import not_a_scalar, wrong_position
 
 
 class Density:
     """A log-density, of which the selected leaves are sampled and all else stays.
 
-    Fields: the incremental function, through which the host evaluates; what is sampled, by leaf; a
-    vector's view.
+    Fields: the incremental function, through which the host evaluates; what is sampled, by leaf;
+    shapes of these. `discrete` names inputs that are sampled although they have no derivative.
     """
 
-    def __init__(self, name: str, log_density: Any, args: tuple[Any, ...], wrt: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        log_density: Any,
+        args: tuple[Any, ...],
+        wrt: Any,
+        discrete: Sequence[str] = (),
+    ) -> None:
         if not callable(log_density):
             raise wrong_option(f"{name}(log_density)", log_density, "a function")
         is_ours = isinstance(log_density, Incremental)
         self.function: Incremental[..., Any] = log_density if is_ours else incremental(log_density)
         self.plain: Callable[..., Any] = plain(log_density)
-        args = as_parameters(name, self.plain, wrt, args)
-        self.selection: Selection = select(name, self.plain, wrt, args, {})
-        self.flat: Flat = prepare(self.plain, *args, wrt=wrt).flat
+        self._wrt = wrt
+        if discrete:
+            self.selection = _with_discrete(name, self.plain, wrt, args, discrete)
+        else:
+            args = as_parameters(name, self.plain, wrt, args)
+            self.selection = select(name, self.plain, wrt, args, {})
+        self._args = args
         self._has_marks = any(map(is_mark, jax.tree.leaves(args, is_leaf=is_mark)))
         returned = jax.eval_shape(lambda: self.plain(*self.bare(args)))
         found = jax.tree.leaves(returned)
@@ -46,11 +68,16 @@ class Density:
         if not is_bare or found[0].shape != () or not jnp.issubdtype(found[0].dtype, jnp.floating):
             raise not_a_scalar(", ".join(f"{x.dtype}{list(x.shape)}" for x in found) or "nothing")
         self.shapes: list[tuple[int, ...]] = [np.shape(value) for value in self.selection.values]
+        self.names: tuple[str, ...] = element_names(self.selection.paths, self.shapes)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """A name for each element of the vector."""
-        return self.flat.names
+    @cached_property
+    def flat(self) -> Flat:
+        """A vector's view, for the host; of what has derivatives alone."""
+        return prepare(self.plain, *self._args, wrt=self._wrt).flat
+
+    def start(self) -> tuple[Any, ...]:
+        """The example's arguments, without marks."""
+        return self.selection.merged(self.selection.values)[0]
 
     def value(self, x: np.ndarray) -> float:
         """The log-density at a vector, -inf where it is NaN; what the vector did not change comes
@@ -77,7 +104,23 @@ class Density:
         """Vectors of shape (*batch, n) in the shape of the selection, each leaf of shape (*batch,
         *shape).
         """
-        return self.selection.tree(self.split(np.asarray(x)))
+        return self.selection.tree(self.leaves(np.asarray(x)))
+
+    def leaves(self, x: np.ndarray) -> list[np.ndarray]:
+        """The same, one after the other; what is discrete has its own dtype."""
+        dtypes = [jax.dtypes.result_type(value) for value in self.selection.values]
+        return [
+            part if jnp.issubdtype(dtype, jnp.inexact) else part.astype(dtype)
+            for part, dtype in zip(self.split(x), dtypes, strict=True)
+        ]
+
+    def placed(self, tree: Any) -> dict[str, Any]:
+        """The leaves of a tree in the shape of the selection, by path.
+
+        Raises:
+            PositionError: it has another structure.
+        """
+        return dict(zip(self.selection.paths, self._placed(tree), strict=True))
 
     def of_vector(self) -> Callable[[Any], Any]:
         """The log-density as a function of a vector, traced or not; see `of_leaves`."""
@@ -145,6 +188,35 @@ class Density:
         return [
             part.reshape((*batch, *shape)) for part, shape in zip(parts, self.shapes, strict=True)
         ]
+
+
+def _with_discrete(
+    name: str, fun: Callable[..., Any], wrt: Any, args: tuple[Any, ...], discrete: Sequence[str]
+) -> Selection:
+    """What is selected, and has a derivative or is named as discrete.
+
+    Raises:
+        SelectionError: an array of integers is neither.
+    """
+    found = select(name, fun, wrt, args, {}, allow_int=True)
+    rows = list(zip(found.numbers, found.paths, found.values, strict=True))
+    chosen = {path for path in found.paths if any(is_within(path, each) for each in discrete)}
+    leaves = list(found.leaves)
+    kept = []
+    for number, path, value in rows:
+        dtype = jax.dtypes.result_type(value)
+        if is_python_int(value) and path not in chosen:
+            leaves[number] = float(value)
+        elif path not in chosen and jnp.issubdtype(dtype, jnp.integer):
+            raise integer_parameter(name, path, type_name(value))
+        if path in chosen or dtype != np.bool_:
+            kept.append((number, path))
+    numbers = tuple(number for number, _ in kept)
+    places = {found.numbers.index(number): k for k, number in enumerate(numbers)}
+    mirror = found.mirror
+    positions = tuple(None if k is None else places.get(k) for k in mirror.positions)
+    mirror = Mirror(mirror.treedef, positions)
+    return Selection(found.treedef, tuple(leaves), numbers, mirror, tuple(path for _, path in kept))
 
 
 def _strong(x: Any) -> Any:

@@ -58,17 +58,83 @@ def not_an_update(block: str, kind: str) -> TypeError:
     """What is none of the updates."""
     return TypeError(
         f"`gibbs(updates=...)` got {kind} for `{block}`. {_UNTOUCHED} Pass a `Walk`, a "
-        "`Hamiltonian` or a "
-        "`Conditional` for each block."
+        "`Hamiltonian`, a `Conditional` or a `Categorical` for each block."
     )
 
 
 def not_compiled(block: str, kind: str) -> TypeError:
     """An update that no compiled sweep can make."""
     return TypeError(
-        f"`gibbs(updates=...)` got a {kind} for `{block}`, and a block named by `[*]`: sweeps with "
-        f"such a block are one compiled program, in which blocks move by `Walk` alone. {_UNTOUCHED} "
-        "Pass a `Walk` for it, or name the rows one by one."
+        f"`gibbs(updates=...)` got a {kind} for `{block}`, beside a block named by `[*]` or a "
+        "`Categorical`: sweeps with such a block are one compiled program, in which blocks move by "
+        f"`Walk` or `Categorical`. {_UNTOUCHED} Pass one of these for it, or name the rows of the "
+        "other block one by one."
+    )
+
+
+def wrong_candidates(seen: str) -> ProposalError:
+    """Values of a discrete row that are none."""
+    return ProposalError(
+        f"`Categorical` got {seen}; a row must have two values or more to draw from. {_UNTOUCHED} "
+        "Pass how many labels there are, or all values, such as [-1, 1]."
+    )
+
+
+def other_candidates(block: str, seen: str, expected: str) -> ProposalError:
+    """Values that are no rows of their block."""
+    return ProposalError(
+        f"The `Categorical` of `{block}` has values of {seen}, where {expected}. {_UNTOUCHED} Pass "
+        "values of the type and shape of one row."
+    )
+
+
+def not_enumerable(name: str, kind: str) -> ProposalError:
+    """A discrete site of NumPyro without a list of values."""
+    return ProposalError(
+        f"The discrete site `{name}` is a {kind}, whose values cannot be listed. {_UNTOUCHED} "
+        "Marginalise it, condition on it, or give it a distribution on finitely many numbers."
+    )
+
+
+def no_discrete_sites() -> ProposalError:
+    """A kernel for discrete sites of a model that has none."""
+    return ProposalError(
+        f"`discrete_hmc_gibbs` got a model without discrete latent sites. {_UNTOUCHED} Give `MCMC` "
+        "the inner kernel itself."
+    )
+
+
+def not_one_input(block: str, paths: Sequence[str]) -> BlockError:
+    """A discrete block that is a part of an input, or several."""
+    return BlockError(
+        f"`{block}` stands for elements of {_listed(paths)}; a `Categorical` draws the rows of one "
+        f"whole input, each by itself. {_UNTOUCHED} Make each input a block of its own."
+    )
+
+
+def other_checkpoint(path: str) -> StartError:
+    """A file of another chain."""
+    return StartError(
+        f"`{path}` is the checkpoint of another chain: of other inputs, blocks, widths or data, "
+        f"another key, warm-up or number of chains. {_UNTOUCHED} Pass what the file was made "
+        "with, or another file."
+    )
+
+
+def no_checkpoint(reason: str) -> ValueError:
+    """A checkpoint asked of a chain on the host."""
+    return ValueError(
+        f"Chains on the host have no checkpoints, and this one cannot be compiled: {reason}. "
+        f"{_UNTOUCHED} Leave `checkpoint` out."
+    )
+
+
+def wrong_starts(path: str, seen: tuple[int, ...], expected: tuple[int, ...]) -> PositionError:
+    """Starts of another number of chains, or of another shape."""
+    return PositionError(
+        f"`gibbs(starts=...)` got `{path}` of shape {seen}; expected {expected}, the chains along "
+        f"the first axis. {_UNTOUCHED} Pass a start for each chain, in the shape of what is "
+        "sampled."
     )
 
 
@@ -128,9 +194,9 @@ def wrong_walkers(num: Any, num_parameters: int) -> ValueError:
     )
 
 
-def wrong_number(option: str, value: Any) -> ValueError:
-    """A number of steps below one."""
-    return ValueError(f"`{option}` got {value!r}. {_UNTOUCHED} Pass one or more.")
+def wrong_number(option: str, value: Any, least: str = "one") -> ValueError:
+    """A number of steps below the least."""
+    return ValueError(f"`{option}` got {value!r}. {_UNTOUCHED} Pass {least} or more.")
 
 
 def wrong_position(seen: str, expected: str) -> PositionError:

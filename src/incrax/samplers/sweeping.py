@@ -1,14 +1,15 @@
-"""Chains on the host, block by block: an evaluation runs what its block reaches, the rest is saved
-values.
+"""Chains block by block: compiled sweeps where blocks are rows of inputs, else calls on the host, of
+which each runs what its block reaches and reads the rest from saved values.
 
 In: a log-density, blocks and how they move, a key. Out: a `Chain`.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,32 +19,53 @@ from incrax._forecast import Forecast
 from incrax._messages import unknown_input
 from incrax._progress import Meter
 from incrax.engine.inputs.paths import is_within
+from incrax.errors import NotCalledError
 from incrax.samplers.blocking import Blocks
-from incrax.samplers.chain import Chain, generator
-from incrax.samplers.compiled_sweeps import ROWS, compiled_gibbs, is_by_rows
+from incrax.samplers.chain import Chain, Job, generators
+from incrax.samplers.compiled_sweeps import ROWS, compiled_chain, is_by_rows
 from incrax.samplers.density import Density
 from incrax.samplers.messages import (
     bad_start,
     missing_in_blocks,
+    no_checkpoint,
     not_an_update,
     overlapping_blocks,
     wrong_covariance,
     wrong_number,
+    wrong_starts,
 )
-from incrax.samplers.updates import Block, Conditional, Hamiltonian, Position, Update, Walk
+from incrax.samplers.updates import (
+    Block,
+    Categorical,
+    Conditional,
+    Hamiltonian,
+    Position,
+    Walk,
+    acceptance_target,
+    widths_of,
+)
 
 WIDTH = 2.4
 """Width of a step over the root of the number of parameters, in units of the covariance's: the best
 for a normal.
 """
 
+MIN_ROWS = 16
+"""Rows of an input from which on walks that name them one by one are compiled; of fewer, the calls
+take less than compiling.
+"""
+
 
 def gibbs(
     log_density: Callable[..., Any],
     *args: Any,
-    updates: Mapping[Any, Update],
+    updates: Mapping[Any, Any] | None = None,
     key: Any,
     num_sweeps: int,
+    num_warmup: int | None = None,
+    chains: int | None = None,
+    starts: Any = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     wrt: Any = None,
     progress: bool = True,
 ) -> Chain:
@@ -55,27 +77,45 @@ def gibbs(
             evaluated as it is, so that its `stats` count.
         *args: its arguments at the start; those that are not sampled stay.
         updates: for each block, named by a path as `explain()` prints it or a tuple of paths, how
-            it moves: a `Walk`, a `Hamiltonian` or a `Conditional`. Each moves once a sweep, in this
-            order. `"theta[*]"`: each row of theta, along its first axis, is a block of its own;
-            whole sweeps are then one compiled program, and all blocks must walk.
+            it moves: a `Walk`, a `Hamiltonian`, a `Conditional` or a `Categorical`. Each moves once
+            a sweep, in this order. `"theta[*]"`: each row of theta, along its first axis, is a
+            block of its own; whole sweeps are then one compiled program, as they are with a
+            `Categorical`, and all blocks must walk or be categorical. None: each row of each input,
+            or number, walks by itself, with widths from the warm-up.
         key: a key of `jax.random`, or an integer.
-        num_sweeps: samples, one after each sweep.
+        num_sweeps: samples of a chain, one after each sweep.
+        num_warmup: sweeps before the first sample, in which widths that are not given are found.
+            None: half of `num_sweeps` where there are such widths, else 0.
+        chains: how many; results then have an axis for them. None: one, without that axis.
+        starts: where each chain starts: a tree in the shape of what is sampled, with the chains
+            along the first axis of each leaf. None: all at the arguments.
+        checkpoint: a file to which compiled sweeps write every ten seconds where they are, and from
+            which the same call goes on, to the bit as if nothing had happened; with more sweeps, it
+            adds to them.
         wrt: what is sampled; see `grad`. None: the first argument.
         progress: whether a chain of over two seconds shows its progress on a terminal.
 
     Returns:
-        The chain; see `Chain`. Equal keys give equal chains.
+        The chain, or chains; see `Chain`. Equal keys give equal chains.
 
     Raises:
         BlockError: a parameter is in two blocks, or in none.
-        ProposalError: widths do not fit a block.
-        StartError: the log-density at the start is not finite.
+        ProposalError: widths, or values of a `Categorical`, do not fit a block.
+        StartError: the log-density at the start is not finite, or the checkpoint is of another run.
+        PositionError: `starts` have another structure or shape.
         UnknownInputError: a block names nothing that is sampled.
+        SelectionError: an array of integers is sampled, and no `Categorical` draws it.
         TypeError: an update is none, or the function returns something else than one number.
 
     Cost: per step one evaluation of what its block reaches; of a row some microseconds, see
-        `Incremental.sites`, which also says what makes a step read all rows. A `Hamiltonian`
-        evaluates value and gradient by its block alone, by an incremental function of its own.
+        `Incremental.sites`, which also says what makes a step read all rows. Compiling sweeps takes
+        about a second. Several chains take turns, side by side on as many cores as there are. A
+        `Hamiltonian` evaluates value and gradient by its block alone, by an incremental function of
+        its own.
+
+    Sweeps are compiled, without being asked, too where `updates` is None or walks name all rows of
+    an input one by one. A function with effects, or that calls the host, stays on the host:
+    `Chain.why_on_host` says why.
 
     Example:
         >>> import jax.numpy as jnp
@@ -86,32 +126,41 @@ def gibbs(
         >>> chain.samples.shape, chain.names
         ((20, 2), ("p['a']", "p['b']"))
     """
-    density = Density("gibbs", log_density, args, wrt)
-    for name, update in updates.items():
-        if not isinstance(update, (Walk, Hamiltonian, Conditional)):
+    given = {} if updates is None else updates
+    for name, update in given.items():
+        if not isinstance(update, (Walk, Hamiltonian, Conditional, Categorical)):
             raise not_an_update(str(name), type(update).__name__)
-    groups = [_named(density.names, name) for name in updates]
+    discrete = [
+        part.removesuffix(ROWS)
+        for name, update in given.items()
+        if isinstance(update, Categorical)
+        for part in (name if isinstance(name, tuple) else (name,))
+        if isinstance(part, str)
+    ]
+    density = Density("gibbs", log_density, args, wrt, discrete)
+    walks = {name: Walk() for name in _each_row(density)} if updates is None else dict(given)
+    options = Options(num_warmup, chains, starts, checkpoint, progress)
+    job = _job(density, key, num_sweeps, options, walks)
+    groups = [_named(density.names, name) for name in walks]
     _check_cover(density.names, groups)
-    if any(map(is_by_rows, updates)):
-        return compiled_gibbs(density, updates, groups, key, num_sweeps, progress=progress)
-    made = [_block(density, names) for names in groups]
-    pairs = list(zip(made, updates.values(), strict=True))
-
-    def sweep(place: Position, rng: np.random.Generator) -> Position:
-        for block, update in pairs:
-            place = update.move(place, block, rng)
-        return place
-
-    return _run(density, made, sweep, key, num_sweeps, progress=progress)
+    if discrete or any(map(is_by_rows, given)):
+        return compiled_chain(density, walks, groups, job)
+    merged = walks if updates is None else _merged(density, walks, groups)
+    chain, why = _compiled(density, merged, job)
+    return chain or _on_host(density, _apart(density, walks), job, why)
 
 
 def metropolis(
     log_density: Callable[..., Any],
     *args: Any,
-    blocks: Blocks,
-    covariance: Any,
+    blocks: Blocks | None = None,
+    covariance: Any = None,
     key: Any,
     num_sweeps: int,
+    num_warmup: int | None = None,
+    chains: int | None = None,
+    starts: Any = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     wrt: Any = None,
     progress: bool = True,
 ) -> Chain:
@@ -125,11 +174,17 @@ def metropolis(
     Args:
         log_density: as for `gibbs`.
         *args: as for `gibbs`.
-        blocks: from `samplers.blocks`, or made by hand.
+        blocks: from `samplers.blocks`, or made by hand. None: each row of each input, or number, is
+            a block.
         covariance: of the parameters, as far as it is known: variances of shape (n,), or a matrix
-            of shape (n, n), in the order of `Chain.names`.
+            of shape (n, n), in the order of `Chain.names`. None: each block walks with a width from
+            the warm-up.
         key: as for `gibbs`.
         num_sweeps: as for `gibbs`.
+        num_warmup: as for `gibbs`.
+        chains: as for `gibbs`.
+        starts: as for `gibbs`.
+        checkpoint: as for `gibbs`.
         wrt: as for `gibbs`.
         progress: as for `gibbs`.
 
@@ -138,9 +193,10 @@ def metropolis(
 
     Raises:
         ProposalError: the covariance is none.
-        BlockError, StartError, UnknownInputError, TypeError: as from `gibbs`.
+        BlockError, StartError, PositionError, UnknownInputError, TypeError: as from `gibbs`.
 
-    Cost: a sweep takes `blocks.sweep_s`.
+    Cost: a sweep takes `blocks.sweep_s`. Where all rows of an input are blocks of their own, and no
+        matrix moves others with them, sweeps are compiled; see `gibbs`.
 
     Source: A. Lewis, arXiv:1304.4473, for proposals by the Cholesky factor in the order of the
     blocks.
@@ -156,15 +212,29 @@ def metropolis(
         50
     """
     density = Density("metropolis", log_density, args, wrt)
-    groups = [_named(density.names, names) for names in blocks.blocks]
+    apart = list(_apart(density, {name: Walk() for name in _each_row(density)}))
+    given = Blocks(tuple(apart), (0.0,) * len(apart), (1,) * len(apart), is_measured=False)
+    given = given if blocks is None else blocks
+    groups = [_named(density.names, names) for names in given.blocks]
     _check_cover(density.names, groups)
+    order = np.concatenate([_places(density, names) for names in groups])
+    root = None if covariance is None else _root(covariance, order)
+    walks = _walks(groups, given.oversample, root)
+    options = Options(num_warmup, chains, starts, checkpoint, progress)
+    job = _job(density, key, num_sweeps, options, walks)
+    chain = None
+    why = "a covariance matrix moves other blocks with each"
+    if root is None or np.count_nonzero(root) == len(root):
+        chain, why = _compiled(density, _merged(density, walks, groups), job)
+    if chain is not None:
+        return chain
+    if root is None:
+        return _on_host(density, walks, job, why)
     made = [_block(density, names) for names in groups]
-    order = np.concatenate([block.places for block in made])
-    root = _root(covariance, order)
     ends = np.cumsum([block.places.size for block in made])
 
     def sweep(place: Position, rng: np.random.Generator) -> Position:
-        for block, end, times in zip(made, ends, blocks.oversample, strict=True):
+        for block, end, times in zip(made, ends, given.oversample, strict=True):
             size = block.places.size
             columns = root[:, end - size : end] * WIDTH / np.sqrt(size)
             for _ in range(size * times):
@@ -175,42 +245,212 @@ def metropolis(
                 place = block.decided(place, moved, moved.value - place.value, rng)
         return place
 
-    return _run(density, made, sweep, key, num_sweeps, progress=progress)
+    return _run(density, made, sweep, job, why)
 
+
+def _walks(
+    groups: Sequence[tuple[str, ...]], oversample: Sequence[int], root: np.ndarray | None
+) -> dict[Any, Walk]:
+    """Blocks as random walks, of widths from a diagonal covariance, or to be found."""
+    walks: dict[Any, Walk] = {}
+    start = 0
+    for names, times in zip(groups, oversample, strict=True):
+        size = len(names)
+        own = slice(start, start + size)
+        width = None if root is None else np.diag(root)[own] * WIDTH / np.sqrt(size)
+        walks[names] = Walk(width, size * times)
+        start += size
+    return walks
+
+
+# --- where sweeps run -----------------------------------------------------------------------------
+
+
+class Options(NamedTuple):
+    """What `gibbs` and `metropolis` were told of a run, as it was given."""
+
+    num_warmup: int | None
+    chains: int | None
+    starts: Any
+    checkpoint: Any
+    progress: bool
+
+
+def _job(
+    density: Density, key: Any, num_sweeps: int, options: Options, updates: Mapping[Any, Any]
+) -> Job:
+    """The same, checked.
+
+    Raises:
+        ValueError: a number is out of range.
+        PositionError: starts of another shape.
+    """
+    num_warmup, chains, starts, checkpoint, progress = options
+    if num_sweeps < 1:
+        raise wrong_number("num_sweeps", num_sweeps)
+    if chains is not None and chains < 1:
+        raise wrong_number("chains", chains)
+    if num_warmup is None:
+        is_adapted = any(isinstance(x, Walk) and x.width is None for x in updates.values())
+        num_warmup = num_sweeps // 2 if is_adapted else 0
+    if num_warmup < 0:
+        raise wrong_number("num_warmup", num_warmup, least="zero")
+    placed = None if starts is None else density.placed(starts)
+    for (path, x), shape in zip((placed or {}).items(), density.shapes, strict=False):
+        expected = (chains or 1, *shape)
+        if np.shape(x) != expected:
+            raise wrong_starts(path, np.shape(x), expected)
+    return Job(key, num_sweeps, num_warmup, chains, placed, checkpoint, progress)
+
+
+def _compiled(
+    density: Density, updates: Mapping[Any, Any] | None, job: Job
+) -> tuple[Chain | None, str]:
+    """A chain by compiled sweeps, or why there is none."""
+    if updates is None:
+        return None, "blocks other than walks of each row of an input move one call after another"
+    try:
+        groups = [_named(density.names, name) for name in updates]
+        return compiled_chain(density, updates, groups, job), ""
+    except NotCalledError as error:
+        return None, str(error)
+
+
+def _on_host(density: Density, updates: Mapping[Any, Any], job: Job, why: str) -> Chain:
+    """A chain by calls of the function, block after block."""
+    made = [_block(density, _named(density.names, name)) for name in updates]
+    pairs = list(zip(made, updates.values(), strict=True))
+
+    def sweep(place: Position, rng: np.random.Generator) -> Position:
+        for block, update in pairs:
+            place = update.move(place, block, rng)
+        return place
+
+    adapted = [
+        block for block, update in pairs if isinstance(update, Walk) and update.width is None
+    ]
+    for block in adapted:
+        block.target = acceptance_target(len(block.names))
+    return _run(density, made, sweep, job, why)
+
+
+def _rows_of(density: Density) -> dict[str, list[tuple[str, ...]]]:
+    """Names of the elements of each row, by what the rows are called: `theta[*]`, or the path of a
+    number.
+    """
+    rows = {}
+    start = 0
+    for path, shape in zip(density.selection.paths, density.shapes, strict=True):
+        size = int(np.prod(shape))
+        own = density.names[start : start + size]
+        step = size // shape[0] if shape and shape[0] else max(size, 1)
+        cut = [own[first : first + step] for first in range(0, size, step)]
+        rows[path + ROWS if shape else path] = cut
+        start += size
+    return rows
+
+
+def _each_row(density: Density) -> list[str]:
+    """Blocks by which each row, and each number, moves by itself."""
+    return [name for name, rows in _rows_of(density).items() if rows]
+
+
+def _apart(density: Density, updates: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The same with a block for each row that is named by `[*]`; their walks have no widths yet."""
+    rows = _rows_of(density)
+    return {
+        part: update
+        for name, update in updates.items()
+        for part in (rows[name] if is_by_rows(name) else [name])
+    }
+
+
+def _merged(
+    density: Density, updates: Mapping[Any, Any], groups: Sequence[tuple[str, ...]]
+) -> dict[Any, Any] | None:
+    """Walks of all rows of an input one after the other, as one block by rows; None: there are
+    none, or other updates.
+    """
+    if not all(isinstance(update, Walk) for update in updates.values()):
+        return None
+    rows = [(name, of) for name, of in _rows_of(density).items() if len(of) >= MIN_ROWS]
+    by_first = {of[0]: (name, of) for name, of in rows}
+    pairs = list(zip(groups, updates.items(), strict=True))
+    merged: dict[Any, Any] = {}
+    place = 0
+    while place < len(pairs):
+        names, (asked, update) = pairs[place]
+        name, of = by_first.get(names, ("", []))
+        own = pairs[place : place + max(len(of), 1)]
+        walks = [walk for _, (_, walk) in own]
+        is_same = len({(walk.times, walk.width is None) for walk in walks}) == 1
+        if of and [each for each, _ in own] == of and is_same:
+            widths = [widths_of("Walk", w.width, n) for n, (_, w) in own]
+            width = None if update.width is None else np.concatenate(widths)
+            merged[name] = Walk(width, update.times)
+            place += len(of)
+        else:
+            merged[asked] = update
+            place += 1
+    return merged if len(merged) < len(updates) else None
+
+
+# --- on the host ----------------------------------------------------------------------------------
 
 Sweep = Callable[[Position, np.random.Generator], Position]
 
 
-def _run(
-    density: Density, made: Sequence[Block], sweep: Sweep, key: Any, num: int, *, progress: bool
-) -> Chain:
-    if num < 1:
-        raise wrong_number("num_sweeps", num)
-    rng = generator(key)
-    x0 = density.flat.x0
-    place = Position(x0, density.value(x0))
-    if not np.isfinite(place.value):
-        raise bad_start(place.value)
-    samples = np.empty((num, x0.size))
-    values = np.empty(num)
+def _run(density: Density, made: Sequence[Block], sweep: Sweep, job: Job, why: str) -> Chain:
+    """All chains, one after the other."""
+    if job.checkpoint is not None:
+        raise no_checkpoint(why)
+    rngs = generators(job.key, job.chains)
+    places = [Position(x, density.value(x)) for x in _starts(density, job)]
+    for place in places:
+        if not np.isfinite(place.value):
+            raise bad_start(place.value)
+    samples = np.empty((job.num_chains, job.num_sweeps, len(density.names)))
+    values = np.empty(samples.shape[:2])
+    accepted = np.zeros(len(made))
+    tried = np.zeros(len(made))
     gradients = [block.value_and_gradient for block in made]
     functions = [density.function, *(g.function for g in gradients if isinstance(g, _Gradient))]
-    forecast = Forecast(lambda: functions, num)
-    with Meter("chain", num, is_shown=progress) as meter:
-        for number in range(num):
-            place = sweep(place, rng)
-            samples[number], values[number] = place
-            forecast.advance()
-            meter.advance()
-    acceptance = {block.names[0]: block.accepted / max(block.tried, 1) for block in made}
+    total = job.num_chains * job.num_all
+    forecast = Forecast(lambda: functions, total)
+    with Meter("chain", total, is_shown=job.progress) as meter:
+        for number, (place, rng) in enumerate(zip(places, rngs, strict=True)):
+            for block in made:
+                block.restart()
+            for turn in range(job.num_all):
+                place = sweep(place, rng)
+                if turn < job.num_warmup:
+                    for block in made:
+                        block.adapt(turn)
+                else:
+                    sample = turn - job.num_warmup
+                    samples[number, sample], values[number, sample] = place
+                forecast.advance()
+                meter.advance()
+            accepted += [block.accepted for block in made]
+            tried += [block.tried for block in made]
+    shares = accepted / np.maximum(tried, 1)
     return Chain(
-        samples,
+        samples if job.chains is not None else samples[0],
         density.names,
-        values,
-        acceptance,
+        values if job.chains is not None else values[0],
+        {block.names[0]: float(share) for block, share in zip(made, shares, strict=True)},
         sum(block.evaluations for block in made),
         density,
+        why,
     )
+
+
+def _starts(density: Density, job: Job) -> list[np.ndarray]:
+    """A vector for each chain."""
+    if job.starts is None:
+        return [density.flat.x0] * job.num_chains
+    parts = [np.reshape(x, (job.num_chains, -1)) for x in job.starts.values()]
+    return list(np.concatenate(parts, axis=1).astype(np.float64))
 
 
 # --- blocks ---------------------------------------------------------------------------------------
@@ -242,9 +482,13 @@ def _check_cover(names: Sequence[str], groups: Sequence[Sequence[str]]) -> None:
         raise missing_in_blocks(missing)
 
 
-def _block(density: Density, names: tuple[str, ...]) -> Block:
+def _places(density: Density, names: Sequence[str]) -> np.ndarray:
     numbers = {name: k for k, name in enumerate(density.names)}
-    places = np.array([numbers[name] for name in names])
+    return np.array([numbers[name] for name in names])
+
+
+def _block(density: Density, names: tuple[str, ...]) -> Block:
+    places = _places(density, names)
     return Block(names, places, density.value, _Gradient(density, names), density.flat.arguments)
 
 

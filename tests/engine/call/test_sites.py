@@ -225,12 +225,15 @@ def ring(p):
     return jnp.sum(jnp.tanh(theta * (jnp.roll(theta, 1) + jnp.roll(theta, -7)))) * p["scale"]
 
 
+@pytest.mark.parametrize("depth", [0, 1, 2], ids=["alone", "candidates", "chains of candidates"])
 @pytest.mark.parametrize("fun", [groups, ring], ids=lambda fun: fun.__name__)
-def test_a_step_makes_nothing_as_long_as_the_axis(fun):
+def test_a_step_makes_nothing_as_long_as_the_axis(fun, depth):
     """Of one row, no value of all rows is made; that is left to the branch that sums anew."""
     state, sites = incrax.incremental(fun).sites(start(), moves=["p['theta'][*]"])
-    jaxpr = jax.make_jaxpr(lambda state, i, x: sites.look(state, {"p['theta']": (i, x)})[1])
-    traced = jaxpr(state, 3, 0.5).jaxpr
+    look = lambda state, i, x: sites.look(state, {"p['theta']": (i, x)})[1]
+    for _ in range(depth):
+        look = jax.vmap(look, (None, None, 0))
+    traced = jax.make_jaxpr(look)(state, 3, jnp.full((4,) * depth, 0.5)).jaxpr
     outside = needed_equations(traced.eqns, traced.outvars)
     shapes = [var.aval.shape for eqn in outside for var in eqn.outvars]
     assert not any(LENGTH in shape for shape in shapes)
@@ -243,6 +246,21 @@ def test_chains_under_vmap():
     look = lambda v: sites.look(state, {"p['theta']": (7, v)})[1]
     expected = [crossed(start() | {"theta": start()["theta"].at[7].set(v)}) for v in values]
     near(jax.vmap(look)(values), jnp.array(expected))
+    near(jax.jit(jax.vmap(jax.vmap(look)))(values[None]), jnp.array([expected]))
+    slope = jax.grad(lambda v: crossed(start() | {"theta": start()["theta"].at[7].set(v)}))
+    near(jax.vmap(jax.grad(look))(values), jax.vmap(slope)(values))
+
+
+def test_under_vmap_all_are_summed_anew_where_one_needs_it():
+    state, sites = incrax.incremental(groups).sites(start(), moves=["p['theta'][*]"])
+    values = jnp.array([0.3, 1e9, 1.1])  # the second takes more digits than its difference has
+    deltas, found = jax.vmap(lambda v: sites.look(state, {"p['theta']": (7, v)}))(values)
+    expected = [groups(start() | {"theta": start()["theta"].at[7].set(v)}) for v in values]
+    near(found, jnp.array(expected))
+    far = sites.settle(state, jax.tree.map(lambda x: x[1], deltas))
+    deltas, found = jax.vmap(lambda v: sites.look(far, {"p['theta']": (7, v)}))(values)
+    near(found, jnp.array(expected))
+    assert int(deltas.num_differences.sum()) == 0
 
 
 def test_a_state_at_other_values():

@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.custom_batching import custom_vmap
 
 from incrax import _jax
 from incrax._jax import Var
@@ -35,9 +36,11 @@ from incrax.engine.call.pure import strong, typed
 from incrax.engine.compile.executables import device_constants
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.parts import row_parts
 from incrax.engine.plan.plan import plan_fill, reached_equations
 from incrax.engine.plan.row_sets import DirtyRows, RowSet, row_set, taken, with_rows
 from incrax.engine.plan.slices import AgainError, Slicer, value_at
+from incrax.primitives.on_rows import NotByRowsError
 
 MIN_DIFFERENCES = 512
 """Differences that may be added to a sum before it is summed anew, however few rows there are."""
@@ -196,8 +199,8 @@ class Sites:
             StepTypeError: a value has another shape or dtype than the input, or its rows.
 
         Cost: the equations that the rows reach, on these rows alone, now and as they were; all rows
-            where the function needs them all (`max`, `sort`, `cumsum` along the axis), and
-            under `vmap` wherever a sum is taken.
+            where the function needs them all (`max`, `sort`, `cumsum` along the axis). Under
+            `vmap` sums are summed anew for all candidates, or chains, where one of them needs it.
         """
         form = self._form
         given = {form.index(path): self._given(path, change) for path, change in changes.items()}
@@ -215,7 +218,7 @@ class Sites:
         is_sound = functools.reduce(lax.bitwise_and, [jnp.asarray(g) for g in guards], allowed)
         more = lax.add(counts, np.int32(1))
         arrays, more = lax.cond(
-            is_sound,
+            _everywhere(is_sound),
             lambda: (_arrays(found), more),
             lambda: (self._anew(env, given, found), jnp.zeros_like(more)),
         )
@@ -251,20 +254,66 @@ class Sites:
         return SitesState(tuple(values), count)
 
     def start(self, changes: Mapping[str, Any], state: SitesState) -> SitesState:
-        """The state at other values of inputs that move, all of it computed anew.
+        """The state at other values of inputs that move; what they reach is computed anew.
 
         Args:
             changes: inputs by path, as a whole.
             state: any one, whose other inputs stay.
+
+        Cost: one evaluation of what the changes reach.
         """
         form = self._form
         env = self._env(state)
-        for path, value in changes.items():
-            env[form.facts.invars[form.index(path)]] = strong(value)
-        for var in form.slots:
-            if var not in form.facts.invars:
+        given = {form.index(path): strong(value) for path, value in changes.items()}
+        dirty = sum(map(form.facts.layout.leaf_mask, given))
+        is_reached = np.array([self._reaches(var, dirty) for var in form.slots], bool)
+        for var, is_dirty in zip(form.slots, is_reached, strict=True):
+            if is_dirty:
                 del env[var]
-        return _state_of(form, env)
+        env.update({form.facts.invars[leaf]: value for leaf, value in given.items()})
+        made = _state_of(form, env)
+        counts = jnp.where(is_reached, made.num_differences, state.num_differences)
+        return SitesState(made.values, counts)
+
+    def parts(self, state: SitesState, rows: Mapping[str, Any]) -> jax.Array:
+        """What each row of some inputs adds to the function, up to a constant.
+
+        Law: where some rows of x change to those of y, f(y) - f(x) is the sum of
+        `parts(state, {"x": y}) - parts(state, {"x": x})` over these rows.
+
+        Args:
+            state: the newest one, of whose other inputs the parts depend.
+            rows: inputs by path, as a whole; of several, rows of the same number belong together.
+
+        Returns:
+            An array of shape (number of rows,).
+
+        Raises:
+            NotByRowsError: rows may interact; see `are_independent`.
+
+        Cost: one evaluation of what the inputs reach.
+        """
+        form = self._form
+        given = {form.index(path): strong(value) for path, value in rows.items()}
+        dirty = sum(map(form.facts.layout.leaf_mask, given))
+        env = self._env(state)
+        clean = {var: x for var, x in env.items() if not self._reaches(var, dirty)}
+        known = _Known(form.facts, {**form.tables, **clean}, env)
+        by_var = {form.facts.invars[leaf]: value for leaf, value in given.items()}
+        return row_parts(form.facts, by_var, known)
+
+    def are_independent(self, state: SitesState, paths: Sequence[str]) -> bool:
+        """Whether rows of some inputs are known not to interact: the function is a sum of parts, of
+        which each depends on one row. Then all may move at once, each by its own part.
+
+        Cost: a trace of the equations that the inputs reach.
+        """
+        inputs = self.inputs(state)
+        try:
+            jax.eval_shape(self.parts, state, {path: inputs[path] for path in paths})
+        except NotByRowsError:
+            return False
+        return True
 
     def inputs(self, state: SitesState) -> dict[str, jax.Array]:
         """The inputs that move, by path, at a state."""
@@ -434,6 +483,22 @@ class Sites:
 jax.tree_util.register_pytree_node(
     Sites, lambda sites: (sites._fixed, sites._form), lambda form, fixed: Sites(form, fixed)
 )
+
+
+@custom_vmap
+def _everywhere(flag: Any) -> Any:
+    """A flag; under `vmap` whether it is set for the whole batch.
+
+    What is summed anew is right for everyone. A predicate with a batch axis would make of the
+    branch a choice between both, all rows in each step.
+    """
+    return flag
+
+
+@_everywhere.def_vmap
+def _(axis_size: int, in_batched: Sequence[bool], flag: Any) -> tuple[Any, bool]:
+    del axis_size, in_batched
+    return _everywhere(jnp.all(flag)), False
 
 
 Move = list[tuple[int, bool]]

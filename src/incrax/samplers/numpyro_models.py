@@ -1,0 +1,285 @@
+"""Models of NumPyro as log-densities: what is sampled, where it starts, how it moves; and a kernel
+for NumPyro's own chains that draws discrete sites.
+
+In: a model and its arguments. Out: a `NumPyroModel`, or a kernel. It must not know how sweeps run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import incremental
+from incrax._extras import needed
+from incrax.samplers.compiled_sweeps import ROWS, SweepBlock, drawn_rows
+from incrax.samplers.messages import no_discrete_sites, not_enumerable
+from incrax.samplers.updates import Categorical, Walk
+
+
+def from_numpyro(
+    model: Callable[..., Any], *args: Any, key: Any = 0, **kwargs: Any
+) -> NumPyroModel:
+    """A NumPyro model as it is, for `gibbs` and the other samplers here.
+
+    Args:
+        model: the model; discrete sites may be latent.
+        *args: its arguments.
+        key: a key of `jax.random`, or an integer, for values at the start: discrete ones are drawn,
+            the others are medians.
+        **kwargs: its keyword arguments.
+
+    Returns:
+        The log-density of its latent sites, their start and updates; see `NumPyroModel`.
+
+    Raises:
+        MissingExtraError: NumPyro is not installed.
+        ProposalError: a discrete site has no list of values.
+
+    Cost: a few evaluations of the model.
+
+    Example:
+        >>> import numpyro, numpyro.distributions as dist
+        >>> from incrax import samplers
+        >>> def model(y):
+        ...     mu = numpyro.sample("mu", dist.Normal(0, 3))
+        ...     with numpyro.plate("groups", len(y)):
+        ...         numpyro.sample("y", dist.Normal(numpyro.sample("x", dist.Normal(mu, 1)), 1), obs=y)
+        >>> m = samplers.from_numpyro(model, np.zeros(5))
+        >>> chain = samplers.gibbs(m.log_density, *m.args, updates=m.updates, key=1, num_sweeps=10)
+        >>> sorted((name, x.shape) for name, x in m.constrained(chain.tree()).items())
+        [('mu', (10,)), ('x', (10, 5))]
+    """
+    return NumPyroModel(
+        needed("numpyro.infer.util", "from_numpyro", "samplers"), model, args, kwargs, key
+    )
+
+
+class NumPyroModel:
+    """The latent sites of a NumPyro model. Made by `from_numpyro`.
+
+    `samplers.gibbs(m.log_density, *m.args, updates=m.updates, ...)` samples it.
+    """
+
+    def __init__(
+        self,
+        util: Any,
+        model: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        key: Any,
+    ) -> None:
+        self._handlers = needed("numpyro.handlers", "from_numpyro", "samplers")
+        self._util = util
+        self._model = model
+        leaves, self._treedef = jax.tree.flatten((args, dict(kwargs)))
+        # Sizes of plates and flags must be known while JAX traces; arrays are data.
+        self._is_data = [isinstance(x, (np.ndarray, jax.Array)) for x in leaves]
+        self._others = leaves
+        self._data = [x for x, is_data in zip(leaves, self._is_data, strict=True) if is_data]
+        key = jax.random.key(key) if isinstance(key, int) else key
+        draws, medians = jax.random.split(key)
+        seeded = self._handlers.seed(model, draws)
+        trace = self._handlers.trace(seeded).get_trace(*args, **kwargs)
+        self._values: dict[str, np.ndarray] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        start: dict[str, Any] = {}
+        for name, site in trace.items():
+            if (
+                site["type"] == "sample"
+                and not site["is_observed"]
+                and site["fn"].support.is_discrete
+            ):
+                self._values[name] = _support(name, site["fn"])
+                self._shapes[name] = np.shape(site["value"])
+                start[name] = jnp.reshape(site["value"], -1)
+        fixed = self._handlers.condition(model, self._shaped(start))
+        infer = needed("numpyro.infer", "from_numpyro", "samplers")
+        info = util.initialize_model(
+            medians, fixed, init_strategy=infer.init_to_median, model_args=args, model_kwargs=kwargs
+        )
+        self._start = {**start, **{name: jnp.asarray(x) for name, x in info.param_info.z.items()}}
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """Arguments of `log_density`: values of the latent sites at the start, by name, and the
+        arrays among the model's arguments. Sites with constraints are without them; discrete ones
+        are vectors.
+        """
+        return dict(self._start), list(self._data)
+
+    @property
+    def discrete(self) -> tuple[str, ...]:
+        """Names of the discrete latent sites."""
+        return tuple(self._values)
+
+    @property
+    def updates(self) -> dict[str, Walk | Categorical]:
+        """How sites move by default: discrete ones by draws from their values, rows of the others
+        by walks, with widths from the warm-up.
+        """
+        moves: dict[str, Walk | Categorical] = {}
+        for name, value in self._start.items():
+            path = f"p[{name!r}]"
+            if name in self._values:
+                moves[path] = Categorical(self._values[name])
+            else:
+                moves[path + ROWS if value.ndim else path] = Walk()
+        return moves
+
+    def log_density(self, p: Mapping[str, Any], data: Sequence[Any]) -> jax.Array:
+        """Log-density of latent sites, of those with constraints in the space without them.
+
+        Args:
+            p: values by name, as in `args`.
+            data: arrays among the model's arguments.
+        """
+        args, kwargs = self._arguments(data)
+        discrete = {name: p[name] for name in self._values}
+        others = {name: x for name, x in p.items() if name not in self._values}
+        fixed = self._handlers.condition(self._model, self._shaped(discrete))
+        return -self._util.potential_energy(fixed, args, kwargs, others)
+
+    def conditional(
+        self, z: Mapping[str, Any], others: Mapping[str, Any], data: Sequence[Any]
+    ) -> jax.Array:
+        """Log-density of discrete sites given the others, these as the model has them."""
+        args, kwargs = self._arguments(data)
+        given = {**self._shaped(z), **others}
+        return self._util.log_density(self._model, args, kwargs, given)[0]
+
+    def constrained(self, tree: Mapping[str, Any]) -> dict[str, Any]:
+        """Samples as the model has them, `deterministic` sites included.
+
+        Args:
+            tree: from `Chain.tree()`: arrays by name, with axes (sweeps, ...) or (chains, sweeps,
+                ...).
+        """
+        ndim = next(np.ndim(x) - self._start[name].ndim for name, x in tree.items())
+        batch = np.shape(next(iter(tree.values())))[:ndim]
+        flat = {name: jnp.reshape(x, (-1, *np.shape(x)[ndim:])) for name, x in tree.items()}
+        args, kwargs = self._arguments(self._data)
+
+        def one(p: Mapping[str, Any]) -> dict[str, Any]:
+            discrete = self._shaped({name: p[name] for name in self._values})
+            others = {name: x for name, x in p.items() if name not in self._values}
+            fixed = self._handlers.condition(self._model, discrete)
+            found = self._util.constrain_fn(fixed, args, kwargs, others, return_deterministic=True)
+            return {**found, **discrete}
+
+        found = jax.jit(lambda p: jax.lax.map(one, p))(flat)
+        return {name: np.asarray(x).reshape(*batch, *x.shape[1:]) for name, x in found.items()}
+
+    def _arguments(self, data: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        given = iter(data)
+        pairs = zip(self._others, self._is_data, strict=True)
+        leaves = [next(given) if is_data else x for x, is_data in pairs]
+        return jax.tree.unflatten(self._treedef, leaves)
+
+    def _shaped(self, z: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: jnp.reshape(x, self._shapes[name]) for name, x in z.items()}
+
+
+def _support(name: str, distribution: Any) -> np.ndarray:
+    """All values of a discrete site.
+
+    Raises:
+        ProposalError: there is no list of them.
+    """
+    if distribution.event_shape or not distribution.has_enumerate_support:
+        raise not_enumerable(name, type(distribution).__name__)
+    return np.asarray(distribution.enumerate_support(expand=False)).reshape(-1)
+
+
+# --- NumPyro's own chains -------------------------------------------------------------------------
+
+
+def discrete_hmc_gibbs(inner_kernel: Any, *args: Any, **kwargs: Any) -> Any:
+    """A kernel for `numpyro.infer.MCMC` in place of `DiscreteHMCGibbs`: draws of discrete sites from
+    all their values, each element by what it reaches, and a kernel for the others.
+
+    Args:
+        inner_kernel: `HMC` or `NUTS` of a model.
+        *args: the arguments of the model, the same as `MCMC.run` gets after its key.
+        **kwargs: its keyword arguments.
+
+    Returns:
+        A `numpyro.infer.HMCGibbs`. Each step draws every element of every discrete site once, from
+        its conditional distribution; elements that do not interact all at once.
+
+    Raises:
+        MissingExtraError: NumPyro is not installed.
+        ProposalError: a discrete site has no list of values, or there is none.
+
+    Cost: a step takes an evaluation of the model for each value where elements do not interact, else
+        some microseconds for each element; `DiscreteHMCGibbs` evaluates the model for each element
+        and value.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> from incrax import samplers
+        >>> def model(x):
+        ...     mu = numpyro.sample("mu", dist.Normal(jnp.array([-1.0, 1.0]), 1).to_event(1))
+        ...     with numpyro.plate("n", len(x)):
+        ...         z = numpyro.sample("z", dist.Categorical(jnp.ones(2) / 2))
+        ...         numpyro.sample("x", dist.Normal(mu[z], 1), obs=x)
+        >>> kernel = samplers.discrete_hmc_gibbs(numpyro.infer.NUTS(model), jnp.array([-2.0, 2.0]))
+        >>> mcmc = numpyro.infer.MCMC(kernel, num_warmup=5, num_samples=5, progress_bar=False)
+        >>> mcmc.run(jax.random.key(0), jnp.array([-2.0, 2.0]))
+        >>> mcmc.get_samples()["z"].shape
+        (5, 2)
+    """
+    infer = needed("numpyro.infer", "discrete_hmc_gibbs", "samplers")
+    model = from_numpyro(inner_kernel.model, *args, **kwargs)
+    if not model.discrete:
+        raise no_discrete_sites()
+    return infer.HMCGibbs(inner_kernel, _gibbs_fn(model), list(model.discrete))
+
+
+def _gibbs_fn(model: NumPyroModel) -> Callable[..., dict[str, Any]]:
+    """Draws of all discrete sites, as `HMCGibbs` calls it."""
+    p, data = model.args
+    at = model.constrained({name: x[None] for name, x in p.items()})
+    names = [name for name in p if name not in model.discrete]
+    others = {name: jnp.asarray(at[name][0]) for name in names}
+    z0 = {name: p[name] for name in model.discrete}
+    moves = [
+        *(f"z[{name!r}]{ROWS}" for name in model.discrete), *(f"others[{name!r}]" for name in names)
+    ]  # fmt: skip
+    f: Any = incremental(model.conditional)
+    state, sites = f.sites(z0, others, data, moves=moves)
+    blocks = []
+    for name, update in model.updates.items():
+        if isinstance(update, Categorical):
+            path = name.replace("p", "z", 1)
+            values = update.candidates
+            is_independent = sites.are_independent(state, [path])
+            block = SweepBlock(
+                path, (path,), len(sites.inputs(state)[path]), 1, len(values),
+                is_independent=is_independent,
+            )  # fmt: skip
+            blocks.append((block, values))
+
+    def draw(rng_key: Any, gibbs_sites: Mapping[str, Any], hmc_sites: Mapping[str, Any]) -> Any:
+        given = {f"z[{name!r}]": jnp.reshape(gibbs_sites[name], -1) for name in model.discrete}
+        given.update({f"others[{name!r}]": hmc_sites[name] for name in names})
+        dtypes = {path: x.dtype for path, x in sites.inputs(state).items()}
+        place = sites.start({path: x.astype(dtypes[path]) for path, x in given.items()}, state)
+        position = place, sites.look(place, {})[1]
+        keys = jax.random.split(rng_key, len(blocks))
+        for key, (block, values) in zip(keys, blocks, strict=True):
+            uniform = jax.random.uniform(key, (block.num_steps,), position[1].dtype)
+            candidates = jnp.asarray(values, dtypes[block.name])
+            position, _ = drawn_rows(sites, position, block, uniform, candidates)
+        found = sites.inputs(position[0])
+        return {
+            name: jnp.reshape(found[f"z[{name!r}]"], jnp.shape(gibbs_sites[name])).astype(
+                gibbs_sites[name].dtype
+            )
+            for name in model.discrete
+        }
+
+    return draw

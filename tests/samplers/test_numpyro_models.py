@@ -1,0 +1,155 @@
+"""Models of NumPyro as they are: log-densities of NumPyro itself, its own kernels, closed forms."""
+
+from __future__ import annotations
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer.util import log_density
+
+import incrax
+from incrax import samplers
+from incrax.engine.call.sites import Sites
+
+RNG = np.random.default_rng(0)
+TRUTH = RNG.integers(0, 3, 60)
+X = np.array([-5.0, 0.0, 5.0])[TRUTH] + RNG.normal(size=60)
+
+
+def mixture(x, num_labels, *, width=None):
+    """Labels of a mixture, its means, a scale that is positive."""
+    mu = numpyro.sample("mu", dist.Normal(5.0 * (jnp.arange(num_labels) - 1), 2.0).to_event(1))
+    scale = numpyro.sample("scale", dist.LogNormal(0.0, 0.2))
+    numpyro.deterministic("largest", jnp.max(mu))
+    with numpyro.plate("n", len(x)):
+        z = numpyro.sample("z", dist.Categorical(probs=jnp.ones(num_labels) / num_labels))
+        numpyro.sample("x", dist.Normal(mu[z], scale if width is None else width), obs=x)
+
+
+def chain_of_spins(field):
+    """Neighbours that want to agree: elements interact."""
+    with numpyro.plate("n", len(field)):
+        s = numpyro.sample("s", dist.Bernoulli(logits=field))
+    numpyro.factor("bond", 0.8 * jnp.sum(s[1:] == s[:-1]))
+
+
+def two_by_two(shape):
+    with numpyro.plate("a", shape[0], dim=-2), numpyro.plate("b", shape[1], dim=-1):
+        k = numpyro.sample("k", dist.Categorical(logits=jnp.array([0.0, 1.0, -1.0])))
+    numpyro.factor("sum", -0.1 * jnp.sum(k * jnp.arange(6.0).reshape(2, 3)))
+
+
+def test_the_log_density_is_that_of_numpyro():
+    model = samplers.from_numpyro(mixture, X, 3, width=None)
+    p, data = model.args
+    assert set(p) == {"mu", "scale", "z"}
+    assert model.discrete == ("z",)
+    assert len(data) == 1
+    p = p | {"scale": jnp.asarray(0.3)}
+    given = p | {"scale": jnp.exp(0.3)}
+    expected = log_density(mixture, (X, 3), {}, given)[0] + 0.3  # d scale / d log(scale)
+    np.testing.assert_allclose(model.log_density(p, data), expected, rtol=1e-12)
+    others = {"mu": p["mu"], "scale": given["scale"]}
+    found = model.conditional({"z": p["z"]}, others, data)
+    np.testing.assert_allclose(found, expected - 0.3, rtol=1e-12)
+
+
+def test_a_model_is_sampled_as_it_is():
+    model = samplers.from_numpyro(mixture, X, 3, key=jax.random.key(3))
+    chain = samplers.gibbs(
+        model.log_density, *model.args, updates=model.updates, key=1, num_sweeps=300, chains=2
+    )
+    found = model.constrained(chain.tree())
+    shapes = {name: x.shape for name, x in found.items()}
+    assert shapes == {
+        "mu": (2, 300, 3), "scale": (2, 300), "z": (2, 300, 60), "largest": (2, 300)
+    }  # fmt: skip
+    assert np.mean(found["z"] == TRUTH) > 0.95
+    assert found["z"].dtype.kind == "i"
+    assert np.all(found["scale"] > 0)
+    np.testing.assert_allclose(found["largest"], found["mu"].max(-1))
+    np.testing.assert_allclose(found["mu"].mean((0, 1)), [-5, 0, 5], atol=0.6)
+
+
+@pytest.mark.parametrize("how", ["as it is", "row by row"])
+def test_labels_have_the_shares_that_discrete_hmc_gibbs_finds(how, monkeypatch):
+    if how == "row by row":
+        monkeypatch.setattr(Sites, "are_independent", lambda *args: False)
+    x = np.array([-1.0, 0.2, 1.5, 6.0])
+
+    def model(x):
+        with numpyro.plate("n", len(x)):
+            z = numpyro.sample("z", dist.Categorical(probs=jnp.array([0.2, 0.3, 0.5])))
+            numpyro.sample("x", dist.Normal(jnp.array([-1.0, 0.0, 2.0])[z], 1.0), obs=x)
+        numpyro.sample("a", dist.Normal(0.0, 1.0))
+
+    kernel = samplers.discrete_hmc_gibbs(numpyro.infer.NUTS(model), x)
+    mcmc = numpyro.infer.MCMC(kernel, num_warmup=50, num_samples=3000, progress_bar=False)
+    mcmc.run(jax.random.key(0), x)
+    found = mcmc.get_samples()
+    weights = np.array([0.2, 0.3, 0.5]) * np.exp(-0.5 * (x[:, None] - [-1.0, 0.0, 2.0]) ** 2)
+    expected = weights / weights.sum(axis=1, keepdims=True)
+    shares = np.stack([np.mean(found["z"] == k, axis=0) for k in range(3)], axis=1)
+    np.testing.assert_allclose(shares, expected, atol=0.05)
+    assert abs(found["a"].mean()) < 0.2
+    assert found["z"].shape == (3000, 4)
+
+
+def test_elements_that_interact_take_turns():
+    field = np.array([0.5, -0.2, 0.1])
+    states = np.array(np.meshgrid(*[[0, 1]] * 3, indexing="ij")).reshape(3, -1).T
+    weights = np.exp(states @ field + 0.8 * np.sum(states[:, 1:] == states[:, :-1], axis=1))
+    model = samplers.from_numpyro(chain_of_spins, field)
+    chain = samplers.gibbs(
+        model.log_density, *model.args, updates=model.updates, key=1, num_sweeps=6000
+    )
+    drawn = chain.tree()["s"]
+    shares = np.array([np.mean(np.all(drawn == s, axis=1)) for s in states])
+    np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.03)
+
+
+def test_sites_of_two_axes():
+    model = samplers.from_numpyro(two_by_two, (2, 3))
+    chain = samplers.gibbs(
+        model.log_density, *model.args, updates=model.updates, key=1, num_sweeps=4000
+    )
+    found = model.constrained(chain.tree())["k"]
+    assert found.shape == (4000, 2, 3)
+    logits = np.array([0.0, 1.0, -1.0]) - 0.1 * np.arange(6)[:, None] * np.arange(3)
+    mean = np.sum(np.arange(3) * np.exp(logits), axis=1) / np.sum(np.exp(logits), axis=1)
+    np.testing.assert_allclose(found.mean(0).ravel(), mean, atol=0.05)
+
+
+def test_sites_without_a_list_of_values():
+    def counts():
+        numpyro.sample("n", dist.Poisson(3.0))
+
+    with pytest.raises(samplers.ProposalError) as caught:
+        samplers.from_numpyro(counts)
+    assert str(caught.value) == (
+        "The discrete site `n` is a Poisson, whose values cannot be listed. Nothing was sampled. "
+        "Marginalise it, condition on it, or give it a distribution on finitely many numbers."
+    )
+
+
+def test_a_kernel_for_discrete_sites_wants_some():
+    def normal():
+        numpyro.sample("a", dist.Normal(0.0, 1.0))
+
+    with pytest.raises(samplers.ProposalError) as caught:
+        samplers.discrete_hmc_gibbs(numpyro.infer.NUTS(normal))
+    assert str(caught.value) == (
+        "`discrete_hmc_gibbs` got a model without discrete latent sites. Nothing was sampled. Give "
+        "`MCMC` the inner kernel itself."
+    )
+
+
+def test_numpyro_that_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numpyro.infer.util", None)
+    with pytest.raises((incrax.errors.MissingExtraError, ModuleNotFoundError)):
+        samplers.from_numpyro(mixture, X, 3)
