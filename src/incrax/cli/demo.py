@@ -143,7 +143,7 @@ def _progress(console: Console) -> Iterator[driver.Advance]:
 def _summary(
     mode: driver.Mode,
     sampled: driver.Sampled,
-    whole: driver.Whole | None,
+    whole: driver.WholeSteps | None,
     ranked: dict[str, show.Ranked],
 ) -> dict[str, Any]:
     return {

@@ -89,7 +89,7 @@ class Sampled:
 
 
 @dataclass
-class Whole:
+class WholeSteps:
     """Steps with the whole density in each: how many, and their seconds without compilation; the
     largest relative difference of log-densities at samples of the chain.
     """
@@ -200,7 +200,7 @@ def sample(mode: Mode, flights: Flights, num_sweeps: int, seed: int) -> Sampled:
 
 def measure_whole(
     mode: Mode, sampled: Sampled, flights: Flights, seed: int, advance: Advance
-) -> Whole:
+) -> WholeSteps:
     """The same steps by `lax.scan` over the whole density, as many as there is time for; and its
     values at some samples of the chain.
     """
@@ -225,7 +225,7 @@ def measure_whole(
         value = float(plain(jax.tree.map(lambda x, k=number: x[k], samples), *data))
         ours = float(sampled.chain.log_densities[number])
         difference = max(difference, abs(ours / value - 1))
-    return Whole(num_steps, seconds, difference)
+    return WholeSteps(num_steps, seconds, difference)
 
 
 def _turns(rng: np.random.Generator, width: np.ndarray) -> Any:

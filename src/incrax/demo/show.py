@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from incrax.demo.data import KINDS, Flights
-from incrax.demo.driver import Mode, Sampled, Whole
+from incrax.demo.driver import Mode, Sampled, WholeSteps
 
 VALUE_RTOL = 1e-9
 """Largest relative difference of log-densities that counts as the same."""
@@ -85,7 +85,7 @@ def _share(acceptance: Any) -> float:
     return float(np.mean([acceptance[f"p['{kind}'][*]"] for kind in KINDS]))
 
 
-def print_times(console: Console, mode: Mode, sampled: Sampled, whole: Whole | None) -> None:
+def print_times(console: Console, mode: Mode, sampled: Sampled, whole: WholeSteps | None) -> None:
     """Seconds of both ways; what was not run to its end says so."""
     console.print(f"fit by jax.jit, all parameters at once: {mode.seconds:.1f} s")
     console.print(
@@ -104,7 +104,7 @@ def print_times(console: Console, mode: Mode, sampled: Sampled, whole: Whole | N
     )
 
 
-def print_difference(console: Console, whole: Whole) -> bool:
+def print_difference(console: Console, whole: WholeSteps) -> bool:
     """Say whether both ways give the same log-density; True if they do."""
     agrees = whole.difference < VALUE_RTOL
     console.print(
@@ -118,7 +118,7 @@ def print_difference(console: Console, whole: Whole) -> bool:
 
 
 def plot(
-    ranked: dict[str, Ranked], sampled: Sampled, whole: Whole | None, title: str, path: Path
+    ranked: dict[str, Ranked], sampled: Sampled, whole: WholeSteps | None, title: str, path: Path
 ) -> None:
     """The latest and the most punctual with their intervals, traces, and seconds a sweep, as a
     PNG.
@@ -172,7 +172,7 @@ def _draw_traces(axis: Any, sampled: Sampled) -> None:
     axis.legend(frameon=False, ncols=3)
 
 
-def _draw_times(axis: Any, sampled: Sampled, whole: Whole | None) -> None:
+def _draw_times(axis: Any, sampled: Sampled, whole: WholeSteps | None) -> None:
     bars = [("incrax, measured", sampled.sweep_s, "C0")]
     if whole is not None:
         sweep_s = whole.step_s * sampled.num_steps

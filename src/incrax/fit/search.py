@@ -39,7 +39,7 @@ COMPILED = Maths(*(jax.jit(each, inline=True) for each in Maths()))
 """For linear models of JAX arrays. Inlined, they leave no trace in a program of the whole."""
 
 
-class Evaluations(NamedTuple):
+class HostFunctions(NamedTuple):
     """What a search evaluates, functions of a vector and of what is given: all that is fixed, and
     the roots of the weights.
     """
@@ -52,7 +52,7 @@ class Evaluations(NamedTuple):
     """r''(v, v), also of v; shape (m,)."""
 
 
-def evaluations(fun: Callable[..., Any], layout: ArgumentLayout) -> Evaluations:
+def evaluations(fun: Callable[..., Any], layout: ArgumentLayout) -> HostFunctions:
     """Those of a function, for JAX to trace."""
 
     def residuals(x: Any, given: Any) -> Any:
@@ -66,15 +66,15 @@ def evaluations(fun: Callable[..., Any], layout: ArgumentLayout) -> Evaluations:
         along = lambda x: jax.jvp(lambda x: residuals(x, given), (x,), (v,))[1]
         return jax.jvp(along, (x,), (v,))[1]
 
-    return Evaluations(residuals, matrix, curvature)
+    return HostFunctions(residuals, matrix, curvature)
 
 
 @remembered
-def _compiled(fun: Any, layout: ArgumentLayout) -> Evaluations:
-    return Evaluations(*map(jax.jit, evaluations(fun, layout)))
+def _compiled(fun: Any, layout: ArgumentLayout) -> HostFunctions:
+    return HostFunctions(*map(jax.jit, evaluations(fun, layout)))
 
 
-def hosted(fun: Any, layout: ArgumentLayout) -> Evaluations:
+def hosted(fun: Any, layout: ArgumentLayout) -> HostFunctions:
     """Those of a function for the host, made once, so that a second fit traces nothing.
 
     Those of an incremental function have its options, live as long as it does, share its budget of
@@ -87,11 +87,11 @@ def hosted(fun: Any, layout: ArgumentLayout) -> Evaluations:
     return _of_incremental[fun](layout)
 
 
-def _saving(fun: Any, options: Any, layout: ArgumentLayout) -> Evaluations:
+def _saving(fun: Any, options: Any, layout: ArgumentLayout) -> HostFunctions:
     made = evaluations(fun, layout)
     if options.get("memory") is not None:
         options = {**options, "memory": options["memory"] // len(made)}
-    return Evaluations(
+    return HostFunctions(
         incremental(made.residuals, **options),
         jacobian(made.residuals, **options),
         incremental(made.curvature, **options),
@@ -104,7 +104,7 @@ _of_incremental: WeakKeyDictionary[Incremental[..., Any], Any] = WeakKeyDictiona
 class LeastSquares(NamedTuple):
     """One search, whoever drives it: a loop in a program, where all is traced, or the host."""
 
-    evaluate: Evaluations
+    evaluate: HostFunctions
     given: Any
     look: Callable[[Search], tuple[Search, LinearizedPoint]]
     """The linear model where a search is, and whether that is its end."""
@@ -135,7 +135,7 @@ class LeastSquares(NamedTuple):
         return self.maths.found(search, at, x, self.residuals(x), self.setup, is_over)
 
 
-def least_squares(evaluate: Evaluations, given: Any, setup: Setup) -> LeastSquares:
+def least_squares(evaluate: HostFunctions, given: Any, setup: Setup) -> LeastSquares:
     """A search by dense Jacobians, or by none."""
 
     def look(search: Search) -> tuple[Search, LinearizedPoint]:

@@ -235,7 +235,7 @@ def _categorical(
 # --- the program ----------------------------------------------------------------------------------
 
 
-class _Place(NamedTuple):
+class _Start(NamedTuple):
     """Where a chain is: the state, its log-density, and by how much the warm-up has widened the
     steps of each block, or row.
     """
@@ -266,7 +266,7 @@ class _Draws(NamedTuple):
 
 def _started(
     sites: Sites, state: SitesState, blocks: Sequence[SweepBlock], job: Job
-) -> list[_Place]:
+) -> list[_Start]:
     """Where each chain starts.
 
     Raises:
@@ -286,7 +286,7 @@ def _started(
         value = sites.look(own, {})[1]
         if not np.isfinite(value):
             raise bad_start(float(value))
-        places.append(_Place(own, value, tuple(x.astype(value.dtype) for x in scales)))
+        places.append(_Start(own, value, tuple(x.astype(value.dtype) for x in scales)))
     return places
 
 
@@ -310,7 +310,7 @@ class _Run:
         )
         self.most = max(min(MAX_NUMBERS // numbers, job.num_all), 1)
 
-    def chains(self, places: list[_Place]) -> list[_Record]:
+    def chains(self, places: list[_Start]) -> list[_Record]:
         """All sweeps of all chains, from these places, or from a checkpoint."""
         job = self.job
         rngs = generators(job.key, job.chains)
@@ -363,7 +363,7 @@ class _Run:
             record._replace(accepted=total) for record, total in zip(records, accepted, strict=True)
         ]
 
-    def _check_density(self, place: _Place, path: Any) -> None:
+    def _check_density(self, place: _Start, path: Any) -> None:
         """Other data of the same shapes make another log-density.
 
         Raises:
@@ -410,14 +410,14 @@ class _Run:
 @functools.partial(jax.jit, static_argnames="blocks", donate_argnames="record")
 def _sweeps(
     sites: Sites,
-    place: _Place,
+    place: _Start,
     record: _Record,
     numbers: tuple[Sequence[_Draws], Sequence[Any], Any],
     begin: Any,
     end: Any,
     *,
     blocks: tuple[SweepBlock, ...],
-) -> tuple[_Place, _Record]:
+) -> tuple[_Start, _Record]:
     """Sweeps from one number to another, entered in the record; those below zero are the warm-up,
     which is not. `numbers`: random ones, candidates, and gains of the warm-up by sweep.
     """
@@ -439,7 +439,7 @@ def _sweeps(
                     scale = scale + at(gains) * (share - block.target)
             counts.append(count)
             scales.append(scale)
-        place = _Place(*position, tuple(scales))
+        place = _Start(*position, tuple(scales))
         index = jnp.maximum(number, 0)  # the first sample is written over the warm-up's
         write = lambda into, x: lax.dynamic_update_index_in_dim(into, x, index, 0)
         samples = jax.tree.map(write, record.samples, sites.inputs(place.state))

@@ -139,7 +139,7 @@ def gibbs(
     ]
     density = Density("gibbs", log_density, args, wrt, discrete)
     walks = {name: Walk() for name in _each_row(density)} if updates is None else dict(given)
-    options = Options(num_warmup, chains, starts, checkpoint, progress)
+    options = SweepOptions(num_warmup, chains, starts, checkpoint, progress)
     job = _job(density, key, num_sweeps, options, walks)
     groups = [_named(density.names, name) for name in walks]
     _check_cover(density.names, groups)
@@ -220,7 +220,7 @@ def metropolis(
     order = np.concatenate([_places(density, names) for names in groups])
     root = None if covariance is None else _root(covariance, order)
     walks = _walks(groups, given.oversample, root)
-    options = Options(num_warmup, chains, starts, checkpoint, progress)
+    options = SweepOptions(num_warmup, chains, starts, checkpoint, progress)
     job = _job(density, key, num_sweeps, options, walks)
     chain = None
     why = "a covariance matrix moves other blocks with each"
@@ -266,7 +266,7 @@ def _walks(
 # --- where sweeps run -----------------------------------------------------------------------------
 
 
-class Options(NamedTuple):
+class SweepOptions(NamedTuple):
     """What `gibbs` and `metropolis` were told of a run, as it was given."""
 
     num_warmup: int | None
@@ -277,7 +277,7 @@ class Options(NamedTuple):
 
 
 def _job(
-    density: Density, key: Any, num_sweeps: int, options: Options, updates: Mapping[Any, Any]
+    density: Density, key: Any, num_sweeps: int, options: SweepOptions, updates: Mapping[Any, Any]
 ) -> Job:
     """The same, checked.
 
