@@ -69,14 +69,36 @@ def test_gains_never_bypass():
     assert run(ledger, 1000, gained_s=1e-4) == 1000
 
 
-def test_after_gains_some_losses_are_borne():
+@pytest.mark.parametrize(("num_gains", "expected"), [(10, MAX_CREDIT), (1000, 500)])
+def test_after_gains_some_losses_are_borne(num_gains, expected):
+    """A few, and a twentieth of what was gained: 1 s, of which looks of 0.1 ms take 500."""
     ledger = Ledger()
-    run(ledger, 1000, gained_s=1e-3)
+    run(ledger, num_gains, gained_s=1e-3)
     num_looks = 0
     while not ledger.left:
         look(ledger)
         num_looks += 1
-    assert 0.5 * MAX_CREDIT <= num_looks <= 2 * MAX_CREDIT
+    assert 0.5 * expected <= num_looks <= 2 * expected
+
+
+def test_one_slow_look_does_not_end_what_gains():
+    """A process that waits for others has lost nothing to saving."""
+    ledger = Ledger()
+    run(ledger, 20, gained_s=1e-4)
+    ledger.begin_look(WHOLE_S)
+    assert not ledger.note_call(1.0, WHOLE_S, 1.0)
+    assert not ledger.left
+    assert ledger.verdict.ours_s > 1.0
+
+
+def test_looks_that_have_become_slow_end():
+    ledger = Ledger()
+    run(ledger, 20, gained_s=1e-4)
+    for _ in range(20):
+        if not ledger.left:
+            ledger.begin_look(WHOLE_S)
+            ledger.note_call(1.0, WHOLE_S, 1.0)
+    assert ledger.left
 
 
 def test_what_pays_in_turns_with_what_does_not_is_looked_at():

@@ -2,7 +2,8 @@
 
 A call that *looks*, that is compared and may be served from saved values, takes some 0.1 ms beyond
 its program. Where nothing is gained, looks may take `LOOK_SHARE` of the whole program's seconds; the
-calls between them are those of `jax.jit`, and are not looked at. What a look finds counts for the
+calls between them are those of `jax.jit`, and are not looked at. A share of what was gained so far
+may be spent on looks as well, so that a kind of change that pays is still known after others came. What a look finds counts for the
 calls before it that nobody looked at, so that a kind of change is noticed as if all were seen.
 
 In: seconds of calls. Out: how many calls may bypass, and the verdict. It must not know candidates.
@@ -22,6 +23,14 @@ MAX_BYPASSED = 4096
 
 MAX_CREDIT = 16
 """Looks without a gain, after many with one, until calls bypass."""
+
+GAIN_SHARE = 0.05
+"""Of what was gained so far, what looks that gain nothing may take."""
+
+MAX_OUTLIER = 8.0
+"""Times the usual that a look counts at most: beyond, something else ran on the machine, which the
+whole program would have met, too.
+"""
 
 NEWEST = 0.25
 """Weight of the newest call in running means."""
@@ -110,10 +119,14 @@ class Ledger:
         Returns:
             Whether the next calls bypass.
         """
-        gained_s = whole_s - spent_s
         self.calls += 1
         self.spent_s += spent_s
         self.whole_s += whole_s
+        if self.look_s:
+            excess_s = max(overhead_s - MAX_OUTLIER * self.look_s, 0.0)
+            overhead_s -= excess_s
+            spent_s -= excess_s
+        gained_s = whole_s - spent_s
         newest = NEWEST if self.calls > 1 else 1.0
         self.look_s += newest * (overhead_s - self.look_s)
         self.gained_s += newest * (gained_s - self.gained_s)
@@ -134,7 +147,8 @@ class Ledger:
 
     def _earn(self, seconds: float) -> None:
         """Add to what looks may take, up to a bound that compiling alone may exceed."""
-        bound_s = max(MAX_CREDIT * self.look_s, self.credit_s)
+        total_s = self.whole_s - self.spent_s - self.learning_s
+        bound_s = max(MAX_CREDIT * self.look_s, GAIN_SHARE * total_s, self.credit_s)
         self.credit_s = min(self.credit_s + seconds, bound_s)
 
     def _weigh(self) -> None:
