@@ -2,9 +2,9 @@
 
     energy = - sum over neighbours of s_a s_b
 
-The square is a chessboard: each bond joins a black and a white spin, so that the energy is one sum over
-bonds, with a look-up on either side. A step reads the four bonds of its spin. The same steps with
-the whole energy in each, and with the formula of four neighbours by hand, flip the same spins.
+The square lies row by row in one line, and neighbours are rolls of it (a row goes on in the next one,
+which changes nothing inside). A step reads the four bonds of its spin. The same steps with the whole
+energy in each, and with the formula of four neighbours by hand, flip the same spins.
 
 Run: python examples/ising.py
 """
@@ -24,80 +24,62 @@ import incrax
 jax.config.update("jax_enable_x64", True)
 
 SIZE = 512
-NUM_EACH = SIZE * SIZE // 2
+NUM = SIZE * SIZE
 TEMPERATURE = 4.0
 NUM_SWEEPS = 5
 NUM_WHOLE = 100
 """Steps with the whole energy in each."""
 
 
-def energy(black, white, a, b):
-    """Bonds join the black spins a and the white spins b; spins are +1 or -1, integers."""
-    return -jnp.sum(black[a] * white[b])
-
-
-def board():
-    """Of each bond, the number of its black and of its white spin; of each spin of either colour
-    its four neighbours.
-    """
-    row, column = np.indices((SIZE, SIZE))
-    number = (row * SIZE + column) // 2  # within its colour
-    is_black = (row + column) % 2 == 0
-    ends = [], []
-    for down, right in ((1, 0), (0, 1)):
-        other = np.roll(number, (-down, -right), (0, 1))
-        ends[0].append(np.where(is_black, number, other).ravel())
-        ends[1].append(np.where(is_black, other, number).ravel())
-    a, b = (np.concatenate(each).astype(np.int32) for each in ends)
-    neighbours = [
-        other[np.argsort(own, kind="stable")].reshape(-1, 4) for own, other in ((a, b), (b, a))
-    ]
-    return jnp.asarray(a), jnp.asarray(b), [jnp.asarray(x) for x in neighbours]
+def energy(spins):
+    """Of spins +1 or -1, integers."""
+    return -jnp.sum(spins * (jnp.roll(spins, -1) + jnp.roll(spins, -SIZE)))
 
 
 def turns_of(key, num):
-    """Which spin of a colour each step flips, and what it may cost."""
+    """Which spin each step flips, and what it may cost."""
     number, cost = jax.random.split(key)
-    sites = jax.random.randint(number, (num,), 0, NUM_EACH, jnp.int32)
+    sites = jax.random.randint(number, (num,), 0, NUM, jnp.int32)
     return sites, -TEMPERATURE * jnp.log(jax.random.uniform(cost, (num,)))
 
 
-def sites_steps(sites, carry, name, turns):
-    """Metropolis steps on one colour by `look` and `settle`."""
+def sites_steps(sites, carry, turns):
+    """Metropolis steps by `look` and `settle`."""
 
     def step(carry, turn):
         state, value = carry
         i, most = turn
-        delta, new = sites.look(state, {name: (i, -sites.inputs(state)[name][i])})
+        delta, new = sites.look(state, {"spins": (i, -sites.inputs(state)["spins"][i])})
         accept = new - value < most
         return (sites.settle(state, delta, accept), jnp.where(accept, new, value)), None
 
     return lax.scan(step, carry, turns)[0]
 
 
-def whole_steps(black, rest, turns):
-    """Steps on black spins with the whole energy in each."""
+def whole_steps(spins, turns):
+    """Steps with the whole energy in each."""
 
     def step(carry, turn):
-        black, value = carry
+        spins, value = carry
         i, most = turn
-        flipped = black.at[i].multiply(-1)
-        new = energy(flipped, *rest)
+        flipped = spins.at[i].multiply(-1)
+        new = energy(flipped)
         accept = new - value < most
-        return (jnp.where(accept, flipped, black), jnp.where(accept, new, value)), None
+        return (jnp.where(accept, flipped, spins), jnp.where(accept, new, value)), None
 
-    return lax.scan(step, (black, energy(black, *rest)), turns)[0]
+    return lax.scan(step, (spins, energy(spins)), turns)[0]
 
 
-def hand_steps(own, other, neighbours, turns):
-    """Steps on one colour by the sum over four neighbours."""
+def hand_steps(spins, turns):
+    """Steps by the sum over four neighbours."""
+    beside = jnp.array([-1, 1, -SIZE, SIZE], jnp.int32)
 
-    def step(own, turn):
+    def step(spins, turn):
         i, most = turn
-        gain = 2 * own[i] * jnp.sum(other[neighbours[i]])
-        return own.at[i].set(jnp.where(gain < most, -own[i], own[i])), None
+        gain = 2 * spins[i] * jnp.sum(spins[(i + beside) % NUM])
+        return spins.at[i].set(jnp.where(gain < most, -spins[i], spins[i])), None
 
-    return lax.scan(step, own, turns)[0]
+    return lax.scan(step, spins, turns)[0]
 
 
 def onsager(temperature):
@@ -118,40 +100,32 @@ def seconds(fun, *args):
 
 def main():
     """All three ways."""
-    a, b, (of_black, _) = board()
-    spins = 1 - 2 * jax.random.bernoulli(jax.random.key(0), 0.5, (2, NUM_EACH)).astype(jnp.int32)
-    black, white = spins
-    made = incrax.incremental(energy).sites(black, white, a, b, moves=["black[*]", "white[*]"])
-    state, sites = made
-    carry = state, energy(black, white, a, b)
+    spins = 1 - 2 * jax.random.bernoulli(jax.random.key(0), 0.5, (NUM,)).astype(jnp.int32)
+    state, sites = incrax.incremental(energy).sites(spins, moves=["spins[*]"])
+    carry = state, energy(spins)
 
-    turns = turns_of(jax.random.key(1), NUM_EACH)
+    turns = turns_of(jax.random.key(1), NUM // 8)
     few = jax.tree.map(lambda x: x[:NUM_WHOLE], turns)
-    on_black = lambda sites, carry, turns: sites_steps(sites, carry, "black", turns)
-    (ours, _), ours_s = seconds(on_black, sites, carry, turns)
-    hand, hand_s = seconds(hand_steps, black, white, of_black, turns)
-    (whole, _), whole_s = seconds(whole_steps, black, (white, a, b), few)
-    (short, _), _ = seconds(on_black, sites, carry, few)
-    assert np.array_equal(sites.inputs(short)["black"], whole)
-    assert np.array_equal(sites.inputs(ours)["black"], hand)
-    print(f"the same spins after {NUM_EACH:,} steps as by hand, and after {NUM_WHOLE} by the whole")
-    flip, by_hand, by_whole = ours_s / NUM_EACH, hand_s / NUM_EACH, whole_s / NUM_WHOLE
+    (ours, _), ours_s = seconds(sites_steps, sites, carry, turns)
+    hand, hand_s = seconds(hand_steps, spins, turns)
+    (whole, _), whole_s = seconds(whole_steps, spins, few)
+    (short, _), _ = seconds(sites_steps, sites, carry, few)
+    assert np.array_equal(sites.inputs(short)["spins"], whole)
+    assert np.array_equal(sites.inputs(ours)["spins"], hand)
+    num = len(turns[0])
+    print(f"the same spins after {num:,} steps as by hand, and after {NUM_WHOLE} by the whole")
+    flip, by_hand, by_whole = ours_s / num, hand_s / num, whole_s / NUM_WHOLE
     print(
         f"a step: incrax {1e6 * flip:.2f} us, by hand {1e6 * by_hand:.2f} us, the whole energy by "
         f"jax.jit {1e6 * by_whole:.0f} us, {by_whole / flip:.0f} times incrax"
     )
 
-    @jax.jit
-    def sweep(sites, carry, key):
-        for name, own in zip(("black", "white"), jax.random.split(key), strict=True):
-            carry = sites_steps(sites, carry, name, turns_of(own, NUM_EACH))
-        return carry
-
+    sweep = jax.jit(lambda sites, carry, key: sites_steps(sites, carry, turns_of(key, NUM)))
     for key in jax.random.split(jax.random.key(2), NUM_SWEEPS):
         carry = sweep(sites, carry, key)
     state, value = carry
-    assert value == energy(*sites.inputs(state).values(), a, b)  # integers: exactly
-    found, exact = float(value) / SIZE**2, onsager(TEMPERATURE)
+    assert value == energy(sites.inputs(state)["spins"])  # integers: exactly
+    found, exact = float(value) / NUM, onsager(TEMPERATURE)
     print(f"energy per spin after {NUM_SWEEPS} sweeps: {found:.4f}, exactly {exact:.4f}")
     assert abs(found - exact) < 0.01
 

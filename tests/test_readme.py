@@ -119,6 +119,12 @@ def stripped(text: str) -> str:
     return "".join(f"{line.rstrip()}\n" for line in text.rstrip().splitlines())
 
 
+def test_the_first_example_is_the_program_that_it_names():
+    program = (ROOT / "examples" / "groups.py").read_text(encoding="utf-8")
+    (code,) = [text for language, text in blocks() if language == "py"]
+    assert code in program
+
+
 # --- commands -------------------------------------------------------------------------------------
 
 
