@@ -137,13 +137,20 @@ def test_a_chain_has_its_diagnostics():
 def test_against_arviz():
     arviz = pytest.importorskip("arviz")
     x = autoregressive(0.7)
-    for ours, name, method in (
-        (diagnostics.ess_bulk, "ess", "bulk"),
-        (diagnostics.ess_tail, "ess", "tail"),
-        (diagnostics.rank_r_hat, "rhat", "rank"),
+    tail = {"method": "tail", "prob": (0.05, 0.95)}
+    for ours, name, options in (
+        (diagnostics.ess_bulk, "ess", {"method": "bulk"}),
+        (diagnostics.ess_tail, "ess", tail),
+        (diagnostics.rank_r_hat, "rhat", {"method": "rank"}),
     ):
-        expected = getattr(arviz, name)(x[..., 0], method=method)
+        expected = getattr(arviz, name)(x[..., 0], **options)
         np.testing.assert_allclose(ours(x)[0], float(expected), rtol=0.02)
+
+
+def test_arviz_takes_a_chain():
+    pytest.importorskip("arviz")
+    posterior = run(5, chains=2).to_arviz()["posterior"]
+    assert posterior["p['theta']"].shape == (2, 5, 5)
 
 
 @pytest.mark.parametrize("is_old", [True, False])

@@ -117,7 +117,7 @@ class Chain:
             "posterior": dict(zip(self._density.selection.paths, leaves, strict=True)),
             "sample_stats": {"lp": lp},
         }
-        is_old = hasattr(arviz, "InferenceData")
+        is_old = "InferenceData" in vars(arviz)  # asking for it warns from ArviZ 1 on
         return arviz.from_dict(**groups) if is_old else arviz.from_dict(groups)
 
     @property
