@@ -3,8 +3,9 @@
 A call that *looks*, that is compared and may be served from saved values, takes some 0.1 ms beyond
 its program. Where nothing is gained, looks may take `LOOK_SHARE` of the whole program's seconds; the
 calls between them are those of `jax.jit`, and are not looked at. A share of what was gained so far
-may be spent on looks as well, so that a kind of change that pays is still known after others came. What a look finds counts for the
-calls before it that nobody looked at, so that a kind of change is noticed as if all were seen.
+may be spent on looks as well, so that a kind of change that pays is still known after others came.
+What a look finds counts for the calls before it that nobody looked at, so that a kind of change is
+noticed as if all were seen.
 
 In: seconds of calls. Out: how many calls may bypass, and the verdict. It must not know candidates.
 """
