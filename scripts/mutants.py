@@ -187,6 +187,13 @@ OPTIMISATIONS = [
         "tests/engine/plan/test_slices.py",
     ),
     Mutant(
+        "two look-ups of one row are always apart",
+        "engine/plan/slices.py",
+        "        return not np.any(\n            self._ids_of(a, length",
+        "        return True or not np.any(\n            self._ids_of(a, length",
+        "tests/engine/plan/test_row_sets.py",
+    ),
+    Mutant(
         "values per row are not saved again",
         "engine/plan/slices.py",
         "            self.saves[var] = self.whole[var] = with_rows(self._old(var), rows)",

@@ -139,6 +139,12 @@ def pairs(strength, scale):
     return jnp.sum(jax.nn.log_sigmoid(ahead)) - 0.5 * jnp.sum(strength**2)
 
 
+def fluid(x, scale):
+    """All pairs of different particles, which no two look-ups share."""
+    first, second = np.triu_indices(NUM, 1)
+    return jnp.sum(jnp.exp(-scale * jnp.sum((x[first] - x[second]) ** 2, axis=1)))
+
+
 def graph(features, weight):
     """Messages along edges, two hops."""
     hidden = jnp.tanh(features)
@@ -242,6 +248,8 @@ CASES = {
     "look-up of neighbours": Case(counted_neighbours, (THETA, 0.5)),
     "pairs": Case(pairs, (THETA, 0.5)),
     "pairs, gradient": Case(with_gradient(pairs, 0, 1), (THETA, 0.5)),
+    "fluid": Case(fluid, (RNG.normal(size=(NUM, 2)), 0.5)),
+    "fluid, gradient": Case(with_gradient(fluid, 0), (RNG.normal(size=(NUM, 2)), 0.5)),
     "graph": Case(graph, (RNG.normal(size=(NUM, 2)), 0.5), is_by_rows=False),
     "sparse graph": Case(sparse_graph, (THETA, 0.5)),
     "sparse graph, gradient": Case(with_gradient(sparse_graph, 0, 1), (THETA, 0.5)),

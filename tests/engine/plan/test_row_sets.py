@@ -132,6 +132,23 @@ def test_a_union_counts_each_row_once_and_knows_its_parts():
     assert sets.union([right, left, union]) is union
 
 
+def test_sets_that_are_known_to_be_apart_are_not_compared():
+    many = [of_rows(*range(LENGTH)) for _ in range(50)]
+    union = RowSets().union(many, lambda a, b: True)
+    assert union is not None
+    assert union.size == 50 * LENGTH
+    assert np.asarray(union.counts).all()
+
+
+@pytest.mark.parametrize("own", [0, 5])
+def test_a_pair_of_one_row_and_itself_counts_once(own, monkeypatch):
+    first, second = np.triu_indices(NUM, 1)
+    pairs = np.append(first, np.arange(own)), np.append(second, np.arange(own))
+    monkeypatch.setattr(slices, "MAX_PARTIAL", 1)
+    fun = lambda theta, scale: jnp.sum(jnp.exp(scale * (theta[pairs[0]] + theta[pairs[1]])))
+    check(fun, np.random.default_rng(1), 1)
+
+
 def test_spare_slots_of_a_union_count_not_at_all():
     sets = RowSets()
     union = sets.union([of_rows(3, 3), of_rows(5, 3)])

@@ -7,7 +7,8 @@ values, values with rows written in. It must not know what the values are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -112,18 +113,23 @@ class RowSets:
         """Sets without a row in common, as one; slot by slot where they are images of one set."""
         return self._once(("beside", tuple(sets)), lambda: _side_by_side(sets))
 
-    def union(self, sets: Iterable[RowSet]) -> RowSet | None:
+    def union(
+        self, sets: Sequence[RowSet], are_apart: Callable[[RowSet, RowSet], bool] = lambda *_: False
+    ) -> RowSet | None:
         """All rows of some sets of one axis; None if these are too many, or of axes of different
-        length.
+        length. `are_apart`: whether it is known that two of them have no row in common.
         """
         parts = dict.fromkeys(part for each in sets for part in each.parts or (each,))
         for each in sets:
             if (each.parts or {each}) >= parts.keys():
                 return each
-        size = sum(part.size for part in parts)
-        if size > MAX_JOINED or len({part.length for part in parts}) > 1:
+        if len({part.length for part in parts}) > 1:
             return None
-        return self._once(("union", frozenset(parts)), lambda: _union(tuple(parts)))
+        all_apart = all(are_apart(*pair) for pair in itertools.combinations(parts, 2))
+        if not all_apart and sum(part.size for part in parts) > MAX_JOINED:
+            return None
+        made = lambda: _union(tuple(parts), all_apart=all_apart)
+        return self._once(("union", frozenset(parts)), made)
 
 
 def _moved(of: RowSet, run: Run, length: int) -> RowSet:
@@ -200,13 +206,14 @@ def by_slots(sets: Sequence[RowSet], values: Sequence[Any], axis: int = 0) -> An
     return found
 
 
-def _union(parts: Sequence[RowSet]) -> RowSet:
+def _union(parts: Sequence[RowSet], *, all_apart: bool) -> RowSet:
     numbers = lax.concatenate([part.numbers for part in parts], 0)
     counts = lax.concatenate([part.counts for part in parts], 0)
     size = numbers.shape[0]
-    # A row counts once: in the first slot that has its number and counts.
-    earlier = lax.broadcast_in_dim(counts, (size, size), (1,))
-    counts = lax.bitwise_and(counts, _is_first(equal_numbers(numbers, numbers), earlier))
+    if not all_apart:
+        # A row counts once: in the first slot that has its number and counts.
+        earlier = lax.broadcast_in_dim(counts, (size, size), (1,))
+        counts = lax.bitwise_and(counts, _is_first(equal_numbers(numbers, numbers), earlier))
     has_spare = any(part.has_spare for part in parts)
     return RowSet(numbers, size, parts[0].length, counts, has_spare, parts=frozenset(parts))
 

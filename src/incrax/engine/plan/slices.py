@@ -206,13 +206,31 @@ class Slicer:
 
     def _joined(self, sets: Sequence[RowSet]) -> RowSet:
         """The rows of all sets."""
-        found = self.sets.union(sets)
+        found = self.sets.union(sets, self._are_apart)
         if found is None:
             raise NotByRowsError
         is_new = all(found is not each for each in sets)
         if is_new and found.size > MAX_TABLE_SHARE * found.length:
             raise NotByRowsError
         return found
+
+    def _are_apart(self, one: RowSet, other: RowSet) -> bool:
+        """Whether two look-ups of one row have no row in common: those of pairs of different ones."""
+        a, b = one.indices, other.indices
+        if one.parent is None or one.parent is not other.parent or one.parent.size > 1:
+            return False
+        if not isinstance(a, Var) or not isinstance(b, Var) or not self._are_fixed(a, b):
+            return False
+        length = one.parent.length
+        return not np.any(
+            self._ids_of(a, length, clips=one.clips) == self._ids_of(b, length, clips=other.clips)
+        )
+
+    def _are_fixed(self, *indices: Var) -> bool:
+        """Whether indices are the same for as long as the program lives: constants, or, in compiled
+        loops, what does not move there.
+        """
+        return self.adds_changes or not any(map(self.facts.mask, indices))
 
     def _rows(self, atom: Atom) -> DirtyRows | None:
         return self.dirty.get(atom) if isinstance(atom, Var) else None
@@ -540,10 +558,11 @@ class Slicer:
         length = rows.of.length
         clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
         assert isinstance(indices, Var)
-        if not clips and (
-            self.facts.mask(indices) or np.any(self._ids_of(indices, length) == length)
-        ):
-            raise NotByRowsError  # what is read there is no row
+        is_some_row = clips or (
+            self._are_fixed(indices) and np.all(self._ids_of(indices, length) < length)
+        )
+        if not is_some_row:
+            raise NotByRowsError
         key = (indices, "ids", of, length)
         if key not in self.rows_at:
             ids = _ids(jnp, self._rows_of(indices, 0, of, is_old=False), length, clips=clips)
