@@ -194,7 +194,7 @@ class Slices:
     def _plan_if_due(self, entry: Entry, kind: RowKind, whole_s: float, value_of: ValueOf) -> None:
         """Find out what a program would save, and compile it, each when that is paid for."""
         if entry.count < self.hot_after or not self.credit.allows_planning(
-            entry, whole_s, needs_prices=False
+            entry, whole_s, of_rows=True
         ):
             return
         facts = self.facts.unmeasured
