@@ -375,7 +375,7 @@ def test_without_a_comparison_no_step_has_the_whole_density(prepared, capsys, mo
 @pytest.mark.exhaustive
 @needs_demo
 def test_log_densities_that_differ_are_said_and_give_exit_code_one(prepared, capsys, monkeypatch):
-    measured = lambda *a: driver.Whole(8, 0.1, 1e-6)
+    measured = lambda *a: driver.WholeSteps(8, 0.1, 1e-6)
     monkeypatch.setattr(driver, "measure_whole", measured)
     assert run("--no-plot") == 1
     shown = capsys.readouterr().out

@@ -15,7 +15,7 @@ CASES = {
     "padded": {"padding": [(0, 0), (1, 2)]},
     "cut": {"padding": [(-1, 0), (0, -2)]},
     "strides": {"window_strides": (2, 3)},
-    "holes": {"lhs_dilation": (2, 1), "rhs_dilation": (1, 2)},
+    "holes": {"lhs_dilation": (2, 1), "rhs_dilation": (1, 2), "padding": [(0, 0), (0, 0)]},
     "groups of features": {"feature_group_count": 2},
     "groups of the batch": {"batch_group_count": 2},
     "other layouts": {"dimension_numbers": ("NHWC", "HWIO", "HWNC"), "window_strides": (1, 2)},

@@ -209,6 +209,7 @@ class Bar:
 
     def add_task(self, title, total):
         self.title, self.total = title, total
+        self.task_ids = [0]
         return 0
 
     def update(self, _, completed):
