@@ -20,7 +20,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax.bijectors.adapters import Adapter
-from incrax.bijectors.snapshots import BijectionWatch, watch
+from incrax.bijectors.snapshots import BijectionCode, BijectionWatch, watch
 from incrax.engine.program.passes import KEPT, LADJ, OUTPUT, Key, claim
 from incrax.engine.rewrites.splitting import InTwo
 
@@ -48,11 +48,11 @@ class Skeleton:
     def __init__(
         self, adapter: Adapter, seen: BijectionWatch, leaves: Sequence[Any], treedef: Any
     ) -> None:
-        self.adapter = adapter
-        self.treedef = treedef
-        self.leaves = leaves
-        self.code = seen.snapshot.code
-        self.constants = seen.arrays
+        self.adapter: Adapter = adapter
+        self.treedef: Any = treedef
+        self.leaves: Sequence[Any] = leaves
+        self.code: BijectionCode = seen.snapshot.code
+        self.constants: Sequence[Any] = seen.arrays
 
     def __hash__(self) -> int:
         return hash(self.code)

@@ -78,10 +78,10 @@ class Snapshot:
     __slots__ = ("arrays", "code", "is_opaque", "is_traced")
 
     def __init__(self, code: BijectionCode, arrays: Sequence[Any], is_opaque: bool = False) -> None:
-        self.code = code
-        self.arrays = tuple(map(reference, arrays))
-        self.is_opaque = is_opaque
-        self.is_traced = any(isinstance(array, _jax.Tracer) for array in arrays)
+        self.code: BijectionCode = code
+        self.arrays: tuple[Callable[[], Any], ...] = tuple(map(reference, arrays))
+        self.is_opaque: bool = is_opaque
+        self.is_traced: bool = any(isinstance(array, _jax.Tracer) for array in arrays)
         """Whether an array is a tracer."""
 
     def is_same(self, other: Snapshot) -> bool:

@@ -56,7 +56,7 @@ class Density:
         self.plain: Callable[..., Any] = plain(log_density)
         self._wrt = wrt
         if discrete:
-            self.selection = _with_discrete(name, self.plain, wrt, args, discrete)
+            self.selection: Selection = _with_discrete(name, self.plain, wrt, args, discrete)
         else:
             args = as_parameters(name, self.plain, wrt, args)
             self.selection = select(name, self.plain, wrt, args, {})

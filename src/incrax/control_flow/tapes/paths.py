@@ -39,30 +39,32 @@ class Path:
     """
 
     def __init__(self, recording: Recording, out_tree: Any, stats: TapeStats) -> None:
-        self.program = drop_dead(recording.program)
+        self.program: Program = drop_dead(recording.program)
         self.guards: tuple[Guard, ...] = recording.guards
-        self.num_guards = len(self.guards)
+        self.num_guards: int = len(self.guards)
         self.out_tree = out_tree
-        self.hits = self.misses = 0
-        self.record_s = self.compile_s = 0.0
+        self.hits: int = 0
+        self.misses: int = 0
+        self.record_s: float = 0.0
+        self.compile_s: float = 0.0
         self.successor = self
         self.doubted_at = -1
         self.preferred_at = 0
-        self.avals = tuple(var.aval for var in self.program.invars)
+        self.avals: tuple[Any, ...] = tuple(var.aval for var in self.program.invars)
         self._stats = stats
         self._num_results = recording.num_results
         consts = self.program.consts
         self._lifted = [
             n for n, const in enumerate(consts) if _jax.array_bytes(const) > MAX_EMBEDDED_BYTES
         ]
-        self.consts = tuple(consts[n] for n in self._lifted)
-        self.needs_check = bool(self.guards) and any(map(_is_dangerous, self.program.eqns))
-        self.is_simple = not self.needs_check
+        self.consts: tuple[Any, ...] = tuple(consts[n] for n in self._lifted)
+        self.needs_check: bool = bool(self.guards) and any(map(_is_dangerous, self.program.eqns))
+        self.is_simple: bool = not self.needs_check
         self.incremental: Any = None
         self._config = context_key()
-        self.run = jax.jit(self._checked(self._run, of_config=True))
+        self.run: Callable[..., Any] = jax.jit(self._checked(self._run, of_config=True))
         """`(consts, *leaves) -> (results, number of the first guard that fails)`."""
-        self.results = jax.jit(self._checked(self._results))
+        self.results: Callable[..., Any] = jax.jit(self._checked(self._results))
         """`(consts, *leaves) -> results`, where the guards are known to hold."""
         self._values: dict[int, Any] = {}
 

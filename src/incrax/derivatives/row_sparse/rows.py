@@ -118,7 +118,6 @@ class RowSparse:
     shape: tuple[int, ...]
 
     __array_ufunc__ = None  # `numpy_array + r` is for `r.__radd__`
-    __hash__ = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         indices = jnp.asarray(self.indices)
