@@ -1275,7 +1275,7 @@ MUTANTS = [
     Mutant(
         "a path that must not run on a guess runs",
         "control_flow/tapes/paths.py",
-        "self.needs_check = bool(self.guards) and any(map(_is_dangerous, self.program.eqns))",
+        "self.needs_check: bool = bool(self.guards) and any(map(_is_dangerous, self.program.eqns))",
         "self.needs_check = False",
     ),
     Mutant(
