@@ -20,7 +20,6 @@ from incrax.derivatives.differentiated import (
     Jacobian,
     Pushforward,
 )
-from incrax.engine.call.signature_table import Options as EngineOptions
 
 
 class IncrementalOptions(TypedDict, total=False):
@@ -314,8 +313,3 @@ def options_of(fun: Function) -> IncrementalOptions:
         algebra=made.algebra,
         tuning=made.tuning,
     )
-
-
-def engine_options_of(fun: Function) -> EngineOptions:
-    """With which options a function was made incremental; the usual ones if it is not."""
-    return (fun if isinstance(fun, Incremental) else incremental(fun))._traces.options

@@ -24,7 +24,7 @@ from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import read_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import reached_equations
-from incrax.engine.plan.slices import _batch_of, _ids
+from incrax.engine.plan.slices import batch_of, ids_read
 from incrax.primitives.on_rows import NotByRowsError, aligned_by
 
 LINEAR_IN_ALL = frozenset(
@@ -210,10 +210,10 @@ def _looked_up(eqn: Equation, axes: Any, states: Any, known: Any, length: int) -
     is_plain = axes[0] is not None and axes[1] is None and isinstance(indices, Var)
     if not is_plain or states[operand].indices is not None:
         raise NotByRowsError
-    batch = _batch_of(eqn, axes[0])
+    batch = batch_of(eqn, axes[0])
     clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
     (value,) = _jax.apply(eqn, [states[operand].value, known[indices]])
-    return _ByRows(value, batch, indices, _ids(jnp, known[indices], length, clips=clips))
+    return _ByRows(value, batch, indices, ids_read(jnp, known[indices], length, clips=clips))
 
 
 _MEETINGS = {"reduce_sum": _reduced, "dot_general": _contracted, "gather": _looked_up}

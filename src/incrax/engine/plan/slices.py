@@ -463,7 +463,7 @@ class Slicer:
 
         def per_id(x: Any, indices: Any) -> Any:
             x = per_row(x)
-            ids = _ids(jnp, indices, parent.length, clips=members.clips)
+            ids = ids_read(jnp, indices, parent.length, clips=members.clips)
             return jnp.zeros((parent.length + 1, *x.shape[1:]), x.dtype).at[ids].add(x)
 
         kind = ("sum by ids", others, rows.axis, parent.length, members.clips)
@@ -540,7 +540,7 @@ class Slicer:
         operand, indices = eqn.invars
         if self._rows(operand) is None or self._rows(indices) is not None:
             raise NotByRowsError
-        batch = _batch_of(eqn, rows.axis)
+        batch = batch_of(eqn, rows.axis)
         length = shape_of(indices)[0]
         members = self._members(eqn, rows.of, length)
         new, old = (
@@ -553,7 +553,7 @@ class Slicer:
         """Rows of `x[ids]`, x dirty in some rows: those of x that the ids of these rows name."""
         operand, indices = eqn.invars
         rows = self._rows(operand)
-        if rows is None or _batch_of(eqn, rows.axis) != axis or self._rows(indices) is not None:
+        if rows is None or batch_of(eqn, rows.axis) != axis or self._rows(indices) is not None:
             raise NotByRowsError
         length = rows.of.length
         clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
@@ -565,7 +565,7 @@ class Slicer:
             raise NotByRowsError
         key = (indices, "ids", of, length)
         if key not in self.rows_at:
-            ids = _ids(jnp, self._rows_of(indices, 0, of, is_old=False), length, clips=clips)
+            ids = ids_read(jnp, self._rows_of(indices, 0, of, is_old=False), length, clips=clips)
             self.rows_at[key] = RowSet(ids, of.size, length, of.counts, has_spare=True)
         places = self.rows_at[key]
         return _moved(self._rows_of(operand, rows.axis, places, is_old=is_old), rows.axis, axis)
@@ -576,7 +576,7 @@ class Slicer:
             value = self.value_of(indices)
         if value is None:
             raise NotByRowsError
-        return _ids(np, value, length, clips=clips)
+        return ids_read(np, value, length, clips=clips)
 
     def _members(self, eqn: Equation, of: RowSet, length: int) -> RowSet:
         """The rows of indices that are among some others."""
@@ -668,7 +668,7 @@ class Slicer:
             return
         clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
         of, same = grouped(
-            _ids(jnp, places, shape_of(total)[axis], clips=clips), shape_of(total)[axis]
+            ids_read(jnp, places, shape_of(total)[axis], clips=clips), shape_of(total)[axis]
         )
         change = _moved(change, rows.axis, 0)
         sums = lax.dot_general(same.astype(change.dtype), change, (((1,), (0,)), ((), ())))
@@ -746,7 +746,7 @@ def _sums(value: Any, members: RowSet, parent: RowSet) -> Any:
     return lax.reduce_sum(lax.reshape(value, shape), (1,))
 
 
-def _batch_of(eqn: Equation, axis: int) -> int:
+def batch_of(eqn: Equation, axis: int) -> int:
     """The axis of a gather's result that has an entry for each index of an axis of the operand.
 
     Raises:
@@ -762,7 +762,7 @@ def _batch_of(eqn: Equation, axis: int) -> int:
     return windows.batch[0]
 
 
-def _ids(xp: Any, indices: Any, length: int, *, clips: bool) -> Any:
+def ids_read(xp: Any, indices: Any, length: int, *, clips: bool) -> Any:
     """Which row each index reads; `length`: none."""
     ids = indices.reshape(-1).astype("int32")
     if clips:
@@ -774,7 +774,7 @@ def _member_table(indices: np.ndarray, length: int, width: int, *, clips: bool) 
     """For each id, the numbers of the rows that have it, in `width` slots; int32 of shape
     (length, width). Spare slots hold the number of rows; more rows than slots are left out.
     """
-    ids = _ids(np, indices, length, clips=clips)
+    ids = ids_read(np, indices, length, clips=clips)
     order = np.argsort(ids, kind="stable").astype(np.int32)
     starts = np.searchsorted(ids[order], np.arange(length + 1))
     slots = starts[:-1, None] + np.arange(width)
@@ -785,7 +785,7 @@ def _member_table(indices: np.ndarray, length: int, width: int, *, clips: bool) 
 
 def _fits(indices: np.ndarray, length: int, width: int, *, clips: bool) -> np.ndarray:
     """Whether no id has more rows than there are slots."""
-    ids = _ids(np, indices, length, clips=clips)
+    ids = ids_read(np, indices, length, clips=clips)
     return np.asarray(np.bincount(ids, minlength=length + 1)[:-1].max() <= width)
 
 

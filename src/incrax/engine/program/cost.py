@@ -44,10 +44,6 @@ class Cost(NamedTuple):
             return NotImplemented
         return Cost(*map(float.__add__, map(float, self), map(float, other)))
 
-    def minus(self, other: Cost) -> Cost:
-        """What is left without a part."""
-        return self + other.times(-1.0)
-
     def times(self, n: float) -> Cost:
         """The cost of `n` evaluations."""
         return Cost(*(float(part * n) for part in self))
