@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import incrax
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import SAMPLE, Clock, TimedProgram
 
@@ -92,3 +93,36 @@ def test_settled_runs_count_what_was_measured(time):
     for _ in range(SAMPLE):
         program([], [])
     assert program.clock.spent_s == before + 2.0 * SAMPLE
+
+
+def test_a_settled_program_is_timed_again_when_it_is_due(time):
+    """The first runs of a process are slow; what is compared with them later must not be."""
+    program = TimedProgram(
+        None, Executable(time, 100.0, 2.0), Clock(4, time), Pool(is_active=False)
+    )
+    for _ in range(5):
+        program([], [])
+    program.executable.seconds = [1.0]
+    program([], [])
+    assert program.seconds == 2.0
+    for _ in range(4):
+        program.is_due = True
+        program([], [])
+        assert not program.is_due
+    assert program.seconds == 1.0
+
+
+def test_the_first_look_after_a_bypass_times_the_whole_program():
+    f = incrax.incremental(lambda a, x: jnp.sum(jnp.exp(-a * x)))
+    x = jnp.ones(10)
+    for a in range(20):
+        f(float(a), x)
+    engine = f._traces.latest.engine
+    engine.ledger.left = engine.ledger.skipped = 0
+    engine.whole.times.clear()
+    f(-1.0, x)
+    assert not engine.whole.times
+    engine.ledger.skipped = 1
+    engine.ledger.left = 0
+    f(-2.0, x)
+    assert len(engine.whole.times) == 1

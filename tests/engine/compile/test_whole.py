@@ -36,6 +36,14 @@ def test_a_function_runs_once_in_python_and_compiles_once():
     same(ours(params, X, power=3), jax.jit(fun, static_argnames="power")(params, X, power=3))
 
 
+def test_large_arrays_of_numpy_compile_nothing_on_their_way():
+    """`jnp.asarray` would compile a program for each shape."""
+    ours = incrax.incremental(lambda x, y: jnp.sum(x) + jnp.sum(y))
+    with counted_compiles() as compiles:
+        ours(np.ones(1234), incrax.frozen(np.ones((617, 2))))
+    assert compiles.num == 1
+
+
 def test_it_is_the_program_of_jit():
     """Text and embedded constants, but for the names of functions and arguments."""
     fun = lambda a, b: jnp.sum(jnp.exp(a * jnp.asarray(X)) * b)

@@ -71,6 +71,33 @@ def test_what_promises_nothing_compiles_nothing():
     assert f.stats.compiles == 1
 
 
+def test_a_plan_that_loads_nothing_is_not_compiled():
+    """It runs what the whole program runs; its estimate may say less than that was measured."""
+    f = incrax.incremental(lambda a, b, x: jnp.sum(jnp.exp(-a * x) * jnp.sin(b * x)))
+    f(1.0, 2.0, X)
+    chooser = f._traces.latest.engine.chooser
+    mask = chooser.facts.layout.leaf_mask
+    chooser.whole.seconds = 1e6
+    chooser.plan(Entry(mask(0) | mask(1), count=10**9))
+    assert f.stats.compiles == 1
+
+
+@pytest.mark.parametrize(("num_eqns", "expected"), [(0, 0.5), (10, 1.0), (30, 2.0)])
+def test_half_of_what_compiling_costs_grows_with_the_equations(num_eqns, expected):
+    f = called(0.0)
+    chooser = f._traces.latest.engine.chooser
+    assert len(chooser.facts.eqns) == 10
+    assert chooser.credit.work(num_eqns) == expected
+
+
+def test_as_much_as_two_programs_must_be_earned_twice():
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    entry = Entry(1, count=10, promise_s=0.0)
+    whole_s = 0.15 * credit._program_s
+    assert credit.allows(entry, whole_s, is_early=True)
+    assert not credit.allows(entry, whole_s, is_early=True, work=2.0)
+
+
 def test_a_short_job_neither_measures_the_machine_nor_plans(monkeypatch):
     def never():
         raise AssertionError("the machine was measured")
@@ -96,6 +123,7 @@ def test_planning_is_earned_by_the_work_that_a_change_does_not_reach(
     entry = Entry(1, count=count, clean_share=share)
     whole_s = 0.2 * (CALIBRATION_S + SOLVER_S) / max(share, LEAST_CLEAN_SHARE)
     assert credit.allows_planning(entry, whole_s) is is_allowed
+    assert not credit.allows_planning(entry, whole_s, overhead_s=whole_s)
     monkeypatch.setattr(type(credit.facts), "is_calibrated", property(lambda _: True))
     assert credit.allows_planning(entry, whole_s)
 

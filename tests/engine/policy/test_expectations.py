@@ -20,7 +20,7 @@ import incrax
 from incrax.engine.policy import expectations
 from incrax.engine.policy.expectations import HINTED_CALLS, Known, fingerprint
 
-X = np.linspace(0.1, 2.0, 50)
+X = np.linspace(0.1, 2.0, 5000)
 
 
 def model(a, b, x):
@@ -346,7 +346,7 @@ def slow(b, x):
 f = incrax.incremental(lambda a, b, x: jnp.sum(jnp.abs(slow(b, x) - a)))
 x = np.linspace(0.1, 2.0, 10_000)
 plain = jax.jit(f.__wrapped__)
-for number in range(40):
+for number in range(100):
     result = f(float(number), 0.5, x)
     assert number % 10 or abs(result / plain(float(number), 0.5, x) - 1) < 1e-5
     if number == 1:

@@ -245,6 +245,8 @@ class Engine:
     def _begin_look(self) -> None:
         """Count the calls that bypassed since the last look."""
         whole_s = self.whole.seconds or 0.0
+        if self.ledger.skipped:  # early runs are slow: a job's first memory is new to the process
+            self.whole.is_due = True
         self.clock.spent_s += self.ledger.skipped * whole_s
         self.ledger.begin_look(whole_s)
 

@@ -104,13 +104,15 @@ class TimedProgram:
     """One executable; `plan` is None for the whole program, `seconds` is None until it was timed.
 
     `first_s` are the seconds of the first run, compilation included; `is_settled` says that the
-    first timed runs were made, or took long enough to be believed.
+    first timed runs were made, or took long enough to be believed; `is_due` that the next one is
+    timed all the same.
     """
 
     __slots__ = (
         "clock",
         "executable",
         "first_s",
+        "is_due",
         "is_settled",
         "num_runs",
         "plan",
@@ -126,6 +128,7 @@ class TimedProgram:
         self.pool = pool
         self.num_runs = 0
         self.is_settled = False
+        self.is_due = False
         self.times: deque[float] = deque(maxlen=WINDOW)
         self.seconds: float | None = None
         self.first_s = 0.0
@@ -163,8 +166,10 @@ class TimedProgram:
     def _run(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any]:
         rounds = self.clock.rounds
         donated = self.pool.take(self.executable.donated) if self.executable.donated else ()
-        if self.is_settled and (self.num_runs % SAMPLE or not rounds):
+        is_due = self.is_due or not self.num_runs % SAMPLE
+        if self.is_settled and not (is_due and rounds):
             return self._run_settled(feeds, loads, donated)
+        self.is_due = False
         jax.block_until_ready(loads)
         start = self.clock.now()
         results = jax.block_until_ready(self.executable(feeds, loads, donated))

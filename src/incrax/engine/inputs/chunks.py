@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
@@ -99,7 +98,7 @@ def _to_device(leaves: Iterable[np.ndarray], capacity: int) -> tuple[jax.Array, 
     """Private copies, padded; the copy may be shared by the device array, since nobody else can
     write to it.
     """
-    return tuple([jnp.asarray(_padded(x, capacity)) for x in leaves])
+    return tuple([jax.device_put(_padded(x, capacity)) for x in leaves])
 
 
 def _padded(x: np.ndarray, capacity: int) -> np.ndarray:

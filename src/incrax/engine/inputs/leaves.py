@@ -79,7 +79,8 @@ def frozen(tree: T) -> T:
             while (part := mutable_part(leaf)) is not None:
                 declare(part)
             return leaf
-        array = jnp.array(leaf, copy=True)
+        is_on_host = isinstance(leaf, np.ndarray)
+        array = jax.device_put(np.array(leaf)) if is_on_host else jnp.array(leaf, copy=True)
         _frozen[id(array)] = weakref.ref(array, lambda _, key=id(array): _frozen.pop(key, None))
         return array
 
@@ -204,7 +205,8 @@ class LeafValue:
         if isinstance(x, np.ndarray):
             self.anchor = NO_ANCHOR
             self._bits = snapshot = _snapshot(x)
-            self.feed = snapshot if snapshot.nbytes <= SMALL_BYTES else jnp.asarray(snapshot)
+            # `jnp.asarray` would compile a program for each shape.
+            self.feed = snapshot if snapshot.nbytes <= SMALL_BYTES else jax.device_put(snapshot)
         elif isinstance(x, jax.Array):
             self.array = x
         elif (

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from incrax.engine.inputs.chunks import (
@@ -228,7 +227,7 @@ class Rows:
         Cost: a copy; reads all rows that are streamed.
         """
         parts = [chunk.rows() for chunk in self._chunks]
-        columns = [jnp.asarray(np.concatenate(column)) for column in zip(*parts, strict=True)]
+        columns = [jax.device_put(np.concatenate(column)) for column in zip(*parts, strict=True)]
         return jax.tree.unflatten(self._type.treedef, columns)
 
     def _captured(self) -> tuple[Any, ...]:

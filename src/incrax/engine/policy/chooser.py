@@ -272,6 +272,9 @@ class Chooser:
         if plan is None:
             entry.settle("whole", f"its saved values do not fit the budget of {budget_bytes} bytes")
             return
+        if not plan.loads:
+            entry.settle("whole", "nothing to win: a plan would load no saved value")
+            return
         if self.whole_s - plan.seconds < MIN_GAIN * self.whole_s + UPKEEP_S:
             entry.settle("whole", f"nothing to win: plan estimated {plan.seconds * 1e3:.3g} ms")
             return

@@ -12,7 +12,7 @@ from incrax._tuning import Tuning
 from incrax.engine.compile.timing import Clock, TimedProgram
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import MAX_EDGES
-from incrax.engine.policy.candidates import Entry
+from incrax.engine.policy.candidates import UPKEEP_S, Entry
 from incrax.engine.policy.expectations import Expectations
 
 COMPILE_SHARE = 0.1
@@ -88,20 +88,23 @@ class Credit:
         """
         self.expected_calls = max(self.hinted_calls, self.num_calls + calls)
 
-    def allows_planning(self, entry: Entry, whole_s: float, *, of_rows: bool = False) -> bool:
-        """Whether to find out what a program for a dirty set would save.
+    def allows_planning(
+        self, entry: Entry, whole_s: float, *, overhead_s: float = UPKEEP_S, of_rows: bool = False
+    ) -> bool:
+        """Whether to find out what a program for a dirty set would save, beyond the overhead.
 
-        On trust, or when all that it may have saved so far is worth it: what takes as long in the
-        whole program as the equations that the change does not reach. What it may save in calls to
-        come must be worth the program, too. Rows are planned for without measuring the machine.
+        On trust, or when all that it may have saved so far is worth the plan and the program, since
+        nothing is compiled before: what takes as long in the whole program as the equations that
+        the change does not reach. Rows are planned for without measuring the machine.
         """
         share = max(entry.clean_share, LEAST_CLEAN_SHARE)
+        gain_s = share * whole_s - overhead_s
         plan_s = self._plan_s * (ROW_PLANNING if of_rows else 1.0)
         if not of_rows and not self.facts.is_calibrated:
             plan_s += CALIBRATION_S
-        if self._has_left(plan_s) or entry.count * share * whole_s > plan_s:
+        if self._has_left(plan_s) or entry.count * gain_s > plan_s + self._program_s:
             return True
-        return self._calls(entry) * share * whole_s > plan_s + FORESEEN_FACTOR * self._program_s
+        return self._calls(entry) * gain_s > plan_s + FORESEEN_FACTOR * self._program_s
 
     @property
     def _program_s(self) -> float:
@@ -124,18 +127,22 @@ class Credit:
         is_first = SOLVER not in sys.modules and len(self.facts.eqns) > MAX_EDGES // 2
         return later_s + SOLVER_S * is_first
 
-    def allows(
-        self, entry: Entry, whole_s: float, *, is_early: bool, num_programs: int = 1
-    ) -> bool:
-        """Whether to compile for a dirty set, so many programs: on trust if it is early, else when
-        it would have paid.
+    def work(self, num_eqns: int) -> float:
+        """Seconds to compile so many equations, over those to compile the whole program: half of
+        these are the same for any program.
+        """
+        return 0.5 + 0.5 * num_eqns / max(len(self.facts.eqns), 1)
+
+    def allows(self, entry: Entry, whole_s: float, *, is_early: bool, work: float = 1.0) -> bool:
+        """Whether to compile for a dirty set as much as so many whole programs: on trust if it is
+        early, else when it would have paid.
 
         Ski rental: what was lost for want of a program is then as much as it costs, or some times
         as much.
         """
-        has_credit = is_early and self._has_left(num_programs * self.whole.first_s)
+        has_credit = is_early and self._has_left(work * self.whole.first_s)
         factor = 1.0 if is_early else EARNED_FACTOR
-        return has_credit or self.has_earned(entry, whole_s, factor, num_programs)
+        return has_credit or self.has_earned(entry, whole_s, factor, work)
 
     def _has_left(self, seconds: float) -> bool:
         """Whether so many more seconds are short against what ran: a short fit must not pay for
@@ -149,7 +156,7 @@ class Credit:
         entry: Entry,
         whole_s: float,
         factor: float = EARNED_FACTOR,
-        num_programs: int = 1,
+        work: float = 1.0,
     ) -> bool:
         """Whether the gain over as many calls as there were, or over those to come, is so many
         times the time to compile.
@@ -157,7 +164,7 @@ class Credit:
         served_s = entry.seconds.get(entry.candidate, whole_s)
         is_promising = entry.candidate == "segments" or not (entry.is_planned or entry.is_foretold)
         gain_s = max(served_s - entry.promise_s, EARNED_SHARE * served_s if is_promising else 0.0)
-        price_s = num_programs * self._program_s
+        price_s = work * self._program_s
         if entry.count * gain_s > factor * price_s:
             return True
         return self._calls(entry) * gain_s > FORESEEN_FACTOR * price_s

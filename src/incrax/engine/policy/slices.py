@@ -38,8 +38,11 @@ MAX_SHARE = 0.25
 rows.
 """
 
-ROWS_S = 1e-4
+ROWS_S = 1.1e-4
 """Seconds per call that it costs to find the rows and to look after what is saved for them."""
+
+START_S = 6e-5
+"""Seconds that a program for rows takes beyond its work: it has many short steps."""
 
 LEAST_SHARE = 0.2
 """Of the work, roughly, that must be by rows, or left out, for a plan to be tried."""
@@ -194,7 +197,7 @@ class Slices:
     def _plan_if_due(self, entry: Entry, kind: RowKind, whole_s: float, value_of: ValueOf) -> None:
         """Find out what a program would save, and compile it, each when that is paid for."""
         if entry.count < self.hot_after or not self.credit.allows_planning(
-            entry, whole_s, of_rows=True
+            entry, whole_s, overhead_s=ROWS_S + START_S, of_rows=True
         ):
             return
         facts = self.facts.unmeasured
@@ -205,7 +208,7 @@ class Slices:
         if plan is None:
             plan = self.plans[kind] = slice_plan(facts, *kind, value_of)
         run_price = whole_s / max(facts.total_seconds, 1e-12)
-        entry.promise_s = plan.seconds * max(run_price, 1.0) + ROWS_S
+        entry.promise_s = plan.seconds * max(run_price, 1.0) + START_S + ROWS_S
         saved = (*plan.saves, *plan.base_loads)
         num_bytes = NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in saved)
         if whole_s - entry.promise_s < MIN_GAIN * whole_s or num_bytes > self.budget_bytes:
@@ -213,8 +216,10 @@ class Slices:
                 entry, f"rows alone: nothing to win, estimated {entry.promise_s * 1e3:.3g} ms"
             )
             return
-        num_programs = 1 + self._needs_priming(plan)
-        if self.credit.allows(entry, whole_s, is_early=True, num_programs=num_programs):
+        work = self.credit.work(len(plan.eqns))
+        if self._needs_priming(plan):
+            work += self.credit.work(len(facts.eqns) + len(priming_saves(facts, plan)))
+        if self.credit.allows(entry, whole_s, is_early=True, work=work):
             self._compile(entry, plan)
 
     def _bar(self, entry: Entry, reason: str) -> None:
