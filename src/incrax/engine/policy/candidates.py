@@ -25,6 +25,9 @@ UPKEEP_S = 3e-5
 beyond a bypass.
 """
 
+SEGMENTS_S = 5e-5
+"""Seconds per call beyond these that segments take: each is looked up anew."""
+
 MIN_BLAMED_USES = 3
 """Uses of a dirty set over which their cost to later calls is spread at least."""
 
@@ -106,6 +109,7 @@ class Entry:
         total: dict[Candidate, float] = {
             name: s
             + (MIN_GAIN * s + UPKEEP_S) * (name != "whole")
+            + SEGMENTS_S * (name == "segments")
             + blame_s * self.leaves_stale(name)
             for name, s in seconds.items()
         }
