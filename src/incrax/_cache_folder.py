@@ -97,7 +97,8 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return next((line for line in lines if line.startswith("model name")), platform.processor())
+    named = (line for line in lines if line.startswith("model name"))
+    return next(named, None) or platform.processor()  # which may start a process
 
 
 def load(key: str) -> dict[str, Any] | None:

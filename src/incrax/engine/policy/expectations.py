@@ -192,15 +192,21 @@ def fingerprint(facts: Facts) -> str:
             return "number"
         return str(numbers.setdefault(atom, len(numbers)))
 
-    found = hashlib.sha256()
-    for var in (*program.invars, *program.constvars):
-        found.update(f"{name(var)}:{var.aval.str_short()}\n".encode())
+    types: dict[Any, str] = {}  # many variables share a type, whose text takes long to make
+
+    def typed(var: Any) -> str:
+        text = types.get(var.aval)
+        if text is None:
+            text = types[var.aval] = var.aval.str_short()
+        return f"{name(var)}:{text}"
+
+    lines = [typed(var) for var in (*program.invars, *program.constvars)]
     for eqn in program.eqns:
         reads = " ".join(map(name, eqn.invars))
-        writes = " ".join(f"{name(var)}:{var.aval.str_short()}" for var in eqn.outvars)
-        found.update(f"{eqn.primitive.name} {reads} > {writes}\n".encode())
-    found.update(" ".join(map(name, program.outvars)).encode())
-    return found.hexdigest()
+        writes = " ".join(map(typed, eqn.outvars))
+        lines.append(f"{eqn.primitive.name} {reads} > {writes}")
+    lines.append(" ".join(map(name, program.outvars)))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -132,9 +133,8 @@ def renaming(names: Mapping[Var, Atom]) -> Callable[[Atom], Atom]:
 
 def reading(eqn: Equation, rename: Callable[[Atom], Atom]) -> Equation:
     """The equation with other inputs; itself where they stay the same."""
-    invars = [rename(atom) for atom in eqn.invars]
-    is_same = all(new is old for new, old in zip(invars, eqn.invars, strict=True))
-    return eqn if is_same else eqn.replace(invars=invars)
+    invars = list(map(rename, eqn.invars))
+    return eqn if all(map(is_, invars, eqn.invars)) else eqn.replace(invars=invars)
 
 
 def _platform(eqn: Equation) -> Literal | None:
@@ -243,7 +243,7 @@ def atom_key(atom: Atom) -> Hashable:
     """A variable by itself, a literal by type and bits."""
     if isinstance(atom, Literal):
         value = np.asarray(atom.val)
-        return str(atom.aval), getattr(atom.aval, "weak_type", False), value.dtype, value.tobytes()
+        return atom.aval, value.dtype, value.tobytes()
     return atom
 
 
