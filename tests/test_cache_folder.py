@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -233,3 +236,61 @@ def test_the_report_says_where_nothing_is_kept(monkeypatch):
     assert incrax.cache_folder().path is None
     assert "nowhere, as INCRAX_REMEMBER=0" in str(incrax.cache_folder())
     assert incrax.environment(measure=False).cache_folder is None
+
+
+# --- compiled programs ----------------------------------------------------------------------------
+
+JOB = """
+import jax, jax.numpy as jnp, jax.monitoring, incrax
+hits = []
+jax.monitoring.register_event_listener(lambda name, **_: hits.append("cache_hits" in name))
+f = incrax.incremental(lambda a, x: jnp.sum(jnp.sin(a * x) + jnp.exp(jnp.cos(x))))
+print(float(f(1.5, jnp.ones(100))), sum(hits))
+"""
+
+
+def ended(folder, remember, **variables):
+    """A process in which one program takes long enough to be kept."""
+    env = {**os.environ, "INCRAX_CACHE_DIR": str(folder), "INCRAX_REMEMBER": remember}
+    for name in [name for name in env if "CACHE" in name and name.startswith("JAX_")]:
+        del env[name]
+    command = [sys.executable, "-c", f"import incrax; {SHORT}\n{JOB}"]
+    return subprocess.run(
+        command, capture_output=True, text=True, env={**env, **variables}, check=True
+    ).stdout.split()
+
+
+SHORT = 'import jax; jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)'
+
+
+def test_the_next_process_finds_programs_where_they_are_kept(folder):
+    first, again = [ended(folder, "programs") for _ in range(2)]
+    assert first[0] == again[0]
+    assert first[1] == "0"
+    assert int(again[1]) >= 1
+    report = incrax.cache_folder()
+    assert report.num_programs >= 1
+    assert report.program_bytes > 0
+    assert "compiled programs of JAX" in str(report)
+    assert incrax.cache_folder(clear=True).num_deleted >= report.num_programs
+    assert ended(folder, "programs")[1] == "0"
+
+
+def test_nobody_keeps_programs_unasked(folder):
+    assert [ended(folder, "1")[1] for _ in range(2)] == ["0", "0"]
+    assert incrax.cache_folder().num_programs == 0
+
+
+def test_the_folder_that_jax_has_stays_the_one(folder, tmp_path):
+    own = str(tmp_path / "own")
+    for _ in range(2):
+        ended(folder, "programs", JAX_COMPILATION_CACHE_DIR=own)
+    assert incrax.cache_folder().num_programs == 0
+    assert list((tmp_path / "own").iterdir())
+
+
+def test_no_programs_are_kept_where_nothing_is(monkeypatch):
+    without = SimpleNamespace(config=SimpleNamespace(jax_compilation_cache_dir=None))
+    monkeypatch.setattr(_cache_folder, "jax", without)
+    monkeypatch.setenv("INCRAX_REMEMBER", "0")
+    assert incrax.keep_programs() is None

@@ -7,6 +7,7 @@ incrax` loads that; all else is loaded when it is asked for.
 from __future__ import annotations
 
 import importlib
+import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,10 @@ from incrax import (
 from incrax._collection import paused
 
 with paused:  # else the collector walks through all objects of JAX, several times
+    from incrax import _cache_folder
     from incrax import errors as errors
     from incrax._api import incremental as incremental
+    from incrax._cache_folder import keep_programs as keep_programs
     from incrax._incremental import Incremental as Incremental
     from incrax._marks import cached as cached
     from incrax._marks import keep as keep
@@ -191,6 +194,7 @@ __all__ = [
     "jacobian",
     "jvp",
     "keep",
+    "keep_programs",
     "linearize",
     "map",
     "nonzero",
@@ -227,6 +231,10 @@ def __getattr__(name: str) -> Any:
         warnings.warn(text, DeprecationWarning, stacklevel=2)
         return getattr(errors, name)
     raise AttributeError(f"module 'incrax' has no attribute '{name}'")
+
+
+if os.environ.get("INCRAX_REMEMBER") == _cache_folder.PROGRAMS:
+    keep_programs()
 
 
 def __dir__() -> list[str]:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jaxlib
+from jax.experimental.compilation_cache import compilation_cache
 
 from incrax._version import __version__
 
@@ -37,6 +38,12 @@ MAX_BYTES = 2**20
 
 MAX_AGE_S = 30 * 86400.0
 """Older files are ignored: the machine may have become another."""
+
+PROGRAMS = "programs"
+"""The folder beside the files where JAX keeps compiled programs, where a user wants that."""
+
+LEAST_COMPILE_S = 0.02
+"""Seconds that a program took to compile from which on JAX keeps it."""
 
 _SUFFIX = ".json"
 
@@ -66,6 +73,39 @@ def _folder() -> Path:
     if sys.platform == "darwin":
         return Path("~/Library/Caches/incrax").expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "incrax"
+
+
+def keep_programs(path: str | os.PathLike[str] | None = None) -> str | None:
+    """Let JAX keep compiled programs on disk, so that the next process compiles none of them.
+
+    This is JAX's persistent compilation cache, for all programs of this process, with a folder of
+    its own for incrax' users. Where JAX has a cache already, it stays as it is. The environment
+    variable `INCRAX_REMEMBER=programs` does the same when incrax is imported.
+
+    Args:
+        path: the folder; `programs` in `incrax.cache_folder().path` by default.
+
+    Returns:
+        The folder that JAX uses; None where nothing is to be kept (`INCRAX_REMEMBER=0`), or the
+        user has no home.
+
+    Cost: some 10 to 100 kB of disk a program; `incrax cache` lists them, `incrax cache --clear`
+        deletes them.
+
+    Example:
+        >>> import incrax
+        >>> folder = incrax.keep_programs()
+    """
+    before: str | None = jax.config.jax_compilation_cache_dir
+    ours = folder()
+    if before or ours is None:
+        return before
+    chosen = str(Path(path).expanduser() if path else ours / PROGRAMS)
+    jax.config.update("jax_compilation_cache_dir", chosen)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_COMPILE_S)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    compilation_cache.reset_cache()  # JAX looks for a folder once, at its first program
+    return chosen
 
 
 def path_text() -> str | None:
@@ -174,10 +214,16 @@ def files() -> list[File]:
     return found
 
 
+def programs() -> list[Path]:
+    """The files of the programs that JAX keeps there."""
+    found = folder()
+    return [] if found is None else [p for p in (found / PROGRAMS).glob("*") if p.is_file()]
+
+
 def clear() -> int:
-    """Delete them; how many there were."""
-    found = _latest_first()
-    for path, _ in found:
+    """Delete them, and programs; how many there were."""
+    found = [*(path for path, _ in _latest_first()), *programs()]
+    for path in found:
         path.unlink(missing_ok=True)
     return len(found)
 

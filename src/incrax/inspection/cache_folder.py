@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from incrax import _cache_folder
-from incrax._table import Printable, Table, bytes_text
+from incrax._table import Cell, Printable, Table, bytes_text
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,15 @@ class CacheFolder(Printable):
         path: of the folder; None where nothing is kept, as `INCRAX_REMEMBER=0`.
         files: name, what it is about, bytes, and days since it was written, of each, latest first.
         num_deleted: files that were deleted for this report.
+        num_programs, program_bytes: of compiled programs that JAX keeps there; see
+            `incrax.keep_programs`.
     """
 
     path: str | None
     files: tuple[_cache_folder.File, ...]
     num_deleted: int = 0
+    num_programs: int = 0
+    program_bytes: int = 0
 
     @property
     def num_bytes(self) -> int:
@@ -35,17 +39,21 @@ class CacheFolder(Printable):
 
     def tables(self) -> list[Table]:
         """All of it for people."""
-        rows = [
+        rows: list[tuple[Cell, ...]] = [
             (file.about, bytes_text(file.num_bytes), file.days, file.name) for file in self.files
         ]
+        if self.num_programs:
+            about = f"{self.num_programs} compiled programs of JAX"
+            rows.append((about, bytes_text(self.program_bytes), None, _cache_folder.PROGRAMS))
         deleted = f", {self.num_deleted} deleted" if self.num_deleted else ""
         where = self.path or "nowhere, as INCRAX_REMEMBER=0"
-        title = f"{where}: {len(rows)} files, {bytes_text(self.num_bytes)}{deleted}"
+        title = f"{where}: {len(self.files)} files, {bytes_text(self.num_bytes)}{deleted}"
         return [Table(title, ("about", "size", "days old", "file"), rows)]
 
 
 def cache_folder(*, clear: bool = False) -> CacheFolder:
-    """What was learned of functions and of this machine, kept for later processes.
+    """What was learned of functions and of this machine, kept for later processes, and programs
+    that JAX keeps for `keep_programs`.
 
     Args:
         clear: delete all of it first.
@@ -61,4 +69,11 @@ def cache_folder(*, clear: bool = False) -> CacheFolder:
         0
     """
     num_deleted = _cache_folder.clear() if clear else 0
-    return CacheFolder(_cache_folder.path_text(), tuple(_cache_folder.files()), num_deleted)
+    programs = _cache_folder.programs()
+    return CacheFolder(
+        _cache_folder.path_text(),
+        tuple(_cache_folder.files()),
+        num_deleted,
+        len(programs),
+        sum(path.stat().st_size for path in programs),
+    )

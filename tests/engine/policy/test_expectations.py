@@ -18,6 +18,7 @@ from helpers import same
 
 import incrax
 from incrax.engine.policy import expectations
+from incrax.engine.policy.candidates import Entry
 from incrax.engine.policy.expectations import HINTED_CALLS, Known, fingerprint
 
 X = np.linspace(0.1, 2.0, 5000)
@@ -185,6 +186,7 @@ def test_a_fork_knows_what_the_function_knows(folder):
 
 PROGRAM = """
 import jax, jax.numpy as jnp, numpy as np, incrax
+from incrax.engine.policy.candidates import Entry
 from incrax.engine.policy.expectations import fingerprint
 jax.config.update("jax_enable_x64", True)
 def f(p, x):
@@ -335,6 +337,33 @@ def test_few_calls_to_come_repay_nothing():
 def test_another_number_of_calls_is_an_error(calls):
     with pytest.raises(ValueError, match=r"`expect\(calls\)` got .*; it is a number of calls"):
         incrax.incremental(model).expect(calls)
+
+
+@pytest.mark.parametrize(
+    ("was_compiled", "first_s", "is_cheap"),
+    [(True, 1.0, True), (False, 1.0, False), (True, 6.0, False)],
+)
+def test_what_jax_kept_need_not_be_compiled_again(was_compiled, first_s, is_cheap):
+    """The whole program took ten seconds in an earlier process: if less now, it was kept."""
+    credit = chooser(called()).credit
+    credit.whole.first_s = first_s
+    credit.expectations.compile_s = 10.0
+    entry = Entry(1, was_compiled=was_compiled)
+    assert (credit._price_s(entry, 1.0) == first_s) is is_cheap
+    assert is_cheap or credit._price_s(entry, 2.0) == 20.0
+
+
+def test_the_next_process_knows_what_was_compiled(folder):
+    learned(folder)
+    compiled = called(2)
+    assert chooser(compiled).num_programs == 1
+    chooser(compiled).whole.seconds = 10.0
+    for entry in chooser(compiled).entries.values():
+        entry.uses = 1000
+    expectations.write()
+    ours = called(2)
+    (dirty,) = (d for d in chooser(ours).entries if d != chooser(ours).facts.layout.full)
+    assert chooser(ours).entries[dirty].was_compiled
 
 
 # --- processes ------------------------------------------------------------------------------------

@@ -49,8 +49,9 @@ class Entry:
     compared with the direct form; its own plan, compiled; the present candidate and why; the share
     of the program's work, roughly, that the change does not reach; seconds estimated for a program
     of its own; seconds by candidate; whether they were measured, up to which tick of the clock;
-    uses; how many calls are expected by hints or from earlier processes; how many left saved values
-    stale by choice; seconds that these cost later calls, and what is assumed of these at first.
+    uses; how many calls are expected by hints or from earlier processes, and whether it had a
+    program in these; how many left saved values stale by choice; seconds that these cost later
+    calls, and what is assumed of these at first.
     """
 
     dirty: int
@@ -69,6 +70,7 @@ class Entry:
     ticks: int = -1
     uses: int = 0
     num_expected: int = 0
+    was_compiled: bool = False
     stale_uses: int = 0
     blame_s: float = 0.0
     prior_s: float = 0.0

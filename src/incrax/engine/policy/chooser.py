@@ -192,6 +192,7 @@ class Chooser:
             entry = Entry(dirty, blame_s=cost_s, prior_s=cost_s, clean_share=share)
             entry.num_expected = known.calls
             entry.promise_s = known.plan_s
+            entry.was_compiled = known.was_compiled
             self.entries[dirty] = entry
             if len(self.entries) > MAX_ENTRIES:
                 self._forget_one()

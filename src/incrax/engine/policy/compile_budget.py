@@ -48,6 +48,11 @@ that compute what it loads.
 LEAST_CLEAN_SHARE = 0.02
 """Of the whole program: what a plan may save where estimates see nothing that it could."""
 
+KEPT_SHARE = 0.5
+"""Of the seconds that the whole program took to compile in an earlier process: it took less now,
+hence was not compiled.
+"""
+
 MIN_COMPILE_S = 0.05
 """Seconds that a compilation is taken to need at least."""
 
@@ -102,9 +107,10 @@ class Credit:
         plan_s = self._plan_s * (ROW_PLANNING if of_rows else 1.0)
         if not of_rows and not self.facts.is_calibrated:
             plan_s += CALIBRATION_S
-        if self._has_left(plan_s) or entry.count * gain_s > plan_s + self._program_s:
+        program_s = self._price_s(entry, 1.0)
+        if self._has_left(plan_s) or entry.count * gain_s > plan_s + program_s:
             return True
-        return self._calls(entry) * gain_s > plan_s + FORESEEN_FACTOR * self._program_s
+        return self._calls(entry) * gain_s > plan_s + FORESEEN_FACTOR * program_s
 
     @property
     def _program_s(self) -> float:
@@ -112,6 +118,14 @@ class Credit:
         not taken from JAX's compilation cache.
         """
         return max(self.whole.first_s, self.expectations.compile_s, MIN_COMPILE_S)
+
+    def _price_s(self, entry: Entry, work: float) -> float:
+        """Seconds to compile for a dirty set; where JAX kept the whole program from an earlier
+        process, it kept what was compiled there for this set, too.
+        """
+        compile_s = self.expectations.compile_s
+        is_kept = entry.was_compiled and self.whole.first_s < KEPT_SHARE * compile_s
+        return work * (max(self.whole.first_s, MIN_COMPILE_S) if is_kept else self._program_s)
 
     def _calls(self, entry: Entry) -> int:
         """Of a dirty set, still to come: as many as there were or, if more, the rest of those that
@@ -164,7 +178,7 @@ class Credit:
         served_s = entry.seconds.get(entry.candidate, whole_s)
         is_promising = entry.candidate == "segments" or not (entry.is_planned or entry.is_foretold)
         gain_s = max(served_s - entry.promise_s, EARNED_SHARE * served_s if is_promising else 0.0)
-        price_s = work * self._program_s
+        price_s = self._price_s(entry, work)
         if entry.count * gain_s > factor * price_s:
             return True
         return self._calls(entry) * gain_s > FORESEEN_FACTOR * price_s

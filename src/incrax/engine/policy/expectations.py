@@ -43,12 +43,13 @@ HINTED_CALLS = 1000
 
 
 class Known(NamedTuple):
-    """Of a dirty set: how many calls to expect, and seconds of what served it beside the whole
-    program (infinite: not known).
+    """Of a dirty set: how many calls to expect, seconds of what served it beside the whole program
+    (infinite: not known), and whether it had a program of its own.
     """
 
     calls: int
     plan_s: float = math.inf
+    was_compiled: bool = False
 
 
 NOTHING = Known(0)
@@ -227,7 +228,7 @@ def _learned(entry: Entry, whole_s: float) -> Known:
         plan_s = whole_s  # nothing to win
     else:
         plan_s = entry.promise_s
-    return Known(max(entry.count, entry.uses), plan_s)
+    return Known(max(entry.count, entry.uses), plan_s, entry.program is not None)
 
 
 def _join(found: dict[Any, Known], before: Mapping[Any, Known]) -> None:
@@ -245,15 +246,19 @@ def _row_name(kind: RowKind) -> str:
 def _most_often(found: Mapping[str, Known]) -> dict[str, Any]:
     kinds = sorted(found.items(), key=lambda item: -item[1].calls)[:MAX_KINDS]
     return {
-        name: [known.calls, known.plan_s if known.plan_s < math.inf else None]
+        name: [
+            known.calls,
+            known.plan_s if known.plan_s < math.inf else None,
+            known.was_compiled,
+        ]
         for name, known in kinds
         if known.calls
     }
 
 
 def _known(data: Any) -> Known:
-    calls, plan_s = data
-    return Known(int(calls), math.inf if plan_s is None else _seconds(plan_s))
+    calls, plan_s, was_compiled = data
+    return Known(int(calls), math.inf if plan_s is None else _seconds(plan_s), was_compiled is True)
 
 
 def _seconds(value: Any) -> float:

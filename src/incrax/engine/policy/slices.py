@@ -187,7 +187,11 @@ class Slices:
             share = 1.0 - capacity / self.lengths[leaves[0]]
             known = self.credit.expectations.of_row_kind(kind)
             entry = Entry(
-                dirty, clean_share=share, num_expected=known.calls, promise_s=known.plan_s
+                dirty,
+                clean_share=share,
+                num_expected=known.calls,
+                promise_s=known.plan_s,
+                was_compiled=known.was_compiled,
             )
             self.entries[kind] = entry
             if known.calls and known.plan_s >= (self.credit.expectations.whole_s or math.inf):
