@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
@@ -266,18 +267,21 @@ class Engine:
         return self._evaluate(SavedValues(self, pairs, base, dirty, values, rows), start_s)
 
     def changed_rows(self, pairs: Pairs, values: tuple[LeafValue, ...]) -> ChangedRows | None:
-        """Which rows changed, of the version from which the fewest did; None where the change is
-        none of a few rows.
+        """Which rows changed, of the version from which the fewest did, and which has what programs
+        for rows read; None where the change is none of a few rows.
         """
         slices = self.slices
         found = None
+        best = math.inf, False
         for state, dirty in reversed(pairs) if slices.lengths else ():
             leaves = slices.leaves_of(dirty)
             numbers = self.comparison.rows(values, state, leaves) if leaves else None
-            if numbers is not None and (found is None or numbers.size < found.numbers.size):
+            rank = math.inf if numbers is None else numbers.size, slices.lacks(state.saved)
+            if numbers is not None and rank < best:
+                best = rank
                 kind = slices.kind(leaves, numbers.size)
                 found = None if kind is None else ChangedRows(state, dirty, numbers, kind)
-                if numbers.size == 1:
+                if rank == (1, False):
                     break
         return found
 
@@ -375,7 +379,8 @@ class Engine:
         if not repeat.is_settled() or not self.slices.allows_difference(repeat.plan):
             return None
         values = self.comparison.anew(leaves, changed, sliced.leaves)
-        found = None if values is None else self.comparison.nearest(values, sliced.leaves)
+        lacks = self.slices.lacks
+        found = None if values is None else self.comparison.nearest(values, sliced.leaves, lacks)
         if values is None or found is None:
             return None
         base, numbers = found
@@ -515,7 +520,7 @@ class Engine:
             value_of = value_at(self.facts, saved.feeds)
             other_s = chooser.expected_s(saved.dirty)
             weight = self.ledger.weight
-            entry = slices.entry(rows.kind, weight, chooser.whole_s, other_s, value_of)
+            entry = slices.entry(rows.kind, saved.dirty, weight, chooser.whole_s, other_s, value_of)
             if entry is not None:
                 assert entry.program is not None
                 saved.taken = saved.for_rows(entry.program)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Self
+from collections.abc import Mapping
+from typing import Any, Self
 
 from incrax import _jax
 from incrax._jax import Var
@@ -95,6 +96,9 @@ class Slices:
         self.primed: dict[Var, None] = {}
         self.priming: TimedProgram | None = None
         self.tables: dict[Var, None] = {}
+        # Of each kind the dirty set, if there was one only; a plan for that may be the better one.
+        self.elements: dict[RowKind, int] = {}
+        self.deferred: set[RowKind] = set()
         self.is_priming_used = False
         self.num_differences = 0
 
@@ -118,7 +122,13 @@ class Slices:
         return None if capacity is None else (leaves, capacity)
 
     def entry(
-        self, kind: RowKind, weight: int, whole_s: float, other_s: float, value_of: ValueOf
+        self,
+        kind: RowKind,
+        dirty: int,
+        weight: int,
+        whole_s: float,
+        other_s: float,
+        value_of: ValueOf,
     ) -> Entry | None:
         """The record of a change that is used now, and stands for so many calls, if its program
         serves it; else it takes `other_s`. `value_of` has the inputs' values, of which a program
@@ -126,8 +136,11 @@ class Slices:
         """
         entry = self._entry(kind)
         entry.count += weight
-        if entry.program is None and not entry.is_barred:
-            self._plan_if_due(entry, kind, whole_s, value_of)
+        if self.elements.setdefault(kind, dirty) != dirty:
+            self.elements[kind] = 0
+            self.deferred.discard(kind)
+        if entry.program is None and not entry.is_barred and kind not in self.deferred:
+            self._plan_if_due(entry, kind, dirty, whole_s, value_of)
         if entry.program is None:
             return None
         if entry.ticks != self.clock.ticks or not entry.is_final:
@@ -177,7 +190,9 @@ class Slices:
     def is_open(self, kind: RowKind) -> bool:
         """Whether a change of rows may get a program yet."""
         entry = self.entries.get(kind)
-        return entry is None or (entry.program is None and not entry.is_barred)
+        if entry is None:
+            return True
+        return entry.program is None and not entry.is_barred and kind not in self.deferred
 
     def _entry(self, kind: RowKind) -> Entry:
         entry = self.entries.get(kind)
@@ -198,7 +213,9 @@ class Slices:
                 self._bar(entry, "rows alone: nothing to win in an earlier process")
         return entry
 
-    def _plan_if_due(self, entry: Entry, kind: RowKind, whole_s: float, value_of: ValueOf) -> None:
+    def _plan_if_due(
+        self, entry: Entry, kind: RowKind, dirty: int, whole_s: float, value_of: ValueOf
+    ) -> None:
         """Find out what a program would save, and compile it, each when that is paid for."""
         if entry.count < self.hot_after or not self.credit.allows_planning(
             entry, whole_s, overhead_s=ROWS_S + START_S, of_rows=True
@@ -206,10 +223,15 @@ class Slices:
             return
         facts = self.facts.unmeasured
         plan = self.plans.get(kind)
-        if plan is None and rough_share(self.facts, kind[0]) < LEAST_SHARE:
-            self._bar(entry, "rows alone: most of the function needs all rows")
-            return
         if plan is None:
+            share = rough_share(self.facts, kind[0])
+            if share < LEAST_SHARE:
+                self._bar(entry, "rows alone: most of the function needs all rows")
+                return
+            if self.elements[kind] and share <= self.facts.clean_share(dirty):
+                entry.settle("whole", "rows alone: a plan for these elements leaves out as much")
+                self.deferred.add(kind)
+                return
             plan = self.plans[kind] = slice_plan(facts, *kind, value_of)
         run_price = whole_s / max(facts.total_seconds, 1e-12)
         entry.promise_s = plan.seconds * max(run_price, 1.0) + START_S + ROWS_S
@@ -239,6 +261,10 @@ class Slices:
         self.tables |= dict.fromkeys(plan.sliced.tables)
         self.saved |= {**self.primed, **self.tables, **dict.fromkeys(plan.saves)}
 
+    def lacks(self, saved: Mapping[Var, Any]) -> bool:
+        """Whether a version has not all that programs for rows read of the baseline."""
+        return not self.primed.keys() <= saved.keys()
+
     def _needs_priming(self, plan: Plan) -> bool:
         """Whether the whole function does not save all that a plan reads, yet."""
         return self.priming is None or not self.primed.keys() >= set(
@@ -259,6 +285,8 @@ class Slices:
         other.entries = {kind: entry.copy(clock, pool) for kind, entry in self.entries.items()}
         credit.expectations.row_entries = other.entries
         other.plans = dict(self.plans)
+        other.elements = dict(self.elements)
+        other.deferred = set(self.deferred)
         other.saved = dict(self.saved)
         other.primed = dict(self.primed)
         other.priming = None if self.priming is None else self.priming.copy(clock, pool)

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -414,14 +415,19 @@ class Comparison:
         return None if any([value.is_deleted() for value in values]) else tuple(values)
 
     def nearest(
-        self, values: tuple[LeafValue, ...], leaves: Sequence[int]
+        self,
+        values: tuple[LeafValue, ...],
+        leaves: Sequence[int],
+        lacks: Callable[[Mapping[Var, Any]], bool],
     ) -> tuple[State, np.ndarray] | None:
         """The version of which the fewest rows of some leaves differ, and their numbers; of several
-        the one that was most often a baseline, as the last accepted proposal is.
+        one that does not lack saved values, and of these the one that was most often a baseline,
+        as the last accepted proposal is.
 
         None where one differs in other leaves, or in none, or it is not known in which rows.
         """
         best = None
+        best_rank = math.inf, False
         for state in sorted(reversed(self.store.states), key=lambda s: s.uses, reverse=True):
             pairs = enumerate(zip(values, state.values, strict=True))
             if any([new is not old and i not in leaves for i, (new, old) in pairs]):
@@ -429,8 +435,10 @@ class Comparison:
             numbers = self.rows(values, state, leaves)
             if numbers is None or not numbers.size:
                 return None
-            if best is None or numbers.size < best[1].size:
+            rank = numbers.size, lacks(state.saved)
+            if rank < best_rank:
                 best = state, numbers
+                best_rank = rank
         return best
 
     def pairs(self, values: tuple[LeafValue, ...]) -> Pairs:
