@@ -246,6 +246,17 @@ def hidden_states(series, scale):
     return totals.sum() + jnp.abs(phase), largest, count
 
 
+def read_inside(theta, scale):
+    """A loop that reads rows of a constant, and one over another axis than that of the rows."""
+    numbers = jnp.arange(NUM) * 3 % NUM
+    first, _ = jax.lax.scan(lambda c, n: (0.5 * c + theta[n], None), scale, numbers)
+    over = theta[None] * jnp.arange(9.0)[:, None]
+    second, _ = jax.lax.scan(
+        lambda c, row: (jax.nn.softmax(row) @ TARGET + 0.1 * c, None), 0.0, over
+    )
+    return first + second
+
+
 class Case(NamedTuple):
     """A function, its arguments, and whether a change of a row of the first runs that row alone."""
 
@@ -311,9 +322,7 @@ CASES = {
     ),
     "lagged": Case(lagged, (THETA, 0.5)),
     "from row to row": Case(along, (THETA, 0.5), is_by_rows=False),
-    "from row to row, gradient": Case(
-        with_gradient(along, 0, 1), (THETA, 0.5), is_by_rows=False
-    ),
+    "from row to row, gradient": Case(with_gradient(along, 0, 1), (THETA, 0.5), is_by_rows=False),
     "forgetting": Case(forgetting, (THETA, 0.5), is_by_rows=False),
     "forgetting, gradient": Case(
         with_gradient(lambda *args: forgetting(*args)[0], 0, 1), (THETA, 0.5), is_by_rows=False
@@ -328,6 +337,7 @@ CASES = {
     "recurrent": Case(recurrent, _NETWORK, is_by_rows=False),
     "recurrent, gradient": Case(with_gradient(recurrent, 0, 1), _NETWORK, is_by_rows=False),
     "hidden states": Case(hidden_states, (THETA, 0.5), is_by_rows=False),
+    "read inside": Case(read_inside, (THETA, 0.5), is_by_rows=False),
     "mapped": Case(mapped, (THETA, 0.5)),
     "mapped, gradient": Case(with_gradient(mapped, 0), (THETA, 0.5)),
     "soft-max": Case(with_gradient(softmax, 0), (THETA, 0.5), is_by_rows=False),

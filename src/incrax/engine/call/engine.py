@@ -513,7 +513,8 @@ class Engine:
             value_of = value_at(self.facts, saved.feeds)
             other_s = chooser.expected_s(saved.dirty)
             weight = self.ledger.weight
-            entry = slices.entry(rows.kind, weight, chooser.whole_s, other_s, value_of)
+            first = int(rows.numbers.min())
+            entry = slices.entry(rows.kind, first, weight, chooser.whole_s, other_s, value_of)
             if entry is not None:
                 assert entry.program is not None
                 saved.taken = saved.for_rows(entry.program)

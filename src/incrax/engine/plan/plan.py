@@ -44,8 +44,9 @@ class Sliced:
     Fields: numbers of the leaves of which rows change; how many rows at most; their number in all;
     the variable of the rows' numbers; for some variables that it reads, of which variable they are
     the baseline's value; equations of the function that it stands for; what is loaded and made of
-    indices alone; equations that read some rows, and ran as a whole; scans that are resumed, and the
-    estimated seconds of those that then go on to their end, from their first step on.
+    indices alone; equations that read some rows, and ran as a whole; scans that are resumed; of all
+    steps of these, estimated seconds that `seconds` of the plan leave out, where their carry may be
+    the same again, and where it will not.
     """
 
     leaves: tuple[int, ...]
@@ -57,6 +58,7 @@ class Sliced:
     tables: tuple[Var, ...] = ()
     widened: tuple[Equation, ...] = ()
     resumed: tuple[Equation, ...] = ()
+    agreeing_s: float = 0.0
     endless_s: float = 0.0
 
 

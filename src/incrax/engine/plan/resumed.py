@@ -35,16 +35,16 @@ MIN_STEPS = 8
 
 BLOCK_S = 2e-6
 MAX_STRIDE = 64
-"""Seconds that a block of steps should take: to enter one takes as long; and its steps at most."""
+MAX_ENTERING = 1.5
+"""Seconds that a block of steps should take: to enter one takes as long; its steps at most; and what
+it costs at most to enter one, relative to its steps.
+"""
 
 MAX_SUMS = 2**20
 """Elements of the sums of all blocks up to which they are summed anew."""
 
 MAX_SPANS = 64
 """Intervals that are looked at apart; of more, what lies between the first and the last."""
-
-AGREEING_SHARE = 0.25
-"""Of the steps, those that are expected to run where the carry may be the same again."""
 
 NAME = "resumed_scan"
 """Of the call that a resumed scan is, in what is traced."""
@@ -87,7 +87,9 @@ class Records(NamedTuple):
 
 
 class Resumable(NamedTuple):
-    """A scan with its body; which carries are only added to; steps of a block."""
+    """A scan with its body; which carries are only added to; steps of a block; how much longer,
+    roughly, all steps take in blocks.
+    """
 
     eqn: Equation
     body: Body
@@ -95,6 +97,7 @@ class Resumable(NamedTuple):
     num_carry: int
     is_sum: tuple[bool, ...]
     stride: int
+    price: float
 
     @property
     def length(self) -> int:
@@ -334,12 +337,13 @@ def resumable(eqn: Equation) -> Resumable | None:
     length = eqn.params["length"]
     step_s = Calibration().seconds(eqn) / length
     stride = min(max(int(BLOCK_S / step_s), 1), MAX_STRIDE, length // MIN_STEPS)
+    price = 1.0 + min(BLOCK_S / (stride * step_s), MAX_ENTERING)
     carries = zip(body.invars[num_consts : num_consts + num_carry], body.outvars, strict=False)
     is_sum = tuple(
         var.aval.size * length <= MAX_SUMS * stride and _is_sum(body, var, out)
         for var, out in carries
     )
-    return Resumable(eqn, body, num_consts, num_carry, is_sum, stride)
+    return Resumable(eqn, body, num_consts, num_carry, is_sum, stride, price)
 
 
 # --- carries that are added to --------------------------------------------------------------------

@@ -48,7 +48,6 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
 from incrax.engine.plan.plan import NEW_VALUE_S, Plan, Sliced, plan_fill, reached_equations
 from incrax.engine.plan.resumed import (
-    AGREEING_SHARE,
     NAME,
     Records,
     Resumable,
@@ -117,8 +116,9 @@ class Slicer:
 
     `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
     None: as a whole. `saves` is what is to be saved, `guards` what must hold, `widened` the
-    equations that read rows and were run as a whole, `resumed` the scans that were resumed. `spans`
-    has, of variables that are dirty as a whole, an axis of which only these rows changed.
+    equations that read rows and were run as a whole, `resumed` the scans that were resumed, and
+    whether their carry will never be the same again. `spans` has, of variables that are dirty as a
+    whole, an axis of which only these rows changed.
 
     `adds_changes`: sums get their difference whatever it costs to sum anew, so that nothing but the
     new rows is made: for steps of compiled loops.
@@ -152,7 +152,7 @@ class Slicer:
         self.guards: list[Any] = []
         self.widened: list[Equation] = []
         self.spans: dict[Var, tuple[int, Spans]] = {}
-        self.resumed: list[tuple[Equation, bool]] = []
+        self.resumed: list[tuple[Resumable, bool]] = []
         self.looked_up: dict[Var, RowSet] = {}
 
     def run(
@@ -601,7 +601,7 @@ class Slicer:
         self.saves.update(zip(records, [*made.starts, *made.sums], strict=True))
         dirty = [n for n, atom in enumerate(eqn.invars) if self._is_dirty(atom)]
         is_endless = loop.remembers(dirty) or (loop.is_reverse and any(x for _, x in self.resumed))
-        self.resumed.append((eqn, is_endless))
+        self.resumed.append((loop, is_endless))
         return True
 
     def _steps_of(self, loop: Resumable) -> Spans | None:
@@ -940,7 +940,7 @@ def slice_plan(
     base_loads = (*frontier.load, *tables)
     loads = (*base_loads, *(var for var in read if var in extra))
     seconds = sum(facts.seconds(eqn) for eqn in ran if eqn.params.get("name") != NAME)
-    seconds += traced.agreeing_s + sum(map(facts.load_seconds, loads))
+    seconds += sum(map(facts.load_seconds, loads))
     seconds += sum(facts.calibration.save_seconds(_jax.aval_bytes(v.aval)) for v in traced.saves)
     return Plan(
         dirty,
@@ -997,15 +997,12 @@ def priming_saves(facts: Facts, plan: Plan) -> list[Var]:
 
 
 class _RowProgram(NamedTuple):
-    """Equations on rows, what they save, what must hold, and what they take; estimated seconds of
-    the scans that are resumed, and left.
-    """
+    """Equations on rows, what they save, what must hold, and what they take."""
 
     eqns: tuple[Equation, ...]
     saves: tuple[Var, ...]
     guard: Var | None
     sliced: Sliced
-    agreeing_s: float
 
 
 class _Tracing(NamedTuple):
@@ -1058,6 +1055,10 @@ class _Tracing(NamedTuple):
         inputs = [*known, *asked.tables, *names.values(), numbers]
         body = _jax.trace_body(fun, *map(_type_of, inputs))
         eqns = written_by(body, inputs, list(results))
+        seconds_of = {False: 0.0, True: 0.0}
+        for loop, is_endless in slicer.resumed:
+            price = loop.price if is_endless else 1.0
+            seconds_of[is_endless] += price * facts.seconds(loop.eqn)
         sliced = Sliced(
             self.leaves,
             self.capacity,
@@ -1067,15 +1068,13 @@ class _Tracing(NamedTuple):
             len(reached),
             tuple(asked.tables),
             tuple(slicer.widened),
-            tuple(eqn for eqn, _ in slicer.resumed),
-            sum(facts.seconds(eqn) for eqn, is_endless in slicer.resumed if is_endless),
+            tuple(loop.eqn for loop, _ in slicer.resumed),
+            seconds_of[False],
+            seconds_of[True],
         )
         returned = set(targets)
         saves = tuple(var for var in slicer.saves if var not in returned)
-        agreeing_s = AGREEING_SHARE * sum(
-            facts.seconds(eqn) for eqn, is_endless in slicer.resumed if not is_endless
-        )
-        return _RowProgram(eqns, saves, guard if slicer.guards else None, sliced, agreeing_s)
+        return _RowProgram(eqns, saves, guard if slicer.guards else None, sliced)
 
     @property
     def _targets(self) -> list[Var]:
