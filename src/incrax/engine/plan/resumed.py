@@ -240,7 +240,8 @@ class Resumable(NamedTuple):
         """Some steps one after the other."""
 
         def turn(state: Any, xs: Sequence[Any]) -> Any:
-            carry, sums, ys = self._turn(values, *state, xs)
+            carry, sums = state
+            carry, sums, ys = self._turn(values, carry, sums, xs)
             return (carry, sums), ys
 
         (carry, sums), ys = self._scan(turn, (carry, sums), rows, length)
