@@ -6,7 +6,7 @@ short the update by hand. Settled calls: learning was paid before; whole jobs of
 reaches all others, which must not become slower.
 
 Targets: groups value >= 2.5x, gradient >= 5x; by look-up 5x and 15x; Cholesky factors 10x and 20x;
-factorisation 10x; a network 2x, 12x with `incrax.at`; amplitudes 10x; 5e6 rows 100x; controls >=
+factorisation 10x; a network 2x, 12x with `incrax.at`; amplitudes 10x; 5e6 rows 100x; a filter 3x; controls >=
 0.97x `jax.jit`; a call among 1e7 rows takes at most 1.3 times that among 1e4; at most 4 compiled
 programs a function.
 """
@@ -59,6 +59,14 @@ def cases(*, is_quick: bool) -> dict[str, Callable[[], Problem]]:
         "5e6 rows, one group of 1000": lambda: slices.looked_up(
             5_000 // part, size, is_gradient=False, least=100.0
         ),
+        "Kalman filter, one of 20,000 steps": lambda: slices.filtered(20_000 // part),
+        "hidden states, one of 20,000 steps, value": lambda: slices.hidden_states(
+            20_000 // part, is_gradient=False
+        ),
+        "hidden states, one of 20,000 steps, gradient": lambda: slices.hidden_states(
+            20_000 // part, is_gradient=True
+        ),
+        "control, random walk": lambda: slices.walk(20_000),
         **{
             f"control, {kind}": lambda kind=kind: slices.control(kind, 20_000)
             for kind in ("soft-max", "sorted", "centred")

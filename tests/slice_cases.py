@@ -198,6 +198,65 @@ def along(theta, scale):
     return last + jnp.sum(all_rows**2)
 
 
+def forgetting(series, noise):
+    """A Kalman filter whose log-likelihood is carried; a late observation changes the last steps."""
+
+    def step(carry, y):
+        mean, variance, score = carry
+        spread = 0.09 * variance + noise
+        gain = spread / (spread + 1.0)
+        score = score - 0.5 * (y - 0.3 * mean) ** 2 / (spread + 1.0) - 0.5 * jnp.log(spread + 1.0)
+        return (0.3 * mean + gain * (y - 0.3 * mean), spread * (1 - gain), score), mean
+
+    (_, _, score), means = jax.lax.scan(step, (0.0, 1.0, 0.0), series)
+    return score, means
+
+
+def smoother(series, noise):
+    """There and back: the second loop reads what the first made of each row; the last row is apart."""
+    _, ahead = jax.lax.scan(lambda c, y: (0.2 * jnp.tanh(c) + y,) * 2, noise, series[:-1])
+    start = jnp.sin(series[-1])
+    _, back = jax.lax.scan(
+        lambda c, x: (0.1 * c + jnp.sin(x), c * x), start, jnp.exp(ahead), reverse=True
+    )
+    return jnp.sum(jax.lax.map(jnp.cos, back)), back[0]
+
+
+def recurrent(inputs, weights):
+    """A network with a state, which is read at its end."""
+    step = lambda h, x: (jnp.tanh(x @ weights[0] + 0.1 * h), jnp.sum(h))
+    end, sums = jax.lax.scan(step, jnp.zeros(5), inputs)
+    return jnp.sum(end @ weights[1]) + jnp.sum(sums**2)
+
+
+def hidden_states(series, scale):
+    """The forward algorithm: first row apart, several numbers of different types carried."""
+    likelihood = -0.5 * (series[:, None] - jnp.arange(3.0)) ** 2 * scale
+    move = jnp.log(jnp.array([[0.5, 0.2, 0.3], [0.1, 0.6, 0.3], [0.3, 0.3, 0.4]]))
+
+    def step(carry, row):
+        alpha, phase, largest, count = carry
+        alpha = logsumexp(alpha[:, None] + move, axis=0) + row
+        total = logsumexp(alpha)
+        phase = 0.1j * phase + total
+        return (alpha - total, phase, (row[0] > row[1]), count + (row[0] > row[1])), total
+
+    start = likelihood[0], 1.0 + 0j, False, 0
+    (_, phase, largest, count), totals = jax.lax.scan(step, start, likelihood[1:])
+    return totals.sum() + jnp.abs(phase), largest, count
+
+
+def read_inside(theta, scale):
+    """A loop that reads rows of a constant, and one over another axis than that of the rows."""
+    numbers = jnp.arange(NUM) * 3 % NUM
+    first, _ = jax.lax.scan(lambda c, n: (0.5 * c + theta[n], None), scale, numbers)
+    over = theta[None] * jnp.arange(9.0)[:, None]
+    second, _ = jax.lax.scan(
+        lambda c, row: (jax.nn.softmax(row) @ TARGET + 0.1 * c, None), 0.0, over
+    )
+    return first + second
+
+
 class Case(NamedTuple):
     """A function, its arguments, and whether a change of a row of the first runs that row alone."""
 
@@ -263,6 +322,22 @@ CASES = {
     ),
     "lagged": Case(lagged, (THETA, 0.5)),
     "from row to row": Case(along, (THETA, 0.5), is_by_rows=False),
+    "from row to row, gradient": Case(with_gradient(along, 0, 1), (THETA, 0.5), is_by_rows=False),
+    "forgetting": Case(forgetting, (THETA, 0.5), is_by_rows=False),
+    "forgetting, gradient": Case(
+        with_gradient(lambda *args: forgetting(*args)[0], 0, 1), (THETA, 0.5), is_by_rows=False
+    ),
+    "forgetting, Hessian": Case(
+        jax.hessian(lambda *args: forgetting(*args)[0], 1), (THETA, 0.5), is_by_rows=False
+    ),
+    "smoother": Case(smoother, (THETA, 0.5), is_by_rows=False),
+    "smoother, gradient": Case(
+        jax.grad(lambda *args: sum(smoother(*args)), (0, 1)), (THETA, 0.5), is_by_rows=False
+    ),
+    "recurrent": Case(recurrent, _NETWORK, is_by_rows=False),
+    "recurrent, gradient": Case(with_gradient(recurrent, 0, 1), _NETWORK, is_by_rows=False),
+    "hidden states": Case(hidden_states, (THETA, 0.5), is_by_rows=False),
+    "read inside": Case(read_inside, (THETA, 0.5), is_by_rows=False),
     "mapped": Case(mapped, (THETA, 0.5)),
     "mapped, gradient": Case(with_gradient(mapped, 0), (THETA, 0.5)),
     "soft-max": Case(with_gradient(softmax, 0), (THETA, 0.5), is_by_rows=False),

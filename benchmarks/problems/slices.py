@@ -181,6 +181,60 @@ def waves(num_events: int, *, is_gradient: bool) -> Problem:
     return Problem(function, np.full(20, 0.1), (), draw, None, 10.0)
 
 
+def filtered(num_steps: int) -> Problem:
+    """A Kalman filter of four dimensions along two numbers per step; an observation is corrected."""
+    rng = np.random.default_rng(6)
+    move = jnp.asarray(0.9 * np.linalg.qr(rng.normal(size=(4, 4)))[0])
+    seen = jnp.asarray(rng.normal(size=(2, 4)))
+
+    def log_density(series: Any, noise: Any, error: Any) -> Any:
+        def step(state: Any, y: Any) -> Any:
+            mean, spread = state
+            mean = move @ mean
+            spread = move @ spread @ move.T + noise * jnp.eye(4)
+            cover = seen @ spread @ seen.T + error * jnp.eye(2)
+            gain = jnp.linalg.solve(cover, seen @ spread).T
+            off = y - seen @ mean
+            score = off @ jnp.linalg.solve(cover, off) + jnp.log(jnp.linalg.det(cover))
+            return (mean + gain @ off, spread - gain @ seen @ spread), -0.5 * score
+
+        return jnp.sum(jax.lax.scan(step, (jnp.zeros(4), jnp.eye(4)), series)[1])
+
+    draw = lambda rng: rng.normal(size=2)
+    return Problem(log_density, rng.normal(size=(num_steps, 2)), (0.1, 0.2), draw, None, 3.0)
+
+
+def hidden_states(num_steps: int, *, is_gradient: bool) -> Problem:
+    """The forward algorithm of a hidden Markov model of eight states; an observation is corrected."""
+    rng = np.random.default_rng(7)
+    moves = jnp.log(jnp.asarray(rng.dirichlet(np.ones(8), size=8)))
+    places = jnp.asarray(rng.normal(size=8))
+
+    def log_density(series: Any, error: Any) -> Any:
+        def step(alpha: Any, y: Any) -> Any:
+            ahead = jax.nn.logsumexp(alpha[:, None] + moves, axis=0)
+            alpha = ahead - 0.5 * ((y - places) / error) ** 2
+            total = jax.nn.logsumexp(alpha)
+            return alpha - total, total
+
+        return jnp.sum(jax.lax.scan(step, jnp.zeros(8), series)[1])
+
+    function = jax.value_and_grad(log_density, (0, 1)) if is_gradient else log_density
+    return Problem(function, rng.normal(size=num_steps), (0.5,), _normal, None, 3.0)
+
+
+def walk(num_steps: int) -> Problem:
+    """A loop that never forgets: a control."""
+
+    def total(series: Any, scale: Any) -> Any:
+        step = lambda place, x: (place + x, jnp.sin(place * scale))
+        return jnp.sum(jax.lax.scan(step, 0.0, series)[1])
+
+    return Problem(
+        total, np.random.default_rng(8).normal(size=num_steps), (0.3,), _normal, None, 0.97
+    )
+
+
 def control(kind: str, size: int) -> Problem:
     """Where rows alone do not help: the whole must take no longer."""
     rng = np.random.default_rng(5)

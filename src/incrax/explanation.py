@@ -126,13 +126,12 @@ class Reader:
             return ""
         sliced = plan.sliced
         names = ", ".join(str(self.paths[leaf]) for leaf in sliced.leaves)
-        lines = [
-            f"{eqn.primitive.name} {source_line(eqn)}".strip()
-            for eqn in sliced.widened[:MAX_WIDENED]
-        ]
-        lines += ["..."] * (len(sliced.widened) > MAX_WIDENED)
-        wide = f"; all rows from {', '.join(lines)} on" if lines else ""
-        return f"at most {sliced.capacity} of {sliced.length} along the first axis of {names}{wide}"
+        found = f"at most {sliced.capacity} of {sliced.length} along the first axis of {names}"
+        if sliced.resumed:
+            found += f"; steps from the first of these on of {_listed(sliced.resumed)}"
+        if sliced.widened:
+            found += f"; all rows from {_listed(sliced.widened)} on"
+        return found
 
     def names(self, mask: int) -> list[str]:
         """Names of inputs, and of elements of small arrays."""
@@ -158,6 +157,12 @@ class Reader:
         """Whether saving has been worth its overhead so far."""
         chooser = self.engine.chooser
         return chooser.verdict.sentence if chooser.is_timed else ""
+
+
+def _listed(eqns: Sequence[Equation]) -> str:
+    """Some equations, the first few, with their lines."""
+    lines = [f"{eqn.primitive.name} {source_line(eqn)}".strip() for eqn in eqns[:MAX_WIDENED]]
+    return ", ".join([*lines, *["..."] * (len(eqns) > MAX_WIDENED)])
 
 
 def _why(record: CallRecord) -> str:

@@ -8,6 +8,7 @@ these are.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -140,7 +141,7 @@ def _aligned_loop(eqn: Equation, rows: Axes) -> Aligned | None:
     if _is_map(eqn, rows):
         num_xs = len(eqn.invars) - num_consts
         return Aligned((0,) * len(eqn.outvars), (None,) * num_consts + (0,) * num_xs)
-    inside = _inside(eqn, rows)
+    inside = _inside(eqn, tuple(rows))
     if inside is None:
         return None
     body = _jax.open_jaxpr(eqn.params["jaxpr"])
@@ -157,6 +158,7 @@ def _outer(axes: Iterable[int | None], num_whole: int) -> tuple[int | None, ...]
     return tuple(axis if axis is None or n < num_whole else axis + 1 for n, axis in enumerate(axes))
 
 
+@functools.lru_cache(maxsize=16)  # a plan asks several times, of few scans
 def _inside(eqn: Equation, rows: Axes) -> _Inside | None:  # noqa: C901  one walk
     """Where the rows are inside a scan, if every equation treats each by itself."""
     body = _jax.open_jaxpr(eqn.params["jaxpr"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ import pytest
 from helpers import EAGER, check, examples, same
 from hypothesis import given
 from hypothesis import strategies as st
-from slice_cases import CASES, NUM
+from slice_cases import CASES, NUM, Case
 
 import incrax
 from incrax.engine.call.rehearsal import dry_run
@@ -431,6 +432,41 @@ def test_a_report_says_where_all_rows_were_needed():
     assert re.fullmatch(
         f"at most 1 of 24 along the first axis of theta; all rows from {where} on", rows
     )
+
+
+def test_a_report_names_the_loops_that_were_resumed():
+    job = Job("forgetting").settle()
+    rows = job.ours.explain().as_dict()["rows"]
+    where = r"scan .*slice_cases.py:\d+.*"
+    assert re.fullmatch(
+        f"at most 1 of 24 along the first axis of series; steps from the first of these on of {where}",
+        rows,
+    )
+
+
+@pytest.mark.parametrize(("row", "is_worth"), [(0, False), (NUM - 1, True)])
+def test_a_loop_that_never_forgets_is_resumed_only_where_changes_are_late(
+    monkeypatch, row, is_worth
+):
+    """In a price that has nothing but the loop."""
+    monkeypatch.setattr(policy, "MIN_GAIN", 0.02)
+    monkeypatch.setattr(policy.Slices, "_promised_s", _of_loops(policy.Slices._promised_s))
+    walk = lambda theta, scale: jax.lax.scan(lambda c, x: (c + x, c * scale), scale, theta)
+    monkeypatch.setitem(CASES, "walk", Case(walk, (np.ones(NUM), 0.5)))
+    job = Job("walk")
+    for k in range(12):
+        x = job.args[0].copy()
+        x[row] = 0.1 * k
+        job.args = (x, *job.args[1:])
+        job.call()
+    (entry,) = job.engine.slices.entries.values()
+    assert entry.dirty_share == pytest.approx(1 - row / NUM)
+    assert (entry.program is not None) == is_worth
+    assert ("nothing to win" in entry.reason) == (not is_worth)
+
+
+def _of_loops(promised_s):
+    return lambda own, plan, *args: promised_s(own, replace(plan, seconds=0.0), *args)
 
 
 def test_indices_that_change_are_no_change_of_rows():

@@ -520,7 +520,10 @@ class Engine:
             value_of = value_at(self.facts, saved.feeds)
             other_s = chooser.expected_s(saved.dirty)
             weight = self.ledger.weight
-            entry = slices.entry(rows.kind, saved.dirty, weight, chooser.whole_s, other_s, value_of)
+            first = int(rows.numbers.min())
+            entry = slices.entry(
+                rows.kind, saved.dirty, first, weight, chooser.whole_s, other_s, value_of
+            )
             if entry is not None:
                 assert entry.program is not None
                 saved.taken = saved.for_rows(entry.program)

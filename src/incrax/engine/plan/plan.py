@@ -10,7 +10,7 @@ current values of `outputs` and `saves`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -44,7 +44,9 @@ class Sliced:
     Fields: numbers of the leaves of which rows change; how many rows at most; their number in all;
     the variable of the rows' numbers; for some variables that it reads, of which variable they are
     the baseline's value; equations of the function that it stands for; what is loaded and made of
-    indices alone; equations that read some rows, and ran as a whole.
+    indices alone; equations that read some rows, and ran as a whole; scans that are resumed; of all
+    steps of these, estimated seconds that `seconds` of the plan leave out, where their carry may be
+    the same again, and where it will not.
     """
 
     leaves: tuple[int, ...]
@@ -55,6 +57,9 @@ class Sliced:
     num_eqns: int = 0
     tables: tuple[Var, ...] = ()
     widened: tuple[Equation, ...] = ()
+    resumed: tuple[Equation, ...] = ()
+    agreeing_s: float = 0.0
+    endless_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -230,7 +235,9 @@ def plan_whole(facts: Facts, saves: Iterable[Var]) -> Plan:
     outputs = tuple(range(len(facts.outvars)))
     search = _Search(facts, 0, lambda _: None, 1.0, saves, outputs)
     returned = [atom for atom in facts.outvars if isinstance(atom, Var)]
-    return search.plan((), [*returned, *saves], facts.effects)
+    derived = facts.derived
+    plan = search.plan((), [*returned, *saves, *derived.made_with(saves)], facts.effects)
+    return replace(plan, eqns=derived.put_instead(plan.eqns))
 
 
 @uncollected

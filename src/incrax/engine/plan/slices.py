@@ -17,6 +17,9 @@ with the new rows written in, which is saved again. Where rows meet:
 - rows that are moved by fixed distances (slices, pads, concatenations, so also `roll`) are dirty
   where they go; where different sets meet, as in `x[1:] - x[:-1]`, their union is, and each operand
   is made for all of it;
+- a scan from row to row is resumed at the first dirty one, and left where it carries again what it
+  carried at the baseline (`resumed`); of what it makes, the steps that ran are known as `spans`, and
+  what maps rows to rows hands them on: so also the scan back of a gradient is resumed;
 - a look-up `x[ids]` with clean ids is dirty in the rows that have a dirty one as id: a table of
   each id's rows is kept. The sum of rows back to their ids is one over the table's rows, and of a
   sum over all of them a value per id is kept.
@@ -44,6 +47,16 @@ from incrax._program import read_vars, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
 from incrax.engine.plan.plan import NEW_VALUE_S, Plan, Sliced, plan_fill, reached_equations
+from incrax.engine.plan.resumed import (
+    NAME,
+    Records,
+    Resumable,
+    Spans,
+    joined,
+    named,
+    resumable,
+    spans_of,
+)
 from incrax.engine.plan.row_sets import (
     MAX_JOINED,
     DirtyRows,
@@ -58,8 +71,7 @@ from incrax.engine.plan.row_sets import (
     taken,
     with_rows,
 )
-from incrax.engine.program.simplify import needed_equations
-from incrax.engine.rewrites.derived import HostRecipe
+from incrax.engine.rewrites.derived import HostRecipe, written_by
 from incrax.primitives.entry import Run, shape_of
 from incrax.primitives.indexing import windows_of
 from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, aligned_by, run_on_rows
@@ -104,7 +116,9 @@ class Slicer:
 
     `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
     None: as a whole. `saves` is what is to be saved, `guards` what must hold, `widened` the
-    equations that read rows and were run as a whole.
+    equations that read rows and were run as a whole, `resumed` the scans that were resumed, and
+    whether their carry will never be the same again. `spans` has, of variables that are dirty as a
+    whole, an axis of which only these rows changed.
 
     `adds_changes`: sums get their difference whatever it costs to sum anew, so that nothing but the
     new rows is made: for steps of compiled loops.
@@ -137,6 +151,8 @@ class Slicer:
         self.row_saves: dict[Var, DirtyRows] = {}
         self.guards: list[Any] = []
         self.widened: list[Equation] = []
+        self.spans: dict[Var, tuple[int, Spans]] = {}
+        self.resumed: list[tuple[Resumable, bool]] = []
         self.looked_up: dict[Var, RowSet] = {}
 
     def run(
@@ -164,6 +180,8 @@ class Slicer:
         self.row_saves = {}
         self.guards = []
         self.widened = []
+        self.spans = {}
+        self.resumed = []
         for var, change in changes.items():
             self.dirty[var] = None
             if change is not None:
@@ -201,8 +219,9 @@ class Slicer:
             else:
                 raise NotByRowsError
         except NotByRowsError:
-            self.widened += [eqn] if rows else []
-            self._run_whole(eqn)
+            if not self._resume(eqn):
+                self.widened += [eqn] if rows else []
+                self._run_whole(eqn)
 
     def _joined(self, sets: Sequence[RowSet]) -> RowSet:
         """The rows of all sets."""
@@ -243,6 +262,24 @@ class Slicer:
         values = _jax.apply(eqn, [self.result(atom) for atom in eqn.invars])
         for var, value in zip(eqn.outvars, values, strict=True):
             self._set_whole(var, value)
+        found = [self._spans(atom) for atom in eqn.invars if self._is_dirty(atom)]
+        known = [each for each in found if each is not None]
+        if len(known) == len(found):
+            axes = [self._spans(atom) for atom in eqn.invars]
+            aligned = aligned_by(eqn, [None if each is None else each[0] for each in axes])
+            outputs = [] if aligned is None else zip(eqn.outvars, aligned.outputs, strict=True)
+            both = joined([spans for _, spans in known])
+            self.spans.update({var: (axis, both) for var, axis in outputs if axis is not None})
+
+    def _is_dirty(self, atom: Atom) -> bool:
+        return isinstance(atom, Var) and atom in self.dirty
+
+    def _spans(self, atom: Atom) -> tuple[int, Spans] | None:
+        """An axis of a dirty variable, and what changed of it; None if nothing is known."""
+        rows = self._rows(atom)
+        if rows is not None:
+            return rows.axis, spans_of(rows.of)
+        return self.spans.get(atom) if isinstance(atom, Var) else None
 
     def _set_whole(self, var: Var, value: Any) -> None:
         self.dirty[var] = None
@@ -532,6 +569,63 @@ class Slicer:
     def _counted(self, value: Any, axis: int, rows: DirtyRows) -> Any:
         """Rows, zero where they repeat others."""
         return _masked(value, axis, rows.of.counts)
+
+    # --- loops ------------------------------------------------------------------------------------
+
+    def _resume(self, eqn: Equation) -> bool:
+        """Run a scan from the first step that reads something else; whether that can be done.
+
+        Not in compiled loops: under `vmap` each turn would choose between whole buffers.
+        """
+        loop = None if self.adds_changes else resumable(eqn)
+        spans = None if loop is None else self._steps_of(loop)
+        if loop is None or spans is None:
+            return False
+        of_rows = eqn.outvars[loop.num_carry :]
+        kept = [var for var in of_rows if not isinstance(var, _jax.DropVar)]
+        records = self._records_of(loop)
+        num_starts = len(records) - sum(loop.is_sum)
+        values = [self.result(atom) for atom in eqn.invars]
+        ys = [self._old(var) if var in kept else _zeros(var) for var in of_rows]
+        old = [self._old(var) for var in records]
+
+        def run(values: Any, ys: Any, old: Any, spans: Any) -> Any:
+            return loop.resumed(values, ys, Records(old[:num_starts], old[num_starts:]), spans)
+
+        results, made, ran = named(run)(values, ys, old, spans)
+        for var, value in zip(eqn.outvars, results, strict=True):
+            self._set_whole(var, value)
+            if var in kept:
+                self.saves[var] = value
+                self.spans[var] = (0, ran)
+        self.saves.update(zip(records, [*made.starts, *made.sums], strict=True))
+        dirty = [n for n, atom in enumerate(eqn.invars) if self._is_dirty(atom)]
+        is_endless = loop.remembers(dirty) or (loop.is_reverse and any(x for _, x in self.resumed))
+        self.resumed.append((loop, is_endless))
+        return True
+
+    def _steps_of(self, loop: Resumable) -> Spans | None:
+        """The rows of its operands that changed; None if it reads something else in all steps."""
+        found = [Spans(jnp.zeros(0, np.int32), jnp.zeros(0, np.int32))]
+        for number, atom in enumerate(loop.eqn.invars):
+            if self._is_dirty(atom) and not loop.num_consts <= number < loop.first_row:
+                each = self._spans(atom)
+                if number < loop.num_consts or each is None or each[0] != 0:
+                    return None
+                found.append(each[1])
+        return joined(found)
+
+    def _records_of(self, loop: Resumable) -> list[Var]:
+        """The variables of its records."""
+        inputs = list(dict.fromkeys(read_vars(loop.eqn)))
+        kept = [n for n, x in enumerate(loop.eqn.outvars) if not isinstance(x, _jax.DropVar)]
+
+        def run(*values: Any) -> Any:
+            env = dict(zip(inputs, values, strict=True))
+            results, made = loop.recorded([_jax.read(atom, env) for atom in loop.eqn.invars])
+            return [results[n] for n in kept], [*made.starts, *made.sums]
+
+        return self.facts.derived.make_together([loop.eqn.outvars[n] for n in kept], inputs, run)
 
     # --- look-ups ---------------------------------------------------------------------------------
 
@@ -845,7 +939,8 @@ def slice_plan(
     ran = (*(facts.eqns[number] for number in frontier.run), *traced.eqns)
     base_loads = (*frontier.load, *tables)
     loads = (*base_loads, *(var for var in read if var in extra))
-    seconds = sum(map(facts.seconds, ran)) + sum(map(facts.load_seconds, loads))
+    seconds = sum(facts.seconds(eqn) for eqn in ran if eqn.params.get("name") != NAME)
+    seconds += sum(map(facts.load_seconds, loads))
     seconds += sum(facts.calibration.save_seconds(_jax.aval_bytes(v.aval)) for v in traced.saves)
     return Plan(
         dirty,
@@ -883,6 +978,9 @@ def rough_share(facts: Facts, leaves: Sequence[int]) -> float:
                 outputs = [max((d for d in axes if d is not None), default=None)] * len(outputs)
             elif eqn.primitive.name == "gather" and axes[0] is not None:
                 outputs = [0]  # a look-up, maybe
+            elif resumable(eqn) is not None:
+                num_carry = _jax.scan_counts(eqn)[1]
+                outputs = [*outputs[:num_carry], *[0] * (len(outputs) - num_carry)]
             elif eqn.primitive.name not in _MEETINGS:
                 is_whole = True
         whole_s += seconds * is_whole
@@ -956,7 +1054,11 @@ class _Tracing(NamedTuple):
 
         inputs = [*known, *asked.tables, *names.values(), numbers]
         body = _jax.trace_body(fun, *map(_type_of, inputs))
-        eqns = _renamed(body, inputs, list(results))
+        eqns = written_by(body, inputs, list(results))
+        seconds_of = {False: 0.0, True: 0.0}
+        for loop, is_endless in slicer.resumed:
+            price = loop.price if is_endless else 1.0
+            seconds_of[is_endless] += price * facts.seconds(loop.eqn)
         sliced = Sliced(
             self.leaves,
             self.capacity,
@@ -966,6 +1068,9 @@ class _Tracing(NamedTuple):
             len(reached),
             tuple(asked.tables),
             tuple(slicer.widened),
+            tuple(loop.eqn for loop, _ in slicer.resumed),
+            seconds_of[False],
+            seconds_of[True],
         )
         returned = set(targets)
         saves = tuple(var for var in slicer.saves if var not in returned)
@@ -987,30 +1092,3 @@ class _Tracing(NamedTuple):
 
 def _type_of(var: Var) -> Any:
     return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
-
-
-def _renamed(
-    body: _jax.Body, inputs: Sequence[Var], results: Sequence[Var]
-) -> tuple[Equation, ...]:
-    """The equations of a trace that its results need, in these variables; each result is written by
-    itself.
-    """
-    assert not body.consts
-    names: dict[Any, Any] = dict(zip(body.invars, inputs, strict=True))
-    copies = []
-    for var, atom in zip(results, body.outvars, strict=True):
-        if isinstance(atom, Var) and atom not in names:
-            names[atom] = var
-        else:
-            copies.append((atom, var))
-    eqns = []
-    for eqn in body.eqns:
-        for var in eqn.outvars:
-            names.setdefault(var, _jax.new_var(var.aval))
-        invars = [atom if isinstance(atom, Literal) else names[atom] for atom in eqn.invars]
-        eqns.append(eqn.replace(invars=invars, outvars=[names[var] for var in eqn.outvars]))
-    for atom, var in copies:
-        source = atom if isinstance(atom, Literal) else names[atom]
-        (copy,) = _jax.trace_body(lambda x: jnp.array(x, copy=True), _type_of(var)).eqns
-        eqns.append(copy.replace(invars=[source], outvars=[var]))
-    return tuple(needed_equations(eqns, results))

@@ -47,7 +47,8 @@ class Entry:
     Fields: how often it was seen; whether its needs are among the wanted values; whether it gets no
     plan any more; how often results of its plan could not be used; whether algebra in it was
     compared with the direct form; its own plan, compiled; the present candidate and why; the share
-    of the program's work, roughly, that the change does not reach; seconds estimated for a program
+    of the program's work, roughly, that the change does not reach; of a change of rows, the mean share
+    of the axis from the first of them on; seconds estimated for a program
     of its own; seconds by candidate; whether they were measured, up to which tick of the clock;
     uses; how many calls are expected by hints or from earlier processes, and whether it had a
     program in these; how many left saved values stale by choice; seconds that these cost later
@@ -64,6 +65,7 @@ class Entry:
     candidate: Candidate = "whole"
     reason: str = "seen for the first time"
     clean_share: float = 1.0
+    dirty_share: float = 0.0
     promise_s: float = math.inf
     seconds: dict[Candidate, float] = field(default_factory=dict)
     is_final: bool = False

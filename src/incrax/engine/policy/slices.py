@@ -48,6 +48,11 @@ START_S = 6e-5
 LEAST_SHARE = 0.2
 """Of the work, roughly, that must be by rows, or left out, for a plan to be tried."""
 
+AGREEING_SHARE = 0.25
+"""Of the steps of a scan that is resumed, those that are expected to run where its carry may be the
+same again.
+"""
+
 MAX_DIFFERENCES = 512
 """Differences added to a sum before it is summed anew."""
 
@@ -125,16 +130,21 @@ class Slices:
         self,
         kind: RowKind,
         dirty: int,
+        first: int,
         weight: int,
         whole_s: float,
         other_s: float,
         value_of: ValueOf,
     ) -> Entry | None:
         """The record of a change that is used now, and stands for so many calls, if its program
-        serves it; else it takes `other_s`. `value_of` has the inputs' values, of which a program
-        may need indices.
+        serves it; else it takes `other_s`. `first` is the first row that changed; `value_of` has the
+        inputs' values, of which a program may need indices.
         """
         entry = self._entry(kind)
+        dirty_share = 1.0 - first / self.lengths[kind[0][0]]
+        entry.dirty_share += (
+            (dirty_share - entry.dirty_share) * weight / max(entry.count + weight, 1)
+        )
         entry.count += weight
         if self.elements.setdefault(kind, dirty) != dirty:
             self.elements[kind] = 0
@@ -233,8 +243,7 @@ class Slices:
                 self.deferred.add(kind)
                 return
             plan = self.plans[kind] = slice_plan(facts, *kind, value_of)
-        run_price = whole_s / max(facts.total_seconds, 1e-12)
-        entry.promise_s = plan.seconds * max(run_price, 1.0) + START_S + ROWS_S
+        entry.promise_s = self._promised_s(plan, whole_s, entry.dirty_share) + START_S + ROWS_S
         saved = (*plan.saves, *plan.base_loads)
         num_bytes = NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in saved)
         if whole_s - entry.promise_s < MIN_GAIN * whole_s or num_bytes > self.budget_bytes:
@@ -247,6 +256,16 @@ class Slices:
             work += self.credit.work(len(facts.eqns) + len(priming_saves(facts, plan)))
         if self.credit.allows(entry, whole_s, is_early=True, work=work):
             self._compile(entry, plan)
+
+    def _promised_s(self, plan: Plan, whole_s: float, dirty_share: float) -> float:
+        """Estimated seconds of a plan, where the whole function takes so many."""
+        sliced = plan.sliced
+        assert sliced is not None
+        run_price = max(whole_s / max(self.facts.unmeasured.total_seconds, 1e-12), 1.0)
+        loops_s = AGREEING_SHARE * sliced.agreeing_s + dirty_share * sliced.endless_s
+        # Turns of a loop cost more than their work; what is beside loops, as copies, does not.
+        beside_s = plan.seconds * (1.0 if sliced.resumed else run_price)
+        return loops_s * run_price + beside_s
 
     def _bar(self, entry: Entry, reason: str) -> None:
         entry.is_barred = entry.is_final = entry.is_planned = True

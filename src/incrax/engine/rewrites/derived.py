@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Atom, Body, Equation, Var
+from incrax._jax import Atom, Body, Equation, Literal, Var
 from incrax._program import read_vars, written_vars
 from incrax.engine.program.simplify import needed_equations
 
@@ -36,7 +36,8 @@ class DerivedTable:
     `on_host` has those that no program computes: tables of indices.
 
     `matrices` are those variables that only a matrix product reads; `flags` has for some of them a
-    variable that is computed with it and says whether it may be used.
+    variable that is computed with it and says whether it may be used. `instead` has, for results of
+    an equation of the program, what recipes make that do the same and more.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,9 @@ class DerivedTable:
         self.matrices: set[Var] = set()
         self.flags: dict[Var, Var] = {}
         self.on_host: dict[Var, HostRecipe] = {}
+        self.instead: dict[Var, Var] = {}
         self._made: dict[Hashable, Var] = {}
+        self._made_together: dict[Hashable, list[Var]] = {}
 
     def make(
         self,
@@ -68,6 +71,52 @@ class DerivedTable:
                 self.matrices.add(var)
         return self._made[key]
 
+    def make_together(
+        self,
+        results: Sequence[Var],
+        inputs: Sequence[Var],
+        fun: Callable[..., tuple[Sequence[Any], Sequence[Any]]],
+    ) -> list[Var]:
+        """The variables of what `fun` of the inputs returns as second part; its first part are some
+        results of one equation, all that are read, for which it stands where both would be run.
+        """
+        key = tuple(results)
+        if key not in self._made_together:
+            flat = lambda *values: [x for part in fun(*values) for x in part]
+            types = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs]
+            body = _jax.trace_body(flat, *types)
+            made = [_jax.new_var(atom.aval) for atom in body.outvars]
+            self.recipes.update(dict.fromkeys(made, written_by(body, inputs, made)))
+            self.instead.update(zip(results, made, strict=False))
+            self._made_together[key] = made[len(results) :]
+        return self._made_together[key]
+
+    def made_with(self, variables: Iterable[Var]) -> list[Var]:
+        """What stands for results of the program and is made by the recipes of some variables."""
+        recipes = {id(self.recipes[var]) for var in variables if var in self.recipes}
+        return [var for var in self.instead.values() if id(self.recipes[var]) in recipes]
+
+    def put_instead(self, eqns: Sequence[Equation]) -> tuple[Equation, ...]:
+        """The equations without those for which others among them stand."""
+        written = {var for eqn in eqns for var in written_vars(eqn)}
+        names = {new: old for old, new in self.instead.items() if new in written}
+        if not names:
+            return tuple(eqns)
+        replaced = set(names.values())
+        kept = [
+            eqn.replace(
+                invars=[
+                    names.get(atom, atom) if isinstance(atom, Var) else atom for atom in eqn.invars
+                ],
+                outvars=[names.get(var, var) for var in eqn.outvars],
+            )
+            for eqn in eqns
+            if replaced.isdisjoint(eqn.outvars)
+        ]
+        ordered = in_order(kept)
+        assert ordered is not None
+        return ordered
+
     def make_on_host(self, kind: Hashable, aval: Any, recipe: HostRecipe) -> Var:
         """The variable of this type that is made with NumPy."""
         key = (kind, recipe.source)
@@ -78,7 +127,7 @@ class DerivedTable:
 
     def recipe(self, variables: Iterable[Var]) -> list[Equation]:
         """The equations that compute the derived ones among some variables."""
-        return [eqn for var in variables for eqn in self.recipes.get(var, ())]
+        return list(dict.fromkeys(eqn for var in variables for eqn in self.recipes.get(var, ())))
 
 
 def traced_equations(
@@ -106,6 +155,35 @@ def renamed(
         outvars = [names.get(var, var) for var in eqn.outvars]
         eqns.append(eqn.replace(invars=invars, outvars=outvars))
     return [names[var] for var in body.outvars], tuple(eqns)
+
+
+def written_by(
+    body: _jax.Body, inputs: Sequence[Var], results: Sequence[Var]
+) -> tuple[Equation, ...]:
+    """The equations of a trace that its results need, in these variables; each result is written by
+    itself.
+    """
+    assert not body.consts
+    names: dict[Any, Any] = dict(zip(body.invars, inputs, strict=True))
+    copies = []
+    for var, atom in zip(results, body.outvars, strict=True):
+        if isinstance(atom, Var) and atom not in names:
+            names[atom] = var
+        else:
+            copies.append((atom, var))
+    eqns = []
+    for eqn in body.eqns:
+        for var in eqn.outvars:
+            names.setdefault(var, _jax.new_var(var.aval))
+        invars = [atom if isinstance(atom, Literal) else names[atom] for atom in eqn.invars]
+        eqns.append(eqn.replace(invars=invars, outvars=[names[var] for var in eqn.outvars]))
+    for atom, var in copies:
+        source = atom if isinstance(atom, Literal) else names[atom]
+        (copy,) = _jax.trace_body(
+            lambda x: jnp.array(x, copy=True), jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
+        ).eqns
+        eqns.append(copy.replace(invars=[source], outvars=[var]))
+    return tuple(needed_equations(eqns, results))
 
 
 def in_order(eqns: Sequence[Equation]) -> tuple[Equation, ...] | None:
