@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from incrax import (
@@ -18,6 +17,7 @@ from incrax._collection import paused
 
 with paused:  # else the collector walks through all objects of JAX, several times
     from incrax import _cache_folder
+    from incrax import _removed
     from incrax import errors as errors
     from incrax._api import incremental as incremental
     from incrax._cache_folder import keep_programs as keep_programs
@@ -224,12 +224,7 @@ def __getattr__(name: str) -> Any:
         globals()[name] = value
         return value
     if name.endswith("Error") and hasattr(errors, name):
-        text = (
-            f"`incrax.{name}` is `incrax.errors.{name}` now; the old name goes with the next "
-            "version."
-        )
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
-        return getattr(errors, name)
+        return _removed.moved(name, f"errors.{name}")
     raise AttributeError(f"module 'incrax' has no attribute '{name}'")
 
 

@@ -48,9 +48,6 @@ QUOTED = {
     ("README.md", "chain of Metropolis steps"): [
         ("pure", "chain of 400 steps, 50,000 channels", JIT)
     ],
-    ("README.md", "least squares, 8 parameters"): [
-        ("algebra", "least squares, 8 parameters, value+grad, 1e+06 rows", JIT)
-    ],
     ("docs/index.md", "1e5 events: a whole fit"): [("fits", "B: fit", JIT)],
     ("docs/index.md", "the same: profiles; MINOS"): [
         ("fits", "B: 2 profiles", JIT),
@@ -70,6 +67,10 @@ QUOTED = {
     ],
     ("docs/index.md", "Metropolis steps inside"): [
         ("pure", "chain of 400 steps, 50,000 channels", JIT)
+    ],
+    ("docs/index.md", "45 Gaussian processes"): [("slices", "45 Cholesky factors, gradient", JIT)],
+    ("docs/index.md", "one mean for each of 5,000"): [
+        ("slices", "5e6 rows, one group of 1000", JIT)
     ],
     ("docs/index.md", "encoder over 4096 rows"): [
         ("hold", "small encoder, all rows", "all rows per batch / incrax")

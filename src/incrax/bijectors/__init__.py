@@ -2,6 +2,7 @@
 sample are free.
 """
 
+from incrax._removed import finder
 from incrax.bijectors.adapters import NotABijectionError
 from incrax.bijectors.jitting import cancel, jit
 from incrax.bijectors.memory import Origin, forget, memory_of
@@ -27,3 +28,5 @@ __all__ = [
     "set_record_flow_graph",
     "set_requires_ladj",
 ]
+
+__getattr__ = finder("bijectors")

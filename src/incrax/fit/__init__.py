@@ -1,5 +1,6 @@
 """Fits: what a scientist does with an incremental function."""
 
+from incrax._removed import finder
 from incrax.errors import (
     BoundsError,
     CovarianceError,
@@ -51,3 +52,5 @@ __all__ = [
     "simultaneous",
     "toys",
 ]
+
+__getattr__ = finder("fit")
