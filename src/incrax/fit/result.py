@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,12 +20,14 @@ from rich.table import Table
 from incrax._console import ShownAsText, as_text
 from incrax._extras import needed
 from incrax._messages import NUM_SHOWN
+from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import CovarianceError, MinimumError
 from incrax.fit import records
 from incrax.fit.box import Box
 from incrax.fit.covariance import Curvature, curvature, is_held_by, left_to_gain
 from incrax.fit.methods import Interval, minuit_at
-from incrax.fit.problem import Problem, problem
+from incrax.fit.parameters import Limits, parameters
+from incrax.fit.problem import SQUARES, Problem, problem
 from incrax.fit.task import CountedTask, Counts, Task, Work, make_task
 
 NEAR = 0.1
@@ -45,14 +47,32 @@ not in a stall.
 
 
 def element_number(name: str, names: Sequence[str]) -> int:
-    """The place of a free element among the names of all.
+    """The place of a free element among the names of all, by its name or the end of it.
 
     Raises:
-        MinimumError: none has this name.
+        MinimumError: none has this name, or several.
     """
-    if name not in names:
+    if name in names:
+        return names.index(name)
+    number, *others = elements_named(name, names)
+    if others:
+        raise _several_elements(name, [names[k] for k in (number, *others)])
+    return number
+
+
+def elements_named(name: str, names: Sequence[str]) -> dict[int, str]:
+    """The elements that a name stands for, or the end of it, and what follows it in their names.
+
+    Raises:
+        MinimumError: there are none, or several things end so.
+    """
+    parts = completed(names, name) if isinstance(name, str) else []
+    found = [k for k, each in enumerate(names) if any(is_within(each, part) for part in parts)]
+    if not found:
         raise unknown_element(name, names)
-    return names.index(name)
+    if len(parts) > 1:
+        raise _several_elements(name, [names[k] for k in found])
+    return {k: names[k][len(parts[0]) :] for k in found}
 
 
 class Status(enum.Enum):
@@ -355,12 +375,13 @@ class FitResult(ShownAsText):
         By Minuit's MINOS, after any method.
 
         Args:
-            *names: free elements; none: all that no bound holds.
+            *names: free elements, or the ends of their names where only one fits; none: all that no
+                bound holds.
             cl: confidence level; from 1 on a number of standard deviations. None: one standard
                 deviation.
 
         Returns:
-            Intervals by name, which `intervals` keeps as well.
+            Intervals by the names that were given; `intervals` keeps them by whole names.
 
         Raises:
             MissingExtraError: iminuit is not installed.
@@ -369,17 +390,15 @@ class FitResult(ShownAsText):
         Cost: some ten evaluations per element and side, and one Hessian for all.
         """
         task = self.task("minos")
-        for name in names:
-            self.number(name)
-        chosen = names or tuple(
+        chosen = [self.names[self.number(name)] for name in names] or [
             name for name, is_held in zip(self.names, self.is_held, strict=True) if not is_held
-        )
+        ]
         with self.minuit(CountedTask(task), "minos") as minuit:
             minuit.minos(*chosen, cl=cl)
             merrors = [minuit.merrors[name] for name in chosen]
         found = [Interval(each.lower, each.upper, bool(each.is_valid), cl) for each in merrors]
         self.intervals.update(zip(chosen, found, strict=True))
-        return {name: self.intervals[name] for name in chosen}
+        return dict(zip(names or chosen, found, strict=True))
 
     def minuit(self, counted: CountedTask, what: str) -> AbstractContextManager[Any]:
         """Minuit at the minimum, over these functions.
@@ -495,7 +514,7 @@ class FitResult(ShownAsText):
         fun: Callable[..., Any] | None = None,
         *args: Any,
         wrt: Any = None,
-        bounds: Mapping[str, tuple[Any, Any]] | None = None,
+        bounds: Limits | None = None,
     ) -> FitResult:
         """What `to_json` wrote.
 
@@ -518,7 +537,10 @@ class FitResult(ShownAsText):
         task = given = None
         if fun is not None:
             task = make_task(fun, args, wrt, bounds) if linear is None else None
-            given = problem(fun, args, wrt, bounds) if task is None else task.problem
+            if task is None:
+                given = problem(parameters(SQUARES, fun, args, wrt), bounds)
+            else:
+                given = task.problem
             if given.names != plain["names"]:
                 raise MinimumError(
                     "`from_json` was given a function with the free elements "
@@ -574,6 +596,15 @@ def unknown_element(name: Any, names: Sequence[str]) -> MinimumError:
         f"{name!r} names no free element of this fit. This is usually a typing error, an array "
         "without `[i]`, or a parameter that `wrt` leaves out. Nothing was evaluated. Free are "
         f"{shown}."
+    )
+
+
+def _several_elements(name: str, found: Sequence[str]) -> MinimumError:
+    """A name that several elements have."""
+    shown = ", ".join(f"`{each}`" for each in found[:NUM_SHOWN])
+    return MinimumError(
+        f"{name!r} may be {shown}. This is usually an array without `[i]`, or a name that two "
+        "models have. Nothing was evaluated. Write the whole name of the one you mean."
     )
 
 

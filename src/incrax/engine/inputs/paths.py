@@ -71,6 +71,26 @@ def mask_paths(paths: Sequence[str], layout: Layout, mask: int) -> list[str]:
     return found
 
 
+def completed(paths: Sequence[str], name: str) -> list[str]:
+    """The paths, and the parts of paths, that a name stands for: itself, or those that end with it
+    (`w[0]` for `p['w'][0]`).
+    """
+    if any(is_within(path, name) for path in paths):
+        return [name]
+    end = "." + _dotted(name)
+    parts = [path[: at.start()] for path in paths for at in _END.finditer(path)]
+    return list(dict.fromkeys(part for part in parts if _dotted(part).endswith(end)))
+
+
+_END = re.compile(r"(?<=.)(?=[\[.]|$)")
+_KEY = re.compile(r"""\[(['"])(\w+)\1\]""")
+
+
+def _dotted(path: str) -> str:
+    """A path in which keys look as attributes do: `p.w[0]`."""
+    return _KEY.sub(r".\2", path)
+
+
 def is_within(path: str, name: str) -> bool:
     """Whether a path is a name or a part of what has this name."""
     return path == name or (path.startswith(name) and path[len(name)] in "[.")
