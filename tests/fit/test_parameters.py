@@ -163,3 +163,29 @@ def test_a_callback_and_json_have_complex_parameters():
     assert all(np.iscomplexobj(each) for each in seen)
     again = fit.FitResult.from_json(found.to_json(), complex_loss, np.zeros(2, complex))
     np.testing.assert_array_equal(again.params, found.params)
+
+
+# --- second derivatives ---------------------------------------------------------------------------
+
+
+def test_errors_and_scans_compile_no_hessian():
+    """They go by differences of gradients, as good as the Hessian that is there on demand."""
+    coupled = lambda p: 0.5 * (jnp.sum(p["w"] - 1.0) * p["s"]) ** 2
+    mixture = lambda p: jnp.sum(jnp.log1p((p["w"] - TARGET) ** 2)) + coupled(p) + p["s"] ** 2
+    start = {"w": np.ones(3), "s": 0.1}
+    found = fit.minimize(mixture, start, bounds={"s": (-1.0, 1.0)})
+    near = fit.minimize(mixture, start, bounds={"s": (-0.2, 1.0)})  # Minuit knows little there
+    for each in (found, near):
+        fit.profile(each, "s", num_points=3, width=0.3)
+        fit.impacts(each, "s")
+        assert "hessian" not in each._task.prepared.methods
+    np.testing.assert_allclose(found.second_derivatives, found.hessian, atol=1e-6)
+    exact = fit.FitResult.from_json(found.to_json())  # which has the Hessian
+    np.testing.assert_allclose(found.errors, exact.errors, rtol=1e-6)
+
+
+def test_what_differences_do_not_determine_has_the_exact_hessian():
+    flat = lambda p: jnp.sum(p["w"]) ** 2 + (p["s"] - 1.0) ** 2
+    found = fit.minimize(flat, START)
+    np.testing.assert_array_equal(found.second_derivatives, found.hessian)
+    assert np.isinf(found.errors).sum() == 3

@@ -111,8 +111,8 @@ def minimize(
         MissingExtraError: the library of the method is not installed.
 
     Cost: that of the method's evaluations; a gradient and its value are one program. Errors cost
-        one Hessian when they are first read, or when a method of SciPy, optax or optimistix says
-        that it converged.
+        two gradients for each element, or one Hessian, when they are first read, or when a method
+        of SciPy, optax or optimistix says that it converged.
 
     Source: F. James and M. Roos, MINUIT (1975), by iminuit; SciPy; optax; optimistix.
 
@@ -234,7 +234,7 @@ def _tested(found: FitResult, counted: CountedTask, metric: np.ndarray | None) -
     left = np.nan if metric is None else found.left(metric)
     if metric is None and len(found.values) <= MAX_JUDGED:
         with contextlib.suppress(*_NO_DERIVATIVE):
-            left = found.left(found.hessian)
+            left = found.left(found.second_derivatives)
     if np.isfinite(left):
         if left <= found.goal:
             return found.retold(edm=left)

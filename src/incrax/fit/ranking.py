@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from incrax._console import ShownAsText, as_text
 from incrax._extras import needed
 from incrax._progress import Meter
 from incrax.errors import MinimumError
-from incrax.fit.covariance import differenced
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.records import Record, table
 from incrax.fit.result import NOISE, FitResult, elements_named
@@ -191,9 +190,8 @@ def impacts(
             constraint does not fit.
 
     Cost: one to three evaluations of value and gradient per nuisance parameter and side. If the
-        result has no Hessian yet, it is found by differences of gradients (two per free element, to
-        some 1e-8) away from bounds, where it is well determined; elsewhere the exact one is
-        evaluated. So nothing is traced or compiled after most fits.
+        result has no second derivatives yet, they are found as for its errors. So nothing is traced
+        or compiled after most fits.
 
     Example:
         >>> from incrax import fit
@@ -206,7 +204,6 @@ def impacts(
     result = fit_of(result, "impacts")
     task = result.task("impacts")
     counted = CountedTask(task)
-    result = _curved(result, counted)
     result.check_near("impacts")
     interest = result.number(poi)
     numbers = _nuisances(result, interest, nuisances)
@@ -263,28 +260,14 @@ def _errors(result: FitResult, number: int) -> tuple[float, float]:
     return (error, error) if np.isfinite(error) else (np.nan, np.nan)
 
 
-def _curved(result: FitResult, counted: CountedTask) -> FitResult:
-    """The fit with second derivatives: those that it has, else by differences of gradients, which
-    it has compiled, where these are as good.
-    """
-    if result.has_hessian or counted.task.dtype != np.float64:
-        return result
-    first = counted.gradient(result.values)
-    hessian = differenced(counted.gradient, result.values, result.bounds, result.errordef)
-    if hessian is None:
-        return result
-    # Another object, since those of users say that their derivatives are exact.
-    found = replace(result)
-    found.keep(gradient=first, hessian=hessian)
-    return found
-
-
 def _best(result: FitResult, counted: CountedTask, goal: float) -> Minimum:
     """The minimum, as exact as those that are compared with it.
 
     A method of a fit is content a hundredth of an error away, which would be part of every shift.
     """
-    first = Minimum(result.values, result.value, result.gradient, result.hessian, is_converged=True)
+    first = Minimum(
+        result.values, result.value, result.gradient, result.second_derivatives, is_converged=True
+    )
     found = Follower(counted, first, [], goal).at([])
     return found if found.is_converged else first
 

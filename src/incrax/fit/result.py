@@ -24,7 +24,7 @@ from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import CovarianceError, MinimumError
 from incrax.fit import records
 from incrax.fit.box import Box
-from incrax.fit.covariance import Curvature, curvature, is_held_by, left_to_gain
+from incrax.fit.covariance import Curvature, curvature, differenced, is_held_by, left_to_gain
 from incrax.fit.methods import Interval, minuit_at
 from incrax.fit.parameters import Limits, parameters
 from incrax.fit.problem import SQUARES, Problem, problem
@@ -44,6 +44,10 @@ PRECISE = 1e-4
 """Of the error definition: an estimated distance to the minimum below this ends in rounding errors,
 not in a stall.
 """
+
+
+MOST = 256
+"""Elements up to which second derivatives are found by differences of gradients."""
 
 
 def element_number(name: str, names: Sequence[str]) -> int:
@@ -264,17 +268,36 @@ class FitResult(ShownAsText):
         return np.asarray(self.task("hessian").flat.hessian(self.values))
 
     @cached_property
+    def second_derivatives(self) -> np.ndarray:
+        """What errors, tests of an end and scans go by, shape (n, n): `hessian` if it is known.
+
+        Else differences of gradients, to some 1e-8, where they determine everything: XLA compiles a
+        Hessian for longer than most fits take. Else `hessian`.
+        """
+        if "hessian" in self.__dict__ or self.values.size > MOST:
+            return self.hessian
+        task = self.task("second_derivatives")
+        if task.dtype != np.float64:
+            return self.hessian
+        slope = lambda x: np.asarray(task.flat.value_and_gradient(x)[1])
+        found = differenced(slope, self.values, self.bounds, self.errordef)
+        return self.hessian if found is None else found
+
+    @cached_property
     def is_held(self) -> np.ndarray:
         """Which elements a bound holds, shape (n,)."""
         if self._linear is not None:
             return ~self._linear.part(self._linear.is_free)
         return is_held_by(
-            self.values, (self.gradient, np.diagonal(self.hessian)), self.bounds, self.errordef
+            self.values,
+            (self.gradient, np.diagonal(self.second_derivatives)),
+            self.bounds,
+            self.errordef,
         )
 
     @cached_property
     def _curvature(self) -> Curvature:
-        return curvature(self.hessian, self.errordef, self.is_held)
+        return curvature(self.second_derivatives, self.errordef, self.is_held)
 
     def hesse(self) -> np.ndarray:
         """What `covariance` is."""
@@ -282,14 +305,14 @@ class FitResult(ShownAsText):
 
     @cached_property
     def covariance(self) -> np.ndarray:
-        """2 errordef H^-1, shape (n, n), from the exact Hessian H.
+        """2 errordef H^-1, shape (n, n), H the second derivatives at the end.
 
         Of least squares (J^T J)^-1, times the residual variance unless `is_absolute`. Infinite for
         what the function, or the data, do not determine; NaN for what a bound holds, and where it
         is no minimum.
 
-        Cost: one Hessian, once; of least squares nothing more than a fit with a dense Jacobian has
-        found already.
+        Cost: one Hessian, or two gradients for each element, once; of least squares nothing more
+        than a fit with a dense Jacobian has found already.
         """
         if self._linear is None:
             return self._curvature.covariance
@@ -339,7 +362,7 @@ class FitResult(ShownAsText):
 
     @cached_property
     def _left(self) -> float:
-        return self.left(self.hessian)
+        return self.left(self.second_derivatives)
 
     @cached_property
     def errors(self) -> np.ndarray:
@@ -387,7 +410,7 @@ class FitResult(ShownAsText):
             MissingExtraError: iminuit is not installed.
             MinimumError: a name is no free element, or there is no minimum here.
 
-        Cost: some ten evaluations per element and side, and one Hessian for all.
+        Cost: some ten evaluations per element and side, and second derivatives for all.
         """
         task = self.task("minos")
         chosen = [self.names[self.number(name)] for name in names] or [
@@ -407,7 +430,7 @@ class FitResult(ShownAsText):
             MinimumError: it is no minimum.
         """
         self.check_near(what)
-        hessian = None if np.any(self.is_held) else self.hessian
+        hessian = None if np.any(self.is_held) else self.second_derivatives
         return minuit_at(counted, self.values, hessian, self.errordef, what)
 
     def check_near(self, what: str) -> None:
@@ -564,11 +587,6 @@ class FitResult(ShownAsText):
         is_done = self.is_minimum and self._left <= PRECISE * self.errordef
         return self.retold(status=Status.AT_PRECISION) if is_done else self
 
-    @property
-    def has_hessian(self) -> bool:
-        """Whether second derivatives at the end are known already."""
-        return "hessian" in self.__dict__
-
     def keep(self, **derivatives: np.ndarray) -> None:
         """Derivatives at the end that are known already."""
         self.__dict__.update(derivatives)
@@ -582,7 +600,7 @@ class FitResult(ShownAsText):
         found.keep(
             **{
                 name: self.__dict__[name]
-                for name in ("gradient", "hessian")
+                for name in ("gradient", "hessian", "second_derivatives")
                 if name in self.__dict__
             }
         )

@@ -166,7 +166,7 @@ def profile(
     Raises:
         MinimumError: the name is no free element, there is no minimum, or the grid cannot be used.
 
-    Cost: one to two evaluations of value and gradient per point, and one Hessian.
+    Cost: one to two evaluations of value and gradient per point, and second derivatives as for errors.
 
     Example:
         >>> from incrax import fit
@@ -366,7 +366,9 @@ def _scan(
     counted = CountedTask(task)
     held = list(held)
     points = np.stack(np.meshgrid(*grids, indexing="ij"), axis=-1).reshape(-1, len(held))
-    first = Minimum(result.values, result.value, result.gradient, result.hessian, is_converged=True)
+    first = Minimum(
+        result.values, result.value, result.gradient, result.second_derivatives, is_converged=True
+    )
     follower = Follower(counted, first, held, (tolerance or TOLERANCE) * result.errordef)
     methods = lambda: () if task.prepared is None else task.prepared.methods.values()
     forecast = Forecast(methods, len(points))
