@@ -83,7 +83,7 @@ def completed(paths: Sequence[str], name: str) -> list[str]:
 
 
 _END = re.compile(r"(?<=.)(?=[\[.]|$)")
-_KEY = re.compile(r"""\[(['"])(\w+)\1\]""")
+_KEY = re.compile(r"""\[(['"])(.+?)\1\]""")
 
 
 def _dotted(path: str) -> str:
