@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from incrax._messages import unknown_input
+from incrax._messages import ambiguous_input, unknown_input
 from incrax.engine.program.dependence import Layout
 
 
@@ -34,17 +34,20 @@ def path_mask(paths: Sequence[str], layout: Layout, name: str) -> int:
 
 
 def paths_mask(paths: Sequence[str], layout: Layout, names: Iterable[str]) -> int:
-    """The bits that some names stand for.
+    """The bits that some names, or the only ones that end so, stand for.
 
     Raises:
-        UnknownInputError: one names no input.
+        UnknownInputError: one names no input, or several.
     """
     known = named_masks(paths, layout)
     mask = 0
     for name in names:
-        if not known.get(name):
+        found = [name] if known.get(name) else completed([*known], name)
+        if len(found) > 1:
+            raise ambiguous_input(name, found)
+        if not found or not known.get(found[0]):
             raise unknown_input(name, paths)
-        mask |= known[name]
+        mask |= known[found[0]]
     return mask
 
 
@@ -55,6 +58,8 @@ def each_mask(paths: Sequence[str], layout: Layout, name: str) -> list[int]:
     Raises:
         UnknownInputError: it names no input.
     """
+    if "*" not in name:
+        return [path_mask(paths, layout, name)]
     pattern = re.compile(re.escape(name).replace(r"\*", r"[^][.]+"))
     known = named_masks(paths, layout)
     found = [mask for part, mask in known.items() if pattern.fullmatch(part)]
