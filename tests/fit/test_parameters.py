@@ -48,6 +48,14 @@ def test_elements_named_by_wrt_move_and_others_stay(wrt, free):
     np.testing.assert_allclose(squares.params["w"], expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["w[3]", "w.re[0]", "v[0]"])
+def test_elements_that_do_not_exist(name):
+    with pytest.raises(incrax.errors.UnknownInputError, match="names no input"):
+        fit.minimize(loss, START, wrt=("s", name))
+    with pytest.raises(incrax.errors.UnknownInputError, match="names no input"):
+        fit.minimize(complex_loss, np.zeros(2, complex), wrt="c[2]")
+
+
 @pytest.mark.parametrize("method", ["migrad", "BFGS", "trust-exact"])
 def test_methods_see_the_free_elements_alone(method):
     found = fit.minimize(loss, START, wrt=("w[1]", "s"), method=method)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Incremental, incremental
+from incrax._messages import ambiguous_input, unknown_input
 from incrax.derivatives.cuts import Mark, is_mark
 from incrax.derivatives.flat import element_names
 from incrax.derivatives.selection import as_parameters, select
@@ -38,7 +39,11 @@ class Parameters(NamedTuple):
     """Which of their elements, by names that users write; None: all."""
 
     def is_free(self, names: Sequence[str]) -> np.ndarray | None:
-        """Of the elements of the selected leaves, by their names; None: all are."""
+        """Of the elements of the selected leaves, by their names; None: all are.
+
+        Raises:
+            UnknownInputError: a name stands for none, or for several things.
+        """
         if self.elements is None:
             return None
         known = set(names)
@@ -179,7 +184,11 @@ def _elements(name: str, names: Sequence[str], known: set[str]) -> list[str]:
         return [name]
     found = completed(names, name)
     parts = _ELEMENT.match(name)
-    if not found and parts is not None and parts["index"]:
+    if not found and parts is not None and parts["index"] and not parts["part"]:
         both = [f"{parts['path']}{part}{parts['index']}" for part in (".re", ".im")]
-        found = [each for part in both for each in completed(names, part)]
-    return [each for each in names if any(is_within(each, part) for part in found)]
+        return [each for part in both for each in _elements(part, names, known)]
+    if not found:
+        raise unknown_input(name, names)
+    if len(found) > 1:
+        raise ambiguous_input(name, found)
+    return [each for each in names if is_within(each, found[0])]
