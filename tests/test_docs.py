@@ -28,7 +28,13 @@ DOCS = ROOT / "docs"
 SITE = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 NAV = re.findall(r"^ +- (?:[^\n:]*: )?([\w/.-]+\.md)$", SITE[SITE.index("\nnav:") :], re.MULTILINE)
 TUTORIAL = DOCS / "tutorial" / "from_nothing.py"
-EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+FOLDER = ROOT / "examples"
+ANALYSES = sorted((FOLDER / "analyses").glob("*.py"))
+EXAMPLES = sorted(
+    path.relative_to(FOLDER).as_posix()
+    for path in [*FOLDER.glob("*.py"), *ANALYSES]
+    if path.name != "wholejob.py"
+)
 API = "\n".join(path.read_text(encoding="utf-8") for path in sorted((DOCS / "api").glob("*.md")))
 ENTRY = re.compile(
     r"^::: (incrax[\w.]*)\n(?:    options:\n      heading: (incrax[\w.]*)\n)?", re.MULTILINE

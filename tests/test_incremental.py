@@ -319,6 +319,17 @@ def test_warm_up_knows_elements_and_prefixes():
         f.warm_up(np.ones(2), {"a": 1.0, "b": 2.0}, changing=["theta[2]"])
 
 
+def test_names_of_changes_may_be_the_ends_of_paths():
+    f = incrax.incremental(lambda p, q: p["a"] * jnp.sum(p["t"]) + q["a"], tuning=MINIMAL)
+    given = {"a": 1.0, "b": 2.0, "t": np.ones(3)}, {"a": 1.0}
+    f.warm_up(*given, changing=["t[1]", "b"])
+    assert float(f(*given)) == 4.0
+    with pytest.raises(
+        incrax.errors.AmbiguousInputError, match="may be `p\\['a'\\]`, `q\\['a'\\]`"
+    ):
+        f.warm_up(*given, changing=["a"])
+
+
 def test_the_decorator_takes_options():
     @incrax.incremental(versions=3, tuning=MINIMAL)
     def f(x):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from incrax.errors import (
+    AmbiguousInputError,
     DeletedInputError,
     MemoryBudgetError,
     MissingExtraError,
@@ -185,6 +186,14 @@ def unknown_input(name: str, known: Sequence[str]) -> UnknownInputError:
         f"`{name}` names no input of this function; its inputs are: {_first(known)}. Use a path as "
         "`explain()` prints it, "
         "a prefix of one (all leaves below it), or `path[i]` for an element of a small array."
+    )
+
+
+def ambiguous_input(name: str, found: Sequence[str]) -> AmbiguousInputError:
+    """A short name that several inputs have."""
+    return AmbiguousInputError(
+        f"`{name}` may be {', '.join(f'`{each}`' for each in found[:NUM_SHOWN])}. Nothing was "
+        "evaluated or stored. Write the whole path of the one you mean."
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import incrax
 from incrax import fit
+from incrax.fit.parameters import Parameters
 from incrax.fit.problem import problem
 from incrax.fit.search import hosted
 
@@ -34,7 +35,7 @@ def counted():
 
 
 def kept(fun):
-    return hosted(fun, problem(fun, (START, X, Y), None, None).layout)
+    return hosted(fun, problem(Parameters(fun, (START, X, Y), None), None).layout)
 
 
 @pytest.mark.parametrize("make", [incrax.incremental, lambda fun: fun])

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import incrax
 from incrax import fit
 
 START = {"a": 1.0, "b": np.zeros(2)}
@@ -43,14 +44,14 @@ def test_a_loss_that_does_not_exist():
     )
 
 
-def test_a_complex_parameter():
-    assert text_of(fit.ParameterTypeError, never, {"a": 1j}) == (
-        "`levenberg_marquardt` was asked to fit `p['a']` of type complex128[], and least squares "
-        "need real parameters. "
+def test_a_complex_parameter_of_a_model():
+    with pytest.raises(fit.ParameterTypeError) as caught:
+        fit.levenberg_marquardt(incrax.bind(never, p={"a": 1j}))
+    assert str(caught.value) == (
+        "`levenberg_marquardt` was asked to fit `p['a']` of type complex128[], and only `minimize` "
+        "and `levenberg_marquardt` of a function itself fit complex parameters, by their parts. "
         "Nothing was evaluated. Pass real and imaginary part as two parameters, or leave it out of "
-        "`wrt`. "
-        "Residuals may be "
-        "complex."
+        "`wrt`."
     )
 
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._messages import unknown_input
+from incrax._messages import ambiguous_input, unknown_input
 from incrax.derivatives.cuts import Cut, Mark, is_mark, without_marks
 from incrax.derivatives.messages import (
     cut_input,
@@ -25,7 +25,7 @@ from incrax.derivatives.messages import (
     wrong_wrt,
 )
 from incrax.engine.inputs.leaves import is_dynamic
-from incrax.engine.inputs.paths import is_within
+from incrax.engine.inputs.paths import completed, is_within
 from incrax.engine.inputs.signature import argument_names, leaf_path
 
 
@@ -227,7 +227,7 @@ def _argument(name: str, number: int, args: tuple[Any, ...]) -> Any:
 
 
 def at_path(path: str, numbered: Any, names: Sequence[str], paths: Sequence[str]) -> Any:
-    """The part of the arguments with this name."""
+    """The part of the arguments with this name, or with the only one that ends so."""
     args, kwargs = numbered
     roots = [*zip(names, args, strict=True), *kwargs.items()]
     # The values behind `*values` are named `values[0]`, `values[1]`, ...
@@ -238,7 +238,12 @@ def at_path(path: str, numbered: Any, names: Sequence[str], paths: Sequence[str]
         for found, part in _parts(name, node, path):
             if found == path:
                 return part
-    raise unknown_input(path, paths)
+    ends = completed(paths, path)
+    if len(ends) > 1:
+        raise ambiguous_input(path, ends)
+    if not ends or path in ends:
+        raise unknown_input(path, paths)
+    return at_path(ends[0], numbered, names, paths)
 
 
 def _parts(name: str, node: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,7 @@ where something on the host takes part (an incremental function, a callback), st
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,12 +16,12 @@ import numpy as np
 from incrax import Bound, Incremental
 from incrax._messages import wrong_option
 from incrax._progress import Meter
-from incrax.derivatives.selection import as_parameters
 from incrax.derivatives.transforms import plain
 from incrax.fit import steps
 from incrax.fit.box import Box
 from incrax.fit.large import check_solver, chosen, sparse
 from incrax.fit.losses import check_loss
+from incrax.fit.parameters import Limits, parameters
 from incrax.fit.problem import (
     SQUARES,
     ArgumentLayout,
@@ -37,8 +37,6 @@ from incrax.fit.search import evaluations, hosted, least_squares, looped, search
 from incrax.fit.steps import Found, SearchSettings, Setup
 
 Function = Callable[..., Any]
-Bounds = Mapping[str, tuple[Any, Any]]
-
 FIRST_ROUND = 100
 """Jacobians before the host looks at the clock."""
 ROUND_S = 0.5
@@ -48,7 +46,7 @@ def levenberg_marquardt(
     residuals: Function | Bound,
     *args: Any,
     wrt: Any = None,
-    bounds: Bounds | None = None,
+    bounds: Limits | None = None,
     weights: Any = None,
     loss: str = "squares",
     loss_scale: float = 1.0,
@@ -72,10 +70,8 @@ def levenberg_marquardt(
             free, within the model's bounds, and ends at the minimum.
         *args: the function's arguments, at the start of the search. Data that change from call to
             call belong here, not into a closure: searches are compiled once per function.
-        wrt: what is free, n elements in all; as in `grad`. None: the first argument. All else is
-            fixed. Integers of Python among it are floats.
-        bounds: a mapping of paths of free leaves, as `explain()` prints them, to pairs (lower,
-            upper) that broadcast to the leaf; None for no bound: `{"params['sigma']": (0, None)}`.
+        wrt: what is free, n elements in all; as for `minimize`.
+        bounds: as for `minimize`.
         weights: of the squares, 1 / sigma^2 for errors sigma: in the structure of the residuals, or
             one array for all.
         loss: `"squares"`, or a robust one that counts large residuals less: `"huber"`, `"soft_l1"`,
@@ -107,7 +103,7 @@ def levenberg_marquardt(
             has a derivative.
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
         WeightsError: weights do not fit the residuals.
-        ParameterTypeError: a free leaf is complex, none has an element, or the function returns no
+        ParameterTypeError: a free leaf of a bound model is complex, none has an element, or the function returns no
             residuals.
         ValueError: a loss or a solver does not exist.
         MissingExtraError: the solver is matrix-free and lineax is not installed.
@@ -135,8 +131,9 @@ def levenberg_marquardt(
         model = residuals
         residuals = model.function if model.options else plain(model.function)
     elif callable(residuals):
-        args = as_parameters(SQUARES, plain(residuals), wrt, args)
-        task = problem(residuals, args, wrt, bounds)
+        given = parameters(SQUARES, residuals, args, wrt)
+        residuals = given.fun
+        task = problem(given, bounds)
         model = None
     else:
         raise wrong_option(

@@ -6,7 +6,7 @@ In: a scalar function and its arguments. Out: a `FitResult`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from incrax.fit.methods import (
     scipy_name,
     unknown_options,
 )
+from incrax.fit.parameters import Limits
 from incrax.fit.result import FitResult, Status
 from incrax.fit.task import (
     Callback,
@@ -47,7 +48,7 @@ def minimize(
     fun: Callable[..., Any] | Bound,
     *args: Any,
     wrt: Any = None,
-    bounds: Mapping[str, tuple[Any, Any]] | None = None,
+    bounds: Limits | None = None,
     method: Any = MIGRAD,
     errordef: float = 0.5,
     tolerance: float | None = None,
@@ -68,10 +69,14 @@ def minimize(
             within the model's bounds, and ends at the minimum; programs and saved values are the
             model's, also for its next fit.
         *args: the function's arguments, at the start of the search; all positional.
-        wrt: what is free, n elements in all; as in `grad`. None: the first argument. All else is
-            fixed. Integers of Python among it are floats.
-        bounds: a mapping of paths of free leaves, as `explain()` prints them, to pairs (lower,
-            upper) that broadcast to the leaf; None for no bound: `{"params['sigma']": (0, None)}`.
+        wrt: what is free, n elements in all; as in `grad`, and also elements of arrays: names
+            (`"theta[3]"`), or a pytree of arrays of booleans. None: the first argument. All else is
+            fixed. Integers of Python among it are floats. Complex leaves are fitted by their parts,
+            which are named `c.re` and `c.im`.
+        bounds: a mapping of names of what is free to pairs (lower, upper) that broadcast to it;
+            None for no bound: `{"sigma": (0, None), "theta[3]": (-5, 5)}`. Where one array is
+            free, also a list of pairs, one for each element. A name is a path, as `explain()`
+            prints it, of a leaf or an element, or the end of one where only one fits.
         method: `"migrad"` (Minuit, with exact gradients); the name of a method of
             `scipy.optimize.minimize`, which is given the gradients, Hessians or products that it
             takes (`"COBYLA"` may evaluate a little outside of bounds); an optimiser of optax; a
@@ -100,14 +105,14 @@ def minimize(
         SelectionError: `wrt` cannot be understood, or selects an array of integers or nothing that
             has a derivative.
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
-        ParameterTypeError: a free leaf is complex, or none has an element.
+        ParameterTypeError: a free leaf of a bound model is complex, or none has an element.
         MethodError: the method does not exist, or takes no bounds, callback or option that was
             given, or the function returns no real number.
         MissingExtraError: the library of the method is not installed.
 
     Cost: that of the method's evaluations; a gradient and its value are one program. Errors cost
-        one Hessian when they are first read, or when a method of SciPy, optax or optimistix says
-        that it converged.
+        two gradients for each element, or one Hessian, when they are first read, or when a method
+        of SciPy, optax or optimistix says that it converged.
 
     Source: F. James and M. Roos, MINUIT (1975), by iminuit; SciPy; optax; optimistix.
 
@@ -229,7 +234,7 @@ def _tested(found: FitResult, counted: CountedTask, metric: np.ndarray | None) -
     left = np.nan if metric is None else found.left(metric)
     if metric is None and len(found.values) <= MAX_JUDGED:
         with contextlib.suppress(*_NO_DERIVATIVE):
-            left = found.left(found.hessian)
+            left = found.left(found.second_derivatives)
     if np.isfinite(left):
         if left <= found.goal:
             return found.retold(edm=left)

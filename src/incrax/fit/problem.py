@@ -22,10 +22,11 @@ from incrax.derivatives.flat import Ends, FreeElements, element_names, ends
 from incrax.derivatives.selection import Mirror, select, type_name
 from incrax.derivatives.transforms import plain
 from incrax.engine.inputs.leaves import is_dynamic
-from incrax.engine.inputs.paths import is_within
+from incrax.engine.inputs.paths import completed, is_within
 from incrax.engine.inputs.signature import argument_names
 from incrax.errors import BindError, BoundsError, ParameterTypeError, WeightsError
 from incrax.fit.box import Box
+from incrax.fit.parameters import Parameters, joined
 from incrax.models.unbounded import bounds_from
 
 SQUARES = "levenberg_marquardt"
@@ -123,6 +124,23 @@ class Problem(NamedTuple):
         """All elements of the layout at a vector of the free ones."""
         return x if self.free is None else self.free.whole(x)
 
+    def only(self, is_free: np.ndarray) -> Problem:
+        """The same problem of some elements; the others stay."""
+        if is_free.all():
+            return self
+        free = FreeElements(np.flatnonzero(is_free), self.x)
+        box = Box(*(each[free.numbers] for each in self.box))
+        return self._replace(x=self.x[free.numbers], box=box, free=free)
+
+    def masks(self) -> dict[str, np.ndarray | None] | None:
+        """Of each leaf of the layout which elements are free, as `flat_at` takes it; None: all."""
+        if self.free is None:
+            return None
+        is_free = np.zeros(len(self.layout.names), bool)
+        is_free[self.free.numbers] = True
+        parts = self.layout.ends.split(is_free)
+        return dict(zip(self.layout.paths, parts, strict=True))
+
     def pinned(self) -> Problem:
         """The same problem of all elements of the layout, what is fixed between two bounds at its
         value: a program for one mask is one for each.
@@ -137,17 +155,15 @@ class Problem(NamedTuple):
         """A vector in the shape of the first argument if all that is free is part of it; what is
         fixed as it was.
         """
-        return self.arguments(x)[0] if self.tree_of is None else self.selected(x)
+        return joined(self.arguments(x)[0]) if self.tree_of is None else self.selected(x)
 
     def selected(self, x: Any) -> Any:
         """A vector in the shape of the selection, None where nothing is free."""
         tree_of = self.tree_of or self.layout.mirror.tree
-        return tree_of(self.layout.free_leaves(self.whole(x)))
+        return joined(tree_of(self.layout.free_leaves(self.whole(x))))
 
 
-def problem(
-    fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: Any, *, caller: str = SQUARES
-) -> Problem:
+def problem(asked: Parameters, bounds: Any, *, caller: str = SQUARES) -> Problem:
     """A function of pytrees at example arguments; `caller` is what users called, for messages.
 
     Raises:
@@ -155,11 +171,13 @@ def problem(
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
         ParameterTypeError: a free leaf is complex, or none has an element.
     """
-    layout, leaves = laid_out(caller, fun, args, wrt)
+    layout, leaves = laid_out(caller, asked.fun, asked.args, asked.wrt)
     values = [np.ravel(np.asarray(leaves[number])) for number in layout.numbers]
     x = np.concatenate(values, dtype=layout.dtype)
     others = tuple(leaves[number] for number in layout.other_numbers)
-    return Problem(layout, x, others, _box(caller, layout, bounds, x))
+    found = Problem(layout, x, others, _box(caller, layout, bounds, x))
+    is_free = asked.is_free(layout.names)
+    return found if is_free is None else found.only(is_free)
 
 
 def laid_out(
@@ -201,15 +219,11 @@ def _layout(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any)
     values = selection.values
     for path, value in zip(selection.paths, values, strict=True):
         if jnp.iscomplexobj(value):
-            what, rest = (
-                ("least squares need", " Residuals may be complex.")
-                if name == SQUARES
-                else ("minimisers need", "")
-            )
             raise ParameterTypeError(
-                f"`{name}` was asked to fit `{path}` of type {type_name(value)}, and {what} real "
-                "parameters. Nothing was evaluated. Pass real and imaginary part as two "
-                f"parameters, or leave it out of `wrt`.{rest}"
+                f"`{name}` was asked to fit `{path}` of type {type_name(value)}, and only "
+                "`minimize` and `levenberg_marquardt` of a function itself fit complex parameters, "
+                "by their parts. Nothing was evaluated. Pass real and imaginary part as two "
+                "parameters, or leave it out of `wrt`."
             )
     is_value = tuple(is_dynamic(_unmarked(leaf)) for leaf in selection.leaves)
     leaves = zip(is_value, selection.leaves, strict=True)
@@ -244,14 +258,8 @@ def problem_of(model: Bound, *, caller: str = SQUARES) -> Problem:
     model.trained(caller)
     paths = model.differentiated_paths
     bounds = {path: model.bounds[path] for path in paths if path in model.bounds}
-    found = problem(model.function, model.args, paths, bounds, caller=caller)
-    found = found._replace(tree_of=_tree_of(model))
-    is_free = model.is_free
-    if is_free.all():
-        return found
-    free = FreeElements(np.flatnonzero(is_free), found.x)
-    box = Box(*(each[free.numbers] for each in found.box))
-    return found._replace(x=found.x[free.numbers], box=box, free=free)
+    found = problem(Parameters(model.function, model.args, paths), bounds, caller=caller)
+    return found._replace(tree_of=_tree_of(model)).only(model.is_free)
 
 
 def _tree_of(model: Bound) -> Callable[[list[Any]], Any]:
@@ -293,20 +301,9 @@ def _box(caller: str, layout: ArgumentLayout, bounds: Any, x: np.ndarray) -> Box
     if bounds is None:
         return box
     if not isinstance(bounds, Mapping):
-        raise _wrong_bounds(caller, repr(bounds), "it is no mapping of paths to pairs")
+        bounds = _by_name(caller, layout, bounds)
     for path, pair in bounds.items():
-        parts = [
-            part
-            for name, part in zip(layout.paths, layout.ends.parts(), strict=True)
-            if is_within(name, path)
-        ]
-        if not parts:
-            shown = ", ".join(f"`{each}`" for each in layout.paths[:NUM_SHOWN])
-            raise BoundsError(
-                f"`{caller}(bounds=...)` names `{path}`, and no free parameter has this path. This "
-                "is usually a typing error, or a parameter that `wrt` leaves out. Nothing was "
-                f"evaluated. Free are {shown}."
-            )
+        parts = _parts_named(caller, layout, path)
         seen = f"{pair!r} for `{path}`"
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise _wrong_bounds(caller, seen, "it is no pair (lower, upper)")
@@ -324,6 +321,53 @@ def _box(caller: str, layout: ArgumentLayout, bounds: Any, x: np.ndarray) -> Box
                 f"{high:.6g}). Nothing was evaluated. Start inside, or widen the bounds."
             )
     return box
+
+
+def _by_name(caller: str, layout: ArgumentLayout, pairs: Any) -> dict[str, Any]:
+    """Pairs in the order of the elements, as SciPy takes them.
+
+    Only of one array: the order of several leaves is JAX's, which sorts keys.
+    """
+    if not isinstance(pairs, (tuple, list)) or len(layout.paths) != 1:
+        raise _wrong_bounds(caller, repr(pairs), "it is no mapping of paths to pairs")
+    if len(pairs) != len(layout.names):
+        reason = f"`{layout.paths[0]}` has {len(layout.names)} elements"
+        raise _wrong_bounds(caller, f"{len(pairs)} pairs", reason)
+    return dict(zip(layout.names, pairs, strict=True))
+
+
+def _parts_named(
+    caller: str, layout: ArgumentLayout, name: str
+) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Where in the vector that lies which a name stands for: leaves, or one element.
+
+    Raises:
+        BoundsError: it stands for nothing free, or for several things.
+    """
+    found = completed(layout.paths, name)
+    parts = [
+        part
+        for path, part in zip(layout.paths, layout.ends.parts(), strict=True)
+        if any(is_within(path, each) for each in found)
+    ]
+    if not parts:
+        found = completed(layout.names, name)
+        numbers = [k for k, each in enumerate(layout.names) if each in found]
+        parts += [(k, k + 1, ()) for k in numbers]
+    known = found if parts else layout.paths
+    shown = ", ".join(f"`{each}`" for each in known[:NUM_SHOWN])
+    if not parts:
+        raise BoundsError(
+            f"`{caller}(bounds=...)` names `{name}`, and no free parameter has this path. This "
+            "is usually a typing error, or a parameter that `wrt` leaves out. Nothing was "
+            f"evaluated. Free are {shown}."
+        )
+    if len(found) > 1:
+        raise BoundsError(
+            f"`{caller}(bounds=...)` names `{name}`, which may be {shown}. Nothing was evaluated. "
+            "Write the whole path of the one you mean."
+        )
+    return parts
 
 
 # --- residuals ------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ JSON.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,11 @@ import numpy as np
 from incrax import Bound
 from incrax._console import ShownAsText, as_text
 from incrax._extras import needed
-from incrax._messages import NUM_SHOWN
 from incrax._progress import Meter
 from incrax.errors import MinimumError
-from incrax.fit.covariance import differenced
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.records import Record, table
-from incrax.fit.result import NOISE, FitResult, unknown_element
+from incrax.fit.result import NOISE, FitResult, elements_named
 from incrax.fit.scans import fit_of
 from incrax.fit.task import CountedTask, Counts, Work
 
@@ -192,9 +190,8 @@ def impacts(
             constraint does not fit.
 
     Cost: one to three evaluations of value and gradient per nuisance parameter and side. If the
-        result has no Hessian yet, it is found by differences of gradients (two per free element, to
-        some 1e-8) away from bounds, where it is well determined; elsewhere the exact one is
-        evaluated. So nothing is traced or compiled after most fits.
+        result has no second derivatives yet, they are found as for its errors. So nothing is traced
+        or compiled after most fits.
 
     Example:
         >>> from incrax import fit
@@ -207,9 +204,8 @@ def impacts(
     result = fit_of(result, "impacts")
     task = result.task("impacts")
     counted = CountedTask(task)
-    result = _curved(result, counted)
     result.check_near("impacts")
-    interest = _only(poi, result.names)
+    interest = result.number(poi)
     numbers = _nuisances(result, interest, nuisances)
     centres, widths = _known(result, constraints or {})
     errors = np.array([_errors(result, number) for number in numbers]).reshape(-1, 2)
@@ -264,66 +260,21 @@ def _errors(result: FitResult, number: int) -> tuple[float, float]:
     return (error, error) if np.isfinite(error) else (np.nan, np.nan)
 
 
-def _curved(result: FitResult, counted: CountedTask) -> FitResult:
-    """The fit with second derivatives: those that it has, else by differences of gradients, which
-    it has compiled, where these are as good.
-    """
-    if result.has_hessian or counted.task.dtype != np.float64:
-        return result
-    first = counted.gradient(result.values)
-    hessian = differenced(counted.gradient, result.values, result.bounds, result.errordef)
-    if hessian is None:
-        return result
-    # Another object, since those of users say that their derivatives are exact.
-    found = replace(result)
-    found.keep(gradient=first, hessian=hessian)
-    return found
-
-
 def _best(result: FitResult, counted: CountedTask, goal: float) -> Minimum:
     """The minimum, as exact as those that are compared with it.
 
     A method of a fit is content a hundredth of an error away, which would be part of every shift.
     """
-    first = Minimum(result.values, result.value, result.gradient, result.hessian, is_converged=True)
+    first = Minimum(
+        result.values, result.value, result.gradient, result.second_derivatives, is_converged=True
+    )
     found = Follower(counted, first, [], goal).at([])
     return found if found.is_converged else first
 
 
 # --- names ----------------------------------------------------------------------------------------
 
-_KEY = re.compile(r"""\[(['"])(\w+)\1\]""")
 _INDEX = re.compile(r"\[(-?\d+(?:, -?\d+)*)\]")
-
-
-def _named(name: str, names: Sequence[str]) -> dict[int, str]:
-    """The elements that a name stands for, or the end of it, and what follows it in their names.
-
-    Raises:
-        MinimumError: there are none, or several things end so.
-    """
-    if name in names:
-        return {names.index(name): ""}
-    asked, *plain = [_KEY.sub(r".\2", each) for each in (name, *names)]
-    pattern = re.compile(rf"(?:^|\.){re.escape(asked)}(?=$|[\[.])")
-    matches = {k: match for k, each in enumerate(plain) if (match := pattern.search(each))}
-    if not matches:
-        raise unknown_element(name, names)
-    if len({plain[k][: match.end()] for k, match in matches.items()}) > 1:
-        raise _several_elements(name, [names[k] for k in matches])
-    return {k: plain[k][match.end() :] for k, match in matches.items()}
-
-
-def _only(name: str, names: Sequence[str]) -> int:
-    """The element of a name.
-
-    Raises:
-        MinimumError: it stands for none, or for several.
-    """
-    number, *others = _named(name, names)
-    if others:
-        raise _several_elements(name, [names[k] for k in (number, *others)])
-    return number
 
 
 def _nuisances(result: FitResult, interest: int, nuisances: Any) -> np.ndarray:
@@ -332,7 +283,7 @@ def _nuisances(result: FitResult, interest: int, nuisances: Any) -> np.ndarray:
         return np.delete(np.arange(len(result.names)), interest)
     found: dict[int, None] = {}
     for name in (nuisances,) if isinstance(nuisances, str) else nuisances:
-        numbers = [*_named(name, result.names)]
+        numbers = [*elements_named(name, result.names)]
         if numbers == [interest]:
             raise MinimumError(
                 f"`impacts` got `{name}` both as the parameter of interest and in `nuisances`, and "
@@ -349,7 +300,7 @@ def _known(result: FitResult, constraints: Constraints) -> tuple[np.ndarray, np.
     for name, pair in constraints.items():
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise _wrong_nuisance_constraint(name, repr(pair), "it is no pair")
-        for number, rest in _named(name, result.names).items():
+        for number, rest in elements_named(name, result.names).items():
             index = _INDEX.fullmatch(rest)
             place = tuple(map(int, index[1].split(","))) if index else ()
             for row, given in enumerate(np.asarray(each, float) for each in pair):
@@ -363,16 +314,6 @@ def _known(result: FitResult, constraints: Constraints) -> tuple[np.ndarray, np.
                 seen = f"the standard error {found[1, number]:.6g}"
                 raise _wrong_nuisance_constraint(name, seen, "it is no number above zero")
     return found[0], found[1]
-
-
-def _several_elements(name: str, found: Sequence[str]) -> MinimumError:
-    """A name that several elements have."""
-    shown = ", ".join(f"`{each}`" for each in found[:NUM_SHOWN])
-    return MinimumError(
-        f"`impacts` got {name!r}, which may be {shown}. This is usually an array without `[i]`, or "
-        "a name that two models have. Nothing was evaluated. Write the whole name of the one you "
-        "mean."
-    )
 
 
 def _wrong_nuisance_constraint(name: str, seen: str, reason: str) -> MinimumError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,12 +20,14 @@ from rich.table import Table
 from incrax._console import ShownAsText, as_text
 from incrax._extras import needed
 from incrax._messages import NUM_SHOWN
+from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import CovarianceError, MinimumError
 from incrax.fit import records
 from incrax.fit.box import Box
-from incrax.fit.covariance import Curvature, curvature, is_held_by, left_to_gain
+from incrax.fit.covariance import Curvature, curvature, differenced, is_held_by, left_to_gain
 from incrax.fit.methods import Interval, minuit_at
-from incrax.fit.problem import Problem, problem
+from incrax.fit.parameters import Limits, parameters
+from incrax.fit.problem import SQUARES, Problem, problem
 from incrax.fit.task import CountedTask, Counts, Task, Work, make_task
 
 NEAR = 0.1
@@ -44,15 +46,37 @@ not in a stall.
 """
 
 
+MOST = 256
+"""Elements up to which second derivatives are found by differences of gradients."""
+
+
 def element_number(name: str, names: Sequence[str]) -> int:
-    """The place of a free element among the names of all.
+    """The place of a free element among the names of all, by its name or the end of it.
 
     Raises:
-        MinimumError: none has this name.
+        MinimumError: none has this name, or several.
     """
-    if name not in names:
+    if name in names:
+        return names.index(name)
+    number, *others = elements_named(name, names)
+    if others:
+        raise _several_elements(name, [names[k] for k in (number, *others)])
+    return number
+
+
+def elements_named(name: str, names: Sequence[str]) -> dict[int, str]:
+    """The elements that a name stands for, or the end of it, and what follows it in their names.
+
+    Raises:
+        MinimumError: there are none, or several things end so.
+    """
+    parts = completed(names, name) if isinstance(name, str) else []
+    found = [k for k, each in enumerate(names) if any(is_within(each, part) for part in parts)]
+    if not found:
         raise unknown_element(name, names)
-    return names.index(name)
+    if len(parts) > 1:
+        raise _several_elements(name, [names[k] for k in found])
+    return {k: names[k][len(parts[0]) :] for k in found}
 
 
 class Status(enum.Enum):
@@ -244,17 +268,36 @@ class FitResult(ShownAsText):
         return np.asarray(self.task("hessian").flat.hessian(self.values))
 
     @cached_property
+    def second_derivatives(self) -> np.ndarray:
+        """What errors, tests of an end and scans go by, shape (n, n): `hessian` if it is known.
+
+        Else differences of gradients, to some 1e-8, where they determine everything: XLA compiles a
+        Hessian for longer than most fits take. Else `hessian`.
+        """
+        if "hessian" in self.__dict__ or self.values.size > MOST:
+            return self.hessian
+        task = self.task("second_derivatives")
+        if task.dtype != np.float64:
+            return self.hessian
+        slope = lambda x: np.asarray(task.flat.value_and_gradient(x)[1])
+        found = differenced(slope, self.values, self.bounds, self.errordef)
+        return self.hessian if found is None else found
+
+    @cached_property
     def is_held(self) -> np.ndarray:
         """Which elements a bound holds, shape (n,)."""
         if self._linear is not None:
             return ~self._linear.part(self._linear.is_free)
         return is_held_by(
-            self.values, (self.gradient, np.diagonal(self.hessian)), self.bounds, self.errordef
+            self.values,
+            (self.gradient, np.diagonal(self.second_derivatives)),
+            self.bounds,
+            self.errordef,
         )
 
     @cached_property
     def _curvature(self) -> Curvature:
-        return curvature(self.hessian, self.errordef, self.is_held)
+        return curvature(self.second_derivatives, self.errordef, self.is_held)
 
     def hesse(self) -> np.ndarray:
         """What `covariance` is."""
@@ -262,14 +305,14 @@ class FitResult(ShownAsText):
 
     @cached_property
     def covariance(self) -> np.ndarray:
-        """2 errordef H^-1, shape (n, n), from the exact Hessian H.
+        """2 errordef H^-1, shape (n, n), H the second derivatives at the end.
 
         Of least squares (J^T J)^-1, times the residual variance unless `is_absolute`. Infinite for
         what the function, or the data, do not determine; NaN for what a bound holds, and where it
         is no minimum.
 
-        Cost: one Hessian, once; of least squares nothing more than a fit with a dense Jacobian has
-        found already.
+        Cost: one Hessian, or two gradients for each element, once; of least squares nothing more
+        than a fit with a dense Jacobian has found already.
         """
         if self._linear is None:
             return self._curvature.covariance
@@ -319,7 +362,7 @@ class FitResult(ShownAsText):
 
     @cached_property
     def _left(self) -> float:
-        return self.left(self.hessian)
+        return self.left(self.second_derivatives)
 
     @cached_property
     def errors(self) -> np.ndarray:
@@ -355,31 +398,30 @@ class FitResult(ShownAsText):
         By Minuit's MINOS, after any method.
 
         Args:
-            *names: free elements; none: all that no bound holds.
+            *names: free elements, or the ends of their names where only one fits; none: all that no
+                bound holds.
             cl: confidence level; from 1 on a number of standard deviations. None: one standard
                 deviation.
 
         Returns:
-            Intervals by name, which `intervals` keeps as well.
+            Intervals by the names that were given; `intervals` keeps them by whole names.
 
         Raises:
             MissingExtraError: iminuit is not installed.
             MinimumError: a name is no free element, or there is no minimum here.
 
-        Cost: some ten evaluations per element and side, and one Hessian for all.
+        Cost: some ten evaluations per element and side, and second derivatives for all.
         """
         task = self.task("minos")
-        for name in names:
-            self.number(name)
-        chosen = names or tuple(
+        chosen = [self.names[self.number(name)] for name in names] or [
             name for name, is_held in zip(self.names, self.is_held, strict=True) if not is_held
-        )
+        ]
         with self.minuit(CountedTask(task), "minos") as minuit:
             minuit.minos(*chosen, cl=cl)
             merrors = [minuit.merrors[name] for name in chosen]
         found = [Interval(each.lower, each.upper, bool(each.is_valid), cl) for each in merrors]
         self.intervals.update(zip(chosen, found, strict=True))
-        return {name: self.intervals[name] for name in chosen}
+        return dict(zip(names or chosen, found, strict=True))
 
     def minuit(self, counted: CountedTask, what: str) -> AbstractContextManager[Any]:
         """Minuit at the minimum, over these functions.
@@ -388,7 +430,7 @@ class FitResult(ShownAsText):
             MinimumError: it is no minimum.
         """
         self.check_near(what)
-        hessian = None if np.any(self.is_held) else self.hessian
+        hessian = None if np.any(self.is_held) else self.second_derivatives
         return minuit_at(counted, self.values, hessian, self.errordef, what)
 
     def check_near(self, what: str) -> None:
@@ -495,7 +537,7 @@ class FitResult(ShownAsText):
         fun: Callable[..., Any] | None = None,
         *args: Any,
         wrt: Any = None,
-        bounds: Mapping[str, tuple[Any, Any]] | None = None,
+        bounds: Limits | None = None,
     ) -> FitResult:
         """What `to_json` wrote.
 
@@ -518,7 +560,10 @@ class FitResult(ShownAsText):
         task = given = None
         if fun is not None:
             task = make_task(fun, args, wrt, bounds) if linear is None else None
-            given = problem(fun, args, wrt, bounds) if task is None else task.problem
+            if task is None:
+                given = problem(parameters(SQUARES, fun, args, wrt), bounds)
+            else:
+                given = task.problem
             if given.names != plain["names"]:
                 raise MinimumError(
                     "`from_json` was given a function with the free elements "
@@ -542,11 +587,6 @@ class FitResult(ShownAsText):
         is_done = self.is_minimum and self._left <= PRECISE * self.errordef
         return self.retold(status=Status.AT_PRECISION) if is_done else self
 
-    @property
-    def has_hessian(self) -> bool:
-        """Whether second derivatives at the end are known already."""
-        return "hessian" in self.__dict__
-
     def keep(self, **derivatives: np.ndarray) -> None:
         """Derivatives at the end that are known already."""
         self.__dict__.update(derivatives)
@@ -560,7 +600,7 @@ class FitResult(ShownAsText):
         found.keep(
             **{
                 name: self.__dict__[name]
-                for name in ("gradient", "hessian")
+                for name in ("gradient", "hessian", "second_derivatives")
                 if name in self.__dict__
             }
         )
@@ -574,6 +614,15 @@ def unknown_element(name: Any, names: Sequence[str]) -> MinimumError:
         f"{name!r} names no free element of this fit. This is usually a typing error, an array "
         "without `[i]`, or a parameter that `wrt` leaves out. Nothing was evaluated. Free are "
         f"{shown}."
+    )
+
+
+def _several_elements(name: str, found: Sequence[str]) -> MinimumError:
+    """A name that several elements have."""
+    shown = ", ".join(f"`{each}`" for each in found[:NUM_SHOWN])
+    return MinimumError(
+        f"{name!r} may be {shown}. This is usually an array without `[i]`, or a name that two "
+        "models have. Nothing was evaluated. Write the whole name of the one you mean."
     )
 
 

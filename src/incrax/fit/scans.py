@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import erfc
 
 from incrax import Bound
 from incrax._extras import needed
@@ -152,7 +152,7 @@ def profile(
     Args:
         result: a minimum; or a bound model, or a tuple of what `minimize` takes, which is minimised
             first.
-        name: of the element, as in `result.names`.
+        name: of the element, as in `result.names`, or the end of it where only one fits.
         grid: values of the element, shape (k,), in any order; None: `num_points` around the
             minimum.
         num_points: of the grid.
@@ -166,7 +166,7 @@ def profile(
     Raises:
         MinimumError: the name is no free element, there is no minimum, or the grid cannot be used.
 
-    Cost: one to two evaluations of value and gradient per point, and one Hessian.
+    Cost: one to two evaluations of value and gradient per point, and second derivatives as for errors.
 
     Example:
         >>> from incrax import fit
@@ -176,8 +176,9 @@ def profile(
         [0.5, 0.0, 0.5]
     """
     result = _minimum(result, "profile")
-    points = _grid(result, result.number(name), grid, num_points, width)
-    return _scan(result, (name,), (points,), tolerance, progress=progress)
+    number = result.number(name)
+    points = _grid(result, number, grid, num_points, width)
+    return _scan(result, [number], (points,), tolerance, progress=progress)
 
 
 def scan2d(
@@ -196,7 +197,7 @@ def scan2d(
 
     Args:
         result: as for `profile`.
-        first: an element, as in `result.names`.
+        first: an element, named as for `profile`.
         second: another one.
         grids: values of each, shapes (k,) and (l,); None: around the minimum.
         num_points: of each grid, or of both.
@@ -222,7 +223,7 @@ def scan2d(
     given = (None, None) if grids is None else grids
     axes = [_grid(result, *each, width) for each in zip(numbers, given, sizes, strict=True)]
     goal = tolerance if is_minimized else None
-    return _scan(result, (first, second), tuple(axes), goal, progress=progress)
+    return _scan(result, numbers, tuple(axes), goal, progress=progress)
 
 
 def contour(
@@ -240,7 +241,7 @@ def contour(
 
     Args:
         result: as for `profile`.
-        first: an element, as in `result.names`.
+        first: an element, named as for `profile`.
         second: another one.
         cl: confidence level of the pair; from 1 on a number of standard deviations of one element.
         num_points: of the contour by Minuit; of each side of the grid otherwise.
@@ -261,7 +262,7 @@ def contour(
     if method not in ("mncontour", "grid"):
         raise ValueError(f'`contour(method=...)` got {method!r}; use "mncontour" or "grid".')
     result = _minimum(result, "contour")
-    _pair(result, first, second)
+    names = tuple(result.names[number] for number in _pair(result, first, second))
     standard = _standard_rise(cl)
     level = result.errordef * standard
     if method == "grid":
@@ -271,11 +272,11 @@ def contour(
     task = result.task("contour")
     counted = CountedTask(task)
     with result.minuit(counted, "contour") as minuit:
-        points = np.asarray(minuit.mncontour(first, second, cl=cl, size=num_points))
+        points = np.asarray(minuit.mncontour(*names, cl=cl, size=num_points))
     if len(points) < 4:
         raise failed_minuit("contour", f"{max(len(points) - 1, 0)} points were found")
     return Scan(
-        axes=(first, second),
+        axes=names,
         names=result.names,
         minimum=result.value,
         errordef=result.errordef,
@@ -289,7 +290,8 @@ def contour(
 
 def _standard_rise(cl: float) -> float:
     """Rise of twice the negative log-likelihood at a confidence level of two elements."""
-    return float(chi2.ppf(chi2.cdf(cl**2, 1) if cl >= 1 else cl, 2))
+    outside = erfc(cl / np.sqrt(2)) if cl >= 1 else 1.0 - cl
+    return float(-2.0 * np.log(outside))
 
 
 # --- inner ----------------------------------------------------------------------------------------
@@ -315,12 +317,13 @@ def _minimum(result: Any, what: str) -> FitResult:
 
 
 def _pair(result: FitResult, first: str, second: str) -> tuple[int, int]:
-    if first == second:
+    numbers = result.number(first), result.number(second)
+    if numbers[0] == numbers[1]:
         raise MinimumError(
             f"A scan of two elements got `{first}` twice. Nothing was evaluated. Name two "
             "different ones."
         )
-    return result.number(first), result.number(second)
+    return numbers
 
 
 def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: float) -> np.ndarray:
@@ -350,7 +353,7 @@ def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: flo
 
 def _scan(
     result: FitResult,
-    axes: tuple[str, ...],
+    held: Sequence[int],
     grids: tuple[np.ndarray, ...],
     tolerance: float | None,
     *,
@@ -361,9 +364,11 @@ def _scan(
     """
     task = result.task("profile")
     counted = CountedTask(task)
-    held = [result.number(name) for name in axes]
-    points = np.stack(np.meshgrid(*grids, indexing="ij"), axis=-1).reshape(-1, len(axes))
-    first = Minimum(result.values, result.value, result.gradient, result.hessian, is_converged=True)
+    held = list(held)
+    points = np.stack(np.meshgrid(*grids, indexing="ij"), axis=-1).reshape(-1, len(held))
+    first = Minimum(
+        result.values, result.value, result.gradient, result.second_derivatives, is_converged=True
+    )
     follower = Follower(counted, first, held, (tolerance or TOLERANCE) * result.errordef)
     methods = lambda: () if task.prepared is None else task.prepared.methods.values()
     forecast = Forecast(methods, len(points))
@@ -383,7 +388,7 @@ def _scan(
     minima = [found[k] for k in range(len(points))]
     shape = tuple(map(len, grids))
     return Scan(
-        axes=axes,
+        axes=tuple(result.names[number] for number in held),
         names=result.names,
         minimum=result.value,
         errordef=result.errordef,

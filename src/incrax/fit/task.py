@@ -16,11 +16,11 @@ import numpy as np
 
 from incrax import Bound, Incremental, Prepared, prepare
 from incrax._messages import wrong_option
-from incrax.derivatives.selection import as_parameters
 from incrax.derivatives.transforms import options_of, plain
 from incrax.engine.inputs.rows import has_rows
 from incrax.errors import MethodError
 from incrax.fit.box import Box
+from incrax.fit.parameters import parameters
 from incrax.fit.problem import Problem, check_alone, problem, problem_of
 
 Callback = Callable[[Any, float], "bool | None"]
@@ -77,7 +77,7 @@ def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = No
     Raises:
         SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
-        ParameterTypeError: a free leaf is complex.
+        ParameterTypeError: a free leaf of a bound model is complex.
         MethodError: the function returns no real number.
     """
     if isinstance(fun, Task):
@@ -93,10 +93,11 @@ def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = No
         return task
     if not callable(fun):
         raise wrong_option("minimize(fun)", fun, "a function or a bound model")
-    args = as_parameters("minimize", plain(fun), wrt, args)
-    found = problem(fun, args, wrt, bounds, caller="minimize")
-    prepared = prepare(fun, *args, wrt=wrt, **options_of(fun))
-    task = Task(plain(fun), found, prepared.flat, prepared)
+    asked = parameters("minimize", fun, args, wrt)
+    found = problem(asked, bounds, caller="minimize")
+    prepared = prepare(asked.fun, *asked.args, wrt=asked.wrt, **options_of(asked.fun))
+    flat = prepared.flat_at(*asked.args, free=found.masks())
+    task = Task(plain(asked.fun), found, flat, prepared)
     _check_scalar(task)
     return task
 

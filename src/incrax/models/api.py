@@ -51,7 +51,7 @@ def bind(
         **inputs: values. Those that `f` has defaults for may be left out and are then no inputs.
 
     Names are inputs, paths of parts of them (`"params['mu']"`), or the ends of paths where only one
-    fits (`"mu"`).
+    fits (`"mu"`); roles, bounds and `set` also take elements of arrays (`"theta[3]"`).
 
     Returns:
         A model: `set`, `at`, `value`, `grad`, ...; see `Bound`.

@@ -285,7 +285,7 @@ class Bound(ShownAsText):
             self._inputs.put_back(before)
 
     def __getitem__(self, name: str) -> Any:
-        """The value of an input, a part or a leaf, by name."""
+        """The value of an input, a part, a leaf or an element, by name."""
         return self._inputs.value(name)
 
     @property

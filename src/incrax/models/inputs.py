@@ -15,7 +15,8 @@ import jax
 import numpy as np
 
 from incrax.derivatives.flat import FreeElements, element_names, ends
-from incrax.engine.inputs.leaves import descriptor, frozen, is_dynamic
+from incrax.derivatives.selection import type_name
+from incrax.engine.inputs.leaves import descriptor, frozen, has_tracer, is_dynamic
 from incrax.engine.inputs.paths import is_within
 from incrax.errors import BindError, InputValueError, UnknownInputError
 from incrax.models.modules import Opened, opened, unwrapped
@@ -32,7 +33,14 @@ from incrax.models.roles import (
     fitted,
     roles_of,
 )
-from incrax.models.unbounded import Bounds, Transform, bounds_of, transform_into, transforms_of
+from incrax.models.unbounded import (
+    Bounds,
+    Transform,
+    bounds_of,
+    transform_into,
+    transforms_of,
+    with_element,
+)
 
 Watcher = Callable[[tuple[str, ...]], None]
 
@@ -58,7 +66,13 @@ class Inputs:
         self.roles: tuple[str, ...] = roles_of(self.names, leaves, roles, self._own_roles())
         self.masks: dict[str, np.ndarray] = {}
         leaves = list(map(as_parameter, leaves, self.roles))
+        bounds, bounds_of_elements = self._split(bounds)
         self.bounds: dict[str, Bounds] = bounds_of(self.names, leaves, self.roles, bounds)
+        for name, pair in bounds_of_elements.items():
+            path, index = self._place(name)
+            leaf = leaves[self.names.number(path)]
+            known = self.bounds.get(path)
+            self.bounds[path] = with_element(self.names, self.roles, path, leaf, known, index, pair)
         self.transforms: dict[str, Transform] = transforms_of(self.names, self.roles, transforms)
         rows = zip(self.names.paths, leaves, self.roles, strict=True)
         self.leaves = [_held(path, leaf, role) for path, leaf, role in rows]
@@ -111,9 +125,13 @@ class Inputs:
         return name if name in parts_of(self.trees, name) else self.names.path(name)
 
     def value(self, name: str) -> Any:
-        """The value of an input, a part or a leaf; modules with their present leaves."""
-        path = self.path(name)
+        """The value of an input, a part, a leaf or an element; modules with their present
+        leaves.
+        """
+        path, index = self._place(name)
         found = parts_of(self.trees, path)[path]
+        if index is not None:
+            return unwrapped(found)[index]
         return self.opened[path].build(found) if path in self.opened else unwrapped(found)
 
     def transform(self, path: str) -> Transform | None:
@@ -230,17 +248,18 @@ class Inputs:
     # --- changes ----------------------------------------------------------------------------------
 
     def set(self, values: Mapping[str, Any]) -> None:
-        """Set inputs, parts or leaves by name.
+        """Set inputs, parts, leaves or elements of arrays by name.
 
         Raises:
             UnknownInputError: a name stands for nothing, or for several things.
             InputValueError: a value does not fit, or two names overlap.
         """
-        paths = [self.path(name) for name in values]
+        pairs = self._by_path(values)
+        paths = [path for path, _ in pairs]
         _check_disjoint(paths)
         found: dict[str, Any] = {}
         trees = self.trees
-        for path, value in zip(paths, values.values(), strict=True):
+        for path, value in pairs:
             given = self._given(path, value)
             if self._is_data(path):
                 trees = with_part(trees, path, _all_held(path, given))
@@ -249,6 +268,21 @@ class Inputs:
         self._adopt(trees)
         names = self.names
         self.commit({names.number(path): leaf for path, leaf in found.items()}, paths)
+
+    def _by_path(self, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """Values with their paths; those of elements in the arrays that they are of."""
+        pairs: list[tuple[str, Any]] = []
+        arrays: dict[str, np.ndarray] = {}
+        for name, value in values.items():
+            path, index = self._place(name)
+            if index is None:
+                pairs.append((path, value))
+                continue
+            if path not in arrays:
+                arrays[path] = np.array(self.leaf(path))
+            _check_number(name, value)
+            arrays[path][index] = value
+        return [*pairs, *arrays.items()]
 
     def commit(self, leaves: Mapping[int, Any], paths: Iterable[str] = ()) -> None:
         """Give leaves new values, which fit, and tell who watches."""
@@ -260,7 +294,8 @@ class Inputs:
 
     def parts(self, names: Sequence[str]) -> dict[str, Any]:
         """What `put_back` takes: the present values of some parts."""
-        return {path: parts_of(self.trees, path)[path] for path in map(self.path, names)}
+        paths = [self._place(name)[0] for name in names]
+        return {path: parts_of(self.trees, path)[path] for path in paths}
 
     def put_back(self, parts: Mapping[str, Any]) -> None:
         """Give parts their earlier values back, which fitted, and tell who watches."""
@@ -334,12 +369,12 @@ class Inputs:
 
     # --- inner ------------------------------------------------------------------------------------
 
-    def _split(self, roles: Roles) -> tuple[Roles, dict[str, str]]:
-        """Roles of leaves and parts, and those of elements."""
-        if not isinstance(roles, Mapping):
-            return roles, {}
-        elements = {name: role for name, role in roles.items() if self._place(name)[1] is not None}
-        return {name: role for name, role in roles.items() if name not in elements}, elements
+    def _split(self, given: Any) -> tuple[Any, dict[str, Any]]:
+        """Roles, or bounds, of leaves and parts, and those of elements."""
+        if not isinstance(given, Mapping):
+            return given, {}
+        elements = {name: each for name, each in given.items() if self._place(name)[1] is not None}
+        return {name: each for name, each in given.items() if name not in elements}, elements
 
     def _place(self, name: str) -> tuple[str, tuple[int, ...] | None]:
         """The path that a name stands for; of `theta[3]` that of the array and the index in it.
@@ -412,6 +447,19 @@ class Inputs:
         if jax.tree.structure(tuple(trees.values())) != self.names.treedef:
             self.names = names_of(trees)
             self.roles = tuple(known.get(path, DATA) for path in self.names.paths)
+
+
+def _check_number(name: str, value: Any) -> None:
+    """Refuse what one element cannot be.
+
+    Raises:
+        InputValueError: it is traced, or an array.
+    """
+    if has_tracer([value]) or np.shape(value) != ():
+        raise InputValueError(
+            f"`{name}` was to be set to {type_name(value)}, and an element of an array takes one "
+            "number, outside of transformed functions. The model is as it was."
+        )
 
 
 def replaced(leaves: Sequence[Any], numbers: Sequence[int], values: Sequence[Any]) -> list[Any]:

@@ -82,6 +82,35 @@ def bounds_of(
     return found
 
 
+def with_element(
+    names: Names,
+    roles: Sequence[str],
+    path: str,
+    leaf: Any,
+    known: Bounds | None,
+    index: tuple[int, ...] | None,
+    pair: Any,
+) -> Bounds:
+    """The bounds of a leaf, None for none yet, with those of one element.
+
+    Raises:
+        BindError: they are no pair, or the leaf is not fitted.
+        InputValueError: the element lies outside.
+    """
+    _fitted(names, path, roles, "bounds")
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise wrong_pair("bounds", path, pair, "it is no pair")
+    dtype = _dtype_of(leaf)
+    known = known or bounds_from((None, None), np.shape(leaf), dtype)
+    found = Bounds(known.low.copy(), known.high.copy())
+    try:
+        found.low[index], found.high[index] = bounds_from(pair, (), dtype)
+    except ValueError as error:
+        raise wrong_pair("bounds", path, pair, str(error)) from error
+    found.hold(path, leaf)
+    return found
+
+
 def bounds_from(pair: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Bounds:
     """The bounds of a leaf by those of users, None for no bound.
 

@@ -5,16 +5,22 @@ program.
 from __future__ import annotations
 
 import jax
+import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import same
+from helpers import MINIMAL, same
 from hypothesis import given
 from hypothesis import strategies as st
 
 import incrax
 from incrax.engine.compile import packing as module
 from incrax.engine.compile.packing import TRANSFER_S, Packing, packable
+
+compiled: list[str] = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, _, **rest: compiled.append(event) if "backend_compile" in event else None
+)
 
 HOST = [
     1.0,
@@ -62,16 +68,35 @@ def test_what_was_joined_is_split_into_the_same(leaves):
         np.testing.assert_array_equal(np.signbit(np.real(part)), np.signbit(np.real(known)))
 
 
+def shifted(x, *leaves):
+    value, returned = total(*leaves)
+    return value + jnp.sum(jnp.exp(x)), returned
+
+
 def test_packed_calls_equal_jit_and_keep_weak_types():
-    ours, plain = incrax.incremental(total), jax.jit(total)
+    ours, plain = incrax.incremental(shifted, tuning=MINIMAL), jax.jit(shifted)
+    x = jnp.ones(100)
     for scale in (1.0, 2.0, 3.0, 3.0, 0.5):
         leaves = [leaf * scale for leaf in HOST]
-        value, returned = ours(*leaves)
-        expected, known = plain(*leaves)
+        value, returned = ours(x, *leaves)
+        expected, known = plain(x, *leaves)
         same(value, expected)
         assert [x.weak_type for x in returned] == [x.weak_type for x in known]
         same(list(returned), list(known))
-    assert ours._traces.latest.engine.chooser.whole.executable.packing.packs
+    entries = ours._traces.latest.engine.chooser.entries.values()
+    plans = [entry.program.executable for entry in entries if entry.program is not None]
+    assert any(plan.packing.packs for plan in plans)
+
+
+def test_the_whole_program_is_that_of_jit():
+    """Nothing is packed, so that calls that nobody looks at find it compiled."""
+    ours = incrax.incremental(total)
+    ours(*HOST)
+    whole = ours._traces.latest.engine.chooser.whole.executable
+    assert not whole.packing.packs
+    compiled.clear()
+    ours._traces.latest.bypass.jitted(*HOST)
+    assert compiled == []
 
 
 def test_leaves_from_the_device_are_taken_as_they_are():

@@ -158,7 +158,9 @@ class Compiler:
         num_eqns = len(self.facts.eqns)
         is_plain = not self.facts.calls_host and not any(map(_is_held_in_parts, program.consts))
         if jitted is not None and is_plain:
-            return self._executable(jitted, jitted, leaves, (), (), num_eqns, ())
+            # Nothing is packed: calls that nobody looks at run this same program.
+            packing = Packing(leaves, [self.facts.invars[i].aval for i in leaves], frozenset())
+            return Executable(jitted, jitted, leaves, packing, (), (), num_eqns)
         constants = device_constants(program)
         run = evaluator(program.with_eqns(self._wrapped(program.eqns)))
         closed = {v for v in program.constvars if not _is_held_in_parts(constants[v])}

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from incrax._messages import unknown_input
+from incrax._messages import ambiguous_input, unknown_input
 from incrax.engine.program.dependence import Layout
 
 
@@ -34,17 +34,20 @@ def path_mask(paths: Sequence[str], layout: Layout, name: str) -> int:
 
 
 def paths_mask(paths: Sequence[str], layout: Layout, names: Iterable[str]) -> int:
-    """The bits that some names stand for.
+    """The bits that some names, or the only ones that end so, stand for.
 
     Raises:
-        UnknownInputError: one names no input.
+        UnknownInputError: one names no input, or several.
     """
     known = named_masks(paths, layout)
     mask = 0
     for name in names:
-        if not known.get(name):
+        found = [name] if known.get(name) else completed([*known], name)
+        if len(found) > 1:
+            raise ambiguous_input(name, found)
+        if not found or not known.get(found[0]):
             raise unknown_input(name, paths)
-        mask |= known[name]
+        mask |= known[found[0]]
     return mask
 
 
@@ -55,6 +58,8 @@ def each_mask(paths: Sequence[str], layout: Layout, name: str) -> list[int]:
     Raises:
         UnknownInputError: it names no input.
     """
+    if "*" not in name:
+        return [path_mask(paths, layout, name)]
     pattern = re.compile(re.escape(name).replace(r"\*", r"[^][.]+"))
     known = named_masks(paths, layout)
     found = [mask for part, mask in known.items() if pattern.fullmatch(part)]
@@ -69,6 +74,26 @@ def mask_paths(paths: Sequence[str], layout: Layout, mask: int) -> list[str]:
     for index, elements in layout.leaves_of(mask):
         found += [paths[index]] if elements is None else [f"{paths[index]}[{k}]" for k in elements]
     return found
+
+
+def completed(paths: Sequence[str], name: str) -> list[str]:
+    """The paths, and the parts of paths, that a name stands for: itself, or those that end with it
+    (`w[0]` for `p['w'][0]`).
+    """
+    if any(is_within(path, name) for path in paths):
+        return [name]
+    end = "." + _dotted(name)
+    parts = [path[: at.start()] for path in paths for at in _END.finditer(path)]
+    return list(dict.fromkeys(part for part in parts if _dotted(part).endswith(end)))
+
+
+_END = re.compile(r"(?<=.)(?=[\[.]|$)")
+_KEY = re.compile(r"""\[(['"])(.+?)\1\]""")
+
+
+def _dotted(path: str) -> str:
+    """A path in which keys look as attributes do: `p.w[0]`."""
+    return _KEY.sub(r".\2", path)
 
 
 def is_within(path: str, name: str) -> bool:

@@ -1,0 +1,70 @@
+"""Elements of arrays by name, wherever a bound model takes names."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import incrax
+from incrax import fit
+
+TARGET = np.array([1.0, 2.0, 3.0])
+
+
+def loss(p, x):
+    return jnp.sum((p["theta"] - x) ** 2) + p["mu"] ** 2
+
+
+def model(**options):
+    start = {"theta": np.zeros(3), "mu": 1.0}
+    return incrax.bind(loss, p=start, x=TARGET, roles={"x": "data"}, **options)
+
+
+def test_bounds_of_elements_hold_in_a_fit():
+    m = model(bounds={"theta": (-5.0, 5.0), "theta[1]": (None, 1.5), "p['theta'][2]": (0.0, 2.0)})
+    low, high = m.bounds["p['theta']"]
+    np.testing.assert_array_equal(low, [-5.0, -np.inf, 0.0])
+    np.testing.assert_array_equal(high, [5.0, 1.5, 2.0])
+    fit.minimize(m)
+    np.testing.assert_allclose(m["theta"], [1.0, 1.5, 2.0], atol=0.01)
+    assert float(m["theta[1]"]) == m["theta"][1]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "reason"),
+    [
+        ({"theta[0]": 1.0}, "it is no pair"),
+        ({"theta[0]": (1.0, 0.0)}, "the lower bound is not below the upper one"),
+        ({"x[0]": (0.0, 1.0)}, 'whose role is "data"'),
+    ],
+)
+def test_bounds_of_elements_that_are_none(bounds, reason):
+    with pytest.raises(incrax.errors.BindError, match=reason):
+        model(bounds=bounds)
+    with pytest.raises(incrax.errors.InputValueError, match=r"`p\['theta'\]\[0\]`"):
+        model(bounds={"theta[0]": (1.0, 2.0)})
+
+
+def test_elements_are_set_and_put_back():
+    m = model()
+    m.set({"theta[0]": 4.0, "theta[2]": np.float64(5.0), "mu": 2.0, "x[1]": 0.5})
+    np.testing.assert_array_equal(m["theta"], [4.0, 0.0, 5.0])
+    np.testing.assert_array_equal(m["x"], [1.0, 0.5, 3.0])
+    with m.at({"theta[1]": 7.0}):
+        value = float(m.value())
+        assert value == float(loss(m.inputs["p"], m["x"]))
+    np.testing.assert_array_equal(m["theta"], [4.0, 0.0, 5.0])
+
+
+def test_elements_that_cannot_be_set():
+    m = model(bounds={"theta[0]": (-1.0, 1.0)})
+    for values in ({"theta[0]": 2.0}, {"theta[0]": np.ones(2)}, {"theta": TARGET, "theta[1]": 1.0}):
+        with pytest.raises(incrax.errors.InputValueError):
+            m.set(values)
+    with pytest.raises(incrax.errors.InputValueError, match="takes one number"):
+        jax.jit(lambda y: m.set({"theta[1]": y}))(1.0)
+    with pytest.raises(incrax.errors.UnknownInputError, match="counts from 1"):
+        m.set({"theta[3]": 1.0})
+    np.testing.assert_array_equal(m["theta"], np.zeros(3))

@@ -1,0 +1,56 @@
+"""What the scripts of `examples/analyses` stand on: forms run in processes of their own, and agree."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "examples" / "analyses"
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {folder!r})
+import wholejob
+forms = {{"first": lambda: {{"value": 1.0}}, "incrax": lambda: {{"value": {value}}}}}
+wholejob.compare({file!r}, forms, {{"value": 1e-3}})
+"""
+
+
+@pytest.fixture(scope="module")
+def wholejob():
+    spec = importlib.util.spec_from_file_location("wholejob", FOLDER / "wholejob.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def ran(tmp_path, value):
+    file = tmp_path / "analysis.py"
+    file.write_text(SCRIPT.format(folder=str(FOLDER), value=value, file=str(file)))
+    command = [sys.executable, str(file), "--rounds", "2"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_each_form_runs_in_processes_of_its_own_and_their_seconds_are_printed(tmp_path):
+    ended = ran(tmp_path, 1.0005)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("value = 1\nfirst")
+    assert "of incrax" in ended.stdout
+
+
+def test_forms_that_do_not_agree_are_an_error(tmp_path):
+    ended = ran(tmp_path, 1.01)
+    assert ended.returncode != 0
+    assert "value by incrax: 1.01, expected 1.0" in ended.stderr
+
+
+def test_a_script_says_what_is_missing_and_ends_without_an_error(wholejob, capsys):
+    wholejob.needs("json")
+    with pytest.raises(SystemExit) as ended:
+        wholejob.needs("no_such_library")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("skipped: no_such_library not installed")
