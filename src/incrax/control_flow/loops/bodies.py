@@ -25,7 +25,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from incrax import _jax
@@ -33,8 +32,8 @@ from incrax._context import context_key
 from incrax._program import evaluator, from_jaxpr
 from incrax._tables import LruTable, program_bytes
 from incrax.control_flow.loops.messages import other_carry, other_carry_type
-from incrax.engine.program.functions import Identity, function_key
 from incrax.engine.program.simplify import drop_dead, needed_equations
+from incrax.engine.program.structure import jaxpr_key
 
 T = TypeVar("T")
 MAX_BODIES = 512
@@ -463,52 +462,5 @@ def remembered(jaxpr: Any) -> Any:
     """The first jaxpr that is like this one, equation by equation: what was compiled for it serves
     this one too.
     """
-    key = (context_key(), _jaxpr_key(jaxpr))
+    key = (context_key(), jaxpr_key(jaxpr))
     return _known.setdefault(key, jaxpr)
-
-
-def _jaxpr_key(jaxpr: Any) -> Hashable:
-    """What a jaxpr computes, with its variables numbered; constants and functions by identity."""
-    body = _jax.open_jaxpr(jaxpr)
-    numbers: dict[Any, int] = {}
-
-    def atom_key(atom: Any) -> Hashable:
-        if isinstance(atom, _jax.Literal):
-            value = np.asarray(atom.val)
-            return type(atom.val), str(atom.aval), value.tobytes()
-        return (
-            numbers.setdefault(atom, len(numbers)),
-            str(atom.aval),
-            getattr(atom.aval, "weak_type", False),
-        )
-
-    inputs = tuple(atom_key(var) for var in (*body.constvars, *body.invars))
-    eqns = tuple(
-        (
-            eqn.primitive,
-            _value_key(eqn.params),
-            Identity(eqn.ctx),
-            tuple(atom_key(atom) for atom in (*eqn.invars, *eqn.outvars)),
-        )
-        for eqn in body.eqns
-    )
-    outputs = tuple(atom_key(atom) for atom in body.outvars)
-    return len(body.constvars), tuple(Identity(c) for c in body.consts), inputs, eqns, outputs
-
-
-def _value_key(value: Any) -> Hashable:
-    if isinstance(value, dict):
-        return tuple((name, _value_key(value[name])) for name in sorted(value))
-    if isinstance(value, (tuple, list)):
-        return type(value), tuple(_value_key(x) for x in value)
-    if _jax.is_jaxpr(value):
-        return _jaxpr_key(value)
-    if isinstance(value, float):
-        return repr(value)
-    if callable(value) and not isinstance(value, type):
-        return function_key(value)
-    try:
-        hash(value)
-    except TypeError:
-        return Identity(value)
-    return type(value), value

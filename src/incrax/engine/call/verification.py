@@ -160,7 +160,10 @@ def _first_stale(engine: Engine, leaves: Sequence[Any], settings: verify) -> str
         plan = plan_fill(facts, variables, lambda _: False)
         executable = engine.chooser.compiler.compile_plan(plan)
         fresh = engine.calls.anew(lambda: executable([LeafValue(x).feed for x in leaves], []))
-        for (var, eqn), value in zip(order, fresh, strict=True):
+        assert executable.plan is not None
+        found = dict(zip(executable.plan.saves, fresh, strict=True))
+        for var, eqn in order:
+            value = found[var]
             if (
                 difference(state.saved[var], value, rtol=settings.rtol, atol=settings.atol)
                 is not None

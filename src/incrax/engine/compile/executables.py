@@ -1,5 +1,8 @@
 """Stage 9, compile: a plan becomes an XLA executable that takes leaves, constants and saved values.
 
+Plans of one family (`engine.plan.families`) share what was compiled for the first of them: leaves,
+constants, loads and places of elements are its arguments.
+
 In: `Facts` and a `Plan`. Out: `Executable`. It must not know where saved values are kept.
 """
 
@@ -7,9 +10,10 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +23,13 @@ from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax._names import as_program_name
 from incrax._profiling import annotated
-from incrax._program import Program, evaluator, read_vars
+from incrax._program import STATEFUL, Program, all_read, evaluator
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.packing import Packing
 from incrax.engine.compile.recycling import is_recyclable
 from incrax.engine.inputs.placement import Placed, Placement, find_placement, placed_array
 from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.families import Form, Piece, canonical_form
 from incrax.engine.plan.plan import Plan
 
 EMBED_BYTES = 4096
@@ -33,23 +38,42 @@ time).
 """
 
 
-@dataclass(frozen=True)
-class Executable:
-    """A compiled plan and where its arguments come from.
+@dataclass(frozen=True, eq=False)
+class Family:
+    """What plans that differ only in what they read have in common.
 
     Fields: the jitted function of (leaves, constants, loads, donated buffers), and of the same with
-    small leaves from the host packed; leaf numbers, how they are packed, constants, loads, number
-    of equations, types of the buffers to donate.
+    small leaves from the host packed; how they are packed; number of equations; types of the buffers
+    to donate.
     """
 
     call: Callable[..., list[Any]]
     packed_call: Callable[..., list[Any]]
-    leaves: tuple[int, ...]
     packing: Packing
+    num_eqns: int
+    donated: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Executable:
+    """A compiled plan and where its arguments come from.
+
+    Fields: what it shares with its family, and the same by name, to be read at each call; leaf
+    numbers; constants; loads; whether the family had a member before; the plan, in whose order
+    values to save are returned (None: the whole program).
+    """
+
+    family: Family
+    call: Callable[..., list[Any]]
+    packed_call: Callable[..., list[Any]]
+    packing: Packing
+    leaves: tuple[int, ...]
     constants: tuple[Any, ...]
     loads: tuple[Var, ...]
     num_eqns: int
     donated: tuple[Any, ...] = ()
+    is_shared: bool = False
+    plan: Plan | None = None
 
     def __call__(
         self, feeds: Sequence[Any], loaded: Sequence[Any], donated: Sequence[Any] = ()
@@ -95,6 +119,10 @@ class Compiler:
             [*self.placed.values(), *self._placed_constants(self._given)]
         )
         self.recycles = recycles and self.placement is None
+        self._leaf_numbers = {var: i for i, var in enumerate(facts.invars)}
+        self._families: weakref.WeakValueDictionary[Hashable, Family] = (
+            weakref.WeakValueDictionary()
+        )
 
     @functools.cached_property
     def constants(self) -> dict[Var, Any]:
@@ -104,34 +132,102 @@ class Compiler:
     @annotated("compile")
     def compile_plan(self, plan: Plan) -> Executable:
         """An executable that returns the plan's outputs, its saves (in donated buffers if it
-        recycles), its guard.
+        recycles), its guard; the program of a family that is known serves another member.
+        """
+        form = self._form(plan)
+        plan = replace(plan, saves=form.saves)
+        read = self._read(form)
+        donated = self._donated(plan)
+        key = None if form.key is None else (form.key, donated, len(plan.outputs))
+        family = None if key is None else self._families.get(key)
+        is_shared = family is not None
+        if family is None:
+            family = self._compiled(plan, form, read, donated)
+            if key is not None:
+                self._families[key] = family
+        places = [index for piece in form.pieces for index in piece.start]
+        given = tuple(self.constants[var] for var in read.passed)
+        if places:
+            given = (*given, jax.device_put(np.array(places, np.int32)))
+        made = self._executable(family, read.leaves, given, read.loads)
+        return replace(made, is_shared=is_shared, plan=plan)
+
+    def _form(self, plan: Plan) -> Form:
+        """The plan's equations in canonical order; as they are, without a key, where the program can
+        have no other member: what it does besides, and where, is then its own.
         """
         program = self.facts.program
+        outputs = [program.outvars[i] for i in plan.outputs]
+        if plan.guard is not None:
+            outputs.append(plan.guard)
+        is_pure = not any(eqn.effects or eqn.primitive.name in STATEFUL for eqn in plan.eqns)
+        if is_pure and self.placement is None and plan.sliced is None and not self.facts.calls_host:
+            return canonical_form(
+                plan.eqns, outputs, plan.saves, self._kind_of(), may_reorder=plan.may_reorder
+            )
+        used = all_read(plan.eqns, [*outputs, *plan.saves])
+        leaves = (var for var in program.invars if var in used)
+        constants = (var for var in program.constvars if var in used)
+        return Form(None, (), plan.eqns, (*leaves, *constants, *plan.loads), plan.saves)
+
+    def _kind_of(self) -> Callable[[Var], Hashable]:
+        """What tells arguments apart: what they are, and their types; of constants that are written
+        into the program, their bits too.
+        """
+        numbers = self._leaf_numbers
+
+        @functools.cache
+        def kind_of(var: Var) -> Hashable:
+            if var in numbers:
+                return "leaf", var.aval, numbers[var] in self.on_host
+            if var not in self.constants:
+                return "load", var.aval
+            value = self.constants[var]
+            bits = "" if _is_passed(value) else np.asarray(value).tobytes()
+            return "constant", var.aval, bits
+
+        return kind_of
+
+    def _read(self, form: Form) -> _Read:
+        """The arguments of a form by kind, each in order."""
+        numbers = self._leaf_numbers
         constants = self.constants
-        eqns = self._wrapped(plan.eqns)
+        leaves = tuple(var for var in form.arguments if var in numbers)
+        closed = [var for var in form.arguments if var in constants]
+        loads = tuple(v for v in form.arguments if v not in numbers and v not in constants)
+        return _Read(
+            tuple(numbers[var] for var in leaves),
+            tuple(var for var in closed if _is_passed(constants[var])),
+            tuple(var for var in closed if not _is_passed(constants[var])),
+            loads,
+        )
+
+    def _compiled(self, plan: Plan, form: Form, read: _Read, donated: tuple[Any, ...]) -> Family:
+        """The program of a plan."""
+        program = self.facts.program
+        eqns = self._wrapped(form.eqns)
         targets = [*(program.outvars[i] for i in plan.outputs), *plan.saves]
-        used = {var for eqn in eqns for var in read_vars(eqn)} | {
-            a for a in targets if isinstance(a, Var)
-        }
         num_outputs = len(plan.outputs)
-        leaves = tuple(i for i, var in enumerate(program.invars) if var in used)
-        passed = [v for v in program.constvars if v in used and _is_passed(constants[v])]
-        embedded = {
-            v: constants[v] for v in program.constvars if v in used and not _is_passed(constants[v])
-        }
-        names = [*(program.invars[i] for i in leaves), *passed, *plan.loads]
-        donated = self._donated(plan)
+        embedded = {var: self.constants[var] for var in read.embedded}
+        names = [*(program.invars[i] for i in read.leaves), *read.passed]
+        loads = read.loads
+        has_places = bool(form.pieces)
+        num_inputs = len(names) + has_places + len(loads)
         results = [*targets, *(() if plan.guard is None else (plan.guard,))]
         # Saved values are where all inputs are: what loads one follows it there, as what reads such
         # an input does.
         is_bound = (
-            plan.loads or not self.placed.keys().isdisjoint(leaves) or self._placed_constants(used)
+            loads
+            or not self.placed.keys().isdisjoint(read.leaves)
+            or self._placed_constants([*read.passed, *read.embedded])
         )
         out_shardings = self._out_shardings(results, is_bound=bool(is_bound))
 
         def run_plan(*values: Any) -> list[Any]:
-            inputs = values[: len(names)]
-            env = {**embedded, **dict(zip(names, inputs, strict=True))}
+            inputs = values[:num_inputs]
+            env = {**embedded, **dict(zip(names, inputs, strict=False))}
+            env.update(zip(loads, inputs[num_inputs - len(loads) :], strict=True))
+            _take_pieces(form.pieces, env, inputs[len(names)] if has_places else ())
             _jax.evaluate(eqns, env)
             results = [_jax.read(atom, env) for atom in targets]
             outputs = results[:num_outputs]
@@ -140,11 +236,10 @@ class Compiler:
             return outputs + [_as_own(x, [*inputs, *outputs]) for x in saves] + guard
 
         run_plan.__name__ = f"{self.name}_plan"
-        passed_values = tuple(constants[v] for v in passed)
-        num_inputs = len(names)
         call = _jit(run_plan, num_inputs, len(donated), out_shardings)
-        return self._executable(
-            run_plan, call, leaves, passed_values, plan.loads, len(eqns), donated, out_shardings
+        num_others = num_inputs - len(read.leaves)
+        return self._family(
+            run_plan, call, read.leaves, num_others, len(plan.eqns), donated, out_shardings
         )
 
     @annotated("compile")
@@ -160,7 +255,8 @@ class Compiler:
         if jitted is not None and is_plain:
             # Nothing is packed: calls that nobody looks at run this same program.
             packing = Packing(leaves, [self.facts.invars[i].aval for i in leaves], frozenset())
-            return Executable(jitted, jitted, leaves, packing, (), (), num_eqns)
+            family = Family(jitted, jitted, packing, num_eqns)
+            return self._executable(family, leaves, (), ())
         constants = device_constants(program)
         run = evaluator(program.with_eqns(self._wrapped(program.eqns)))
         closed = {v for v in program.constvars if not _is_held_in_parts(constants[v])}
@@ -174,7 +270,8 @@ class Compiler:
 
         run_whole.__name__ = f"{self.name}_whole"
         call = jax.jit(run_whole)
-        return self._executable(run_whole, call, leaves, passed, (), num_eqns, ())
+        family = self._family(run_whole, call, leaves, len(passed), num_eqns, ())
+        return self._executable(family, leaves, passed, ())
 
     def _wrapped(self, eqns: tuple[Equation, ...]) -> tuple[Equation, ...]:
         """Equations whose functions on the host are remembered."""
@@ -217,17 +314,17 @@ class Compiler:
         saves = [var for var in plan.saves if self.recycles and var not in returned]
         return tuple(var.aval for var in saves if is_recyclable(var.aval))
 
-    def _executable(
+    def _family(
         self,
         run: Callable[..., list[Any]],
         call: Callable[..., list[Any]],
         leaves: tuple[int, ...],
-        constants: tuple[Any, ...],
-        loads: tuple[Var, ...],
+        num_others: int,
         num_eqns: int,
         donated: tuple[Any, ...],
         out_shardings: list[Any] | None = None,
-    ) -> Executable:
+    ) -> Family:
+        """A function of leaves and so many other arguments, and the same with packed leaves."""
         packing = Packing(leaves, [self.facts.invars[i].aval for i in leaves], self.on_host)
 
         def run_packed(*values: Any) -> list[Any]:
@@ -235,11 +332,49 @@ class Compiler:
             return run(*packing.split(values[:num_arguments]), *values[num_arguments:])
 
         run_packed.__name__ = run.__name__
-        num_others = len(constants) + len(loads)
-        packed_call = _jit(
-            run_packed, packing.num_arguments + num_others, len(donated), out_shardings
+        num_inputs = packing.num_arguments + num_others
+        packed_call = _jit(run_packed, num_inputs, len(donated), out_shardings)
+        return Family(call, packed_call, packing, num_eqns, donated)
+
+    def _executable(
+        self,
+        family: Family,
+        leaves: tuple[int, ...],
+        constants: tuple[Any, ...],
+        loads: tuple[Var, ...],
+    ) -> Executable:
+        return Executable(
+            family,
+            family.call,
+            family.packed_call,
+            family.packing,
+            leaves,
+            constants,
+            loads,
+            family.num_eqns,
+            family.donated,
         )
-        return Executable(call, packed_call, leaves, packing, constants, loads, num_eqns, donated)
+
+
+class _Read(NamedTuple):
+    """What a plan reads, each kind in canonical order: leaf numbers, constants that are arguments,
+    those that are written into the program, saved values.
+    """
+
+    leaves: tuple[int, ...]
+    passed: tuple[Var, ...]
+    embedded: tuple[Var, ...]
+    loads: tuple[Var, ...]
+
+
+def _take_pieces(pieces: Iterable[Piece], env: dict[Var, Any], places: Sequence[Any]) -> None:
+    """Add the pieces of arguments in `env`, whose places stand one after the other."""
+    start = 0
+    for piece in pieces:
+        end = start + len(piece.start)
+        at = [places[number] for number in range(start, end)]
+        env[piece.written] = piece.taken(env[piece.argument], at)
+        start = end
 
 
 def _jit(

@@ -10,16 +10,17 @@ for.
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from incrax._jax import Var, first_buffer
 from incrax._profiling import is_profiled, profiled
-from incrax.engine.compile.executables import Executable
+from incrax.engine.compile.executables import Executable, Family
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.plan.plan import Plan
 
@@ -44,11 +45,12 @@ class Clock:
     seconds may decide anything; seconds spent in programs so far, each run as long as it usually
     takes; seconds that passed in calls of programs and in waiting for their results; seconds of
     first runs of plans, most of it compilation; a result of each run that was not waited for, by
-    which one sees whether it failed.
+    which one sees whether it failed; the times of each family of plans.
     """
 
     __slots__ = (
         "compiling_s",
+        "families",
         "is_running",
         "now",
         "passed_s",
@@ -69,11 +71,13 @@ class Clock:
         self.passed_s = 0.0
         self.compiling_s = 0.0
         self.unproven: list[Any] = []
+        self.families: weakref.WeakKeyDictionary[Family, Times] = weakref.WeakKeyDictionary()
 
     def copy(self) -> Clock:
         """A clock for a fork: what was spent so far is not its own."""
         other = Clock(self.rounds, self.now, self.ticks, is_running=self.is_running)
         other.unproven = list(self.unproven)
+        other.families.update(self.families)
         return other
 
     def began(self, begin_s: float | None) -> float:
@@ -100,12 +104,23 @@ class Clock:
         return is_true
 
 
+class Times(NamedTuple):
+    """What is known of the programs of a family: how often they ran, the latest timed runs, seconds,
+    and whether these are to be believed.
+    """
+
+    num_runs: int
+    latest: tuple[float, ...]
+    seconds: float | None
+    is_settled: bool
+
+
 class TimedProgram:
     """One executable; `plan` is None for the whole program, `seconds` is None until it was timed.
 
     `first_s` are the seconds of the first run, compilation included; `is_settled` says that the
     first timed runs were made, or took long enough to be believed; `is_due` that the next one is
-    timed all the same.
+    timed all the same. A plan whose family is known needs no first run, and is as fast as that.
     """
 
     __slots__ = (
@@ -132,6 +147,12 @@ class TimedProgram:
         self.times: deque[float] = deque(maxlen=WINDOW)
         self.seconds: float | None = None
         self.first_s = 0.0
+        known = None if plan is None else clock.families.get(executable.family)
+        if known is not None:
+            self.num_runs = known.num_runs
+            self.times.extend(known.latest)
+            self.seconds = known.seconds
+            self.is_settled = known.is_settled
 
     @property
     def loads(self) -> tuple[Var, ...]:
@@ -189,6 +210,9 @@ class TimedProgram:
         self.is_settled = self.num_runs > rounds or (
             len(self.times) > 2 and sum(self.times) >= LONG_S
         )
+        if self.plan is not None:
+            known = Times(self.num_runs, tuple(self.times), self.seconds, self.is_settled)
+            self.clock.families[self.executable.family] = known
         return results
 
     def _run_settled(

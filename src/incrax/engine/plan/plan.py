@@ -70,7 +70,7 @@ class Plan:
     variables to save; positions of the program outputs that are computed (the others are kept);
     estimated seconds; the loads before rows were stacked; a boolean that it computes, if any, which
     must be true for its results to be used; the algebra over rows in it, if any; what it takes
-    besides, if it is for a change of some rows.
+    besides, if it is for a change of some rows; whether terms of sums may be added in any order.
     """
 
     dirty: int
@@ -83,6 +83,7 @@ class Plan:
     guard: Var | None = None
     statistics: Statistics | None = None
     sliced: Sliced | None = None
+    may_reorder: bool = False
 
     @property
     def num_eqns(self) -> int:
@@ -163,7 +164,9 @@ def plan_dirty(
             )
         return price * prices.load
 
-    search = _Search(facts, dirty, load_seconds, prices.run, reached_saves, outputs)
+    search = _Search(
+        facts, dirty, load_seconds, prices.run, reached_saves, outputs, may_reorder=may_derive
+    )
     eqns = reached_equations(facts, dirty, targets, reached_saves, may_regroup=may_derive)
     plans = [search.plan(eqns, targets)]
     if may_derive:
@@ -300,6 +303,7 @@ class _Search(NamedTuple):
     run_price: float
     saves: tuple[Var, ...]
     outputs: tuple[int, ...]
+    may_reorder: bool = False
 
     def plan(
         self,
@@ -338,6 +342,7 @@ class _Search(NamedTuple):
             base_loads,
             guard,
             statistics,
+            may_reorder=self.may_reorder,
         )
 
     def _seconds(self, eqns: Iterable[Equation], loads: Iterable[Var]) -> float:

@@ -317,12 +317,14 @@ class Chooser:
         self._compile(entry, plan)
 
     def compile_plan(self, plan: Plan) -> Executable:
-        """Compile a plan, and count it."""
-        self.stats.compiles += 1
-        return self.compiler.compile_plan(plan)
+        """Compile a plan, and count it, unless the program of its family serves."""
+        executable = self.compiler.compile_plan(plan)
+        self.stats.compiles += not executable.is_shared
+        return executable
 
     def _compile(self, entry: Entry, plan: Plan) -> None:
-        entry.program = TimedProgram(plan, self.compile_plan(plan), self.clock, self.pool)
+        executable = self.compile_plan(plan)
+        entry.program = TimedProgram(executable.plan, executable, self.clock, self.pool)
         entry.is_final = entry.is_compared = False
         self.num_programs += 1
         self.loaded.update(dict.fromkeys(plan.loads))

@@ -35,7 +35,7 @@ class Segments(Segmentation):
         self.clock = clock
         self.pool = pool
         self._programs: dict[Group, TimedProgram] = {}
-        self._joint: dict[Group, TimedProgram] = {}
+        self._joint: dict[frozenset[Var], TimedProgram] = {}
         self._top: TimedProgram | None = None
 
     def fork(self, stats: Stats, clock: Clock, pool: Pool) -> Segments:
@@ -80,7 +80,7 @@ class Segments(Segmentation):
         clean = [var for var in variables if not self.facts.mask(var) & dirty]
         groups = self.missing_groups(clean, is_missing)
         missing = tuple([var for group in groups for var in group if is_missing(var)])
-        known = self._joint.get(missing)
+        known = self._joint.get(frozenset(missing))
         if known is not None:
             return known.plan
         num_new = sum(group not in self._programs for group in groups)
@@ -89,9 +89,9 @@ class Segments(Segmentation):
 
     def joint(self, plan: Plan) -> TimedProgram:
         """The program of that plan."""
-        found = self._joint.get(plan.saves)
+        found = self._joint.get(frozenset(plan.saves))
         if found is None:
-            found = self._joint[plan.saves] = self._compile(plan)
+            found = self._joint[frozenset(plan.saves)] = self._compile(plan)
         return found
 
     def top(self) -> TimedProgram:
@@ -101,8 +101,9 @@ class Segments(Segmentation):
         return self._top
 
     def _compile(self, plan: Plan) -> TimedProgram:
-        self.stats.compiles += 1
-        return TimedProgram(plan, self.compiler.compile_plan(plan), self.clock, self.pool)
+        executable = self.compiler.compile_plan(plan)
+        self.stats.compiles += not executable.is_shared
+        return TimedProgram(executable.plan, executable, self.clock, self.pool)
 
     def is_compiled(self, dirty: int) -> bool:
         """Whether a change is served without compiling anything."""

@@ -291,8 +291,9 @@ class Slices:
         )
 
     def _program(self, plan: Plan) -> TimedProgram:
-        self.stats.compiles += 1
-        return TimedProgram(plan, self.compiler.compile_plan(plan), self.clock, self.pool)
+        executable = self.compiler.compile_plan(plan)
+        self.stats.compiles += not executable.is_shared
+        return TimedProgram(executable.plan, executable, self.clock, self.pool)
 
     def fork(self, stats: Stats, clock: Clock, pool: Pool, credit: Credit) -> Self:
         """An independent table with the same compiled programs."""

@@ -29,13 +29,15 @@ class SumChain(NamedTuple):
     terms: tuple[Var, ...]
 
 
-def find_chains(eqns: Sequence[Equation], outvars: Sequence[Atom]) -> tuple[SumChain, ...]:
-    """All maximal chains of at least three terms."""
+def find_chains(
+    eqns: Sequence[Equation], outvars: Sequence[Atom], min_size: int = MIN_SIZE
+) -> tuple[SumChain, ...]:
+    """All maximal chains of at least three terms, of at least so many elements."""
     uses = Counter(var for eqn in eqns for var in read_vars(eqn))
     uses.update(atom for atom in outvars if isinstance(atom, Var))
     chains: dict[Var, SumChain] = {}
     for number, eqn in enumerate(eqns):
-        if not _is_addition(eqn):
+        if not _is_addition(eqn, min_size):
             continue
         numbers = [number]
         terms: list[Var] = []
@@ -47,13 +49,13 @@ def find_chains(eqns: Sequence[Equation], outvars: Sequence[Atom]) -> tuple[SumC
     return tuple(chain for chain in chains.values() if len(chain.terms) >= 3)
 
 
-def _is_addition(eqn: Equation) -> bool:
+def _is_addition(eqn: Equation, min_size: int) -> bool:
     if not is_addition(eqn) or any(isinstance(atom, Literal) for atom in eqn.invars):
         return False
     aval = eqn.outvars[0].aval
     is_float = not _jax.is_key_dtype(aval.dtype) and np.dtype(aval.dtype).kind in "fc"
     return (
         is_float
-        and _jax.aval_size(aval) >= MIN_SIZE
+        and _jax.aval_size(aval) >= min_size
         and all(a.aval.shape == aval.shape for a in eqn.invars)
     )

@@ -169,7 +169,9 @@ class SavedValues:
         """Compute what is missing, and what that needs, by one program where many have none."""
         plan = self.segments.joint_plan(variables, self.dirty, lambda var: self.find(var) is None)
         if plan is not None:
-            self._keep(plan, self.segments.joint(plan)(self.feeds, ()))
+            program = self.segments.joint(plan)
+            assert program.plan is not None
+            self._keep(program.plan, program(self.feeds, ()))
 
     def fill_tables(self, tables: Iterable[Var], value_of: ValueOf) -> None:
         """Make tables of indices, where they are missing, on the host."""
@@ -209,7 +211,9 @@ class SavedValues:
             facts, missing, lambda var: var in facts.cut_values and self.find(var) is not None
         )
         executable = self.chooser.compile_plan(plan)
-        self._keep(plan, executable(self.feeds, [self.find(var) for var in plan.loads]))
+        assert executable.plan is not None
+        loads = [self.find(var) for var in executable.loads]
+        self._keep(executable.plan, executable(self.feeds, loads))
 
     def _keep(self, plan: Plan, results: list[Any]) -> None:
         """Note computed values, for this call and for every state for which they are current

@@ -1,0 +1,288 @@
+"""Stage 8, families: plans that are the same but for what they read have the same form, and share
+one program.
+
+In: a plan's equations. Out: the same in canonical order, with a key that is equal for plans of one
+family: branch 5 and branch 6 of a tree, width 2 and width 9. It must not know what is compiled.
+
+The equations are numbered in the order in which a walk from the results to what is read leaves
+them, so that their order in the program, names and source lines do not count. Operands of a sum or
+a product, terms of a long sum where these may be reordered, and values to save, have no order of
+their own: they are sorted by a colour, a digest of all that they are computed from, in which an
+argument counts by its type and by what reads it.
+Colours that are equal by chance or by symmetry cost a program, never a result: plans share one only
+where their whole keys are equal.
+
+Law: the program of a plan, run on what another plan of its family reads, gives that one's results.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from incrax import _jax
+from incrax._jax import Atom, Equation, Literal, Var
+from incrax.engine.program.chains import find_chains
+from incrax.engine.program.structure import literal_key, operation_key
+from incrax.engine.rewrites.partial_sums import additions
+
+MAX_PIECE = 64
+"""Elements of a piece of an argument up to which its place is an argument, too: of parameters, not
+of data, which are read faster where the place is known.
+"""
+
+MAX_LENGTH = 2**31 - 1
+"""Of an axis on which a place is an argument: places are integers of 32 bits."""
+
+COMMUTATIVE = frozenset({"add", "mul", "add_any", "and", "or", "xor"})
+"""Of two operands; not `max` and `min`, which may tell one zero from the other by their order."""
+
+
+class Piece(NamedTuple):
+    """A few elements of an argument, `written` as one variable: from where on, how many, and the
+    axes of one element that are taken away.
+    """
+
+    written: Var
+    argument: Var
+    start: tuple[int, ...]
+    sizes: tuple[int, ...]
+    squeezed: tuple[int, ...] = ()
+
+    @property
+    def invars(self) -> list[Atom]:
+        """What it reads, as an equation does."""
+        return [self.argument]
+
+    @property
+    def outvars(self) -> list[Var]:
+        """What it writes."""
+        return [self.written]
+
+    def taken(self, array: jax.Array, start: Sequence[Any]) -> jax.Array:
+        """Its value at a place that is known when the program runs."""
+        return jax.lax.squeeze(jax.lax.dynamic_slice(array, start, self.sizes), self.squeezed)
+
+
+class Form(NamedTuple):
+    """A plan's equations in canonical order.
+
+    Fields: the key; the pieces of arguments; the equations that follow; all arguments; what is
+    saved.
+    """
+
+    key: Hashable
+    pieces: tuple[Piece, ...]
+    eqns: tuple[Equation, ...]
+    arguments: tuple[Var, ...]
+    saves: tuple[Var, ...]
+
+
+class Sum(NamedTuple):
+    """The sum of several terms, by additions like one that writes it."""
+
+    terms: tuple[Var, ...]
+    like: Equation
+
+    @property
+    def invars(self) -> list[Atom]:
+        """What it reads, as an equation does."""
+        return list(self.terms)
+
+    @property
+    def outvars(self) -> list[Var]:
+        """What it writes."""
+        return self.like.outvars
+
+
+Step = Equation | Piece | Sum
+
+
+def canonical_form(
+    eqns: Iterable[Equation],
+    outputs: Sequence[Atom],
+    saves: Sequence[Var],
+    kind_of: Callable[[Var], Hashable],
+    *,
+    may_reorder: bool = False,
+) -> Form:
+    """The form of equations without effects.
+
+    Args:
+        eqns: in an order in which they can run.
+        outputs: what is returned, in order.
+        saves: what is returned besides, in any order.
+        kind_of: what tells arguments apart: it is equal where one may stand in the other's place.
+        may_reorder: whether the terms of a long sum may be added in another order, as partial sums
+            do: a term that moves may stand at any place of it.
+
+    Cost: some 10 us an equation, where compiling it takes a millisecond.
+    """
+    eqns = list(eqns)
+    steps = _with_sums(eqns, [*outputs, *saves]) if may_reorder else eqns
+    walk = _Walk(steps, kind_of)
+    returned = tuple(map(walk.visit, outputs))
+    for var in sorted(saves, key=walk.colour_of):
+        walk.visit(var)
+    ordered = tuple(sorted(saves, key=walk.numbers.__getitem__))
+    key = tuple(walk.lines), returned, tuple(walk.numbers[var] for var in ordered)
+    return Form(key, tuple(walk.pieces), tuple(walk.eqns), tuple(walk.arguments), ordered)
+
+
+class _Walk:
+    """Numbers variables, from results back to arguments."""
+
+    def __init__(self, given: Iterable[Step], kind_of: Callable[[Var], Hashable]) -> None:
+        self.kind_of = kind_of
+        self.numbers: dict[Var, int] = {}
+        self.lines: list[Hashable] = []
+        self.pieces: list[Piece] = []
+        self.eqns: list[Equation] = []
+        self.arguments: list[Var] = []
+        self._writer: dict[Var, Step] = {}
+        self._colours: dict[Var, int] = {}
+        steps = list(self._steps(given))
+        self._readers = _readers(steps)
+        for step in steps:
+            self._colour(step)
+
+    def _steps(self, given: Iterable[Step]) -> Iterator[Step]:
+        for step in given:
+            is_taken = isinstance(step, Equation) and step.invars and self._is_argument(step)
+            steps: Sequence[Step] = (pieces_of(step) if is_taken else ()) or (step,)
+            for each in steps:
+                self._writer.update(dict.fromkeys(each.outvars, each))
+            yield from steps
+
+    def _is_argument(self, eqn: Equation) -> bool:
+        first = eqn.invars[0]
+        return isinstance(first, Var) and first not in self._writer
+
+    def _colour(self, step: Step) -> None:
+        read = [self.colour_of(atom) for atom in step.invars]
+        word = f"{_word(step)} {sorted(read) if _commutes(step) else read}"
+        for place, var in enumerate(step.outvars):
+            self._colours[var] = _digest(f"{word} {place}")
+
+    def colour_of(self, atom: Atom) -> int:
+        """A digest of all that a value is computed from."""
+        if isinstance(atom, Literal):
+            return _digest(f"{atom.aval} {atom.val}")
+        known = self._colours.get(atom)
+        if known is None:
+            known = _digest(f"{self.kind_of(atom)} {self._readers.get(atom)}")
+            self._colours[atom] = known
+        return known
+
+    def visit(self, atom: Atom) -> Hashable:
+        """What stands for a value in the key, when all that it is computed from has a number."""
+        if isinstance(atom, Literal):
+            return literal_key(atom)
+        pending = [atom]
+        while pending:
+            var = pending[-1]
+            step = self._writer.get(var)
+            read = [] if step is None else self._operands(step)
+            missing = [x for x in read if not isinstance(x, Literal) and x not in self.numbers]
+            if missing and var not in self.numbers:
+                pending += reversed(missing)
+                continue
+            pending.pop()
+            if var not in self.numbers:
+                self._leave(var, step, read)
+        return self.numbers[atom]
+
+    def _operands(self, step: Step) -> list[Atom]:
+        return sorted(step.invars, key=self.colour_of) if _commutes(step) else list(step.invars)
+
+    def _leave(self, var: Var, step: Step | None, read: list[Atom]) -> None:
+        names = tuple(literal_key(x) if isinstance(x, Literal) else self.numbers[x] for x in read)
+        written = [var] if step is None else step.outvars
+        for each in written:
+            self.numbers[each] = len(self.numbers)
+        types = tuple(each.aval for each in written)
+        if step is None:
+            self.arguments.append(var)
+            self.lines.append(self.kind_of(var))
+        elif isinstance(step, Piece):
+            self.pieces.append(step)
+            self.lines.append((Piece, step.sizes, step.squeezed, names, types))
+        elif isinstance(step, Sum):
+            self.eqns += additions([x for x in read if isinstance(x, Var)], step.like, var)
+            self.lines.append((Sum, operation_key(step.like), names, types))
+        else:
+            self.eqns.append(step.replace(invars=read) if read != step.invars else step)
+            self.lines.append((operation_key(step), names, types))
+
+
+def _readers(steps: Iterable[Step]) -> dict[Var, int]:
+    """A digest of the steps that read a variable, in any order."""
+    found: dict[Var, int] = {}
+    for step in steps:
+        word = _word(step)
+        is_ordered = not _commutes(step)
+        for place, atom in enumerate(step.invars):
+            if not isinstance(atom, Literal):
+                digest = _digest(f"{word} {place * is_ordered}")
+                found[atom] = (found.get(atom, 0) + digest) % 2**32
+    return found
+
+
+def _word(step: Step) -> str:
+    name = step.primitive.name if isinstance(step, Equation) else type(step).__name__
+    return f"{name} {step.outvars[0].aval if step.outvars else ''}"
+
+
+def _digest(text: str) -> int:
+    """The same in every process, as `hash` of a text is not."""
+    return zlib.crc32(text.encode())
+
+
+def _commutes(step: Step) -> bool:
+    """Whether the operands may change places; a scalar that is written into an equation stays where
+    it is.
+    """
+    if not isinstance(step, Equation):
+        return isinstance(step, Sum)
+    has_literals = any(isinstance(atom, Literal) for atom in step.invars)
+    return step.primitive.name in COMMUTATIVE and not has_literals
+
+
+def _with_sums(eqns: Sequence[Equation], results: Sequence[Atom]) -> list[Step]:
+    """The equations with one step for each sum of three or more terms."""
+    steps: dict[int, Step] = dict(enumerate(eqns))
+    for chain in find_chains(eqns, results, min_size=1):
+        for number in chain.eqns:
+            del steps[number]
+        steps[chain.last] = Sum(chain.terms, eqns[chain.last])
+    return [steps[number] for number in sorted(steps)]
+
+
+def pieces_of(eqn: Equation) -> tuple[Piece, ...]:
+    """The pieces that an equation takes of its only operand; none where it does something else, or
+    takes much.
+    """
+    name = eqn.primitive.name
+    if name not in ("slice", "unstack") or not isinstance(eqn.invars[0], Var):
+        return ()
+    argument = eqn.invars[0]
+    shape = argument.aval.shape
+    is_small = all(_jax.aval_size(var.aval) <= MAX_PIECE for var in eqn.outvars)
+    if not is_small or max(shape) > MAX_LENGTH:
+        return ()
+    if name == "slice":
+        written = eqn.outvars[0]
+        is_dense = set(eqn.params["strides"] or ()) <= {1}
+        whole = Piece(written, argument, eqn.params["start_indices"], written.aval.shape)
+        return (whole,) if is_dense else ()
+    axis = eqn.params["axis"]
+    sizes = (*shape[:axis], 1, *shape[axis + 1 :])
+    before = (0,) * axis
+    after = (0,) * (len(shape) - axis - 1)
+    return tuple(
+        Piece(var, argument, (*before, number, *after), sizes, (axis,))
+        for number, var in enumerate(eqn.outvars)
+    )

@@ -1,0 +1,69 @@
+"""What equations compute, whatever their variables are called and wherever they were written.
+
+In: parameters of equations, jaxprs. Out: hashable keys, equal where the same is computed. Constants
+and functions compare by identity; names that say nothing of results, and source lines, do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from incrax import _jax
+from incrax._jax import Equation, Literal
+from incrax.engine.program.functions import Identity, function_key
+
+_NAMED = frozenset({"jit", "pjit", _jax.KEEP})
+"""Primitives with a parameter `name` that nothing depends on."""
+
+
+def literal_key(atom: Literal) -> Hashable:
+    """A literal by type and bits."""
+    return type(atom.val), atom.aval, np.asarray(atom.val).tobytes()
+
+
+def operation_key(eqn: Equation) -> Hashable:
+    """What an equation does with its operands, whichever these are."""
+    params = eqn.params
+    if params and eqn.primitive.name in _NAMED:
+        params = {name: value for name, value in params.items() if name != "name"}
+    return eqn.primitive, _value_key(params), Identity(eqn.ctx)
+
+
+def jaxpr_key(jaxpr: Any) -> Hashable:
+    """What a jaxpr computes, with its variables numbered."""
+    body = _jax.open_jaxpr(jaxpr)
+    numbers: dict[Any, int] = {}
+
+    def atom_key(atom: Any) -> Hashable:
+        if isinstance(atom, Literal):
+            return literal_key(atom)
+        return numbers.setdefault(atom, len(numbers)), atom.aval
+
+    inputs = tuple(atom_key(var) for var in (*body.constvars, *body.invars))
+    eqns = tuple(
+        (operation_key(eqn), tuple(atom_key(atom) for atom in (*eqn.invars, *eqn.outvars)))
+        for eqn in body.eqns
+    )
+    outputs = tuple(atom_key(atom) for atom in body.outvars)
+    return len(body.constvars), tuple(Identity(c) for c in body.consts), inputs, eqns, outputs
+
+
+def _value_key(value: Any) -> Hashable:
+    if isinstance(value, dict):
+        return tuple((name, _value_key(value[name])) for name in sorted(value))
+    if isinstance(value, (tuple, list)):
+        return type(value), tuple(_value_key(x) for x in value)
+    if _jax.is_jaxpr(value):
+        return jaxpr_key(value)
+    if isinstance(value, float):
+        return repr(value)
+    if callable(value) and not isinstance(value, type):
+        return function_key(value)
+    try:
+        hash(value)
+    except TypeError:
+        return Identity(value)
+    return type(value), value

@@ -1,0 +1,271 @@
+"""Plans that differ only in what they read have one form, and share one program and its seconds."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+import incrax
+from incrax._program import trace
+from incrax.engine.plan.families import MAX_PIECE, canonical_form
+
+EAGER = incrax.Tuning(race=False, calibrate=False, compile_s=float("inf"), hot_after=1)
+X = np.linspace(0.1, 2.0, 300)
+LONG = np.linspace(0.1, 2.0, 30_000)
+
+
+def form(function, *args):
+    """The form of a whole function, of which all inputs are arguments of the same standing."""
+    program = trace(function, *args)
+    kind_of = lambda var: var.aval
+    outputs = [atom for atom in program.outvars]
+    return canonical_form(program.eqns, outputs, (), kind_of)
+
+
+def key(function, *args):
+    return form(function, *args).key
+
+
+# --- what has the same form -----------------------------------------------------------------------
+
+OTHERWISE_WRITTEN = {
+    "inputs in another order": (lambda a, b: jnp.sin(a) - b, lambda a, b: jnp.sin(b) - a),
+    "equations in another order": (
+        lambda a, b: (lambda s, c: s - c)(jnp.sin(a), jnp.cos(b)),
+        lambda a, b: (lambda c, s: s - c)(jnp.cos(b), jnp.sin(a)),
+    ),
+    "terms in another order": (
+        lambda a, b: jnp.sin(a) + jnp.cos(b),
+        lambda a, b: jnp.cos(a) + jnp.sin(b),
+    ),
+    "factors in another order": (
+        lambda a, b: jnp.exp(a) * b * jnp.cos(b),
+        lambda a, b: jnp.cos(a) * (a * jnp.exp(b)),
+    ),
+    "another name": (
+        lambda a, b: incrax.keep(jnp.sin(a), name="one") - b,
+        lambda a, b: incrax.keep(jnp.sin(a), name="two") - b,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["inputs in another order", *list(OTHERWISE_WRITTEN)[1:3]])
+def test_the_same_written_otherwise_has_one_form(name):
+    one, other = OTHERWISE_WRITTEN[name]
+    assert key(one, X, X) == key(other, X, X)
+
+
+def test_names_do_not_count():
+    one, other = OTHERWISE_WRITTEN["another name"]
+    assert key(one, X, X) == key(other, X, X)
+
+
+def test_places_of_a_few_elements_are_arguments():
+    theta = np.arange(12.0)
+    keys = {key(lambda t, k=k: jnp.sin(t[k]) * t[(5 * k + 1) % 12], theta) for k in range(12)}
+    assert len(keys) == 1
+
+
+def test_places_of_many_are_not():
+    rows = np.ones(3 * MAX_PIECE)
+    at = lambda start: lambda x: jnp.sin(x[start : start + MAX_PIECE + 1])
+    assert key(at(0), rows) != key(at(7), rows)
+
+
+# --- what only looks so ---------------------------------------------------------------------------
+
+A = np.ones((4, 4))
+OTHERS = {
+    "a literal": (lambda a: a * 2.0, lambda a: a * 3.0),
+    "the sign of a zero": (lambda a: a + 0.0, lambda a: a + -0.0),
+    "an axis": (lambda a: a.sum(0), lambda a: a.sum(1)),
+    "a dtype": (lambda a: a.astype(np.float32), lambda a: a.astype(np.int32)),
+    "operands of a difference": (lambda a: jnp.sin(a) - a, lambda a: a - jnp.sin(a)),
+    "what is read twice": (lambda a: a * jnp.sin(a), lambda a: jnp.cos(a) * jnp.sin(a)),
+    "a stride": (lambda a: a[::2].sum(), lambda a: a[:2].sum()),
+    "a size": (lambda a: a[0, :2].sum(), lambda a: a[0, :3].sum()),
+    "inside a loop": (
+        lambda a: jax.lax.fori_loop(0, 3, lambda _, x: jnp.sin(x), a),
+        lambda a: jax.lax.fori_loop(0, 3, lambda _, x: jnp.cos(x), a),
+    ),
+    "the function that is called": (
+        lambda a: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(a.shape, a.dtype), a),
+        lambda a: jax.pure_callback(np.cos, jax.ShapeDtypeStruct(a.shape, a.dtype), a),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_differs_has_another_form(name):
+    one, other = OTHERS[name]
+    assert key(one, A) != key(other, A)
+    assert key(one, A) == key(one, A)
+
+
+def test_one_input_twice_is_not_two_inputs():
+    assert key(lambda a, b: a * b, X, X) != key(lambda a, b: a * a, X, X)
+
+
+def test_types_of_inputs_count():
+    assert key(jnp.sin, X) != key(jnp.sin, X.astype(np.float32))
+    assert key(jnp.sin, X) != key(jnp.sin, X[:2])
+    assert key(jnp.sin, 1.0) != key(jnp.sin, np.float64(1.0))  # weak types
+
+
+# --- what is shared -------------------------------------------------------------------------------
+
+
+def members(num):
+    """Terms that are alike but for what they read, in a sum that starts and ends with others."""
+
+    def function(theta, x):
+        total = jnp.sum(x)
+        parts = [jnp.sin(theta[k] * x) * jnp.exp(-x) for k in range(num)]
+        for part in parts:
+            total = total + jnp.sum(jnp.tanh(part))
+        return total
+
+    return function
+
+
+def served(function, num, tuning=EAGER, rounds=3):
+    """Calls in which one element after the other moves; the function, compared with plain JAX."""
+    ours = incrax.incremental(function, tuning=tuning)
+    plain = jax.jit(function)
+    theta = np.linspace(0.5, 1.5, num)
+    ours(theta, LONG)
+    for turn in range(rounds):
+        for k in range(num):
+            theta = theta.copy()
+            theta[k] += 0.1 * (turn + 1)
+            np.testing.assert_allclose(ours(theta, LONG), plain(theta, LONG), rtol=1e-12)
+    return ours
+
+
+def programs(ours):
+    engine = ours._traces.latest.engine
+    entries = engine.chooser.entries.values()
+    return [entry.program for entry in entries if entry.program is not None]
+
+
+def test_ten_members_have_one_program():
+    ours = served(members(10), 10)
+    found = programs(ours)
+    assert len(found) == 10
+    assert sum(not program.executable.is_shared for program in found) <= 2
+    assert len({program.executable.family for program in found[1:]}) == 1
+
+
+def test_a_later_member_compiles_nothing():
+    few = served(members(5), 5, rounds=2).stats.compiles
+    many = served(members(20), 20, rounds=2).stats.compiles
+    assert many == few
+
+
+def test_a_member_that_differs_has_its_own():
+    def function(theta, x):
+        parts = [jnp.sin(theta[k] * x) if k != 3 else jnp.cos(theta[k] * x) for k in range(6)]
+        return sum(jnp.sum(jnp.tanh(part)) for part in parts)
+
+    found = programs(served(function, 6))
+    others = {program.executable.family for n, program in enumerate(found) if n not in (0, 3)}
+    assert len(found) == 6
+    assert len(others) == 1
+    assert found[3].executable.family not in others
+
+
+def test_constants_are_arguments():
+    rows = [np.linspace(k, k + 1.0, 30_000) for k in range(4)]
+
+    def function(theta, x):
+        return sum(jnp.sum(jnp.sin(theta[k] * row)) for k, row in enumerate(rows)) + x.sum()
+
+    found = programs(served(function, 4))
+    assert len(found) == 4
+    assert len({program.executable.family for program in found[1:]}) == 1
+    assert len({program.executable.constants[0].tobytes() for program in found[1:]}) == 3
+
+
+def test_seconds_of_a_family_are_those_of_its_first_member():
+    ours = incrax.incremental(
+        members(6), tuning=incrax.Tuning(calibrate=False, compile_s=float("inf"), hot_after=1)
+    )
+    theta = np.linspace(0.5, 1.5, 6)
+    ours(theta, LONG)
+    for step in range(30):
+        theta = theta.copy()
+        theta[0] += 0.01 * (step + 1)
+        ours(theta, LONG)
+    engine = ours._traces.latest.engine
+    (first,) = programs(ours)
+    assert first.is_settled
+    plan = first.plan
+    executable = engine.chooser.compiler.compile_plan(plan)
+    other = type(first)(executable.plan, executable, engine.clock, engine.store.pool)
+    assert executable.is_shared
+    assert other.is_settled
+    assert other.seconds == first.seconds
+
+
+def test_values_to_save_are_returned_in_the_order_of_the_form():
+    def function(a, b, x):
+        left = jnp.sin(a * x) * jnp.exp(x)
+        right = jnp.sin(b * x) * jnp.exp(x)
+        return jnp.sum(left * right), jnp.sum(left), jnp.sum(jnp.cos(right))
+
+    ours = incrax.incremental(function, tuning=incrax.Tuning(planner="minimal"))
+    plain = jax.jit(function)
+    a, b = 0.5, 0.7
+    for k in range(9):
+        a, b = (a + 0.1, b) if k % 2 else (a, b + 0.1)
+        for x, y in zip(ours(a, b, X), plain(a, b, X), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-12)
+
+
+# --- programs at random ---------------------------------------------------------------------------
+
+UNARY = (jnp.sin, jnp.cos, jnp.tanh, lambda x: x * 2.0, lambda x: x * 3.0)
+BINARY = (jnp.add, jnp.multiply, jnp.subtract, jnp.maximum)
+STEPS = st.lists(
+    st.tuples(st.integers(0, 8), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=12
+)
+
+
+def built(steps, inputs, order):
+    """A program of steps, which reads its inputs in some order, and swaps operands that commute."""
+    values = [inputs[k] for k in order]
+    for number, first, second in steps:
+        x = values[first % len(values)]
+        y = values[second % len(values)]
+        if number < len(UNARY):
+            values.append(UNARY[number](x))
+        else:
+            combine = BINARY[number - len(UNARY)]
+            swaps = order[0] and combine in (jnp.add, jnp.multiply)
+            values.append(combine(y, x) if swaps else combine(x, y))
+    return values[-1]
+
+
+@examples(4)
+@given(STEPS, st.permutations(range(3)))
+def test_the_program_of_another_member_gives_its_results(steps, order):
+    inputs = [X[:3], X[5:8], X[20:23]]
+    functions = [lambda *xs, o=o: built(steps, xs, o) for o in ((0, 1, 2), tuple(order))]
+    one, other = (form(f, *inputs) for f in functions)
+    if one.key != other.key:
+        return  # of a symmetric program, another order may be found; it costs a program
+    invars = list(trace(functions[1], *inputs).invars)
+    program = trace(functions[1], *inputs)
+    again = canonical_form(program.eqns, program.outvars, (), lambda var: var.aval)
+    places = [list(program.invars).index(var) for var in again.arguments]
+    first = trace(functions[0], *inputs)
+    run = canonical_form(first.eqns, first.outvars, (), lambda var: var.aval)
+    given_to_first = dict(zip(run.arguments, [inputs[k] for k in places], strict=True))
+    found = incrax._program.evaluated(run.eqns, first.outvars, given_to_first)
+    np.testing.assert_allclose(found[0], functions[1](*inputs), rtol=1e-12)
+    assert len(invars) == 3
