@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Self
+from collections.abc import Sequence
+from typing import Any, Self
 
 from incrax import _jax
 from incrax._jax import Var
@@ -126,7 +127,7 @@ class Slices:
         """
         entry = self._entry(kind)
         entry.count += weight
-        if entry.program is None and not entry.is_barred:
+        if entry.program is None and not entry.is_barred and not self.clock.behind.num_waiting:
             self._plan_if_due(entry, kind, whole_s, value_of)
         if entry.program is None:
             return None
@@ -154,6 +155,11 @@ class Slices:
             return True
         self.num_differences = 0
         return False
+
+    def is_at_hand(self, entry: Entry, feeds: Sequence[Any]) -> bool:
+        """Whether no thread compiles a kind's program, or the one that saves what it reads."""
+        programs = (entry.program, self.priming)
+        return all([p is None or p.is_at_hand(feeds) for p in programs])
 
     def allows_difference(self, plan: Plan) -> bool:
         """Whether a plan may add one more difference to a sum, if it does."""
