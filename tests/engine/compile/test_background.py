@@ -10,16 +10,19 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import same
+from slice_cases import CASES
 
 import incrax
 from incrax.engine.compile import background
 from incrax.engine.compile.background import MAX_WAITING, Background, Job, Worker
+from incrax.engine.policy import slices
 
 X = np.linspace(0.1, 2.0, 20_000)
 BEHIND = incrax.Tuning(background=True, compile_s=math.inf, calibrate=False)
@@ -72,6 +75,10 @@ def served_by(f):
     return f.explain().as_dict()["served_by"]
 
 
+def verdict_of(f):
+    return f._traces.latest.engine.chooser.verdict
+
+
 def until_one_waits(f, worker, call):
     """Calls until a program waits for the thread; how many these were."""
     for number in range(1, 40):
@@ -102,7 +109,7 @@ def test_the_verdict_says_what_is_compiled_and_tells_its_seconds_apart(worker):
     f = incrax.incremental(model, tuning=BEHIND)
     number = until_one_waits(f, worker, change_scale)
     change_scale(f, number + 1)
-    verdict = f.stats.verdict
+    verdict = verdict_of(f)
     assert verdict.num_behind == len(worker.jobs)
     assert verdict.behind_s == 0.0
     assert verdict.sentence.startswith(f"learning: compiling {verdict.num_behind} plan")
@@ -110,7 +117,7 @@ def test_the_verdict_says_what_is_compiled_and_tells_its_seconds_apart(worker):
     for later in range(number + 2, number + 30):
         worker.run_all()
         change_scale(f, later)
-    verdict = f.stats.verdict
+    verdict = verdict_of(f)
     assert verdict.num_behind == 0
     assert verdict.behind_s > 0.0
     assert "more in the background)" in verdict.sentence
@@ -122,13 +129,28 @@ def in_single_precision(f, number):
         same(f(jnp.float32(number), jnp.float32(1.5), x), model(jnp.float32(number), 1.5, x))
 
 
-def one_row(f, number):
-    rows = np.array(X[:4096])
-    rows[number] += 0.1
-    same(f(1.0, 1.5, rows), model(1.0, 1.5, rows))
+def test_a_program_for_rows_is_compiled_there_too(worker, compiled_in, monkeypatch):
+    for name, least in [("MIN_GAIN", -math.inf), ("LEAST_SHARE", -1.0), ("ROWS_S", 0.0)]:
+        monkeypatch.setattr(slices, name, least)
+    function, arguments, _ = CASES["groups"]
+    main = threading.current_thread()
+    f = incrax.incremental(function, tuning=replace(BEHIND, race=False, hot_after=1))
+    theta, *others = arguments
+    num_behind = 0
+    for number in range(40):
+        theta = theta.copy()
+        theta[number % theta.size] += 0.1
+        expected = function(theta, *others)
+        compiled_in.clear()
+        worker.run_all()
+        num_behind += len(compiled_in)
+        same(f(theta, *others), expected, factor=1024.0, terms=30.0)
+        assert not number or main not in compiled_in
+    assert num_behind > 1
+    assert served_by(f) == "slices"
 
 
-@pytest.mark.parametrize("call", [change_scale, in_single_precision, one_row])
+@pytest.mark.parametrize("call", [change_scale, in_single_precision])
 def test_what_the_thread_compiled_is_what_the_call_runs(call, worker, compiled_in):
     f = incrax.incremental(model, tuning=BEHIND)
     until_one_waits(f, worker, call)
@@ -155,7 +177,7 @@ def test_a_job_that_fails_is_left_to_a_call(worker):
         worker.run_all()
         change_scale(f, later)
     assert served_by(f) == "plan"
-    assert f.stats.verdict.behind_s == 0.0
+    assert verdict_of(f).behind_s == 0.0
 
 
 def test_another_configuration_compiles_nothing(worker, compiled_in):
