@@ -46,6 +46,9 @@ class Tuning:
             for each ("theta[*]"), and several names in a tuple change together.
         remember: keep in the user's cache folder what was learned, and start the next process of
             the same program from it; see `docs/tuning.md`.
+        background: compile plans in a thread while the whole function serves (`"cost"` only, and not
+            in runs of several processes). None: as `INCRAX_BACKGROUND` says (0 or 1), else where
+            this process has four cores. False: the same calls compile at the same places.
         history: calls per signature that `report` remembers: when, how long, what changed and what
             ran, no values. 0: none.
     """
@@ -63,6 +66,7 @@ class Tuning:
     calls: int | None = None
     changing: Iterable[str | Iterable[str]] = ()
     remember: bool = True
+    background: bool | None = None
     history: int = 1000
 
     def __post_init__(self) -> None:

@@ -524,7 +524,7 @@ class Engine:
             entry = slices.entry(
                 rows.kind, saved.dirty, first, weight, chooser.whole_s, other_s, value_of
             )
-            if entry is not None:
+            if entry is not None and slices.is_at_hand(entry, saved.feeds):
                 assert entry.program is not None
                 saved.taken = saved.for_rows(entry.program)
                 is_primed = slices.is_primed(entry, is_complete=saved.taken is not None)
@@ -532,9 +532,42 @@ class Engine:
         # A plan for just these rows serves no others: it waits until it is known that none does.
         is_open = rows is not None and slices.is_open(rows.kind)
         entry = chooser.entry(saved.dirty, may_wait=is_open)
-        candidate = self.choose(entry, saved)
+        is_at_hand = self._is_at_hand(entry, saved)
+        candidate = self.choose(entry, saved) if is_at_hand else self._meanwhile(entry, saved)
         is_primed = candidate == "whole" and slices.pays_to_prime()
         return entry, "priming" if is_primed else candidate
+
+    def _is_at_hand(self, entry: Entry, saved: SavedValues) -> bool:
+        """Whether no thread compiles what is to serve, or what computes the values that this
+        lacks.
+        """
+        plan = self.plan_of(entry.candidate, entry)
+        if not self.clock.behind.is_on or plan is None:
+            return True
+        segments = self.segments
+        program = segments.top() if entry.candidate == "segments" else entry.program
+        programs = [program]
+        missing = set(saved.missing(plan.loads))
+        if missing:
+            joint = segments.joint_plan(
+                plan.loads, saved.dirty, lambda var: saved.find(var) is None
+            )
+            if joint is not None:
+                programs.append(segments.joint(joint))
+            together = () if joint is None else joint.saves
+            is_left = lambda var: var not in together and saved.find(var) is None
+            programs += map(segments.program, segments.missing_groups(plan.loads, is_left))
+        return all([p is None or p.is_at_hand(saved.feeds) for p in programs])
+
+    def _meanwhile(self, entry: Entry, saved: SavedValues) -> Candidate:
+        """What serves while a thread compiles the choice: the plan, if it has run and lacks nothing,
+        or the whole program.
+        """
+        program = entry.program
+        if program is None or program.plan is None or not program.num_runs:
+            return "whole"
+        can_run = saved.has_outputs(program.plan) and not saved.missing(program.loads)
+        return "plan" if can_run else "whole"
 
     def choose(self, entry: Entry, saved: SavedValues) -> Candidate:
         """What serves this call: the entry's candidate, or the whole program where it lacks too

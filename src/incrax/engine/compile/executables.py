@@ -75,6 +75,17 @@ class Executable:
     is_shared: bool = False
     plan: Plan | None = None
 
+    def specimen(self, feeds: Sequence[Any]) -> tuple[Callable[..., Any], list[Any]]:
+        """The jitted function that runs on such feeds, and the types of all its arguments."""
+        read = [feeds[i] for i in self.leaves]
+        packed = self.packing.join(read) if self.packing.packs else None
+        call = self.call if packed is None else self.packed_call
+        given = map(jax.typeof, (*(read if packed is None else packed), *self.constants))
+        avals = [*given, *(var.aval for var in self.loads), *self.donated]
+        return call, [
+            jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in avals
+        ]
+
     def __call__(
         self, feeds: Sequence[Any], loaded: Sequence[Any], donated: Sequence[Any] = ()
     ) -> list[Any]:

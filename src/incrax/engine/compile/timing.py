@@ -1,7 +1,7 @@
 """A compiled program with its measured seconds.
 
 The first run compiles and does not count; the next few are timed, then one in `SAMPLE`, so that a
-machine that became busier or quieter is noticed.
+machine that became busier or quieter is noticed. None is timed again while a thread compiles.
 
 In: a plan and its executable. Out: results, and `seconds`. It must not know what the program is
 for.
@@ -20,6 +20,7 @@ import numpy as np
 
 from incrax._jax import Var, first_buffer
 from incrax._profiling import is_profiled, profiled
+from incrax.engine.compile.background import CALLER_SHARE, Background, Job
 from incrax.engine.compile.executables import Executable, Family
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.plan.plan import Plan
@@ -45,10 +46,11 @@ class Clock:
     seconds may decide anything; seconds spent in programs so far, each run as long as it usually
     takes; seconds that passed in calls of programs and in waiting for their results; seconds of
     first runs of plans, most of it compilation; a result of each run that was not waited for, by
-    which one sees whether it failed; the times of each family of plans.
+    which one sees whether it failed; the times of each family of plans; what a thread compiles.
     """
 
     __slots__ = (
+        "behind",
         "compiling_s",
         "families",
         "is_running",
@@ -72,12 +74,14 @@ class Clock:
         self.compiling_s = 0.0
         self.unproven: list[Any] = []
         self.families: weakref.WeakKeyDictionary[Family, Times] = weakref.WeakKeyDictionary()
+        self.behind = Background()
 
     def copy(self) -> Clock:
         """A clock for a fork: what was spent so far is not its own."""
         other = Clock(self.rounds, self.now, self.ticks, is_running=self.is_running)
         other.unproven = list(self.unproven)
         other.families.update(self.families)
+        other.behind = Background(is_on=self.behind.is_on)
         return other
 
     def began(self, begin_s: float | None) -> float:
@@ -129,6 +133,7 @@ class TimedProgram:
         "first_s",
         "is_due",
         "is_settled",
+        "job",
         "num_runs",
         "plan",
         "pool",
@@ -153,6 +158,7 @@ class TimedProgram:
             self.times.extend(known.latest)
             self.seconds = known.seconds
             self.is_settled = known.is_settled
+        self.job: Job | None = None
 
     @property
     def loads(self) -> tuple[Var, ...]:
@@ -168,6 +174,17 @@ class TimedProgram:
         other.first_s = self.first_s
         other.is_settled = self.is_settled
         return other
+
+    def is_at_hand(self, feeds: Sequence[Any]) -> bool:
+        """Whether a run should not wait for a thread that compiles it, which begins to where there
+        is one.
+        """
+        behind = self.clock.behind
+        if self.num_runs or not behind.is_on:
+            return True
+        if self.job is None:
+            self.job = behind.compile(*self.executable.specimen(feeds))
+        return self.job is not None and behind.has_ended(self.job)
 
     def retime(self) -> None:
         """Forget the times and take new ones in the next runs, if any are; `seconds` stay until
@@ -188,7 +205,8 @@ class TimedProgram:
         rounds = self.clock.rounds
         donated = self.pool.take(self.executable.donated) if self.executable.donated else ()
         is_due = self.is_due or not self.num_runs % SAMPLE
-        if self.is_settled and not (is_due and rounds):
+        is_disturbed = self.seconds is not None and self.clock.behind.num_waiting > 0
+        if is_disturbed or (self.is_settled and not (is_due and rounds)):
             return self._run_settled(feeds, loads, donated)
         self.is_due = False
         jax.block_until_ready(loads)
@@ -206,6 +224,7 @@ class TimedProgram:
                 elapsed if self.clock.is_running else EQUATION_S * self.executable.num_eqns
             )
             self.clock.compiling_s += self.first_s if self.plan is not None else 0.0
+            self._count_job()
         self.num_runs += 1
         self.is_settled = self.num_runs > rounds or (
             len(self.times) > 2 and sum(self.times) >= LONG_S
@@ -214,6 +233,13 @@ class TimedProgram:
             known = Times(self.num_runs, tuple(self.times), self.seconds, self.is_settled)
             self.clock.families[self.executable.family] = known
         return results
+
+    def _count_job(self) -> None:
+        """What a thread needed counts by what it took from the caller."""
+        job_s = 0.0 if self.job is None else self.job.seconds
+        self.job = None
+        self.clock.behind.seconds += job_s
+        self.clock.compiling_s += CALLER_SHARE * job_s
 
     def _run_settled(
         self, feeds: Sequence[Any], loads: Sequence[Any], donated: Sequence[Any]

@@ -16,6 +16,7 @@ from incrax._jax import Var
 from incrax._stats import Stats
 from incrax._tables import make_room
 from incrax._tuning import Tuning
+from incrax.engine.compile.background import Background, is_wanted
 from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram
@@ -50,6 +51,9 @@ FREE_PROGRAMS = 12
 """Dirty sets that get a program of their own as soon as they are hot and there is credit; later
 ones must earn it.
 """
+
+LOOK_AGAIN_S = 0.05
+"""Seconds after which a call is looked at while a thread compiles: what it has made may serve."""
 
 MAX_UNUSABLE = 4
 """Calls whose results left the range of numbers before a dirty set gets no plan any more."""
@@ -86,6 +90,9 @@ class Chooser:
         self.clock = Clock(
             tuning.race_rounds if is_raced else 0, compiler.now, is_running=tuning.timed
         )
+        may_wait = self.is_timed and tuning.timed and not facts.calls_host
+        if may_wait and compiler.placement is None:
+            self.clock.behind = Background(is_on=is_wanted(tuning.background))
         self.compiler = compiler
         self.entries: OrderedDict[int, Entry] = OrderedDict()
         self.segments = Segments(facts, compiler, stats, self.clock, pool)
@@ -236,7 +243,8 @@ class Chooser:
         """Plan what a hot dirty set needs, then compile a program of its own, each when free or
         earned.
         """
-        if self.only_whole or entry.is_barred:
+        # One decision at a time: what the last one costs is known when its programs are compiled.
+        if self.only_whole or entry.is_barred or self.clock.behind.num_waiting:
             return
         if self.facts.is_minimal:
             if not entry.is_planned and self._has_room(entry):
@@ -436,12 +444,15 @@ class Chooser:
         whole_s = self.whole.seconds
         if not is_weighed or whole_s is None or not self.whole.is_settled:
             return
-        may_learn = not entry.is_planned and self._may_gain(entry)
+        num_behind = self.clock.behind.num_waiting
+        may_learn = num_behind > 0 or (not entry.is_planned and self._may_gain(entry))
         spent_s = program_s + overhead_s
         if self.ledger.note_call(spent_s, whole_s, overhead_s, is_learning=may_learn):
             if candidate != "whole":  # the machine may have changed since programs were timed
                 entries = [*self.entries.values(), *self.slices.entries.values()]
                 self.race.retime(entry.program for entry in entries)
+            if num_behind:
+                self.ledger.left = min(self.ledger.left, int(LOOK_AGAIN_S / whole_s))
             self.journal.bypassed(self.ledger.left, self.verdict.sentence)
 
     def _may_gain(self, entry: Entry) -> bool:
@@ -455,4 +466,7 @@ class Chooser:
     @property
     def verdict(self) -> Verdict:
         """What saving has been worth so far."""
-        return self.ledger.verdict._replace(compile_s=self.whole.first_s)
+        behind = self.clock.behind
+        return self.ledger.verdict._replace(
+            compile_s=self.whole.first_s, behind_s=behind.seconds, num_behind=behind.num_waiting
+        )

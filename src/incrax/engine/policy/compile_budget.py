@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 from incrax._tuning import Tuning
+from incrax.engine.compile.background import CALLER_SHARE
 from incrax.engine.compile.timing import Clock, TimedProgram
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import MAX_EDGES
@@ -120,12 +121,18 @@ class Credit:
         return max(self.whole.first_s, self.expectations.compile_s, MIN_COMPILE_S)
 
     def _price_s(self, entry: Entry, work: float) -> float:
-        """Seconds to compile for a dirty set; where JAX kept the whole program from an earlier
-        process, it kept what was compiled there for this set, too.
+        """Seconds that compiling for a dirty set takes from the caller; where JAX kept the whole
+        program from an earlier process, it kept what was compiled there for this set, too.
         """
         compile_s = self.expectations.compile_s
         is_kept = entry.was_compiled and self.whole.first_s < KEPT_SHARE * compile_s
-        return work * (max(self.whole.first_s, MIN_COMPILE_S) if is_kept else self._program_s)
+        program_s = max(self.whole.first_s, MIN_COMPILE_S) if is_kept else self._program_s
+        return self._share * work * program_s
+
+    @property
+    def _share(self) -> float:
+        """Of what compiling takes, what the caller bears."""
+        return CALLER_SHARE if self.clock.behind.is_on else 1.0
 
     def _calls(self, entry: Entry) -> int:
         """Of a dirty set, still to come: as many as there were or, if more, the rest of those that
@@ -154,7 +161,7 @@ class Credit:
         Ski rental: what was lost for want of a program is then as much as it costs, or some times
         as much.
         """
-        has_credit = is_early and self._has_left(work * self.whole.first_s)
+        has_credit = is_early and self._has_left(self._share * work * self.whole.first_s)
         factor = 1.0 if is_early else EARNED_FACTOR
         return has_credit or self.has_earned(entry, whole_s, factor, work)
 

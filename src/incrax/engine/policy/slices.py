@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from incrax import _jax
@@ -149,7 +149,8 @@ class Slices:
         if self.elements.setdefault(kind, dirty) != dirty:
             self.elements[kind] = 0
             self.deferred.discard(kind)
-        if entry.program is None and not entry.is_barred and kind not in self.deferred:
+        is_due = entry.program is None and not entry.is_barred and kind not in self.deferred
+        if is_due and not self.clock.behind.num_waiting:
             self._plan_if_due(entry, kind, dirty, whole_s, value_of)
         if entry.program is None:
             return None
@@ -177,6 +178,11 @@ class Slices:
             return True
         self.num_differences = 0
         return False
+
+    def is_at_hand(self, entry: Entry, feeds: Sequence[Any]) -> bool:
+        """Whether no thread compiles a kind's program, or the one that saves what it reads."""
+        programs = (entry.program, self.priming)
+        return all([p is None or p.is_at_hand(feeds) for p in programs])
 
     def allows_difference(self, plan: Plan) -> bool:
         """Whether a plan may add one more difference to a sum, if it does."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from incrax.engine.compile.background import CALLER_SHARE
+
 UNCHANGED_S = 1e-5
 BYPASS_S = 1e-6
 """Seconds that a call with nothing changed is taken to need, and that one of a bypass needs beyond
@@ -26,7 +28,8 @@ class Verdict(NamedTuple):
 
     Fields: calls that were weighed; their seconds, in programs and of the overhead; seconds of the
     whole program for them; calls with nothing changed and calls of bypasses, beside them; seconds of
-    planning, compiling and trying; seconds to compile the whole program; the call since which those
+    planning, compiling and trying; seconds to compile the whole program; seconds that a thread
+    compiled beside the calls, and programs that it has yet to compile; the call since which those
     that were weighed, learning included, have taken less than the whole program would have (0: they
     have not); seconds that a call of late has gained; whether plans are being earned.
     """
@@ -38,6 +41,8 @@ class Verdict(NamedTuple):
     bypassed: int = 0
     learning_s: float = 0.0
     compile_s: float = 0.0
+    behind_s: float = 0.0
+    num_behind: int = 0
     ahead_since: int = 0
     gained_s: float = 0.0
     is_learning: bool = False
@@ -49,10 +54,11 @@ class Verdict(NamedTuple):
 
     @property
     def ours_s(self) -> float:
-        """Seconds that all of them took, learning included."""
+        """Seconds that all of them took, learning included, and what a thread took from them."""
         bypassed_s = self.bypassed * (self._each_s + BYPASS_S)
         unchanged_s = self.unchanged * UNCHANGED_S
-        return self.compile_s + self.learning_s + self.spent_s + bypassed_s + unchanged_s
+        learning_s = self.learning_s + CALLER_SHARE * self.behind_s
+        return self.compile_s + learning_s + self.spent_s + bypassed_s + unchanged_s
 
     @property
     def jit_s(self) -> float:
@@ -74,6 +80,8 @@ class Verdict(NamedTuple):
         if self.gain is None:
             return "not known yet: no call has been weighed"
         learning = f" and {_time(self.learning_s)} learning" if self.learning_s else ""
+        if self.behind_s:
+            learning += f" ({_time(self.behind_s)} more in the background)"
         took = (
             f"{self.num_calls} calls took {_time(self.ours_s)}, with {_time(self.compile_s)} "
             f"compiling first{learning}; `jax.jit` would have taken {_time(self.jit_s)}"
@@ -82,6 +90,9 @@ class Verdict(NamedTuple):
             is_named = self.learning_s and self.ahead_since
             since = f"; ahead since call {self.ahead_since}" if is_named else ""
             return f"yes: {took}{since}"
+        if self.num_behind:
+            plans = "1 plan" if self.num_behind == 1 else f"{self.num_behind} plans"
+            return f"learning: compiling {plans} in the background, {self.num_calls} calls so far"
         if self.gained_s > 0 and self.learning_s:
             call = self.num_calls + int((self.ours_s - self.jit_s) / self.gained_s) + 1
             return f"not yet: {took}; ahead from call {call} on if calls go on like this"

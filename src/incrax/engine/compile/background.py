@@ -1,0 +1,221 @@
+"""Compile in a thread of its own while the whole program serves.
+
+In: jitted functions and the types of their arguments. Out: jobs that end; JAX then has the program,
+and finds it when the function is called. It must not know plans.
+
+The thread writes to nothing but JAX's own tables, so that the engine has one writer: its caller.
+Where a job fails, or JAX is set differently in the thread, the first call compiles as ever, and
+raises what is to be raised.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from incrax._context import context_key
+
+logger = logging.getLogger("incrax")
+
+CALLER_SHARE = 0.35
+"""Of the seconds that a job takes, what it takes from the caller on two cores: the interpreter's
+lock while it traces and lowers, and memory and cores while XLA compiles.
+"""
+
+LEAST_CORES = 4
+"""Cores of this process from which on jobs are wanted where nobody said so."""
+
+MAX_WAITING = 16
+"""Jobs of the process that wait; a further one is offered again at a later call."""
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+
+
+def is_wanted(background: bool | None) -> bool:
+    """Whether to compile in a thread: as the user said, here or by `INCRAX_BACKGROUND`, else where
+    cores are free.
+    """
+    if background is not None:
+        return background
+    said = os.environ.get("INCRAX_BACKGROUND")
+    return said == "1" if said else num_cores() >= LEAST_CORES
+
+
+class Job:
+    """One program to compile: for these types, in the configuration of JAX where it was made.
+
+    `seconds` is what it took, 0 where it failed.
+    """
+
+    __slots__ = ("__weakref__", "call", "context", "is_done", "seconds", "settings", "types")
+
+    def __init__(self, call: Any, types: Sequence[Any]) -> None:
+        self.call = call
+        self.types = types
+        self.context = context_key()
+        config = jax.config
+        self.settings: tuple[Any, Any, Any] = (
+            config.jax_enable_x64,
+            config.jax_default_matmul_precision,
+            config.jax_default_device,
+        )
+        self.seconds = 0.0
+        self.is_done = False
+
+    def run(self) -> None:
+        """Compile. Called in the thread: nothing may be raised."""
+        try:
+            with _set(*self.settings):
+                self._compile()
+        except BaseException as error:  # noqa: BLE001
+            logger.debug("compiling in the background failed, and is left to a call: %s", error)
+        self.is_done = True
+
+    def _compile(self) -> None:
+        if context_key() != self.context:
+            return
+        start = time.perf_counter()
+        lowered = self.call.lower(*self.types)
+        if not _Process.worker.is_closed:
+            lowered.compile()
+        self.seconds = time.perf_counter() - start
+
+
+@contextlib.contextmanager
+def _set(x64: bool, precision: Any, device: Any) -> Iterator[None]:
+    """JAX as it is set where a job was made; what is set for all threads holds without this."""
+    config = jax.config
+    with contextlib.ExitStack() as stack:
+        if config.jax_enable_x64 != x64:
+            stack.enter_context(jax.enable_x64(x64))
+        if config.jax_default_matmul_precision != precision:
+            stack.enter_context(jax.default_matmul_precision(precision))
+        if config.jax_default_device != device:
+            stack.enter_context(jax.default_device(device))
+        yield
+
+
+class Worker:
+    """The thread of a process, one job after the other; it ends when none is left.
+
+    Jobs that nobody holds any more, because their engine is gone, are left out.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.waiting: deque[weakref.ref[Job]] = deque()
+        self.thread: threading.Thread | None = None
+        self.is_closed = False
+
+    def take(self, job: Job) -> bool:
+        """Whether a job will be run, or is left to a call; if not, offer it again."""
+        with self.lock:
+            if len(self.waiting) >= MAX_WAITING:
+                return False
+            if self.is_closed:
+                job.is_done = True
+                return True
+            self.waiting.append(weakref.ref(job))
+            if self.thread is None:
+                self.thread = threading.Thread(
+                    target=self._work, name="incrax-compile", daemon=True
+                )
+                self.thread.start()
+        return True
+
+    def _work(self) -> None:
+        while True:
+            job = self._next()
+            if job is None:
+                return
+            job.run()
+
+    def _next(self) -> Job | None:
+        with self.lock:
+            while self.waiting:
+                job = self.waiting.popleft()()
+                if job is not None:
+                    return job
+            self.thread = None
+            return None
+
+    def close(self) -> None:
+        """Take no more jobs, and wait for the one that is running: XLA crashes where the interpreter
+        ends while it compiles.
+        """
+        with self.lock:
+            self.is_closed = True
+            self.waiting.clear()
+            thread = self.thread
+        if thread is not None:
+            thread.join()
+
+
+class _Process:
+    worker = Worker()
+
+
+def _close() -> None:
+    _Process.worker.close()
+
+
+def _renew() -> None:
+    """A forked process has no thread, and a lock that nobody may ever release."""
+    _Process.worker = Worker()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
+
+
+class Background:
+    """What one engine has compiled behind its calls.
+
+    Fields: whether it has anything; jobs that have not ended; seconds of those whose programs were
+    run.
+    """
+
+    def __init__(self, *, is_on: bool = False) -> None:
+        self.is_on = is_on
+        self.seconds = 0.0
+        self._jobs: list[Job] = []
+        self._worker = _Process.worker
+
+    def compile(self, call: Callable[..., Any], types: Sequence[Any]) -> Job | None:
+        """A job of the thread; None where too many wait."""
+        if not self._jobs:
+            # Not before: JAX registers what ends its clients when it makes them, and the last that is
+            # registered is the first that runs.
+            atexit.unregister(_close)
+            atexit.register(_close)
+        job = Job(call, types)
+        self._worker = _Process.worker
+        if not self._worker.take(job):
+            return None
+        self._jobs.append(job)
+        return job
+
+    def has_ended(self, job: Job) -> bool:
+        """Whether a job ended; one of a process that was forked since never will."""
+        return job.is_done or self._worker is not _Process.worker
+
+    @property
+    def num_waiting(self) -> int:
+        """Jobs that have not ended."""
+        if self._jobs:
+            self._jobs = [job for job in self._jobs if not self.has_ended(job)]
+        return len(self._jobs)
