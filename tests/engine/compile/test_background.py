@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -166,6 +167,23 @@ def test_what_the_thread_compiled_is_what_the_call_runs(call, worker, compiled_i
         assert main not in compiled_in
     assert num_behind
     assert served_by(f) != "whole"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_results_are_right_whenever_jobs_end(seed, worker):
+    rng = random.Random(seed)
+    f = incrax.incremental(jax.value_and_grad(model), tuning=replace(BEHIND, hot_after=1))
+    plain = jax.jit(jax.value_and_grad(model))
+    args = [1.0, 1.5, X]
+    served = set()
+    for _ in range(60):
+        for index in rng.choice([(0,), (1,), (0, 1), (2,)]):
+            args[index] = args[index] * (1 + 0.1 * rng.random())
+        same(f(*args), plain(*args), terms=1e5)
+        served.add(served_by(f))
+        if rng.random() < 0.2:
+            worker.run_all()
+    assert {"whole", "plan"} <= served
 
 
 def test_a_job_that_fails_is_left_to_a_call(worker):

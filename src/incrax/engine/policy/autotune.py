@@ -20,8 +20,8 @@ from incrax.engine.program.cost import CALLBACK_S
 MAX_RUN_PRICE = 10.0
 """Bound of the measured factor on the estimated seconds of equations, either way."""
 
-RACE_FREE_S = 2.0
-RACE_SHARE = 0.1
+RACE_FREE_S = 0.05
+RACE_SHARE = 0.02
 """Trying candidates may lose this many seconds, and beyond them this share of all time."""
 
 
