@@ -71,7 +71,8 @@ class SweepBlock(NamedTuple):
 
     Fields: how the user names it; paths of the inputs; how many rows these have, None: it moves as
     a whole; steps in a row; how many values it takes, None: it walks; which share of steps the
-    warm-up wants accepted, None: widths are given; whether rows are known not to interact.
+    warm-up wants accepted, None: widths are given; whether rows are known not to interact; of
+    values, whether the next one is proposed at random, and never the same; see `Categorical`.
     """
 
     name: str
@@ -81,6 +82,8 @@ class SweepBlock(NamedTuple):
     num_values: int | None = None
     target: float | None = None
     is_independent: bool = False
+    random_walk: bool = False
+    modified: bool = False
 
     @property
     def num_blocks(self) -> int:
@@ -229,7 +232,11 @@ def _categorical(
         seen = f"dtype {values.dtype} and shape {values.shape}"
         raise other_candidates(shown, seen, f"a row has dtype {dtype} and shape {expected}")
     num_rows = len(x) if x.ndim else None
-    return SweepBlock(shown, (path,), num_rows, 1, len(values)), {path: values.astype(dtype)}
+    block = SweepBlock(
+        shown, (path,), num_rows, 1, len(values),
+        random_walk=update.random_walk, modified=update.modified,
+    )  # fmt: skip
+    return block, {path: values.astype(dtype)}
 
 
 # --- the program ----------------------------------------------------------------------------------
@@ -544,7 +551,10 @@ def _draw_each(
         number, uniform = turn
         change = lambda row: row if block.num_rows is None else (number, row)
         deltas, found = jax.vmap(lambda row: sites.look(state, {path: change(row)}))(candidates)
-        chosen, is_possible = _chosen(found, uniform)
+        row = sites.inputs(state)[path]
+        if block.num_rows is not None:
+            row = lax.dynamic_index_in_dim(row, number, keepdims=False)
+        chosen, is_possible = _chosen(block, candidates, row, found, uniform)
         take = lambda x: lax.dynamic_index_in_dim(x, chosen, keepdims=False)
         state = sites.settle(state, jax.tree.map(take, deltas), is_possible)
         return (state, jnp.where(is_possible, take(found), value)), None
@@ -567,21 +577,49 @@ def _draw_together(
     before = sites.inputs(state)[path]
     all_at = lambda row: sites.parts(state, {path: jnp.broadcast_to(row, before.shape)})
     log_weights = lax.map(all_at, candidates)
-    chosen, is_possible = jax.vmap(_chosen, (1, 0))(log_weights, uniform)
+    chosen_of = functools.partial(_chosen, block, candidates)
+    chosen, is_possible = jax.vmap(chosen_of, (0, 1, 0))(before, log_weights, uniform)
     rows = _where(is_possible, candidates[chosen], before)
     state = sites.start({path: rows}, state)
     is_other = jnp.any((rows != before).reshape(block.num_blocks, -1), axis=1)
     return (state, sites.look(state, {})[1]), jnp.sum(is_other, dtype=np.int32)
 
 
-def _chosen(log_weights: Any, uniform: Any) -> tuple[Any, Any]:
-    """One of some weights, that in whose part of their sum a uniform number lies; and whether any
-    has a weight.
+def _chosen(
+    block: SweepBlock, candidates: Any, row: Any, log_weights: Any, uniform: Any
+) -> tuple[Any, Any]:
+    """One of some values of these weights, that in whose part of all probabilities a uniform number
+    lies; and whether any has a weight.
     """
     log_weights = jnp.where(jnp.isnan(log_weights), -jnp.inf, log_weights)
     highest = jnp.max(log_weights)
-    sums = jnp.cumsum(jnp.exp(log_weights - highest))
+    shares = jnp.exp(log_weights - highest)
+    if block.random_walk or block.modified:
+        is_same = (candidates == row).reshape(len(candidates), -1)
+        own = jnp.argmax(jnp.all(is_same, axis=1))
+        if block.random_walk:
+            # Each value, or each other one, is proposed alike, and accepted with min(1, p' / p).
+            ratio = jnp.exp(jnp.minimum(log_weights - log_weights[own], 0))
+            moves = jnp.where(log_weights > -jnp.inf, ratio, 0) / (len(ratio) - block.modified)
+        else:
+            moves = _modified(shares, own)
+        is_own = jnp.arange(len(moves)) == own
+        moves = jnp.where(is_own, 0, moves)
+        shares = jnp.where(is_own, jnp.maximum(1 - jnp.sum(moves), 0), moves)
+    sums = jnp.cumsum(shares)
     total = sums[-1]
     # Rounding up to the whole sum would choose what has no weight.
     at = jnp.minimum(uniform * total, jnp.nextafter(total, jnp.zeros_like(total)))
     return jnp.sum(sums <= at, dtype=np.int32), jnp.isfinite(highest)
+
+
+def _modified(weights: Any, own: Any) -> Any:
+    """Probabilities of other values: p' / (1 - p) proposes one, min(1, (1 - p) / (1 - p')) accepts.
+
+    Source: Liu (1996), Peskun's theorem and a modified discrete-state Gibbs sampler.
+    """
+    top = jnp.argmax(weights)
+    # Beside a weight of nearly all, a difference would lose the others.
+    beside_top = jnp.sum(jnp.where(jnp.arange(len(weights)) == top, 0, weights))
+    others = (jnp.sum(weights) - weights).at[top].set(beside_top)
+    return weights / jnp.maximum(others[own], others)

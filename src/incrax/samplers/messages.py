@@ -104,6 +104,22 @@ def no_discrete_sites() -> ProposalError:
     )
 
 
+def no_inner_model(kind: str) -> TypeError:
+    """An inner kernel without a model."""
+    return TypeError(
+        f"`discrete_hmc_gibbs(inner_kernel)` got a {kind}; it must be the `HMC` or `NUTS` of a model. "
+        f"{_UNTOUCHED} Pass `NUTS(model)`, not a `potential_fn`, in which there are no sites."
+    )
+
+
+def traced_arguments() -> ProposalError:
+    """A model whose arguments are known to the program alone."""
+    return ProposalError(
+        "The kernel of `discrete_hmc_gibbs` needs values of the model's arguments, which "
+        f"`MCMC(jit_model_args=True)` hides. {_UNTOUCHED} Leave `jit_model_args` out."
+    )
+
+
 def not_one_input(block: str, paths: Sequence[str]) -> BlockError:
     """A discrete block that is a part of an input, or several."""
     return BlockError(

@@ -193,11 +193,16 @@ class Categorical:
     Args:
         values: all values that a row can take, shape (k,) or (k, *shape of a row); a number k:
             0, 1, ..., k - 1.
+        random_walk: whether the next value is proposed among all alike, and accepted or not.
+        modified: whether another value than the present one is proposed, and accepted or not.
 
     Raises:
         ProposalError: there are less than two values.
 
-    Cost: of a row, what its k values change of the log-density, in one vectorised step.
+    Cost: of a row, what its k values change of the log-density, in one vectorised step, however it
+        moves.
+
+    Source: J. S. Liu, Peskun's theorem and a modified discrete-state Gibbs sampler (1996).
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -210,6 +215,8 @@ class Categorical:
     """
 
     values: Any
+    random_walk: bool = False
+    modified: bool = False
 
     def __post_init__(self) -> None:
         if self.candidates.ndim == 0 or len(self.candidates) < 2:
