@@ -67,8 +67,8 @@ def not_compiled(block: str, kind: str) -> TypeError:
     return TypeError(
         f"`gibbs(updates=...)` got a {kind} for `{block}`, beside a block named by `[*]` or a "
         "`Categorical`: sweeps with such a block are one compiled program, in which blocks move by "
-        f"`Walk` or `Categorical`. {_UNTOUCHED} Pass one of these for it, or name the rows of the "
-        "other block one by one."
+        f"`Walk`, `Hamiltonian` or `Categorical`. {_UNTOUCHED} Pass one of these for it, or name "
+        "the rows of the other block one by one."
     )
 
 
