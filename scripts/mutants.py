@@ -585,8 +585,8 @@ MUTANTS = [
     Mutant(
         "a compiled chain goes where the density is no number",
         "samplers/compiled_sweeps.py",
-        "accept = bound < proposed - value",
-        "accept = ~(bound >= proposed - value)",
+        "accept = drawn.bounds < log_ratio",
+        "accept = ~(drawn.bounds >= log_ratio)",
         "tests/samplers/test_compiled_sweeps.py",
     ),
     Mutant(

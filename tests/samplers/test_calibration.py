@@ -55,7 +55,15 @@ def uniform(ranks, num_ranks):
 
 
 @pytest.mark.exhaustive
-def test_ranks_of_what_was_drawn_from_the_prior_are_uniform():
+@pytest.mark.parametrize(
+    ("move", "label_move"),
+    [
+        (samplers.Walk(times=2), samplers.Categorical(3)),
+        (samplers.Hamiltonian(num_steps=3), samplers.Categorical(3, modified=True)),
+    ],
+    ids=["walks", "trajectories"],
+)
+def test_ranks_of_what_was_drawn_from_the_prior_are_uniform(move, label_move):
     """Each row is a replicate of its own: a level, and a label that shifts its observations."""
     rng = np.random.default_rng(7)
     level = rng.normal(size=NUM_REPLICATES)
@@ -68,7 +76,7 @@ def test_ranks_of_what_was_drawn_from_the_prior_are_uniform():
         return prior - 0.5 * jnp.sum((y - mean[:, None]) ** 2)
 
     start = {"level": np.zeros(NUM_REPLICATES), "label": np.zeros(NUM_REPLICATES, int)}
-    updates = {"p['level'][*]": samplers.Walk(times=2), "p['label']": samplers.Categorical(3)}
+    updates = {"p['level'][*]": move, "p['label']": label_move}
     thin = 40
     chain = samplers.gibbs(
         log_joint, start, y, updates=updates, key=5, num_sweeps=thin * NUM_DRAWS, num_warmup=400

@@ -14,7 +14,7 @@ import pytest
 import incrax
 from incrax import samplers
 from incrax.engine.call.sites import Sites
-from incrax.samplers.compiled_sweeps import SweepBlock, _Draws, _walk_each, drawn_rows
+from incrax.samplers.compiled_sweeps import SweepBlock, _Draws, _step_each, drawn_rows
 
 GRID = (np.arange(2000) + 0.5) / 2000
 """Uniform numbers; shares of them are probabilities up to 1 / 2000."""
@@ -49,12 +49,37 @@ CASES = {
 }
 
 
+HOW = {
+    "drawn": {},
+    "walk": {"random_walk": True},
+    "modified": {"modified": True},
+    "modified walk": {"random_walk": True, "modified": True},
+}
+
+
+def transition(p, own, random_walk=False, modified=False):
+    """Probabilities of the next value of a row, of which each value has these now."""
+    if not (random_walk or modified):
+        return p
+    others = np.arange(len(p)) != own
+    if random_walk:
+        moves = np.minimum(1, p / p[own]) / (len(p) - modified)
+    else:
+        with np.errstate(invalid="ignore"):
+            accepted = np.minimum(1, np.nan_to_num((1 - p[own]) / (1 - p), nan=0.0))
+        moves = p / max(1 - p[own], 1e-300) * accepted
+    moves = np.where(others, moves, 0)
+    return np.where(others, moves, 1 - moves.sum())
+
+
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("case", CASES)
-def test_a_draw_of_one_row_is_in_detailed_balance(case):
+def test_a_draw_of_one_row_is_in_detailed_balance(case, how):
     fun, values, num = CASES[case]
     states, weights = probabilities(fun, values, num)
     state, sites = incrax.incremental(fun).sites(states[0], moves=["s[*]"])
-    block = SweepBlock("s", ("s",), 1, num_values=len(values))  # of its rows only the first moves
+    # Of its rows only the first moves.
+    block = SweepBlock("s", ("s",), 1, num_values=len(values), **HOW[how])
 
     @jax.jit
     @jax.vmap
@@ -80,12 +105,13 @@ def test_a_draw_of_one_row_is_in_detailed_balance(case):
     flow = weights[:, None] * matrix
     np.testing.assert_allclose(flow, flow.T, atol=2 / len(GRID))
     np.testing.assert_allclose(weights @ matrix, weights, atol=2 / len(GRID))
-    # The conditional itself: of the states that agree in the other rows.
+    # By the conditional itself: of the states that agree in the other rows.
     for start in possible:
-        same = np.all(states[:, 1:] == states[start, 1:], axis=1)
-        np.testing.assert_allclose(
-            matrix[start], same * weights / weights[same].sum(), atol=1 / len(GRID)
-        )
+        same = np.flatnonzero(np.all(states[:, 1:] == states[start, 1:], axis=1))
+        expected = np.zeros(len(states))
+        own = np.flatnonzero(same == start)[0]
+        expected[same] = transition(weights[same] / weights[same].sum(), own, **HOW[how])
+        np.testing.assert_allclose(matrix[start], expected, atol=1.5 / len(GRID))
     expected = np.array([fun(s) for s in ends.reshape(-1, num)]).reshape(found.shape)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(moved, np.any(ends != states[possible][:, None], axis=2))
@@ -106,7 +132,7 @@ def test_a_step_of_a_walk_is_in_detailed_balance():
         def one(bound):
             draws = _Draws({"x": move[None]}, bound[None])
             position = at, sites.look(at, {})[1]
-            return _walk_each(sites, position, block, draws, jnp.zeros(1))[1]
+            return _step_each(sites, position, block, draws, jnp.zeros(1))[1]
 
         return jnp.mean(jax.vmap(one)(jnp.log(GRID)))
 
@@ -137,6 +163,26 @@ def test_spins_have_the_distribution_of_their_energy(dtype):
         found.log_densities, [ising(s) for s in found.samples], rtol=1e-9, atol=1e-9
     )
     assert found.num_evaluations == 8000 * 4 * 2
+
+
+@pytest.mark.parametrize("how", [how for how in HOW if how != "drawn"])
+def test_a_weight_of_nearly_all_leaves_the_others_their_shares(how):
+    """In single precision 1 - p is nothing here; and rows that do not interact move the same way."""
+    log_weights = jnp.array([0.0, -18.0, -19.0], jnp.float32)
+    fun = lambda s: jnp.sum(log_weights[s])
+    state, sites = incrax.incremental(fun).sites(np.array([1, 0, 2]), moves=["s[*]"])
+    block = SweepBlock("s", ("s",), 3, num_values=3, **HOW[how])
+    values = jnp.arange(3)
+    position = state, sites.look(state, {})[1]
+    uniforms = jnp.asarray(np.tile(GRID[:, None], (1, 3)), jnp.float32)
+    for is_independent in (False, True):
+        own = block._replace(is_independent=is_independent)
+        move = lambda u, own=own: drawn_rows(sites, position, own, u, values)[0][0]
+        drawn = sites.inputs(jax.vmap(move)(uniforms))["s"]
+        p = np.exp(np.float64(log_weights)) / np.exp(np.float64(log_weights)).sum()
+        for row, start in enumerate([1, 0, 2]):
+            shares = np.bincount(drawn[:, row], minlength=3) / len(GRID)
+            np.testing.assert_allclose(shares, transition(p, start, **HOW[how]), atol=2 / len(GRID))
 
 
 @pytest.mark.parametrize("how", ["together", "row by row"])

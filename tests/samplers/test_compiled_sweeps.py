@@ -4,6 +4,8 @@ are cut, and what they refuse.
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,18 +59,39 @@ def chain(num=40, key=1, updates=None, fun=groups, **kwargs):
     [
         ({ROWS: samplers.Walk(0.9, times=3), "p['mu']": samplers.Walk(0.9, times=3)}, 500),
         ({"p['mu']": samplers.Walk(0.9), ROWS: samplers.Walk(np.linspace(0.6, 1.2, NUM))}, 150),
+        ({"p['mu']": samplers.Hamiltonian(0.4, 4), ROWS: samplers.Walk(0.9, times=3)}, 300),
+        ({"p['mu']": samplers.Walk(0.9), ROWS: samplers.Hamiltonian(0.5, 3, np.ones(NUM))}, 300),
+        ({("p['mu']", "p['theta']"): samplers.Hamiltonian(0.3, 8), "p['c']": None}, 1000),
     ],
-    ids=["several steps", "widths of their own, in another order"],
+    ids=[
+        "several steps",
+        "widths of their own, in another order",
+        "HMC of a number",
+        "HMC of rows",
+        "HMC of all",
+    ],
 )
 def test_the_moments_are_those_of_the_posterior(updates, num_effective):
-    found = chain(6000, updates=updates)
+    if "p['c']" in updates:  # a label beside them makes it compiled
+        updates = {**updates, "p['c']": samplers.Categorical(2)}
+        start = {"c": jnp.zeros(2, int), **START}
+        fun = lambda p, y: groups(p, y) + jnp.sum(p["c"])
+        found = samplers.gibbs(fun, start, Y, updates=updates, key=1, num_sweeps=6000)
+        labels, found = (
+            found,
+            dataclasses.replace(found, samples=found.samples[:, 2:], names=found.names[2:]),
+        )
+        np.testing.assert_allclose(labels.mean[:2], np.e / (1 + np.e), atol=0.04)
+        del found.acceptance["p['c']"]
+    else:
+        found = chain(6000, updates=updates)
     mean, covariance = posterior()
     width = np.sqrt(np.diag(covariance))
     assert np.all(np.abs(found.mean - mean) < 5 * width / np.sqrt(num_effective))
     scale = np.sqrt(np.outer(width**2, width**2) + covariance**2)
     assert np.all(np.abs(found.covariance - covariance) < 5 * scale / np.sqrt(num_effective))
     assert found.names == ("p['mu']", *(f"p['theta'][{k}]" for k in range(NUM)))
-    assert all(0.2 < share < 0.8 for share in found.acceptance.values())
+    assert all(0.2 < share < 0.995 for share in found.acceptance.values())
 
 
 def test_log_densities_are_those_of_plain_jax_at_every_sample():
@@ -152,6 +175,71 @@ def test_where_the_density_is_no_number_nothing_goes():
     assert np.all(np.isfinite(found.log_densities))
 
 
+def test_a_trajectory_is_that_of_numpy():
+    """Leapfrog steps of all rows and of one, by their own gradients and widths."""
+    rng = np.random.default_rng(2)
+    widths = np.array([0.5, 1.0, 2.0])
+    start, velocity = rng.normal(size=3), rng.normal(size=3) * widths
+    log_density = lambda x: -jnp.sum(x**4 / 4 + x)
+    gradient = lambda x: -(x**3) - 1
+    scale, step = np.array([0.2, 0.1, 0.3]), 0.7
+    x, v = start, velocity
+    for _ in range(5):
+        v = v + 0.5 * scale * step * widths**2 * gradient(x)
+        x = x + scale * step * v
+        v = v + 0.5 * scale * step * widths**2 * gradient(x)
+    lost = 0.5 * (velocity**2 - v**2) / widths**2
+    block = compiled_sweeps.SweepBlock("x", ("x",), 3, num_leaps=9, step_size=step)
+    given = lambda at, bounds: (
+        block, lambda q: log_density(q["x"]), {"x": jnp.asarray(start[at])},
+        compiled_sweeps._Draws({"x": jnp.asarray(velocity[at])}, bounds, jnp.full(bounds.shape, 5)),
+        jnp.asarray(scale[at]), {"x": jnp.asarray(widths[at])},
+    )  # fmt: skip
+    rows, gained = compiled_sweeps._proposed(*given(slice(None), jnp.zeros(3)))
+    np.testing.assert_allclose(rows["x"], x, rtol=1e-12)
+    np.testing.assert_allclose(gained, lost, rtol=1e-10)
+    for at in range(3):
+        rows, gained = compiled_sweeps._proposed(*given(at, jnp.zeros(())))
+        np.testing.assert_allclose(rows["x"], x[at], rtol=1e-12)
+        np.testing.assert_allclose(gained, lost[at], rtol=1e-10)
+
+
+@pytest.mark.parametrize("width", [0.02, 50.0])
+def test_sizes_of_steps_are_found_in_the_warm_up(width):
+    """Widths that are wrong by as much, in both directions, for rows and a number."""
+    moves = {
+        ROWS: samplers.Hamiltonian(num_steps=5, width=width),
+        "p['mu']": samplers.Hamiltonian(num_steps=5, width=width),
+    }
+    found = chain(600, updates=moves, num_warmup=600)
+    assert all(0.65 < share < 0.95 for share in found.acceptance.values())
+    mean, covariance = posterior()
+    assert np.all(np.abs(found.mean - mean) < 5 * np.sqrt(np.diag(covariance) / 30))
+    assert found.num_evaluations == 1200 * (NUM + 1) * 7  # so many at most
+
+
+def test_elements_that_a_trajectory_has_not_stay():
+    f = lambda p: -0.5 * jnp.sum(p["a"] ** 2) - 0.5 * jnp.sum(p["b"] ** 2)
+    start = {"a": np.zeros(3), "b": np.zeros(2)}
+    moves = {
+        ("p['a'][0]", "p['a'][2]"): samplers.Hamiltonian(0.5, 3),
+        "p['b'][*]": samplers.Hamiltonian(0.5, 3),
+        "p['a'][1]": samplers.Walk(1e9),
+    }
+    found = samplers.gibbs(f, start, updates=moves, key=1, num_sweeps=50)
+    assert np.all(found.samples[:, 1] == 0.0)
+    assert np.all(np.ptp(found.samples[:, [0, 2, 3, 4]], axis=0) > 0)
+
+
+def test_a_trajectory_that_leaves_the_support_is_refused():
+    f = lambda p: jnp.sum(jnp.log(p["a"])) - jnp.sum(p["a"])  # NaN below zero
+    moves = {"p['a'][*]": samplers.Hamiltonian(2.0, 3)}
+    found = samplers.gibbs(f, {"a": np.ones(3)}, updates=moves, key=5, num_sweeps=200)
+    assert np.all(found.samples > 0)
+    assert np.all(np.isfinite(found.log_densities))
+    assert 0 < found.acceptance["p['a'][*]"] < 1
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -161,13 +249,13 @@ def refused(error, **kwargs):
     return str(caught.value)
 
 
-def test_only_walks_are_compiled():
-    moves = {ROWS: samplers.Walk(0.8), "p['mu']": samplers.Hamiltonian(0.1)}
+def test_conditional_draws_are_not_compiled():
+    moves = {ROWS: samplers.Walk(0.8), "p['mu']": samplers.Conditional(lambda rng, p, y: 0.0)}
     assert refused(TypeError, updates=moves) == (
-        "`gibbs(updates=...)` got a Hamiltonian for `p['mu']`, beside a block named by `[*]` or a "
+        "`gibbs(updates=...)` got a Conditional for `p['mu']`, beside a block named by `[*]` or a "
         "`Categorical`: sweeps with such a block are one compiled program, in which blocks move by "
-        "`Walk` or `Categorical`. Nothing was sampled. Pass one of these for it, or name the rows "
-        "of the other block one by one."
+        "`Walk`, `Hamiltonian` or `Categorical`. Nothing was sampled. Pass one of these for it, or "
+        "name the rows of the other block one by one."
     )
 
 
@@ -206,7 +294,7 @@ def test_rows_that_do_not_interact_move_together_as_they_would_by_turns(how, mon
     moves = {ROWS: samplers.Walk(times=3), "p['mu']": samplers.Walk(0.9)}
     found = chain(60, updates=moves)
     steps = []
-    monkeypatch.setattr(compiled_sweeps, "_walk_each", lambda *args: steps.append(1) or walk(*args))
+    monkeypatch.setattr(compiled_sweeps, "_step_each", lambda *args: steps.append(1) or walk(*args))
     chain(60, updates=moves)
     assert len(steps) == (1 if how == "together" else 2)  # traced: the mean's, and the rows'
     monkeypatch.setattr(Sites, "are_independent", lambda *args: False)
@@ -216,4 +304,4 @@ def test_rows_that_do_not_interact_move_together_as_they_would_by_turns(how, mon
     assert found.acceptance == expected.acceptance
 
 
-walk = compiled_sweeps._walk_each
+walk = compiled_sweeps._step_each

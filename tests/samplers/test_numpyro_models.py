@@ -88,7 +88,7 @@ def test_labels_have_the_shares_that_discrete_hmc_gibbs_finds(how, monkeypatch):
             numpyro.sample("x", dist.Normal(jnp.array([-1.0, 0.0, 2.0])[z], 1.0), obs=x)
         numpyro.sample("a", dist.Normal(0.0, 1.0))
 
-    kernel = samplers.discrete_hmc_gibbs(numpyro.infer.NUTS(model), x)
+    kernel = samplers.discrete_hmc_gibbs(numpyro.infer.NUTS(model))
     mcmc = numpyro.infer.MCMC(kernel, num_warmup=50, num_samples=3000, progress_bar=False)
     mcmc.run(jax.random.key(0), x)
     found = mcmc.get_samples()
@@ -137,15 +137,86 @@ def test_sites_without_a_list_of_values():
     )
 
 
+LOGITS = np.array([0.0, 1.0, -1.0])
+LEVELS = np.array([0.0, 0.5, 2.0])
+
+
+def label_and_level(y):
+    """A label, and a level that is Normal(LEVELS[label], 1) given it."""
+    z = numpyro.sample("z", dist.Categorical(logits=jnp.asarray(LOGITS)))
+    numpyro.sample("a", dist.Normal(jnp.asarray(LEVELS)[z] + y, 1.0))
+
+
+@pytest.mark.parametrize("modified", [False, True])
+@pytest.mark.parametrize("random_walk", [False, True])
+def test_steps_are_those_of_discrete_hmc_gibbs(random_walk, modified):
+    """Pairs of labels that follow each other, of both kernels, and their shares."""
+    how = {"random_walk": random_walk, "modified": modified}
+    pairs = []
+    for kernel_of in (samplers.discrete_hmc_gibbs, numpyro.infer.DiscreteHMCGibbs):
+        kernel = kernel_of(numpyro.infer.HMC(label_and_level, step_size=1.0), **how)
+        mcmc = numpyro.infer.MCMC(kernel, num_warmup=100, num_samples=8000, progress_bar=False)
+        mcmc.run(jax.random.key(3), jnp.asarray(1.0))
+        z = np.asarray(mcmc.get_samples()["z"])
+        assert set(z.tolist()) == {0, 1, 2}
+        pairs.append(np.histogram2d(z[:-1], z[1:], bins=3)[0] / (len(z) - 1))
+    # Five standard errors of a share of 8,000 dependent steps.
+    np.testing.assert_allclose(pairs[0], pairs[1], atol=0.04)
+    expected = np.exp(LOGITS) / np.exp(LOGITS).sum()
+    np.testing.assert_allclose(pairs[0].sum(axis=0), expected, atol=0.04)
+
+
+@pytest.mark.parametrize("method", ["sequential", "vectorized map"])
+def test_several_chains_and_other_data(method):
+    chain_method = jax.vmap if method == "vectorized map" else method
+    kernel = samplers.discrete_hmc_gibbs(numpyro.infer.HMC(label_and_level, step_size=1.0))
+    mcmc = numpyro.infer.MCMC(
+        kernel, num_warmup=50, num_samples=500, num_chains=2, chain_method=chain_method,
+        progress_bar=False,
+    )  # fmt: skip
+    expected = LEVELS @ np.exp(LOGITS) / np.exp(LOGITS).sum()
+    for y in (0.0, 30.0):
+        mcmc.run(jax.random.key(3), jnp.asarray(y))
+        found = mcmc.get_samples(group_by_chain=True)
+        assert found["z"].shape == (2, 500)
+        assert not np.array_equal(found["z"][0], found["z"][1])
+        np.testing.assert_allclose(found["a"].mean(), expected + y, atol=0.3)
+
+
+def started(kernel, *args, **options):
+    mcmc = numpyro.infer.MCMC(kernel, num_warmup=1, num_samples=1, progress_bar=False, **options)
+    mcmc.run(jax.random.key(0), *args)
+
+
 def test_a_kernel_for_discrete_sites_wants_some():
     def normal():
         numpyro.sample("a", dist.Normal(0.0, 1.0))
 
     with pytest.raises(samplers.ProposalError) as caught:
-        samplers.discrete_hmc_gibbs(numpyro.infer.NUTS(normal))
+        started(samplers.discrete_hmc_gibbs(numpyro.infer.NUTS(normal)))
     assert str(caught.value) == (
         "`discrete_hmc_gibbs` got a model without discrete latent sites. Nothing was sampled. Give "
         "`MCMC` the inner kernel itself."
+    )
+
+
+def test_a_kernel_for_discrete_sites_wants_a_model():
+    kernel = numpyro.infer.NUTS(potential_fn=lambda z: z**2)
+    with pytest.raises(TypeError) as caught:
+        samplers.discrete_hmc_gibbs(kernel)
+    assert str(caught.value) == (
+        "`discrete_hmc_gibbs(inner_kernel)` got a NUTS; it must be the `HMC` or `NUTS` of a model. "
+        "Nothing was sampled. Pass `NUTS(model)`, not a `potential_fn`, in which there are no sites."
+    )
+
+
+def test_a_kernel_for_discrete_sites_wants_values():
+    kernel = samplers.discrete_hmc_gibbs(numpyro.infer.HMC(label_and_level, step_size=1.0))
+    with pytest.raises(samplers.ProposalError) as caught:
+        started(kernel, jnp.asarray(1.0), jit_model_args=True)
+    assert str(caught.value) == (
+        "The kernel of `discrete_hmc_gibbs` needs values of the model's arguments, which "
+        "`MCMC(jit_model_args=True)` hides. Nothing was sampled. Leave `jit_model_args` out."
     )
 
 

@@ -1,11 +1,12 @@
 """Chains of which whole sweeps are one compiled program: rows of an input are sites, and a step of
 one reads and writes its own rows alone.
 
-In: a log-density, blocks that walk or take one of a few values. Out: samples. It must not know
-other updates.
+In: a log-density, blocks that walk, follow the gradient or take one of a few values. Out: samples.
+It must not know other updates.
 
 A step of a walk is Metropolis: theta_i' = theta_i + w_i z, accepted where log u < f(theta') -
-f(theta). f(theta') is `Sites.look`, theta' is written by `Sites.settle`. A step of a categorical
+f(theta). f(theta') is `Sites.look`, theta' is written by `Sites.settle`. A Hamiltonian step is the
+same with theta' at the end of a trajectory along the gradient of `look`. A step of a categorical
 site looks at all its values, and draws one with p(v) ~ exp f(theta_i = v). Rows that are known not
 to interact, f = c + sum_i p_i(theta_i), move all at once, each by its own p_i: given all else their
 conditional distributions are independent, and the same random numbers give the same chain.
@@ -40,13 +41,13 @@ from incrax.samplers.messages import (
     other_candidates,
     other_checkpoint,
     unequal_rows,
-    wrong_number,
 )
 from incrax.samplers.updates import (
     Categorical,
+    Hamiltonian,
     Walk,
-    acceptance_target,
     adaptation_gain,
+    target_of,
     widths_of,
 )
 
@@ -70,8 +71,11 @@ class SweepBlock(NamedTuple):
     """A block that moves as a whole, or blocks of which each has one row of the same inputs.
 
     Fields: how the user names it; paths of the inputs; how many rows these have, None: it moves as
-    a whole; steps in a row; how many values it takes, None: it walks; which share of steps the
-    warm-up wants accepted, None: widths are given; whether rows are known not to interact.
+    a whole; steps in a row; how many values it takes, None: it moves continuously; which share of
+    steps the warm-up wants accepted, None: widths are given; whether rows are known not to
+    interact; of values, whether the next one is proposed at random, and never the same, see
+    `Categorical`; of trajectories, how many leapfrog steps they have at most and of which size, 0:
+    it walks.
     """
 
     name: str
@@ -81,6 +85,10 @@ class SweepBlock(NamedTuple):
     num_values: int | None = None
     target: float | None = None
     is_independent: bool = False
+    random_walk: bool = False
+    modified: bool = False
+    num_leaps: int = 0
+    step_size: float = 1.0
 
     @property
     def num_blocks(self) -> int:
@@ -94,8 +102,9 @@ class SweepBlock(NamedTuple):
 
     @property
     def num_looks(self) -> int:
-        """In a sweep."""
-        return self.num_steps * (self.num_values or 1)
+        """In a sweep, at most; a gradient counts as one."""
+        of_step = self.num_values or 1
+        return self.num_steps * (self.num_leaps + 2 if self.num_leaps else of_step)
 
     @property
     def move(self) -> tuple[str, ...]:
@@ -120,7 +129,7 @@ def compiled_chain(
         job: how much of it.
 
     Raises:
-        TypeError: an update is neither a `Walk` nor `Categorical`.
+        TypeError: an update is a `Conditional`.
         BlockError: inputs that move together by rows have different numbers of them.
         StepTypeError: rows of a number are to move.
         NotCalledError: the function has effects or calls the host.
@@ -169,23 +178,25 @@ def _made(
     is_own = np.isin(density.names, names)
     if isinstance(update, Categorical):
         return _categorical(density, shown, update, is_own)
-    if not isinstance(update, Walk):
+    if not isinstance(update, (Walk, Hamiltonian)):
         raise not_compiled(shown, type(update).__name__)
-    if update.times < 1:
-        raise wrong_number("Walk(times=...)", update.times)
+    update.check(names)
     # Elements in the order of the vector, widths in that in which the block names them.
     order = {each: k for k, each in enumerate(density.names)}
     widths = np.zeros(len(order))
-    widths[[order[each] for each in names]] = widths_of("Walk", update.width, names)
+    kind = type(update).__name__
+    widths[[order[each] for each in names]] = widths_of(kind, update.width, names)
     moved = {path: x for path, x in _by_path(density, widths) if np.any(x)}
     num_rows = _num_rows(name, shown, moved)
-    target = None
+    size = len(names) // (num_rows or 1)
+    block = SweepBlock(shown, tuple(moved), num_rows, target=target_of(update, size))
+    if isinstance(update, Hamiltonian):
+        leaps = {"num_leaps": update.num_steps, "step_size": float(update.step)}
+        return block._replace(**leaps), moved
     if update.width is None:
-        size = len(names) // (num_rows or 1)
-        target = acceptance_target(size)
         # A vector of d normal elements wants steps of 2.4 / sqrt(d); see `sweeping.WIDTH`.
         moved = {path: x / np.sqrt(size) for path, x in moved.items()}
-    return SweepBlock(shown, tuple(moved), num_rows, update.times, None, target), moved
+    return block._replace(times=update.times), moved
 
 
 def _by_path(density: Density, x: np.ndarray) -> list[tuple[str, np.ndarray]]:
@@ -229,7 +240,11 @@ def _categorical(
         seen = f"dtype {values.dtype} and shape {values.shape}"
         raise other_candidates(shown, seen, f"a row has dtype {dtype} and shape {expected}")
     num_rows = len(x) if x.ndim else None
-    return SweepBlock(shown, (path,), num_rows, 1, len(values)), {path: values.astype(dtype)}
+    block = SweepBlock(
+        shown, (path,), num_rows, 1, len(values),
+        random_walk=update.random_walk, modified=update.modified,
+    )  # fmt: skip
+    return block, {path: values.astype(dtype)}
 
 
 # --- the program ----------------------------------------------------------------------------------
@@ -256,12 +271,14 @@ class _Record(NamedTuple):
 
 
 class _Draws(NamedTuple):
-    """Random numbers of a block, by sweep and step: by how much each input moves, by path; what
-    the gain in log-density is compared with, or where among all probabilities the value lies.
+    """Random numbers of a block, by sweep and step: by how much each input moves, or its velocity
+    at the start of a trajectory, by path; what the gain in log-density is compared with, or where
+    among all probabilities the value lies; how many leapfrog steps.
     """
 
     moves: dict[str, Any]
     bounds: Any
+    num_leaps: Any = None
 
 
 def _started(
@@ -300,8 +317,10 @@ class _Run:
         self.blocks = blocks
         self.data = data
         self.job = job
-        self.candidates = tuple(
-            None if block.num_values is None else jnp.asarray(own[block.paths[0]])
+        self.shared = tuple(
+            {path: jnp.asarray(x) for path, x in own.items()}
+            if block.num_values is not None or block.num_leaps
+            else None
             for block, own in zip(blocks, data, strict=True)
         )
         numbers = job.num_chains * sum(
@@ -342,7 +361,7 @@ class _Run:
                         self.sites,
                         places[number],
                         records[number],
-                        (draws, self.candidates, gains),
+                        (draws, self.shared, gains),
                         np.int32(begin),
                         np.int32(begin + count),
                         blocks=self.blocks,
@@ -394,7 +413,8 @@ class _Run:
             for path, x in own.items() if block.num_values is None else ():
                 row = x.shape[block.num_rows is not None :]
                 moves[path] = np.zeros((*shape, *row), dtypes[path])
-            made.append(_Draws(moves, np.zeros(shape, dtype)))
+            leaps = np.zeros(shape, np.int32) if block.num_leaps else None
+            made.append(_Draws(moves, np.zeros(shape, dtype), leaps))
         for number in range(count):
             for block, own, draws in zip(self.blocks, self.data, made, strict=True):
                 for path, into in draws.moves.items():
@@ -402,8 +422,11 @@ class _Run:
                     of_step = np.repeat(x, block.times, axis=0)
                     into[number] = of_step * rng.normal(size=of_step.shape)
                 uniform = rng.random(block.num_steps)
-                is_walk = block.num_values is None
-                draws.bounds[number] = np.log(1.0 - uniform) if is_walk else uniform
+                is_drawn = block.num_values is not None
+                draws.bounds[number] = uniform if is_drawn else np.log(1.0 - uniform)
+                if block.num_leaps:
+                    low, high = (block.num_leaps + 1) // 2, block.num_leaps + 1
+                    draws.num_leaps[number] = rng.integers(low, high, block.num_steps)
         return tuple(made)
 
 
@@ -419,22 +442,24 @@ def _sweeps(
     blocks: tuple[SweepBlock, ...],
 ) -> tuple[_Start, _Record]:
     """Sweeps from one number to another, entered in the record; those below zero are the warm-up,
-    which is not. `numbers`: random ones, candidates, and gains of the warm-up by sweep.
+    which is not. `numbers`: random ones; by path the values of a categorical block, or widths of
+    trajectories; gains of the warm-up by sweep.
     """
-    draws, candidates, gains = numbers
+    draws, shared, gains = numbers
 
     def sweep(number: Any, carry: Any) -> Any:
         place, record = carry
         at = lambda x: lax.dynamic_index_in_dim(x, number - begin, keepdims=False)
         position = place.state, place.value
         counts, scales = [], []
-        rows = zip(blocks, jax.tree.map(at, draws), candidates, place.log_scales, strict=True)
-        for block, drawn, values, scale in rows:
+        rows = zip(blocks, jax.tree.map(at, draws), shared, place.log_scales, strict=True)
+        for block, drawn, own, scale in rows:
             if block.num_values is not None:
+                values = own[block.paths[0]]
                 position, count = drawn_rows(sites, position, block, drawn.bounds, values)
             else:
-                move = _walk_together if block.is_independent else _walk_each
-                position, count, share = move(sites, position, block, drawn, scale)
+                move = _step_together if block.is_independent else _step_each
+                position, count, share = move(sites, position, block, drawn, scale, own)
                 if block.target is not None:
                     scale = scale + at(gains) * (share - block.target)
             counts.append(count)
@@ -454,11 +479,12 @@ Position = tuple[SitesState, Any]
 """A state and its log-density."""
 
 
-def _walk_each(
-    sites: Sites, position: Position, block: SweepBlock, draws: _Draws, log_scale: Any
-) -> tuple[Position, Any, Any]:
-    """All steps of a block that walks in one sweep; how many were accepted, and, where widths are
-    adapted, of each row which share.
+def _step_each(
+    sites: Sites, position: Position, block: SweepBlock, draws: _Draws, log_scale: Any,
+    widths: Data | None = None,
+) -> tuple[Position, Any, Any]:  # fmt: skip
+    """All steps of a block in one sweep; how many were accepted, and, where widths are adapted, of
+    each row which share.
     """
     numbers = np.arange(block.num_steps, dtype=np.int32) // block.times
     is_adapted = block.target is not None
@@ -466,31 +492,35 @@ def _walk_each(
 
     def step(carry: Any, turn: Any) -> Any:
         state, value, count = carry
-        number, (moves, bound), scale = turn
+        number, drawn, scale, own_widths = turn
         inputs = sites.inputs(state)
-        changes: dict[str, Any] = {}
-        for path, x in moves.items():
-            move = x if scale is None else (x * scale).astype(x.dtype)
-            if block.num_rows is None:
-                changes[path] = inputs[path] + move
-            else:
-                row = lax.dynamic_index_in_dim(inputs[path], number, keepdims=False)
-                changes[path] = (number, row + move)
-        delta, proposed = sites.look(state, changes)
-        accept = bound < proposed - value  # false where it is NaN
+        start = {path: inputs[path] for path in drawn.moves}
+        changes = lambda rows: rows
+        if block.num_rows is not None:
+            row_of = lambda x: lax.dynamic_index_in_dim(x, number, keepdims=False)
+            start = jax.tree.map(row_of, start)
+            changes = lambda rows: {path: (number, row) for path, row in rows.items()}
+        log_density = lambda rows: sites.look(state, changes(rows))[1]
+        rows, gained = _proposed(block, log_density, start, drawn, scale, own_widths)
+        delta, proposed = sites.look(state, changes(rows))
+        log_ratio = proposed - value + gained
+        accept = drawn.bounds < log_ratio  # false where it is NaN
         state = sites.settle(state, delta, accept)
         value = jnp.where(accept, proposed, value)
         return (state, value, count + accept), accept if is_adapted else None
 
-    turns = numbers, draws, scales
+    if widths is not None and block.num_rows is None:
+        widths = {path: x[None] for path, x in widths.items()}
+    turns = numbers, draws, scales, widths
     (state, value, count), accepted = lax.scan(step, (*position, np.int32(0)), turns)
     share = jnp.mean(accepted.reshape(-1, block.times), 1, value.dtype) if is_adapted else None
     return (state, value), count, share
 
 
-def _walk_together(
-    sites: Sites, position: Position, block: SweepBlock, draws: _Draws, log_scale: Any
-) -> tuple[Position, Any, Any]:
+def _step_together(
+    sites: Sites, position: Position, block: SweepBlock, draws: _Draws, log_scale: Any,
+    widths: Data | None = None,
+) -> tuple[Position, Any, Any]:  # fmt: skip
     """The same for rows that do not interact: all rows make their first step, then their second."""
     state, value = position
     inputs = sites.inputs(state)
@@ -500,15 +530,13 @@ def _walk_together(
         lambda x: jnp.moveaxis(x.reshape(block.num_blocks, block.times, *x.shape[1:]), 1, 0), draws
     )
 
-    def step(carry: Any, turn: Any) -> Any:
+    def step(carry: Any, drawn: Any) -> Any:
         rows, parts, count = carry
-        moves, bounds = turn
-        proposal = {}
-        for path, x in rows.items():
-            scale = jnp.exp(log_scale).reshape(-1, *[1] * (x.ndim - 1))
-            proposal[path] = x + (moves[path] * scale).astype(x.dtype)
+        log_density = lambda rows: jnp.sum(sites.parts(state, rows))
+        scale = jnp.exp(log_scale)
+        proposal, gained = _proposed(block, log_density, rows, drawn, scale, widths)
         proposed = sites.parts(state, proposal)
-        accept = bounds < proposed - parts  # false where it is NaN
+        accept = drawn.bounds < proposed - parts + gained  # false where it is NaN
         rows = {path: _where(accept, proposal[path], x) for path, x in rows.items()}
         return (rows, jnp.where(accept, proposed, parts), count + accept), None
 
@@ -517,6 +545,56 @@ def _walk_together(
     state = sites.start(rows, state)
     share = count.astype(value.dtype) / block.times
     return (state, sites.look(state, {})[1]), jnp.sum(count, dtype=np.int32), share
+
+
+Rows = dict[str, Any]
+"""Of the inputs of a block, by path: one row of each, or all that move together."""
+
+
+def _proposed(
+    block: SweepBlock, log_density: Any, start: Rows, drawn: _Draws, scale: Any, widths: Any
+) -> tuple[Rows, Any]:
+    """Where a step leads, and how much kinetic energy is lost on the way, of each row where rows
+    move together; `scale` widens steps, of each row or of one.
+    """
+    widened = lambda x, by: x if by is None else (x * _by_row(by, x)).astype(x.dtype)
+    if not block.num_leaps:
+        return {path: x + widened(drawn.moves[path], scale) for path, x in start.items()}, 0
+    # q' = v, v' = w^2 dlogp/dq: Hamilton's equations in velocities v = w^2 p, of masses 1 / w^2.
+    step = block.step_size if scale is None else block.step_size * scale
+    gradient = jax.grad(log_density)
+    num_axes = jnp.ndim(drawn.bounds)
+    num_leaps = jnp.reshape(drawn.num_leaps, -1)[0]
+
+    def kinetic(velocity: Rows) -> Any:
+        """Of each row, or all."""
+        total = 0
+        for path, v in velocity.items():
+            of = jnp.where(widths[path] > 0, v / widths[path], 0)
+            total = total + 0.5 * jnp.sum(of**2, axis=tuple(range(num_axes, of.ndim)))
+        return total
+
+    def kick(rows: Rows, velocity: Rows, share: Any) -> Rows:
+        found = gradient(rows)
+        return {
+            path: v + jnp.where(widths[path] > 0, widened(widths[path] ** 2 * x, share * step), 0)
+            for (path, v), x in zip(velocity.items(), found.values(), strict=True)
+        }
+
+    def leap(turn: Any, carry: Any) -> Any:
+        rows, velocity = carry
+        rows = {path: x + widened(velocity[path], step) for path, x in rows.items()}
+        return rows, kick(rows, velocity, jnp.where(turn == num_leaps - 1, 0.5, 1.0))
+
+    carry = start, kick(start, drawn.moves, 0.5)
+    rows, velocity = lax.fori_loop(0, num_leaps, leap, carry)
+    return rows, kinetic(drawn.moves) - kinetic(velocity)
+
+
+def _by_row(factor: Any, x: Any) -> Any:
+    """One factor, or one of each row, in as many axes as rows have."""
+    factor = jnp.asarray(factor)
+    return factor.reshape(*factor.shape, *[1] * (x.ndim - factor.ndim))
 
 
 def _where(accept: Any, new: Any, old: Any) -> Any:
@@ -544,7 +622,10 @@ def _draw_each(
         number, uniform = turn
         change = lambda row: row if block.num_rows is None else (number, row)
         deltas, found = jax.vmap(lambda row: sites.look(state, {path: change(row)}))(candidates)
-        chosen, is_possible = _chosen(found, uniform)
+        row = sites.inputs(state)[path]
+        if block.num_rows is not None:
+            row = lax.dynamic_index_in_dim(row, number, keepdims=False)
+        chosen, is_possible = _chosen(block, candidates, row, found, uniform)
         take = lambda x: lax.dynamic_index_in_dim(x, chosen, keepdims=False)
         state = sites.settle(state, jax.tree.map(take, deltas), is_possible)
         return (state, jnp.where(is_possible, take(found), value)), None
@@ -567,21 +648,49 @@ def _draw_together(
     before = sites.inputs(state)[path]
     all_at = lambda row: sites.parts(state, {path: jnp.broadcast_to(row, before.shape)})
     log_weights = lax.map(all_at, candidates)
-    chosen, is_possible = jax.vmap(_chosen, (1, 0))(log_weights, uniform)
+    chosen_of = functools.partial(_chosen, block, candidates)
+    chosen, is_possible = jax.vmap(chosen_of, (0, 1, 0))(before, log_weights, uniform)
     rows = _where(is_possible, candidates[chosen], before)
     state = sites.start({path: rows}, state)
     is_other = jnp.any((rows != before).reshape(block.num_blocks, -1), axis=1)
     return (state, sites.look(state, {})[1]), jnp.sum(is_other, dtype=np.int32)
 
 
-def _chosen(log_weights: Any, uniform: Any) -> tuple[Any, Any]:
-    """One of some weights, that in whose part of their sum a uniform number lies; and whether any
-    has a weight.
+def _chosen(
+    block: SweepBlock, candidates: Any, row: Any, log_weights: Any, uniform: Any
+) -> tuple[Any, Any]:
+    """One of some values of these weights, that in whose part of all probabilities a uniform number
+    lies; and whether any has a weight.
     """
     log_weights = jnp.where(jnp.isnan(log_weights), -jnp.inf, log_weights)
     highest = jnp.max(log_weights)
-    sums = jnp.cumsum(jnp.exp(log_weights - highest))
+    shares = jnp.exp(log_weights - highest)
+    if block.random_walk or block.modified:
+        is_same = (candidates == row).reshape(len(candidates), -1)
+        own = jnp.argmax(jnp.all(is_same, axis=1))
+        if block.random_walk:
+            # Each value, or each other one, is proposed alike, and accepted with min(1, p' / p).
+            ratio = jnp.exp(jnp.minimum(log_weights - log_weights[own], 0))
+            moves = jnp.where(log_weights > -jnp.inf, ratio, 0) / (len(ratio) - block.modified)
+        else:
+            moves = _modified(shares, own)
+        is_own = jnp.arange(len(moves)) == own
+        moves = jnp.where(is_own, 0, moves)
+        shares = jnp.where(is_own, jnp.maximum(1 - jnp.sum(moves), 0), moves)
+    sums = jnp.cumsum(shares)
     total = sums[-1]
     # Rounding up to the whole sum would choose what has no weight.
     at = jnp.minimum(uniform * total, jnp.nextafter(total, jnp.zeros_like(total)))
     return jnp.sum(sums <= at, dtype=np.int32), jnp.isfinite(highest)
+
+
+def _modified(weights: Any, own: Any) -> Any:
+    """Probabilities of other values: p' / (1 - p) proposes one, min(1, (1 - p) / (1 - p')) accepts.
+
+    Source: Liu (1996), Peskun's theorem and a modified discrete-state Gibbs sampler.
+    """
+    top = jnp.argmax(weights)
+    # Beside a weight of nearly all, a difference would lose the others.
+    beside_top = jnp.sum(jnp.where(jnp.arange(len(weights)) == top, 0, weights))
+    others = (jnp.sum(weights) - weights).at[top].set(beside_top)
+    return weights / jnp.maximum(others[own], others)

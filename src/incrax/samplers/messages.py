@@ -67,8 +67,8 @@ def not_compiled(block: str, kind: str) -> TypeError:
     return TypeError(
         f"`gibbs(updates=...)` got a {kind} for `{block}`, beside a block named by `[*]` or a "
         "`Categorical`: sweeps with such a block are one compiled program, in which blocks move by "
-        f"`Walk` or `Categorical`. {_UNTOUCHED} Pass one of these for it, or name the rows of the "
-        "other block one by one."
+        f"`Walk`, `Hamiltonian` or `Categorical`. {_UNTOUCHED} Pass one of these for it, or name "
+        "the rows of the other block one by one."
     )
 
 
@@ -101,6 +101,22 @@ def no_discrete_sites() -> ProposalError:
     return ProposalError(
         f"`discrete_hmc_gibbs` got a model without discrete latent sites. {_UNTOUCHED} Give `MCMC` "
         "the inner kernel itself."
+    )
+
+
+def no_inner_model(kind: str) -> TypeError:
+    """An inner kernel without a model."""
+    return TypeError(
+        f"`discrete_hmc_gibbs(inner_kernel)` got a {kind}; it must be the `HMC` or `NUTS` of a model. "
+        f"{_UNTOUCHED} Pass `NUTS(model)`, not a `potential_fn`, in which there are no sites."
+    )
+
+
+def traced_arguments() -> ProposalError:
+    """A model whose arguments are known to the program alone."""
+    return ProposalError(
+        "The kernel of `discrete_hmc_gibbs` needs values of the model's arguments, which "
+        f"`MCMC(jit_model_args=True)` hides. {_UNTOUCHED} Leave `jit_model_args` out."
     )
 
 

@@ -6,6 +6,7 @@ In: a model and its arguments. Out: a `NumPyroModel`, or a kernel. It must not k
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,12 @@ import numpy as np
 from incrax import incremental
 from incrax._extras import needed
 from incrax.samplers.compiled_sweeps import ROWS, SweepBlock, drawn_rows
-from incrax.samplers.messages import no_discrete_sites, not_enumerable
+from incrax.samplers.messages import (
+    no_discrete_sites,
+    no_inner_model,
+    not_enumerable,
+    traced_arguments,
+)
 from incrax.samplers.updates import Categorical, Walk
 
 
@@ -197,22 +203,28 @@ def _support(name: str, distribution: Any) -> np.ndarray:
 # --- NumPyro's own chains -------------------------------------------------------------------------
 
 
-def discrete_hmc_gibbs(inner_kernel: Any, *args: Any, **kwargs: Any) -> Any:
-    """A kernel for `numpyro.infer.MCMC` in place of `DiscreteHMCGibbs`: draws of discrete sites from
-    all their values, each element by what it reaches, and a kernel for the others.
+def discrete_hmc_gibbs(
+    inner_kernel: Any, *, random_walk: bool = False, modified: bool = False
+) -> Any:
+    """A kernel for `numpyro.infer.MCMC` in place of `DiscreteHMCGibbs`: each element of each
+    discrete site moves by what it reaches, and `inner_kernel` moves all else.
 
     Args:
         inner_kernel: `HMC` or `NUTS` of a model.
-        *args: the arguments of the model, the same as `MCMC.run` gets after its key.
-        **kwargs: its keyword arguments.
+        random_walk: as there: whether values are proposed among all alike, instead of drawn from
+            their conditional distribution.
+        modified: as there: whether another value than the present one is proposed.
 
     Returns:
-        A `numpyro.infer.HMCGibbs`. Each step draws every element of every discrete site once, from
-        its conditional distribution; elements that do not interact all at once.
+        A kernel, whose states are those of `numpyro.infer.HMCGibbs`. Each step moves every element
+        of every discrete site once, in the order of the model; elements that do not interact all at
+        once. Sites marked for enumeration move like the others.
 
     Raises:
         MissingExtraError: NumPyro is not installed.
-        ProposalError: a discrete site has no list of values, or there is none.
+        TypeError: the inner kernel has no model.
+        ProposalError: when `MCMC` starts: a discrete site has no list of values, or there is none;
+            or with `MCMC(jit_model_args=True)`.
 
     Cost: a step takes an evaluation of the model for each value where elements do not interact, else
         some microseconds for each element; `DiscreteHMCGibbs` evaluates the model for each element
@@ -226,20 +238,67 @@ def discrete_hmc_gibbs(inner_kernel: Any, *args: Any, **kwargs: Any) -> Any:
         ...     with numpyro.plate("n", len(x)):
         ...         z = numpyro.sample("z", dist.Categorical(jnp.ones(2) / 2))
         ...         numpyro.sample("x", dist.Normal(mu[z], 1), obs=x)
-        >>> kernel = samplers.discrete_hmc_gibbs(numpyro.infer.NUTS(model), jnp.array([-2.0, 2.0]))
+        >>> kernel = samplers.discrete_hmc_gibbs(numpyro.infer.NUTS(model), modified=True)
         >>> mcmc = numpyro.infer.MCMC(kernel, num_warmup=5, num_samples=5, progress_bar=False)
         >>> mcmc.run(jax.random.key(0), jnp.array([-2.0, 2.0]))
         >>> mcmc.get_samples()["z"].shape
         (5, 2)
     """
     infer = needed("numpyro.infer", "discrete_hmc_gibbs", "samplers")
-    model = from_numpyro(inner_kernel.model, *args, **kwargs)
-    if not model.discrete:
-        raise no_discrete_sites()
-    return infer.HMCGibbs(inner_kernel, _gibbs_fn(model), list(model.discrete))
+    if getattr(inner_kernel, "model", None) is None or not isinstance(inner_kernel, infer.HMC):
+        raise no_inner_model(type(inner_kernel).__name__)
+    return _kernel_class()(inner_kernel, random_walk=random_walk, modified=modified)
 
 
-def _gibbs_fn(model: NumPyroModel) -> Callable[..., dict[str, Any]]:
+@functools.cache
+def _kernel_class() -> Any:
+    """The kernel's class, made where NumPyro is there."""
+    infer = needed("numpyro.infer", "discrete_hmc_gibbs", "samplers")
+    base: Any = needed("numpyro.infer.mcmc", "discrete_hmc_gibbs", "samplers").MCMCKernel
+
+    class DiscreteSites(base):
+        """`HMCGibbs` with draws that are made when the model's arguments are known."""
+
+        sample_field = "z"
+
+        def __init__(self, inner_kernel: Any, **how: bool) -> None:
+            self.inner_kernel = inner_kernel
+            self._how = how
+            self._kernel: Any = None
+
+        @property
+        def model(self) -> Any:
+            return self.inner_kernel.model
+
+        def init(
+            self, rng_key: Any, num_warmup: Any, init_params: Any, model_args: Any,
+            model_kwargs: Any,
+        ) -> Any:  # fmt: skip
+            # The model is analysed by values, also where `MCMC` traces this for several chains.
+            with jax.ensure_compile_time_eval():
+                model = from_numpyro(self.model, *model_args, **(model_kwargs or {}))
+                if not model.discrete:
+                    raise no_discrete_sites()
+                draw = _gibbs_fn(model, self._how)
+            self._kernel = infer.HMCGibbs(self.inner_kernel, draw, list(model.discrete))
+            return self._kernel.init(rng_key, num_warmup, init_params, model_args, model_kwargs)
+
+        def sample(self, state: Any, model_args: Any, model_kwargs: Any) -> Any:
+            leaves = jax.tree.leaves((model_args, model_kwargs))
+            if any(isinstance(x, jax.core.Tracer) for x in leaves):
+                raise traced_arguments()
+            return self._kernel.sample(state, model_args, model_kwargs)
+
+        def postprocess_fn(self, args: Any, kwargs: Any) -> Any:
+            return self._kernel.postprocess_fn(args, kwargs)
+
+        def get_diagnostics_str(self, state: Any) -> str:
+            return self._kernel.get_diagnostics_str(state)
+
+    return DiscreteSites
+
+
+def _gibbs_fn(model: NumPyroModel, how: Mapping[str, bool]) -> Callable[..., dict[str, Any]]:
     """Draws of all discrete sites, as `HMCGibbs` calls it."""
     p, data = model.args
     at = model.constrained({name: x[None] for name, x in p.items()})
@@ -259,7 +318,7 @@ def _gibbs_fn(model: NumPyroModel) -> Callable[..., dict[str, Any]]:
             is_independent = sites.are_independent(state, [path])
             block = SweepBlock(
                 path, (path,), len(sites.inputs(state)[path]), 1, len(values),
-                is_independent=is_independent,
+                is_independent=is_independent, **how,
             )  # fmt: skip
             blocks.append((block, values))
 

@@ -41,7 +41,7 @@ from incrax.samplers.updates import (
     Hamiltonian,
     Position,
     Walk,
-    acceptance_target,
+    target_of,
     widths_of,
 )
 
@@ -80,8 +80,8 @@ def gibbs(
             it moves: a `Walk`, a `Hamiltonian`, a `Conditional` or a `Categorical`. Each moves once
             a sweep, in this order. `"theta[*]"`: each row of theta, along its first axis, is a
             block of its own; whole sweeps are then one compiled program, as they are with a
-            `Categorical`, and all blocks must walk or be categorical. None: each row of each input,
-            or number, walks by itself, with widths from the warm-up.
+            `Categorical`, and no block may have a `Conditional`. None: each row of each input, or
+            number, walks by itself, with widths from the warm-up.
         key: a key of `jax.random`, or an integer.
         num_sweeps: samples of a chain, one after each sweep.
         num_warmup: sweeps before the first sample, in which widths that are not given are found.
@@ -110,8 +110,8 @@ def gibbs(
     Cost: per step one evaluation of what its block reaches; of a row some microseconds, see
         `Incremental.sites`, which also says what makes a step read all rows. Compiling sweeps takes
         about a second. Several chains take turns, side by side on as many cores as there are. A
-        `Hamiltonian` evaluates value and gradient by its block alone, by an incremental function of
-        its own.
+        `Hamiltonian` evaluates value and gradient by its block alone; on the host by an incremental
+        function of its own.
 
     Sweeps are compiled, without being asked, too where `updates` is None or walks name all rows of
     an input one by one. A function with effects, or that calls the host, stays on the host:
@@ -291,7 +291,7 @@ def _job(
     if chains is not None and chains < 1:
         raise wrong_number("chains", chains)
     if num_warmup is None:
-        is_adapted = any(isinstance(x, Walk) and x.width is None for x in updates.values())
+        is_adapted = any(target_of(update, 1) for update in updates.values())
         num_warmup = num_sweeps // 2 if is_adapted else 0
     if num_warmup < 0:
         raise wrong_number("num_warmup", num_warmup, least="zero")
@@ -326,11 +326,8 @@ def _on_host(density: Density, updates: Mapping[Any, Any], job: Job, why: str) -
             place = update.move(place, block, rng)
         return place
 
-    adapted = [
-        block for block, update in pairs if isinstance(update, Walk) and update.width is None
-    ]
-    for block in adapted:
-        block.target = acceptance_target(len(block.names))
+    for block, update in pairs:
+        block.target = target_of(update, len(block.names))
     return _run(density, made, sweep, job, why)
 
 

@@ -138,6 +138,57 @@ def test_several_inputs_change_together():
     near(as_tree(sites, sites.settle(state, delta)), at)
 
 
+@pytest.mark.parametrize("fun", FUNCTIONS, ids=lambda fun: fun.__name__)
+def test_rows_that_differ_are_found(fun):
+    """None, one, two, too many; of two inputs; a number that stays, and one that does not."""
+    state, sites = incrax.incremental(fun).sites(start(), moves=[*MOVES, tuple(MOVES)])
+
+    @jax.jit
+    def step(sites, state, changes, accept):
+        delta, out = sites.look(state, changes, max_rows=2)
+        return delta.is_few, out, sites.settle(state, delta, accept)
+
+    rng = np.random.default_rng(3)
+    at = start()
+    cases = [(0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0), (2, 1, 0), (1, 3, 0), (1, 1, 1), (0, 0, 1)]
+    for num, num_others, has_scale in 2 * cases:
+        numbers = rng.choice(12, num, replace=False)
+        others = rng.choice(12, num_others, replace=False)
+        new = {
+            "theta": at["theta"].at[numbers].set(rng.normal(size=num)),
+            "other": at["other"].at[others].set(rng.normal(size=num_others)),
+            "scale": jnp.asarray(at["scale"] + 0.1 * has_scale),
+        }
+        accept = bool(rng.uniform() < 0.6)
+        changes = {f"p['{name}']": x for name, x in new.items()}
+        is_few, out, state = step(sites, state, changes, accept)
+        assert is_few == (num <= 2 and num_others <= 2 and not has_scale)
+        near(out, fun(new))
+        at = new if accept else at
+        near(as_tree(sites, state), at)
+    near(sites.look(state, {"p['scale']": at["scale"]})[1], fun(at))
+
+
+def test_rows_differ_by_bits():
+    """Zeros of both signs differ; under `vmap` all must have few."""
+    f = lambda x, y: jnp.sum(jnp.arctan2(y, x[:, None]))
+    x, y = jnp.zeros(LENGTH), jnp.full((LENGTH, 500), -0.0)
+    state, sites = incrax.incremental(f).sites(x, y, moves=["x[*]"])
+    look = lambda sites, state, x: sites.look(state, {"x": x}, max_rows=1)
+    new = x.at[3].set(-0.0)
+    delta, out = jax.jit(look)(sites, state, new)
+    assert delta.is_few
+    np.testing.assert_allclose(out, f(new, y), rtol=1e-12)
+    both = jax.vmap(look, (None, None, 0))(sites, state, jnp.stack([new, new + 1]))[1]
+    np.testing.assert_allclose(both, [f(new, y), f(new + 1, y)], rtol=1e-12)
+
+
+def test_rows_by_number_are_not_found():
+    state, sites = incrax.incremental(groups).sites(start(), moves=MOVES)
+    with pytest.raises(StepTypeError, match="rows by number; expected its whole value"):
+        sites.look(state, {"p['theta']": (1, 2.0)}, max_rows=1)
+
+
 def chain(fun, num, accept):
     """A loop in which each step proposes one row; the state, and the last result."""
     state, sites = incrax.incremental(fun).sites(start(), moves=MOVES)

@@ -34,6 +34,7 @@ from incrax._messages import no_sites, not_by_rows, unknown_input, wrong_site
 from incrax._program import read_vars, type_of
 from incrax.engine.call.pure import strong, typed
 from incrax.engine.compile.executables import device_constants
+from incrax.engine.inputs.leaves import different_bits
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.parts import row_parts
@@ -93,6 +94,20 @@ class Delta:
     num_differences: Any
     places: tuple[_Place, ...]
     slots: tuple[int, ...]
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["few", "values", "is_few"], meta_fields=[]
+)
+@dataclass(frozen=True)
+class FoundDelta:
+    """A change of which the rows were found in the graph: as rows, and as whole inputs, which count
+    where there were too many.
+    """
+
+    few: Delta
+    values: dict[str, Any]
+    is_few: Any
 
 
 @dataclass(eq=False)
@@ -181,7 +196,9 @@ class Sites:
         self._form = form
         self._fixed = fixed
 
-    def look(self, state: SitesState, changes: Mapping[str, Change]) -> tuple[Delta, Any]:
+    def look(
+        self, state: SitesState, changes: Mapping[str, Change], max_rows: int | None = None
+    ) -> tuple[Delta | FoundDelta, Any]:
         """The function after some changes, which are not written.
 
         Args:
@@ -190,18 +207,24 @@ class Sites:
                 value; or, of an input of which rows change, a pair (numbers, rows): one number
                 along the first axis and its new row, or an array of k distinct numbers and rows of
                 shape (k, ...). They may be traced; a number out of range counts as the nearest.
+            max_rows: find out here which rows of new values differ from those of the state. As long
+                as there are so many in each input at most, they alone run, else all of them.
 
         Returns:
             What `settle` takes, and the function's result.
 
         Raises:
             UnknownInputError: a path names no input that moves.
-            StepTypeError: a value has another shape or dtype than the input, or its rows.
+            StepTypeError: a value has another shape or dtype than the input, or its rows; rows by
+                number, with `max_rows`.
 
         Cost: the equations that the rows reach, on these rows alone, now and as they were; all rows
             where the function needs them all (`max`, `sort`, `cumsum` along the axis). Under
             `vmap` sums are summed anew for all candidates, or chains, where one of them needs it.
+            With `max_rows` the inputs are compared, and all must have few.
         """
+        if max_rows is not None:
+            return self._look_found(state, changes, max_rows)
         form = self._form
         given = {form.index(path): self._given(path, change) for path, change in changes.items()}
         env = self._env(state)
@@ -226,7 +249,40 @@ class Sites:
         counts = state.num_differences.at[reached].set(more)
         return self._delta(found, counts), self._out(env, found)
 
-    def settle(self, state: SitesState, delta: Delta, accept: Any = True) -> SitesState:
+    def _look_found(
+        self, state: SitesState, changes: Mapping[str, Change], max_rows: int
+    ) -> tuple[FoundDelta, Any]:
+        """The same of whole values, of which few rows may be new."""
+        inputs = self.inputs(state)
+        values: dict[str, Any] = {}
+        rows: dict[str, Change] = {}
+        are_few: list[Any] = []
+        for path, change in changes.items():
+            value = self._given(path, change)
+            if isinstance(value, tuple):
+                raise wrong_site(path, "rows by number", "its whole value, with `max_rows`")
+            values[path] = value
+            differ = different_bits(value, inputs[path])
+            by_row = jnp.any(differ.reshape(len(value) if value.ndim else 1, -1), axis=1)
+            has_rows = len(by_row) > max_rows > 0
+            are_few.append(jnp.sum(by_row) <= (max_rows if has_rows else 0))
+            if has_rows:
+                (numbers,) = jnp.nonzero(by_row, size=max_rows, fill_value=-1)
+                # A slot that is left repeats the first one; without any, row 0 is as it was.
+                numbers = jnp.where(numbers < 0, jnp.maximum(numbers[0], 0), numbers)
+                rows[path] = numbers, value[numbers]
+        is_few = _everywhere(functools.reduce(lax.bitwise_and, are_few))
+        by_rows = lambda: self.look(state, rows)
+        nothing = lambda: jax.tree.map(
+            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(by_rows)
+        )
+        as_whole = lambda: (nothing()[0], self.look(state, values)[1])
+        few, out = lax.cond(is_few, by_rows, as_whole)
+        return FoundDelta(few, values, is_few), out
+
+    def settle(
+        self, state: SitesState, delta: Delta | FoundDelta, accept: Any = True
+    ) -> SitesState:
         """The state with a change, or as it was.
 
         Args:
@@ -237,8 +293,12 @@ class Sites:
         Returns:
             The next state.
 
-        Cost: reads and writes the rows, and the sums.
+        Cost: reads and writes the rows, and the sums; of rows that were too many, one evaluation.
         """
+        if isinstance(delta, FoundDelta):
+            anew = lambda: lax.cond(accept, lambda: self.start(delta.values, state), lambda: state)
+            by_rows = lambda: self.settle(state, delta.few, accept)
+            return lax.cond(delta.is_few, by_rows, anew)
         values = list(state.values)
         for place, (numbers, new) in zip(delta.places, delta.rows, strict=True):
             rows = _rows_at(place, numbers)
