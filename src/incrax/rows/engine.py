@@ -28,7 +28,7 @@ from incrax.engine.call.analysis import facts_of
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import Chunks, History
 from incrax.engine.call.signature_table import Options
-from incrax.engine.call.verification import check_rows, verify
+from incrax.engine.call.verification import check_outputs, verify
 from incrax.engine.call.warm_up import warm_up
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.host_calls import HostCalls
@@ -58,6 +58,8 @@ EXACT_SHARE = 64
 """Chunks among which plans of the exact policy share the budget: they must not depend on how many
 there are.
 """
+
+BLAMED = "Rows were evaluated chunk by chunk, and compared with all of them at once."
 
 Env: TypeAlias = dict[Var, Any]
 Results: TypeAlias = list[Any]
@@ -259,7 +261,7 @@ class RowEngine:
         """
         data = jax.tree.leaves(rows.tree())
         evaluate = lambda: jax.tree.leaves(self.trace.plain(*data, *leaves))
-        check_rows(name, outputs, evaluate, self.clear, settings)
+        check_outputs(name, outputs, evaluate, lambda: ((), BLAMED), self.clear, settings)
 
     def _outputs(self, leaves: Sequence[Any], rows: Rows) -> list[Any]:
         env = self._env(leaves)

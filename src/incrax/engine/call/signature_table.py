@@ -34,7 +34,7 @@ from incrax.engine.call.engine import Engine
 from incrax.engine.call.pure import Step, make_step
 from incrax.engine.call.record import History
 from incrax.engine.call.sites import Sites, SitesState, make_sites, named_move
-from incrax.engine.call.verification import check_call, verify
+from incrax.engine.call.verification import check_outputs, stale_in, verify
 from incrax.engine.call.warm_up import warm_up
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.host_calls import HostCalls
@@ -163,7 +163,10 @@ class Traced:
         Raises:
             StaleResultError: they differ.
         """
-        check_call(name, self.engine, leaves, outputs, settings)
+        engine = self.engine
+        evaluate = lambda: engine.fresh(leaves)
+        blame = lambda: stale_in(engine, leaves, settings)
+        check_outputs(name, outputs, evaluate, blame, engine.clear, settings)
 
     def warm_up(self, leaves: Sequence[Any], changing: Iterable[str | Sequence[str]]) -> None:
         """Compile and fill for named changes."""
