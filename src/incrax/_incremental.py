@@ -21,25 +21,19 @@ from incrax._profiling import is_profiled, profiled
 from incrax._stats import Stats
 from incrax._tuning import is_disabled
 from incrax.engine.call.bypass import NOT_HELD, Bypass, is_looked_at
-from incrax.engine.call.engine import Engine
 from incrax.engine.call.pure import PureState, Step
 from incrax.engine.call.registry import living, register
-from incrax.engine.call.signature_table import Options, Traces
+from incrax.engine.call.signature_table import Given, Options
 from incrax.engine.call.sites import Sites, SitesState
-from incrax.engine.call.verification import check_call, check_rows, due_verification
-from incrax.engine.call.warm_up import warm_up
-from incrax.engine.inputs.leaves import has_tracer
-from incrax.engine.inputs.messages import no_checkpoint_of_rows
-from incrax.engine.inputs.rows import Rows, as_plain, has_rows
+from incrax.engine.call.verification import due_verification
+from incrax.engine.inputs.rows import as_plain
 from incrax.engine.inputs.signature import make_signature
 from incrax.explanation import (
     DependenceTable,
     Explanation,
     dependence_table,
-    explain_call,
-    explain_rows,
+    explain_given,
 )
-from incrax.rows.engine import RowEngine
 from incrax.rows.traces import RowTraces
 
 logger = logging.getLogger("incrax")
@@ -52,16 +46,12 @@ R = TypeVar("R")
 
 
 class Asked(NamedTuple):
-    """What a report is about: an engine, and the leaves of a call that was not made, if one is
-    asked about.
-
-    Of a call with `Rows`, its engine for all of them, and the rows; `engine` is that of one chunk.
+    """What a report is about: a trace, and what a call gives that was not made, if one is asked
+    about.
     """
 
-    engine: Engine
-    leaves: Sequence[Any] | None = None
-    row_engine: RowEngine | None = None
-    rows: Rows | None = None
+    traced: Any
+    given: Given | None = None
 
 
 class Incremental(Generic[P, R]):
@@ -72,14 +62,13 @@ class Incremental(Generic[P, R]):
         self._fun = fun
         self._stats = Stats()
         self._is_disabled = is_disabled()
-        self._adopt(Traces(fun, options, self._stats))
+        self._adopt(RowTraces(fun, options, self._stats))
         functools.update_wrapper(self, fun, updated=())
         register(self, self._name, self._stats)
 
-    def _adopt(self, traces: Traces, rows: RowTraces | None = None) -> None:
+    def _adopt(self, traces: RowTraces) -> None:
         self._traces = traces
         self._bypass: Bypass | None = None
-        self._rows = rows or RowTraces(traces.fun, traces.options, traces.stats, traces.calls)
         self._lock = threading.RLock()
 
     def _locked(self) -> threading.RLock:
@@ -131,55 +120,33 @@ class Incremental(Generic[P, R]):
             self._stats.calls += 1
             try:
                 given = self._traces.serving(leaves, treedef, args, kwargs)
-                if given is None and has_rows(leaves) and not has_tracer(leaves):
-                    if len(self._rows.only_rows(args, kwargs, leaves)) > 1:
-                        return self._call_with_rows(args, kwargs)
-                    args, kwargs = as_plain((args, kwargs))
-                    leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
-                    given = self._traces.serving(leaves, treedef, args, kwargs)
                 if given is None:
                     return self._plain(args, kwargs)
                 traced, dynamic, changed = given
                 self._bypass = None
-                serve = traced.engine.served
+                serve = traced.served
                 if is_profiled():
                     outputs = profiled(self._name, serve, dynamic, changed, start_s)
                 else:
                     outputs = serve(dynamic, changed, start_s)
-                if traced.ledger.left:
+                if traced.bypass is not None and traced.ledger.left:
                     self._bypass = traced.bypass
                 settings = due_verification()
                 if settings is not None:
-                    check_call(self._name, traced.engine, dynamic, outputs, settings)
+                    traced.check(self._name, dynamic, changed, outputs, settings)
             except BaseException:
                 self._stats.aborted += 1
                 raise
-            return jax.tree_util.tree_unflatten(traced.analysis.out_tree, outputs)
+            return jax.tree_util.tree_unflatten(traced.out_tree, outputs)
 
     def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The function as it is, `Rows` as arrays; the log says so once."""
+        """The function as it is, of arrays; the log says so once."""
         if not self._stats.transparent:
             logger.debug(plain_call(self._name))
         self._stats.transparent += 1
-        if has_rows(jax.tree_util.tree_leaves((args, kwargs))):
-            args, kwargs = as_plain((args, kwargs))
+        args, kwargs = as_plain((args, kwargs))
         fun: Any = self._fun
         return fun(*args, **kwargs)
-
-    def _call_with_rows(self, args: Any, kwargs: Any) -> Any:
-        """A call with `Rows` among the arguments, of more than one row."""
-        engine, leaves, rows = self._rows.serving(args, kwargs)
-        self._traces.latest = None
-        self._bypass = None
-        start_s = time.perf_counter()
-        outputs = profiled(self._name, engine.call, leaves, rows)
-        engine.note(start_s)
-        settings = due_verification()
-        fresh = cast(Any, self.fresh)
-        if settings is not None:
-            evaluate = lambda: jax.tree.leaves(fresh(*args, **kwargs))
-            check_rows(self._name, outputs, evaluate, engine.clear, settings)
-        return jax.tree_util.tree_unflatten(engine.trace.out_tree, outputs)
 
     @staticmethod
     def _is_off() -> bool:
@@ -274,12 +241,9 @@ class Incremental(Generic[P, R]):
     @property
     def stats(self) -> Stats:
         """Counters of all calls so far, the bytes saved now, and whether it has been worth it."""
-        self._stats.saved_bytes = sum(engine.saved_bytes for engine in self._engines())
+        self._stats.saved_bytes = sum(traced.saved_bytes for traced in self._traces.all())
         self._stats.verdict = self._traces.verdict
         return self._stats
-
-    def _engines(self) -> list[Engine | RowEngine]:
-        return [*self._traces.engines(), *self._rows.engines()]
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """What the last call did and why; with arguments, what a call with them would do (nothing
@@ -297,10 +261,7 @@ class Incremental(Generic[P, R]):
         if "wrt" in kwargs and hasattr(self._fun, "explain_rows"):
             return cast(Any, self._fun).explain_rows(*args, **kwargs)
         with self._locked():
-            asked = self._asked("explain()", args, kwargs)
-            if asked.row_engine is not None:
-                return explain_rows(asked.row_engine, asked.leaves, asked.rows)
-            return explain_call(asked.engine, asked.leaves)
+            return explain_given(*self._asked("explain()", args, kwargs))
 
     def _asked(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
         """What a report is about: a call with these arguments, or the last one; under the lock of
@@ -309,19 +270,13 @@ class Incremental(Generic[P, R]):
         Raises:
             NotCalledError: there are neither arguments nor calls.
         """
-        if has_rows(jax.tree.leaves((args, kwargs))):
-            row_engine, leaves, rows = self._rows.serving(args, kwargs)
-            return Asked(row_engine.first_kin(rows), leaves, row_engine, rows)
         if args or kwargs:
-            traced, leaves = self._traces.looked_up(args, kwargs, method)
-            return Asked(traced.engine, traced.signature.dynamic_leaves(leaves))
+            given = self._traces.looked_up(args, kwargs, method)
+            return Asked(given.traced, given)
         latest = self._traces.latest
-        of_rows = self._rows.latest
-        if latest is not None:
-            return Asked(latest.engine)
-        if of_rows is None or of_rows.last is None or of_rows.last.engine is None:
+        if latest is None or latest.engine is None:
             raise not_called(method)
-        return Asked(of_rows.last.engine, row_engine=of_rows)
+        return Asked(latest)
 
     def deps(self, *args: P.args, **kwargs: P.kwargs) -> DependenceTable:
         """Which part of the work depends on which input leaf; with arguments, for their signature.
@@ -330,7 +285,7 @@ class Incremental(Generic[P, R]):
             NotCalledError: without arguments before the first call.
         """
         with self._locked():
-            return dependence_table(self._asked("deps()", args, kwargs).engine)
+            return dependence_table(self._asked("deps()", args, kwargs).traced.engine)
 
     @property
     def num_equations(self) -> int:
@@ -340,7 +295,8 @@ class Incremental(Generic[P, R]):
             NotCalledError: before the first call.
         """
         with self._locked():
-            return self._asked("num_equations", (), {}).engine.num_eqns
+            engine = self._asked("num_equations", (), {}).traced.engine
+            return engine.num_eqns
 
     # --- control ----------------------------------------------------------------------------------
 
@@ -367,12 +323,9 @@ class Incremental(Generic[P, R]):
             if self._is_off() or self._is_disabled:
                 return
             leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
-            if has_rows(leaves):
-                self._rows.serving(args, kwargs).engine.warm_up(changing)
-                return
             given = self._traces.serving(leaves, treedef, args, kwargs)
             if given is not None:
-                warm_up(given.traced.engine, given.leaves, changing)
+                given.traced.warm_up(given.leaves, changing)
 
     def expect(self, calls: int) -> None:
         """Say that so many more calls like those so far will come.
@@ -398,16 +351,15 @@ class Incremental(Generic[P, R]):
         with self._locked():
             traced = self._traces.latest
             if traced is not None:
-                traced.engine.chooser.credit.expect(calls)
+                traced.expect(calls)
 
     def fresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate from scratch; saved values are neither read nor written.
 
         With `policy="exact"` the result has the bits of a call.
         """
+        args, kwargs = cast(Any, as_plain((args, kwargs)))
         leaves = jax.tree_util.tree_leaves((args, kwargs))
-        if has_rows(leaves):
-            return cast(Any, self.fresh)(*as_plain(args), **as_plain(kwargs))
         with self._locked():
             traced = None if self._is_off() else self._traces.aside(leaves, args, kwargs)
         if traced is None:
@@ -419,7 +371,7 @@ class Incremental(Generic[P, R]):
         else:
             with self._locked():  # segments are compiled, and their buffers taken, as in a call
                 outputs = profiled(self._name, engine.anew, dynamic)
-        return jax.tree_util.tree_unflatten(traced.analysis.out_tree, outputs)
+        return jax.tree_util.tree_unflatten(traced.out_tree, outputs)
 
     def checkpoint(self) -> None:
         """Keep the version of the last call, however many calls follow, until the next checkpoint.
@@ -429,12 +381,11 @@ class Incremental(Generic[P, R]):
         """
         with self._locked():
             traced = self._traces.latest
-            if traced is None and self._rows.latest is not None:
-                raise no_checkpoint_of_rows()
-            if traced is None or not traced.store.states:
+            if traced is None:
                 raise not_called("checkpoint()")
-            for engine in self._traces.engines():
-                engine.forget_checkpoint()
+            traced.check_may_be_kept()
+            for each in self._traces.all():
+                each.forget_checkpoint()
             traced.look_at_last()
             traced.engine.checkpoint()
 
@@ -449,19 +400,17 @@ class Incremental(Generic[P, R]):
         """
         with self._locked():
             traces = self._traces
-            pinned = next((t for t in traces.all() if t.engine.has_checkpoint), None)
+            pinned = next((t for t in traces.all() if t.has_checkpoint), None)
             if pinned is None:
                 raise no_checkpoint()
             traces.latest = pinned
-            return jax.tree_util.tree_unflatten(pinned.analysis.out_tree, pinned.engine.rollback())
+            return jax.tree_util.tree_unflatten(pinned.out_tree, pinned.engine.rollback())
 
     def clear(self) -> None:
         """Drop all saved values; traces and compiled programs stay."""
         with self._locked():
-            for engine in self._engines():
-                engine.clear()
             for traced in self._traces.all():
-                traced.forget_last()
+                traced.clear()
 
     def fork(self) -> Incremental[P, R]:
         """An independent function that shares saved values and compiled programs so far, with
@@ -469,7 +418,7 @@ class Incremental(Generic[P, R]):
         """
         with self._locked():
             other = Incremental(self._fun, self._traces.options)
-            other._adopt(self._traces.fork(other._stats), self._rows.fork(other._stats))
+            other._adopt(self._traces.fork(other._stats))
         return other
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -511,7 +460,7 @@ def _forget_in_child() -> None:
     for function in living():
         options = function._traces.options
         stats = function._stats
-        function._adopt(Traces(function._fun, options, stats))
+        function._adopt(RowTraces(function._fun, options, stats))
 
 
 if hasattr(os, "register_at_fork"):

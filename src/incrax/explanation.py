@@ -18,9 +18,9 @@ from incrax._table import Printable, Table, bytes_text, first_rows
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import NO_MEMORY, CallRecord
 from incrax.engine.call.rehearsal import dry_run, outlook
+from incrax.engine.call.signature_table import Given
 from incrax.engine.inputs.leaves import is_compared_by_identity
 from incrax.engine.inputs.paths import mask_paths, paths_mask
-from incrax.engine.inputs.rows import Rows
 from incrax.engine.plan.plan import Plan
 from incrax.engine.program.cost import ZERO, Cost, total_cost
 from incrax.engine.program.dependence import Layout
@@ -318,12 +318,14 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
     )
 
 
-def explain_rows(engine: RowEngine, leaves: Sequence[Any] | None, rows: Rows | None) -> Explanation:
-    """Explain the last call with `Rows`, or the first pass of a call with these."""
-    record = engine.last if leaves is None or rows is None else engine.outlook(leaves, rows)
-    if record is None or record.engine is None:
+def explain_given(traced: Any, given: Given | None) -> Explanation:
+    """Explain the last call that a trace served, or the one that gives this."""
+    if not isinstance(traced, RowEngine):
+        return explain_call(traced.engine, None if given is None else given.leaves)
+    record = traced.last if given is None else traced.outlook(given.leaves, given.changed)
+    if record is None:
         raise not_called("explain()")
-    found = replace(explain_call(record.engine, None), is_dry_run=rows is not None)
+    found = replace(explain_call(record.engine, None), is_dry_run=given is not None)
     num_run, num_reused, num_joined = record.chunks
     if not num_run:
         idle: dict[str, Any] = dict.fromkeys(("changed", "ran", "loaded", "filled"), ())

@@ -25,7 +25,7 @@ def bypassing(calls=4):
     ours = incrax.incremental(model)
     for k in range(calls):
         ours(1.0 + k, 2.0 + k, ROWS)
-    chunks = ours._rows.latest
+    chunks = ours._traces.latest
     for kin in chunks.kin.values():
         kin.ledger.left = LONG
     return ours, chunks.engines()

@@ -118,7 +118,7 @@ def test_an_array_of_a_length_made_from_the_number_of_rows_is_refused():
 
 def traces_of(f):
     """Numbers of rows that are traced from now on."""
-    trace, found = f._rows.latest.trace, []
+    trace, found = f._traces.latest.trace, []
     whole = trace._trace
     trace._trace = lambda num_rows: found.append(num_rows) or whole(num_rows)
     return found
@@ -165,10 +165,10 @@ def test_results_from_before_a_number_was_seen_are_not_combined_with_new_ones():
     fun = lambda a, x: jnp.sum(jnp.sin(x * a) * (1 + len(x) // 1000))
     f, rows = incrax.incremental(fun, tuning=MINIMAL), incrax.Rows(data(20), chunk_rows=512)
     same(f(0.7, rows), jax.jit(fun)(0.7, rows.tree()))
-    cut = f._rows.latest.cut
+    cut = f._traces.latest.cut
     rows = rows.append(data(1500))
     same(f(0.7, rows), jax.jit(fun)(0.7, rows.tree()))
-    assert f._rows.latest.cut is not cut
+    assert f._traces.latest.cut is not cut
 
 
 def test_a_fork_follows_numbers_of_its_own():
@@ -178,7 +178,7 @@ def test_a_fork_follows_numbers_of_its_own():
     other, more = f.fork(), rows.append(data(1500))
     same(other(0.7, more), jax.jit(fun)(0.7, more.tree()))
     same(f(0.7, rows), jax.jit(fun)(0.7, rows.tree()))
-    assert f._rows.latest.cut is not other._rows.latest.cut
+    assert f._traces.latest.cut is not other._rows.latest.cut
 
 
 # --- the range of sums ----------------------------------------------------------------------------

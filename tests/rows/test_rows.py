@@ -211,7 +211,7 @@ def test_totals_of_chunks_and_versions_out_of_use_are_forgotten(f, num_versions)
     for number in range(20):
         f({**T, "b": np.array([float(number % num_versions), 1.0])}, rows)
         rows = rows.replace(0, make(12 * CHUNK, number))
-    row_engine = f._rows.latest
+    row_engine = f._traces.latest
     kept = frozenset().union(*row_engine.uses)
     versions = row_engine.passes[0].results.values()
     assert len(versions) == min(num_versions, row_engine.options.versions)
@@ -222,7 +222,7 @@ def test_totals_of_chunks_and_versions_out_of_use_are_forgotten(f, num_versions)
 def test_a_deleted_total_is_made_again(f):
     rows = rows_of(12 * CHUNK)
     f(T, rows)
-    (known,) = f._rows.latest.passes[0].results.values()
+    (known,) = f._traces.latest.passes[0].results.values()
     for run, total in known.items():
         for x in total if len(run) > 1 else ():
             x.delete()
@@ -498,7 +498,7 @@ def test_verification_compares_with_all_rows_at_once(f):
     rows = rows_of(21)
     with incrax.verify():
         f(T, rows)
-        (known,) = f._rows.latest.passes[0].results.values()
+        (known,) = f._traces.latest.passes[0].results.values()
         known.update({chunk: [x + 1.0 for x in found] for chunk, found in known.items()})
         with pytest.raises(incrax.StaleResultError, match="chunk by chunk"):
             f(T, rows.append(make(3, 1)))
@@ -612,7 +612,7 @@ def test_old_chunks_are_forgotten(f):
     for seed in range(5):
         rows = rows.replace(0, make(40, seed))
         f(T, rows)
-    assert len({number for number, _ in f._rows.latest.by_chunk}) == 10
+    assert len({number for number, _ in f._traces.latest.by_chunk}) == 10
 
 
 def test_the_budget_is_shared_by_the_chunks():

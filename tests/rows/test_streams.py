@@ -147,7 +147,7 @@ def test_streamed_chunks_save_partial_results_only(maps):
     for s in (0.5, 0.6, 0.7, 0.8):
         f({**T, "s": s}, rows)
     assert f.stats.saved_bytes == 0
-    assert not f._rows.latest.by_chunk
+    assert not f._traces.latest.by_chunk
 
 
 def test_functions_of_sums_read_the_stream_twice():

@@ -19,6 +19,7 @@ from incrax._program import read_vars, written_vars
 from incrax.engine.inputs.paths import paths_mask
 from incrax.errors import UnknownInputError
 from incrax.explanation import Reader
+from incrax.rows.engine import RowEngine
 
 NUM_SHOWN = 10
 """Equations that a message lists."""
@@ -159,16 +160,16 @@ def _last(f: Any) -> _LastCall:
     """The last call; of `Rows` what it did with one of the chunks."""
     if not isinstance(f, Incremental):
         raise not_incremental("assert_ran", type(f).__name__)
-    asked = f._asked("assert_ran()", (), {})
-    reader = Reader(asked.engine)
-    rows = asked.row_engine
+    traced = f._asked("assert_ran()", (), {}).traced
+    reader = Reader(traced.engine)
     served = reader.last()
     if served is None:
         raise not_called("assert_ran()")
-    if rows is None:
+    if not isinstance(traced, RowEngine):
         return _LastCall(reader, served.by, served.ran, reader.paths)
-    has_run = rows.last is not None and rows.last.chunks.num_run > 0
-    return _LastCall(reader, served.by, served.ran if has_run else (), [*reader.paths, *rows.paths])
+    has_run = traced.last is not None and traced.last.chunks.num_run > 0
+    paths = [*reader.paths, *traced.paths]
+    return _LastCall(reader, served.by, served.ran if has_run else (), paths)
 
 
 def _within(eqn: Equation) -> Iterator[Equation]:

@@ -25,6 +25,7 @@ from incrax.control_flow.tapes.guarded import Guarded, incremental_of
 from incrax.errors import ReportError
 from incrax.inspection.page_data import Subject, page_data
 from incrax.models.bound import Bound
+from incrax.rows.engine import RowEngine
 
 SCRIPTS = ("model.js", "text.js", "inputs.js", "map.js", "charts.js", "tables.js", "main.js")
 NOTEBOOK_HEIGHT = 860
@@ -123,16 +124,15 @@ def _subject_of(function: Incremental[..., Any], args: Any, kwargs: Any) -> Subj
     Raises:
         NotCalledError: there are neither arguments nor calls.
     """
-    asked = function._asked("report()", args, kwargs)
-    history = asked.engine.history if asked.row_engine is None else asked.row_engine.history
-    num_signatures = len(function._traces.table) + len(function._rows.table)
+    traced = function._asked("report()", args, kwargs).traced
     return Subject(
         function._name,
-        asked.engine,
-        history,
+        traced.engine,
+        traced.history,
         function.stats.as_dict(),
-        num_signatures,
-        asked.row_engine,
+        len(function._traces.table),
+        traced.saved_bytes,
+        isinstance(traced, RowEngine),
     )
 
 

@@ -29,7 +29,6 @@ from incrax.engine.policy.candidates import Entry
 from incrax.engine.program.cost import equation_cost, total_cost
 from incrax.explanation import Reader, Served, sized
 from incrax.inspection.source import source_of
-from incrax.rows.engine import RowEngine
 
 FORMAT = 1
 MAX_OUTLOOKS = 400
@@ -51,8 +50,8 @@ HOW = ("estimated", "measured as a whole", "measured as a segment")
 
 
 class Subject(NamedTuple):
-    """What a page is about: a function's name, its engine, its calls, its counters; the engine of
-    `Rows`, if any.
+    """What a page is about: a function's name, its engine, its calls, its counters; bytes that it
+    saves; whether the engine is that of one chunk of `Rows`.
     """
 
     name: str
@@ -60,7 +59,8 @@ class Subject(NamedTuple):
     history: History
     stats: Mapping[str, int]
     num_signatures: int
-    rows: RowEngine | None = None
+    saved_bytes: int = 0
+    has_rows: bool = False
 
 
 def page_data(subject: Subject) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def page_data(subject: Subject) -> dict[str, Any]:
             "num_signatures": subject.num_signatures,
             "always": hex(engine.always),
             "bypasses": engine.bypasses,
-            "has_rows": subject.rows is not None,
+            "has_rows": subject.has_rows,
         },
         "machine": _machine(),
         "leaves": data.leaves(),
@@ -432,7 +432,7 @@ class _Data:
         return {
             "budget_bytes": self.store.budget_bytes,
             "versions": self.store.versions,
-            "saved_bytes": (self.subject.rows or self.store).saved_bytes,
+            "saved_bytes": self.subject.saved_bytes,
             "num_saved": len(sizes),
             "saved": saved,
         }

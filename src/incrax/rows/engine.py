@@ -23,18 +23,19 @@ from incrax._names import name_of
 from incrax._program import trace, type_of
 from incrax._progress import Meter
 from incrax._stats import Stats
-from incrax._tables import LruTable
+from incrax._tables import LruTable, program_bytes
 from incrax.engine.call.analysis import facts_of
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import Chunks, History
 from incrax.engine.call.signature_table import Options
+from incrax.engine.call.verification import check_outputs, verify
 from incrax.engine.call.warm_up import warm_up
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.recycling import can_recycle
 from incrax.engine.inputs.chunks import Chunk
 from incrax.engine.inputs.leaves import LeafValue, resolved
-from incrax.engine.inputs.messages import per_row_of_stream
+from incrax.engine.inputs.messages import no_checkpoint_of_rows, per_row_of_stream
 from incrax.engine.inputs.rows import Rows
 from incrax.engine.inputs.signature import Signature
 from incrax.engine.policy.chooser import Chooser
@@ -58,6 +59,8 @@ EXACT_SHARE = 64
 there are.
 """
 
+BLAMED = "Rows were evaluated chunk by chunk, and compared with all of them at once."
+
 Env: TypeAlias = dict[Var, Any]
 Results: TypeAlias = list[Any]
 """Of some chunks: the partial results of a pass; of one chunk also its per-row results."""
@@ -75,7 +78,7 @@ class RowRecord(NamedTuple):
     """What a call did with chunks, over all passes, and the engine of one that was evaluated."""
 
     chunks: Chunks
-    engine: Engine | None
+    engine: Engine
 
 
 class PassTable:
@@ -108,7 +111,15 @@ class PassTable:
 class RowEngine:
     """Evaluates one signature of a function of rows; `paths` name the leaves, those of the rows
     first.
+
+    A trace of the function beside others (`Traces`), with what their table and the methods of the
+    function ask of one: chunks bypass by themselves, keep no checkpoints, and do not count in the
+    verdict.
     """
+
+    bypass = None
+    has_checkpoint = False
+    choosers: Sequence[Chooser] = ()
 
     def __init__(
         self,
@@ -185,6 +196,36 @@ class RowEngine:
         for engine in self.kin.values():
             engine.clear()
 
+    def serves(self, _: Any) -> bool:
+        """Not a call as it is: `Rows` are taken out of it first."""
+        return False
+
+    def check_may_be_kept(self) -> None:
+        """Raise, as there are no versions for a checkpoint."""
+        raise no_checkpoint_of_rows()
+
+    def forget_checkpoint(self) -> None:
+        """There is none."""
+
+    def expect(self, calls: int) -> None:
+        """Chunks decide by the calls so far."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Estimated bytes of its programs."""
+        eqns = [engine.num_eqns for engine in self.kin.values()]
+        return program_bytes(2 * sum(eqns), len(eqns))
+
+    @property
+    def engine(self) -> Engine | None:
+        """That of one chunk, for reports; None before there is one."""
+        return next(iter(self.kin.values()), None) if self.last is None else self.last.engine
+
+    @property
+    def out_tree(self) -> Any:
+        """Of the results."""
+        return self.trace.out_tree
+
     @property
     def signature(self) -> Signature:
         """That which it serves."""
@@ -201,8 +242,28 @@ class RowEngine:
 
     # --- one call ---------------------------------------------------------------------------------
 
-    def call(self, leaves: Sequence[Any], rows: Rows) -> list[Any]:
-        """Outputs at these leaves, the rows left out, and these rows."""
+    def served(self, leaves: Sequence[Any], rows: Rows, start_s: float) -> list[Any]:
+        """Outputs at these leaves, the rows left out, and these rows, of a call that began at
+        `start_s`.
+        """
+        outputs = self._outputs(leaves, rows)
+        assert self.last is not None
+        self.history.note_rows(start_s, self.last.chunks, lambda: self.saved_bytes)
+        return outputs
+
+    def check(
+        self, name: str, leaves: Sequence[Any], rows: Rows, outputs: Sequence[Any], settings: verify
+    ) -> None:
+        """Compare outputs with those of the function on all rows at once.
+
+        Raises:
+            StaleResultError: they differ; the saved values are dropped.
+        """
+        data = jax.tree.leaves(rows.tree())
+        evaluate = lambda: jax.tree.leaves(self.trace.plain(*data, *leaves))
+        check_outputs(name, outputs, evaluate, lambda: ((), BLAMED), self.clear, settings)
+
+    def _outputs(self, leaves: Sequence[Any], rows: Rows) -> list[Any]:
         env = self._env(leaves)
         per_row = [v for table in self.passes for v in table.phase.per_row]
         if per_row and any(chunk.is_streamed for chunk in rows.chunks):
@@ -251,11 +312,6 @@ class RowEngine:
             outcome[var] = _assembled(rows, [each[k] for each in results], axis)
         table.outcomes.add(key, outcome)
         return outcome, False
-
-    def note(self, start_s: float) -> None:
-        """Enter the call that ended now in the history."""
-        if self.last is not None:
-            self.history.note_rows(start_s, self.last.chunks, lambda: self.saved_bytes)
 
     def _env(self, leaves: Sequence[Any]) -> Env:
         """The leaves by variable."""
@@ -386,7 +442,7 @@ class RowEngine:
         chunks = Chunks(len(rows.chunks) - num_known, num_known, 0)
         return RowRecord(chunks, self._any_engine(rows))
 
-    def warm_up(self, changing: Iterable[str | Sequence[str]]) -> None:
+    def warm_up(self, _: Any, changing: Iterable[str | Sequence[str]]) -> None:
         """Plan, compile and fill every named change for all chunks whose programs read what it
         names.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -221,15 +222,8 @@ class RowTrace:
 
     def _trace(self, num_rows: int) -> Program:
         avals = self.row_type.avals(num_rows)
-
-        def evaluate(*leaves: Any) -> Any:
-            data = jax.tree.unflatten(self.row_type.treedef, leaves[: len(avals)])
-            args, kwargs = self.signature.rebuild(leaves[len(avals) :])
-            args, kwargs = jax.tree.map(lambda x: data if type(x) is RowType else x, (args, kwargs))
-            return self.fun(*args, **kwargs)
-
         try:
-            program, self.out_tree = trace_with_tree(evaluate, *avals, *self.feeds)
+            program, self.out_tree = trace_with_tree(self._of_leaves, *avals, *self.feeds)
         except IncraxError:
             raise
         except Exception as error:
@@ -237,6 +231,19 @@ class RowTrace:
                 raise untraceable_rows(num_rows, error) from error
             raise
         return run_passes(program, (inline_with_lines, drop_dead))
+
+    def _of_leaves(self, *leaves: Any) -> Any:
+        """The function, as one of its leaves, those of all rows first."""
+        num = len(self.row_type.shapes)
+        data = jax.tree.unflatten(self.row_type.treedef, leaves[:num])
+        args, kwargs = self.signature.rebuild(leaves[num:])
+        args, kwargs = jax.tree.map(lambda x: data if type(x) is RowType else x, (args, kwargs))
+        return self.fun(*args, **kwargs)
+
+    @cached_property
+    def plain(self) -> Callable[..., Any]:
+        """The same, compiled by `jax.jit`."""
+        return jax.jit(self._of_leaves)
 
 
 def _typed_as(var: Var, value: Any) -> Any:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from incrax._jax import Literal, Tracer
 from incrax._messages import wrong_option
 from incrax._program import trace_with_tree
-from incrax._table import Printable, Table
+from incrax._table import Printable, Table, first_rows
 from incrax.derivatives.row_sparse.interpreter import run, typed
 from incrax.derivatives.row_sparse.rows import RowSparse
 from incrax.derivatives.row_sparse.values import (
@@ -249,7 +249,5 @@ class RowsExplanation(Printable):
 
 def _table(title: str, events: tuple[Event, ...]) -> Table:
     header = ("primitive", "type", "rows stored", "why", "source")
-    rows = [(e.primitive, e.type, f"{e.num_rows:,}", e.why, e.line) for e in events[:NUM_LISTED]]
-    if len(events) > NUM_LISTED:
-        rows.append((f"... {len(events) - NUM_LISTED} more", "", "", "", ""))
-    return Table(title, header, rows or [("nothing", "", "", "", "")])
+    rows = [(e.primitive, e.type, f"{e.num_rows:,}", e.why, e.line) for e in events]
+    return Table(title, header, first_rows(rows, NUM_LISTED) or [("nothing", "", "", "", "")])

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
 
 from incrax import _jax
 from incrax._context import context_key
-from incrax._messages import many_functions, many_signatures, nothing_saved
+from incrax._messages import many_functions, many_signatures, not_called, nothing_saved
 from incrax._names import as_program_name, name_of
 from incrax._stats import Stats
 from incrax._tables import LruTable, program_bytes
@@ -32,7 +32,10 @@ from incrax.engine.call.analysis import (
 from incrax.engine.call.bypass import NO_CALL, Bypass
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.pure import Step, make_step
+from incrax.engine.call.record import History
 from incrax.engine.call.sites import Sites, SitesState, make_sites, named_move
+from incrax.engine.call.verification import check_outputs, stale_in, verify
+from incrax.engine.call.warm_up import warm_up
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.packing import packable
@@ -40,6 +43,7 @@ from incrax.engine.compile.recycling import can_recycle
 from incrax.engine.inputs.leaves import has_tracer, is_frozen
 from incrax.engine.inputs.rows import has_rows
 from incrax.engine.inputs.signature import Signature, make_signature
+from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.log import Journal, note_forgotten, note_trace
 from incrax.engine.policy.verdict import together
 from incrax.engine.store.budget import MAX_DEFAULT_BYTES, Limits, make_limits
@@ -80,14 +84,26 @@ class Options(NamedTuple):
 class Traced:
     """One traced signature with its engine."""
 
-    __slots__ = ("analysis", "bypass", "comparison", "engine", "ledger", "signature", "store")
+    __slots__ = (
+        "analysis",
+        "bypass",
+        "comparison",
+        "engine",
+        "ledger",
+        "out_tree",
+        "served",
+        "signature",
+        "store",
+    )
 
     def __init__(
         self, signature: Signature, analysis: Analysis, engine: Engine, stats: Stats
     ) -> None:
         self.signature = signature
         self.analysis = analysis
+        self.out_tree = analysis.out_tree
         self.engine = engine
+        self.served = engine.served
         self.ledger = engine.ledger
         self.store = engine.store
         self.comparison = engine.comparison
@@ -113,8 +129,65 @@ class Traced:
         leaves = self.signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
         self.engine.call(leaves, self.comparison.changed_leaves(leaves))
 
-    def forget_last(self) -> None:
-        """Hold nothing of the last call."""
+    # --- as a function's methods ask it -----------------------------------------------------------
+
+    @property
+    def history(self) -> History:
+        """Its latest calls."""
+        return self.engine.history
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of saved values."""
+        return self.engine.saved_bytes
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether a version is kept until the next checkpoint."""
+        return self.engine.has_checkpoint
+
+    def forget_checkpoint(self) -> None:
+        """Keep no version longer than others."""
+        self.engine.forget_checkpoint()
+
+    @property
+    def choosers(self) -> list[Chooser]:
+        """What decides, of those whose times tell whether saving has been worth it."""
+        return [self.engine.chooser]
+
+    def check(
+        self, name: str, leaves: Sequence[Any], _: Any, outputs: Sequence[Any], settings: verify
+    ) -> None:
+        """Compare outputs with a fresh evaluation.
+
+        Raises:
+            StaleResultError: they differ.
+        """
+        engine = self.engine
+        evaluate = lambda: engine.fresh(leaves)
+        blame = lambda: stale_in(engine, leaves, settings)
+        check_outputs(name, outputs, evaluate, blame, engine.clear, settings)
+
+    def warm_up(self, leaves: Sequence[Any], changing: Iterable[str | Sequence[str]]) -> None:
+        """Compile and fill for named changes."""
+        warm_up(self.engine, leaves, changing)
+
+    def expect(self, calls: int) -> None:
+        """So many more calls will come."""
+        self.engine.chooser.credit.expect(calls)
+
+    def check_may_be_kept(self) -> None:
+        """Raise where there is no version for a checkpoint."""
+        if not self.store.states:
+            raise not_called("checkpoint()")
+
+    def fork(self, stats: Stats) -> Self:
+        """An independent one that shares values and programs so far."""
+        return type(self)(self.signature, self.analysis, self.engine.fork(stats), stats)
+
+    def clear(self) -> None:
+        """Drop saved values, and hold nothing of the last call."""
+        self.engine.clear()
         if self.bypass is not None:
             self.bypass.last = NO_CALL
 
@@ -143,12 +216,13 @@ class Given(NamedTuple):
     """What a call gives: the trace that serves it, the leaves that are values, and which are other
     objects than before.
 
-    `changed` is None where the trace has no version to compare with.
+    `changed` is None where the trace has no version to compare with; a trace of another kind gets
+    what it needs there.
     """
 
-    traced: Traced
+    traced: Any
     leaves: Sequence[Any]
-    changed: list[int] | None
+    changed: Any
 
 
 def _of_leaves(analysis: Analysis, signature: Signature) -> Callable[..., list[Any]] | None:
@@ -182,40 +256,35 @@ class Traces:
         self.stats = stats
         self.calls = HostCalls(MAX_DEFAULT_BYTES if options.memory is None else options.memory)
         max_signatures = options.max_signatures
-        self.table: LruTable[Hashable, Traced] = LruTable(
+        self.table: LruTable[Hashable, Any] = LruTable(
             max_signatures, weigh=lambda traced: traced.num_bytes
         )
-        self.latest: Traced | None = None
+        self.latest: Any = None
         self.steps: LruTable[Hashable, Step] = LruTable(max_signatures, weigh=_step_bytes)
         self._has_warned = False
         self._forgotten: set[int] | None = set()
 
-    def fork(self, stats: Stats) -> Traces:
+    def fork(self, stats: Stats) -> Self:
         """An independent table with the same traces, values and programs so far, and the same calls
         to the host.
         """
-        other = Traces(self.fun, self.options, stats)
+        other = type(self)(self.fun, self.options, stats)
         other.calls = self.calls
         for key, traced in self.table.items():
-            engine = traced.engine.fork(stats)
-            copied = Traced(traced.signature, traced.analysis, engine, stats)
+            copied = traced.fork(stats)
             other.table.add(key, copied)
             if traced is self.latest:
                 other.latest = copied
         return other
 
-    def all(self) -> list[Traced]:
+    def all(self) -> list[Any]:
         """The traces that are kept."""
         return list(self.table.values())
-
-    def engines(self) -> list[Engine]:
-        """Their engines."""
-        return [traced.engine for traced in self.all()]
 
     @property
     def verdict(self) -> str:
         """Whether saving has been worth it, in a sentence; empty where no times are taken."""
-        choosers = [engine.chooser for engine in self.engines()]
+        choosers = [chooser for traced in self.all() for chooser in traced.choosers]
         verdicts = [chooser.verdict for chooser in choosers if chooser.is_timed]
         return together(verdicts).sentence if verdicts else ""
 
@@ -230,17 +299,26 @@ class Traces:
             given = latest.given(leaves)
             if given is not None:
                 return given
-        if has_tracer(leaves) or has_rows(leaves):
+        if has_tracer(leaves):
             return None
+        if has_rows(leaves):
+            return self.serving_rows(leaves, treedef, args, kwargs)
         signature = make_signature(self.fun, args, kwargs)
         found = self.table.get(signature.key)
         if found is None:
-            found = self._add(signature, leaves)
+            found = self._enter(signature, self._make(signature, leaves, self.stats))
         if has_mutable_inputs(found.analysis):
             return None
         self.latest = found
         dynamic = signature.dynamic_leaves(leaves)
         return Given(found, dynamic, found.comparison.changed_leaves(dynamic))
+
+    def serving_rows(
+        self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs
+    ) -> Given | None:
+        """The same with `Rows` among the leaves: for what stands in front of this table."""
+        del leaves, treedef, args, kwargs
+        return None
 
     def aside(self, leaves: Sequence[Any], args: Args, kwargs: Kwargs) -> Traced | None:
         """The trace for a call without becoming the latest, or forgetting another; None: call the
@@ -257,8 +335,8 @@ class Traces:
                 self.table.add(signature.key, traced)
         return None if has_mutable_inputs(traced.analysis) else traced
 
-    def looked_up(self, args: Args, kwargs: Kwargs, method: str) -> tuple[Traced, list[Any]]:
-        """The trace for these arguments and their leaves, for a report: nothing is stored or
+    def looked_up(self, args: Args, kwargs: Kwargs, method: str) -> Given:
+        """What a call with these arguments would give, for a report: nothing is stored or
         forgotten.
 
         Raises:
@@ -273,7 +351,7 @@ class Traces:
             traced = self._make(signature, leaves, Stats())
         if has_mutable_inputs(traced.analysis):
             raise nothing_saved(method)
-        return traced, leaves
+        return Given(traced, signature.dynamic_leaves(leaves), None)
 
     def _make(self, signature: Signature, leaves: Sequence[Any], stats: Stats) -> Traced:
         is_exact = self.options.is_exact
@@ -295,8 +373,8 @@ class Traces:
         engine = Engine(facts, whole, journal, compiler, tuning, stats, limits, is_exact=is_exact)
         return Traced(signature, analysis, engine, stats)
 
-    def _add(self, signature: Signature, leaves: Sequence[Any]) -> Traced:
-        traced = self._make(signature, leaves, self.stats)
+    def _enter(self, signature: Signature, traced: Any) -> Any:
+        """A new trace in the table; logs and warnings say what became of others."""
         made_room = self.table.add(signature.key, traced)
         self._note_trace(signature, made_room)
         self._warn_of_thrashing(signature)
@@ -307,7 +385,7 @@ class Traces:
             self._warn_of_functions(signature)
         return traced
 
-    def _note_trace(self, signature: Signature, made_room: Sequence[Traced] = ()) -> None:
+    def _note_trace(self, signature: Signature, made_room: Sequence[Any] = ()) -> None:
         self.stats.traces += 1
         known = (traced.signature for traced in (*made_room, *self.table.values()))
         note_trace(self.name, signature, known, self.options.max_signatures)

@@ -86,37 +86,15 @@ def due_verification() -> verify | None:
     return settings if settings is not None and settings.is_due() else None
 
 
-def check_call(
-    name: str, engine: Engine, leaves: Sequence[Any], outputs: Sequence[Any], settings: verify
-) -> None:
-    """Compare outputs with fresh ones.
-
-    Raises:
-        StaleResultError: they differ; the saved values are dropped.
-    """
-    fresh = engine.fresh(leaves)
-    worst = _worst(outputs, fresh, settings)
-    if worst is None:
-        return
-    again = _worst(engine.fresh(leaves), fresh, settings)
-    record = engine.last
-    changed = [] if record is None else mask_paths(engine.paths, engine.layout, record.dirty)
-    try:
-        if again is not None:
-            raise not_deterministic(name, *again)
-        raise stale_result(name, *worst, changed, _first_stale(engine, leaves, settings))
-    finally:
-        engine.clear()
-
-
-def check_rows(
+def check_outputs(
     name: str,
     outputs: Sequence[Any],
     evaluate: Callable[[], Sequence[Any]],
+    blame: Callable[[], tuple[Sequence[str], str]],
     clear: Callable[[], None],
     settings: verify,
 ) -> None:
-    """Compare outputs of a call with `Rows` with those of the function on all rows at once.
+    """Compare outputs with fresh ones; `blame` names what changed, and what is stale.
 
     Raises:
         StaleResultError: they differ; `clear` has dropped the saved values.
@@ -126,15 +104,19 @@ def check_rows(
     if worst is None:
         return
     again = _worst(evaluate(), fresh, settings)
-    clear()
-    if again is not None:
-        raise not_deterministic(name, *again)
-    raise stale_result(
-        name,
-        *worst,
-        (),
-        "Rows were evaluated chunk by chunk, and compared with all of them at once.",
-    )
+    try:
+        if again is not None:
+            raise not_deterministic(name, *again)
+        raise stale_result(name, *worst, *blame())
+    finally:
+        clear()
+
+
+def stale_in(engine: Engine, leaves: Sequence[Any], settings: verify) -> tuple[Sequence[str], str]:
+    """Which inputs of its last call changed, and the first equation whose saved value is stale."""
+    record = engine.last
+    changed = [] if record is None else mask_paths(engine.paths, engine.layout, record.dirty)
+    return changed, _first_stale(engine, leaves, settings)
 
 
 def _worst(

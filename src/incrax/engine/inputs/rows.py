@@ -256,4 +256,6 @@ def has_rows(leaves: Iterable[Any]) -> bool:
 
 def as_plain(tree: Any) -> Any:
     """Arguments with all rows as arrays."""
+    if not has_rows(jax.tree.leaves(tree)):
+        return tree
     return jax.tree.map(lambda leaf: leaf.tree() if type(leaf) is Rows else leaf, tree)
