@@ -166,6 +166,8 @@ STEPS = {
     "adds twice": lambda c, x: ((c + x) + (c - x), c),
     "adds to another": lambda c, x: ((0.1 * c[1], c[0] + x), None),
     "counts": lambda c, x: ((c[0] + 1, 0.1 * c[1] + x * c[0]), x),
+    "returns what it adds to": lambda c, x: (lambda n: (n, n))(c + x),
+    "turns": lambda c, x: ((x - c[0], 0.1 * c[1] + x), c[1]),
     "complex": lambda c, x: (0.1j * c + x, jnp.abs(c)),
     "integers": lambda c, x: ((c[0] + jnp.int32(x > 0), jnp.int8(x)), c[1]),
 }
@@ -175,33 +177,19 @@ STARTS = {
     "halves": 0.5,
     "subtracts": (0.5, 0.25, 0.125),
     "adds twice": 2.0**-100,
+    "returns what it adds to": 0.5,
     "counts": (0, 0.5),
     "complex": 0.5 + 0.0j,
     "integers": (0, np.int8(1)),
 }
 
 
-@examples(1.0)
-@given(
-    st.sampled_from(sorted(STEPS)),
-    st.integers(16, 40),
-    st.integers(1, 5),
-    st.booleans(),
-    st.lists(st.lists(st.integers(0, 39), min_size=1, max_size=4), min_size=1, max_size=4),
-    st.integers(0, 10**6),
-)
-def test_any_changes_of_any_loop(name, length, stride, is_reverse, changes, seed):
-    rng = np.random.default_rng(seed)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resumed, "MAX_STRIDE", stride)
-        start = STARTS[name]
-        loop = Loop(STEPS[name], start, rng.normal(size=length), is_reverse=is_reverse)
-        for rows in changes:
-            rows = sorted({row % length for row in rows})
-            loop.change(rows, rng.normal(size=len(rows)))
-            if rng.random() < 0.3 and name != "integers":
-                loop.init = jax.tree.map(lambda x: x * 2, loop.init)
-                loop.change(rows[:1], 0.25)
+def test_another_start_is_noticed(monkeypatch):
+    monkeypatch.setattr(resumed, "MAX_STRIDE", 4)
+    loop = Loop(HALVING, 0.5, RNG.normal(size=96))
+    loop.init = jnp.asarray(7.0)
+    assert len(loop.change([60], 0.3)) <= 60
+    loop.change([2], 0.3)
 
 
 def test_carries_that_are_only_added_to_are_found():
@@ -212,6 +200,8 @@ def test_carries_that_are_only_added_to_are_found():
     assert is_sum("adds twice") == (False,)
     assert is_sum("adds to another") == (False, False)
     assert is_sum("counts") == (False, False)
+    assert is_sum("returns what it adds to") == (False,)
+    assert is_sum("turns") == (False, False)
     assert is_sum("integers") == (True, False)
 
 
@@ -292,3 +282,26 @@ def test_the_scan_back_of_a_gradient_reads_what_the_scan_there_changed():
     for rows in ([1_000], [5, 1_990], [0, 700, 701, 1_999]):
         assert sliced.change(np.array(rows), RNG.normal(size=len(rows)))
         sliced.check(terms=2_000.0)
+
+
+@examples(1.0)
+@given(
+    st.sampled_from(sorted(STEPS)),
+    st.integers(16, 40),
+    st.integers(1, 5),
+    st.booleans(),
+    st.lists(st.lists(st.integers(0, 39), min_size=1, max_size=4), min_size=1, max_size=4),
+    st.integers(0, 10**6),
+)
+def test_any_changes_of_any_loop(name, length, stride, is_reverse, changes, seed):
+    rng = np.random.default_rng(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resumed, "MAX_STRIDE", stride)
+        start = STARTS[name]
+        loop = Loop(STEPS[name], start, rng.normal(size=length), is_reverse=is_reverse)
+        for rows in changes:
+            rows = sorted({row % length for row in rows})
+            loop.change(rows, rng.normal(size=len(rows)))
+            if rng.random() < 0.3 and name != "integers":
+                loop.init = jax.tree.map(lambda x: x * 2, loop.init)
+                loop.change(rows[:1], 0.25)

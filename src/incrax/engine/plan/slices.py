@@ -262,14 +262,22 @@ class Slicer:
         values = _jax.apply(eqn, [self.result(atom) for atom in eqn.invars])
         for var, value in zip(eqn.outvars, values, strict=True):
             self._set_whole(var, value)
-        found = [self._spans(atom) for atom in eqn.invars if self._is_dirty(atom)]
+        if not self.adds_changes:  # where no loop asks
+            self._hand_on_spans(eqn)
+
+    def _hand_on_spans(self, eqn: Equation) -> None:
+        """Which rows of its results changed, where it maps rows to rows."""
+        found = [self._spans(atom) for atom in eqn.invars]
         known = [each for each in found if each is not None]
-        if len(known) == len(found):
-            axes = [self._spans(atom) for atom in eqn.invars]
-            aligned = aligned_by(eqn, [None if each is None else each[0] for each in axes])
-            outputs = [] if aligned is None else zip(eqn.outvars, aligned.outputs, strict=True)
-            both = joined([spans for _, spans in known])
-            self.spans.update({var: (axis, both) for var, axis in outputs if axis is not None})
+        if len(known) < sum(map(self._is_dirty, eqn.invars)):
+            return
+        aligned = aligned_by(eqn, [None if each is None else each[0] for each in found])
+        if aligned is None:
+            return
+        spans = joined([each[1] for each in known])
+        for var, axis in zip(eqn.outvars, aligned.outputs, strict=True):
+            if axis is not None:
+                self.spans[var] = (axis, spans)
 
     def _is_dirty(self, atom: Atom) -> bool:
         return isinstance(atom, Var) and atom in self.dirty
@@ -585,7 +593,7 @@ class Slicer:
         kept = [var for var in of_rows if not isinstance(var, _jax.DropVar)]
         records = self._records_of(loop)
         num_starts = len(records) - sum(loop.is_sum)
-        values = [self.result(atom) for atom in eqn.invars]
+        values = [_typed_literal(self.result(atom), atom) for atom in eqn.invars]
         ys = [self._old(var) if var in kept else _zeros(var) for var in of_rows]
         old = [self._old(var) for var in records]
 
@@ -798,6 +806,11 @@ _MEETINGS: dict[str, Callable[[Slicer, Equation, DirtyRows], None]] = {
 
 
 # --- values ---------------------------------------------------------------------------------------
+
+
+def _typed_literal(value: Any, atom: Atom) -> Any:
+    """A value; of a literal, an array of its dtype."""
+    return jnp.asarray(value, atom.aval.dtype) if isinstance(atom, Literal) else value
 
 
 def _zeros(var: Var) -> Any:
