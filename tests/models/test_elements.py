@@ -68,3 +68,12 @@ def test_elements_that_cannot_be_set():
     with pytest.raises(incrax.errors.UnknownInputError, match="counts from 1"):
         m.set({"theta[3]": 1.0})
     np.testing.assert_array_equal(m["theta"], np.zeros(3))
+
+
+def test_a_fit_evaluates_the_value_that_users_read():
+    """One function, so that it is compiled once."""
+    m = model()
+    m.value()
+    fit.minimize(m)
+    assert m.prepared().methods["value"] is m.function
+    assert m.stats["value"].traces == 1

@@ -102,14 +102,21 @@ class Prepared:
     """
 
     def __init__(
-        self, fun: Function, args: tuple[Any, ...], wrt: Any, options: IncrementalOptions
+        self,
+        fun: Function,
+        args: tuple[Any, ...],
+        wrt: Any,
+        options: IncrementalOptions,
+        known: Mapping[str, Incremental[..., Any]] | None = None,
     ) -> None:
+        """`known`: incremental functions of methods that others call, too."""
         self._fun = fun
         self._args = args
         self._wrt = wrt
         self._options = options
         self._signature = make_signature(fun, args, {})
         self._selection = select("prepare", fun, wrt, args, {})
+        self._known = known or {}
         self._made: dict[str, Incremental[..., Any]] = {}
 
     def _captured(self) -> tuple[Any, ...]:
@@ -213,8 +220,11 @@ class Prepared:
         self._check(method, args)
         function = self._made.get(method)
         if function is None:
-            make = _MAKERS[method]
-            function = self._made[method] = make(self._fun, wrt=self._wrt, **self._options)
+            function = self._known.get(method)
+            if function is None:
+                make = _MAKERS[method]
+                function = make(self._fun, wrt=self._wrt, **self._options)
+            self._made[method] = function
         return function(*args, **kwargs)
 
     def _check(self, method: str, args: tuple[Any, ...]) -> None:

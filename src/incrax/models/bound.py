@@ -487,7 +487,11 @@ class Bound(ShownAsText):
         for known, prepared in self._prepared:
             if known == key:
                 return prepared
-        made = Prepared(self._functions.value, self.args, self._differentiated, self._options)
+        # A fit evaluates the value that users read, compiled once for both.
+        known = {"value": self.function}
+        made = Prepared(
+            self._functions.value, self.args, self._differentiated, self._options, known
+        )
         self._prepared = [(key, made), *self._prepared[: NUM_PREPARED - 1]]
         return made
 
