@@ -96,14 +96,15 @@ def keep_programs(path: str | os.PathLike[str] | None = None) -> str | None:
         >>> import incrax
         >>> folder = incrax.keep_programs()
     """
-    before: str | None = jax.config.jax_compilation_cache_dir
+    config: Any = jax.config
+    before: str | None = config.jax_compilation_cache_dir
     ours = folder()
     if before or ours is None:
         return before
     chosen = str(Path(path).expanduser() if path else ours / PROGRAMS)
-    jax.config.update("jax_compilation_cache_dir", chosen)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_COMPILE_S)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    config.update("jax_compilation_cache_dir", chosen)
+    config.update("jax_persistent_cache_min_compile_time_secs", LEAST_COMPILE_S)
+    config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     compilation_cache.reset_cache()  # JAX looks for a folder once, at its first program
     return chosen
 

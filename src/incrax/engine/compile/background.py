@@ -67,7 +67,7 @@ class Job:
         self.call = call
         self.types = types
         self.context = context_key()
-        config = jax.config
+        config: Any = jax.config
         self.settings: tuple[Any, Any, Any] = (
             config.jax_enable_x64,
             config.jax_default_matmul_precision,
@@ -98,7 +98,7 @@ class Job:
 @contextlib.contextmanager
 def _set(x64: bool, precision: Any, device: Any) -> Iterator[None]:
     """JAX as it is set where a job was made; what is set for all threads holds without this."""
-    config = jax.config
+    config: Any = jax.config
     with contextlib.ExitStack() as stack:
         if config.jax_enable_x64 != x64:
             stack.enter_context(jax.enable_x64(x64))

@@ -151,8 +151,10 @@ class _Walk:
 
     def _steps(self, given: Iterable[Step]) -> Iterator[Step]:
         for step in given:
-            is_taken = isinstance(step, Equation) and step.invars and self._is_argument(step)
-            steps: Sequence[Step] = (pieces_of(step) if is_taken else ()) or (step,)
+            pieces: Sequence[Step] = ()
+            if isinstance(step, Equation) and step.invars and self._is_argument(step):
+                pieces = pieces_of(step)
+            steps = pieces or (step,)
             for each in steps:
                 self._writer.update(dict.fromkeys(each.outvars, each))
             yield from steps
