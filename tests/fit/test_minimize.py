@@ -174,7 +174,8 @@ def test_what_is_fixed_is_evaluated_once():
     assert 0 < found.work.ran < found.work.whole
     method = found.task().prepared.methods["value_and_gradient"]
     assert "sinh" not in [each["primitive"] for each in method.explain().as_dict()["ran"]]
-    assert method.stats.calls == found.counts.gradients
+    # The test of the end takes two gradients for each element, at most four times.
+    assert 0 <= method.stats.calls - found.counts.gradients <= 8 * len(found.names)
     assert found.counts.values == 0
 
 
