@@ -124,6 +124,7 @@ BENCHMARKS = (
     ),
     Benchmark("fits", 15, needs=("iminuit",), arguments=("--rounds", "2")),
     Benchmark("growth", 12),
+    Benchmark("predictions", 2),
     Benchmark("curves", 8),
     Benchmark("hold", 4),
     Benchmark("bijectors", 3, needs=("flowjax",)),

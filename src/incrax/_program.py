@@ -168,17 +168,23 @@ def written_vars(eqn: Equation) -> list[Var]:
 
 
 class Listing(NamedTuple):
-    """Equations by number, each after those that write what it reads, and who writes a variable."""
+    """Equations by number, each after those that write what it reads; who writes a variable; how
+    many read it.
+    """
 
     eqns: Sequence[Equation]
     writer: Mapping[Var, int]
+    num_readers: Mapping[Var, int]
 
     def extended(self, eqns: Sequence[Equation]) -> Listing:
         """The same with more equations at the end."""
         if not eqns:
             return self
         added = {var: n for n, eqn in enumerate(eqns, len(self.eqns)) for var in written_vars(eqn)}
-        return Listing([*self.eqns, *eqns], {**self.writer, **added})
+        num_readers = dict(self.num_readers)
+        for var in (var for eqn in eqns for var in dict.fromkeys(read_vars(eqn))):
+            num_readers[var] = num_readers.get(var, 0) + 1
+        return Listing([*self.eqns, *eqns], {**self.writer, **added}, num_readers)
 
     def equation_of(self, var: Var) -> Equation | None:
         """The equation that writes a variable; None for an input or a constant."""
@@ -188,4 +194,4 @@ class Listing(NamedTuple):
 
 def listing_of(eqns: Sequence[Equation]) -> Listing:
     """The equations of a program, numbered in order."""
-    return Listing((), {}).extended(eqns)
+    return Listing((), {}, {}).extended(eqns)

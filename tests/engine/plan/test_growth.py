@@ -16,7 +16,7 @@ from helpers import EAGER
 from scipy.sparse import csgraph
 
 import incrax
-from incrax._program import Listing, trace
+from incrax._program import trace
 from incrax.engine.call import analysis
 from incrax.engine.call.pure import PureFunction
 from incrax.engine.compile.host_calls import HostCalls
@@ -196,7 +196,7 @@ class Counted(list):
 
 def looks_at(facts, plan):
     """Looks at equations of the program while something is planned."""
-    facts.__dict__["listing"] = Listing(Counted(facts.listing.eqns), facts.listing.writer)
+    facts.__dict__["listing"] = facts.listing._replace(eqns=Counted(facts.listing.eqns))
     Counted.looks = 0
     plan()
     return Counted.looks

@@ -121,7 +121,8 @@ def test_planning_is_earned_by_the_work_that_a_change_does_not_reach(
     monkeypatch.setattr("incrax.engine.policy.compile_budget.MAX_EDGES", 0)
     monkeypatch.setattr(type(credit.facts), "is_calibrated", property(lambda _: False))
     entry = Entry(1, count=count, clean_share=share)
-    whole_s = 0.2 * (CALIBRATION_S + SOLVER_S) / max(share, LEAST_CLEAN_SHARE)
+    plan_s = CALIBRATION_S + SOLVER_S + credit._program_s
+    whole_s = 0.2 * plan_s / max(share, LEAST_CLEAN_SHARE)
     assert credit.allows_planning(entry, whole_s) is is_allowed
     assert not credit.allows_planning(entry, whole_s, overhead_s=whole_s)
     monkeypatch.setattr(type(credit.facts), "is_calibrated", property(lambda _: True))
@@ -135,3 +136,24 @@ def test_the_clean_share_is_that_of_the_equations_a_change_does_not_reach():
     assert found.clean_share(found.dependence.layout.full) == 0.0
     assert 0.9 < found.clean_share(mask(0)) < 1.0
     assert found.clean_share(mask(1)) < 0.1
+
+
+def test_a_program_is_as_dear_as_plans_needed_one_of_their_own():
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    alone_s = credit._program_s
+    credit.note_program(is_new=True)
+    assert credit._program_s == alone_s
+    for _ in range(8):
+        credit.note_program(is_new=False)
+    assert credit._program_s == pytest.approx(alone_s * 2 / 10)
+
+
+def test_planning_takes_what_it_took(monkeypatch):
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    credit.note_plan(0.3)
+    assert credit._plan_s == pytest.approx(0.3)
+    for _ in range(20):
+        credit.note_plan(0.004)
+    assert credit._plan_s == pytest.approx(0.004, rel=1e-3)
+    monkeypatch.setattr(credit.clock, "is_running", False)
+    assert credit._plan_s != pytest.approx(0.004, rel=1e-3)

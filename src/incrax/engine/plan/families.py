@@ -25,6 +25,7 @@ import jax
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
+from incrax._program import read_vars
 from incrax.engine.program.chains import find_chains
 from incrax.engine.program.structure import literal_key, operation_key
 from incrax.engine.rewrites.partial_sums import additions
@@ -151,17 +152,15 @@ class _Walk:
 
     def _steps(self, given: Iterable[Step]) -> Iterator[Step]:
         for step in given:
-            pieces: Sequence[Step] = ()
-            if isinstance(step, Equation) and step.invars and self._is_argument(step):
-                pieces = pieces_of(step)
-            steps = pieces or (step,)
+            pieces = () if isinstance(step, (Piece, Sum)) else self._pieces_of(step)
+            steps: Sequence[Step] = pieces or (step,)
             for each in steps:
                 self._writer.update(dict.fromkeys(each.outvars, each))
             yield from steps
 
-    def _is_argument(self, eqn: Equation) -> bool:
-        first = eqn.invars[0]
-        return isinstance(first, Var) and first not in self._writer
+    def _pieces_of(self, eqn: Equation) -> tuple[Piece, ...]:
+        is_of_argument = not any(var in self._writer for var in read_vars(eqn))
+        return pieces_of(eqn) if is_of_argument else ()
 
     def _colour(self, step: Step) -> None:
         read = [self.colour_of(atom) for atom in step.invars]

@@ -84,7 +84,7 @@ def choose_frontier(
     must_run = frozenset(must_run)
     price = cache(load_seconds)
     ran, wanted = _forced(listing, targets, must_run, price)
-    is_cheap = cache(lambda var: _is_cheap(listing, var, price(var), run_seconds))
+    is_cheap = cache(_Saving(listing, frozenset(targets), price, run_seconds).is_cheap)
     loads = {var for var in wanted if is_cheap(var)}
     ends = _Ends(listing, (var for var in wanted if var not in loads))
     is_had = lambda var: (
@@ -166,16 +166,43 @@ def _forced(
     return ran, [var for var in loadable if listing.writer[var] not in ran]
 
 
-def _is_cheap(listing: Listing, var: Var, price: float | None, run_seconds: RunSeconds) -> bool:
-    """Whether to load a variable costs no more than the one equation that computes only this: then
-    it never runs.
-    """
-    number = listing.writer[var]
-    return (
-        price is not None
-        and price <= run_seconds(number)
-        and len(written_vars(listing.eqns[number])) == 1
-    )
+class _Saving(NamedTuple):
+    """What is saved by loading a variable, whatever else is wanted."""
+
+    listing: Listing
+    targets: frozenset[Var]
+    price: LoadSeconds
+    run_seconds: RunSeconds
+
+    def is_cheap(self, var: Var) -> bool:
+        """Whether to load a variable costs no more than the equations that compute only this: then
+        they never run, and need not be looked at.
+        """
+        price = self.price(var)
+        return price is not None and self._own_seconds(var, price) >= price
+
+    def _own_seconds(self, var: Var, enough: float) -> float:
+        """Seconds that nothing but this variable needs, up to what is enough: of the equation that
+        computes it alone and, for what it alone reads, of the like or of loading, if that is less.
+        """
+        total = 0.0
+        pending = [var]
+        while pending and total < enough:
+            number = self.listing.writer[pending.pop()]
+            eqn = self.listing.eqns[number]
+            if len(written_vars(eqn)) > 1 or eqn.effects:
+                continue
+            total += self.run_seconds(number)
+            for read in dict.fromkeys(read_vars(eqn)):
+                if self._is_own(read):
+                    price = self.price(read)
+                    if price is None or price >= enough - total:
+                        pending.append(read)
+        return total
+
+    def _is_own(self, var: Var) -> bool:
+        is_read_once = self.listing.num_readers[var] == 1
+        return is_read_once and var in self.listing.writer and var not in self.targets
 
 
 def _window(

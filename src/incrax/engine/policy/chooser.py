@@ -275,9 +275,11 @@ class Chooser:
         run_price = self.race.run_price
         budget_bytes = self.budget_bytes
         wanted = self.segments.wanted
+        start_s = self.clock.now()
         plan = affordable_plan(
             self.facts, entry.dirty, wanted, run_price=run_price, budget_bytes=budget_bytes
         )
+        self.credit.note_plan(self.clock.now() - start_s)
         if plan is None:
             entry.settle("whole", f"its saved values do not fit the budget of {budget_bytes} bytes")
             return
@@ -328,6 +330,7 @@ class Chooser:
         """Compile a plan, and count it, unless the program of its family serves."""
         executable = self.compiler.compile_plan(plan)
         self.stats.compiles += not executable.is_shared
+        self.credit.note_program(is_new=not executable.is_shared)
         return executable
 
     def _compile(self, entry: Entry, plan: Plan) -> None:

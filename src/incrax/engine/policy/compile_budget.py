@@ -29,11 +29,11 @@ EARNED_FACTOR = 3.0
 before.
 """
 
-PLANNED_EQUATION_S = 2e-4
+PLANNED_EQUATION_S = 5e-5
 CALIBRATION_S = 0.25
 SOLVER_S = 0.25
-"""Seconds of planning: per equation of the program; for the first plan of a process, to measure the
-machine where no earlier process has, and to import what finds cuts.
+"""Seconds of planning: per equation of the program, until a plan was made; for the first plan of a
+process, to measure the machine where no earlier process has, and to import what finds cuts.
 """
 
 ROW_PLANNING = 8.0
@@ -69,6 +69,9 @@ class Credit:
         "facts",
         "hinted_calls",
         "num_calls",
+        "num_new",
+        "num_programs",
+        "planning_s",
         "whole",
     )
 
@@ -87,6 +90,25 @@ class Credit:
         self.hinted_calls = self.expected_calls = tuning.calls or 0
         self.expectations = expectations
         self.num_calls = 0
+        self.planning_s = 0.0
+        self.num_programs = 0
+        self.num_new = 0
+
+    def note_plan(self, seconds: float) -> None:
+        """A plan was made in so many seconds; those of the first, which imports a solver, fade."""
+        self.planning_s = 0.5 * (self.planning_s + seconds) if self.planning_s else seconds
+
+    def note_program(self, *, is_new: bool) -> None:
+        """A plan got a program, a new one or that of its family."""
+        self.num_programs += 1
+        self.num_new += is_new
+
+    @property
+    def novelty(self) -> float:
+        """The share of plans that need a program of their own, by what was seen so far: where one
+        change is like another, most do not.
+        """
+        return (self.num_new + 1) / (self.num_programs + 1)
 
     def expect(self, calls: int) -> None:
         """So many more calls will come, of each kind as many as its share so far; no fewer in all
@@ -115,10 +137,11 @@ class Credit:
 
     @property
     def _program_s(self) -> float:
-        """Seconds to compile a program: what the whole program needed is the best guess, if it was
-        not taken from JAX's compilation cache.
+        """Seconds to compile a program, if the family has none: what the whole program needed is the
+        best guess, if it was not taken from JAX's compilation cache.
         """
-        return max(self.whole.first_s, self.expectations.compile_s, MIN_COMPILE_S)
+        compile_s = max(self.whole.first_s, self.expectations.compile_s, MIN_COMPILE_S)
+        return compile_s * self.novelty
 
     def _price_s(self, entry: Entry, work: float) -> float:
         """Seconds that compiling for a dirty set takes from the caller; where JAX kept the whole
@@ -143,6 +166,8 @@ class Credit:
 
     @property
     def _plan_s(self) -> float:
+        if self.planning_s and self.clock.is_running:
+            return self.planning_s
         later_s = PLANNED_EQUATION_S * len(self.facts.eqns)
         # An equation stands for some two edges of the graph that is cut.
         is_first = SOLVER not in sys.modules and len(self.facts.eqns) > MAX_EDGES // 2
@@ -161,7 +186,8 @@ class Credit:
         Ski rental: what was lost for want of a program is then as much as it costs, or some times
         as much.
         """
-        has_credit = is_early and self._has_left(self._share * work * self.whole.first_s)
+        first_s = self._share * self.novelty * work * self.whole.first_s
+        has_credit = is_early and self._has_left(first_s)
         factor = 1.0 if is_early else EARNED_FACTOR
         return has_credit or self.has_earned(entry, whole_s, factor, work)
 

@@ -202,6 +202,21 @@ def is_free(eqn: Equation) -> bool:
     return entry_of(eqn).is_free
 
 
+SCALAR_FACTORS = {
+    **dict.fromkeys(("sin", "cos", "sinh", "cosh"), 4.0),
+    **dict.fromkeys(("tan", "cbrt"), 5.0),
+    **dict.fromkeys(("pow", "asin", "acos", "asinh", "acosh", "atanh", "lgamma"), 3.0),
+    **dict.fromkeys(("atan", "atan2"), 10.0),
+    **dict.fromkeys(("tanh", "logistic", "erf", "erfc"), 0.5),
+}
+"""Times what their weight in exponentials says, in double precision on a CPU, as measured. XLA
+has vector code for an exponential, a logarithm and what is made of them; the others are called for
+one element after the other.
+"""
+
+_DOUBLE = frozenset({np.dtype(np.float64), np.dtype(np.complex128)})
+
+
 def _price(eqn: Equation) -> Cost:
     """FLOPs weighed by their time, a step per result of a move, and transcendentals, of an equation
     that holds no others.
@@ -212,7 +227,10 @@ def _price(eqn: Equation) -> Cost:
     work = work_of(eqn) or NOTHING
     steps = (work.flops + work.int_ops) * entry.additions
     is_moving = not steps and not work.transcendentals
-    return Cost(float(out_size(eqn)) if is_moving else steps, work.transcendentals, 0.0)
+    transcendentals = work.transcendentals
+    if eqn.outvars[0].aval.dtype in _DOUBLE:
+        transcendentals *= SCALAR_FACTORS.get(eqn.primitive.name, 1.0)
+    return Cost(float(out_size(eqn)) if is_moving else steps, transcendentals, 0.0)
 
 
 # --- calibration ----------------------------------------------------------------------------------
