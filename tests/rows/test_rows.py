@@ -5,6 +5,7 @@ that did not run.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 import threading
 
@@ -549,6 +550,30 @@ def test_plain_calls_and_calls_with_rows_take_turns(f):
     assert f.explain().as_dict()["chunks"] == {}
     f(T, rows)
     assert f.explain().as_dict()["chunks"] == {"run": 0, "reused": 3, "joined": 0}
+
+
+def test_calls_with_rows_and_without_share_one_table_of_signatures():
+    tuning = dataclasses.replace(MINIMAL, max_signatures=2)
+    f, rows = incrax.incremental(loss, tuning=tuning), rows_of(21)
+    f(T, make(5))
+    f(T, rows)
+    assert f.stats.traces == 2
+    f(T, make(6))
+    assert len(f._traces.table) == 2
+    assert chunks_by(f, T, rows) == (0, 3, 0)
+    f(T, make(7))
+    f(T, make(8))
+    assert chunks_by(f, T, rows) == (3, 0, 0)
+
+
+def test_no_checkpoint_is_made_of_a_call_with_rows_and_the_one_before_stays(f):
+    value = f(T, make(21))
+    f.checkpoint()
+    f(T, rows_of(21))
+    with pytest.raises(incrax.errors.NotCalledError, match="without `Rows`"):
+        f.checkpoint()
+    f({**T, "w": T["w"] + 1}, make(21))
+    same(f.rollback(), value)
 
 
 def test_a_failure_in_the_middle_leaves_what_was_right(f, monkeypatch):
