@@ -16,7 +16,7 @@ Law: `resumed` gives what the scan gives, and the records are those of `recorded
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -157,84 +157,47 @@ class Resumable(NamedTuple):
             old: the baseline's records.
             spans: rows of the operands that changed; where the initial carry did is found out.
         """
-        num = np.int32(self.num_whole)
         init, zeros = self._parted(values[self.num_consts : self.first_row])
-        zeros = [jnp.zeros_like(x) for x in zeros]
-        rows = values[self.first_row :]
+        given = _Given(self, values, [jnp.zeros_like(x) for x in zeros], old)
         steps = self._turned(spans)
         is_other = lax.bitwise_not(_agree(init, _at(old.starts, 0)))
-        firsts = jnp.append(lax.div(steps.starts, np.int32(self.stride)), np.int32(0))
-        ends = lax.div(lax.add(steps.stops, np.int32(self.stride - 1)), np.int32(self.stride))
-        ends = jnp.append(jnp.where(steps.starts < steps.stops, ends, 0), is_other.astype(np.int32))
-
-        def next_block(block: Any) -> Any:
-            found = jnp.where(block < ends, jnp.maximum(block, firsts), num)
-            return jnp.minimum(jnp.min(found), num)
-
-        def turn(state: Any) -> Any:
-            block, carry, ys, (starts, sums), runs, run = state
-            place = self._row_of(block)
-            own = [lax.dynamic_slice_in_dim(x, place, self.stride) for x in rows]
-            carry, parts, new = self._steps(values, carry, zeros, own, self.stride)
-            ys = [
-                lax.dynamic_update_slice_in_dim(x, y, place, 0)
-                for x, y in zip(ys, new, strict=True)
-            ]
-            after = lax.add(block, np.int32(1))
-            sums = [_put(buffer, x, block) for buffer, x in zip(sums, parts, strict=True)]
-            starts = [_put(buffer, x, after) for buffer, x in zip(starts, carry, strict=True)]
-            following = lax.add(run, np.int32(1))  # empty, unless blocks are skipped
-            is_left = _agree(carry, _at(old.starts, after))
-            there = jnp.where(is_left, next_block(after), after)
-            carry = [
-                lax.select(lax.broadcast(is_left, x.shape), then, x)
-                for x, then in zip(carry, _at(old.starts, there), strict=True)
-            ]
-            runs = Spans(_put(runs.starts, there, following), _put(runs.stops, after, run))
-            run = jnp.where(there > after, following, run)
-            return there, carry, ys, Records(starts, sums), runs, run
-
+        next_block = self._next_block(steps, is_other)
         first = next_block(np.int32(0))
-        none = jnp.zeros(firsts.size + 1, firsts.dtype)  # the last may begin after all blocks
         carry = [
             jnp.where(first == 0, x, y) for x, y in zip(init, _at(old.starts, first), strict=True)
         ]
         starts = [_put(buffer, x, 0) for buffer, x in zip(old.starts, init, strict=True)]
-        state = (
-            first,
-            carry,
-            list(ys),
-            Records(starts, list(old.sums)),
-            Spans(_put(none, first, 0), none),
-            np.int32(0),
+        none = jnp.zeros(steps.starts.size + 2, np.int32)  # the last may begin after all blocks
+        runs = Spans(_put(none, first, 0), none)
+        state = _State(first, carry, list(ys), Records(starts, list(old.sums)), runs, np.int32(0))
+        state = lax.while_loop(
+            lambda state: state.block < self.num_whole,
+            lambda state: given.run_block(state, next_block),
+            state,
         )
-        state = lax.while_loop(lambda state: state[0] < num, turn, state)
-        _, _, ys, records, runs, _ = state
-        runs = Spans(runs.starts * self.stride, runs.stops * self.stride)
-        carry = _at(records.starts, num)
-        rest = self.length - self.num_whole * self.stride
-        if rest:
-            is_other = lax.bitwise_not(_agree(carry, _at(old.starts, num)))
-            is_read = jnp.any((steps.starts < self.length) & (steps.stops > self.length - rest))
-            place = 0 if self.is_reverse else self.length - rest
-            own = [lax.slice_in_dim(x, place, place + rest) for x in rows]
-            carry, parts, new = self._steps(values, carry, zeros, own, rest)
-            ys = [
-                lax.dynamic_update_slice_in_dim(x, y, place, 0)
-                for x, y in zip(ys, new, strict=True)
-            ]
-            records = Records(
-                [_put(buffer, x, num + 1) for buffer, x in zip(records.starts, carry, strict=True)],
-                [_put(buffer, x, num) for buffer, x in zip(records.sums, parts, strict=True)],
-            )
-            begin = np.int32(self.length - rest)
-            end = jnp.where(is_other | is_read, np.int32(self.length), begin)
-            runs = Spans(jnp.append(runs.starts, begin), jnp.append(runs.stops, end))
-        return self._results(values, carry, records, ys), records, self._turned(runs)
+        runs = Spans(state.runs.starts * self.stride, state.runs.stops * self.stride)
+        state = given.run_rest(state._replace(runs=runs), steps)
+        results = self._results(values, state.carry, state.records, state.ys)
+        return results, state.records, self._turned(state.runs)
+
+    def _next_block(self, steps: Spans, is_other: Any) -> Callable[[Any], Any]:
+        """Which is the first block, from some one on, that reads something else."""
+        num = np.int32(self.num_whole)
+        firsts = lax.div(steps.starts, np.int32(self.stride))
+        stops = lax.div(lax.add(steps.stops, np.int32(self.stride - 1)), np.int32(self.stride))
+        stops = jnp.where(steps.starts < steps.stops, stops, 0)
+        firsts = jnp.append(firsts, np.int32(0))
+        stops = jnp.append(stops, is_other.astype(np.int32))
+
+        def found(block: Any) -> Any:
+            places = jnp.where(block < stops, jnp.maximum(block, firsts), num)
+            return jnp.minimum(jnp.min(places), num)
+
+        return found
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def _steps(
+    def run_steps(
         self, values: Sequence[Any], carry: Any, sums: Any, rows: list[Any], length: int
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Some steps one after the other."""
@@ -290,7 +253,7 @@ class Resumable(NamedTuple):
             for x, var in zip([*results, *ys], self.eqn.outvars, strict=True)
         ]
 
-    def _row_of(self, block: Any) -> Any:
+    def row_of(self, block: Any) -> Any:
         """The first row of a whole block."""
         if self.is_reverse:
             return np.int32(self.length) - (block + np.int32(1)) * np.int32(self.stride)
@@ -323,6 +286,82 @@ class Resumable(NamedTuple):
             and any(isinstance(x, Var) and x in reached for x in _addends(body, var, out) or ())
             for (var, out), is_sum in zip(carries, self.is_sum, strict=True)
         )
+
+
+class _State(NamedTuple):
+    """Which block is next, and what is carried to it; results and records so far; blocks that ran,
+    in runs one after the other, and the number of the run.
+    """
+
+    block: Any
+    carry: list[Any]
+    ys: list[Any]
+    records: Records
+    runs: Spans
+    run: Any
+
+
+class _Given(NamedTuple):
+    """What all blocks read: operands, zero for what is only added to, the baseline's records."""
+
+    loop: Resumable
+    values: Sequence[Any]
+    zeros: list[Any]
+    old: Records
+
+    def run_block(self, state: _State, next_block: Callable[[Any], Any]) -> _State:
+        """After one block: at the one that follows, or, where the carry is the baseline's again, at
+        the next that reads something else.
+        """
+        loop = self.loop
+        block = state.block
+        after = lax.add(block, np.int32(1))
+        ran = self._ran(state, loop.row_of(block), loop.stride, block)
+        is_left = _agree(ran.carry, _at(self.old.starts, after))
+        there = jnp.where(is_left, next_block(after), after)
+        carry = [
+            lax.select(lax.broadcast(is_left, x.shape), then, x)
+            for x, then in zip(ran.carry, _at(self.old.starts, there), strict=True)
+        ]
+        following = lax.add(state.run, np.int32(1))  # empty, unless blocks are skipped
+        runs = state.runs
+        runs = Spans(_put(runs.starts, there, following), _put(runs.stops, after, state.run))
+        run = jnp.where(there > after, following, state.run)
+        return ran._replace(block=there, carry=carry, runs=runs, run=run)
+
+    def run_rest(self, state: _State, steps: Spans) -> _State:
+        """After the steps behind the last whole block, which always run; runs count rows."""
+        loop = self.loop
+        num = np.int32(loop.num_whole)
+        state = state._replace(carry=_at(state.records.starts, num))
+        begin = loop.num_whole * loop.stride
+        if begin == loop.length:
+            return state
+        is_other = lax.bitwise_not(_agree(state.carry, _at(self.old.starts, num)))
+        is_read = jnp.any((steps.starts < loop.length) & (steps.stops > begin))
+        end = jnp.where(is_other | is_read, np.int32(loop.length), np.int32(begin))
+        runs = Spans(
+            jnp.append(state.runs.starts, np.int32(begin)), jnp.append(state.runs.stops, end)
+        )
+        place = 0 if loop.is_reverse else begin
+        return self._ran(state, place, loop.length - begin, num)._replace(runs=runs)
+
+    def _ran(self, state: _State, place: Any, count: int, block: Any) -> _State:
+        """After so many steps from a row on, whose results and records are written."""
+        rows = self.values[self.loop.first_row :]
+        own = [lax.dynamic_slice_in_dim(x, place, count) for x in rows]
+        carry, sums, new = self.loop.run_steps(self.values, state.carry, self.zeros, own, count)
+        ys = [
+            lax.dynamic_update_slice_in_dim(x, y, place, 0)
+            for x, y in zip(state.ys, new, strict=True)
+        ]
+        starts, parts = state.records
+        after = lax.add(block, np.int32(1))
+        records = Records(
+            [_put(buffer, x, after) for buffer, x in zip(starts, carry, strict=True)],
+            [_put(buffer, x, block) for buffer, x in zip(parts, sums, strict=True)],
+        )
+        return state._replace(carry=carry, ys=ys, records=records)
 
 
 def resumable(eqn: Equation) -> Resumable | None:
@@ -386,9 +425,7 @@ def _is_sum(body: Body, var: Var, out: Atom) -> bool:
     if addends is None or var.aval.dtype == np.bool_:
         return False
     reached = _reached(body, {var})
-    num_reads = sum(atom in reached for eqn in body.eqns for atom in read_vars(eqn))
-    num_results = sum(isinstance(atom, Var) and atom in reached for atom in body.outvars)
-    return num_reads == len(reached) - 1 and num_results == 1
+    return sum(isinstance(atom, Var) and atom in reached for atom in body.outvars) == 1
 
 
 # --- values ---------------------------------------------------------------------------------------
