@@ -19,7 +19,7 @@ import numpy as np
 
 from incrax._jax import Var, first_buffer
 from incrax._profiling import is_profiled, profiled
-from incrax.engine.compile.background import CALLER_SHARE, Background, Job
+from incrax.engine.compile.background import CALLER_SHARE, Background, Compilation
 from incrax.engine.compile.executables import Executable
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.plan.plan import Plan
@@ -137,7 +137,7 @@ class TimedProgram:
         self.times: deque[float] = deque(maxlen=WINDOW)
         self.seconds: float | None = None
         self.first_s = 0.0
-        self.job: Job | None = None
+        self.job: Compilation | None = None
 
     @property
     def loads(self) -> tuple[Var, ...]:
