@@ -47,8 +47,7 @@ class Tuning:
         remember: keep in the user's cache folder what was learned, and start the next process of
             the same program from it; see `docs/tuning.md`.
         background: compile plans in a thread while the whole function serves (`"cost"` only, and not
-            in runs of several processes). None: as `INCRAX_BACKGROUND` says (0 or 1), else where
-            this process has four cores. False: the same calls compile at the same places.
+            in runs of several processes). None: where `INCRAX_BACKGROUND=1` says so.
         history: calls per signature that `report` remembers: when, how long, what changed and what
             ran, no values. 0: none.
     """

@@ -32,30 +32,19 @@ CALLER_SHARE = 0.35
 lock while it traces and lowers, and memory and cores while XLA compiles.
 """
 
-LEAST_CORES = 4
-"""Cores of this process from which on jobs are wanted where nobody said so."""
-
 MAX_WAITING = 16
 """Jobs of the process that wait; a further one is offered again at a later call."""
 
 
-def num_cores() -> int:
-    """Cores that this process may use."""
-    has_affinity = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-
-
 def is_wanted(background: bool | None) -> bool:
-    """Whether to compile in a thread: as the user said, here or by `INCRAX_BACKGROUND`, else where
-    cores are free.
+    """Whether to compile in a thread: as the user said, here or by `INCRAX_BACKGROUND=1`.
+
+    Not unasked: on two cores whole jobs ended no earlier, and nobody has measured them on more.
     """
-    if background is not None:
-        return background
-    said = os.environ.get("INCRAX_BACKGROUND")
-    return said == "1" if said else num_cores() >= LEAST_CORES
+    return os.environ.get("INCRAX_BACKGROUND") == "1" if background is None else background
 
 
-class Job:
+class Compilation:
     """One program to compile: for these types, in the configuration of JAX where it was made.
 
     `seconds` is what it took, 0 where it failed.
@@ -67,19 +56,14 @@ class Job:
         self.call = call
         self.types = types
         self.context = context_key()
-        config: Any = jax.config
-        self.settings: tuple[Any, Any, Any] = (
-            config.jax_enable_x64,
-            config.jax_default_matmul_precision,
-            config.jax_default_device,
-        )
+        self.settings = _settings()
         self.seconds = 0.0
         self.is_done = False
 
     def run(self) -> None:
         """Compile. Called in the thread: nothing may be raised."""
         try:
-            with _set(*self.settings):
+            with _set(self.settings):
                 self._compile()
         except BaseException as error:  # noqa: BLE001
             logger.debug("compiling in the background failed, and is left to a call: %s", error)
@@ -95,17 +79,22 @@ class Job:
         self.seconds = time.perf_counter() - start
 
 
-@contextlib.contextmanager
-def _set(x64: bool, precision: Any, device: Any) -> Iterator[None]:
-    """JAX as it is set where a job was made; what is set for all threads holds without this."""
+SETTERS = (jax.enable_x64, jax.default_matmul_precision, jax.default_device)
+
+
+def _settings() -> tuple[Any, ...]:
+    """What they have set here, in their order."""
     config: Any = jax.config
+    return config.jax_enable_x64, config.jax_default_matmul_precision, config.jax_default_device
+
+
+@contextlib.contextmanager
+def _set(settings: tuple[Any, ...]) -> Iterator[None]:
+    """JAX as it was set where these were read; what is set for all threads holds without this."""
     with contextlib.ExitStack() as stack:
-        if config.jax_enable_x64 != x64:
-            stack.enter_context(jax.enable_x64(x64))
-        if config.jax_default_matmul_precision != precision:
-            stack.enter_context(jax.default_matmul_precision(precision))
-        if config.jax_default_device != device:
-            stack.enter_context(jax.default_device(device))
+        for setter, value, own in zip(SETTERS, settings, _settings(), strict=True):
+            if value != own:
+                stack.enter_context(setter(value))
         yield
 
 
@@ -117,11 +106,11 @@ class Worker:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.waiting: deque[weakref.ref[Job]] = deque()
+        self.waiting: deque[weakref.ref[Compilation]] = deque()
         self.thread: threading.Thread | None = None
         self.is_closed = False
 
-    def take(self, job: Job) -> bool:
+    def take(self, job: Compilation) -> bool:
         """Whether a job will be run, or is left to a call; if not, offer it again."""
         with self.lock:
             if len(self.waiting) >= MAX_WAITING:
@@ -144,7 +133,7 @@ class Worker:
                 return
             job.run()
 
-    def _next(self) -> Job | None:
+    def _next(self) -> Compilation | None:
         with self.lock:
             while self.waiting:
                 job = self.waiting.popleft()()
@@ -192,24 +181,24 @@ class Background:
     def __init__(self, *, is_on: bool = False) -> None:
         self.is_on = is_on
         self.seconds = 0.0
-        self._jobs: list[Job] = []
+        self._jobs: list[Compilation] = []
         self._worker = _Process.worker
 
-    def compile(self, call: Callable[..., Any], types: Sequence[Any]) -> Job | None:
+    def compile(self, call: Callable[..., Any], types: Sequence[Any]) -> Compilation | None:
         """A job of the thread; None where too many wait."""
         if not self._jobs:
             # Not before: JAX registers what ends its clients when it makes them, and the last that is
             # registered is the first that runs.
             atexit.unregister(_close)
             atexit.register(_close)
-        job = Job(call, types)
+        job = Compilation(call, types)
         self._worker = _Process.worker
         if not self._worker.take(job):
             return None
         self._jobs.append(job)
         return job
 
-    def has_ended(self, job: Job) -> bool:
+    def has_ended(self, job: Compilation) -> bool:
         """Whether a job ended; one of a process that was forked since never will."""
         return job.is_done or self._worker is not _Process.worker
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from incrax._jax import Var, first_buffer
 from incrax._profiling import is_profiled, profiled
-from incrax.engine.compile.background import CALLER_SHARE, Background, Job
+from incrax.engine.compile.background import CALLER_SHARE, Background, Compilation
 from incrax.engine.compile.executables import Executable, Family
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.plan.plan import Plan
@@ -158,7 +158,7 @@ class TimedProgram:
             self.times.extend(known.latest)
             self.seconds = known.seconds
             self.is_settled = known.is_settled
-        self.job: Job | None = None
+        self.job: Compilation | None = None
 
     @property
     def loads(self) -> tuple[Var, ...]:
