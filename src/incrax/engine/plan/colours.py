@@ -119,7 +119,7 @@ class ColouredParts:
             made = self._moved(eqn, axes)
         elif name == "gather":
             made = self._looked_up(eqn, axes)
-        elif name == "reduce_sum" and axes[0] in eqn.params["axes"]:
+        elif name == "reduce_sum" and axes[0] is not None and axes[0] in eqn.params["axes"]:
             self._states[eqn.outvars[0]] = self._reduced(eqn, axes[0])
             return
         elif name == "dot_general" and not eqn.outvars[0].aval.shape:
@@ -153,8 +153,8 @@ class ColouredParts:
     def _terms(self, eqn: Equation) -> tuple[_Term, ...]:
         """Of an equation that maps entries to entries."""
         operands = self._operands(eqn)
-        dirty = [number for number, entries in enumerate(operands) if entries is not None]
-        given = {number: operands[number].terms for number in dirty}
+        given = {number: x.terms for number, x in enumerate(operands) if x is not None}
+        dirty = list(given)
         name = eqn.primitive.name
         is_real = [jnp.issubdtype(x.aval.dtype, jnp.inexact) for x in (*eqn.outvars, *eqn.invars)]
         rounds = not is_real[0] and any(is_real)
