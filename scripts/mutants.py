@@ -634,6 +634,20 @@ MUTANTS = [
         "tests/engine/call/test_parts.py",
     ),
     Mutant(
+        "rows of one colour meet",
+        "engine/plan/colours.py",
+        "        while colour in taken:",
+        "        while colour < 1 and colour in taken:",
+        "tests/engine/call/test_colours.py",
+    ),
+    Mutant(
+        "a row that a term has twice counts twice",
+        "engine/plan/colours.py",
+        "np.sort(np.where(is_same, spare, found), axis=1)",
+        "np.sort(found, axis=1)",
+        "tests/engine/call/test_colours.py",
+    ),
+    Mutant(
         "candidates of a site make all rows run",
         "engine/call/sites.py",
         "_everywhere(is_sound),",

@@ -278,3 +278,42 @@ def test_where_no_value_is_possible_nothing_moves():
     found = samplers.gibbs(fun, start, updates=updates, key=1, num_sweeps=50).tree()
     assert np.all(found["z"][:, 0] == 5)
     assert set(found["z"][:, 1]) == {0, 1}
+
+
+def test_a_chessboard_of_spins_moves_by_two_colours():
+    """Small enough to be enumerated in columns: a ring of 12 spins, walks of a ring of numbers."""
+    num = 12
+    ring = lambda s: 0.5 * jnp.sum(s * jnp.roll(s, 1)) + 0.2 * jnp.sum(s)
+    transfer = np.exp([[0.5 + 0.2, -0.5], [-0.5, 0.5 - 0.2]])
+    whole = np.linalg.matrix_power(transfer, num)
+    spin = np.diag([1.0, -1.0])
+    mean = np.trace(spin @ whole) / np.trace(whole)
+    pair = np.trace(spin @ transfer @ spin @ np.linalg.matrix_power(transfer, num - 1))
+    many = 16
+    rings = lambda s: (
+        jnp.sum(jnp.asarray([0.0])) + sum(ring(s[k * num : (k + 1) * num]) for k in range(many))
+    )
+    spins = {"s": samplers.Categorical([-1, 1])}
+    state, sites = incrax.incremental(rings).sites(np.ones(many * num, int), moves=["s[*]"])
+    assert set(sites.colours(state, ["s"]).tolist()) == {0, 1}
+    found = samplers.gibbs(rings, np.ones(many * num, int), updates=spins, key=4, num_sweeps=3000)
+    s = found.samples[100:].reshape(-1, many, num)
+    np.testing.assert_allclose(s.mean(), mean, atol=0.02)
+    np.testing.assert_allclose(np.mean(s * np.roll(s, 1, 2)), pair / np.trace(whole), atol=0.02)
+    np.testing.assert_allclose(found.log_densities[:3], [rings(x) for x in found.samples[:3]])
+
+
+@pytest.mark.parametrize(
+    "move", [samplers.Walk(0.8, times=2), samplers.Hamiltonian(0.4, 4)], ids=["walk", "trajectory"]
+)
+def test_numbers_on_a_ring_have_the_covariance_of_their_density(move):
+    num = 128
+    ring = lambda x: -0.5 * jnp.sum((x - jnp.roll(x, 1)) ** 2) - 0.5 * jnp.sum(x**2)
+    found = samplers.gibbs(ring, np.zeros(num), updates={"x[*]": move}, key=4, num_sweeps=3000)
+    first = np.zeros(num)
+    first[[0, 1, -1]] = 3.0, -1.0, -1.0
+    covariance = np.fft.ifft(1 / np.fft.fft(first)).real
+    x = found.samples[100:]
+    np.testing.assert_allclose(np.mean(x * x), covariance[0], rtol=0.05)
+    np.testing.assert_allclose(np.mean(x * np.roll(x, 1, 1)), covariance[1], rtol=0.1)
+    np.testing.assert_allclose(found.log_densities[:3], [ring(x) for x in found.samples[:3]])

@@ -57,6 +57,9 @@ ROWS = "[*]"
 CHUNK_S = 0.25
 """Seconds, about, of sweeps that run without a look at the clock: so long Ctrl-C may wait."""
 
+MIN_OF_COLOUR = 64
+"""Rows of a colour, on average, from which on they move at once."""
+
 MAX_NUMBERS = 2**20
 """Random numbers, about, that are drawn for one chunk."""
 
@@ -75,7 +78,7 @@ class SweepBlock(NamedTuple):
     steps the warm-up wants accepted, None: widths are given; whether rows are known not to
     interact; of values, whether the next one is proposed at random, and never the same, see
     `Categorical`; of trajectories, how many leapfrog steps they have at most and of which size, 0:
-    it walks.
+    it walks; by how many colours rows move that interact with few others, 0: one by one.
     """
 
     name: str
@@ -89,11 +92,17 @@ class SweepBlock(NamedTuple):
     modified: bool = False
     num_leaps: int = 0
     step_size: float = 1.0
+    num_colours: int = 0
 
     @property
     def num_blocks(self) -> int:
         """One, or one for each row."""
         return 1 if self.num_rows is None else self.num_rows
+
+    @property
+    def is_together(self) -> bool:
+        """Whether all rows, or all of a colour, move at once."""
+        return self.is_independent or self.num_colours > 0
 
     @property
     def num_steps(self) -> int:
@@ -111,6 +120,16 @@ class SweepBlock(NamedTuple):
         """As `Incremental.sites` names it."""
         suffix = "" if self.num_rows is None else ROWS
         return tuple(path + suffix for path in self.paths)
+
+
+def _coloured(block: SweepBlock, sites: Sites, state: SitesState) -> SweepBlock:
+    """A block by rows that knows which of them may move at once."""
+    if sites.are_independent(state, block.paths):
+        return block._replace(is_independent=True)
+    colours = sites.colours(state, block.paths)
+    num = 0 if colours is None else int(colours.max()) + 1
+    # An evaluation of all rows for each colour must cost less than a step of each row.
+    return block._replace(num_colours=num if num * MIN_OF_COLOUR <= block.num_blocks else 0)
 
 
 Data = dict[str, np.ndarray]
@@ -143,10 +162,7 @@ def compiled_chain(
     function: Any = density.function
     state, sites = function.sites(*density.start(), moves=[block.move for block in blocks])
     blocks = tuple(
-        block._replace(is_independent=sites.are_independent(state, block.paths))
-        if block.num_rows is not None
-        else block
-        for block in blocks
+        block if block.num_rows is None else _coloured(block, sites, state) for block in blocks
     )
     run = _Run(sites, blocks, [data for _, data in made], job)
     records = run.chains(_started(sites, state, blocks, job))
@@ -458,7 +474,7 @@ def _sweeps(
                 values = own[block.paths[0]]
                 position, count = drawn_rows(sites, position, block, drawn.bounds, values)
             else:
-                move = _step_together if block.is_independent else _step_each
+                move = _step_together if block.is_together else _step_each
                 position, count, share = move(sites, position, block, drawn, scale, own)
                 if block.target is not None:
                     scale = scale + at(gains) * (share - block.target)
@@ -530,18 +546,32 @@ def _step_together(
         lambda x: jnp.moveaxis(x.reshape(block.num_blocks, block.times, *x.shape[1:]), 1, 0), draws
     )
 
-    def step(carry: Any, drawn: Any) -> Any:
-        rows, parts, count = carry
-        log_density = lambda rows: jnp.sum(sites.parts(state, rows))
-        scale = jnp.exp(log_scale)
-        proposal, gained = _proposed(block, log_density, rows, drawn, scale, widths)
-        proposed = sites.parts(state, proposal)
-        accept = drawn.bounds < proposed - parts + gained  # false where it is NaN
-        rows = {path: _where(accept, proposal[path], x) for path, x in rows.items()}
-        return (rows, jnp.where(accept, proposed, parts), count + accept), None
+    def run(rows: Rows, own: Any) -> tuple[Rows, Any]:
+        """All steps of the rows of a colour."""
+        free = lambda new: {path: _where(own, new[path], x) for path, x in rows.items()}
+        parts_of = lambda rows: jnp.where(own, sites.parts(state, rows, coloured=coloured), 0)
+        coloured = not block.is_independent
 
-    carry = rows, sites.parts(state, rows), jnp.zeros(block.num_blocks, np.int32)
-    (rows, _, count), _ = lax.scan(step, carry, turns)
+        def step(carry: Any, drawn: Any) -> Any:
+            rows, parts, count = carry
+            # What others do not move has no gradient, and no velocity.
+            log_density = lambda rows: jnp.sum(parts_of(free(rows)))
+            drawn = drawn._replace(moves={p: _where(own, x, 0) for p, x in drawn.moves.items()})
+            scale = jnp.exp(log_scale)
+            proposal, gained = _proposed(block, log_density, rows, drawn, scale, widths)
+            proposed = parts_of(proposal)
+            accept = own & (drawn.bounds < proposed - parts + gained)  # false where it is NaN
+            rows = {path: _where(accept, proposal[path], x) for path, x in rows.items()}
+            return (rows, jnp.where(accept, proposed, parts), count + accept), None
+
+        carry = rows, parts_of(rows), jnp.zeros(block.num_blocks, np.int32)
+        (rows, _, count), _ = lax.scan(step, carry, turns)
+        return rows, count
+
+    count: Any = 0
+    for own in _colours(sites, state, block):
+        rows, more = run(rows, own)
+        count = count + more
     state = sites.start(rows, state)
     share = count.astype(value.dtype) / block.times
     return (state, sites.look(state, {})[1]), jnp.sum(count, dtype=np.int32), share
@@ -597,6 +627,14 @@ def _by_row(factor: Any, x: Any) -> Any:
     return factor.reshape(*factor.shape, *[1] * (x.ndim - factor.ndim))
 
 
+def _colours(sites: Sites, state: SitesState, block: SweepBlock) -> list[Any]:
+    """Of each colour, which rows have it; of rows that do not interact all have one."""
+    if block.is_independent:
+        return [np.ones(block.num_blocks, bool)]
+    colours = sites.colours(state, block.paths)
+    return [colours == colour for colour in range(block.num_colours)]
+
+
 def _where(accept: Any, new: Any, old: Any) -> Any:
     """Row by row."""
     return jnp.where(accept.reshape(-1, *[1] * (new.ndim - 1)), new, old)
@@ -608,7 +646,7 @@ def drawn_rows(
     """Each row of a categorical block in one sweep, by a uniform number for each, and how many took
     another value.
     """
-    draw = _draw_together if block.is_independent else _draw_each
+    draw = _draw_together if block.is_together else _draw_each
     return draw(sites, position, block, uniform, candidates)
 
 
@@ -646,11 +684,15 @@ def _draw_together(
     state, _ = position
     (path,) = block.paths
     before = sites.inputs(state)[path]
-    all_at = lambda row: sites.parts(state, {path: jnp.broadcast_to(row, before.shape)})
-    log_weights = lax.map(all_at, candidates)
     chosen_of = functools.partial(_chosen, block, candidates)
-    chosen, is_possible = jax.vmap(chosen_of, (0, 1, 0))(before, log_weights, uniform)
-    rows = _where(is_possible, candidates[chosen], before)
+    coloured = not block.is_independent
+    rows = before
+    for own in _colours(sites, state, block):
+        at = lambda row, rows=rows, own=own: _where(own, jnp.broadcast_to(row, rows.shape), rows)
+        all_at = lambda row, at=at: sites.parts(state, {path: at(row)}, coloured=coloured)
+        log_weights = lax.map(all_at, candidates)
+        chosen, is_possible = jax.vmap(chosen_of, (0, 1, 0))(rows, log_weights, uniform)
+        rows = _where(is_possible & own, candidates[chosen], rows)
     state = sites.start({path: rows}, state)
     is_other = jnp.any((rows != before).reshape(block.num_blocks, -1), axis=1)
     return (state, sites.look(state, {})[1]), jnp.sum(is_other, dtype=np.int32)

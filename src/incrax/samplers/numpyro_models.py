@@ -16,6 +16,7 @@ import numpy as np
 
 from incrax import incremental
 from incrax._extras import needed
+from incrax._jax import Tracer
 from incrax.samplers.compiled_sweeps import ROWS, SweepBlock, drawn_rows
 from incrax.samplers.messages import (
     no_discrete_sites,
@@ -285,7 +286,7 @@ def _kernel_class() -> Any:
 
         def sample(self, state: Any, model_args: Any, model_kwargs: Any) -> Any:
             leaves = jax.tree.leaves((model_args, model_kwargs))
-            if any(isinstance(x, jax.core.Tracer) for x in leaves):
+            if any(isinstance(x, Tracer) for x in leaves):
                 raise traced_arguments()
             return self._kernel.sample(state, model_args, model_kwargs)
 

@@ -36,6 +36,7 @@ from incrax.engine.call.pure import strong, typed
 from incrax.engine.compile.executables import device_constants
 from incrax.engine.inputs.leaves import different_bits
 from incrax.engine.inputs.paths import is_within
+from incrax.engine.plan.colours import ColouredParts, colours_of
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.parts import row_parts
 from incrax.engine.plan.plan import plan_fill, reached_equations
@@ -129,6 +130,7 @@ class _Form:
     fixed: list[Var] = field(default_factory=list)
     needed: set[Var] = field(default_factory=set)
     looked_up: set[Var] = field(default_factory=set)
+    colours: dict[tuple[str, ...], np.ndarray | None] = field(default_factory=dict)
 
     @functools.cached_property
     def mask(self) -> int:
@@ -335,7 +337,9 @@ class Sites:
         counts = jnp.where(is_reached, made.num_differences, state.num_differences)
         return SitesState(made.values, counts)
 
-    def parts(self, state: SitesState, rows: Mapping[str, Any]) -> jax.Array:
+    def parts(
+        self, state: SitesState, rows: Mapping[str, Any], *, coloured: bool = False
+    ) -> jax.Array:
         """What each row of some inputs adds to the function, up to a constant.
 
         Law: where some rows of x change to those of y, f(y) - f(x) is the sum of
@@ -344,6 +348,8 @@ class Sites:
         Args:
             state: the newest one, of whose other inputs the parts depend.
             rows: inputs by path, as a whole; of several, rows of the same number belong together.
+            coloured: whether rows may interact; the law then holds of rows of one colour, see
+                `colours`.
 
         Returns:
             An array of shape (number of rows,).
@@ -353,14 +359,46 @@ class Sites:
 
         Cost: one evaluation of what the inputs reach.
         """
+        by_var, known = self._of_rows(state, rows)
+        facts = self._form.facts
+        if coloured:
+            return ColouredParts(facts, by_var, known, self._form.value_of).parts
+        return row_parts(facts, by_var, known)
+
+    def colours(self, state: SitesState, paths: Sequence[str]) -> np.ndarray | None:
+        """A colour for each row of some inputs, such that rows of one colour do not interact, as on
+        a chessboard, shape (number of rows,); None where nothing is known, or it takes over 16.
+
+        Cost: a trace, and some microseconds for each row; once.
+        """
+        form = self._form
+        key = tuple(paths)
+        if key not in form.colours:
+            inputs = self.inputs(state)
+            found: list[ColouredParts] = []
+
+            def look(state: SitesState, rows: Mapping[str, Any]) -> Any:
+                found.append(ColouredParts(form.facts, *self._of_rows(state, rows), form.value_of))
+                return found[0].parts
+
+            try:
+                jax.eval_shape(look, state, {path: inputs[path] for path in paths})
+                form.colours[key] = colours_of(found[0].met, len(inputs[key[0]]))
+            except NotByRowsError:
+                form.colours[key] = None
+        return form.colours[key]
+
+    def _of_rows(
+        self, state: SitesState, rows: Mapping[str, Any]
+    ) -> tuple[dict[Var, Any], Mapping[Var, Any]]:
+        """Inputs that change, and values of what does not depend on them."""
         form = self._form
         given = {form.index(path): strong(value) for path, value in rows.items()}
         dirty = sum(map(form.facts.layout.leaf_mask, given))
         env = self._env(state)
         clean = {var: x for var, x in env.items() if not self._reaches(var, dirty)}
         known = _Known(form.facts, {**form.tables, **clean}, env)
-        by_var = {form.facts.invars[leaf]: value for leaf, value in given.items()}
-        return row_parts(form.facts, by_var, known)
+        return {form.facts.invars[leaf]: value for leaf, value in given.items()}, known
 
     def are_independent(self, state: SitesState, paths: Sequence[str]) -> bool:
         """Whether rows of some inputs are known not to interact: the function is a sum of parts, of

@@ -48,7 +48,7 @@ class _ByRows(NamedTuple):
     ids: Any = None
 
 
-class _Sum(NamedTuple):
+class SumOfRows(NamedTuple):
     """A variable that is a constant and a sum over rows: the summands, along the first axis."""
 
     parts: Any
@@ -69,7 +69,7 @@ def row_parts(facts: Facts, rows: Mapping[Var, Any], known: Mapping[Var, Any]) -
     if len(facts.outvars) > 1 or out.aval.shape:
         raise NotByRowsError
     (length,) = {x.shape[0] for x in rows.values()}
-    states: dict[Var, _ByRows | _Sum] = {var: _ByRows(x, 0) for var, x in rows.items()}
+    states: dict[Var, _ByRows | SumOfRows] = {var: _ByRows(x, 0) for var, x in rows.items()}
     dirty = 0
     for var in rows:
         dirty |= facts.layout.leaf_mask(facts.invars.index(var))
@@ -84,14 +84,14 @@ def row_parts(facts: Facts, rows: Mapping[Var, Any], known: Mapping[Var, Any]) -
 
 
 def _step(
-    eqn: Equation, states: dict[Var, _ByRows | _Sum], known: Mapping[Var, Any], length: int
+    eqn: Equation, states: dict[Var, _ByRows | SumOfRows], known: Mapping[Var, Any], length: int
 ) -> None:
     read = [states[var] for var in read_vars(eqn) if var in states]
     if eqn.effects:
         raise NotByRowsError
-    if all(isinstance(state, _Sum) for state in read):
+    if all(isinstance(state, SumOfRows) for state in read):
         (var,) = eqn.outvars
-        states[var] = _Sum(_linear(eqn, states, known))
+        states[var] = SumOfRows(linear_parts(eqn, states, known))
         return
     by_rows = [state for state in read if isinstance(state, _ByRows)]
     first = by_rows[0]
@@ -126,7 +126,7 @@ def _value(atom: Atom, states: Mapping[Var, Any], known: Mapping[Var, Any]) -> A
 # --- after the sum --------------------------------------------------------------------------------
 
 
-def _linear(eqn: Equation, states: Mapping[Var, Any], known: Mapping[Var, Any]) -> Any:
+def linear_parts(eqn: Equation, states: Mapping[Var, Any], known: Mapping[Var, Any]) -> Any:
     """An equation of sums: what each row adds to its result."""
     name = eqn.primitive.name
     is_sum = [isinstance(atom, Var) and atom in states for atom in eqn.invars]
@@ -160,7 +160,7 @@ def _clean(eqn: Equation, atom: Atom, known: Mapping[Var, Any]) -> Any:
 # --- where rows are summed, or looked up ----------------------------------------------------------
 
 
-def _reduced(eqn: Equation, axes: Any, states: Any, known: Any, length: int) -> _Sum:
+def _reduced(eqn: Equation, axes: Any, states: Any, known: Any, length: int) -> SumOfRows:
     """A sum over the rows, and other axes."""
     del known
     state = states[eqn.invars[0]]
@@ -169,10 +169,10 @@ def _reduced(eqn: Equation, axes: Any, states: Any, known: Any, length: int) -> 
     others = tuple(d for d in eqn.params["axes"] if d != axes[0])
     value = jnp.moveaxis(state.value, axes[0], 0)
     moved = tuple(d + (d < axes[0]) for d in others)
-    return _Sum(_by_row(lax.reduce_sum(value, moved) if moved else value, state, length))
+    return SumOfRows(_by_row(lax.reduce_sum(value, moved) if moved else value, state, length))
 
 
-def _contracted(eqn: Equation, axes: Any, states: Any, known: Any, length: int) -> _Sum:
+def _contracted(eqn: Equation, axes: Any, states: Any, known: Any, length: int) -> SumOfRows:
     """A product of matrices, summed over the rows."""
     contracted, _ = eqn.params["dimension_numbers"]
     place = next(
@@ -189,7 +189,7 @@ def _contracted(eqn: Equation, axes: Any, states: Any, known: Any, length: int) 
         return _jax.apply(eqn, whole)[0]
 
     apart = [jnp.moveaxis(x, d, 0) for x, d in zip(values, pair, strict=True)]
-    return _Sum(_by_row(jax.vmap(of_row)(apart), first, length))
+    return SumOfRows(_by_row(jax.vmap(of_row)(apart), first, length))
 
 
 def _fits(axes: Any, pair: tuple[int, int]) -> bool:

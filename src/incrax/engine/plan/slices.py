@@ -695,7 +695,7 @@ class Slicer:
         if width * of.size > MAX_TABLE_SHARE * length:
             raise NotByRowsError
         kind = ("members", of.length, width, clips)
-        make = functools.partial(_member_table, length=of.length, width=width, clips=clips)
+        make = functools.partial(member_table, length=of.length, width=width, clips=clips)
         aval = _jax.array_aval((of.length, width), np.int32)
         recipe = HostRecipe(indices, make)
         table = self.facts.derived.make_on_host(kind, aval, recipe)
@@ -877,7 +877,7 @@ def ids_read(xp: Any, indices: Any, length: int, *, clips: bool) -> Any:
     return xp.where((ids < 0) | (ids >= length), length, ids)
 
 
-def _member_table(indices: np.ndarray, length: int, width: int, *, clips: bool) -> np.ndarray:
+def member_table(indices: np.ndarray, length: int, width: int, *, clips: bool) -> np.ndarray:
     """For each id, the numbers of the rows that have it, in `width` slots; int32 of shape
     (length, width). Spare slots hold the number of rows; more rows than slots are left out.
     """
