@@ -158,7 +158,7 @@ class Resumable(NamedTuple):
             spans: rows of the operands that changed; where the initial carry did is found out.
         """
         init, zeros = self._parted(values[self.num_consts : self.first_row])
-        given = _Given(self, values, [jnp.zeros_like(x) for x in zeros], old)
+        given = _Blocks(self, values, [jnp.zeros_like(x) for x in zeros], old)
         steps = self._turned(spans)
         is_other = lax.bitwise_not(_agree(init, _at(old.starts, 0)))
         next_block = self._next_block(steps, is_other)
@@ -301,7 +301,7 @@ class _State(NamedTuple):
     run: Any
 
 
-class _Given(NamedTuple):
+class _Blocks(NamedTuple):
     """What all blocks read: operands, zero for what is only added to, the baseline's records."""
 
     loop: Resumable
