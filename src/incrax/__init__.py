@@ -16,8 +16,7 @@ from incrax import (
 from incrax._collection import paused
 
 with paused:  # else the collector walks through all objects of JAX, several times
-    from incrax import _cache_folder
-    from incrax import _removed
+    from incrax import _cache_folder, _removed
     from incrax import errors as errors
     from incrax._api import incremental as incremental
     from incrax._cache_folder import keep_programs as keep_programs
