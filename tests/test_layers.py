@@ -20,9 +20,9 @@ from incrax import bijectors, fit, samplers
 ROOT = Path(incrax.__file__).parent
 
 FOLDERS = """
-errors _messages
-_interrupts _names _removed _version _profiling _jax _extras _context _tuning _cache_folder _collection
-_marks _locations
+errors _messages _jax_options
+_interrupts _names _removed
+_version _profiling _jax _extras _context _tuning _cache_folder _collection _marks _locations
 _console _stats _progress _table _tables
 _program
 primitives

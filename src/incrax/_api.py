@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
 
 from incrax._incremental import Incremental
+from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
-from incrax._tuning import Tuning
+from incrax._tuning import Policy, Tuning
 from incrax.engine.call.signature_table import Options
 
 P = ParamSpec("P")
@@ -65,7 +66,7 @@ def _check(f: Any, policy: Any, memory: Any, versions: Any, tuning: Any, *, alge
 def incremental(
     f: Callable[P, R],
     *,
-    policy: str = ...,
+    policy: Policy = ...,
     memory: int | None = ...,
     versions: int = ...,
     algebra: bool = ...,
@@ -79,7 +80,7 @@ def incremental(
 def incremental(
     f: None = None,
     *,
-    policy: str = ...,
+    policy: Policy = ...,
     memory: int | None = ...,
     versions: int = ...,
     algebra: bool = ...,
@@ -89,10 +90,11 @@ def incremental(
 ) -> Callable[[Callable[P, R]], Incremental[P, R]]: ...
 
 
+@spelled_here
 def incremental(
     f: Callable[P, R] | None = None,
     *,
-    policy: str = "fast",
+    policy: Policy = "fast",
     memory: int | None = None,
     versions: int = 2,
     algebra: bool = False,

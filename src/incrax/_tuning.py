@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Planner = Literal["cost", "minimal"]
+Policy = Literal["fast", "exact"]
+Nonfinite = Literal["ignore", "dense"]
+"""What becomes of rows of a gradient that nothing reads."""
 
 
 def is_disabled() -> bool:

@@ -5,13 +5,14 @@ In: functions. Out: `Incremental` functions with the same arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 
 from incrax._api import incremental
 from incrax._incremental import Incremental
+from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
-from incrax._tuning import Tuning
+from incrax._tuning import Nonfinite, Policy, Tuning
 from incrax.derivatives.differentiated import (
     Derivative,
     Gradient,
@@ -23,29 +24,34 @@ from incrax.derivatives.differentiated import (
 
 
 class IncrementalOptions(TypedDict, total=False):
-    """IncrementalOptions of `incremental`."""
+    """Options of `incremental`."""
 
-    policy: str
+    policy: Policy
     memory: int | None
     versions: int
     algebra: bool
+    calls: int | None
+    changing: Iterable[str | Iterable[str]]
     tuning: Tuning | None
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Function = Callable[..., Any]
 
 
+@spelled_here
 def grad(
-    fun: Function,
+    fun: Callable[P, Any],
     *,
     wrt: Any = None,
-    sparse: str | None = None,
-    nonfinite: str = "ignore",
+    sparse: Literal["rows"] | None = None,
+    nonfinite: Nonfinite = "ignore",
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
     **options: Unpack[IncrementalOptions],
-) -> Incremental[..., Any]:
+) -> Incremental[P, Any]:
     """The gradient of a scalar function with respect to part of its arguments, evaluated
     incrementally.
 
@@ -93,17 +99,18 @@ def grad(
     return _gradient("grad", fun, wrt, settings, sparse, nonfinite, options)
 
 
+@spelled_here
 def value_and_grad(
-    fun: Function,
+    fun: Callable[P, R],
     *,
     wrt: Any = None,
-    sparse: str | None = None,
-    nonfinite: str = "ignore",
+    sparse: Literal["rows"] | None = None,
+    nonfinite: Nonfinite = "ignore",
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
     **options: Unpack[IncrementalOptions],
-) -> Incremental[..., Any]:
+) -> Incremental[P, tuple[R, Any]]:
     """Value and gradient; arguments and law of `grad`.
 
     Returns:
@@ -131,17 +138,18 @@ def _gradient(
     return _made(Gradient, name, fun, wrt, settings, options)
 
 
+@spelled_here
 def jacobian(
-    fun: Function,
+    fun: Callable[P, Any],
     *,
     wrt: Any = None,
-    mode: str | None = None,
+    mode: Literal["forward", "reverse"] | None = None,
     sparse: bool = False,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
     **options: Unpack[IncrementalOptions],
-) -> Incremental[..., Any]:
+) -> Incremental[P, Any]:
     """All derivatives of all outputs with respect to part of the arguments, evaluated
     incrementally.
 
@@ -182,14 +190,15 @@ def jacobian(
     return _made(Jacobian, "jacobian", fun, wrt, settings, options)
 
 
+@spelled_here
 def hessian(
-    fun: Function,
+    fun: Callable[P, Any],
     *,
     wrt: Any = None,
     sparse: bool = False,
     holomorphic: bool = False,
     **options: Unpack[IncrementalOptions],
-) -> Incremental[..., Any]:
+) -> Incremental[P, Any]:
     """All second derivatives with respect to part of the arguments, evaluated incrementally.
 
     Law: equals `jax.jit(jax.hessian(fun))` at the selected leaves.
@@ -227,6 +236,7 @@ def _check_sparse(name: str, settings: dict[str, Any]) -> None:
         )
 
 
+@spelled_here
 def hvp(
     fun: Function, *, wrt: Any = None, **options: Unpack[IncrementalOptions]
 ) -> Incremental[..., Any]:
@@ -258,6 +268,7 @@ def hvp(
     return _made(HessianProduct, "hvp", fun, wrt, {}, options)
 
 
+@spelled_here
 def jvp(
     fun: Function, *, wrt: Any = None, has_aux: bool = False, **options: Unpack[IncrementalOptions]
 ) -> Incremental[..., Any]:
@@ -305,7 +316,7 @@ def options_of(fun: Function) -> IncrementalOptions:
     if not isinstance(fun, Incremental):
         return {}
     made = fun._traces.options
-    policy = "exact" if made.is_exact else "fast"
+    policy: Policy = "exact" if made.is_exact else "fast"
     return IncrementalOptions(
         policy=policy,
         memory=made.memory,

@@ -6,7 +6,7 @@ how a step is solved for.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,8 @@ from incrax.fit.problem import ArgumentLayout, Problem, remembered
 from incrax.fit.search import LeastSquares, Maths, evaluations, hosted
 from incrax.fit.steps import LinearizedPoint, Search, Setup
 
-SOLVERS = ("dense", "sparse", "matrix-free", "auto")
+Solver = Literal["dense", "sparse", "matrix-free", "auto"]
+SOLVERS = get_args(Solver)
 MAX_DENSE = 1000
 """Free elements up to which `"auto"` is `"dense"`."""
 MAX_SHARE = 0.1

@@ -19,7 +19,7 @@ from incrax._progress import Meter
 from incrax.derivatives.transforms import plain
 from incrax.fit import steps
 from incrax.fit.box import Box
-from incrax.fit.large import check_solver, chosen, sparse
+from incrax.fit.large import Solver, check_solver, chosen, sparse
 from incrax.fit.losses import check_loss
 from incrax.fit.parameters import Limits, parameters
 from incrax.fit.problem import (
@@ -54,7 +54,7 @@ def levenberg_marquardt(
     max_steps: int = 5000,
     is_accelerated: bool = True,
     is_absolute: bool = False,
-    solver: str = "dense",
+    solver: Solver = "dense",
     callback: Callable[[Any, float], bool | None] | None = None,
     progress: bool = True,
 ) -> FitResult:
@@ -145,12 +145,12 @@ def levenberg_marquardt(
     asked = task
     task = task.pinned()
     roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
-    solver = chosen(check_solver(solver), residuals, task, roots)
-    settings = SearchSettings(check_loss(loss), tolerance, int(max_steps), is_accelerated, solver)
+    search = chosen(check_solver(solver), residuals, task, roots)
+    settings = SearchSettings(check_loss(loss), tolerance, int(max_steps), is_accelerated, search)
     setup = Setup(settings, task.box, np.asarray(loss_scale, task.x.dtype))
-    if solver != "dense":
+    if search != "dense":
         residuals = plain(residuals)
-    if solver == "sparse":
+    if search == "sparse":
         squares = sparse(residuals, task, roots, setup)
         found = searched(squares, task, callback, progress=progress)
     elif callback is None and not isinstance(residuals, Incremental):

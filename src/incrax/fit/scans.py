@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import erfc
@@ -233,7 +233,7 @@ def contour(
     *,
     cl: float = 0.68,
     num_points: int = 40,
-    method: str = "mncontour",
+    method: Literal["mncontour", "grid"] = "mncontour",
     progress: bool = True,
 ) -> Scan:
     """Where the function, minimised over all other elements, has risen to a confidence level of two

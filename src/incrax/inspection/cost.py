@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -76,8 +76,8 @@ def cost(
     wrt: Any = None,
     has_aux: bool = False,
     passes: str | Iterable[str] = PASSES,
-    trips: int | str | None = None,
-    branches: str = "max",
+    trips: int | Literal["measured"] | None = None,
+    branches: Literal["max", "both", "taken"] = "max",
     measure: bool = False,
     rules: Mapping[str, UserRule] | None = None,
     **kwargs: Any,
@@ -817,7 +817,9 @@ class CostReport(Printable):
             return None
         return _quotient(getattr(self.backward.total, figure), getattr(self.forward.total, figure))
 
-    def by_source(self, group: str = "line") -> tuple[SourceCost, ...]:
+    def by_source(
+        self, group: Literal["line", "function", "file"] = "line"
+    ) -> tuple[SourceCost, ...]:
         """Costs of each line or function of the user's, the dearest first; with a change, of what
         it reaches.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -521,7 +521,9 @@ class Bound(ShownAsText):
         self.trained("unbounded")
         return Unbounded(self._functions.value, self._inputs, self._options)
 
-    def training(self, optimizer: Any, *, updates: str = "after") -> Training:
+    def training(
+        self, optimizer: Any, *, updates: Literal["before", "after", "never"] = "after"
+    ) -> Training:
         """Steps of an optimiser of optax, with state updated before or after each; see
         `Training`.
         """

@@ -152,3 +152,32 @@ def test_the_call_since_which_it_has_paid_is_known():
     assert ledger.verdict.ahead_since == 2
     ledger.note_learning(1.0)
     assert ledger.verdict.ahead_since == 0
+
+
+def look_learning(ledger):
+    """A look that gains nothing, while a plan that waits for credit might."""
+    ledger.begin_look(WHOLE_S)
+    ledger.note_call(WHOLE_S + LOOK_S, WHOLE_S, LOOK_S, is_learning=True)
+
+
+@pytest.mark.parametrize(("num_calls", "word"), [(10, "learning"), (10_000, "no")])
+def test_learning_ends_where_most_of_many_calls_bypassed(num_calls, word):
+    ledger = Ledger()
+    for _ in range(num_calls):
+        if ledger.left:
+            skip(ledger)
+        else:
+            look_learning(ledger)
+    assert ledger.is_learning
+    sentence = ledger.verdict.sentence
+    assert sentence.startswith(f"{word}: {num_calls} calls took ")
+    assert "`jax.jit` would have taken " in sentence
+
+
+def test_a_function_that_is_always_looked_at_goes_on_learning():
+    ledger = Ledger()
+    for _ in range(2000):
+        ledger.begin_look(1.0)
+        ledger.note_call(1.0 + LOOK_S, 1.0, LOOK_S, is_learning=True)
+    assert ledger.verdict.bypassed == 0
+    assert ledger.verdict.sentence.startswith("learning: ")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args, overload
 
 from incrax._incremental import Incremental
+from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax.control_flow.tapes.explanation import TapeReport, branches_of
 from incrax.control_flow.tapes.guarded import Guarded
@@ -15,7 +16,8 @@ from incrax.control_flow.tapes.statics import static_arguments
 P = ParamSpec("P")
 R = TypeVar("R")
 
-FALLBACKS = ("eager", "error")
+Fallback = Literal["eager", "error"]
+FALLBACKS = get_args(Fallback)
 
 
 class _Options(TypedDict, total=False):
@@ -23,7 +25,7 @@ class _Options(TypedDict, total=False):
     static: str | int | Sequence[str | int]
     floats: bool
     max_paths: int
-    fallback: str
+    fallback: Fallback
     constant: str | Sequence[str]
     dynamic: str | int | Sequence[str | int]
 
@@ -38,6 +40,7 @@ def guarded(
 ) -> Callable[[Callable[P, R]], Guarded[P, R]]: ...
 
 
+@spelled_here
 def guarded(
     f: Callable[P, R] | None = None,
     *,
@@ -45,7 +48,7 @@ def guarded(
     static: str | int | Sequence[str | int] = (),
     floats: bool = False,
     max_paths: int = 64,
-    fallback: str = "eager",
+    fallback: Fallback = "eager",
     constant: str | Sequence[str] = (),
     dynamic: str | int | Sequence[str | int] = (),
 ) -> Guarded[P, R] | Callable[[Callable[P, R]], Guarded[P, R]]:

@@ -16,9 +16,11 @@ import jax
 import jax.numpy as jnp
 
 from incrax._jax import Literal, Tracer
+from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax._program import trace_with_tree
 from incrax._table import Printable, Table, first_rows
+from incrax._tuning import Nonfinite
 from incrax.derivatives.row_sparse.interpreter import run, typed
 from incrax.derivatives.row_sparse.rows import RowSparse
 from incrax.derivatives.row_sparse.values import (
@@ -106,13 +108,14 @@ class Structured(Generic[P, R]):
         return rows(args, kwargs)
 
 
+@spelled_here
 def structured(
     step: Callable[P, R],
     *,
     donate_argnums: int | Sequence[int] = (),
     cut_over: float = CUT_OVER,
     min_bytes: int = MIN_BYTES,
-    nonfinite: str = "ignore",
+    nonfinite: Nonfinite = "ignore",
 ) -> Structured[P, R]:
     """Compile a training step so that the dense gradient of a table that is read in a few rows
     never exists.

@@ -17,6 +17,9 @@ BYPASS_S = 1e-6
 the whole program.
 """
 
+ENDED_CALLS = 1000
+"""Calls, most of which bypassed, after which a plan that has not come is not waited for."""
+
 ADVICE = (
     "the function is too cheap, or too much of it changes at every call; call it under `jax.jit` "
     "instead, or change fewer inputs at a time"
@@ -70,6 +73,11 @@ class Verdict(NamedTuple):
         return self.whole_s / max(self.calls, 1)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether so many calls bypassed that a plan, if one still comes, would come late."""
+        return self.num_calls >= ENDED_CALLS and self.bypassed > self.calls
+
+    @property
     def gain(self) -> float | None:
         """How many times faster than the whole program; None before any call counts."""
         return self.jit_s / self.ours_s if self.calls and self.ours_s else None
@@ -96,7 +104,7 @@ class Verdict(NamedTuple):
         if self.gained_s > 0 and self.learning_s:
             call = self.num_calls + int((self.ours_s - self.jit_s) / self.gained_s) + 1
             return f"not yet: {took}; ahead from call {call} on if calls go on like this"
-        if self.is_learning:
+        if self.is_learning and not self.has_ended:
             return f"learning: {took}; a plan is made when the calls so far would have repaid it"
         return f"no: {took}; {ADVICE}"
 

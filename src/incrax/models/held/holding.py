@@ -6,11 +6,12 @@ In: an encoder. Out: a `Held`, which encodes rows once and gives gradients throu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
 from incrax import _jax
+from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax._names import name_of
 from incrax.derivatives.cuts import without_marks
@@ -23,13 +24,14 @@ from incrax.models.held.kept import HoldStats, Kept, Setting
 from incrax.models.held.row_by_row import check_row_by_row
 
 
+@spelled_here
 def hold(
     encoder: Callable[..., Any],
     *,
     wrt: Any = None,
     chunk_rows: int | None = None,
     recompute: bool | None = None,
-    stale: str = "refuse",
+    stale: Literal["refuse", "allow"] = "refuse",
 ) -> Held:
     """An encoder whose representations are computed once, read by many batches, and differentiated
     once.
