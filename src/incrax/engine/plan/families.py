@@ -1,4 +1,4 @@
-"""Stage 8, families: plans that are the same but for what they read have the same form, and share
+"""Stage 9, families: plans that are the same but for what they read have the same form, and share
 one program.
 
 In: a plan's equations. Out: the same in canonical order, with a key that is equal for plans of one
