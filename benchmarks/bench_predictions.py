@@ -81,7 +81,9 @@ def predictions(name: str) -> tuple[list[Prediction], list[Prediction]]:
     args = [next(calls) for _ in range(NUM_CALLS)]
     for each in args:
         ours(*each)
-    engine = ours._traces.latest.engine
+    traced = ours._traces.latest
+    assert traced is not None
+    engine = traced.engine
     facts = engine.facts
     feeds = [value.feed for value in engine.store.states[-1].values]
     whole = engine.whole.executable
@@ -96,6 +98,7 @@ def predictions(name: str) -> tuple[list[Prediction], list[Prediction]]:
             continue
         program = compiler.compile_plan(plan)
         fill = compiler.compile_plan(plan_fill(facts, program.loads, lambda _: False))
+        assert fill.plan is not None
         found = dict(zip(fill.plan.saves, fill(feeds, ()), strict=True))
         loads = [found[var] for var in program.loads]
         run = lambda program=program, loads=loads: program(feeds, loads)

@@ -108,6 +108,15 @@ def test_types_of_inputs_count():
     assert key(jnp.sin, 1.0) != key(jnp.sin, np.float64(1.0))  # weak types
 
 
+def test_kinds_of_arguments_count():
+    program = trace(jnp.sin, X)
+    forms = [
+        canonical_form(program.eqns, program.outvars, (), lambda _, kind=kind: kind)
+        for kind in ("leaf", "load")
+    ]
+    assert forms[0].key != forms[1].key
+
+
 # --- what is shared -------------------------------------------------------------------------------
 
 

@@ -150,6 +150,7 @@ def test_a_program_is_as_dear_as_plans_needed_one_of_their_own():
 
 def test_planning_takes_what_it_took(monkeypatch):
     credit = called(0.0)._traces.latest.engine.chooser.credit
+    credit.planning_s = 0.0
     credit.note_plan(0.3)
     assert credit._plan_s == pytest.approx(0.3)
     for _ in range(20):

@@ -287,3 +287,12 @@ def test_equations_that_are_not_fused_pay_for_their_bytes():
 
 def test_a_machine_is_measured_once():
     assert calibrate() is calibrate()
+
+
+@pytest.mark.parametrize(("dtype", "times"), [(np.float64, 8), (np.float32, 2)])
+def test_double_precision_has_no_vector_code_for_a_sine(dtype, times):
+    x = np.ones(1000, dtype)
+    sine_s, exponential_s = (
+        Calibration().seconds(equations(function, x)[-1]) for function in (jnp.sin, jnp.exp)
+    )
+    assert sine_s == pytest.approx(times * exponential_s, rel=0.01)

@@ -29,7 +29,7 @@ from incrax.engine.compile.packing import Packing
 from incrax.engine.compile.recycling import is_recyclable
 from incrax.engine.inputs.placement import Placed, Placement, find_placement, placed_array
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.families import Form, Piece, canonical_form
+from incrax.engine.plan.families import CanonicalPlan, Elements, canonical_form
 from incrax.engine.plan.plan import Plan
 
 EMBED_BYTES = 4096
@@ -163,7 +163,7 @@ class Compiler:
         made = self._executable(family, read.leaves, given, read.loads)
         return replace(made, is_shared=is_shared, plan=plan)
 
-    def _form(self, plan: Plan) -> Form:
+    def _form(self, plan: Plan) -> CanonicalPlan:
         """The plan's equations in canonical order; as they are, without a key, where the program can
         have no other member: what it does besides, and where, is then its own.
         """
@@ -179,7 +179,7 @@ class Compiler:
         used = all_read(plan.eqns, [*outputs, *plan.saves])
         leaves = (var for var in program.invars if var in used)
         constants = (var for var in program.constvars if var in used)
-        return Form(None, (), plan.eqns, (*leaves, *constants, *plan.loads), plan.saves)
+        return CanonicalPlan(None, (), plan.eqns, (*leaves, *constants, *plan.loads), plan.saves)
 
     def _kind_of(self) -> Callable[[Var], Hashable]:
         """What tells arguments apart: what they are, and their types; of constants that are written
@@ -199,21 +199,23 @@ class Compiler:
 
         return kind_of
 
-    def _read(self, form: Form) -> _Read:
+    def _read(self, form: CanonicalPlan) -> _Arguments:
         """The arguments of a form by kind, each in order."""
         numbers = self._leaf_numbers
         constants = self.constants
         leaves = tuple(var for var in form.arguments if var in numbers)
         closed = [var for var in form.arguments if var in constants]
         loads = tuple(v for v in form.arguments if v not in numbers and v not in constants)
-        return _Read(
+        return _Arguments(
             tuple(numbers[var] for var in leaves),
             tuple(var for var in closed if _is_passed(constants[var])),
             tuple(var for var in closed if not _is_passed(constants[var])),
             loads,
         )
 
-    def _compiled(self, plan: Plan, form: Form, read: _Read, donated: tuple[Any, ...]) -> Family:
+    def _compiled(
+        self, plan: Plan, form: CanonicalPlan, read: _Arguments, donated: tuple[Any, ...]
+    ) -> Family:
         """The program of a plan."""
         program = self.facts.program
         eqns = self._wrapped(form.eqns)
@@ -367,7 +369,7 @@ class Compiler:
         )
 
 
-class _Read(NamedTuple):
+class _Arguments(NamedTuple):
     """What a plan reads, each kind in canonical order: leaf numbers, constants that are arguments,
     those that are written into the program, saved values.
     """
@@ -378,7 +380,7 @@ class _Read(NamedTuple):
     loads: tuple[Var, ...]
 
 
-def _take_pieces(pieces: Iterable[Piece], env: dict[Var, Any], places: Sequence[Any]) -> None:
+def _take_pieces(pieces: Iterable[Elements], env: dict[Var, Any], places: Sequence[Any]) -> None:
     """Add the pieces of arguments in `env`, whose places stand one after the other."""
     start = 0
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Stage 8, families: plans that are the same but for what they read have the same form, and share
+"""Stage 9, families: plans that are the same but for what they read have the same form, and share
 one program.
 
 In: a plan's equations. Out: the same in canonical order, with a key that is equal for plans of one
@@ -42,7 +42,7 @@ COMMUTATIVE = frozenset({"add", "mul", "add_any", "and", "or", "xor"})
 """Of two operands; not `max` and `min`, which may tell one zero from the other by their order."""
 
 
-class Piece(NamedTuple):
+class Elements(NamedTuple):
     """A few elements of an argument, `written` as one variable: from where on, how many, and the
     axes of one element that are taken away.
     """
@@ -68,7 +68,7 @@ class Piece(NamedTuple):
         return jax.lax.squeeze(jax.lax.dynamic_slice(array, start, self.sizes), self.squeezed)
 
 
-class Form(NamedTuple):
+class CanonicalPlan(NamedTuple):
     """A plan's equations in canonical order.
 
     Fields: the key; the pieces of arguments; the equations that follow; all arguments; what is
@@ -76,7 +76,7 @@ class Form(NamedTuple):
     """
 
     key: Hashable
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Elements, ...]
     eqns: tuple[Equation, ...]
     arguments: tuple[Var, ...]
     saves: tuple[Var, ...]
@@ -99,7 +99,7 @@ class Sum(NamedTuple):
         return self.like.outvars
 
 
-Step = Equation | Piece | Sum
+Step = Equation | Elements | Sum
 
 
 def canonical_form(
@@ -109,7 +109,7 @@ def canonical_form(
     kind_of: Callable[[Var], Hashable],
     *,
     may_reorder: bool = False,
-) -> Form:
+) -> CanonicalPlan:
     """The form of equations without effects.
 
     Args:
@@ -130,7 +130,7 @@ def canonical_form(
         walk.visit(var)
     ordered = tuple(sorted(saves, key=walk.numbers.__getitem__))
     key = tuple(walk.lines), returned, tuple(walk.numbers[var] for var in ordered)
-    return Form(key, tuple(walk.pieces), tuple(walk.eqns), tuple(walk.arguments), ordered)
+    return CanonicalPlan(key, tuple(walk.pieces), tuple(walk.eqns), tuple(walk.arguments), ordered)
 
 
 class _Walk:
@@ -140,7 +140,7 @@ class _Walk:
         self.kind_of = kind_of
         self.numbers: dict[Var, int] = {}
         self.lines: list[Hashable] = []
-        self.pieces: list[Piece] = []
+        self.pieces: list[Elements] = []
         self.eqns: list[Equation] = []
         self.arguments: list[Var] = []
         self._writer: dict[Var, Step] = {}
@@ -152,13 +152,13 @@ class _Walk:
 
     def _steps(self, given: Iterable[Step]) -> Iterator[Step]:
         for step in given:
-            pieces = () if isinstance(step, (Piece, Sum)) else self._pieces_of(step)
+            pieces = () if isinstance(step, (Elements, Sum)) else self._pieces_of(step)
             steps: Sequence[Step] = pieces or (step,)
             for each in steps:
                 self._writer.update(dict.fromkeys(each.outvars, each))
             yield from steps
 
-    def _pieces_of(self, eqn: Equation) -> tuple[Piece, ...]:
+    def _pieces_of(self, eqn: Equation) -> tuple[Elements, ...]:
         is_of_argument = not any(var in self._writer for var in read_vars(eqn))
         return pieces_of(eqn) if is_of_argument else ()
 
@@ -208,9 +208,9 @@ class _Walk:
         if step is None:
             self.arguments.append(var)
             self.lines.append(self.kind_of(var))
-        elif isinstance(step, Piece):
+        elif isinstance(step, Elements):
             self.pieces.append(step)
-            self.lines.append((Piece, step.sizes, step.squeezed, names, types))
+            self.lines.append((Elements, step.sizes, step.squeezed, names, types))
         elif isinstance(step, Sum):
             self.eqns += additions([x for x in read if isinstance(x, Var)], step.like, var)
             self.lines.append((Sum, operation_key(step.like), names, types))
@@ -262,7 +262,7 @@ def _with_sums(eqns: Sequence[Equation], results: Sequence[Atom]) -> list[Step]:
     return [steps[number] for number in sorted(steps)]
 
 
-def pieces_of(eqn: Equation) -> tuple[Piece, ...]:
+def pieces_of(eqn: Equation) -> tuple[Elements, ...]:
     """The pieces that an equation takes of its only operand; none where it does something else, or
     takes much.
     """
@@ -277,13 +277,13 @@ def pieces_of(eqn: Equation) -> tuple[Piece, ...]:
     if name == "slice":
         written = eqn.outvars[0]
         is_dense = set(eqn.params["strides"] or ()) <= {1}
-        whole = Piece(written, argument, eqn.params["start_indices"], written.aval.shape)
+        whole = Elements(written, argument, eqn.params["start_indices"], written.aval.shape)
         return (whole,) if is_dense else ()
     axis = eqn.params["axis"]
     sizes = (*shape[:axis], 1, *shape[axis + 1 :])
     before = (0,) * axis
     after = (0,) * (len(shape) - axis - 1)
     return tuple(
-        Piece(var, argument, (*before, number, *after), sizes, (axis,))
+        Elements(var, argument, (*before, number, *after), sizes, (axis,))
         for number, var in enumerate(eqn.outvars)
     )

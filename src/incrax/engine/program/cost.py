@@ -228,7 +228,7 @@ def _price(eqn: Equation) -> Cost:
     steps = (work.flops + work.int_ops) * entry.additions
     is_moving = not steps and not work.transcendentals
     transcendentals = work.transcendentals
-    if eqn.outvars[0].aval.dtype in _DOUBLE:
+    if transcendentals and eqn.outvars[0].aval.dtype in _DOUBLE:
         transcendentals *= SCALAR_FACTORS.get(eqn.primitive.name, 1.0)
     return Cost(float(out_size(eqn)) if is_moving else steps, transcendentals, 0.0)
 
