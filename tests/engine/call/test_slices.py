@@ -31,6 +31,7 @@ def small(monkeypatch):
     monkeypatch.setattr(policy, "MIN_GAIN", -np.inf)
     monkeypatch.setattr(policy, "LEAST_SHARE", -1.0)
     monkeypatch.setattr(policy, "ROWS_S", 0.0)
+    monkeypatch.setattr(policy, "START_S", 0.0)
     monkeypatch.setattr(plans, "MAX_TABLE_SHARE", 1.0)
 
 

@@ -520,7 +520,8 @@ class Engine:
             value_of = value_at(self.facts, saved.feeds)
             other_s = chooser.expected_s(saved.dirty)
             weight = self.ledger.weight
-            first = int(rows.numbers.min())
+            length = slices.lengths[rows.kind[0][0]]
+            first = int(rows.numbers.min(initial=length))
             entry = slices.entry(
                 rows.kind, saved.dirty, first, weight, chooser.whole_s, other_s, value_of
             )

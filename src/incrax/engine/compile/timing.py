@@ -205,7 +205,8 @@ class TimedProgram:
         rounds = self.clock.rounds
         donated = self.pool.take(self.executable.donated) if self.executable.donated else ()
         is_due = self.is_due or not self.num_runs % SAMPLE
-        is_disturbed = self.seconds is not None and self.clock.behind.num_waiting > 0
+        behind = self.clock.behind
+        is_disturbed = behind.is_on and self.seconds is not None and behind.num_waiting > 0
         if is_disturbed or (self.is_settled and not (is_due and rounds)):
             return self._run_settled(feeds, loads, donated)
         self.is_due = False

@@ -447,7 +447,8 @@ class Chooser:
         whole_s = self.whole.seconds
         if not is_weighed or whole_s is None or not self.whole.is_settled:
             return
-        num_behind = self.clock.behind.num_waiting
+        behind = self.clock.behind
+        num_behind = behind.num_waiting if behind.is_on else 0
         may_learn = num_behind > 0 or (not entry.is_planned and self._may_gain(entry))
         spent_s = program_s + overhead_s
         if self.ledger.note_call(spent_s, whole_s, overhead_s, is_learning=may_learn):
