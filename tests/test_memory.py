@@ -197,7 +197,7 @@ def test_marked_values_that_do_not_fit_are_named():
 
 
 def test_a_value_too_large_for_the_budget_is_left_to_the_whole_program_and_reported():
-    f = incrax.incremental(blocks, tuning=EAGER, memory=100)
+    f = incrax.incremental(blocks, tuning=EAGER, memory=4)
     for theta, x in timeline(4):
         same(f(theta, x), jax.jit(blocks)(theta, x))
     assert f.explain().served_by == "whole"

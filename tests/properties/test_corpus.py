@@ -56,4 +56,11 @@ def test_gradients_equal_jit_at_points_other_than_the_traced_one(name, planner):
         return sum(jax.numpy.sum(jax.numpy.real(x)) for x in jax.tree.leaves(fun(*args)))
 
     wanted = tuple(i for i, x in enumerate(start) if not isinstance(x, int))
-    check_calls(jax.value_and_grad(total, wanted), arguments(start, 5, 10), tuning=TUNINGS[planner])
+    # Of many sums, numbers of ten cancel to some 1e-3, and a plan adds them in another order.
+    factor = 1024.0 if name == "many sums" else 64.0
+    check_calls(
+        jax.value_and_grad(total, wanted),
+        arguments(start, 5, 10),
+        tuning=TUNINGS[planner],
+        factor=factor,
+    )
