@@ -339,8 +339,8 @@ OPTIMISATIONS = [
     Mutant(
         "the first version is the baseline of a change of rows",
         "engine/call/engine.py",
-        "numbers.size < found.numbers.size):",
-        "numbers.size > found.numbers.size):",
+        "if numbers is not None and rank < best:",
+        "if numbers is not None and rank > best:",
         "tests/engine/call/test_slices.py",
     ),
     Mutant(
@@ -416,7 +416,7 @@ OPTIMISATIONS = [
     Mutant(
         "plans are off",
         "engine/policy/chooser.py",
-        "        if self.only_whole or entry.is_barred:",
+        "        if self.only_whole or entry.is_barred or self.clock.behind.num_waiting:",
         "        if True:",
         "tests/test_incremental.py::test_only_equations_that_the_change_reaches_run",
     ),
@@ -430,7 +430,7 @@ OPTIMISATIONS = [
     Mutant(
         "planning need not be earned",
         "engine/policy/compile_budget.py",
-        "        if self._has_left(plan_s) or entry.count * share * whole_s > plan_s:",
+        "        if self._has_left(plan_s) or entry.count * gain_s > plan_s + program_s:",
         "        if True:",
         "tests/engine/policy/test_credit.py",
     ),
@@ -956,8 +956,8 @@ MUTANTS = [
     Mutant(
         "the last kick of a trajectory is a whole one",
         "samplers/updates.py",
-        "(0.5 if last else 1.0) * self.step_size",
-        "1.0 * self.step_size",
+        "(0.5 if last else 1.0) * width",
+        "1.0 * width",
     ),
     Mutant(
         "a step of a block leaves those after it, although they are correlated",
@@ -1181,8 +1181,8 @@ MUTANTS = [
     Mutant(
         "0.0 and -0.0 merged",
         "engine/program/simplify.py",
-        'getattr(atom.aval, "weak_type", False), value.dtype, value.tobytes()',
-        'getattr(atom.aval, "weak_type", False), value.dtype, str(abs(value))',
+        "return atom.aval, value.dtype, value.tobytes()",
+        "return atom.aval, value.dtype, str(abs(value))",
     ),
     Mutant(
         "a carry taken for loop-invariant",

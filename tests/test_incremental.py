@@ -53,7 +53,8 @@ def one_by_one(params=PARAMS, rounds=3):
     ],  # noqa: B905
 )
 def test_every_transformation_equals_jit_over_a_sequence_of_changes(transform, tuning):
-    check_calls(TRANSFORMS[transform](mixture), one_by_one(), tuning=TUNINGS[tuning])
+    # Plans may multiply and add in another order; second derivatives are sums of 1e9 that cancel.
+    check_calls(TRANSFORMS[transform](mixture), one_by_one(), tuning=TUNINGS[tuning], factor=1024)
 
 
 def test_races_leave_results_right():
