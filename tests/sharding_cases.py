@@ -6,6 +6,7 @@ By hand: XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m pytest tes
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -175,7 +176,9 @@ def test_counters_are_those_of_one_device(policy, mesh, rows):
     for params in scan_points():
         call(over_rows, params, rows)
         alone(params, local)
-        assert over_rows.stats == alone.stats
+        # Programs on several devices have no others of their family.
+        assert over_rows.stats.compiles >= alone.stats.compiles
+        assert replace(over_rows.stats, compiles=0) == replace(alone.stats, compiles=0)
     assert (
         0
         < alone.stats.ran

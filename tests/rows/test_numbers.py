@@ -178,7 +178,7 @@ def test_a_fork_follows_numbers_of_its_own():
     other, more = f.fork(), rows.append(data(1500))
     same(other(0.7, more), jax.jit(fun)(0.7, more.tree()))
     same(f(0.7, rows), jax.jit(fun)(0.7, rows.tree()))
-    assert f._traces.latest.cut is not other._rows.latest.cut
+    assert f._traces.latest.cut is not other._traces.latest.cut
 
 
 # --- the range of sums ----------------------------------------------------------------------------
