@@ -79,10 +79,26 @@ def own_log():
     logger.setLevel(level)
 
 
+LEARNED = ("docs/slices.md", "docs/coming_from/nimble.md", "docs/coming_from/gen.md")
+"""Pages that show what was learned of some ten calls: measured seconds decide that, and on a
+machine that does other things they may say another thing.
+"""
+MAX_TRIES = 6
+
+
 @pytest.mark.usefixtures("own_log")
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_the_code_prints_what_the_page_shows(page):
     """Blocks run in order in one namespace; `...` in the output stands for anything."""
+    for _ in range(MAX_TRIES - 1 if page in LEARNED else 0):
+        with contextlib.suppress(AssertionError):
+            check_page(page)
+            return
+    check_page(page)
+
+
+def check_page(page):
+    """Run a page's blocks, and compare what they print."""
     checker = doctest.OutputChecker()
     namespace: dict[str, object] = {}
     compared = 0
