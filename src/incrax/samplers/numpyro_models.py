@@ -13,10 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from incrax import incremental
 from incrax._extras import needed
-from incrax._jax import Tracer
 from incrax.samplers.compiled_sweeps import ROWS, SweepBlock, drawn_rows
 from incrax.samplers.messages import (
     no_discrete_sites,

@@ -542,8 +542,10 @@ class Engine:
         """Whether no thread compiles what is to serve, or what computes the values that this
         lacks.
         """
+        if not self.clock.behind.is_on:
+            return True
         plan = self.plan_of(entry.candidate, entry)
-        if not self.clock.behind.is_on or plan is None:
+        if plan is None:
             return True
         segments = self.segments
         program = segments.top() if entry.candidate == "segments" else entry.program

@@ -20,8 +20,9 @@ import numpy as np
 
 from incrax._jax import Var, first_buffer
 from incrax._profiling import is_profiled, profiled
+from incrax._stats import Stats
 from incrax.engine.compile.background import CALLER_SHARE, Background, Compilation
-from incrax.engine.compile.executables import Executable, Family
+from incrax.engine.compile.executables import Compiler, Executable, Family
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.plan.plan import Plan
 
@@ -253,3 +254,12 @@ class TimedProgram:
         self.clock.unproven += first_buffer(results)
         self.num_runs += 1
         return results
+
+
+def compiled(
+    plan: Plan, compiler: Compiler, stats: Stats, clock: Clock, pool: Pool
+) -> TimedProgram:
+    """The program of a plan, counted unless its family has one; its plan is in the program's order."""
+    executable = compiler.compile_plan(plan)
+    stats.compiles += not executable.is_shared
+    return TimedProgram(executable.plan, executable, clock, pool)

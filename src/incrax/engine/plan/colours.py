@@ -26,7 +26,13 @@ from incrax import _jax
 from incrax._jax import Equation, Literal, Var
 from incrax._program import read_vars
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.parts import LINEAR_IN_ALL, LINEAR_IN_ONE, SumOfRows, linear_parts
+from incrax.engine.plan.parts import (
+    LINEAR_IN_ALL,
+    LINEAR_IN_ONE,
+    SumOfRows,
+    dirty_of,
+    linear_parts,
+)
 from incrax.engine.plan.plan import reached_equations
 from incrax.engine.plan.slices import batch_of, ids_read, member_table
 from incrax.primitives.entry import shape_of
@@ -86,9 +92,7 @@ class ColouredParts:
             var: _Entries((_Term(x, own),), 0) for var, x in rows.items()
         }
         self.met: list[np.ndarray] = []
-        dirty = 0
-        for var in rows:
-            dirty |= facts.layout.leaf_mask(facts.invars.index(var))
+        dirty = dirty_of(facts, rows)
         if isinstance(out, Literal) or not facts.mask(out) & dirty:
             raise NotByRowsError
         for eqn in reached_equations(facts, dirty, [out]):
@@ -271,7 +275,11 @@ class ColouredParts:
 
 
 def _bounded(terms: Any) -> tuple[_Term, ...]:
-    """So many at most; more are joined to one."""
+    """All of them.
+
+    Raises:
+        NotByRowsError: they are too many.
+    """
     found = tuple(itertools.islice(terms, MAX_TERMS + 1))
     if len(found) > MAX_TERMS:
         raise NotByRowsError

@@ -12,7 +12,7 @@ Law: where only some rows of x change to y, f(y) - f(x) = sum over these of p_i(
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -70,9 +70,7 @@ def row_parts(facts: Facts, rows: Mapping[Var, Any], known: Mapping[Var, Any]) -
         raise NotByRowsError
     (length,) = {x.shape[0] for x in rows.values()}
     states: dict[Var, _ByRows | SumOfRows] = {var: _ByRows(x, 0) for var, x in rows.items()}
-    dirty = 0
-    for var in rows:
-        dirty |= facts.layout.leaf_mask(facts.invars.index(var))
+    dirty = dirty_of(facts, rows)
     if isinstance(out, Literal) or not facts.mask(out) & dirty:
         return jnp.zeros(length, out.aval.dtype)
     for eqn in reached_equations(facts, dirty, [out]):
@@ -81,6 +79,11 @@ def row_parts(facts: Facts, rows: Mapping[Var, Any], known: Mapping[Var, Any]) -
     if isinstance(found, _ByRows):
         raise NotByRowsError
     return found.parts
+
+
+def dirty_of(facts: Facts, inputs: Iterable[Var]) -> int:
+    """The mask of some inputs."""
+    return sum(facts.layout.leaf_mask(facts.invars.index(var)) for var in inputs)
 
 
 def _step(

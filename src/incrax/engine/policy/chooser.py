@@ -19,7 +19,7 @@ from incrax._tuning import Tuning
 from incrax.engine.compile.background import Background, is_wanted
 from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
-from incrax.engine.compile.timing import Clock, TimedProgram
+from incrax.engine.compile.timing import Clock, TimedProgram, compiled
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, Prices, plan_dirty
 from incrax.engine.plan.slices import can_slice
@@ -326,16 +326,14 @@ class Chooser:
         )
         self._compile(entry, plan)
 
-    def compile_plan(self, plan: Plan) -> Executable:
-        """Compile a plan, and count it, unless the program of its family serves."""
-        executable = self.compiler.compile_plan(plan)
-        self.stats.compiles += not executable.is_shared
-        self.credit.note_program(is_new=not executable.is_shared)
-        return executable
+    def compile_plan(self, plan: Plan) -> TimedProgram:
+        """The program of a plan, which counts in what further ones may cost."""
+        program = compiled(plan, self.compiler, self.stats, self.clock, self.pool)
+        self.credit.note_program(is_new=not program.executable.is_shared)
+        return program
 
     def _compile(self, entry: Entry, plan: Plan) -> None:
-        executable = self.compile_plan(plan)
-        entry.program = TimedProgram(executable.plan, executable, self.clock, self.pool)
+        entry.program = self.compile_plan(plan)
         entry.is_final = entry.is_compared = False
         self.num_programs += 1
         self.loaded.update(dict.fromkeys(plan.loads))

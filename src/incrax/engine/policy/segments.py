@@ -12,7 +12,7 @@ from incrax._jax import Var
 from incrax._stats import Stats
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.recycling import Pool
-from incrax.engine.compile.timing import Clock, TimedProgram
+from incrax.engine.compile.timing import Clock, TimedProgram, compiled
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, plan_fill
 from incrax.engine.plan.segmentation import Group, Segmentation
@@ -101,9 +101,7 @@ class Segments(Segmentation):
         return self._top
 
     def _compile(self, plan: Plan) -> TimedProgram:
-        executable = self.compiler.compile_plan(plan)
-        self.stats.compiles += not executable.is_shared
-        return TimedProgram(executable.plan, executable, self.clock, self.pool)
+        return compiled(plan, self.compiler, self.stats, self.clock, self.pool)
 
     def is_compiled(self, dirty: int) -> bool:
         """Whether a change is served without compiling anything."""

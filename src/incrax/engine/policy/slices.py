@@ -21,7 +21,7 @@ from incrax._stats import Stats
 from incrax._tuning import Tuning
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.recycling import Pool
-from incrax.engine.compile.timing import Clock, TimedProgram
+from incrax.engine.compile.timing import Clock, TimedProgram, compiled
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, plan_whole
 from incrax.engine.plan.slices import ValueOf, priming_saves, rough_share, slice_plan
@@ -297,9 +297,7 @@ class Slices:
         )
 
     def _program(self, plan: Plan) -> TimedProgram:
-        executable = self.compiler.compile_plan(plan)
-        self.stats.compiles += not executable.is_shared
-        return TimedProgram(executable.plan, executable, self.clock, self.pool)
+        return compiled(plan, self.compiler, self.stats, self.clock, self.pool)
 
     def fork(self, stats: Stats, clock: Clock, pool: Pool, credit: Credit) -> Self:
         """An independent table with the same compiled programs."""

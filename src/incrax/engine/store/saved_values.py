@@ -210,7 +210,7 @@ class SavedValues:
         plan = plan_fill(
             facts, missing, lambda var: var in facts.cut_values and self.find(var) is not None
         )
-        executable = self.chooser.compile_plan(plan)
+        executable = self.chooser.compile_plan(plan).executable
         assert executable.plan is not None
         loads = [self.find(var) for var in executable.loads]
         self._keep(executable.plan, executable(self.feeds, loads))
