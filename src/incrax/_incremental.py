@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
 import jax
 
 from incrax import _jax
+from incrax._jax_options import METHODS, hint
 from incrax._messages import no_checkpoint, not_called, plain_call, reentrant_call
 from incrax._names import reduced
 from incrax._profiling import is_profiled, profiled
@@ -70,6 +71,11 @@ class Incremental(Generic[P, R]):
         self._traces = traces
         self._bypass: Bypass | None = None
         self._lock = threading.RLock()
+
+    def __getattr__(self, name: str) -> Any:
+        """Never found: the error says what has the place of a method of `jax.jit`'s functions."""
+        text = f"'Incremental' object has no attribute '{name}'{hint(name, METHODS)}"
+        raise AttributeError(text, name=name, obj=self)
 
     def _locked(self) -> threading.RLock:
         """The lock of saved values, programs and counters.

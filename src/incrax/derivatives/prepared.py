@@ -16,6 +16,7 @@ import numpy as np
 
 from incrax._api import incremental
 from incrax._incremental import Incremental
+from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax._names import name_of
 from incrax._stats import Stats
@@ -51,6 +52,7 @@ from incrax.engine.inputs.signature import (
 Function = Callable[..., Any]
 
 
+@spelled_here
 def prepare(
     fun: Function, *args: Any, wrt: Any = None, **options: Unpack[IncrementalOptions]
 ) -> Prepared:

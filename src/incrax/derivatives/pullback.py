@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from incrax import _jax
+from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax._names import name_of
 from incrax.derivatives.cuts import Mark
@@ -38,6 +39,7 @@ Function = Callable[..., Any]
 _FREED = object()
 
 
+@spelled_here
 def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwargs: Any) -> Any:
     """Value of a function and its pullback, which computes only the cotangents that it is asked
     for.
@@ -90,9 +92,10 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwa
     return (point.value, pullback, *point.aux) if has_aux else (point.value, pullback)
 
 
+@spelled_here
 def linearize(
-    fun: Callable[..., Any], *args: Any, wrt: Any = None, **kwargs: Any
-) -> tuple[Any, Push]:
+    fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwargs: Any
+) -> Any:
     """Value of a function and its pushforward at these arguments, for many tangents.
 
     Law: `push(t)` equals `jax.linearize(fun, *args)[1](t)` at the selected leaves.
@@ -102,10 +105,11 @@ def linearize(
         *args: arguments; pytrees.
         wrt: what moves; see `grad`. None: all positional arguments, as in `vjp`: a tangent is then
             a tuple.
+        has_aux: whether `fun` returns a pair whose second part is passed on; see `vjp`.
         **kwargs: keyword arguments; their parts are named in `wrt` by path.
 
     Returns:
-        (value, push). `push(tangent)` takes a pytree in the shape of the selection, None for leaves
+        (value, push), with `has_aux` (value, push, aux). `push(tangent)` takes a pytree in the shape of the selection, None for leaves
         without derivative, and returns the tangent of the value; outputs that are integers have
         tangents of type float0.
 
@@ -123,8 +127,9 @@ def linearize(
         >>> float(push(jnp.array([1.0, 2.0])))
         3.0
     """
-    selection, point = _at(PUSH, "linearize", fun, wrt, args, kwargs)
-    return point.value, Push(fun, selection, point)
+    selection, point = _at(PUSH, "linearize", fun, wrt, args, kwargs, has_aux=has_aux)
+    push = Push(fun, selection, point)
+    return (point.value, push, *point.aux) if has_aux else (point.value, push)
 
 
 def _at(
@@ -135,7 +140,7 @@ def _at(
     args: Any,
     kwargs: Any,
     *,
-    has_aux: bool = False,
+    has_aux: bool,
 ) -> tuple[Selection, AtPoint]:
     """What is differentiated, all positional arguments if nothing is said, and the function at this
     point.

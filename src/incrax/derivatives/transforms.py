@@ -196,6 +196,7 @@ def hessian(
     *,
     wrt: Any = None,
     sparse: bool = False,
+    has_aux: bool = False,
     holomorphic: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[P, Any]:
@@ -208,12 +209,14 @@ def hessian(
         wrt: what to differentiate by; see `grad`.
         sparse: whether results are `jax.experimental.sparse.BCOO` arrays, with the elements that
             may be nonzero; for a scalar result and real arrays of one dtype.
+        has_aux: whether `fun` returns a pair whose second part is passed on.
         holomorphic: as in `jax.hessian`.
         **options: those of `incremental`.
 
     Returns:
         A function of the same arguments. Its result has the shape of the selection twice, the
-        second inside the first, with arrays of shape (*output.shape, *first.shape, *second.shape).
+        second inside the first, with arrays of shape (*output.shape, *first.shape, *second.shape);
+        with `has_aux` a pair.
 
     Raises:
         SelectionError: at a call; see `grad`.
@@ -223,7 +226,7 @@ def hessian(
         functions of one element each). From 32 elements on the pattern is looked for, once per
         signature.
     """
-    settings = {"sparse": sparse, "holomorphic": holomorphic}
+    settings = {"sparse": sparse, "has_aux": has_aux, "holomorphic": holomorphic}
     _check_sparse("hessian", settings)
     return _made(Hessian, "hessian", fun, wrt, settings, options)
 

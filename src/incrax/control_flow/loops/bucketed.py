@@ -22,6 +22,7 @@ import jax
 from jax import lax
 
 from incrax._context import traced_for
+from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax._names import reduced
 from incrax.control_flow.loops.messages import other_room
@@ -35,6 +36,7 @@ from incrax.control_flow.loops.padded import (
 )
 
 
+@spelled_here
 def bucketed(fun: Callable[..., Any], *, ragged: str | int | Sequence[str | int] = ()) -> Bucketed:
     """The function, compiled once for all numbers of rows up to a capacity that doubles.
 
