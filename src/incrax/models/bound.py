@@ -42,7 +42,7 @@ from incrax.models.functions import (
 )
 from incrax.models.inputs import Inputs, Watcher
 from incrax.models.modules import is_module
-from incrax.models.roles import FIXED, STATE, TRAINABLE, Roles
+from incrax.models.roles import FIXED, STATE, TRAINABLE, Role, Roles
 from incrax.models.table import shown
 from incrax.models.training import Training
 from incrax.models.vector import Unbounded
@@ -50,6 +50,7 @@ from incrax.models.vector import Unbounded
 NUM_PREPARED = 8
 """Types of inputs whose derivatives are kept."""
 VALUES = ("value", "updates")
+Method = Literal["value", "updates", "grad", "value_and_grad", "jacobian", "hessian", "hvp"]
 """Methods without a derivative."""
 MODULE = "model"
 """What a module is called that is bound itself."""
@@ -221,7 +222,7 @@ class Bound(ShownAsText):
         self.trained(method)
         self._differentiate(self.differentiated_paths)
 
-    def _called(self, method: str, **kwargs: Any) -> Any:
+    def _called(self, method: Method, **kwargs: Any) -> Any:
         if method not in VALUES:
             self._ready(method)
         function = self._made.get(method)
@@ -229,7 +230,7 @@ class Bound(ShownAsText):
             function = self._made[method] = self.made(method)
         return function(*self._inputs.args, **kwargs)
 
-    def made(self, method: str) -> Incremental[..., Any]:
+    def made(self, method: Method) -> Incremental[..., Any]:
         """A new incremental function of `args`, of the kind that is behind a method."""
         if method in VALUES:
             function = self._functions.value if method == "value" else self._functions.updates
@@ -368,7 +369,7 @@ class Bound(ShownAsText):
         """
         self._set_roles(names, TRAINABLE)
 
-    def set_role(self, name: str, role: str) -> None:
+    def set_role(self, name: str, role: Role) -> None:
         """Give an input, a part or a leaf another role; an element of an array may be
         `"trainable"` or `"fixed"`.
 
@@ -532,7 +533,7 @@ class Bound(ShownAsText):
 
     # --- reports ----------------------------------------------------------------------------------
 
-    def explain(self, method: str = "value") -> Explanation:
+    def explain(self, method: Method = "value") -> Explanation:
         """What the last call of a method did and why; see `Incremental.explain`.
 
         Raises:
