@@ -56,7 +56,17 @@ class Asked(NamedTuple):
 
 
 class Incremental(Generic[P, R]):
-    """A function that is re-evaluated only where its inputs changed. Made by `incremental`."""
+    """A function that is re-evaluated only where its inputs changed. Made by `incremental`.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> f = incrax.incremental(lambda scale, x: scale * jnp.sum(jnp.exp(x)))
+        >>> x = jnp.zeros(3)
+        >>> float(f(2.0, x)), float(f(5.0, x)), float(f.fresh(5.0, x))
+        (6.0, 15.0, 15.0)
+        >>> list(f.explain().as_dict()["changed"]), f.stats.calls
+        (['scale'], 2)
+    """
 
     def __init__(self, fun: Callable[P, R], options: Options) -> None:
         """Wrap `fun`; see `incremental`."""

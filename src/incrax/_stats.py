@@ -27,6 +27,13 @@ class Stats:
         chunks_reused: chunks whose saved results served.
         chunks_joined: chunks whose results were combined from those of the chunks that they were
             joined from.
+
+    Example:
+        >>> import incrax
+        >>> f = incrax.incremental(lambda a, b: a * b)
+        >>> values = f(2.0, 3.0), f(2.0, 3.0), f(2.0, 4.0)
+        >>> f.stats.calls, f.stats.unchanged, f.stats.as_dict()["traces"]
+        (3, 1, 1)
     """
 
     calls: int = 0

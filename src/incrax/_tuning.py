@@ -53,6 +53,14 @@ class Tuning:
             in runs of several processes). None: where `INCRAX_BACKGROUND=1` says so.
         history: calls per signature that `report` remembers: when, how long, what changed and what
             ran, no values. 0: none.
+
+    Example:
+        >>> import incrax
+        >>> least_work = incrax.Tuning(planner="minimal")
+        >>> f = incrax.incremental(lambda a, x: a * x**2, tuning=least_work)
+        >>> values = f(1.0, 3.0), f(2.0, 3.0)
+        >>> f.explain().as_dict()["num_ran"], f.num_equations
+        (1, 2)
     """
 
     planner: Planner = "cost"

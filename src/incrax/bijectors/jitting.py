@@ -50,6 +50,14 @@ def cancel(jaxpr: Any) -> Any:
         A closed jaxpr.
 
     Cost: one walk through the equations.
+
+    Example:
+        >>> import jax, numpyro.distributions.transforms as transforms
+        >>> from incrax import bijectors
+        >>> double = bijectors.remember(transforms.AffineTransform(0.0, 2.0))
+        >>> jaxpr = jax.make_jaxpr(lambda x: double.inverse(jax.jit(double.forward)(x)))(1.0)
+        >>> len(bijectors.cancel(jaxpr).eqns) < len(jaxpr.eqns)
+        True
     """
     return cancel_all(from_jaxpr(jaxpr)).as_jaxpr()
 
@@ -86,6 +94,14 @@ def jit(f: Callable[P, R]) -> Callable[P, R]:
     Not handled: a record is carried out if its parameters and context are arguments or closed over,
     not if they are computed inside; and in, if they are arguments. Results made inside a mapped,
     looped or differentiated part have no record outside of it. Arguments are not donated.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro.distributions.transforms as transforms
+        >>> from incrax import bijectors
+        >>> exp = bijectors.remember(transforms.ExpTransform())
+        >>> y = bijectors.jit(exp.forward)(jnp.zeros(2))
+        >>> exp.inverse(y).tolist(), bijectors.memory_of(y).direction
+        ([0.0, 0.0], 'forward')
     """
 
     if not callable(f):

@@ -194,6 +194,12 @@ def uncut(tree: T) -> T:
 
     Returns:
         The same tree, active.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> x = incrax.cut(jnp.array([1.0, 2.0]))
+        >>> incrax.uncut(x).tolist()
+        [1.0, 2.0]
     """
     return jax.tree.map(_uncut_leaf, tree, is_leaf=is_mark)
 

@@ -101,6 +101,12 @@ class Prepared:
     Raises:
         PreparedTypeError: at a call of a method with an argument of another structure, shape, dtype
             or static value than the example.
+
+    Example:
+        >>> import incrax, numpy as np
+        >>> p = incrax.prepare(lambda x: (x**2).sum(), np.array([1.0, 2.0]))
+        >>> float(p.value(np.array([3.0, 1.0]))), p.hessian(np.array([3.0, 1.0])).tolist()
+        (10.0, [[2.0, 0.0], [0.0, 2.0]])
     """
 
     def __init__(

@@ -187,6 +187,12 @@ class Pullback(_LinearMap):
 
     Each set of arguments asked for has its own program, pruned to what it needs and compiled when
     first used. Nothing is added up between calls: the same cotangent gives the same numbers.
+
+    Example:
+        >>> import incrax
+        >>> value, pullback = incrax.vjp(lambda a, b: a * b, 2.0, 5.0)
+        >>> [float(part) for part in pullback(1.0)], float(pullback(1.0, wrt="b"))
+        ([5.0, 2.0], 2.0)
     """
 
     def __init__(self, fun: Function, selection: Selection, point: AtPoint) -> None:

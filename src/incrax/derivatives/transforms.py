@@ -116,6 +116,12 @@ def value_and_grad(
     Returns:
         A function that returns a pair: what `fun` returns, and its gradient in the shape of the
         selection.
+
+    Example:
+        >>> import incrax
+        >>> g = incrax.value_and_grad(lambda p, x: p["a"] * x**2, wrt="p['a']")
+        >>> [float(part) for part in g({"a": 3.0}, 2.0)]
+        [12.0, 4.0]
     """
     settings = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
     return _gradient("value_and_grad", fun, wrt, settings, sparse, nonfinite, options)
@@ -176,6 +182,13 @@ def jacobian(
 
     Raises:
         SelectionError: at a call; see `grad`.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> line = lambda p, x: p["slope"] * x + p["offset"]
+        >>> j = incrax.jacobian(line)({"slope": 2.0, "offset": 1.0}, jnp.array([0.0, 3.0]))
+        >>> {name: column.tolist() for name, column in j.items()}
+        {'offset': [1.0, 1.0], 'slope': [0.0, 3.0]}
     """
     if mode not in (None, "forward", "reverse"):
         raise ValueError(f'`jacobian(mode=...)` got {mode!r}; use "forward", "reverse", or None.')
@@ -225,6 +238,12 @@ def hessian(
         which elements cannot mix, one per colour of its pattern (1 if the function is a sum of
         functions of one element each). From 32 elements on the pattern is looked for, once per
         signature.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> h = incrax.hessian(lambda x, a: a * x[0] ** 2 * x[1])
+        >>> h(jnp.array([1.0, 3.0]), 2.0).tolist()
+        [[12.0, 4.0], [4.0, 0.0]]
     """
     settings = {"sparse": sparse, "has_aux": has_aux, "holomorphic": holomorphic}
     _check_sparse("hessian", settings)
@@ -292,6 +311,12 @@ def jvp(
     Raises:
         SelectionError: at a call; see `grad`.
         TangentError: at a call with a tangent of another structure, shape or dtype.
+
+    Example:
+        >>> import incrax
+        >>> push = incrax.jvp(lambda x, a: a * x**2)
+        >>> [float(part) for part in push(3.0, 2.0, tangent=1.0)]
+        [18.0, 12.0]
     """
     return _made(Pushforward, "jvp", fun, wrt, {"has_aux": has_aux}, options)
 

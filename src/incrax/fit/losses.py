@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-
 Loss = Literal["squares", "huber", "soft_l1", "cauchy", "arctan"]
 
 

@@ -80,7 +80,13 @@ def elements_named(name: str, names: Sequence[str]) -> dict[int, str]:
 
 
 class Status(enum.Enum):
-    """How a search ended."""
+    """How a search ended.
+
+    Example:
+        >>> from incrax import fit
+        >>> fit.Status.CONVERGED.is_converged, fit.Status.MAX_STEPS.is_converged
+        (True, False)
+    """
 
     CONVERGED = "converged"
     """Every element's undamped step is below the tolerance times its value, or times its standard
@@ -153,6 +159,14 @@ class FitResult(ShownAsText):
     Errors are found when the first of them is asked for: from the Hessian at the end, of least
     squares from the Jacobian there. What has a Hessian, a gradient, `edm`, `minos` and scans are
     for `minimize` only.
+
+    Example:
+        >>> from incrax import fit
+        >>> result = fit.minimize(lambda p: (p["a"] - 1.0) ** 2 + p["b"] ** 2, {"a": 0.0, "b": 3.0})
+        >>> result.is_converged, result.names
+        (True, ("p['a']", "p['b']"))
+        >>> {name: abs(round(float(value), 1)) for name, value in result.params.items()}
+        {'a': 1.0, 'b': 0.0}
     """
 
     status: Status

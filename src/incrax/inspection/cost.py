@@ -761,6 +761,13 @@ class CostReport(Printable):
         branches: `"max"`, `"both"` or `"taken"`.
         measured: measured programs; empty without `measure=True`.
         notes: what one should know about these numbers.
+
+    Example:
+        >>> import incrax, jax, jax.numpy as jnp
+        >>> x = jax.ShapeDtypeStruct((100,), jnp.float32)
+        >>> report = incrax.cost(lambda x: jnp.sum(jnp.exp(x)), x)
+        >>> report.forward.total.transcendentals, [each.name for each in report.passes]
+        (100.0, ['forward', 'backward', 'hvp'])
     """
 
     name: str

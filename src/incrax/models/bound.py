@@ -67,6 +67,17 @@ class Bound(ShownAsText):
     Which parameters are fixed is a mask in front of the derivatives: `fix` and `free` trace and
     compile nothing. A derivative is evaluated by all parameters that were free when one was
     evaluated before; those that are fixed until then are no part of it.
+
+    Example:
+        >>> import incrax
+        >>> decay = lambda rate, start, t: start * 2.0 ** (-rate * t)
+        >>> m = incrax.bind(decay, rate=1.0, start=8.0, t=2.0, roles={"t": "data"})
+        >>> float(m.value()), m.names
+        (2.0, ('rate', 'start'))
+        >>> m.set(start=16.0)
+        >>> m.fix("rate")
+        >>> {name: float(slope) for name, slope in m.grad().items()}
+        {'start': 0.25}
     """
 
     def __init__(

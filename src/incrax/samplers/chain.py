@@ -56,6 +56,13 @@ class Chain:
         num_evaluations: how many log-densities or gradients were evaluated, all chains and the
             warm-up included.
         why_on_host: why sweeps ran one call after another in Python; None: they were compiled.
+
+    Example:
+        >>> from incrax import samplers
+        >>> log_density = lambda p: -0.5 * p["mu"] ** 2
+        >>> chain = samplers.gibbs(log_density, {"mu": 0.0}, updates={"p": samplers.Walk(2.0)}, key=0, num_sweeps=50)
+        >>> chain.samples.shape, chain.names
+        ((50, 1), ("p['mu']",))
     """
 
     samples: np.ndarray

@@ -81,6 +81,12 @@ class Bucketed:
     """A function compiled per capacity. Made by `bucketed`.
 
     `num_traces` counts how often the function was traced, and so compiled.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> mean = incrax.bucketed(lambda x: x.filled(0.0).sum() / x.length, ragged="x")
+        >>> [float(mean(jnp.ones(n))) for n in (3, 40, 50)], mean.num_traces
+        ([1.0, 1.0, 1.0], 1)
     """
 
     def __init__(self, fun: Callable[..., Any], ragged: tuple[str | int, ...]) -> None:

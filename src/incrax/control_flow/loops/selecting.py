@@ -100,6 +100,12 @@ class Unique(NamedTuple):
 
     `values`, `first` (where each is first) and `counts` are `Padded`; `inverse`, of the shape of
     the array, says which of the values each element is.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> found = incrax.unique(jnp.array([3, 1, 3]))
+        >>> found.values.exact().tolist(), found.counts.exact().tolist(), found.inverse.tolist()
+        ([1, 3], [1, 2], [1, 0, 1])
     """
 
     values: Padded

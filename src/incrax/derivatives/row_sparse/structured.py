@@ -73,7 +73,15 @@ def _evaluated(
 
 
 class Structured(Generic[P, R]):
-    """A compiled training step whose row-sparse values stay rows; made by `structured`."""
+    """A compiled training step whose row-sparse values stay rows; made by `structured`.
+
+    Example:
+        >>> import incrax, jax, jax.numpy as jnp
+        >>> loss = lambda table, ids: jnp.sum(table[ids] ** 2)
+        >>> step = incrax.structured(lambda table, ids: table - 0.5 * jax.grad(loss)(table, ids))
+        >>> step(jnp.ones((4, 2)), jnp.array([2])).tolist()
+        [[1.0, 1.0], [1.0, 1.0], [0.0, 0.0], [1.0, 1.0]]
+    """
 
     def __init__(self, step: Callable[P, R], donate_argnums: Any, options: Context) -> None:
         self._step = step

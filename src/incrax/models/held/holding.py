@@ -96,7 +96,15 @@ def hold(
 
 
 class Held:
-    """An encoder that is held. Made by `hold`."""
+    """An encoder that is held. Made by `hold`.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> held = incrax.hold(lambda w, x: x @ w)
+        >>> kept = held(jnp.array([2.0]), jnp.arange(3.0)[:, None])
+        >>> kept.rows([0, 2]).tolist(), held.stats.rows_encoded
+        ([0.0, 4.0], 3)
+    """
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
