@@ -131,6 +131,18 @@ def test_every_field_of_a_public_class_is_described(name):
     assert [each for each in fields_of(found) if each not in own | told] == []
 
 
+def test_every_public_class_and_function_has_an_example():
+    """In its docstring; `pytest` runs them, since `pyproject.toml` has `--doctest-modules`."""
+    errors = [f"incrax.errors.{name}" for name in vars(incrax.errors) if name.endswith("Error")]
+    without = [
+        name
+        for name in [*public_names(), *errors]
+        if callable(public_object(name)) and ">>> " not in (public_object(name).__doc__ or "")
+    ]
+    assert len(errors) > 40
+    assert without == []
+
+
 def test_docstrings_have_the_sections_that_the_site_knows():
     """Any other title would fold what follows into a box, lines joined."""
     known = {

@@ -109,9 +109,9 @@ def linearize(
         **kwargs: keyword arguments; their parts are named in `wrt` by path.
 
     Returns:
-        (value, push), with `has_aux` (value, push, aux). `push(tangent)` takes a pytree in the shape of the selection, None for leaves
-        without derivative, and returns the tangent of the value; outputs that are integers have
-        tangents of type float0.
+        (value, push), with `has_aux` (value, push, aux). `push(tangent)` takes a pytree in the
+        shape of the selection, None for leaves without derivative, and returns the tangent of the
+        value; outputs that are integers have tangents of type float0.
 
     Raises:
         SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
