@@ -333,7 +333,10 @@ def test_the_command_checks_and_writes(monkeypatch, tmp_path, results, capsys):
     monkeypatch.setattr(page, "DOCS", tmp_path / "docs")
     words = ["--page", "--output", str(tmp_path / "results")]
     assert command.main([*words, "--check"]) == 1
-    assert "assets/performance/gains.svg, performance.md, targets.md; run --page" in capsys.readouterr().err
+    assert (
+        "assets/performance/gains.svg, performance.md, targets.md; run --page"
+        in capsys.readouterr().err
+    )
     assert command.main(words) == 0
     assert command.main([*words, "--check"]) == 0
     assert "the page is up to date" in capsys.readouterr().err
