@@ -30,7 +30,7 @@ from incrax.derivatives.selection import (
     type_name,
 )
 from incrax.derivatives.transforms import plain
-from incrax.engine.inputs.paths import is_within
+from incrax.engine.inputs.paths import completed, is_within
 from incrax.samplers.messages import not_a_scalar, wrong_position
 
 
@@ -200,7 +200,8 @@ def _with_discrete(
     """
     found = select(name, fun, wrt, args, {}, allow_int=True)
     rows = list(zip(found.numbers, found.paths, found.values, strict=True))
-    chosen = {path for path in found.paths if any(is_within(path, each) for each in discrete)}
+    named = [path for each in discrete for path in completed(found.paths, each)]
+    chosen = {path for path in found.paths if any(is_within(path, each) for each in named)}
     leaves = list(found.leaves)
     kept = []
     for number, path, value in rows:
