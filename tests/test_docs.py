@@ -9,7 +9,10 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import json
 import re
+import subprocess
+import sys
 import textwrap
 from collections import Counter
 from itertools import pairwise
@@ -183,6 +186,18 @@ def test_the_page_of_the_tutorial_holds_its_program():
     """Every function and class, to the letter; `test_readme.py` runs the page."""
     page = TUTORIAL.with_suffix(".md").read_text(encoding="utf-8")
     assert [code for code in functions_and_classes(TUTORIAL) if code not in page] == []
+
+
+def test_the_notebook_is_that_of_its_page():
+    """`python scripts/notebook.py` makes it; `test_notebook.py` runs it."""
+    script = ROOT / "scripts" / "notebook.py"
+    checked = subprocess.run([sys.executable, str(script), "--check"], timeout=60, check=False)
+    assert checked.returncode == 0
+    page = (DOCS / "get_started.md").read_text(encoding="utf-8")
+    made = json.loads((DOCS / "get_started.ipynb").read_text(encoding="utf-8"))
+    code = ["".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "code"]
+    assert len(code) == page.count("```python\n") > 5
+    assert [each for each in code if each not in page] == []
 
 
 def test_the_tutorial_uses_public_interfaces_of_jax():
