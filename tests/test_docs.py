@@ -154,7 +154,7 @@ def test_docstrings_have_the_sections_that_the_site_knows():
         "Raises",
         "Example",
         "Fields",
-        "Law",
+        "Promise",
         "Cost",
         "Source",
         "Not handled",
@@ -167,6 +167,39 @@ def test_docstrings_have_the_sections_that_the_site_knows():
     }
     assert "Args" in titles
     assert titles <= known
+
+
+IN_HOUSE = re.compile(
+    r"(?<![Tt]he )\brests?\b|\bon trust\b|\bas there\b(?! (are|is))|\bLaw\b"
+    r"|\b(is|are|was|were|be) told\b|\bheeds?\b|\braced\b|\bstands? under\b"
+)
+"""Words that only those who wrote the code understand at once."""
+USER_PAGES = [
+    ROOT / "README.md",
+    *(page for page in DOCS.glob("*.md") if page.stem not in ("glossary", "targets")),
+    *(DOCS / "api").glob("*.md"),
+    *(DOCS / "coming_from").glob("*.md"),
+]
+
+
+def in_house(text: str) -> list[str]:
+    """Lines that have such a word, but for code."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [line for line in prose.splitlines() if IN_HOUSE.search(line)]
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("page", USER_PAGES, ids=lambda page: page.name)
+def test_a_page_for_users_is_plain_english(page):
+    assert in_house(page.read_text(encoding="utf-8")) == []
+
+
+def test_docstrings_for_users_are_plain_english():
+    errors = [f"incrax.errors.{name}" for name in vars(incrax.errors) if name.endswith("Error")]
+    found = {
+        name: in_house(public_object(name).__doc__ or "") for name in [*public_names(), *errors]
+    }
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 def test_every_name_is_on_one_api_page():

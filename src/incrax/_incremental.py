@@ -196,7 +196,7 @@ class Incremental(Generic[P, R]):
                 value without a hash.
 
         Cost: traces and plans once per signature; one evaluation. A step compares all inputs that
-            are not frozen, unless `changed=` tells. A derivative of a step computes anew what
+            are not frozen, unless `changed=` says which changed. A derivative of a step computes anew what
             depends on the inputs that it is taken for; `incremental(jax.value_and_grad(f)).pure`
             saves partial derivatives as well. Under `vmap` both sides of a `cond` run, so that
             nothing is skipped.

@@ -33,7 +33,7 @@ def keep(x: T, name: str | None = None, *, deps: Any = None) -> T:
     """Mark a value as worth saving, inside a function that is made incremental.
 
     The value is saved from the first change on that leaves it alone, is the last to go when the
-    byte budget is short, and bears its name in `explain()`. Derivatives go through. Whether loading
+    byte budget is short, and has its name in `explain()`. Derivatives go through. Whether loading
     it pays is still measured.
 
     Args:

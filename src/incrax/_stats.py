@@ -20,7 +20,7 @@ class Stats:
         traces: how often it was traced.
         transparent: calls under another transformation.
         aborted: calls that raised.
-        races: races decided.
+        races: choices between a plan and the whole program that were decided by timing.
         saved_bytes: bytes of saved values now.
         chunks_run: of `Rows`: chunks evaluated; each counts once per pass over the rows, here and
             in the next two.

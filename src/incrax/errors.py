@@ -495,7 +495,7 @@ class ProposalError(IncraxError, ValueError):
 
 
 class StartError(IncraxError, ValueError):
-    """A chain cannot start where it was told to.
+    """A chain cannot start at the given point.
 
     Example:
         >>> import jax.numpy as jnp
@@ -521,7 +521,7 @@ class PositionError(IncraxError, TypeError):
 
 
 class CostError(IncraxError, ValueError):
-    """A cost that cannot be told, or not in the way that was asked for.
+    """A cost that cannot be found, or not in the way that was asked for.
 
     Example:
         >>> import incrax

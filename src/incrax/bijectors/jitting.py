@@ -38,8 +38,8 @@ def cancel(jaxpr: Any) -> Any:
     bodies of loops, branches, remat and custom rules are looked at each by itself. Nothing is left
     out across arithmetic, `stop_gradient`, other parameters or another context.
 
-    Law: `cancel(jaxpr)` has the types of `jaxpr`, and gives the values and derivatives that exact
-    arithmetic gives.
+    Promise: `cancel(jaxpr)` has the types of `jaxpr`, and gives the values and derivatives that
+    exact arithmetic gives.
 
     Args:
         jaxpr: closed, as `jax.make_jaxpr(f)(*args)` gives it, of a function with bijections that
@@ -72,7 +72,7 @@ def jit(f: Callable[P, R]) -> Callable[P, R]:
     further results of the program, and `inverse`, `log_abs_det_jacobian` and `memory_of` look them
     up. Arguments that remember are remembered inside.
 
-    Law: `jit(f)(*args)` equals `jax.jit(f)(*args)` to within rounding, and so do derivatives.
+    Promise: `jit(f)(*args)` equals `jax.jit(f)(*args)` to within rounding, and so do derivatives.
 
     Args:
         f: a pure function of trees. Leaves that are no arrays (functions, text, and numbers inside

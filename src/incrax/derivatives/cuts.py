@@ -187,7 +187,7 @@ def _cut_leaf(leaf: Any) -> Any:
 
 
 def uncut(tree: T) -> T:
-    """Take the marks of `cut` off; arrays without a mark get one that an enclosing `cut` heeds.
+    """Take the marks of `cut` off; arrays without a mark get one that an enclosing `cut` respects.
 
     Args:
         tree: pytree, often one array: `cut(dataclasses.replace(p, c2=uncut(p.c2)))`.

@@ -44,8 +44,8 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwa
     """Value of a function and its pullback, which computes only the cotangents that it is asked
     for.
 
-    Law: `pb(ct, wrt=w)` equals the part `w` of what `jax.vjp(fun, *args)[1](ct)` returns, whatever
-    was asked before.
+    Promise: `pb(ct, wrt=w)` equals the part `w` of what `jax.vjp(fun, *args)[1](ct)` returns,
+    whatever was asked before.
 
     Args:
         fun: function of pytrees of arrays, with a pytree of arrays as result; need not be compiled.
@@ -74,7 +74,7 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwa
 
     Not handled: inside `jit`, `grad` or `vmap`, with `jax.disable_jit()`, and where `fun` branches
         in Python on a value, has no hash, or passes on what is no array (text, objects), it is
-        evaluated operation by operation, as by `jax.vjp`; only what is needed, all the same. A
+        evaluated operation by operation, as by `jax.vjp`; still only what is needed. A
         pullback is no pytree: it cannot be returned from a compiled function.
 
     Source: thunks and struct of pullbacks in the thread Zygote.jl#323.
@@ -98,7 +98,7 @@ def linearize(
 ) -> Any:
     """Value of a function and its pushforward at these arguments, for many tangents.
 
-    Law: `push(t)` equals `jax.linearize(fun, *args)[1](t)` at the selected leaves.
+    Promise: `push(t)` equals `jax.linearize(fun, *args)[1](t)` at the selected leaves.
 
     Args:
         fun: function of pytrees of arrays, with a pytree of arrays as result; need not be compiled.

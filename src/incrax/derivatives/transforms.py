@@ -55,8 +55,8 @@ def grad(
     """The gradient of a scalar function with respect to part of its arguments, evaluated
     incrementally.
 
-    Law: equals `jax.jit(jax.grad(fun))` at the selected leaves. What depends on none of them costs
-    nothing backward.
+    Promise: equals `jax.jit(jax.grad(fun))` at the selected leaves. What depends on none of them
+    costs nothing backward.
 
     Args:
         fun: function of pytrees with a scalar as result, or a scalar and something else with
@@ -111,7 +111,7 @@ def value_and_grad(
     allow_int: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[P, tuple[R, Any]]:
-    """Value and gradient; arguments and law of `grad`.
+    """Value and gradient; arguments and promise of `grad`.
 
     Returns:
         A function that returns a pair: what `fun` returns, and its gradient in the shape of the
@@ -159,7 +159,7 @@ def jacobian(
     """All derivatives of all outputs with respect to part of the arguments, evaluated
     incrementally.
 
-    Law: equals `jax.jit(jax.jacrev(fun))` at the selected leaves.
+    Promise: equals `jax.jit(jax.jacrev(fun))` at the selected leaves.
 
     Args:
         fun: function of pytrees with a pytree of arrays as result.
@@ -215,7 +215,7 @@ def hessian(
 ) -> Incremental[P, Any]:
     """All second derivatives with respect to part of the arguments, evaluated incrementally.
 
-    Law: equals `jax.jit(jax.hessian(fun))` at the selected leaves.
+    Promise: equals `jax.jit(jax.hessian(fun))` at the selected leaves.
 
     Args:
         fun: function of pytrees, usually with a scalar as result.

@@ -96,7 +96,7 @@ def levenberg_marquardt(
 
     Returns:
         Parameters, covariance, how the search ended, counters; see `FitResult`. A search that fails
-        is told by its `status`, never by an error.
+        has a `status` that says so, and raises no error.
 
     Raises:
         SelectionError: `wrt` cannot be understood, or selects an array of integers or nothing that

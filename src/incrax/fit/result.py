@@ -214,7 +214,7 @@ class FitResult(ShownAsText):
 
     @property
     def is_converged(self) -> bool:
-        """Whether the method ended by its own account, and the gradient bears it out; see `Status`
+        """Whether the method ended by its own account, and the gradient agrees; see `Status`
         and `is_minimum`.
         """
         return self.status.is_converged

@@ -97,7 +97,7 @@ def cost(
             or `jacobian`, at the inputs that it holds.
         *args: arguments, arrays of any shapes or `jax.ShapeDtypeStruct`; none for a model.
         changing: names of inputs that change, as `explain()` and `deps()` print them (`"mu"`,
-            `"params['s']"`, `"theta[3]"`), or one name: the report then tells what runs again from
+            `"params['s']"`, `"theta[3]"`), or one name: the report then says what runs again from
             what the engine avoids. Cotangents and tangents change always. Inputs of a model also by
             the short names that it knows.
         wrt: what the backward pass differentiates, as in `incrax.grad`; by default the first

@@ -39,7 +39,7 @@ def report(
     would cost.
 
     One HTML file without network access: the equations as a map, coloured by what a change that one
-    chooses makes run, loads or leaves alone; the latest calls; plans and the races between them;
+    chooses makes run, loads or leaves alone; the latest calls; plans and their measured times;
     memory; inputs against work.
 
     Args:

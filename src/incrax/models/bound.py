@@ -307,7 +307,7 @@ class Bound(ShownAsText):
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[Bound]:
-        """All inputs are afterwards as they were before a `with` block; who watches is told."""
+        """All inputs are afterwards as they were before a `with` block; who watches is notified."""
         before = self._inputs.values()
         try:
             yield self

@@ -232,8 +232,8 @@ def logdensity(
 ) -> Callable[[Any], Any]:
     """A log-density of what is sampled alone, for compiled loops: `logdensity_fn` of BlackJAX.
 
-    Law: `logdensity(f, params, *data)(p)` equals `f(p, *data)`, and so do its derivatives of any
-    order.
+    Promise: `logdensity(f, params, *data)(p)` equals `f(p, *data)`, and so do its derivatives of
+    any order.
 
     Args:
         log_density: function of pytrees that returns one real number; an incremental one is taken
@@ -274,8 +274,8 @@ def numpyro_potential(
     Args:
         log_density: as in `logdensity`. NumPyro samples without bounds: transform the parameters,
             and add the logarithm of the Jacobian.
-        *args: as there.
-        wrt: as there.
+        *args: its arguments at the start, as in `logdensity`.
+        wrt: what is sampled, as in `logdensity`.
 
     Returns:
         A function of what is sampled. Give `MCMC.run(key, init_params=...)` a tree of the same
@@ -284,7 +284,7 @@ def numpyro_potential(
     Raises:
         SelectionError, UnknownInputError, TypeError: as from `logdensity`.
 
-    Cost: as there.
+    Cost: that of `logdensity`.
 
     Example:
         >>> import jax.numpy as jnp

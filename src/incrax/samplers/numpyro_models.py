@@ -222,9 +222,9 @@ def discrete_hmc_gibbs(
 
     Args:
         inner_kernel: `HMC` or `NUTS` of a model.
-        random_walk: as there: whether values are proposed among all alike, instead of drawn from
+        random_walk: as in NumPyro: whether values are proposed among all alike, instead of drawn from
             their conditional distribution.
-        modified: as there: whether another value than the present one is proposed.
+        modified: as in NumPyro: whether another value than the present one is proposed.
 
     Returns:
         A kernel, whose states are those of `numpyro.infer.HMCGibbs`. Each step moves every element

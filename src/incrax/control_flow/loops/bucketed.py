@@ -40,7 +40,7 @@ from incrax.control_flow.loops.padded import (
 def bucketed(fun: Callable[..., Any], *, ragged: str | int | Sequence[str | int] = ()) -> Bucketed:
     """The function, compiled once for all numbers of rows up to a capacity that doubles.
 
-    Law: equals `fun` on `Padded(x, len(x))` in the place of each ragged argument, with `Padded`
+    Promise: equals `fun` on `Padded(x, len(x))` in the place of each ragged argument, with `Padded`
     results cut to the rows that count.
 
     Args:

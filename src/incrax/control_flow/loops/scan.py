@@ -49,8 +49,8 @@ def scan(
     """Fold a function over rows; one compiled program for all lengths up to a capacity that
     doubles.
 
-    Law: equals `jax.lax.scan(f, init, xs, length, reverse)`, and so do its derivatives of any order
-    in any mode.
+    Promise: equals `jax.lax.scan(f, init, xs, length, reverse)`, and so do its derivatives of any
+    order in any mode.
 
     Args:
         f: (carry, row of xs) -> (carry, y); pure, traced once per call.
@@ -155,7 +155,7 @@ def map(f: Callable[[Any], Any], xs: Any, length: Any = None, *, memory: int = M
     """A function of each row, one after the other; one compiled program for all lengths up to a
     capacity that doubles.
 
-    Law: equals `jax.lax.map(f, xs)`, and so do its derivatives.
+    Promise: equals `jax.lax.map(f, xs)`, and so do its derivatives.
 
     Args:
         f: row of xs -> y.

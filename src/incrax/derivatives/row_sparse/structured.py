@@ -128,8 +128,8 @@ def structured(
     """Compile a training step so that the dense gradient of a table that is read in a few rows
     never exists.
 
-    Law: `structured(step)(*args)` equals `jax.jit(step)(*args)`, types included, up to rounding;
-    the sign of a zero may differ. See `nonfinite` for the one assumption that is made.
+    Promise: `structured(step)(*args)` equals `jax.jit(step)(*args)`, types included, up to
+    rounding; the sign of a zero may differ. See `nonfinite` for the one assumption that is made.
 
     The backward program scatters rows into zeros. Those rows stay rows through whatever is
     elementwise: scale, clip, `optax.sgd`, `adagrad`, `adam`; `table - rate * gradient` is written

@@ -36,9 +36,9 @@ def hold(
     """An encoder whose representations are computed once, read by many batches, and differentiated
     once.
 
-    Law: with `kept = hold(encoder)(params, rows)`, losses of `kept.rows(i)` and their cotangents
-    given to `kept.add(i, ...)`, `kept.pullback()` equals `jax.grad` of the sum over batches of
-    `loss(encoder(params, rows)[i])`.
+    Promise: with `kept = hold(encoder)(params, rows)`, losses of `kept.rows(i)` and their
+    cotangents given to `kept.add(i, ...)`, `kept.pullback()` equals `jax.grad` of the sum over
+    batches of `loss(encoder(params, rows)[i])`.
 
     Args:
         encoder: function (params, rows) -> representations, each a pytree of arrays; `rows` and the

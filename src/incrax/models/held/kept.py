@@ -96,8 +96,8 @@ class Kept:
 
     Made by calling a `Held`.
 
-    Law: after `add(i, cotangent_i)` for some batches, `pullback()` equals the gradient of the sum
-    over batches of `vdot(cotangent_i, representations[i])`, that is of any loss that has these
+    Promise: after `add(i, cotangent_i)` for some batches, `pullback()` equals the gradient of the
+    sum over batches of `vdot(cotangent_i, representations[i])`, that is of any loss that has these
     cotangents.
 
     Example:
@@ -168,7 +168,7 @@ class Kept:
 
         Raises:
             RowsError: there are no such rows.
-            StaleRepresentationsError: the parameters are others, and `hold` was not told
+            StaleRepresentationsError: the parameters are others, and `hold` has not
                 `stale="allow"`.
         """
         self._check_params("rows", params)
