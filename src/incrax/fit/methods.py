@@ -447,7 +447,8 @@ def unknown_options(method: str, options: Sequence[str], known: Sequence[str]) -
         else f"`scipy.optimize.show_options` lists those of {method!r}."
     )
     return MethodError(
-        f"`minimize(method={method!r})` got the options {shown}. Nothing was evaluated. {rest}"
+        f"`minimize(method={method!r})` got the options {shown}. Nothing was evaluated. {rest} "
+        "Arguments of the function go by position, and `wrt` says which of them are free."
     )
 
 

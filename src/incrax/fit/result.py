@@ -269,6 +269,16 @@ class FitResult(ShownAsText):
         """
         return element_number(name, self.names)
 
+    def __getitem__(self, name: str) -> Any:
+        """The fitted value of a free element, by its name or the end of it, or the array of those of
+        a part.
+
+        Raises:
+            MinimumError: nothing free has this name, or several things have.
+        """
+        found = elements_named(name, self.names)
+        return self.values[[*found]] if any(found.values()) else self.values[self.number(name)]
+
     # --- derivatives and errors -------------------------------------------------------------------
 
     @cached_property
