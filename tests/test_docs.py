@@ -297,6 +297,15 @@ def test_words_of_the_glossary_are_in_order():
     assert words == sorted(words)
 
 
+def test_whoever_publishes_the_site_says_where():
+    """Its address and the repository's are not in the project; the version is that of the package."""
+    assert 'site_url: !ENV [INCRAX_SITE_URL, ""]' in SITE
+    assert 'repo_url: !ENV [INCRAX_REPO_URL, ""]' in SITE
+    assert 'config.copyright = f"incrax {found[1]}"' in (
+        ROOT / "scripts" / "site_links.py"
+    ).read_text(encoding="utf-8")
+
+
 def test_nothing_is_fetched_when_the_site_is_read():
     """Neither fonts nor scripts nor styles of others."""
     assert "font: false" in SITE

@@ -40,6 +40,8 @@ ADVICE = {
     "has_aux": "Differentiate what alone is returned: `lambda *args: f(*args)[0]`",
     "holomorphic": "Write `incrax.grad(f, {name}={value})`, or another derivative",
     "allow_int": "Write `incrax.grad(f, {name}={value})`, or another derivative",
+    "in_nzs": "Write `wrt=`: what it names has tangents, and nothing else",
+    "saveable_args": "Leave it out: residuals that are arguments are not copied",
     "reduce_axes": "Leave it out, as JAX did",
     "in_shardings": _PLACED,
     "out_shardings": _PLACED,
