@@ -195,6 +195,10 @@ def test_a_mapped_function_is_mapped_first():
         incrax.incremental(product, in_axes=(0, None))
     f = incrax.incremental(jax.vmap(product, in_axes=(0, None)))
     np.testing.assert_allclose(f(rows, np.ones(2)), np.full(3, 2.0))
+    outer = jax.vmap(lambda a, b: a * b, in_axes=(0, None), out_axes=1)
+    f = incrax.incremental(outer)
+    np.testing.assert_array_equal(f(rows, np.arange(2.0)), outer(rows, np.arange(2.0)))
+    assert f(rows, np.ones(2)).shape == (2, 3)
 
 
 def test_static_arguments_of_a_guarded_function_have_our_name():
