@@ -158,7 +158,8 @@ class FitResult(ShownAsText):
 
     Errors are found when the first of them is asked for: from the Hessian at the end, of least
     squares from the Jacobian there. What has a Hessian, a gradient, `edm`, `minos` and scans are
-    for `minimize` only.
+    for `minimize` only. `result["mu"]` is the value of a free element, or the array of those of a
+    part, by name or the end of it.
 
     Example:
         >>> from incrax import fit
@@ -167,6 +168,8 @@ class FitResult(ShownAsText):
         (True, ("p['a']", "p['b']"))
         >>> {name: abs(round(float(value), 1)) for name, value in result.params.items()}
         {'a': 1.0, 'b': 0.0}
+        >>> round(float(result["a"]), 1)
+        1.0
     """
 
     status: Status
