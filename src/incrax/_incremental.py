@@ -130,8 +130,9 @@ class Incremental(Generic[P, R]):
         if self._is_disabled:
             self._stats.transparent += 1
             return self.fresh(*args, **kwargs)
-        if self._bypass is not None:
-            self._bypass.settle()
+        bypass = self._bypass  # another thread may take it away
+        if bypass is not None:
+            bypass.settle()
         start_s = time.perf_counter()
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
         with self._locked():
