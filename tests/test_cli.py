@@ -210,7 +210,10 @@ def test_packages_that_are_missing(capsys, never_run, monkeypatch, missing):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name in missing else object()
     )
-    line = f'incrax demo: error: the demo needs {", ".join(missing)}; install it with: pip install "incrax[demo]"'
+    line = (
+        f"incrax demo: error: the demo needs {', '.join(missing)}; install it with: "
+        'pip install "incrax[demo]", in a clone pip install ".[demo]"'
+    )
     check_refused(capsys, line, "demo")
 
 

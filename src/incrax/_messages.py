@@ -383,7 +383,7 @@ def missing_extra(what: str, library: str, extra: str) -> MissingExtraError:
     """A library of an extra is missing."""
     return MissingExtraError(
         f"`{what}` needs {library}, which is not installed. Nothing was done. Install "
-        f"`incrax[{extra}]`, or {library} alone."
+        f"`incrax[{extra}]` (in a clone: `pip install '.[{extra}]'`), or {library} alone."
     )
 
 

@@ -66,7 +66,8 @@ def check_arguments(options: argparse.Namespace) -> None:
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
-            f'the demo needs {", ".join(missing)}; install it with: pip install "incrax[demo]"'
+            f"the demo needs {', '.join(missing)}; install it with: "
+            'pip install "incrax[demo]", in a clone pip install ".[demo]"'
         )
     if options.rows is not None and options.rows < MIN_ROWS:
         raise UsageError(

