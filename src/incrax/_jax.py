@@ -154,10 +154,14 @@ def _owned_jaxpr(jaxpr: Any) -> Any:
     return _ClosedJaxpr(found, consts or jaxpr.consts) if is_closed else found
 
 
+_HOLDING_NONE = frozenset({Var, DropVar, int, bool, str, float, type(None)})
+"""Most of what a trace consists of, by exact type."""
+
+
 def _owned_each(found: Iterable[Any]) -> list[Any] | None:
     """All of them; None where none was replaced."""
     before = list(found)
-    after = [_owned(x) for x in before]
+    after = [x if type(x) in _HOLDING_NONE else _owned(x) for x in before]
     return None if all(map(operator.is_, before, after)) else after
 
 
