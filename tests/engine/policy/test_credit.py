@@ -12,11 +12,18 @@ from helpers import same
 
 import incrax
 from incrax.engine.plan import facts
+from incrax.engine.policy import compile_budget
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.policy.compile_budget import CALIBRATION_S, LEAST_CLEAN_SHARE, SOLVER, SOLVER_S
 
 X = np.linspace(0.1, 2.0, 5_000)
 NUM_CALLS = 12
+
+
+@pytest.fixture(autouse=True)
+def no_slow_call_earns_a_program(monkeypatch):
+    """A call of a busy machine may take as long as compiling does."""
+    monkeypatch.setattr(compile_budget, "MIN_COMPILE_S", 10.0)
 
 
 def model(a, b, x):
