@@ -23,7 +23,6 @@ from incrax._stats import Stats
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.transforms import (
     IncrementalOptions,
-    grad,
     hessian,
     hvp,
     jacobian,
@@ -51,6 +50,14 @@ NUM_PREPARED = 8
 """Types of inputs whose derivatives are kept."""
 VALUES = ("value", "updates")
 """Methods without a derivative."""
+PROGRAMS = {"grad": "value_and_grad"}
+"""Methods that run the program of another."""
+MAKERS: dict[str, Callable[..., Any]] = {
+    "value_and_grad": value_and_grad,
+    "hessian": hessian,
+    "jacobian": jacobian,
+    "hvp": hvp,
+}
 MODULE = "model"
 """What a module is called that is bound itself."""
 
@@ -143,8 +150,11 @@ class Bound(ShownAsText):
         return self._called("value")
 
     def grad(self) -> dict[str, Any]:
-        """The gradient of a scalar function by what is trainable."""
-        return self._shown(self._called("grad"))
+        """The gradient of a scalar function by what is trainable.
+
+        Its program is that of `value_and_grad`: who asks for both in turns compiles one, not two.
+        """
+        return self._shown(self._called("grad")[1])
 
     def value_and_grad(self) -> tuple[Any, dict[str, Any]]:
         """Both, by one program."""
@@ -224,9 +234,10 @@ class Bound(ShownAsText):
     def _called(self, method: str, **kwargs: Any) -> Any:
         if method not in VALUES:
             self._ready(method)
-        function = self._made.get(method)
+        program = PROGRAMS.get(method, method)
+        function = self._made.get(program)
         if function is None:
-            function = self._made[method] = self.made(method)
+            function = self._made[program] = self.made(program)
         return function(*self._inputs.args, **kwargs)
 
     def made(self, method: str) -> Incremental[..., Any]:
@@ -234,13 +245,7 @@ class Bound(ShownAsText):
         if method in VALUES:
             function = self._functions.value if method == "value" else self._functions.updates
             return incremental(function, **self._options)
-        makers: Any = {
-            "grad": grad,
-            "value_and_grad": value_and_grad,
-            "hessian": hessian,
-            "jacobian": jacobian,
-        }
-        make = hvp if method == "hvp" else makers[method]
+        make = MAKERS[PROGRAMS.get(method, method)]
         self._ready(method)
         return make(self._functions.value, wrt=self._differentiated, **self._options)
 
@@ -538,13 +543,16 @@ class Bound(ShownAsText):
         Raises:
             NotCalledError: the method was not called since roles changed.
         """
-        if method not in self._made:
+        function = self._made.get(PROGRAMS.get(method, method))
+        if function is None:
             raise not_called(f"explain({method!r})")
-        return self._made[method].explain()
+        return function.explain()
 
     @property
     def stats(self) -> dict[str, Stats]:
-        """Counters of each method that was called."""
+        """Counters of each method that was called; calls of `grad` are those of `value_and_grad`,
+        whose program it runs.
+        """
         return {method: function.stats for method, function in self._made.items()}
 
     def __str__(self) -> str:
