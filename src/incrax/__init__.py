@@ -43,10 +43,7 @@ if TYPE_CHECKING:
     from incrax.control_flow.loops.padded import Padded as Padded
     from incrax.control_flow.loops.scan import map as map
     from incrax.control_flow.loops.scan import scan as scan
-    from incrax.control_flow.loops.selecting import Unique as Unique
-    from incrax.control_flow.loops.selecting import nonzero as nonzero
     from incrax.control_flow.loops.selecting import select_rows as select_rows
-    from incrax.control_flow.loops.selecting import unique as unique
     from incrax.control_flow.loops.while_loop import while_loop as while_loop
     from incrax.control_flow.tapes.api import check_tape as check_tape
     from incrax.control_flow.tapes.api import guarded as guarded
@@ -111,7 +108,6 @@ _HOMES = {
     "TapeStats": "control_flow.tapes.counts",
     "Training": "models.training",
     "Unbounded": "models.vector",
-    "Unique": "control_flow.loops.selecting",
     "assert_ran": "inspection.assertions",
     "bind": "models.api",
     "bucketed": "control_flow.loops.bucketed",
@@ -129,7 +125,6 @@ _HOMES = {
     "jvp": "derivatives.transforms",
     "linearize": "derivatives.pullback",
     "map": "control_flow.loops.scan",
-    "nonzero": "control_flow.loops.selecting",
     "prepare": "derivatives.prepared",
     "report": "inspection.page",
     "scan": "control_flow.loops.scan",
@@ -137,7 +132,6 @@ _HOMES = {
     "structured": "derivatives.row_sparse.structured",
     "totals": "inspection.counters",
     "uncut": "derivatives.cuts",
-    "unique": "control_flow.loops.selecting",
     "value_and_grad": "derivatives.transforms",
     "vjp": "derivatives.pullback",
     "while_loop": "control_flow.loops.while_loop",
@@ -172,7 +166,6 @@ __all__ = [
     "Training",
     "Tuning",
     "Unbounded",
-    "Unique",
     "assert_ran",
     "at",
     "bind",
@@ -196,7 +189,6 @@ __all__ = [
     "keep_programs",
     "linearize",
     "map",
-    "nonzero",
     "prepare",
     "report",
     "scan",
@@ -204,7 +196,6 @@ __all__ = [
     "structured",
     "totals",
     "uncut",
-    "unique",
     "value_and_grad",
     "verify",
     "vjp",

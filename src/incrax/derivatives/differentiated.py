@@ -26,7 +26,7 @@ from incrax.derivatives.row_sparse.rows import RowSparse
 from incrax.derivatives.row_sparse.structured import RowsExplanation, sparse_outputs
 from incrax.derivatives.selection import Selection, select, type_name
 from incrax.engine.inputs.leaves import is_dynamic
-from incrax.engine.inputs.signature import argument_names
+from incrax.engine.inputs.signature import Signature, argument_names, make_signature
 
 Values = Sequence[Any]
 
@@ -82,7 +82,7 @@ class Gradient(Derivative):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         if self.has("sparse"):
-            self.seen[:] = _types_of((args, kwargs))
+            self.seen[:] = self._typed(args, kwargs)
         value, found = self._found(args, kwargs, [])
         if self.has("with_value"):
             return value, found
@@ -117,26 +117,17 @@ class Gradient(Derivative):
         """
         if not args and not kwargs and not self.seen:
             raise not_called("explain()")
-        leaves, treedef, numbers = _types_of((args, kwargs)) if args or kwargs else self.seen
+        signature, types = self._typed(args, kwargs) if args or kwargs else self.seen
         other = replace(self, wrt=wrt)
         events = []
-
-        def run(values: Sequence[Any]) -> Any:
-            filled = list(leaves)
-            for number, value in zip(numbers, values, strict=True):
-                filled[number] = value
-            args, kwargs = jax.tree.unflatten(treedef, filled)
-            return other._found(args, kwargs, events)
-
-        jax.eval_shape(run, [leaves[k] for k in numbers])
+        jax.eval_shape(lambda *leaves: other._found(*signature.rebuild(leaves), events), *types)
         return RowsExplanation(tuple(events))
 
-
-def _types_of(tree: Any) -> tuple[list[Any], Any, list[int]]:
-    """Leaves and tree of arguments, with types in the place of values; which leaves these are."""
-    leaves, treedef = jax.tree.flatten(tree)
-    numbers = [k for k, leaf in enumerate(leaves) if is_dynamic(leaf)]
-    return [type_of(x) if is_dynamic(x) else x for x in leaves], treedef, numbers
+    def _typed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, list[Any]]:
+        """How arguments are rebuilt of their values, and the types of these."""
+        signature = make_signature(self.fun, args, kwargs)
+        values = signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
+        return signature, list(map(type_of, values))
 
 
 def _is_rows(x: Any) -> bool:
