@@ -58,7 +58,7 @@ class Guarded(Generic[P, R]):
         self._options = options
         self._make = make
         self._ragged = RaggedArguments(fun, options.dynamic, "guarded", "guarded(dynamic=...)")
-        self._is_marked = bool(options.dynamic or options.static.names)
+        self._is_marked = bool(options.dynamic or options.static)
         self._subject = RecordedFunction(
             of_static(fun), name_of(fun), options, [fun, options.guard]
         )
@@ -92,7 +92,8 @@ class Guarded(Generic[P, R]):
         """
         replaced = self._ragged.padded if is_padded else self._ragged.wrapped
         args, kwargs, lengths = replaced(args, kwargs)
-        return *self._options.static.marked(args, kwargs, mark), lengths
+        static = self._options.static
+        return *(static.replaced(args, kwargs, mark) if static else (args, kwargs)), lengths
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call, by the path that is expected where that can be."""
