@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from incrax.derivatives.prepared import Prepared as Prepared
     from incrax.derivatives.prepared import prepare as prepare
     from incrax.derivatives.pullback import Pullback as Pullback
-    from incrax.derivatives.pullback import linearize as linearize
     from incrax.derivatives.pullback import vjp as vjp
     from incrax.derivatives.row_sparse.rows import RowSparse as RowSparse
     from incrax.derivatives.row_sparse.structured import Structured as Structured
@@ -123,7 +122,6 @@ _HOMES = {
     "hvp": "derivatives.transforms",
     "jacobian": "derivatives.transforms",
     "jvp": "derivatives.transforms",
-    "linearize": "derivatives.pullback",
     "map": "control_flow.loops.scan",
     "prepare": "derivatives.prepared",
     "report": "inspection.page",
@@ -187,7 +185,6 @@ __all__ = [
     "jvp",
     "keep",
     "keep_programs",
-    "linearize",
     "map",
     "prepare",
     "report",

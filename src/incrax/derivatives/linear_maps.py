@@ -4,8 +4,7 @@ JAX splits a function into a primal program and a linear one. Here both are prog
 primal one is compiled once per function and signature, the linear one is pruned to the outputs that
 are asked for.
 
-In: a function, a selection of leaves, arguments. Out: a `AtPoint`. It must not know which way the
-linear map goes: a `Direction` says that.
+In: a function, a selection of leaves, arguments. Out: an `AtPoint`.
 """
 
 from __future__ import annotations
@@ -148,31 +147,6 @@ class OutputTypes:
         ]
 
 
-class Direction(NamedTuple):
-    """A direction.
-
-    Fields: JAX's transformation; (active outputs, values) -> inputs of the same types; (JAX's
-    linear map, types of the outputs, inputs) -> results.
-    """
-
-    transform: Callable[..., Any]
-    examples: Callable[[Values, Values], Values]
-    apply: Callable[[Any, OutputTypes, Values], Values]
-
-
-def _pull(linear: Any, types: OutputTypes, cotangents: Values) -> Values:
-    return list(linear(jax.tree.unflatten(types.treedef, types.filled(cotangents))))
-
-
-def _push(linear: Any, types: OutputTypes, tangents: Values) -> Values:
-    leaves = jax.tree.leaves(linear(*tangents))
-    return [leaf for leaf, flag in zip(leaves, types.is_active, strict=True) if flag]
-
-
-PULL = Direction(jax.vjp, lambda outputs, values: outputs, _pull)
-PUSH = Direction(jax.linearize, lambda outputs, values: values, _push)
-
-
 # --- a function at a point ------------------------------------------------------------------------
 
 
@@ -189,13 +163,8 @@ class AtPoint(NamedTuple):
 
 
 def at_point(
-    direction: Direction,
-    fun: Callable[..., Any],
-    selection: Selection,
-    args: Any,
-    kwargs: Any,
-    has_aux: bool,
-) -> AtPoint:  # noqa: FBT001
+    fun: Callable[..., Any], selection: Selection, args: Any, kwargs: Any, *, has_aux: bool
+) -> AtPoint:
     """The function at these arguments, of which the selected leaves may move.
 
     Compiled once per function, selection and signature. Where there are tracers, where JAX compiles
@@ -212,16 +181,16 @@ def at_point(
     )
     if not is_evaluated and not any(map(_jax.is_mutable_array, leaves)):
         signature = make_signature(fun, args, kwargs)
-        key = _key(fun, direction, signature.key, selection.numbers, has_aux)
+        key = _key(fun, signature.key, selection.numbers, has_aux)
         primal = None if key is None else _primals.get(key)
         if primal is None and key is not None:
-            primal = _traced(direction, fun, selection, signature, has_aux=has_aux)
+            primal = _traced(fun, selection, signature, has_aux=has_aux)
             _primals.add(key, primal)
         if primal:
             return primal.at([LeafValue(x).feed for x in signature.dynamic_leaves(leaves)])
     # NumPy arrays as private copies, because their owner may change them.
     private = replace(selection, leaves=tuple(jax.tree.map(_private, selection.leaves)))
-    return _split(direction, fun, private, has_aux=has_aux, is_compiled=False)
+    return _split(fun, private, has_aux=has_aux, is_compiled=False)
 
 
 def _private(leaf: Any) -> Any:
@@ -229,7 +198,6 @@ def _private(leaf: Any) -> Any:
 
 
 def _split(
-    direction: Direction,
     fun: Callable[..., Any],
     selection: Selection,
     *,
@@ -242,18 +210,18 @@ def _split(
         args, kwargs = selection.merged(values)
         return fun(*args, **kwargs)
 
-    values = selection.values
-    value, linear, *aux = direction.transform(of_selected, *values, has_aux=has_aux)
+    value, linear, *aux = jax.vjp(of_selected, *selection.values, has_aux=has_aux)
     outputs, out_tree = jax.tree.flatten(value)
     types = OutputTypes(out_tree, tuple(jax.typeof(x) for x in outputs))
     residuals, treedef = jax.tree.flatten(linear)
     active = [x for x, flag in zip(outputs, types.is_active, strict=True) if flag]
 
-    def apply(inputs: Values, residuals: Values) -> Values:
-        return direction.apply(jax.tree.unflatten(treedef, residuals), types, inputs)
+    def pull(cotangents: Values, residuals: Values) -> Values:
+        linear = jax.tree.unflatten(treedef, residuals)
+        return list(linear(jax.tree.unflatten(types.treedef, types.filled(cotangents))))
 
-    inputs = [strong(x) for x in direction.examples(active, values)]
-    program = run_passes(trace(apply, inputs, residuals), PASSES)
+    inputs = list(map(strong, active))
+    program = run_passes(trace(pull, inputs, residuals), PASSES)
     return AtPoint(value, aux, LinearProgram(program, len(inputs), is_compiled), residuals, types)
 
 
@@ -291,7 +259,6 @@ class _NoArray(Exception):
 
 
 def _traced(
-    direction: Direction,
     fun: Callable[..., Any],
     selection: Selection,
     signature: Signature,
@@ -306,7 +273,7 @@ def _traced(
     def primal(*leaves: Any) -> Any:
         with_marks = jax.tree.leaves(signature.rebuild(leaves), is_leaf=is_mark)
         at = replace(selection, leaves=tuple(with_marks))
-        point = _split(direction, fun, at, has_aux=has_aux, is_compiled=True)
+        point = _split(fun, at, has_aux=has_aux, is_compiled=True)
         if not all(map(is_dynamic, jax.tree.leaves(point.aux))):
             raise _NoArray
         points.append(point)

@@ -283,8 +283,7 @@ def jvp(
     Returns:
         A function of the same arguments and of `tangent=`, a pytree in the shape of the selection.
         It returns value and tangent of the outputs, with `has_aux` and what is passed on. While
-        only the tangent changes, what depends on the other arguments alone is loaded: `linearize`
-        is this function at fixed arguments.
+        only the tangent changes, what depends on the other arguments alone is loaded.
 
     Raises:
         SelectionError: at a call; see `grad`.
