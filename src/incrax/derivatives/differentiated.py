@@ -56,8 +56,7 @@ class Derivative:
 
     def select(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Selection:
         """The leaves to differentiate."""
-        allow_int = self.has("allow_int")
-        return select(self.name, self.fun, self.wrt, args, kwargs, allow_int=allow_int)
+        return select(self.name, self.fun, self.wrt, args, kwargs)
 
     def has(self, setting: str) -> bool:
         """Whether something is set."""
@@ -93,10 +92,8 @@ class Gradient(Derivative):
     ) -> tuple[Any, Any]:
         """Value and gradient; `events` gets what became of rows."""
         selection = self.select(args, kwargs)
-        settings: dict[str, Any] = {
-            key: self.has(key) for key in ("has_aux", "holomorphic", "allow_int")
-        }
-        derivative = jax.value_and_grad(self.of_selected(selection), _all(selection), **settings)
+        function = self.of_selected(selection)
+        derivative = jax.value_and_grad(function, _all(selection), has_aux=self.has("has_aux"))
         if not self.has("sparse"):
             value, gradients = derivative(*selection.values)
         else:
@@ -160,7 +157,7 @@ class Jacobian(Derivative):
         """For each output array its blocks; and what is passed on."""
         mode = self.settings["mode"]
         is_sparse = self.has("sparse")
-        if is_sparse or not (mode or any(map(self.has, _OPTIONS_OF_JAX))):
+        if is_sparse or not (mode or self.has("has_aux")):
             blocks = jacobian_blocks(flat.arrays, selection, mode=mode, is_sparse=is_sparse)
             if blocks is not None:
                 return blocks, None
@@ -168,21 +165,13 @@ class Jacobian(Derivative):
         def fun(*values: Any) -> Any:
             return flat(*selection.merged(values))
 
-        given = {"argnums": _all(selection), "has_aux": True}
-        if self.has("allow_int"):
-            modes = [functools.partial(jax.jacrev, allow_int=True)]
-        elif mode is not None:
-            modes = [jax.jacfwd if mode == "forward" else jax.jacrev]
-        else:
+        if mode is None:
             modes = _fewest_passes_first(flat, fun, selection.values)
-        holomorphic = self.has("holomorphic")
-        derivatives = [mode(fun, holomorphic=holomorphic, **given) for mode in modes]
+        else:
+            modes = [jax.jacfwd if mode == "forward" else jax.jacrev]
+        derivatives = [each(fun, _all(selection), has_aux=True) for each in modes]
         rows, aux = first_that_works(derivatives, selection.values)
         return [_by_leaf(row, selection.values) for row in rows], aux
-
-
-_OPTIONS_OF_JAX = ("has_aux", "holomorphic", "allow_int")
-"""With one of them, derivatives are as JAX takes them, one pass per element."""
 
 
 def _fewest_passes_first(
@@ -252,7 +241,7 @@ class Hessian(Derivative):
         flat = FlatOutputs(self.fun)
         blocks = self._compressed(flat, selection)
         if blocks is None:
-            given = {"argnums": _all(selection), "holomorphic": self.has("holomorphic")}
+            given = {"argnums": _all(selection)}
             inner = jax.jacrev(lambda *values: flat.arrays(*selection.merged(values)), **given)
             values = selection.values
             found = first_that_works(
@@ -268,8 +257,6 @@ class Hessian(Derivative):
 
     def _compressed(self, flat: FlatOutputs, selection: Selection) -> Any:
         """The blocks of the only output; None where they are not compressed."""
-        if self.has("holomorphic"):
-            return None
         try:
             blocks = hessian_blocks(flat.arrays, selection, is_sparse=self.has("sparse"))
         except (TypeError, ValueError, NotImplementedError):
