@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from incrax.control_flow.loops.while_loop import while_loop as while_loop
     from incrax.control_flow.tapes.api import check_tape as check_tape
     from incrax.control_flow.tapes.api import guarded as guarded
-    from incrax.control_flow.tapes.counts import TapeStats as TapeStats
     from incrax.control_flow.tapes.explanation import TapeExplanation as TapeExplanation
     from incrax.control_flow.tapes.explanation import TapeReport as TapeReport
     from incrax.control_flow.tapes.guarded import Guarded as Guarded
+    from incrax.control_flow.tapes.paths import TapeStats as TapeStats
     from incrax.derivatives.cuts import cut as cut
     from incrax.derivatives.cuts import uncut as uncut
     from incrax.derivatives.prepared import Prepared as Prepared
@@ -104,7 +104,7 @@ _HOMES = {
     "Structured": "derivatives.row_sparse.structured",
     "TapeExplanation": "control_flow.tapes.explanation",
     "TapeReport": "control_flow.tapes.explanation",
-    "TapeStats": "control_flow.tapes.counts",
+    "TapeStats": "control_flow.tapes.paths",
     "Training": "models.training",
     "Unbounded": "models.vector",
     "assert_ran": "inspection.assertions",

@@ -44,8 +44,8 @@ from incrax.engine.store.budget import Limits
 from incrax.engine.store.store import is_any_deleted
 from incrax.errors import UnknownInputError
 from incrax.rows.combining import chunk_function, combine_all, filled, rest_function
+from incrax.rows.numbers import scales_at
 from incrax.rows.phases import Phase, Section
-from incrax.rows.sizes import scales_at
 from incrax.rows.trace import RowTrace
 
 RUN = 8

@@ -22,7 +22,6 @@ from incrax._names import name_of, reduced
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import is_disabled
 from incrax.control_flow.loops.padded import Lengths, RaggedArguments, exact
-from incrax.control_flow.tapes.counts import TapeStats
 from incrax.control_flow.tapes.explanation import TapeExplanation, explain, outcomes_of
 from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, make_path
 from incrax.control_flow.tapes.messages import (
@@ -31,7 +30,7 @@ from incrax.control_flow.tapes.messages import (
     too_many_paths,
     unknown_branch,
 )
-from incrax.control_flow.tapes.paths import OtherTypes, Path, int_of
+from incrax.control_flow.tapes.paths import OtherTypes, Path, TapeStats, int_of
 from incrax.control_flow.tapes.statics import as_static, of_static
 from incrax.control_flow.tapes.tape import Tape
 from incrax.engine.inputs.leaves import has_tracer
