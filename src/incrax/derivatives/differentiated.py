@@ -117,7 +117,12 @@ class Gradient(Derivative):
         signature, types = self._typed(args, kwargs) if args or kwargs else self.seen
         other = replace(self, wrt=wrt)
         events = []
-        jax.eval_shape(lambda *leaves: other._found(*signature.rebuild(leaves), events), *types)
+
+        def run(*leaves: Any) -> Any:
+            args, kwargs = signature.rebuild(leaves)
+            return other._found(args, kwargs, events)
+
+        jax.eval_shape(run, *types)
         return RowsExplanation(tuple(events))
 
     def _typed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, list[Any]]:
@@ -241,11 +246,11 @@ class Hessian(Derivative):
         flat = FlatOutputs(self.fun)
         blocks = self._compressed(flat, selection)
         if blocks is None:
-            given = {"argnums": _all(selection)}
-            inner = jax.jacrev(lambda *values: flat.arrays(*selection.merged(values)), **given)
+            every = _all(selection)
+            inner = jax.jacrev(lambda *values: flat.arrays(*selection.merged(values)), every)
             values = selection.values
             found = first_that_works(
-                [outer(inner, **given) for outer in (jax.jacfwd, jax.jacrev)], values
+                [outer(inner, every) for outer in (jax.jacfwd, jax.jacrev)], values
             )
             blocks = [
                 [_by_leaf(row, [x] * len(row)) for row, x in zip(block, values, strict=True)]

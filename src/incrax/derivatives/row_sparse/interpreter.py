@@ -19,7 +19,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation, Literal
 from incrax._program import Program, from_jaxpr, type_of
-from incrax.control_flow.loops.bodies import in_groups, merged, parted
+from incrax.control_flow.loops.bodies import BodyLayout, merged, parted
 from incrax.derivatives.row_sparse.rules import MAKERS, evaluated, folded, is_sum_of_rows
 from incrax.derivatives.row_sparse.values import (
     DENSE,
@@ -176,19 +176,25 @@ def _num_rows(outputs_of: Callable[..., list[Value]], *types: Any) -> list[int |
 
 
 def _leaving(
-    eqn: Equation, value: Value, width: int | None, aval: Any, context: Context, why: str
-) -> Any:
-    """An output of a body: the numbers and rows, so many, of a sparse value, of strong type; an
-    array, with the reason for it, where `width` is None.
-    """
-    if width is None:
-        return typed(context.dense(value, eqn, why), aval)
-    rows = value if has_rows(value) else no_rows(aval)
+    values: Sequence[Value],
+    widths: Sequence[int | None],
+    avals: Sequence[Any],
+    dense: Callable[[Value], Any],
+) -> list[Any]:
+    """The outputs of a body: numbers and rows, so many, of a sparse value; else an array."""
+    return [
+        typed(dense(value), aval) if width is None else _padded(value, width, aval)
+        for value, width, aval in zip(values, widths, avals, strict=True)
+    ]
+
+
+def _padded(value: Value, width: int, aval: Any) -> tuple[Any, Any]:
+    """Numbers and rows of a sparse value, so many, of strong type."""
+    rows: Any = value if has_rows(value) else no_rows(aval)
     spare = width - num_stored(rows)
     strong = jax.lax.convert_element_type(rows.rows, aval.dtype)
-    none = jnp.full(spare, aval.shape[0], np.int32)
     return (
-        jnp.concatenate([rows.of.numbers, none]),
+        jnp.concatenate([rows.of.numbers, jnp.full(spare, aval.shape[0], np.int32)]),
         jnp.concatenate([strong, jnp.zeros((spare, *aval.shape[1:]), aval.dtype)]),
     )
 
@@ -203,16 +209,12 @@ def _cond(eqn: Equation, values: Sequence[Value], context: Context) -> list[Valu
     widths = [None if None in each else max(each) for each in zip(*counts, strict=True)]
     avals = [var.aval for var in eqn.outvars]
     inner = context.within(eqn)
-    why = "another branch gives a dense array"
-
-    def leaving(branch: Callable[[Context], list[Value]]) -> list[Any]:
-        outputs = zip(branch(inner), widths, avals, strict=True)
-        return [_leaving(eqn, *each, inner, why) for each in outputs]
-
+    dense = lambda value: inner.dense(value, eqn, "another branch gives a dense array")
+    leaving = lambda branch: _leaving(branch(inner), widths, avals, dense)
     chosen = context.dense(index, eqn, "it chooses a branch")
     results = jax.lax.switch(chosen, [partial(leaving, branch) for branch in branches])
     return [
-        result if width is None else summed_rows(*result, aval)
+        result if width is None else summed_rows(result[0], result[1], aval)
         for result, width, aval in zip(results, widths, avals, strict=True)
     ]
 
@@ -231,44 +233,53 @@ def _scan(eqn: Equation, values: Sequence[Value], context: Context) -> list[Valu
     here.
     """
     _check_opens(eqn, values)
-    params = eqn.params
-    body = from_jaxpr(params["jaxpr"])
-    num_consts, num_carry = _jax.scan_counts(eqn)
+    body = from_jaxpr(eqn.params["jaxpr"])
+    layout = BodyLayout(*_jax.scan_counts(eqn), 0)
+    consts, start, xs = layout.split(values)
+    const_vars, carried, _ = layout.split(body.invars)
     inner = context.within(eqn)
-    start = values[num_consts : num_consts + num_carry]
     widths = _widths_of_carries(eqn, body, start, inner)
     is_summed = [width is not None for width in widths]
-    before = [False] * num_consts
-    own = [*before, *is_summed, *[False] * (len(values) - num_consts - num_carry)]
-    types = [*body.invars[: num_consts + num_carry], *eqn.invars[num_consts + num_carry :]]
-    arrays = [
-        typed(context.dense(value, eqn, "the loop reads it"), var.aval)
-        for value, var in zip(*(parted(own, each)[1] for each in (values, types)), strict=True)
-    ]
-    num_plain = num_carry - sum(is_summed)
-    consts, init, xs = in_groups(arrays, (num_consts, num_plain, len(arrays)))
-    sizes = [*widths, *[None] * (len(body.outvars) - num_carry)]
-    why = "the loop carries or stacks it"
+    zeros_of, plain = parted(is_summed, start)
+    turn_of = _turn(body, carried, is_summed, inner)
+    sizes = [*widths, *[None] * (len(body.outvars) - len(carried))]
+    avals = [var.aval for var in body.outvars]
+    dense = lambda value: inner.dense(value, eqn, "the loop carries or stacks it")
+
+    def entering(values: Sequence[Value], atoms: Sequence[Any]) -> list[Any]:
+        pairs = zip(values, atoms, strict=True)
+        return [typed(context.dense(x, eqn, "the loop reads it"), atom.aval) for x, atom in pairs]
+
+    consts = entering(consts, const_vars)
 
     def turn(carry: list[Any], x: list[Any]) -> tuple[list[Any], Any]:
-        outputs = run(body, _with_zeros(body, own, [*consts, *carry, *x]), inner)
-        leaving = [
-            _leaving(eqn, value, size, var.aval, inner, why)
-            for value, size, var in zip(outputs, sizes, body.outvars, strict=True)
-        ]
-        rows, carry = parted(is_summed, leaving[:num_carry])
-        return carry, (leaving[num_carry:], rows)
+        leaving = _leaving(turn_of(consts, carry, x), sizes, avals, dense)
+        carry, ys = layout.split_results(leaving)
+        rows, carry = parted(is_summed, carry)
+        return carry, (ys, rows)
 
-    options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    carry, (ys, of_turns) = jax.lax.scan(turn, init, xs, **options)
-    order = slice(None, None, -1 if params["reverse"] else 1)  # that of the turns
+    init = entering(plain, parted(is_summed, carried)[1])
+    rows_of_xs = entering(xs, layout.split(eqn.invars)[2])
+    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+    carry, (ys, of_turns) = jax.lax.scan(turn, init, rows_of_xs, **options)
+    order = slice(None, None, -1 if options["reverse"] else 1)  # that of the turns
     sums = []
-    for value, (numbers, rows) in zip(parted(is_summed, start)[0], of_turns, strict=True):
-        shape = value.shape
-        total = rows[order].reshape(-1, *shape[1:])
-        aval = jax.ShapeDtypeStruct(shape, rows.dtype)
-        sums.append(added([value, summed_rows(numbers[order].reshape(-1), total, aval)], aval))
+    for value, var, (numbers, rows) in zip(
+        zeros_of, parted(is_summed, carried)[0], of_turns, strict=True
+    ):
+        total = rows[order].reshape(-1, *value.shape[1:])
+        of_loop = summed_rows(numbers[order].reshape(-1), total, var.aval)
+        sums.append(added([value, of_loop], var.aval))
     return [*merged(is_summed, sums, carry), *ys]
+
+
+def _turn(
+    body: Program, carried: Sequence[Any], is_summed: Sequence[bool], context: Context
+) -> Callable[..., list[Value]]:
+    """A turn of (constants, other carries, row), in which some carries are zeros."""
+    start = [zeros(var.aval) for var in parted(is_summed, carried)[0]]
+    inputs = lambda consts, carry, x: [*consts, *merged(is_summed, start, carry), *x]
+    return lambda *given: run(body, inputs(*given), context)
 
 
 def _widths_of_carries(
@@ -277,17 +288,15 @@ def _widths_of_carries(
     """How many rows a turn adds to each carry that is zeros to which the loop does nothing else;
     None for the others.
     """
-    first = _jax.scan_counts(eqn)[0]
-    carried = body.invars[first : first + len(init)]
+    layout = BodyLayout(*_jax.scan_counts(eqn), 0)
+    const_vars, carried, row_vars = layout.split(body.invars)
     is_summed = [
         is_sparse(value) and _is_only_added_to(body, var, out)
         for value, var, out in zip(init, carried, body.outvars, strict=False)
     ]
-    own = [*[False] * first, *is_summed, *[False] * (len(body.invars) - first - len(init))]
-    types = list(map(type_of, parted(own, body.invars)[1]))
-    counts = _num_rows(
-        lambda *arrays: run(body, _with_zeros(body, own, arrays), context.fresh()), *types
-    )
+    turn = _turn(body, carried, is_summed, context.fresh())
+    variables = const_vars, parted(is_summed, carried)[1], row_vars
+    counts = _num_rows(turn, *([type_of(var) for var in part] for part in variables))
     widths: list[int | None] = []
     for value, var, flag, count in zip(init, carried, is_summed, counts, strict=False):
         width = count if flag else None
@@ -302,11 +311,6 @@ def _widths_of_carries(
             context.note(DENSE, eqn, rows, str(error))
         widths.append(width)
     return widths
-
-
-def _with_zeros(body: Program, own: Sequence[bool], arrays: Sequence[Any]) -> list[Value]:
-    """The inputs of a body: zeros in these places, arrays in the others."""
-    return merged(own, [zeros(var.aval) for var in parted(own, body.invars)[0]], arrays)
 
 
 def _is_only_added_to(body: Program, var: Any, result: Any) -> bool:

@@ -280,7 +280,8 @@ def _selected(which: Any | None, *cases: Any | None) -> int | None:
     """The operand that is selected by a constant, or from constants that are all the same."""
     if which is not None and np.unique(which).size == 1:
         return 1 + int(np.ravel(which)[0])
-    are_same = all(c is not None and np.array_equal(c, cases[0]) for c in cases)
+    known = [case for case in cases if case is not None]
+    are_same = len(known) == len(cases) and all(np.array_equal(c, known[0]) for c in known)
     return 1 if are_same else None
 
 

@@ -154,7 +154,7 @@ def rows_at(value: Value, of: RowSet, axis: int = 0) -> Any:
     if value.of is of:
         return value.rows
     below = value.base.rows_at(of)
-    if value.base.row is None or not num_stored(value) or not of.size:
+    if value.base.row is None or value.of is None or not value.of.size or not of.size:
         return below
     slots, is_found = found_at(value.of.numbers, of.numbers)
     return jnp.where(over_rows(is_found, below.ndim), value.rows[slots], below)
