@@ -13,7 +13,7 @@ import functools
 import os
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
+from incrax._locations import NO_VALUE
 from incrax._program import Program, evaluator, from_jaxpr, trace, trace_with_tree
 from incrax._tables import LruTable
 from incrax._tuning import is_disabled
@@ -48,14 +49,6 @@ MAX_PARTS = 64
 """Pruned programs that are kept per linear program."""
 
 Values = Sequence[Any]
-UNTRACEABLE = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.NonConcreteBooleanIndexError,
-)
-"""JAX's errors where Python code asks for values that are not there yet."""
-
 
 # --- linear programs ------------------------------------------------------------------------------
 
@@ -92,13 +85,12 @@ class LinearProgram:
         default_factory=lambda: LruTable(MAX_PARTS)
     )
 
-    def part(self, outputs: Iterable[int] | None = None) -> PrunedProgram:
-        """The part that computes these outputs, and nothing else; None: all."""
-        numbers = tuple(range(len(self.program.outvars)) if outputs is None else outputs)
-        found = self.parts.get(numbers)
+    def part(self, outputs: tuple[int, ...]) -> PrunedProgram:
+        """The part that computes these outputs, and nothing else."""
+        found = self.parts.get(outputs)
         if found is None:
-            found = self._pruned(numbers)
-            self.parts.add(numbers, found)
+            found = self._pruned(outputs)
+            self.parts.add(outputs, found)
         return found
 
     def _pruned(self, outputs: tuple[int, ...]) -> PrunedProgram:
@@ -248,7 +240,7 @@ class Primal(NamedTuple):
         env.update(
             zip(self.computed, self.function(tuple(self.constants.values()), *leaves), strict=True)
         )
-        found = [_value_of(atom, env) for atom in self.program.outvars]
+        found = [_jax.as_value(atom, env) for atom in self.program.outvars]
         value, aux, residuals = jax.tree.unflatten(self.treedef, found)
         value, aux = jax.tree.map(_as_array, (value, aux))
         return AtPoint(value, aux, self.linear, residuals, self.types)
@@ -284,7 +276,7 @@ def _traced(
     )
     try:
         traced, treedef = trace_with_tree(primal, *[LeafValue(x).feed for x in dynamic])
-    except (*UNTRACEABLE, _NoArray):
+    except (*NO_VALUE, _NoArray):
         return False
     program, (point,) = run_passes(traced, PASSES), points
     if has_tracer(point.linear.program.consts):
@@ -297,14 +289,6 @@ def _traced(
     return Primal(
         program, computed, function, device_constants(program), treedef, point.linear, point.types
     )
-
-
-def _value_of(atom: Any, env: dict[Any, Any]) -> Any:
-    """The value of an atom, a literal with its weak type."""
-    if not isinstance(atom, _jax.Literal):
-        return env[atom]
-    value = jnp.asarray(atom.val, atom.aval.dtype)
-    return _jax.as_weak(value) if getattr(atom.aval, "weak_type", False) else value
 
 
 def _as_array(x: Any) -> Any:

@@ -211,7 +211,7 @@ class Pullback:
         raise freed_residuals(given_up, self.paths)
 
     def _part(self, numbers: Sequence[int]) -> PrunedProgram:
-        return self._linear.part(map(self._selection.numbers.index, sorted(numbers)))
+        return self._linear.part(tuple(map(self._selection.numbers.index, sorted(numbers))))
 
     def _computed(self, cotangents: Sequence[Any], numbers: Sequence[int]) -> list[jax.Array]:
         ordered = sorted(numbers)  # one program, however they are asked for
