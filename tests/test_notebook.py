@@ -97,7 +97,6 @@ RESULTS = {
     "row-sparse": "incrax.RowSparse(jnp.array([2, 0]), jnp.ones((2, 2)), (4, 2))",
     "prepared": "incrax.prepare(loss, p, x)",
     "pullback": "incrax.vjp(loss, p, x)[1]",
-    "pushforward": "incrax.linearize(loss, p, x, wrt='p')[1]",
     "held": "held",
     "held stats": "held.stats",
     "kept": "kept",

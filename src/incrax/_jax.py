@@ -609,6 +609,18 @@ def as_weak(x: Any) -> Any:
     return _lax._convert_element_type(x, x.dtype, weak_type=True)
 
 
+def typed_as(x: Any, aval: Any) -> Any:
+    """The value, with a weak type where a type has one."""
+    return as_weak(x) if getattr(aval, "weak_type", False) else x
+
+
+def as_value(atom: Atom, env: dict[Var, Any]) -> Any:
+    """A variable's value; of a literal, an array of its type."""
+    if not isinstance(atom, Literal):
+        return env[atom]
+    return typed_as(jnp.asarray(atom.val, atom.aval.dtype), atom.aval)
+
+
 def as_weak_array(x: ArrayImpl) -> Any:
     """The same buffers as an array with a weak type; compiles nothing."""
     aval = _core.ShapedArray(x.shape, x.dtype, weak_type=True)

@@ -37,6 +37,8 @@ ADVICE = {
     "spmd_axis_name": _MAPPED,
     "sum_match": _MAPPED,
     "has_aux": "Differentiate what alone is returned: `lambda *args: f(*args)[0]`",
+    "holomorphic": "Differentiate by JAX: `incremental(jax.grad(f, holomorphic={value}))`",
+    "allow_int": "Leave it out: integers have no derivative, and None stands in their place",
     "reduce_axes": "Leave it out, as JAX did",
     "in_shardings": _PLACED,
     "out_shardings": _PLACED,

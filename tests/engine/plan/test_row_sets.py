@@ -21,6 +21,7 @@ from incrax.engine.plan.row_sets import (
     RowSet,
     RowSets,
     grouped,
+    ids_read,
     overlaid,
     row_set,
     with_rows,
@@ -242,3 +243,23 @@ def check(fun, rng, capacity):
             sliced.check(terms=30.0)
         else:
             sliced.prime()
+
+
+WIDE = {
+    np.int8: [-1, 127],
+    np.uint8: [200],
+    np.int64: [2**32 + 3, -(2**32)],
+    np.uint32: [2**32 - 1],
+}
+
+
+@pytest.mark.parametrize("dtype", WIDE, ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("xp", [np, jnp], ids=["numpy", "jax"])
+def test_indices_of_every_type_read_the_row_that_they_name(xp, dtype):
+    """Not the one that is left when they are cut to 32 bits."""
+    ids = [0, 3, *WIDE[dtype]]
+    named = lambda ids: [n if 0 <= n < 150 else 150 for n in ids]
+    read = lambda **options: ids_read(xp, xp.asarray(ids, dtype), 150, **options).tolist()
+    assert read(clips=False) == named(ids)
+    assert read(clips=True) == np.clip(ids, 0, 149).tolist()
+    assert read(clips=False, wraps=True) == named([n + 150 if n < 0 else n for n in ids])

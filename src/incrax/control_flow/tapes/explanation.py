@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from incrax._table import Printable, Table
-from incrax.control_flow.tapes.counts import TapeStats
 from incrax.control_flow.tapes.guards import Guard
 from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, observed
+from incrax.control_flow.tapes.paths import TapeStats
 from incrax.control_flow.tapes.tape import Tape
 
 

@@ -62,7 +62,7 @@ def _evaluated(
     for value, atom in zip(run(program, given, context), program.outvars, strict=True):
         made = None if isinstance(atom, Literal) else made_by.get(atom)
         if keeps_rows and has_rows(value) and is_sparse(value):
-            results.append(RowSparse(value.numbers, value.rows, atom.aval.shape))
+            results.append(RowSparse(value.of.numbers, value.rows, value.shape))
         else:
             array = context.dense(value, made, "it is returned", "output")
             results.append(typed(array, atom.aval))

@@ -108,7 +108,7 @@ class PureFunction:
 
     def _evaluated(self, plan: Plan, known: Mapping[Var, Any]) -> tuple[Any, ...]:
         """The same from values by variable, of which it needs to read some."""
-        env = {var: typed(known[var], var.aval) for var in self._read(plan)}
+        env = {var: _jax.typed_as(known[var], var.aval) for var in self._read(plan)}
         _jax.evaluate(
             plan.eqns if self.calls is None else self.calls.wrap(plan.eqns, is_awaited=False), env
         )
@@ -429,8 +429,3 @@ def strong(x: Any) -> jax.Array:
     """A value as an array without weak type: loops carry no other."""
     array = jnp.array(x) if isinstance(x, np.ndarray) else jnp.asarray(x)
     return array if _jax.is_key_dtype(array.dtype) else lax.convert_element_type(array, array.dtype)
-
-
-def typed(x: Any, aval: Any) -> jax.Array:
-    """A carried value with the weak type that it has in the function."""
-    return _jax.as_weak(x) if getattr(aval, "weak_type", False) else x

@@ -32,7 +32,7 @@ from incrax import _jax
 from incrax._jax import Var
 from incrax._messages import no_sites, not_by_rows, unknown_input, wrong_site
 from incrax._program import read_vars, type_of
-from incrax.engine.call.pure import strong, typed
+from incrax.engine.call.pure import strong
 from incrax.engine.compile.executables import device_constants
 from incrax.engine.inputs.leaves import different_bits
 from incrax.engine.inputs.paths import is_within
@@ -574,7 +574,7 @@ class Sites:
             if isinstance(value, DirtyRows):
                 assert isinstance(atom, Var)
                 value = with_rows(env[atom], value)
-            out.append(typed(strong(value), type_of(atom)))
+            out.append(_jax.typed_as(strong(value), type_of(atom)))
         return jax.tree.unflatten(self._form.out_tree, out)
 
 
@@ -647,7 +647,7 @@ def make_sites(
     if facts.has_effects or facts.calls_host:
         raise no_sites()
     moving = tuple(sorted({leaf for move in moves for leaf, _ in move}))
-    values = [typed(strong(x), var.aval) for x, var in zip(leaves, facts.invars, strict=True)]
+    values = [_jax.typed_as(strong(x), var.aval) for x, var in zip(leaves, facts.invars, strict=True)]
     feeds = [np.asarray(x) if not _jax.is_key_dtype(x.dtype) else x for x in values]
     ask = functools.cache(value_at(facts, feeds))
     form = _Form(facts, tuple(paths), moving, out_tree, None)
@@ -705,7 +705,7 @@ def _computed(facts: Facts, wanted: Sequence[Var], env: Mapping[Var, Any]) -> li
     if not missing:
         return [env[var] for var in wanted]
     plan = plan_fill(facts.unmeasured, missing, lambda var: var in env)
-    at = {var: typed(x, var.aval) for var, x in env.items()}
+    at = {var: _jax.typed_as(x, var.aval) for var, x in env.items()}
     _jax.evaluate(plan.eqns, at)
     return [at[var] for var in wanted]
 

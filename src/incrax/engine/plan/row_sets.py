@@ -226,6 +226,20 @@ def grouped(numbers: Any, length: int) -> tuple[RowSet, Any]:
     return RowSet(numbers, numbers.shape[0], length, counts, has_spare=True), same
 
 
+def ids_read(xp: Any, indices: Any, length: int, *, clips: bool, wraps: bool = False) -> Any:
+    """Which row each index reads, by NumPy or `jax.numpy`; `length`: none. Negative ones count from
+    the end if it `wraps`.
+    """
+    dtype = np.dtype(np.int32 if length < np.iinfo(np.int32).max else np.int64)
+    ids = indices.reshape(-1)
+    ids = ids.astype(dtype) if ids.dtype.itemsize < dtype.itemsize else ids
+    if wraps and ids.dtype.kind == "i":
+        ids = xp.where(ids < 0, ids + length, ids)
+    if clips:
+        return xp.clip(ids, 0, length - 1).astype(dtype)
+    return xp.where((ids < 0) | (ids >= length), length, ids).astype(dtype)
+
+
 def equal_numbers(a: Any, b: Any) -> Any:
     """Which numbers of one set are which of another, shape (size of a, size of b)."""
     shape = (a.shape[0], b.shape[0])
@@ -265,7 +279,7 @@ def by_one_thread(rows: Any, value: Any, of: RowSet) -> Any:
     # Indices may have been gathered in the same loop, from as many as the axis has rows.
     num_bytes = max(value.size * value.dtype.itemsize, of.length * np.dtype(np.int32).itemsize)
     is_divided = num_bytes >= MIN_DIVIDED_BYTES and jax.default_backend() == "cpu"
-    if not is_divided or rows.size > MAX_UNDIVIDED or _jax.is_key_dtype(rows.dtype):
+    if not is_divided or not 0 < rows.size <= MAX_UNDIVIDED or _jax.is_key_dtype(rows.dtype):
         return rows
     # Zero, which XLA must not know: else it writes nothing.
     place = lax.min(lax.squeeze(lax.slice_in_dim(of.numbers, 0, 1), (0,)), np.int32(0))

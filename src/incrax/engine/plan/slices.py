@@ -65,6 +65,7 @@ from incrax.engine.plan.row_sets import (
     by_one_thread,
     by_slots,
     grouped,
+    ids_read,
     is_by_slots,
     overlaid,
     row_set,
@@ -867,14 +868,6 @@ def batch_of(eqn: Equation, axis: int) -> int:
     if not is_plain or not is_whole or len(windows.batch) != 1:
         raise NotByRowsError
     return windows.batch[0]
-
-
-def ids_read(xp: Any, indices: Any, length: int, *, clips: bool) -> Any:
-    """Which row each index reads; `length`: none."""
-    ids = indices.reshape(-1).astype("int32")
-    if clips:
-        return xp.clip(ids, 0, length - 1)
-    return xp.where((ids < 0) | (ids >= length), length, ids)
 
 
 def member_table(indices: np.ndarray, length: int, width: int, *, clips: bool) -> np.ndarray:
