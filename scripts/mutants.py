@@ -1276,6 +1276,20 @@ MUTANTS = [
         "return False\n            else:",
     ),
     Mutant(
+        "pure form takes other data for the frozen ones",
+        "engine/call/pure.py",
+        "lax.cond(is_same, stepped,",
+        "lax.cond(True, stepped,",
+        "tests/engine/call/test_pure.py",
+    ),
+    Mutant(
+        "a fingerprint does not tell places",
+        "engine/inputs/leaves.py",
+        "_mixed(words ^ _mixed(places + salt))",
+        "_mixed(words ^ _mixed(0 * places + salt))",
+        "tests/engine/inputs/test_leaves.py",
+    ),
+    Mutant(
         "pure form differentiates past its saved values",
         "engine/call/pure.py",
         "flags = leaves_set(self.facts.layout, active)",
