@@ -655,6 +655,27 @@ MUTANTS = [
         "tests/engine/call/test_sites.py",
     ),
     Mutant(
+        "a step of a kernel that moved is not written",
+        "samplers/compiled_sweeps.py",
+        "has_moved = jnp.any(found.position != position)",
+        "has_moved = jnp.all(found.position == position)",
+        "tests/samplers/test_kernels.py",
+    ),
+    Mutant(
+        "kernels of all colours move at once",
+        "samplers/compiled_sweeps.py",
+        "accept = own & accept",
+        "accept = accept",
+        "tests/samplers/test_kernels.py",
+    ),
+    Mutant(
+        "a kernel of some elements starts at the first ones",
+        "samplers/compiled_sweeps.py",
+        "else flat[elements]",
+        "else flat[: len(elements)]",
+        "tests/samplers/test_kernels.py",
+    ),
+    Mutant(
         "rows of inputs of other lengths move together",
         "samplers/compiled_sweeps.py",
         "    if len(found) > 1:",

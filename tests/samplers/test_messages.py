@@ -72,7 +72,7 @@ def test_a_block_of_nothing():
 def test_what_is_no_update():
     text = (
         "`gibbs(updates=...)` got float for `p`. Nothing was sampled. Pass a `Walk`, a "
-        "`Hamiltonian`, a `Conditional` or a `Categorical` for each block."
+        "`Hamiltonian`, a `Kernel`, a `Conditional` or a `Categorical` for each block."
     )
     refused(TypeError, text, gibbs, {"p": 0.1})
 

@@ -39,6 +39,7 @@ from incrax.samplers.updates import (
     Categorical,
     Conditional,
     Hamiltonian,
+    Kernel,
     Position,
     Walk,
     target_of,
@@ -77,10 +78,10 @@ def gibbs(
             evaluated as it is, so that its `stats` count.
         *args: its arguments at the start; those that are not sampled stay.
         updates: for each block, named by a path as `explain()` prints it or a tuple of paths, how
-            it moves: a `Walk`, a `Hamiltonian`, a `Conditional` or a `Categorical`. Each moves once
-            a sweep, in this order. `"theta[*]"`: each row of theta, along its first axis, is a
-            block of its own; whole sweeps are then one compiled program, as they are with a
-            `Categorical`, and no block may have a `Conditional`. None: each row of each input, or
+            it moves: a `Walk`, a `Hamiltonian`, a `Kernel`, a `Conditional` or a `Categorical`.
+            Each moves once a sweep, in this order. `"theta[*]"`: each row of theta, along its first
+            axis, is a block of its own; whole sweeps are then one compiled program, as they are
+            with a `Categorical` or a `Kernel`, and no block may have a `Conditional`. None: each row of each input, or
             number, walks by itself, with widths from the warm-up.
         key: a key of `jax.random`, or an integer.
         num_sweeps: samples of a chain, one after each sweep.
@@ -128,7 +129,7 @@ def gibbs(
     """
     given = {} if updates is None else updates
     for name, update in given.items():
-        if not isinstance(update, (Walk, Hamiltonian, Conditional, Categorical)):
+        if not isinstance(update, (Walk, Hamiltonian, Kernel, Conditional, Categorical)):
             raise not_an_update(str(name), type(update).__name__)
     discrete = [
         part.removesuffix(ROWS)
@@ -143,7 +144,8 @@ def gibbs(
     job = _job(density, key, num_sweeps, options, walks)
     groups = [_named(density.names, name) for name in walks]
     _check_cover(density.names, groups)
-    if discrete or any(map(is_by_rows, given)):
+    has_kernel = any(isinstance(update, Kernel) for update in given.values())
+    if discrete or has_kernel or any(map(is_by_rows, given)):
         return compiled_chain(density, walks, groups, job)
     merged = walks if updates is None else _merged(density, walks, groups)
     chain, why = _compiled(density, merged, job)
