@@ -676,6 +676,13 @@ MUTANTS = [
         "tests/samplers/test_kernels.py",
     ),
     Mutant(
+        "all chains run on the first device",
+        "samplers/chain.py",
+        "zip(trees, cycle(self.devices), strict=False)",
+        "zip(trees, cycle(self.devices[:1]), strict=False)",
+        "tests/test_sharding.py",
+    ),
+    Mutant(
         "rows of inputs of other lengths move together",
         "samplers/compiled_sweeps.py",
         "    if len(found) > 1:",

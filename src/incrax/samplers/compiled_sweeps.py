@@ -13,8 +13,8 @@ site looks at all its values, and draws one with p(v) ~ exp f(theta_i = v). Rows
 to interact, f = c + sum_i p_i(theta_i), move all at once, each by its own p_i: given all else their
 conditional distributions are independent, and the same random numbers give the same chain.
 
-Several chains take turns: their programs run side by side as far as there are cores, and each costs
-what it costs alone.
+Several chains take turns: their programs run side by side as far as there are cores, or devices,
+and each costs what it costs alone.
 """
 
 from __future__ import annotations
@@ -349,7 +349,8 @@ class _Run:
     def __init__(
         self, sites: Sites, blocks: tuple[SweepBlock, ...], data: Sequence[Data], job: Job
     ) -> None:
-        self.sites = sites
+        num_devices = 1 if job.devices is None else len(job.devices)
+        self.sites = job.placed([sites] * min(num_devices, job.num_chains))
         self.blocks = blocks
         self.data = data
         self.job = job
@@ -369,7 +370,7 @@ class _Run:
         """All sweeps of all chains, from these places, or from a checkpoint."""
         job = self.job
         rngs = generators(job.key, job.chains)
-        inputs = self.sites.inputs(places[0].state)
+        inputs = self.sites[0].inputs(places[0].state)
         empty = lambda x: jnp.empty((job.num_sweeps, *x.shape), x.dtype)
         none = np.zeros(len(self.blocks), np.int32)
         records = [
@@ -379,6 +380,8 @@ class _Run:
         dtypes = {path: x.dtype for path, x in inputs.items()}
         kept = Checkpoint(job.checkpoint, self._plan(inputs))
         done, (places, records, accepted) = kept.restore((places, records, accepted), rngs, job)
+        places = job.placed(places)
+        records = job.placed(records)
         if done:
             self._check_density(places[0], kept.path)
         count = 1
@@ -394,7 +397,7 @@ class _Run:
                 for number, rng in enumerate(rngs):
                     draws = self._draws(rng, count, dtypes, gains.dtype)
                     places[number], records[number] = _sweeps(
-                        self.sites,
+                        self.sites[number % len(self.sites)],
                         places[number],
                         records[number],
                         (draws, self.shared, gains),
@@ -424,8 +427,9 @@ class _Run:
         Raises:
             StartError: it is another one.
         """
-        inputs = self.sites.inputs(place.state)
-        value = self.sites.look(self.sites.start(inputs, place.state), {})[1]
+        sites = self.sites[0]
+        anew = sites.start(sites.inputs(place.state), place.state)
+        value = sites.look(anew, {})[1]
         if not np.allclose(value, place.value, rtol=1e-4, atol=1e-4):
             raise other_checkpoint(str(path))
 

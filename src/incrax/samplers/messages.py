@@ -137,11 +137,11 @@ def other_checkpoint(path: str) -> StartError:
     )
 
 
-def no_checkpoint(reason: str) -> ValueError:
-    """A checkpoint asked of a chain on the host."""
+def only_compiled(option: str, what: str, reason: str) -> ValueError:
+    """A checkpoint, or devices, asked of a chain on the host."""
     return ValueError(
-        f"Chains on the host have no checkpoints, and this one cannot be compiled: {reason}. "
-        f"{_UNTOUCHED} Leave `checkpoint` out."
+        f"Chains on the host have no {what}, and this one cannot be compiled: {reason}. "
+        f"{_UNTOUCHED} Leave `{option}` out."
     )
 
 
