@@ -106,7 +106,7 @@ BENCHMARKS = (
     Benchmark("overhead", 2),
     Benchmark("compile", 7),
     Benchmark("pure", 2),
-    Benchmark("sweeps", 3),
+    Benchmark("sweeps", 7, uses=("numpyro",)),
     Benchmark("algebra", 4),
     Benchmark("exact", 1),
     Benchmark("rows", 2),
