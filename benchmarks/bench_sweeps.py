@@ -9,7 +9,7 @@ hand, and a step that costs no more than 1.5 times as much among 1e6 groups as a
 - *lattice*: single flips of an Ising model, neighbours by `roll` of the lattice in one line; at
   least 1,000 times the whole energy, and within 2x of the local formula by hand.
 - *draws*: sites that take one of a few values, each drawn from all of them: labels of a mixture, a
-  Potts model; at least 100 times the whole for each value.
+  Potts model; at least 20, 5 or 100 times the whole for each value.
 - *labels by NumPyro*: a step of its `DiscreteHMCGibbs` and one of ours in its place, each with the
   same inner `HMC`; at least 200 times.
 - *boards*: whole sweeps of a lattice by `samplers.gibbs`, a colour at a time, against a chessboard
@@ -256,13 +256,13 @@ def _discrete(options: Options) -> Iterator[Line]:
     name = f"draws, labels of {num:,} points, {num_values} values"
     if options.only in name:
         at = jnp.zeros(num, jnp.int32), centers, y
-        yield _draws(name, mixture, at, num_values, options)
-    for width in (64, 512):
+        yield _draws(name, mixture, at, num_values, 20.0, options)
+    for width, least in ((64, 5.0), (512, 100.0)):
         name = f"draws, Potts {width} x {width}, 4 values"
         if options.only in name:
             fun = lambda spins, width=width: potts(spins, width)
             spins = jnp.asarray(rng.integers(0, 4, width * width), jnp.int32)
-            yield _draws(name, fun, (spins,), 4, options)
+            yield _draws(name, fun, (spins,), 4, least, options)
     name = f"labels by NumPyro, {num:,} points, {num_values} values"
     if options.only in name and importlib.util.find_spec(NUMPYRO) is not None:
         yield _labels(name, y, num_values, options)
@@ -273,7 +273,12 @@ def _discrete(options: Options) -> Iterator[Line]:
 
 
 def _draws(
-    name: str, fun: Callable[..., Any], at: tuple[Any, ...], num_values: int, options: Options
+    name: str,
+    fun: Callable[..., Any],
+    at: tuple[Any, ...],
+    num_values: int,
+    least: float,
+    options: Options,
 ) -> Line:
     """Sites at random, each drawn from all its values by a uniform number."""
     num_steps = 20 if options.quick else 500
@@ -313,7 +318,7 @@ def _draws(
         JIT: lambda _: whole(at[0], at[1:], turns),
     }
     found = harness.compare(forms, lambda k: (k,), options.rounds, warm=1, rtol=0.0)
-    line = harness.timing_line(name, found, [Speed(JIT, 100.0 if at[0].size >= 10_000 else 5.0)])
+    line = harness.timing_line(name, found, [Speed(JIT, least)])
     line.cells["us a step"] = f"{1e6 * line.timings[OURS].median / num_steps:.2f}"
     return line
 
