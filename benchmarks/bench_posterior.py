@@ -287,6 +287,8 @@ def _line(name: str, draws: Draws, ours: Draws) -> Line:
 def main() -> None:
     """All samplers that are installed."""
     options = harness.start(__doc__, rounds=1, quick_rounds=1)
+    # A second run that finds programs on disk would take less than what it has more of samples.
+    jax.config.update("jax_enable_compilation_cache", False)
     harness.report("Effective samples of a hierarchical posterior", lines(options), options)
 
 
