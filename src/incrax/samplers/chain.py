@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import cycle
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +15,16 @@ from incrax._extras import needed
 from incrax.samplers.density import Density
 from incrax.samplers.diagnostics import ess_bulk, ess_tail, rank_r_hat
 
+T = TypeVar("T")
+
 
 class Job(NamedTuple):
     """What is asked of a run of chains.
 
     Fields: a key for random numbers; samples of each chain; sweeps before the first; how many
     chains, None: one, whose results have no axis for it; where each starts, by path with the chains
-    along the first axis, None: all at the example; a file for checkpoints; whether progress is
-    shown.
+    along the first axis, None: all at the example; a file for checkpoints; devices that take
+    chains by turns, None: those of the data; whether progress is shown.
     """
 
     key: Any
@@ -30,6 +33,7 @@ class Job(NamedTuple):
     chains: int | None
     starts: Mapping[str, Any] | None
     checkpoint: Any
+    devices: tuple[jax.Device, ...] | None
     progress: bool
 
     @property
@@ -41,6 +45,12 @@ class Job(NamedTuple):
     def num_all(self) -> int:
         """Sweeps of a chain, with the warm-up."""
         return self.num_warmup + self.num_sweeps
+
+    def placed(self, trees: Sequence[T]) -> list[T]:
+        """Trees of arrays, one for each chain, on its device."""
+        if self.devices is None:
+            return list(trees)
+        return [jax.device_put(*pair) for pair in zip(trees, cycle(self.devices), strict=False)]
 
 
 @dataclass(frozen=True)
