@@ -257,6 +257,47 @@ def read_inside(theta, scale):
     return first + second
 
 
+KERNEL = np.array([0.1, 0.4, 0.3, 0.2])
+
+
+def smeared(signal, scale):
+    """A signal seen through an instrument, of which the kernel is not symmetric."""
+    seen = jnp.convolve(signal * scale, KERNEL, mode="same")
+    return jnp.sum((seen - TARGET) ** 2) + jnp.max(seen)
+
+
+def blurred(image, scale):
+    """An image with two channels; every other row and column of what is seen, with gaps in the
+    kernel, and back.
+    """
+    channels = jnp.stack([image, image**2])[None] * scale
+    kernel = jnp.stack([WEIGHTS[0], jnp.sin(WEIGHTS[0])])[None]
+    options = {"rhs_dilation": (2, 1), "padding": [(3, 2), (1, -1)]}
+    seen = jax.lax.conv_general_dilated(channels, kernel, (2, 1), **options)
+    back = jax.lax.conv_general_dilated(
+        jnp.tanh(seen), kernel[:, :1], (1, 1), [(4, 3), (2, 2)], lhs_dilation=(3, 1)
+    )
+    return jnp.sum(seen**2) + jnp.sum(jnp.sin(back))
+
+
+def pooled(x, scale):
+    """Largest and least of neighbours, and their sums, with ends of different kinds."""
+    window = lambda init, op, sizes, strides, padding: jax.lax.reduce_window(
+        jnp.tanh(x * scale), init, op, sizes, strides, padding
+    )
+    largest = window(-jnp.inf, jax.lax.max, (3, 1), (2, 1), ((2, 1), (0, 0)))
+    least = window(jnp.inf, jax.lax.min, (4, 2), (1, 1), "SAME")
+    total = window(0.0, jax.lax.add, (3, 2), (3, 2), "VALID")
+    return jnp.sum(largest) + jnp.prod(least[:, 0]), jnp.sum(total**2)
+
+
+def averages(x, scale):
+    """Running means of some lengths, one after the other."""
+    for length in (2, 5):
+        x = jax.lax.reduce_window(x * scale, 0.0, jax.lax.add, (length,), (1,), "SAME") / length
+    return jnp.sum(jnp.log1p(x**2))
+
+
 class Case(NamedTuple):
     """A function, its arguments, and whether a change of a row of the first runs that row alone."""
 
@@ -304,6 +345,13 @@ CASES = {
     "every other, gradient": Case(
         jax.grad(lambda *args: sum(every_other(*args)), (0, 1)), (THETA, 0.5)
     ),
+    "smeared": Case(smeared, (THETA, 0.5)),
+    "smeared, gradient": Case(with_gradient(smeared, 0, 1), (THETA, 0.5)),
+    "blurred": Case(blurred, (Y, 0.5)),
+    "blurred, gradient": Case(with_gradient(blurred, 0, 1), (Y, 0.5)),
+    "pooled": Case(pooled, (Y, 0.5)),
+    "averages": Case(averages, (THETA, 0.5)),
+    "averages, gradient": Case(with_gradient(averages, 0, 1), (THETA, 0.5)),
     "look-up of neighbours": Case(counted_neighbours, (THETA, 0.5)),
     "pairs": Case(pairs, (THETA, 0.5)),
     "pairs, gradient": Case(with_gradient(pairs, 0, 1), (THETA, 0.5)),

@@ -103,6 +103,31 @@ class Run(NamedTuple):
         return Run(self.operand, self.first, self.out, self.num, self.step, self.out_step)
 
 
+class Window(NamedTuple):
+    """Which rows of an operand each row of an output reads: output row j those at the places
+    j * stride + t * dilation - low, for 0 <= t < taps, where row i of the operand is at i * spread
+    and anything else is `fill`.
+
+    `source` and `out` are the axes of the rows; `apart` is the equation for an operand that has
+    the fill in it: without padding and spreading along them, whatever their length.
+    """
+
+    source: int
+    out: int
+    apart: Equation
+    fill: Any
+    taps: int
+    stride: int = 1
+    low: int = 0
+    dilation: int = 1
+    spread: int = 1
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """What tells which rows it reads."""
+        return self.taps, self.stride, self.low, self.dilation, self.spread
+
+
 class View:
     """What a rule may know of an equation besides its parameters. This one: nothing but literals.
 
@@ -162,6 +187,11 @@ def rank_of(atom: Any) -> int:
 def shape_of(atom: Any) -> tuple[int, ...]:
     """The shape of an atom."""
     return getattr(atom.aval, "shape", ())
+
+
+def with_item(items: Sequence[Any], number: int, value: Any) -> tuple[Any, ...]:
+    """The same with another value in one place."""
+    return (*items[:number], value, *items[number + 1 :])
 
 
 def element_numbers(shape: Sequence[int], first: int = 0) -> np.ndarray:
@@ -237,6 +267,8 @@ class Primitive:
         index: how outputs read operands.
         runs: where rows along an axis go that an equation moves by fixed distances: for each output,
             the runs of rows of its operands; a last operand fills what no run covers.
+        windows: the axes along which each row of the only output reads some rows of the first
+            operand, one after the other.
         inside: what outputs depend on, for equations that hold jaxprs: `(eqn, operands, known,
             walk) -> outputs`.
         work: what one evaluation computes; None for an equation of which nobody said.
@@ -255,6 +287,7 @@ class Primitive:
 
     index: IndexRule | None = None
     runs: Callable[[Equation, int], Sequence[Sequence[Run]]] | None = None
+    windows: Callable[[Equation], list[Window]] | None = None
     inside: Callable[..., list[Any]] | None = None
     work: Callable[[Equation], EquationWork | Evaluations | None] | None = None
     constant: Callable[..., Any] | None = None

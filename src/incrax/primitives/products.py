@@ -25,11 +25,13 @@ from incrax.primitives.entry import (
     Read,
     Reads,
     View,
+    Window,
     counted,
     dtype_kind,
     element_numbers,
     rank_of,
     shape_of,
+    with_item,
 )
 from incrax.primitives.reductions import mixing
 
@@ -137,6 +139,30 @@ def _conv(eqn: Equation, view: View) -> list[Reads]:
 
         reads = [read._replace(pairs=lambda n=n: pairs(n)) for n, read in enumerate(reads)]
     return [Reads(reads)]
+
+
+def _conv_windows(eqn: Equation) -> list[Window]:
+    image, kernel, out = eqn.params["dimension_numbers"]
+    found = []
+    for n, (low, _) in enumerate(eqn.params["padding"]):
+        alone = {
+            "padding": with_item(eqn.params["padding"], n, (0, 0)),
+            "lhs_dilation": with_item(eqn.params["lhs_dilation"], n, 1),
+        }
+        found.append(
+            Window(
+                image[2 + n],
+                out[2 + n],
+                eqn.replace(params={**eqn.params, **alone}),
+                0,
+                shape_of(eqn.invars[1])[kernel[2 + n]],
+                eqn.params["window_strides"][n],
+                low,
+                eqn.params["rhs_dilation"][n],
+                eqn.params["lhs_dilation"][n],
+            )
+        )
+    return found
 
 
 def _met_elements(eqn: Equation) -> list[np.ndarray]:
@@ -251,7 +277,9 @@ FAMILY: Family = {
     "dot_general": Primitive(
         index=_dot_general, work=_product, algebra=PRODUCT, is_unfused=True, is_product=True
     ),
-    "conv_general_dilated": Primitive(index=_conv, work=_product, is_unfused=True, is_product=True),
+    "conv_general_dilated": Primitive(
+        index=_conv, windows=_conv_windows, work=_product, is_unfused=True, is_product=True
+    ),
     "ragged_dot_general": Primitive(work=_product),
     "fft": Primitive(index=mixing(_fft_axes, TRANSFORMED), work=_fft, is_unfused=True),
 }

@@ -20,6 +20,7 @@ from incrax.primitives.entry import (
     Primitive,
     Reads,
     View,
+    Window,
     along,
     counted,
     each,
@@ -27,6 +28,7 @@ from incrax.primitives.entry import (
     of_all,
     rank_of,
     shape_of,
+    with_item,
     without,
 )
 
@@ -39,6 +41,7 @@ SEARCHED = Kind("looks for a row by its place", is_final=True)
 SORTED = Kind("sorts the rows", is_final=True)
 ONWARDS = Kind("accumulates along the rows", running=1, is_final=True)
 BACKWARDS = ONWARDS._replace(running=-1)
+POOLED = Kind("reduces over neighbouring rows", is_final=True)
 
 
 def of_numbers(kind: Kind, atom: Atom) -> Kind:
@@ -78,6 +81,49 @@ def mixing(
 def _cumulative(eqn: Equation, _: View) -> list[Reads]:
     kind = BACKWARDS if eqn.params["reverse"] else ONWARDS
     return [Reads([along(rank_of(eqn.invars[0]), [eqn.params["axis"]], kind)])]
+
+
+def _pooled(eqn: Equation, _: View) -> list[Reads]:
+    """Axes with windows of one element, side by side, stay as they are."""
+    sizes = zip(*(eqn.params[name] for name in _OF_WINDOWS), strict=True)
+    axes = [d for d, each in enumerate(sizes) if each != (1, 1, (0, 0), 1)]
+    return [Reads([along(rank_of(eqn.invars[0]), axes, POOLED)])]
+
+
+_OF_WINDOWS = "window_dimensions", "window_strides", "padding", "base_dilation"
+
+
+def _windows(fill_of: Callable[[Any], Any]) -> Callable[[Equation], list[Window]]:
+    """Of a reduction over windows, which is this where there is nothing."""
+
+    def windows(eqn: Equation) -> list[Window]:
+        found = []
+        for d, (taps, stride, (low, _), spread) in enumerate(
+            zip(*(eqn.params[name] for name in _OF_WINDOWS), strict=True)
+        ):
+            alone = {
+                "padding": with_item(eqn.params["padding"], d, (0, 0)),
+                "base_dilation": with_item(eqn.params["base_dilation"], d, 1),
+            }
+            apart = eqn.replace(params={**eqn.params, **alone})
+            dilation = eqn.params["window_dilation"][d]
+            fill = fill_of(eqn.invars[0].aval.dtype)
+            found.append(Window(d, d, apart, fill, taps, stride, low, dilation, spread))
+        return found
+
+    return windows
+
+
+def _least(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return -math.inf
+    return False if dtype == bool else jnp.iinfo(dtype).min
+
+
+def _most(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return math.inf
+    return True if dtype == bool else jnp.iinfo(dtype).max
 
 
 def _top_k_axis(eqn: Equation, rank: int) -> Sequence[int]:
@@ -192,6 +238,10 @@ def _logical(kind: str) -> Primitive:
     return Primitive(index=_reduced(REDUCED[kind]), work=_comparisons)
 
 
+def _pooling(fill_of: Callable[[Any], Any]) -> Primitive:
+    return Primitive(index=_pooled, windows=_windows(fill_of), work=_window)
+
+
 _RUNNING = Primitive(index=_cumulative, work=_running(2.0), is_unfused=True)
 _SEARCH = Primitive(index=_reduced(SEARCHED), work=_comparisons, is_unfused=True)
 _COMPARING = Primitive(work=_comparisons)
@@ -217,7 +267,9 @@ FAMILY: Family = {
         additions=4.0,
     ),
     **each("top_k approx_top_k", Primitive(index=mixing(_top_k_axis, SORTED), work=_top_k)),
-    **each("reduce_window_sum reduce_window_max reduce_window_min", Primitive(work=_window)),
+    "reduce_window_sum": _pooling(lambda _: 0),
+    "reduce_window_max": _pooling(_least),
+    "reduce_window_min": _pooling(_most),
     **each("reduce reduce_window", Primitive(work=_by_a_function)),
     **each("psum pmax pmin", Primitive(work=_sum_over_axes)),
     "select_and_gather_add": Primitive(work=_select_and_gather_add),

@@ -19,7 +19,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom
-from incrax.primitives.entry import Run
+from incrax.primitives.entry import Run, Window
 
 MAX_UNROLLED = 8
 """Rows up to which each is written by itself: XLA's scatter is a loop."""
@@ -53,7 +53,8 @@ class RowSet:
     Fields: their numbers, shape (size,); how many; the axis' length; whether each counts: the
     others repeat one, or stand for none, where `length` is their number; whether there may be some
     of none; the set from which it was looked up, by which indices, and whether those out of range
-    read the last row; the set that it is the image of; those that it joins.
+    read the last row; the set that it is the image of; those that it joins; of blocks of
+    consecutive rows, the first of each.
     """
 
     numbers: Any
@@ -66,6 +67,22 @@ class RowSet:
     clips: bool = False
     image: Image | None = None
     parts: frozenset[RowSet] = frozenset()
+    starts: Any = None
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of consecutive rows, all of one length; each slot may be one."""
+        return self.size if self.starts is None else self.starts.shape[0]
+
+    @property
+    def width(self) -> int:
+        """Rows of a block."""
+        return self.size // self.num_blocks
+
+    @property
+    def firsts(self) -> Any:
+        """The first row of each block."""
+        return self.numbers if self.starts is None else self.starts
 
     @property
     def is_row(self) -> Any:
@@ -108,6 +125,16 @@ class RowSets:
     def source(self, of: RowSet, run: Run, length: int) -> RowSet:
         """Where the rows of a set come from, by a run of rows of an axis of another length."""
         return self.moved(of, run.reversed(), length)
+
+    def reading(self, of: RowSet, window: Window, length: int) -> RowSet:
+        """The rows of a result that read some rows by a window: blocks, none of them spare."""
+        key = ("reading", of, window.numbers, length)
+        return self._once(key, lambda: _reading(of, window, length))
+
+    def read(self, of: RowSet, window: Window, length: int) -> RowSet:
+        """The rows of an operand that blocks of a result read by a window."""
+        key = ("read", of, window.numbers, length)
+        return self._once(key, lambda: _read(of, window, length))
 
     def side_by_side(self, sets: Sequence[RowSet]) -> RowSet:
         """Sets without a row in common, as one; slot by slot where they are images of one set."""
@@ -166,6 +193,57 @@ def _image(of: RowSet, run: Run) -> Image | None:
         max(before.low, ends[0]),
         min(before.high, ends[1] + 1),
     )
+
+
+def blocks(firsts: Any, width: int, length: int) -> RowSet:
+    """Blocks of as many rows, moved to where the axis has them all: below 0 is 0."""
+    starts = lax.clamp(np.int32(0), firsts, np.int32(length - width))
+    shape = (starts.shape[0], width)
+    places = lax.broadcasted_iota(np.int32, shape, 1)
+    numbers = lax.reshape(
+        lax.add(lax.broadcast_in_dim(starts, shape, (0,)), places), (starts.shape[0] * width,)
+    )
+    counts = lax.full_like(numbers, True, dtype=bool)
+    if shape[0] > 1:  # a row counts in the first block that has it
+        slot = lambda axis: lax.broadcasted_iota(np.int32, (numbers.size, shape[0]), axis)
+        is_earlier = lax.lt(slot(1), lax.div(slot(0), np.int32(width)))
+        known = lax.bitwise_and(_is_in(numbers, starts, width), is_earlier)
+        counts = lax.bitwise_not(lax.reduce_or(known, (1,)))
+    return RowSet(numbers, numbers.shape[0], length, counts, starts=starts)
+
+
+def _is_in(numbers: Any, starts: Any, width: int) -> Any:
+    """Which numbers are in which blocks, shape (numbers, blocks)."""
+    shape = (numbers.shape[0], starts.shape[0])
+    places = lax.sub(
+        lax.broadcast_in_dim(numbers, shape, (0,)), lax.broadcast_in_dim(starts, shape, (1,))
+    )
+    return lax.bitwise_and(lax.ge(places, np.int32(0)), lax.lt(places, np.int32(width)))
+
+
+def _reading(of: RowSet, window: Window, length: int) -> RowSet:
+    """Row i is read by row j where i * spread + low - j * stride is one of 0, dilation, ...,
+    (taps - 1) * dilation.
+    """
+    reach = (window.taps - 1) * window.dilation
+    first = of.firsts * np.int32(window.spread) + np.int32(window.low - reach)
+    firsts = lax.div(first + np.int32(window.stride - 1), np.int32(window.stride))
+    width = ((of.width - 1) * window.spread + reach) // window.stride + 1
+    return blocks(firsts, min(width, length), length)
+
+
+def _read(of: RowSet, window: Window, length: int) -> RowSet:
+    first, width = window_of_block(of, window)
+    firsts = lax.div(first, np.int32(window.spread))
+    width = (width - 1) // window.spread + 1 + (window.spread > 1)
+    return blocks(firsts, min(width, length), length)
+
+
+def window_of_block(of: RowSet, window: Window) -> tuple[Any, int]:
+    """The first place that each block of a result reads, and how many it reads."""
+    firsts = lax.clamp(np.int32(0), of.firsts, np.int32(of.length - of.width))
+    first = firsts * np.int32(window.stride) - np.int32(window.low)
+    return first, (of.width - 1) * window.stride + (window.taps - 1) * window.dilation + 1
 
 
 def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
@@ -244,10 +322,16 @@ def _is_first(same: Any, may_be_first: Any) -> Any:
 
 def taken(value: Any, axis: int, of: RowSet) -> Any:
     """Some rows of a value; any one for those that are none."""
-    if of.size == 1 and of.parent is None:
-        sizes = [1 if d == axis else size for d, size in enumerate(value.shape)]
-        start = _start(of, 0, axis, value.ndim)
-        return lax.dynamic_slice(value, start, sizes, allow_negative_indices=False)
+    is_one = of.size == 1 and of.parent is None
+    if is_one or (of.starts is not None and of.num_blocks <= MAX_UNROLLED):
+        sizes = [of.width if d == axis else size for d, size in enumerate(value.shape)]
+        parts = [
+            lax.dynamic_slice(
+                value, _start(of, k, axis, value.ndim), sizes, allow_negative_indices=False
+            )
+            for k in range(of.num_blocks)
+        ]
+        return lax.concatenate(parts, axis)
     others = tuple(d for d in range(value.ndim) if d != axis)
     sizes = tuple(1 if d == axis else size for d, size in enumerate(value.shape))
     dimensions = lax.GatherDimensionNumbers(others, (axis,), (axis,))
@@ -278,16 +362,57 @@ def by_one_thread(rows: Any, value: Any, of: RowSet) -> Any:
 def with_rows(old: Any, rows: DirtyRows) -> Any:
     """A value with new rows."""
     of = rows.of
-    if of.size > MAX_UNROLLED or of.has_spare:
+    if of.num_blocks > MAX_UNROLLED or of.has_spare:
         others = tuple(d for d in range(old.ndim) if d != rows.axis)
         dimensions = lax.ScatterDimensionNumbers(others, (rows.axis,), (rows.axis,))
         places = lax.expand_dims(of.numbers, (1,))
         return lax.scatter(old, places, rows.new, dimensions, mode="drop")
-    for k in range(of.size):
-        row = lax.slice_in_dim(rows.new, k, k + 1, axis=rows.axis)
+    for k in range(of.num_blocks):
+        row = lax.slice_in_dim(rows.new, k * of.width, (k + 1) * of.width, axis=rows.axis)
         start = _start(of, k, rows.axis, old.ndim)
         old = lax.dynamic_update_slice(old, row, start, allow_negative_indices=False)
     return old
+
+
+def windowed(
+    window: Window, value: Any, of: RowSet, source: RowSet, run: Callable[[Any], Any]
+) -> Any:
+    """What is made of each block of rows by windows that read them, along one axis of the result.
+
+    Args:
+        window: which rows are read.
+        value: those of `source`.
+        of: blocks of the result.
+        source: the blocks that these read.
+        run: what is made of all places that a block reads, each of them there.
+    """
+    first, width = window_of_block(of, window)
+    offsets = lax.sub(first, lax.mul(source.firsts, np.int32(window.spread)))
+    # A block was moved to where the axis has it all: what is beyond its ends is filled.
+    last = (of.length - of.width) * window.stride - window.low + width
+    low = max(0, window.low)
+    high = max(0, last - ((source.length - 1) * window.spread + 1))
+    is_filled = (low, high) != (0, 0) or window.spread > 1
+
+    def of_block(part: Any, offset: Any) -> Any:
+        if is_filled:
+            config = [(0, 0, 0)] * part.ndim
+            config[window.source] = (low, high, window.spread - 1)
+            part = lax.pad(part, np.asarray(window.fill, part.dtype), config)
+            start = lax.add(offset, np.int32(low))
+            part = lax.dynamic_slice_in_dim(part, start, width, window.source)
+        return run(part)
+
+    if source.num_blocks == 1:
+        return of_block(value, lax.squeeze(offsets, (0,)))
+    apart = (source.num_blocks, source.width)
+    shape = value.shape
+    axis = window.source
+    parts = lax.reshape(value, (*shape[:axis], *apart, *shape[axis + 1 :]))
+    found = jax.vmap(of_block, (axis, 0), window.out)(parts, offsets)
+    shape = found.shape
+    axis = window.out
+    return lax.reshape(found, (*shape[:axis], of.size, *shape[axis + 2 :]))
 
 
 def overlaid(value: Any, axis: int, of: RowSet, rows: DirtyRows) -> Any:
@@ -302,6 +427,6 @@ def overlaid(value: Any, axis: int, of: RowSet, rows: DirtyRows) -> Any:
 
 
 def _start(of: RowSet, k: int, axis: int, rank: int) -> list[Any]:
-    """Where the k-th row begins, along each axis."""
-    number = lax.squeeze(lax.slice_in_dim(of.numbers, k, k + 1), (0,))
+    """Where the k-th block begins, along each axis."""
+    number = lax.squeeze(lax.slice_in_dim(of.firsts, k, k + 1), (0,))
     return [number if d == axis else np.int32(0) for d in range(rank)]

@@ -17,6 +17,8 @@ with the new rows written in, which is saved again. Where rows meet:
 - rows that are moved by fixed distances (slices, pads, concatenations, so also `roll`) are dirty
   where they go; where different sets meet, as in `x[1:] - x[:-1]`, their union is, and each operand
   is made for all of it;
+- windows (convolutions, pooling) are dirty in the rows that read a dirty one: blocks of consecutive
+  rows, each made of the block of rows that it reads;
 - a scan from row to row is resumed at the first dirty one, and left where it carries again what it
   carried at the baseline (`resumed`); of what it makes, the steps that ran are known as `spans`, and
   what maps rows to rows hands them on: so also the scan back of a gradient is resumed;
@@ -69,10 +71,11 @@ from incrax.engine.plan.row_sets import (
     overlaid,
     row_set,
     taken,
+    windowed,
     with_rows,
 )
 from incrax.engine.rewrites.derived import HostRecipe, written_by
-from incrax.primitives.entry import Run, shape_of
+from incrax.primitives.entry import Run, Window, shape_of, with_item
 from incrax.primitives.indexing import windows_of
 from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, aligned_by, run_on_rows
 from incrax.primitives.table import entry_of
@@ -214,6 +217,8 @@ class Slicer:
                 self._map(eqn, aligned, self._joined([each.of for each in rows]))
             elif entry_of(eqn).runs is not None:
                 self._move(eqn, rows[0].axis)
+            elif entry_of(eqn).windows is not None:
+                self._slide(eqn)
             elif all(each.of is rows[0].of for each in rows):
                 self._meet(eqn, rows[0])
             else:
@@ -356,6 +361,8 @@ class Slicer:
                     return self._on_rows(eqn, aligned, of, is_old=is_old)[0]
                 if entry_of(eqn).runs is not None:
                     return self._moved_back(eqn, var, axis, of, is_old=is_old)
+                if entry_of(eqn).windows is not None:
+                    return self._slid(eqn, _window_of(eqn, out=axis), of, is_old=is_old)
             except NotByRowsError:
                 pass
         rows = self._rows(var)
@@ -423,6 +430,36 @@ class Slicer:
             value = lax.broadcast(self.result(fill), values[0].shape)
             return by_slots([of, *sources], [value, *values], axis)
         return by_slots(sources, values, axis)
+
+    # --- rows to their neighbours -----------------------------------------------------------------
+
+    def _slide(self, eqn: Equation) -> None:
+        """Rows are read by those of the result whose windows they are in."""
+        (var,) = eqn.outvars
+        rows = self._rows(eqn.invars[0])
+        if rows is None:
+            raise NotByRowsError
+        window = _window_of(eqn, source=rows.axis)
+        length = shape_of(var)[window.out]
+        of = self.sets.reading(rows.of, window, length)
+        if of.size > MAX_TABLE_SHARE * length:
+            raise NotByRowsError
+        new = self._slid(eqn, window, of, is_old=False)
+        old = self._slid(eqn, window, of, is_old=True) if self.asked.old_rows else None
+        self.dirty[var] = DirtyRows(new, old, window.out, of)
+
+    def _slid(self, eqn: Equation, window: Window, of: RowSet, *, is_old: bool) -> Any:
+        """Rows of a result, from those that they read."""
+        operand, *others = eqn.invars
+        if any(map(self._is_dirty, others)):
+            raise NotByRowsError
+        others = [self.result(atom) for atom in others]
+        source = self.sets.read(of, window, shape_of(operand)[window.source])
+        value = self._rows_of(operand, window.source, source, is_old=is_old)
+        found = windowed(window, value, of, source, lambda x: _jax.apply(window.apart, [x, *others])[0])
+        if jnp.shape(found) != with_item(shape_of(eqn.outvars[0]), window.out, of.size):
+            raise NotByRowsError
+        return found
 
     # --- all rows ---------------------------------------------------------------------------------
 
@@ -782,6 +819,20 @@ class Slicer:
         self._guard(rows_before, rows_after, new, old)
 
 
+def _window_of(eqn: Equation, *, source: int | None = None, out: int | None = None) -> Window:
+    """The window along an axis of the operand, or of the result.
+
+    Raises:
+        NotByRowsError: there is none.
+    """
+    find = entry_of(eqn).windows
+    assert find is not None
+    for window in find(eqn):
+        if source == window.source or out == window.out:
+            return window
+    raise NotByRowsError
+
+
 def _added_axis(eqn: Equation) -> int | None:
     """The axis of which each index of a scatter names one entry, all of it; None if there is none."""
     windows = windows_of(eqn)
@@ -987,6 +1038,8 @@ def rough_share(facts: Facts, leaves: Sequence[int]) -> float:
             aligned = aligned_by(eqn, axes)
             if aligned is not None:
                 outputs = aligned.outputs
+            elif entry_of(eqn).windows is not None:
+                outputs = [_window_of(eqn, source=axes[0]).out]
             elif entry_of(eqn).runs is not None:
                 outputs = [max((d for d in axes if d is not None), default=None)] * len(outputs)
             elif eqn.primitive.name == "gather" and axes[0] is not None:
