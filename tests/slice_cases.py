@@ -298,6 +298,22 @@ def averages(x, scale):
     return jnp.sum(jnp.log1p(x**2))
 
 
+def binned(counts, scale):
+    """Rows that are divided into two axes, merged with another one, and cut anew."""
+    bins = counts.reshape(6, 4).sum(axis=1)
+    parts = (jnp.exp(counts[:, None] * scale) * Y).reshape(-1)
+    weeks = jnp.tanh(parts).reshape(4, 3, -1)  # 42 of the 168 in each of four
+    again = (parts.reshape(NUM, 7) - Y) ** 2
+    return jnp.sum(bins**2) + jnp.sum(weeks.max(axis=2)) + jnp.sum(again), jnp.cos(bins)
+
+
+def pixels(image, scale):
+    """A flat image, seen through an instrument, line by line."""
+    lines = jnp.pad(image, (0, 72)).reshape(12, 8)
+    seen = jax.scipy.signal.convolve(lines, WEIGHTS[0], mode="same")
+    return jnp.sum((seen.ravel() * scale - OBSERVED[:96]) ** 2)
+
+
 class Case(NamedTuple):
     """A function, its arguments, and whether a change of a row of the first runs that row alone."""
 
@@ -348,10 +364,16 @@ CASES = {
     "smeared": Case(smeared, (THETA, 0.5)),
     "smeared, gradient": Case(with_gradient(smeared, 0, 1), (THETA, 0.5)),
     "blurred": Case(blurred, (Y, 0.5)),
-    "blurred, gradient": Case(with_gradient(blurred, 0, 1), (Y, 0.5)),
+    "blurred, gradient": Case(with_gradient(blurred, 0, 1), (Y, 0.5), is_by_rows=False),
     "pooled": Case(pooled, (Y, 0.5)),
     "averages": Case(averages, (THETA, 0.5)),
     "averages, gradient": Case(with_gradient(averages, 0, 1), (THETA, 0.5)),
+    "binned": Case(binned, (THETA, 0.5)),
+    "binned, gradient": Case(
+        jax.grad(lambda *args: binned(*args)[0], (0, 1)), (THETA, 0.5), is_by_rows=False
+    ),
+    "pixels": Case(pixels, (THETA, 0.5)),
+    "pixels, gradient": Case(with_gradient(pixels, 0, 1), (THETA, 0.5)),
     "look-up of neighbours": Case(counted_neighbours, (THETA, 0.5)),
     "pairs": Case(pairs, (THETA, 0.5)),
     "pairs, gradient": Case(with_gradient(pairs, 0, 1), (THETA, 0.5)),

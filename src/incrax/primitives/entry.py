@@ -104,28 +104,42 @@ class Run(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Which rows of an operand each row of an output reads: output row j those at the places
-    j * stride + t * dilation - low, for 0 <= t < taps, where row i of the operand is at i * spread
-    and anything else is `fill`.
+    """Which rows of an operand each row of an output reads: output row j what is at the places
+    j * stride + t * dilation - low, for 0 <= t < taps. Row i of the operand is at i * spread, and
+    anything else is `fill`; or, where it is `laid`, each row takes `spread` places.
 
-    `source` and `out` are the axes of the rows; `apart` is the equation for an operand that has
-    the fill in it: without padding and spreading along them, whatever their length.
+    Fields:
+        source, out: the axes of the rows.
+        run: what the equation makes of operands of which the first has all places along the axis,
+            no padding, as many as there are.
+        laid: rows as places along the axis; None: the holes between them are filled.
     """
 
     source: int
     out: int
-    apart: Equation
-    fill: Any
+    run: Callable[..., Any]
     taps: int
     stride: int = 1
     low: int = 0
     dilation: int = 1
     spread: int = 1
+    fill: Any = 0
+    laid: Callable[[Any], Any] | None = None
+
+    @property
+    def reach(self) -> int:
+        """From the first place that a row of the output reads to the last."""
+        return (self.taps - 1) * self.dilation
+
+    @property
+    def size(self) -> int:
+        """Places of a row of the operand."""
+        return 1 if self.laid is None else self.spread
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """What tells which rows it reads."""
-        return self.taps, self.stride, self.low, self.dilation, self.spread
+        return self.taps, self.stride, self.low, self.dilation, self.spread, self.size
 
 
 class View:
@@ -187,6 +201,12 @@ def rank_of(atom: Any) -> int:
 def shape_of(atom: Any) -> tuple[int, ...]:
     """The shape of an atom."""
     return getattr(atom.aval, "shape", ())
+
+
+def with_parameters(eqn: Equation, changed: dict[str, Any]) -> Callable[..., Any]:
+    """The first result of an equation, of operands, with some other parameters."""
+    other = eqn.replace(params={**eqn.params, **changed})
+    return lambda *values: _jax.apply(other, values)[0]
 
 
 def with_item(items: Sequence[Any], number: int, value: Any) -> tuple[Any, ...]:

@@ -32,6 +32,7 @@ from incrax.primitives.entry import (
     rank_of,
     shape_of,
     with_item,
+    with_parameters,
 )
 from incrax.primitives.reductions import mixing
 
@@ -149,19 +150,17 @@ def _conv_windows(eqn: Equation) -> list[Window]:
             "padding": with_item(eqn.params["padding"], n, (0, 0)),
             "lhs_dilation": with_item(eqn.params["lhs_dilation"], n, 1),
         }
-        found.append(
-            Window(
-                image[2 + n],
-                out[2 + n],
-                eqn.replace(params={**eqn.params, **alone}),
-                0,
-                shape_of(eqn.invars[1])[kernel[2 + n]],
-                eqn.params["window_strides"][n],
-                low,
-                eqn.params["rhs_dilation"][n],
-                eqn.params["lhs_dilation"][n],
-            )
+        window = Window(
+            image[2 + n],
+            out[2 + n],
+            with_parameters(eqn, alone),
+            taps=shape_of(eqn.invars[1])[kernel[2 + n]],
+            stride=eqn.params["window_strides"][n],
+            low=low,
+            dilation=eqn.params["rhs_dilation"][n],
+            spread=eqn.params["lhs_dilation"][n],
         )
+        found.append(window)
     return found
 
 

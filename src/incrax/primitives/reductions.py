@@ -29,6 +29,7 @@ from incrax.primitives.entry import (
     rank_of,
     shape_of,
     with_item,
+    with_parameters,
     without,
 )
 
@@ -98,17 +99,16 @@ def _windows(fill_of: Callable[[Any], Any]) -> Callable[[Equation], list[Window]
 
     def windows(eqn: Equation) -> list[Window]:
         found = []
-        for d, (taps, stride, (low, _), spread) in enumerate(
-            zip(*(eqn.params[name] for name in _OF_WINDOWS), strict=True)
-        ):
+        fill = fill_of(eqn.invars[0].aval.dtype)
+        sizes = zip(*(eqn.params[name] for name in _OF_WINDOWS), strict=True)
+        for d, (taps, stride, (low, _), spread) in enumerate(sizes):
             alone = {
                 "padding": with_item(eqn.params["padding"], d, (0, 0)),
                 "base_dilation": with_item(eqn.params["base_dilation"], d, 1),
             }
-            apart = eqn.replace(params={**eqn.params, **alone})
+            run = with_parameters(eqn, alone)
             dilation = eqn.params["window_dilation"][d]
-            fill = fill_of(eqn.invars[0].aval.dtype)
-            found.append(Window(d, d, apart, fill, taps, stride, low, dilation, spread))
+            found.append(Window(d, d, run, taps, stride, low, dilation, spread, fill))
         return found
 
     return windows
@@ -117,13 +117,13 @@ def _windows(fill_of: Callable[[Any], Any]) -> Callable[[Equation], list[Window]
 def _least(dtype: Any) -> Any:
     if jnp.issubdtype(dtype, jnp.inexact):
         return -math.inf
-    return False if dtype == bool else jnp.iinfo(dtype).min
+    return jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).min
 
 
 def _most(dtype: Any) -> Any:
     if jnp.issubdtype(dtype, jnp.inexact):
         return math.inf
-    return True if dtype == bool else jnp.iinfo(dtype).max
+    return not jnp.issubdtype(dtype, jnp.integer) or jnp.iinfo(dtype).max
 
 
 def _top_k_axis(eqn: Equation, rank: int) -> Sequence[int]:

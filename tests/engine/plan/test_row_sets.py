@@ -191,6 +191,43 @@ STEPS = {
     "gaps": lambda x, k: lax.pad(x[: NUM // 2], 0.1, ((k % 2, 1 - k % 2, 1),))[:NUM],
     "swap": lambda x, k: jnp.concatenate([x[9 + k % 4 :], x[: 9 + k % 4]]),
 }
+WINDOWS = {
+    "smear": lambda x, k: jnp.convolve(x, 0.2 + jnp.arange(1.0 + k % 4), mode="same") / (1 + k),
+    "spread": lambda x, k: _convolved(x[::2], 1, k % 4, 2 + k % 3, spread=2),
+    "skip": lambda x, k: jnp.repeat(_convolved(x, 2, k % 3, 3, dilation=1 + k % 2), 2),
+    "peaks": lambda x, k: _pooled(x, 1 + k % 4, 1 + k % 3),
+    "lines": lambda x, k: jnp.sin(x.reshape(-1, _SIDES[k % 4])).reshape(NUM),
+    "columns": lambda x, k: x.reshape(-1, _SIDES[k % 4])[:, ::-1].reshape(NUM),
+    "regrouped": lambda x, k: (
+        (x.reshape(_SIDES[k % 4], -1) ** 2)[: 1 + k % 2].reshape(-1).sum() * 0.01
+        + jnp.tanh(x.reshape(_SIDES[k % 4], -1) + jnp.zeros((5, 1, 1))).reshape(-1, 6)[5:10].ravel()
+    ),
+    "twice": lambda x, k: jnp.repeat(x, 2)[k : k + NUM],
+}
+_SIDES = (2, 3, 5, 6)
+
+
+def _convolved(x, stride, low, taps, *, spread=1, dilation=1):
+    """With as much padding at the end that there are as many rows as before; half of them by a
+    stride of 2.
+    """
+    count = NUM // stride
+    reach = (count - 1) * stride + (taps - 1) * dilation + 1
+    high = reach - low - (len(x) - 1) * spread - 1
+    kernel = jnp.linspace(0.1, 0.6, taps)
+    options = {"lhs_dilation": (spread,), "rhs_dilation": (dilation,)}
+    return lax.conv_general_dilated(
+        x[None, None], kernel[None, None], (stride,), [(low, high)], **options
+    )[0, 0]
+
+
+def _pooled(x, taps, dilation):
+    reach = (taps - 1) * dilation
+    options = {"window_dilation": (dilation,), "padding": ((reach, 0),)}
+    return lax.reduce_window(x, -jnp.inf, lax.max, (taps,), (1,), **options)
+
+
+STEPS |= WINDOWS
 JOINS = {
     "add": jnp.add,
     "product": lambda a, b: jnp.sin(a * b),

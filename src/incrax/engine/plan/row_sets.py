@@ -54,7 +54,7 @@ class RowSet:
     others repeat one, or stand for none, where `length` is their number; whether there may be some
     of none; the set from which it was looked up, by which indices, and whether those out of range
     read the last row; the set that it is the image of; those that it joins; of blocks of
-    consecutive rows, the first of each.
+    consecutive rows, the first of each, and of what these are multiples.
     """
 
     numbers: Any
@@ -68,6 +68,7 @@ class RowSet:
     image: Image | None = None
     parts: frozenset[RowSet] = frozenset()
     starts: Any = None
+    aligned: int = 1
 
     @property
     def num_blocks(self) -> int:
@@ -129,7 +130,13 @@ class RowSets:
     def reading(self, of: RowSet, window: Window, length: int) -> RowSet:
         """The rows of a result that read some rows by a window: blocks, none of them spare."""
         key = ("reading", of, window.numbers, length)
-        return self._once(key, lambda: _reading(of, window, length))
+        found = self._once(key, lambda: _reading(of, window, length))
+        if window.numbers[:4] == (1, 1, 0, 1) and not of.has_spare:
+            # Each row becomes so many, which come from it alone.
+            back = (window.spread, window.spread, 0, 1, 1, 1)
+            self._made.setdefault(("read", found, window.numbers, of.length), of)
+            self._made.setdefault(("reading", found, back, of.length), of)
+        return found
 
     def read(self, of: RowSet, window: Window, length: int) -> RowSet:
         """The rows of an operand that blocks of a result read by a window."""
@@ -195,7 +202,7 @@ def _image(of: RowSet, run: Run) -> Image | None:
     )
 
 
-def blocks(firsts: Any, width: int, length: int) -> RowSet:
+def blocks(firsts: Any, width: int, length: int, aligned: int = 1) -> RowSet:
     """Blocks of as many rows, moved to where the axis has them all: below 0 is 0."""
     starts = lax.clamp(np.int32(0), firsts, np.int32(length - width))
     shape = (starts.shape[0], width)
@@ -209,7 +216,7 @@ def blocks(firsts: Any, width: int, length: int) -> RowSet:
         is_earlier = lax.lt(slot(1), lax.div(slot(0), np.int32(width)))
         known = lax.bitwise_and(_is_in(numbers, starts, width), is_earlier)
         counts = lax.bitwise_not(lax.reduce_or(known, (1,)))
-    return RowSet(numbers, numbers.shape[0], length, counts, starts=starts)
+    return RowSet(numbers, numbers.size, length, counts, starts=starts, aligned=aligned)
 
 
 def _is_in(numbers: Any, starts: Any, width: int) -> Any:
@@ -222,28 +229,37 @@ def _is_in(numbers: Any, starts: Any, width: int) -> Any:
 
 
 def _reading(of: RowSet, window: Window, length: int) -> RowSet:
-    """Row i is read by row j where i * spread + low - j * stride is one of 0, dilation, ...,
-    (taps - 1) * dilation.
+    """Row i, at `size` places from i * spread on, is read by row j where one of these is among
+    j * stride - low + (0, dilation, ..., reach).
     """
-    reach = (window.taps - 1) * window.dilation
-    first = of.firsts * np.int32(window.spread) + np.int32(window.low - reach)
+    places = (of.width - 1) * window.spread + window.size
+    is_aligned = not window.low and not of.aligned * window.spread % window.stride
+    if is_aligned and window.reach < window.stride:
+        firsts = lax.div(of.firsts * np.int32(window.spread), np.int32(window.stride))
+        width = (places - 1) // window.stride + 1
+        is_multiple = window.laid is not None and not window.spread % window.stride
+        aligned = window.spread // window.stride if is_multiple else 1
+        return blocks(firsts, min(width, length), length, aligned)
+    first = of.firsts * np.int32(window.spread) + np.int32(window.low - window.reach)
     firsts = lax.div(first + np.int32(window.stride - 1), np.int32(window.stride))
-    width = ((of.width - 1) * window.spread + reach) // window.stride + 1
+    width = (places - 1 + window.reach) // window.stride + 1
     return blocks(firsts, min(width, length), length)
 
 
 def _read(of: RowSet, window: Window, length: int) -> RowSet:
     first, width = window_of_block(of, window)
     firsts = lax.div(first, np.int32(window.spread))
-    width = (width - 1) // window.spread + 1 + (window.spread > 1)
-    return blocks(firsts, min(width, length), length)
+    is_aligned = not window.low and not of.aligned * window.stride % window.spread
+    width = (width - 1) // window.spread + 1 + (not is_aligned)
+    is_divided = window.laid is not None and window.spread == 1
+    return blocks(firsts, min(width, length), length, window.stride if is_divided else 1)
 
 
 def window_of_block(of: RowSet, window: Window) -> tuple[Any, int]:
     """The first place that each block of a result reads, and how many it reads."""
     firsts = lax.clamp(np.int32(0), of.firsts, np.int32(of.length - of.width))
     first = firsts * np.int32(window.stride) - np.int32(window.low)
-    return first, (of.width - 1) * window.stride + (window.taps - 1) * window.dilation + 1
+    return first, (of.width - 1) * window.stride + window.reach + 1
 
 
 def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
@@ -374,34 +390,34 @@ def with_rows(old: Any, rows: DirtyRows) -> Any:
     return old
 
 
-def windowed(
-    window: Window, value: Any, of: RowSet, source: RowSet, run: Callable[[Any], Any]
-) -> Any:
+def windowed(window: Window, of: RowSet, source: RowSet, value: Any, others: Sequence[Any]) -> Any:
     """What is made of each block of rows by windows that read them, along one axis of the result.
 
     Args:
         window: which rows are read.
-        value: those of `source`.
         of: blocks of the result.
         source: the blocks that these read.
-        run: what is made of all places that a block reads, each of them there.
+        value: the rows of these.
+        others: the other operands.
     """
     first, width = window_of_block(of, window)
     offsets = lax.sub(first, lax.mul(source.firsts, np.int32(window.spread)))
     # A block was moved to where the axis has it all: what is beyond its ends is filled.
     last = (of.length - of.width) * window.stride - window.low + width
     low = max(0, window.low)
-    high = max(0, last - ((source.length - 1) * window.spread + 1))
-    is_filled = (low, high) != (0, 0) or window.spread > 1
+    high = max(0, last - (source.length - 1) * window.spread - window.size)
+    gaps = [(0, 0, 0)] * value.ndim
+    gaps[window.source] = (low, high, window.spread - window.size)
 
     def of_block(part: Any, offset: Any) -> Any:
-        if is_filled:
-            config = [(0, 0, 0)] * part.ndim
-            config[window.source] = (low, high, window.spread - 1)
-            part = lax.pad(part, np.asarray(window.fill, part.dtype), config)
+        if window.laid is not None:
+            part = window.laid(part)
+        elif any(gaps[window.source]):
+            part = lax.pad(part, np.asarray(window.fill, part.dtype), gaps)
+        if part.shape[window.source] != width:
             start = lax.add(offset, np.int32(low))
             part = lax.dynamic_slice_in_dim(part, start, width, window.source)
-        return run(part)
+        return window.run(part, *others)
 
     if source.num_blocks == 1:
         return of_block(value, lax.squeeze(offsets, (0,)))

@@ -456,7 +456,7 @@ class Slicer:
         others = [self.result(atom) for atom in others]
         source = self.sets.read(of, window, shape_of(operand)[window.source])
         value = self._rows_of(operand, window.source, source, is_old=is_old)
-        found = windowed(window, value, of, source, lambda x: _jax.apply(window.apart, [x, *others])[0])
+        found = windowed(window, of, source, value, others)
         if jnp.shape(found) != with_item(shape_of(eqn.outvars[0]), window.out, of.size):
             raise NotByRowsError
         return found
