@@ -314,6 +314,36 @@ def pixels(image, scale):
     return jnp.sum((seen.ravel() * scale - OBSERVED[:96]) ** 2)
 
 
+def hazard(rates, scale):
+    """A cumulative hazard: events are seen where it has come to something; running extremes."""
+    cumulative = jnp.cumsum(jnp.exp(rates * scale))
+    likelihood = jnp.sum(jnp.log1p(cumulative) - TARGET * cumulative)
+    return likelihood + jnp.sum(jax.lax.cummax(rates) * jnp.diff(cumulative, append=9.0))
+
+
+def running(table, scale):
+    """Running products and sums of exponentials, of several columns, and what follows from these."""
+    products = jax.lax.cumprod(1.0 + 0.1 * jnp.tanh(table * scale))
+    soft = jax.lax.cumlogsumexp(table, axis=0)
+    ahead = jnp.concatenate([soft[1:], products[-1:]]) - jax.lax.cummin(soft)
+    return jnp.sum(products**2), jnp.max(ahead, axis=1)
+
+
+def risk_sets(scores, scale):
+    """Cox's partial likelihood, subjects in the order of their times: those who are at risk come
+    later.
+    """
+    at_risk = jax.lax.cumlogsumexp(scores * scale, reverse=True)
+    return jnp.sum((scores * scale - at_risk) * (TARGET > 0))
+
+
+def recurrence(inputs, decay):
+    """A linear recurrence by `associative_scan`: all its states."""
+    step = lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])
+    rates = jnp.full(inputs.shape, decay) + 0.01 * inputs
+    return jnp.sum(jnp.tanh(jax.lax.associative_scan(step, (rates, inputs))[1]) ** 2)
+
+
 class Case(NamedTuple):
     """A function, its arguments, and whether a change of a row of the first runs that row alone."""
 
@@ -413,3 +443,20 @@ CASES = {
     "soft-max": Case(with_gradient(softmax, 0), (THETA, 0.5), is_by_rows=False),
     "loop over the rows": Case(smoothed, (THETA, 0.5), is_by_rows=False),
 }
+
+LATE = {
+    "hazard": Case(hazard, (THETA, 0.5)),
+    "hazard, gradient": Case(with_gradient(hazard, 0, 1), (THETA, 0.5), is_by_rows=False),
+    "hazard, gradient by one number": Case(with_gradient(hazard, 1), (THETA, 0.5)),
+    "running": Case(running, (RNG.normal(size=(NUM, 3)), 0.5)),
+    "running, gradient": Case(
+        jax.grad(lambda *args: running(*args)[0], (0, 1)), (RNG.normal(size=(NUM, 3)), 0.5)
+    ),
+    "recurrence": Case(recurrence, (THETA, 0.5)),
+    "recurrence, gradient": Case(with_gradient(recurrence, 0, 1), (THETA, 0.5)),
+}
+EARLY = {
+    "risk sets": Case(risk_sets, (THETA, 0.5)),
+    "risk sets, gradient": Case(with_gradient(risk_sets, 0, 1), (THETA, 0.5)),
+}
+"""Of which all rows after a changed one follow from it, or all before it."""

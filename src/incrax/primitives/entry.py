@@ -102,6 +102,13 @@ class Run(NamedTuple):
         """From the rows of the output to those of the operand."""
         return Run(self.operand, self.first, self.out, self.num, self.step, self.out_step)
 
+    def within(self, low: int, high: int) -> range:
+        """The i whose row of the output is low <= out + i * out_step < high."""
+        out, step = self.out, self.out_step
+        if step < 0:
+            out, step, low, high = -out, -step, 1 - high, 1 - low
+        return range(max(-((out - low) // step), 0), min(-((out - high) // step), self.num))
+
 
 class Window(NamedTuple):
     """Which rows of an operand each row of an output reads: output row j what is at the places

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import same
-from slice_cases import CASES, MANY, NUM
+from slice_cases import CASES, EARLY, LATE, MANY, NUM
 
 import incrax
 from incrax import _jax
@@ -36,14 +36,15 @@ def kept(request, monkeypatch):
 class Sliced:
     """A plan, compiled by `jax.jit`, and the values that it has left behind."""
 
-    def __init__(self, case, capacity):
+    def __init__(self, case, capacity, within=0):
         self.fun, args, _ = CASES[case] if isinstance(case, str) else case
         ours = incrax.incremental(self.fun)
         ours(*args)
         self.facts = ours._traces.latest.engine.facts
         self.treedef = jax.tree.structure(args)
         self.leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
-        self.plan = slice_plan(self.facts, (0,), capacity, value_at(self.facts, self.leaves))
+        value_of = value_at(self.facts, self.leaves)
+        self.plan = slice_plan(self.facts, (0,), capacity, value_of, within=within)
         self.capacity = capacity
         kept = priming_saves(self.facts, self.plan)
         self.first = self.compiled(plan_whole(self.facts, dict.fromkeys(kept)))
@@ -94,8 +95,8 @@ class Sliced:
         x = np.array(self.leaves[0])
         x[rows] = values
         self.leaves[0] = jnp.asarray(x)
-        spare = np.repeat(rows[:1], self.capacity - len(rows))
-        numbers = jnp.asarray(np.concatenate([rows, spare]), jnp.int32)
+        spare = np.repeat(rows[:1], max(self.capacity - len(rows), 0))
+        numbers = jnp.asarray(np.concatenate([rows, spare])[: self.capacity], jnp.int32)
         loads = [self.load(var, numbers) for var in self.plan.loads]
         outputs, saves, is_usable = self.next(self.leaves, loads)
         self.saved.update(saves)
@@ -119,6 +120,31 @@ def test_rows_alone_give_what_the_function_gives(name, capacity, kept):
         shape = sliced.leaves[0][rows].shape
         shift = 3.0 if name.startswith("waves") else 0.0
         low = 0.2 if name.startswith("processes") else -1.5
+        if sliced.change(rows, rng.uniform(low, 1.5, shape) + shift):
+            sliced.check(terms=30.0)
+        else:
+            sliced.prime()
+
+
+EVERY = (
+    {(name, within): case for name, case in CASES.items() for within in (9, -9)}
+    | {(name, within): case for name, case in LATE.items() for within in (9, 6, 1)}
+    | {(name, within): case for name, case in EARLY.items() for within in (-9, -6)}
+)
+
+
+@pytest.mark.parametrize(("name", "within"), EVERY)
+def test_a_part_of_the_axis_gives_what_the_function_gives(name, within, kept, monkeypatch):
+    monkeypatch.setattr(slices, "MAX_INTERVAL_SHARE", 0.8)
+    sliced = Sliced(EVERY[name, within], 1, within)
+    rng = np.random.default_rng(abs(within))
+    for _ in range(4):
+        size = rng.integers(1, abs(within) + 1)
+        numbers = np.sort(rng.choice(abs(within), size, replace=False))
+        rows = numbers + NUM - within if within > 0 else numbers
+        low = 0.2 if name.startswith("processes") else -1.5
+        shape = sliced.leaves[0][rows].shape
+        shift = 3.0 if name.startswith("waves") else 0.0
         if sliced.change(rows, rng.uniform(low, 1.5, shape) + shift):
             sliced.check(terms=30.0)
         else:

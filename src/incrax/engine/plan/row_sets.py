@@ -54,7 +54,8 @@ class RowSet:
     others repeat one, or stand for none, where `length` is their number; whether there may be some
     of none; the set from which it was looked up, by which indices, and whether those out of range
     read the last row; the set that it is the image of; those that it joins; of blocks of
-    consecutive rows, the first of each, and of what these are multiples.
+    consecutive rows, the first of each, and of what these are multiples; of an interval that is
+    known before the program runs, its ends.
     """
 
     numbers: Any
@@ -69,6 +70,7 @@ class RowSet:
     parts: frozenset[RowSet] = frozenset()
     starts: Any = None
     aligned: int = 1
+    ends: tuple[int, int] | None = None
 
     @property
     def num_blocks(self) -> int:
@@ -84,6 +86,12 @@ class RowSet:
     def firsts(self) -> Any:
         """The first row of each block."""
         return self.numbers if self.starts is None else self.starts
+
+    def has_all_of(self, other: RowSet) -> bool:
+        """Whether two intervals are known, and one has all rows of the other."""
+        if self.ends is None or other.ends is None:
+            return False
+        return self.ends[0] <= other.ends[0] and other.ends[1] <= self.ends[1]
 
     @property
     def is_row(self) -> Any:
@@ -119,6 +127,10 @@ class RowSets:
             self._made[key] = make()
         return self._made[key]
 
+    def interval(self, low: int, high: int, length: int) -> RowSet:
+        """The rows low <= n < high, all of them dirty."""
+        return self._once(("interval", low, high, length), lambda: interval(low, high, length))
+
     def moved(self, of: RowSet, run: Run, length: int) -> RowSet:
         """Where a run of rows takes those of a set, on an axis of another length."""
         return self._once(("moved", of, run[1:], length), lambda: _moved(of, run, length))
@@ -129,6 +141,8 @@ class RowSets:
 
     def reading(self, of: RowSet, window: Window, length: int) -> RowSet:
         """The rows of a result that read some rows by a window: blocks, none of them spare."""
+        if of.ends is not None:
+            return self.interval(*_reading_ends(of.ends, window, length), length)
         key = ("reading", of, window.numbers, length)
         found = self._once(key, lambda: _reading(of, window, length))
         if window.numbers[:4] == (1, 1, 0, 1) and not of.has_spare:
@@ -140,6 +154,8 @@ class RowSets:
 
     def read(self, of: RowSet, window: Window, length: int) -> RowSet:
         """The rows of an operand that blocks of a result read by a window."""
+        if of.ends is not None:
+            return self.interval(*_read_ends(of.ends, window, length), length)
         key = ("read", of, window.numbers, length)
         return self._once(key, lambda: _read(of, window, length))
 
@@ -153,6 +169,8 @@ class RowSets:
         """All rows of some sets of one axis; None if these are too many, or of axes of different
         length. `are_apart`: whether it is known that two of them have no row in common.
         """
+        if any(each.ends is not None for each in sets):
+            return self._hull(sets)
         parts = dict.fromkeys(part for each in sets for part in each.parts or (each,))
         for each in sets:
             if (each.parts or {each}) >= parts.keys():
@@ -164,6 +182,14 @@ class RowSets:
             return None
         made = lambda: _union(tuple(parts), all_apart=all_apart)
         return self._once(("union", frozenset(parts)), made)
+
+    def _hull(self, sets: Sequence[RowSet]) -> RowSet | None:
+        """The smallest interval that has some others; None if some set is none."""
+        ends = [each.ends for each in sets if each.ends is not None]
+        if len(ends) < len(sets) or len({each.length for each in sets}) > 1:
+            return None
+        low, high = min(low for low, _ in ends), max(high for _, high in ends)
+        return self.interval(low, high, sets[0].length)
 
 
 def _moved(of: RowSet, run: Run, length: int) -> RowSet:
@@ -200,6 +226,15 @@ def _image(of: RowSet, run: Run) -> Image | None:
         max(before.low, ends[0]),
         min(before.high, ends[1] + 1),
     )
+
+
+def interval(low: int, high: int, length: int) -> RowSet:
+    """The rows low <= n < high."""
+    size = max(high - low, 0)
+    numbers = lax.add(lax.iota(np.int32, size), np.int32(low))
+    counts = lax.full((size,), True)
+    starts = lax.full((1,), low, np.int32)
+    return RowSet(numbers, size, length, counts, starts=starts, ends=(low, high))
 
 
 def blocks(firsts: Any, width: int, length: int, aligned: int = 1) -> RowSet:
@@ -244,6 +279,19 @@ def _reading(of: RowSet, window: Window, length: int) -> RowSet:
     firsts = lax.div(first + np.int32(window.stride - 1), np.int32(window.stride))
     width = (places - 1 + window.reach) // window.stride + 1
     return blocks(firsts, min(width, length), length)
+
+
+def _reading_ends(ends: tuple[int, int], window: Window, length: int) -> tuple[int, int]:
+    """The same of an interval."""
+    low = -((window.reach - window.low - ends[0] * window.spread) // window.stride)
+    last = (ends[1] - 1) * window.spread + window.size - 1 + window.low
+    return max(low, 0), min(last // window.stride + 1, length)
+
+
+def _read_ends(ends: tuple[int, int], window: Window, length: int) -> tuple[int, int]:
+    low = (ends[0] * window.stride - window.low) // window.spread
+    last = (ends[1] - 1) * window.stride - window.low + window.reach
+    return max(low, 0), min(last // window.spread + 1, length)
 
 
 def _read(of: RowSet, window: Window, length: int) -> RowSet:
@@ -338,6 +386,8 @@ def _is_first(same: Any, may_be_first: Any) -> Any:
 
 def taken(value: Any, axis: int, of: RowSet) -> Any:
     """Some rows of a value; any one for those that are none."""
+    if of.ends is not None:
+        return lax.slice_in_dim(value, *of.ends, axis=axis)
     is_one = of.size == 1 and of.parent is None
     if is_one or (of.starts is not None and of.num_blocks <= MAX_UNROLLED):
         sizes = [of.width if d == axis else size for d, size in enumerate(value.shape)]

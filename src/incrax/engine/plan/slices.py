@@ -67,6 +67,7 @@ from incrax.engine.plan.row_sets import (
     by_one_thread,
     by_slots,
     grouped,
+    interval,
     is_by_slots,
     overlaid,
     row_set,
@@ -92,12 +93,17 @@ MAX_LOST = 2.0**10
 MAX_TABLE_SHARE = 0.25
 """Of all rows, those that a look-up, or different sets that meet, may make dirty."""
 
+MAX_INTERVAL_SHARE = 0.5
+"""The same of an interval that is known when the plan is made."""
+
 MAX_PULLED = 64
 """Equations run for the rows of one operand where different sets meet, before the operand is kept."""
 
 REDUCTIONS = frozenset(
     {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"}
 )
+
+RUNNING = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"})
 
 ValueOf = Callable[[Var], "np.ndarray | None"]
 """The present value of a clean variable; None where it is not to be had."""
@@ -189,6 +195,8 @@ class Slicer:
             self.dirty[var] = None
             if change is not None:
                 new, rows = change
+                if rows.ends is not None:
+                    rows = self.sets.interval(*rows.ends, rows.length)
                 old = taken(self._old(var), 0, rows) if self.asked.old_rows else None
                 self.dirty[var] = DirtyRows(new, old, 0, rows)
         for eqn in reached:
@@ -233,9 +241,8 @@ class Slicer:
         found = self.sets.union(sets, self._are_apart)
         if found is None:
             raise NotByRowsError
-        is_new = all(found is not each for each in sets)
-        if is_new and found.size > MAX_TABLE_SHARE * found.length:
-            raise NotByRowsError
+        if all(found is not each for each in sets):
+            _check_size(found)
         return found
 
     def _are_apart(self, one: RowSet, other: RowSet) -> bool:
@@ -340,6 +347,12 @@ class Slicer:
             return rows.old if is_old else rows.new
         assert isinstance(atom, Var)
         is_old = is_old and atom in self.dirty
+        if rows is not None and rows.of.has_all_of(of):
+            assert rows.of.ends is not None
+            assert of.ends is not None
+            first = of.ends[0] - rows.of.ends[0]
+            value = rows.old if is_old else rows.new
+            return lax.slice_in_dim(value, first, first + of.size, axis=axis)
         key = (atom, axis, of, is_old)
         if key not in self.rows_at:
             self.rows_at[key] = self._pulled(atom, axis, of, is_old=is_old)
@@ -350,8 +363,9 @@ class Slicer:
         little, and needs no value of all rows to be kept.
         """
         eqn = self.writer.get(var)
-        is_whole = var in self.dirty and self.dirty[var] is None
-        if eqn is not None and not is_whole and self.num_pulled < MAX_PULLED:
+        # More of an interval, which may be long, is read: it lies side by side.
+        is_read = var in self.dirty and (self.dirty[var] is None or of.ends is not None)
+        if eqn is not None and not is_read and self.num_pulled < MAX_PULLED:
             self.num_pulled += 1
             aligned = aligned_back(eqn, axis)
             try:
@@ -368,7 +382,7 @@ class Slicer:
         rows = self._rows(var)
         if is_old:
             return taken(self._kept(var), axis, of)
-        if rows is not None and eqn is None and var not in self.whole:
+        if rows is not None and eqn is None and var not in self.whole and of.ends is None:
             return overlaid(taken(self._old(var), axis, of), axis, of, rows)
         return taken(self.result(var), axis, of)
 
@@ -381,6 +395,9 @@ class Slicer:
         for var, runs in zip(eqn.outvars, entry.runs(eqn, axis), strict=True):
             self._check_moves(eqn, runs, axis)
             length = shape_of(var)[axis]
+            if any(rows is not None and rows.of.ends for rows in map(self._rows, eqn.invars)):
+                self._move_interval(eqn, var, axis, runs)
+                continue
             found: list[tuple[DirtyRows, RowSet]] = []
             for run in runs:
                 rows = self._rows(eqn.invars[run.operand])
@@ -418,6 +435,8 @@ class Slicer:
         assert entry.runs is not None
         runs = entry.runs(eqn, axis)[eqn.outvars.index(var)]
         self._check_moves(eqn, runs, axis)
+        if of.ends is not None:
+            return self._interval_back(eqn, axis, runs, of, is_old=is_old)
         sources = []
         values = []
         for run in runs:
@@ -431,6 +450,58 @@ class Slicer:
             return by_slots([of, *sources], [value, *values], axis)
         return by_slots(sources, values, axis)
 
+    def _move_interval(self, eqn: Equation, var: Var, axis: int, runs: Sequence[Run]) -> None:
+        """An interval goes to the smallest one that has all of its rows."""
+        places: list[int] = []
+        for run in runs:
+            rows = self._rows(eqn.invars[run.operand])
+            if rows is not None and rows.of.ends is not None:
+                moved = run.reversed().within(*rows.of.ends)
+                places += [run.out + i * run.out_step for i in (*moved[:1], *moved[-1:])]
+        if not places:
+            self._stay(var)
+            return
+        of = self.sets.interval(min(places), max(places) + 1, shape_of(var)[axis])
+        _check_size(of)
+        new = self._interval_back(eqn, axis, runs, of, is_old=False)
+        old = None
+        if self.asked.old_rows:
+            old = self._interval_back(eqn, axis, runs, of, is_old=True)
+        self.dirty[var] = DirtyRows(new, old, axis, of)
+
+    def _stay(self, var: Var) -> None:
+        """No row reaches a variable: it is the baseline's."""
+        self.whole[var] = self.saves[var] = self._old(var)
+
+    def _interval_back(
+        self, eqn: Equation, axis: int, runs: Sequence[Run], of: RowSet, *, is_old: bool
+    ) -> Any:
+        """An interval of a result, from the intervals that were moved there, side by side."""
+        assert of.ends is not None
+        low, high = of.ends
+        fill = self.result(eqn.invars[-1]) if sum(run.num for run in runs) < of.length else None
+        parts = []
+        for run in runs:
+            moved = run.within(low, high)
+            if not moved:
+                continue
+            atom = eqn.invars[run.operand]
+            first, last = (run.first + i * run.step for i in (moved[0], moved[-1]))
+            ends = min(first, last), max(first, last) + 1
+            source = self.sets.interval(*ends, shape_of(atom)[axis])
+            part = self._rows_of(atom, axis, source, is_old=is_old)
+            part = lax.slice_in_dim(part, 0, None, abs(run.step), axis)
+            part = lax.rev(part, (axis,)) if run.step < 0 else part
+            if fill is not None:
+                first, last = (run.out + i * run.out_step for i in (moved[0], moved[-1]))
+                gaps = [(0, 0, 0)] * part.ndim
+                gaps[axis] = (first - low, high - 1 - last, run.out_step - 1)
+                part = lax.pad(part, fill, gaps)
+            parts.append(part)
+        if not parts:
+            return lax.broadcast(fill, with_item(shape_of(eqn.outvars[0]), axis, of.size))
+        return lax.concatenate(parts, axis)
+
     # --- rows to their neighbours -----------------------------------------------------------------
 
     def _slide(self, eqn: Equation) -> None:
@@ -442,8 +513,10 @@ class Slicer:
         window = _window_of(eqn, source=rows.axis)
         length = shape_of(var)[window.out]
         of = self.sets.reading(rows.of, window, length)
-        if of.size > MAX_TABLE_SHARE * length:
-            raise NotByRowsError
+        if not of.size:
+            self._stay(var)
+            return
+        _check_size(of)
         new = self._slid(eqn, window, of, is_old=False)
         old = self._slid(eqn, window, of, is_old=True) if self.asked.old_rows else None
         self.dirty[var] = DirtyRows(new, old, window.out, of)
@@ -614,6 +687,32 @@ class Slicer:
     def _counted(self, value: Any, axis: int, rows: DirtyRows) -> Any:
         """Rows, zero where they repeat others."""
         return _masked(value, axis, rows.of.counts)
+
+    def _accumulate(self, eqn: Equation, rows: DirtyRows) -> None:
+        """A running sum, or another operation: from the first dirty row on, which takes in what was
+        accumulated before; of this, the baseline's is kept.
+        """
+        (var,) = eqn.outvars
+        ends = rows.of.ends
+        axis = eqn.params["axis"]
+        if ends is None or rows.axis != axis:
+            raise NotByRowsError
+        is_reverse = eqn.params["reverse"]
+        length = rows.of.length
+        low, high = (0, ends[1]) if is_reverse else (ends[0], length)
+        of = self.sets.interval(low, high, length)
+        _check_size(of)
+        before = self._old(var)
+        place = high if is_reverse else low - 1
+        last = lax.slice_in_dim(before, place, place + 1, axis=axis)
+        part = self._rows_of(eqn.invars[0], axis, of, is_old=False)
+        parts = [part, last] if is_reverse else [last, part]
+        (found,) = _jax.apply(eqn, [lax.concatenate(parts, axis)])
+        first = 0 if is_reverse else 1
+        new = lax.slice_in_dim(found, first, first + of.size, axis=axis)
+        old = taken(before, axis, of) if self.asked.old_rows else None
+        found = self.dirty[var] = DirtyRows(new, old, axis, of)
+        self._written(var, found)
 
     # --- loops ------------------------------------------------------------------------------------
 
@@ -833,6 +932,13 @@ def _window_of(eqn: Equation, *, source: int | None = None, out: int | None = No
     raise NotByRowsError
 
 
+def _check_size(of: RowSet) -> None:
+    """Raise where rows are too many to be worth being told apart; side by side they cost less."""
+    share = MAX_TABLE_SHARE if of.ends is None else MAX_INTERVAL_SHARE
+    if of.size > share * of.length:
+        raise NotByRowsError
+
+
 def _added_axis(eqn: Equation) -> int | None:
     """The axis of which each index of a scatter names one entry, all of it; None if there is none."""
     windows = windows_of(eqn)
@@ -853,6 +959,7 @@ _MEETINGS: dict[str, Callable[[Slicer, Equation, DirtyRows], None]] = {
     "dot_general": Slicer._contract,
     "gather": Slicer._look_up,
     "scatter-add": Slicer._add_back,
+    **dict.fromkeys(RUNNING, Slicer._accumulate),
 }
 
 
@@ -977,9 +1084,15 @@ def can_slice(facts: Facts) -> bool:
 
 
 def slice_plan(
-    facts: Facts, leaves: Sequence[int], capacity: int, value_of: ValueOf = lambda _: None
+    facts: Facts,
+    leaves: Sequence[int],
+    capacity: int,
+    value_of: ValueOf = lambda _: None,
+    *,
+    within: int = 0,
 ) -> Plan:
-    """The plan for a change of at most `capacity` rows of some leaves, along their first axes.
+    """The plan for a change of at most `capacity` rows of some leaves, along their first axes; or of
+    any among the last `within` ones, or, below 0, among the first.
 
     `value_of` is asked for indices of look-ups.
 
@@ -987,7 +1100,7 @@ def slice_plan(
     """
     dirty = sum(facts.layout.leaf_mask(leaf) for leaf in leaves)
     outputs = facts.dirty_outputs(dirty)
-    traced = _Tracing(facts, tuple(leaves), capacity, dirty, outputs, value_of).trace()
+    traced = _Tracing(facts, tuple(leaves), capacity, within, dirty, outputs, value_of).trace()
     read = dict.fromkeys(var for eqn in traced.eqns for var in read_vars(eqn))
     written = {var for eqn in traced.eqns for var in written_vars(eqn)}
     extra = {traced.sliced.numbers, *traced.sliced.olds}
@@ -1017,6 +1130,11 @@ def slice_plan(
         traced.guard,
         sliced=replace(traced.sliced, num_eqns=traced.sliced.num_eqns + len(frontier.run)),
     )
+
+
+def ends_of(within: int, length: int) -> tuple[int, int]:
+    """The first and the last but one of so many rows at the end of an axis; below 0, its begin."""
+    return (length - within, length) if within > 0 else (0, -within)
 
 
 def rough_share(facts: Facts, leaves: Sequence[int]) -> float:
@@ -1077,6 +1195,7 @@ class _Tracing(NamedTuple):
     facts: Facts
     leaves: tuple[int, ...]
     capacity: int
+    within: int
     dirty: int
     outputs: tuple[int, ...]
     value_of: ValueOf
@@ -1110,6 +1229,8 @@ class _Tracing(NamedTuple):
             at_hand = dict(zip([*known, *asked.tables], values, strict=False))
             olds = dict(zip(asked.olds, values[len(at_hand) : -1], strict=True))
             rows = row_set(values[-1], self.capacity, length)
+            if self.within:
+                rows = interval(*ends_of(self.within, length), length)
             changes = {var: (taken(at_hand[var], 0, rows), rows) for var in moved}
             slicer.run(reached, at_hand, olds, changes)
             results.update({var: slicer.result(var) for var in targets})
@@ -1137,6 +1258,7 @@ class _Tracing(NamedTuple):
             tuple(loop.eqn for loop, _ in slicer.resumed),
             seconds_of[False],
             seconds_of[True],
+            self.within,
         )
         returned = set(targets)
         saves = tuple(var for var in slicer.saves if var not in returned)
