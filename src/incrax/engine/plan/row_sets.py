@@ -8,7 +8,7 @@ values, values with rows written in. It must not know what the values are.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -55,7 +55,7 @@ class RowSet:
     of none; the set from which it was looked up, by which indices, and whether those out of range
     read the last row; the set that it is the image of; those that it joins; of blocks of
     consecutive rows, the first of each, and of what these are multiples; of an interval that is
-    known before the program runs, its ends.
+    known before the program runs, its ends; how often, on the way, every other row was taken.
     """
 
     numbers: Any
@@ -71,6 +71,7 @@ class RowSet:
     starts: Any = None
     aligned: int = 1
     ends: tuple[int, int] | None = None
+    halvings: int = 0
 
     @property
     def num_blocks(self) -> int:
@@ -142,7 +143,7 @@ class RowSets:
     def reading(self, of: RowSet, window: Window, length: int) -> RowSet:
         """The rows of a result that read some rows by a window: blocks, none of them spare."""
         if of.ends is not None:
-            return self.interval(*_reading_ends(of.ends, window, length), length)
+            return self.interval(*reading_ends(of.ends, window, length), length)
         key = ("reading", of, window.numbers, length)
         found = self._once(key, lambda: _reading(of, window, length))
         if window.numbers[:4] == (1, 1, 0, 1) and not of.has_spare:
@@ -185,11 +186,27 @@ class RowSets:
 
     def _hull(self, sets: Sequence[RowSet]) -> RowSet | None:
         """The smallest interval that has some others; None if some set is none."""
-        ends = [each.ends for each in sets if each.ends is not None]
-        if len(ends) < len(sets) or len({each.length for each in sets}) > 1:
+        ends = ends_of_all(each.ends for each in sets)
+        known = all(each.ends is not None for each in sets)
+        if ends is None or not known or len({each.length for each in sets}) > 1:
             return None
-        low, high = min(low for low, _ in ends), max(high for _, high in ends)
-        return self.interval(low, high, sets[0].length)
+        return self.interval(*ends, sets[0].length)
+
+
+def ends_of_all(intervals: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
+    """The ends of the smallest interval that has some others; None if there is none."""
+    known = [ends for ends in intervals if ends is not None]
+    return (min(low for low, _ in known), max(high for _, high in known)) if known else None
+
+
+def places_of(run: Run, ends: tuple[int, int]) -> tuple[int, int] | None:
+    """The ends of the interval to which a run of rows takes those of another one, if any."""
+    moved = run.reversed().within(*ends)
+    return (
+        (run.out + moved[0] * run.out_step, run.out + moved[-1] * run.out_step + 1)
+        if moved
+        else None
+    )
 
 
 def _moved(of: RowSet, run: Run, length: int) -> RowSet:
@@ -203,7 +220,10 @@ def _moved(of: RowSet, run: Run, length: int) -> RowSet:
     numbers = lax.select(is_there, found, lax.full_like(found, length))
     has_spare = of.has_spare or run.num < of.length
     counts = lax.bitwise_and(of.counts, is_there)
-    return RowSet(numbers, of.size, length, counts, has_spare, image=_image(of, run))
+    halvings = of.halvings + (step > 1)
+    return RowSet(
+        numbers, of.size, length, counts, has_spare, image=_image(of, run), halvings=halvings
+    )
 
 
 def _image(of: RowSet, run: Run) -> Image | None:
@@ -281,7 +301,7 @@ def _reading(of: RowSet, window: Window, length: int) -> RowSet:
     return blocks(firsts, min(width, length), length)
 
 
-def _reading_ends(ends: tuple[int, int], window: Window, length: int) -> tuple[int, int]:
+def reading_ends(ends: tuple[int, int], window: Window, length: int) -> tuple[int, int]:
     """The same of an interval."""
     low = -((window.reach - window.low - ends[0] * window.spread) // window.stride)
     last = (ends[1] - 1) * window.spread + window.size - 1 + window.low
@@ -357,7 +377,10 @@ def _union(parts: Sequence[RowSet], *, all_apart: bool) -> RowSet:
         earlier = lax.broadcast_in_dim(counts, (size, size), (1,))
         counts = lax.bitwise_and(counts, _is_first(equal_numbers(numbers, numbers), earlier))
     has_spare = any(part.has_spare for part in parts)
-    return RowSet(numbers, size, parts[0].length, counts, has_spare, parts=frozenset(parts))
+    halvings = max(part.halvings for part in parts)
+    return RowSet(
+        numbers, size, parts[0].length, counts, has_spare, parts=frozenset(parts), halvings=halvings
+    )
 
 
 def grouped(numbers: Any, length: int) -> tuple[RowSet, Any]:

@@ -66,10 +66,13 @@ from incrax.engine.plan.row_sets import (
     RowSets,
     by_one_thread,
     by_slots,
+    ends_of_all,
     grouped,
     interval,
     is_by_slots,
     overlaid,
+    places_of,
+    reading_ends,
     row_set,
     taken,
     windowed,
@@ -95,6 +98,11 @@ MAX_TABLE_SHARE = 0.25
 
 MAX_INTERVAL_SHARE = 0.5
 """The same of an interval that is known when the plan is made."""
+
+MAX_HALVINGS = 3
+"""How often every other row may be taken, one after the other: each time there are two sets that
+meet, so that rows are twice as many of half as many.
+"""
 
 MAX_PULLED = 64
 """Equations run for the rows of one operand where different sets meet, before the operand is kept."""
@@ -156,6 +164,7 @@ class Slicer:
         self.sets = RowSets()
         self.rows_at: dict[Any, Any] = {}
         self.num_pulled = 0
+        self.num_changed = 0
         self.saves: dict[Var, Any] = {}
         self.row_saves: dict[Var, DirtyRows] = {}
         self.guards: list[Any] = []
@@ -197,6 +206,7 @@ class Slicer:
                 new, rows = change
                 if rows.ends is not None:
                     rows = self.sets.interval(*rows.ends, rows.length)
+                self.num_changed = rows.size
                 old = taken(self._old(var), 0, rows) if self.asked.old_rows else None
                 self.dirty[var] = DirtyRows(new, old, 0, rows)
         for eqn in reached:
@@ -242,8 +252,18 @@ class Slicer:
         if found is None:
             raise NotByRowsError
         if all(found is not each for each in sets):
-            _check_size(found)
+            self._check_size(found)
         return found
+
+    def _check_size(self, of: RowSet) -> None:
+        """Raise where rows are too many to be told apart. Side by side they cost less: as many as
+        changed are never too many.
+        """
+        most = MAX_TABLE_SHARE * of.length
+        if of.ends is not None:
+            most = max(MAX_INTERVAL_SHARE * of.length, 2 * self.num_changed)
+        if of.size > most or (of.ends is None and of.halvings > MAX_HALVINGS):
+            raise NotByRowsError
 
     def _are_apart(self, one: RowSet, other: RowSet) -> bool:
         """Whether two look-ups of one row have no row in common: those of pairs of different ones."""
@@ -347,25 +367,49 @@ class Slicer:
             return rows.old if is_old else rows.new
         assert isinstance(atom, Var)
         is_old = is_old and atom in self.dirty
-        if rows is not None and rows.of.has_all_of(of):
-            assert rows.of.ends is not None
-            assert of.ends is not None
-            first = of.ends[0] - rows.of.ends[0]
-            value = rows.old if is_old else rows.new
-            return lax.slice_in_dim(value, first, first + of.size, axis=axis)
+        if rows is not None and of.ends is not None and atom not in self.facts.invars:
+            return self._interval_of(atom, rows, axis, of.ends, is_old=is_old)
         key = (atom, axis, of, is_old)
         if key not in self.rows_at:
             self.rows_at[key] = self._pulled(atom, axis, of, is_old=is_old)
         return self.rows_at[key]
+
+    def _interval_of(
+        self, var: Var, rows: DirtyRows, axis: int, ends: tuple[int, int], *, is_old: bool
+    ) -> Any:
+        """An interval of a variable that is dirty in one: the baseline's beside that."""
+        if rows.of.ends is None or rows.axis != axis:
+            raise NotByRowsError
+        low, high = ends
+        first, stop = (min(max(end, low), high) for end in rows.of.ends)
+        parts = []
+        if low < first:
+            parts.append(self._piece(var, axis, low, first))
+        if first < stop:
+            inside = (place - rows.of.ends[0] for place in (first, stop))
+            value = rows.old if is_old else rows.new
+            parts.append(lax.slice_in_dim(value, *inside, axis=axis))
+        if stop < high:
+            parts.append(self._piece(var, axis, stop, high))
+        return lax.concatenate(parts, axis)
+
+    def _piece(self, var: Var, axis: int, low: int, high: int) -> Any:
+        """An interval of the baseline's value, which this change does not reach."""
+        cut = lambda x: lax.slice_in_dim(x, low, high, axis=axis)
+        return self._stays(self.facts.derived.make(("rows", low, high, axis), [var], cut))
+
+    def _stays(self, var: Var) -> Any:
+        """The baseline's value of what this change does not reach, and which stays current."""
+        self.saves[var] = self._old(var)
+        return self.saves[var]
 
     def _pulled(self, var: Var, axis: int, of: RowSet, *, is_old: bool) -> Any:
         """Rows of a variable, made of rows of what it is made of, where that is by rows: it costs
         little, and needs no value of all rows to be kept.
         """
         eqn = self.writer.get(var)
-        # More of an interval, which may be long, is read: it lies side by side.
-        is_read = var in self.dirty and (self.dirty[var] is None or of.ends is not None)
-        if eqn is not None and not is_read and self.num_pulled < MAX_PULLED:
+        is_whole = var in self.dirty and self.dirty[var] is None
+        if eqn is not None and not is_whole and self.num_pulled < MAX_PULLED:
             self.num_pulled += 1
             aligned = aligned_back(eqn, axis)
             try:
@@ -452,26 +496,22 @@ class Slicer:
 
     def _move_interval(self, eqn: Equation, var: Var, axis: int, runs: Sequence[Run]) -> None:
         """An interval goes to the smallest one that has all of its rows."""
-        places: list[int] = []
+        places = []
         for run in runs:
             rows = self._rows(eqn.invars[run.operand])
             if rows is not None and rows.of.ends is not None:
-                moved = run.reversed().within(*rows.of.ends)
-                places += [run.out + i * run.out_step for i in (*moved[:1], *moved[-1:])]
-        if not places:
-            self._stay(var)
+                places.append(places_of(run, rows.of.ends))
+        ends = ends_of_all(places)
+        if ends is None:
+            self.whole[var] = self._stays(var)
             return
-        of = self.sets.interval(min(places), max(places) + 1, shape_of(var)[axis])
-        _check_size(of)
+        of = self.sets.interval(*ends, shape_of(var)[axis])
+        self._check_size(of)
         new = self._interval_back(eqn, axis, runs, of, is_old=False)
         old = None
         if self.asked.old_rows:
             old = self._interval_back(eqn, axis, runs, of, is_old=True)
         self.dirty[var] = DirtyRows(new, old, axis, of)
-
-    def _stay(self, var: Var) -> None:
-        """No row reaches a variable: it is the baseline's."""
-        self.whole[var] = self.saves[var] = self._old(var)
 
     def _interval_back(
         self, eqn: Equation, axis: int, runs: Sequence[Run], of: RowSet, *, is_old: bool
@@ -514,9 +554,9 @@ class Slicer:
         length = shape_of(var)[window.out]
         of = self.sets.reading(rows.of, window, length)
         if not of.size:
-            self._stay(var)
+            self.whole[var] = self._stays(var)
             return
-        _check_size(of)
+        self._check_size(of)
         new = self._slid(eqn, window, of, is_old=False)
         old = self._slid(eqn, window, of, is_old=True) if self.asked.old_rows else None
         self.dirty[var] = DirtyRows(new, old, window.out, of)
@@ -579,6 +619,9 @@ class Slicer:
         if rows.axis not in axes:
             raise NotByRowsError
         others = tuple(d for d in axes if d != rows.axis)
+        if rows.of.ends is not None:
+            self._reduce_interval(eqn, rows)
+            return
         if self.adds_changes and eqn.primitive.name == "reduce_sum":
             self._add_change_of_rows(eqn, rows)
             return
@@ -601,6 +644,42 @@ class Slicer:
         together = eqn.replace(params={**eqn.params, "axes": (last.axis,)})
         (value,) = _jax.apply(together, [self._written(operand, last)])
         self._set_whole(eqn.outvars[0], value)
+
+    def _reduce_interval(self, eqn: Equation, rows: DirtyRows) -> None:
+        """Of an interval: with what the other rows make together, which stays."""
+        reduced = lambda x: _jax.apply(eqn, [x])[0]
+        rest = self._beside(eqn, [rows.axis], rows.of)
+        value = reduced(rows.new)
+        if rest is not None:
+            both = eqn.replace(params={**eqn.params, "axes": (0,)})
+            (value,) = _jax.apply(both, [lax.concatenate([rest[None], value[None]], 0)])
+        self._set_whole(eqn.outvars[0], value)
+
+    def _beside(self, eqn: Equation, axes: Sequence[int], of: RowSet) -> Any | None:
+        """What an equation makes of all rows beside an interval, along an axis of each operand; None
+        where there are none.
+        """
+        assert of.ends is not None
+        low, high = of.ends
+        if of.size == of.length:
+            return None
+
+        def run(*values: Any) -> Any:
+            parts = [
+                lax.concatenate(
+                    [
+                        lax.slice_in_dim(x, 0, low, axis=axis),
+                        lax.slice_in_dim(x, high, None, axis=axis),
+                    ],
+                    axis,
+                )
+                for x, axis in zip(values, axes, strict=True)
+            ]
+            return _jax.apply(eqn, parts)[0]
+
+        operands = [atom for atom in eqn.invars if isinstance(atom, Var)]
+        kind = ("beside", eqn.outvars[0], low, high)
+        return self._stays(self.facts.derived.make(kind, operands, run))
 
     def _sum_by_ids(self, eqn: Equation, rows: DirtyRows, others: tuple[int, ...]) -> None:
         """A sum over rows that were looked up: of a value per id, with one for those of none."""
@@ -630,7 +709,9 @@ class Slicer:
 
     def _contract(self, eqn: Equation, rows: DirtyRows) -> None:
         """A product of matrices, summed over the rows: its change."""
-        if not self.adds_changes and self.facts.seconds(eqn) < MIN_PRODUCT_S:
+        is_interval = rows.of.ends is not None
+        is_small = self.facts.seconds(eqn) < MIN_PRODUCT_S
+        if is_small and not self.adds_changes and not is_interval:
             raise NotByRowsError
         contracted, _ = eqn.params["dimension_numbers"]
         own = next(n for n, atom in enumerate(eqn.invars) if self._rows(atom) is not None)
@@ -642,13 +723,16 @@ class Slicer:
             self._axis_of(atom) not in (None, d) for atom, d in zip(eqn.invars, axes, strict=True)
         ):
             raise NotByRowsError
-        self._add_change(
-            eqn,
-            lambda is_old: [
-                self._counted(self._rows_of(atom, axis, rows.of, is_old=is_old), axis, rows)
-                for atom, axis in zip(eqn.invars, axes, strict=True)
-            ],
-        )
+        operands = lambda is_old: [
+            self._counted(self._rows_of(atom, axis, rows.of, is_old=is_old), axis, rows)
+            for atom, axis in zip(eqn.invars, axes, strict=True)
+        ]
+        if is_interval:
+            (value,) = _jax.apply(eqn, operands(False))
+            rest = self._beside(eqn, axes, rows.of)
+            self._set_whole(eqn.outvars[0], value if rest is None else lax.add(rest, value))
+            return
+        self._add_change(eqn, operands)
 
     def _add_change_of_rows(self, eqn: Equation, rows: DirtyRows) -> None:
         part = lambda is_old: rows.old if is_old else rows.new
@@ -701,18 +785,20 @@ class Slicer:
         length = rows.of.length
         low, high = (0, ends[1]) if is_reverse else (ends[0], length)
         of = self.sets.interval(low, high, length)
-        _check_size(of)
-        before = self._old(var)
+        self._check_size(of)
         place = high if is_reverse else low - 1
-        last = lax.slice_in_dim(before, place, place + 1, axis=axis)
-        part = self._rows_of(eqn.invars[0], axis, of, is_old=False)
-        parts = [part, last] if is_reverse else [last, part]
-        (found,) = _jax.apply(eqn, [lax.concatenate(parts, axis)])
-        first = 0 if is_reverse else 1
-        new = lax.slice_in_dim(found, first, first + of.size, axis=axis)
-        old = taken(before, axis, of) if self.asked.old_rows else None
-        found = self.dirty[var] = DirtyRows(new, old, axis, of)
-        self._written(var, found)
+        is_all = of.size == length
+        before = [] if is_all else [self._piece(var, axis, place, place + 1)]
+
+        def accumulated(*, is_old: bool) -> Any:
+            part = self._rows_of(eqn.invars[0], axis, of, is_old=is_old)
+            parts = [part, *before] if is_reverse else [*before, part]
+            (found,) = _jax.apply(eqn, [lax.concatenate(parts, axis)])
+            first = 0 if is_reverse else len(before)
+            return lax.slice_in_dim(found, first, first + of.size, axis=axis)
+
+        old = accumulated(is_old=True) if self.asked.old_rows else None
+        self.dirty[var] = DirtyRows(accumulated(is_old=False), old, axis, of)
 
     # --- loops ------------------------------------------------------------------------------------
 
@@ -918,6 +1004,12 @@ class Slicer:
         self._guard(rows_before, rows_after, new, old)
 
 
+def _window_at(eqn: Equation, axis: int | None) -> Window | None:
+    """The window along an axis of the operand, if there is one."""
+    find = entry_of(eqn).windows
+    return next((x for x in find(eqn) if x.source == axis), None) if find else None
+
+
 def _window_of(eqn: Equation, *, source: int | None = None, out: int | None = None) -> Window:
     """The window along an axis of the operand, or of the result.
 
@@ -930,13 +1022,6 @@ def _window_of(eqn: Equation, *, source: int | None = None, out: int | None = No
         if source == window.source or out == window.out:
             return window
     raise NotByRowsError
-
-
-def _check_size(of: RowSet) -> None:
-    """Raise where rows are too many to be worth being told apart; side by side they cost less."""
-    share = MAX_TABLE_SHARE if of.ends is None else MAX_INTERVAL_SHARE
-    if of.size > share * of.length:
-        raise NotByRowsError
 
 
 def _added_axis(eqn: Equation) -> int | None:
@@ -1137,39 +1222,114 @@ def ends_of(within: int, length: int) -> tuple[int, int]:
     return (length - within, length) if within > 0 else (0, -within)
 
 
-def rough_share(facts: Facts, leaves: Sequence[int]) -> float:
+def accumulates(facts: Facts) -> bool:
+    """Whether a program may have operations of which rows depend on all before or after them: running
+    ones, or `associative_scan`, which takes every other element.
+    """
+    return any(
+        eqn.primitive.name in RUNNING
+        or (eqn.primitive.name == "slice" and 2 in (eqn.params["strides"] or ()))
+        for eqn in facts.eqns
+    )
+
+
+class _Rough(NamedTuple):
+    """What is known of a dirty variable before anything is traced: an axis of rows, None if it is
+    dirty as a whole; of an interval its ends; how often every other row was taken.
+    """
+
+    axis: int | None
+    ends: tuple[int, int] | None = None
+    halvings: int = 0
+
+    def share(self, var: Any) -> float:
+        """Of all rows, those that are dirty; of no interval they are few."""
+        if self.axis is None:
+            return 1.0
+        shape = shape_of(var)
+        return (
+            0.0 if self.ends is None else (self.ends[1] - self.ends[0]) / max(shape[self.axis], 1)
+        )
+
+
+WHOLE = _Rough(None)
+
+
+def rough_share(facts: Facts, leaves: Sequence[int], within: int = 0) -> float:
     """Share of the program's work, roughly, that a change of rows of some leaves leaves out or does
-    by rows; without tracing anything.
+    by rows, as `slice_plan` would; without tracing anything.
     """
     dirty = sum(facts.layout.leaf_mask(leaf) for leaf in leaves)
-    rows: dict[Var, int | None] = {facts.invars[leaf]: 0 for leaf in leaves}  # None: whole
-    whole_s = 0.0
+    rows: dict[Var, _Rough] = {}
+    for leaf in leaves:
+        var = facts.invars[leaf]
+        rows[var] = _Rough(0, ends_of(within, shape_of(var)[0]) if within else None)
+    ran_s = 0.0
     for eqn, mask, seconds in zip(
         facts.eqns, facts.equation_masks, facts.rough_seconds, strict=True
     ):
         if not mask & dirty:
             continue
-        axes = [rows.get(atom) if isinstance(atom, Var) else None for atom in eqn.invars]
-        is_whole = any(var in rows and rows[var] is None for var in read_vars(eqn))
-        outputs: Sequence[int | None] = [None] * len(eqn.outvars)
-        if not is_whole:
-            aligned = aligned_by(eqn, axes)
-            if aligned is not None:
-                outputs = aligned.outputs
-            elif entry_of(eqn).windows is not None:
-                outputs = [_window_of(eqn, source=axes[0]).out]
-            elif entry_of(eqn).runs is not None:
-                outputs = [max((d for d in axes if d is not None), default=None)] * len(outputs)
-            elif eqn.primitive.name == "gather" and axes[0] is not None:
-                outputs = [0]  # a look-up, maybe
-            elif resumable(eqn) is not None:
-                num_carry = _jax.scan_counts(eqn)[1]
-                outputs = [*outputs[:num_carry], *[0] * (len(outputs) - num_carry)]
-            elif eqn.primitive.name not in _MEETINGS:
-                is_whole = True
-        whole_s += seconds * is_whole
-        rows.update(zip(eqn.outvars, outputs, strict=True))
-    return 1.0 - whole_s / max(sum(facts.rough_seconds), 1e-12)
+        own = {var: rows[var] for var in read_vars(eqn) if var in rows}
+        outputs = _rough_outputs(eqn, own, max(2 * abs(within), 1))
+        if outputs is None:
+            ran_s += seconds
+        else:
+            ran_s += seconds * max(state.share(var) for var, state in own.items())
+        rows.update(zip(eqn.outvars, outputs or [WHOLE] * len(eqn.outvars), strict=True))
+    return 1.0 - ran_s / max(sum(facts.rough_seconds), 1e-12)
+
+
+def _rough_outputs(eqn: Equation, own: Mapping[Var, _Rough], most: int) -> list[_Rough] | None:
+    """What an equation makes dirty; None if it runs as a whole. No interval of `most` rows is too
+    long.
+    """
+    if not own or any(state.axis is None for state in own.values()):
+        return None
+    states = [own.get(atom, WHOLE) if isinstance(atom, Var) else WHOLE for atom in eqn.invars]
+    outputs = _rough_places(eqn, states, ends_of_all(state.ends for state in own.values()))
+    if outputs is None:
+        return None
+    strides = eqn.params["strides"] if eqn.primitive.name == "slice" else None
+    halvings = max(state.halvings for state in own.values()) + (max(strides or [1]) > 1)
+    for var, (axis, ends, _) in zip(eqn.outvars, outputs, strict=True):
+        if axis is not None and ends is not None:
+            if ends[1] - ends[0] > max(most, MAX_INTERVAL_SHARE * shape_of(var)[axis]):
+                return None
+        elif halvings > MAX_HALVINGS:
+            return None
+    return [state._replace(halvings=halvings) for state in outputs]
+
+
+def _rough_places(  # noqa: C901  one case per kind of equation
+    eqn: Equation, states: Sequence[_Rough], ends: tuple[int, int] | None
+) -> list[_Rough] | None:
+    """Where its dirty rows go; these ends have all of them."""
+    axes = [state.axis for state in states]
+    axis = next(axis for axis in axes if axis is not None)
+    entry = entry_of(eqn)
+    name = eqn.primitive.name
+    outputs: list[_Rough] = [WHOLE] * len(eqn.outvars)
+    if (aligned := aligned_by(eqn, axes)) is not None:
+        return [_Rough(axis, ends) for axis in aligned.outputs]
+    if entry.runs is not None:
+        moved = [
+            [places_of(run, own) if (own := states[run.operand].ends) else None for run in runs]
+            for runs in entry.runs(eqn, axis)
+        ]
+        return [_Rough(axis, ends_of_all(places)) for places in moved]
+    if (window := _window_at(eqn, axes[0])) is not None:
+        length = shape_of(eqn.outvars[0])[window.out]
+        return [_Rough(window.out, reading_ends(ends, window, length) if ends else None)]
+    if ends is not None and name in RUNNING and axis == eqn.params["axis"]:
+        length = shape_of(eqn.outvars[0])[axis]
+        return [_Rough(axis, (0, ends[1]) if eqn.params["reverse"] else (ends[0], length))]
+    if ends is None and name == "gather" and axes[0] is not None:
+        return [_Rough(0)]  # a look-up, maybe
+    if ends is None and resumable(eqn) is not None:
+        num_carry = _jax.scan_counts(eqn)[1]
+        return [*outputs[:num_carry], *[_Rough(0)] * (len(outputs) - num_carry)]
+    return outputs if name in _MEETINGS and name not in RUNNING else None
 
 
 def priming_saves(facts: Facts, plan: Plan) -> list[Var]:
