@@ -1271,12 +1271,16 @@ def rough_share(facts: Facts, leaves: Sequence[int], within: int = 0) -> float:
         if not mask & dirty:
             continue
         own = {var: rows[var] for var in read_vars(eqn) if var in rows}
+        if not own:
+            continue
         outputs = _rough_outputs(eqn, own, max(2 * abs(within), 1))
-        if outputs is None:
-            ran_s += seconds
-        else:
-            ran_s += seconds * max(state.share(var) for var, state in own.items())
-        rows.update(zip(eqn.outvars, outputs or [WHOLE] * len(eqn.outvars), strict=True))
+        share = 1.0 if outputs is None else max(state.share(var) for var, state in own.items())
+        ran_s += share * seconds
+        for var, state in zip(eqn.outvars, outputs or [WHOLE] * len(eqn.outvars), strict=True):
+            if (
+                within == 0 or state.axis is None or state.ends is not None
+            ):  # else nothing reaches it
+                rows[var] = state
     return 1.0 - ran_s / max(sum(facts.rough_seconds), 1e-12)
 
 
@@ -1284,7 +1288,7 @@ def _rough_outputs(eqn: Equation, own: Mapping[Var, _Rough], most: int) -> list[
     """What an equation makes dirty; None if it runs as a whole. No interval of `most` rows is too
     long.
     """
-    if not own or any(state.axis is None for state in own.values()):
+    if any(state.axis is None for state in own.values()):
         return None
     states = [own.get(atom, WHOLE) if isinstance(atom, Var) else WHOLE for atom in eqn.invars]
     outputs = _rough_places(eqn, states, ends_of_all(state.ends for state in own.values()))
@@ -1292,11 +1296,12 @@ def _rough_outputs(eqn: Equation, own: Mapping[Var, _Rough], most: int) -> list[
         return None
     strides = eqn.params["strides"] if eqn.primitive.name == "slice" else None
     halvings = max(state.halvings for state in own.values()) + (max(strides or [1]) > 1)
+    is_interval = any(state.ends is not None for state in own.values())
     for var, (axis, ends, _) in zip(eqn.outvars, outputs, strict=True):
         if axis is not None and ends is not None:
             if ends[1] - ends[0] > max(most, MAX_INTERVAL_SHARE * shape_of(var)[axis]):
                 return None
-        elif halvings > MAX_HALVINGS:
+        elif axis is not None and halvings > MAX_HALVINGS and not is_interval:
             return None
     return [state._replace(halvings=halvings) for state in outputs]
 
