@@ -298,6 +298,28 @@ def averages(x, scale):
     return jnp.sum(jnp.log1p(x**2))
 
 
+def deblurred(signal, kernel):
+    """A kernel that is to be found, along the rows of what it is seen in."""
+    seen = jax.lax.conv_general_dilated(
+        signal.T[None], kernel, (2,), [(3, 1)], lhs_dilation=(1,), rhs_dilation=(2,)
+    )
+    return jnp.sum(jnp.sin(seen)) + jnp.sum(
+        jax.lax.conv(jnp.ones((1, 7, 30)), kernel, (1,), "SAME")
+    )
+
+
+def peaks(x, scale):
+    """Largest of windows that overlap, of such that leave rows out, and least of pairs."""
+    window = lambda init, op, size, stride: jax.lax.reduce_window(
+        x * scale, init, op, (size, 1), (stride, 1), "VALID"
+    )
+    return (
+        jnp.sum(window(-jnp.inf, jax.lax.max, 4, 2) ** 2)
+        + jnp.sum(jnp.sin(window(-jnp.inf, jax.lax.max, 2, 5)))
+        + jnp.sum(window(jnp.inf, jax.lax.min, 2, 1))
+    )
+
+
 def binned(counts, scale):
     """Rows that are divided into two axes, merged with another one, and cut anew."""
     bins = counts.reshape(6, 4).sum(axis=1)
@@ -396,6 +418,10 @@ CASES = {
     "blurred": Case(blurred, (Y, 0.5)),
     "blurred, gradient": Case(with_gradient(blurred, 0, 1), (Y, 0.5), is_by_rows=False),
     "pooled": Case(pooled, (Y, 0.5)),
+    "peaks, gradient": Case(with_gradient(peaks, 0, 1), (Y[:, :3], 0.5)),
+    "deblurred, gradient": Case(
+        with_gradient(deblurred, 0, 1), (Y, RNG.normal(size=(2, 7, 3))), is_by_rows=False
+    ),
     "averages": Case(averages, (THETA, 0.5)),
     "averages, gradient": Case(with_gradient(averages, 0, 1), (THETA, 0.5)),
     "binned": Case(binned, (THETA, 0.5)),

@@ -164,6 +164,36 @@ def _conv_windows(eqn: Equation) -> list[Window]:
     return found
 
 
+def across(
+    eqn: Equation, image_axis: int | None, kernel_axis: int | None
+) -> tuple[Window, int] | None:
+    """The windows of a convolution with image and kernel in each other's places: each element along
+    an axis of the kernel meets as many of the image as the result has there. And this axis. None
+    where these axes are not read together.
+    """
+    params = eqn.params
+    image, kernel, out = params["dimension_numbers"]
+    for n, (low, _) in enumerate(params["padding"]):
+        source, axis = image[2 + n], kernel[2 + n]
+        if image_axis in (None, source) and kernel_axis in (None, axis):
+            alone = {
+                "padding": with_item(params["padding"], n, (0, 0)),
+                "lhs_dilation": with_item(params["lhs_dilation"], n, 1),
+            }
+            window = Window(
+                source,
+                out[2 + n],
+                with_parameters(eqn, alone),
+                taps=shape_of(eqn.outvars[0])[out[2 + n]],
+                stride=params["rhs_dilation"][n],
+                low=low,
+                dilation=params["window_strides"][n],
+                spread=params["lhs_dilation"][n],
+            )
+            return window, axis
+    return None
+
+
 def _met_elements(eqn: Equation) -> list[np.ndarray]:
     """The numbers of an element of the result, of the image, and of the kernel, for each product of
     two that is added up.

@@ -84,14 +84,34 @@ def _cumulative(eqn: Equation, _: View) -> list[Reads]:
     return [Reads([along(rank_of(eqn.invars[0]), [eqn.params["axis"]], kind)])]
 
 
+def _sizes_of_windows(eqn: Equation) -> list[tuple[int, int, int, int, int]]:
+    """Of each axis: elements of a window, from one to the next, padding in front, distances of its
+    elements, and of those of the operand.
+    """
+    params = eqn.params
+    ones = (1,) * len(params["window_dimensions"])
+    return [
+        *zip(
+            params["window_dimensions"],
+            params["window_strides"],
+            [low for low, _ in params["padding"]],
+            params.get("window_dilation", ones),
+            params.get("base_dilation", ones),
+            strict=True,
+        )
+    ]
+
+
 def _pooled(eqn: Equation, _: View) -> list[Reads]:
-    """Axes with windows of one element, side by side, stay as they are."""
-    sizes = zip(*(eqn.params[name] for name in _OF_WINDOWS), strict=True)
-    axes = [d for d, each in enumerate(sizes) if each != (1, 1, (0, 0), 1)]
-    return [Reads([along(rank_of(eqn.invars[0]), axes, POOLED)])]
-
-
-_OF_WINDOWS = "window_dimensions", "window_strides", "padding", "base_dilation"
+    """Axes of as many windows as elements, of one each, stay as they are."""
+    rank = rank_of(eqn.outvars[0])
+    shapes = [shape_of(atom) for atom in (*eqn.invars, *eqn.outvars)]
+    axes = [
+        d
+        for d, (taps, stride, low, _, spread) in enumerate(_sizes_of_windows(eqn))
+        if (taps, stride, low, spread) != (1, 1, 0, 1) or len({shape[d] for shape in shapes}) > 1
+    ]
+    return [Reads([along(rank, axes, POOLED)] * len(eqn.invars))]
 
 
 def _windows(fill_of: Callable[[Any], Any]) -> Callable[[Equation], list[Window]]:
@@ -100,18 +120,24 @@ def _windows(fill_of: Callable[[Any], Any]) -> Callable[[Equation], list[Window]
     def windows(eqn: Equation) -> list[Window]:
         found = []
         fill = fill_of(eqn.invars[0].aval.dtype)
-        sizes = zip(*(eqn.params[name] for name in _OF_WINDOWS), strict=True)
-        for d, (taps, stride, (low, _), spread) in enumerate(sizes):
-            alone = {
-                "padding": with_item(eqn.params["padding"], d, (0, 0)),
-                "base_dilation": with_item(eqn.params["base_dilation"], d, 1),
-            }
+        for d, (taps, stride, low, dilation, spread) in enumerate(_sizes_of_windows(eqn)):
+            alone = {"padding": with_item(eqn.params["padding"], d, (0, 0))}
+            if "base_dilation" in eqn.params:
+                alone["base_dilation"] = with_item(eqn.params["base_dilation"], d, 1)
             run = with_parameters(eqn, alone)
-            dilation = eqn.params["window_dilation"][d]
             found.append(Window(d, d, run, taps, stride, low, dilation, spread, fill))
         return found
 
     return windows
+
+
+def unpooled(eqn: Equation, axis: int) -> Window | None:
+    """The window of a `select_and_scatter_add`: of each row of the first operand, in the second; None
+    where windows reach beyond the ends.
+    """
+    if tuple(eqn.params["padding"][axis]) != (0, 0):
+        return None
+    return _windows(lambda _: 0)(eqn)[axis]
 
 
 def _least(dtype: Any) -> Any:
@@ -273,5 +299,5 @@ FAMILY: Family = {
     **each("reduce reduce_window", Primitive(work=_by_a_function)),
     **each("psum pmax pmin", Primitive(work=_sum_over_axes)),
     "select_and_gather_add": Primitive(work=_select_and_gather_add),
-    "select_and_scatter_add": Primitive(work=_select_and_scatter_add),
+    "select_and_scatter_add": Primitive(index=_pooled, work=_select_and_scatter_add),
 }

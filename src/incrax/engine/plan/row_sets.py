@@ -473,35 +473,67 @@ def windowed(window: Window, of: RowSet, source: RowSet, value: Any, others: Seq
         value: the rows of these.
         others: the other operands.
     """
-    first, width = window_of_block(of, window)
-    offsets = lax.sub(first, lax.mul(source.firsts, np.int32(window.spread)))
-    # A block was moved to where the axis has it all: what is beyond its ends is filled.
+    run = lambda part, offset: window.run(_at_places(window, of, source, part, offset), *others)
+    offsets = _offsets(window, of, source)
+    return by_blocks(run, [(value, window.source), (offsets, None)], of.num_blocks, window.out)
+
+
+def correlated(window: Window, of: RowSet, source: RowSet, value: Any, taps: Any, axis: int) -> Any:
+    """The sum over all blocks of what is made of the places that windows of each would read, and of
+    a second operand, of which each row meets what its window reads.
+    """
+    run = lambda part, offset, own: window.run(_at_places(window, of, source, part, offset), own)
+    operands = [(value, window.source), (_offsets(window, of, source), None), (taps, axis)]
+    if of.num_blocks == 1:
+        return by_blocks(run, operands, 1, 0)
+    one = lambda *parts: run(*parts)[None]
+    return lax.reduce_sum(by_blocks(one, operands, of.num_blocks, 0), (0,))
+
+
+def by_blocks(
+    run: Callable[..., Any], operands: Sequence[tuple[Any, int | None]], num_blocks: int, out: int
+) -> Any:
+    """A function of each block, the results side by side along an axis; each operand has its blocks
+    along an axis, or (None) an entry for each.
+    """
+    if num_blocks == 1:
+        return run(*(lax.squeeze(x, (0,)) if axis is None else x for x, axis in operands))
+    parts = []
+    for x, axis in operands:
+        shape = jnp.shape(x)
+        if axis is not None:
+            apart = (num_blocks, shape[axis] // num_blocks)
+            x = lax.reshape(x, (*shape[:axis], *apart, *shape[axis + 1 :]))
+        parts.append(x)
+    found = jax.vmap(run, [axis or 0 for _, axis in operands], out)(*parts)
+    shape = found.shape
+    return lax.reshape(found, (*shape[:out], num_blocks * shape[out + 1], *shape[out + 2 :]))
+
+
+def _offsets(window: Window, of: RowSet, source: RowSet) -> Any:
+    """The places of each block of the source at which what a block reads begins."""
+    first, _ = window_of_block(of, window)
+    return lax.sub(first, lax.mul(source.firsts, np.int32(window.spread)))
+
+
+def _at_places(window: Window, of: RowSet, source: RowSet, part: Any, offset: Any) -> Any:
+    """All that a block reads, from a block of rows: these were moved to where the axis has them all,
+    and what is beyond its ends is filled.
+    """
+    width = window_of_block(of, window)[1]
     last = (of.length - of.width) * window.stride - window.low + width
     low = max(0, window.low)
     high = max(0, last - (source.length - 1) * window.spread - window.size)
-    gaps = [(0, 0, 0)] * value.ndim
+    gaps = [(0, 0, 0)] * part.ndim
     gaps[window.source] = (low, high, window.spread - window.size)
-
-    def of_block(part: Any, offset: Any) -> Any:
-        if window.laid is not None:
-            part = window.laid(part)
-        elif any(gaps[window.source]):
-            part = lax.pad(part, np.asarray(window.fill, part.dtype), gaps)
-        if part.shape[window.source] != width:
-            start = lax.add(offset, np.int32(low))
-            part = lax.dynamic_slice_in_dim(part, start, width, window.source)
-        return window.run(part, *others)
-
-    if source.num_blocks == 1:
-        return of_block(value, lax.squeeze(offsets, (0,)))
-    apart = (source.num_blocks, source.width)
-    shape = value.shape
-    axis = window.source
-    parts = lax.reshape(value, (*shape[:axis], *apart, *shape[axis + 1 :]))
-    found = jax.vmap(of_block, (axis, 0), window.out)(parts, offsets)
-    shape = found.shape
-    axis = window.out
-    return lax.reshape(found, (*shape[:axis], of.size, *shape[axis + 2 :]))
+    if window.laid is not None:
+        part = window.laid(part)
+    elif any(gaps[window.source]):
+        part = lax.pad(part, np.asarray(window.fill, part.dtype), gaps)
+    if part.shape[window.source] == width:
+        return part
+    start = lax.add(offset, np.int32(low))
+    return lax.dynamic_slice_in_dim(part, start, width, window.source)
 
 
 def overlaid(value: Any, axis: int, of: RowSet, rows: DirtyRows) -> Any:

@@ -64,8 +64,10 @@ from incrax.engine.plan.row_sets import (
     DirtyRows,
     RowSet,
     RowSets,
+    by_blocks,
     by_one_thread,
     by_slots,
+    correlated,
     ends_of_all,
     grouped,
     interval,
@@ -82,6 +84,8 @@ from incrax.engine.rewrites.derived import HostRecipe, written_by
 from incrax.primitives.entry import Run, Window, shape_of, with_item
 from incrax.primitives.indexing import windows_of
 from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, aligned_by, run_on_rows
+from incrax.primitives.products import across
+from incrax.primitives.reductions import unpooled
 from incrax.primitives.table import entry_of
 
 MAX_PARTIAL = 2**17
@@ -237,6 +241,8 @@ class Slicer:
                 self._move(eqn, rows[0].axis)
             elif entry_of(eqn).windows is not None:
                 self._slide(eqn)
+            elif eqn.primitive.name == "select_and_scatter_add":
+                self._unpool(eqn)
             elif all(each.of is rows[0].of for each in rows):
                 self._meet(eqn, rows[0])
             else:
@@ -419,7 +425,9 @@ class Slicer:
                     return self._on_rows(eqn, aligned, of, is_old=is_old)[0]
                 if entry_of(eqn).runs is not None:
                     return self._moved_back(eqn, var, axis, of, is_old=is_old)
-                if entry_of(eqn).windows is not None:
+                if eqn.primitive.name == "select_and_scatter_add":
+                    return self._unpooled(eqn, axis, of, is_old=is_old)
+                if entry_of(eqn).windows is not None and not self._is_dear(eqn, of):
                     return self._slid(eqn, _window_of(eqn, out=axis), of, is_old=is_old)
             except NotByRowsError:
                 pass
@@ -429,6 +437,12 @@ class Slicer:
         if rows is not None and eqn is None and var not in self.whole and of.ends is None:
             return overlaid(taken(self._old(var), axis, of), axis, of, rows)
         return taken(self.result(var), axis, of)
+
+    def _is_dear(self, eqn: Equation, of: RowSet) -> bool:
+        """Whether to make rows of a result costs more than to keep all of it."""
+        facts = self.facts
+        num_bytes = _jax.aval_bytes(eqn.outvars[0].aval)
+        return facts.seconds(eqn) * of.size > facts.calibration.save_seconds(num_bytes) * of.length
 
     # --- rows to other places ---------------------------------------------------------------------
 
@@ -547,12 +561,14 @@ class Slicer:
     def _slide(self, eqn: Equation) -> None:
         """Rows are read by those of the result whose windows they are in."""
         (var,) = eqn.outvars
-        rows = self._rows(eqn.invars[0])
-        if rows is None:
-            raise NotByRowsError
+        operand = eqn.invars[0]
+        rows = self._rows(operand)
+        if sum(map(self._is_dirty, eqn.invars)) > (rows is not None):
+            self._correlate(eqn)
+            return
+        assert rows is not None
         window = _window_of(eqn, source=rows.axis)
-        length = shape_of(var)[window.out]
-        of = self.sets.reading(rows.of, window, length)
+        of = self.sets.reading(rows.of, window, shape_of(var)[window.out])
         if not of.size:
             self.whole[var] = self._stays(var)
             return
@@ -573,6 +589,78 @@ class Slicer:
         if jnp.shape(found) != with_item(shape_of(eqn.outvars[0]), window.out, of.size):
             raise NotByRowsError
         return found
+
+    def _correlate(self, eqn: Equation) -> None:
+        """A convolution summed over the rows of what is its kernel, as the gradient by a kernel is:
+        its change.
+        """
+        if eqn.primitive.name != "conv_general_dilated":
+            raise NotByRowsError
+        image, kernel = eqn.invars
+        rows, taps = self._rows(image), self._rows(kernel)
+        found = across(eqn, self._axis_of(image), self._axis_of(kernel))
+        if found is None:
+            raise NotByRowsError
+        window, axis = found
+        length = shape_of(kernel)[axis]
+        sets = [] if rows is None else [self.sets.reading(rows.of, window, length)]
+        of = self._joined([*sets, *([] if taps is None else [taps.of])])
+        self._check_size(of)
+        source = self.sets.read(of, window, shape_of(image)[window.source])
+        known = DirtyRows(None, None, axis, of)
+
+        def part(is_old: bool) -> Any:
+            value = self._rows_of(image, window.source, source, is_old=is_old)
+            own = self._counted(self._rows_of(kernel, axis, of, is_old=is_old), axis, known)
+            return correlated(window, of, source, value, own, axis)
+
+        self._add_difference(eqn, part)
+
+    def _unpool(self, eqn: Equation) -> None:
+        """The gradient of a largest or least of each window: the rows of the windows of which a row
+        or the gradient changed.
+        """
+        (var,) = eqn.outvars
+        gradient, operand = (self._rows(atom) for atom in eqn.invars)
+        axis = next(each.axis for each in (gradient, operand) if each is not None)
+        window = self._window_back(eqn, axis)
+        count = shape_of(eqn.invars[0])[axis]
+        sets = [] if gradient is None else [gradient.of]
+        sets += [] if operand is None else [self.sets.reading(operand.of, window, count)]
+        of = self.sets.read(self._joined(sets), window, shape_of(var)[axis])
+        self._check_size(of)
+        old = self._unpooled(eqn, axis, of, is_old=True) if self.asked.old_rows else None
+        self.dirty[var] = DirtyRows(self._unpooled(eqn, axis, of, is_old=False), old, axis, of)
+
+    def _window_back(self, eqn: Equation, axis: int) -> Window:
+        window = unpooled(eqn, axis)
+        if window is None or any(self._axis_of(atom) not in (None, axis) for atom in eqn.invars):
+            raise NotByRowsError
+        return window
+
+    def _unpooled(self, eqn: Equation, axis: int, of: RowSet, *, is_old: bool) -> Any:
+        """Rows of it, from all windows that they are in, and the rows of these."""
+        window = self._window_back(eqn, axis)
+        count, length = (shape_of(atom)[axis] for atom in eqn.invars)
+        near = self.sets.reading(of, window, count)
+        around = self.sets.read(near, window, length)
+        values = [
+            self._rows_of(atom, axis, own, is_old=is_old)
+            for atom, own in zip(eqn.invars, (near, around), strict=True)
+        ]
+
+        beside = window.stride + of.width  # rows that are in no window at all
+        gaps = [(beside, beside, 0) if d == axis else (0, 0, 0) for d in range(values[0].ndim)]
+
+        def run(gradient: Any, x: Any, first: Any) -> Any:
+            found = window.run(gradient, x)
+            found = lax.pad(found, np.zeros((), found.dtype), gaps)
+            first = lax.add(first, np.int32(beside))
+            return lax.dynamic_slice_in_dim(found, first, of.width, axis)
+
+        firsts = lax.sub(of.firsts, around.firsts)
+        operands = [*((value, axis) for value in values), (firsts, None)]
+        return by_blocks(run, operands, of.num_blocks, axis)
 
     # --- all rows ---------------------------------------------------------------------------------
 
@@ -739,13 +827,15 @@ class Slicer:
         self._add_change(eqn, lambda is_old: [self._counted(part(is_old), rows.axis, rows)])
 
     def _add_change(self, eqn: Equation, operands: Callable[[bool], list[Any]]) -> None:
+        self._add_difference(eqn, lambda is_old: _jax.apply(eqn, operands(is_old))[0])
+
+    def _add_difference(self, eqn: Equation, part: Callable[[bool], Any]) -> None:
         """S + (sum over the dirty rows now) - (the same at the baseline), which is saved."""
         (total,) = eqn.outvars
         if _jax.is_key_dtype(total.aval.dtype) or total.aval.dtype == np.bool_:
             raise NotByRowsError
         self._want_old_rows()
-        (new,) = _jax.apply(eqn, operands(False))
-        (old,) = _jax.apply(eqn, operands(True))
+        new, old = part(False), part(True)
         before = self._old(total)
         self._changed(total, before, lax.add(before, lax.sub(new, old)), new, old)
 
@@ -1323,6 +1413,10 @@ def _rough_places(  # noqa: C901  one case per kind of equation
             for runs in entry.runs(eqn, axis)
         ]
         return [_Rough(axis, ends_of_all(places)) for places in moved]
+    if name == "select_and_scatter_add" and len({*axes} - {None}) == 1:
+        return [_Rough(axis, ends)]
+    if name == "conv_general_dilated" and axes[1] is not None and across(eqn, *axes) is not None:
+        return outputs
     if (window := _window_at(eqn, axes[0])) is not None:
         length = shape_of(eqn.outvars[0])[window.out]
         return [_Rough(window.out, reading_ends(ends, window, length) if ends else None)]
