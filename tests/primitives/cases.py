@@ -78,10 +78,6 @@ EXACT = {
     "cumsum from the end": (lambda x: lax.cumsum(x, 0, reverse=True), B),
     "cumprod": (lambda x: lax.cumprod(x, 1), M),
     "cumlogsumexp": (lambda x: lax.cumlogsumexp(x, 0), M),
-    "reduce_window_sum": (
-        lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 3, 2), (1, 1, 1), "SAME"),
-        B,
-    ),
     "dot_general": (
         lambda x, y: lax.dot_general(x, y, (((1,), (1,)), ((), ()))),
         M,
@@ -140,6 +136,10 @@ SOUND = {
     "approx_top_k": (lambda x: lax.approx_max_k(x, 2), M),
     "cummax": (lambda x: lax.cummax(x, 1), M),
     "cummin": (lambda x: lax.cummin(x, 1, reverse=True), M),
+    "reduce_window_sum": (
+        lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 3, 2), (1, 1, 1), "SAME"),
+        B,
+    ),
     "reduce_window_max": (
         lambda x: lax.reduce_window(x, -np.inf, lax.max, (1, 2), (1, 2), "VALID"),
         M,

@@ -17,6 +17,7 @@ from slice_cases import CASES, NUM, Case
 
 import incrax
 from incrax.engine.call.rehearsal import dry_run
+from incrax.engine.plan import row_share
 from incrax.engine.plan import slices as plans
 from incrax.engine.policy import expectations
 from incrax.engine.policy import slices as policy
@@ -88,7 +89,7 @@ def test_fewer_rows_are_filled_up_and_more_have_a_program_of_their_own():
         job.change(*rows)
     assert job.engine.last.candidate == "slices"
     assert job.ours.stats.compiles == compiles + 1  # what is saved is the same
-    kinds = [capacity for _, capacity in job.engine.slices.entries]
+    kinds = [kind.capacity for kind in job.engine.slices.entries]
     assert kinds == [1, 4]
     job.change(*range(12))
     assert job.engine.last.candidate == "priming"
@@ -528,7 +529,7 @@ def test_most_of_the_work_is_by_rows_or_it_is_not_tried(name):
     args = CASES[name].args
     ours = incrax.incremental(CASES[name].fun)
     ours(*args)
-    share = plans.rough_share(ours._traces.latest.engine.facts, (0,))
+    share = row_share.rough_share(ours._traces.latest.engine.facts, (0,))
     steps = ("from row to row", "forgetting", "recurrent", "read inside")
     others = ("waves", "graph", "filters, counted", *steps)
     assert (share > LEAST_SHARE) is (CASES[name].is_by_rows or name.startswith(others))

@@ -524,8 +524,9 @@ def _at_places(window: Window, of: RowSet, source: RowSet, part: Any, offset: An
     last = (of.length - of.width) * window.stride - window.low + width
     low = max(0, window.low)
     high = max(0, last - (source.length - 1) * window.spread - window.size)
+    holes = window.spread - window.size
     gaps = [(0, 0, 0)] * part.ndim
-    gaps[window.source] = (low, high, window.spread - window.size)
+    gaps[window.source] = (low, high + holes, holes)
     if window.laid is not None:
         part = window.laid(part)
     elif any(gaps[window.source]):

@@ -74,7 +74,6 @@ from incrax.engine.plan.row_sets import (
     is_by_slots,
     overlaid,
     places_of,
-    reading_ends,
     row_set,
     taken,
     windowed,
@@ -694,7 +693,7 @@ class Slicer:
 
     def _meet(self, eqn: Equation, rows: DirtyRows) -> None:
         """What reads all rows together, or others."""
-        rule = _MEETINGS.get(eqn.primitive.name)
+        rule = MEETINGS.get(eqn.primitive.name)
         if rule is None:
             raise NotByRowsError
         rule(self, eqn, rows)
@@ -1094,7 +1093,7 @@ class Slicer:
         self._guard(rows_before, rows_after, new, old)
 
 
-def _window_at(eqn: Equation, axis: int | None) -> Window | None:
+def window_at(eqn: Equation, axis: int | None) -> Window | None:
     """The window along an axis of the operand, if there is one."""
     find = entry_of(eqn).windows
     return next((x for x in find(eqn) if x.source == axis), None) if find else None
@@ -1129,7 +1128,7 @@ class AgainError(Exception):
     """A run found out that it needs what it was not given."""
 
 
-_MEETINGS: dict[str, Callable[[Slicer, Equation, DirtyRows], None]] = {
+MEETINGS: dict[str, Callable[[Slicer, Equation, DirtyRows], None]] = {
     **dict.fromkeys(REDUCTIONS, Slicer._reduce),
     "dot_general": Slicer._contract,
     "gather": Slicer._look_up,
@@ -1310,125 +1309,6 @@ def slice_plan(
 def ends_of(within: int, length: int) -> tuple[int, int]:
     """The first and the last but one of so many rows at the end of an axis; below 0, its begin."""
     return (length - within, length) if within > 0 else (0, -within)
-
-
-def accumulates(facts: Facts) -> bool:
-    """Whether a program may have operations of which rows depend on all before or after them: running
-    ones, or `associative_scan`, which takes every other element.
-    """
-    return any(
-        eqn.primitive.name in RUNNING
-        or (eqn.primitive.name == "slice" and 2 in (eqn.params["strides"] or ()))
-        for eqn in facts.eqns
-    )
-
-
-class _Rough(NamedTuple):
-    """What is known of a dirty variable before anything is traced: an axis of rows, None if it is
-    dirty as a whole; of an interval its ends; how often every other row was taken.
-    """
-
-    axis: int | None
-    ends: tuple[int, int] | None = None
-    halvings: int = 0
-
-    def share(self, var: Any) -> float:
-        """Of all rows, those that are dirty; of no interval they are few."""
-        if self.axis is None:
-            return 1.0
-        shape = shape_of(var)
-        return (
-            0.0 if self.ends is None else (self.ends[1] - self.ends[0]) / max(shape[self.axis], 1)
-        )
-
-
-WHOLE = _Rough(None)
-
-
-def rough_share(facts: Facts, leaves: Sequence[int], within: int = 0) -> float:
-    """Share of the program's work, roughly, that a change of rows of some leaves leaves out or does
-    by rows, as `slice_plan` would; without tracing anything.
-    """
-    dirty = sum(facts.layout.leaf_mask(leaf) for leaf in leaves)
-    rows: dict[Var, _Rough] = {}
-    for leaf in leaves:
-        var = facts.invars[leaf]
-        rows[var] = _Rough(0, ends_of(within, shape_of(var)[0]) if within else None)
-    ran_s = 0.0
-    for eqn, mask, seconds in zip(
-        facts.eqns, facts.equation_masks, facts.rough_seconds, strict=True
-    ):
-        if not mask & dirty:
-            continue
-        own = {var: rows[var] for var in read_vars(eqn) if var in rows}
-        if not own:
-            continue
-        outputs = _rough_outputs(eqn, own, max(2 * abs(within), 1))
-        share = 1.0 if outputs is None else max(state.share(var) for var, state in own.items())
-        ran_s += share * seconds
-        for var, state in zip(eqn.outvars, outputs or [WHOLE] * len(eqn.outvars), strict=True):
-            if (
-                within == 0 or state.axis is None or state.ends is not None
-            ):  # else nothing reaches it
-                rows[var] = state
-    return 1.0 - ran_s / max(sum(facts.rough_seconds), 1e-12)
-
-
-def _rough_outputs(eqn: Equation, own: Mapping[Var, _Rough], most: int) -> list[_Rough] | None:
-    """What an equation makes dirty; None if it runs as a whole. No interval of `most` rows is too
-    long.
-    """
-    if any(state.axis is None for state in own.values()):
-        return None
-    states = [own.get(atom, WHOLE) if isinstance(atom, Var) else WHOLE for atom in eqn.invars]
-    outputs = _rough_places(eqn, states, ends_of_all(state.ends for state in own.values()))
-    if outputs is None:
-        return None
-    strides = eqn.params["strides"] if eqn.primitive.name == "slice" else None
-    halvings = max(state.halvings for state in own.values()) + (max(strides or [1]) > 1)
-    is_interval = any(state.ends is not None for state in own.values())
-    for var, (axis, ends, _) in zip(eqn.outvars, outputs, strict=True):
-        if axis is not None and ends is not None:
-            if ends[1] - ends[0] > max(most, MAX_INTERVAL_SHARE * shape_of(var)[axis]):
-                return None
-        elif axis is not None and halvings > MAX_HALVINGS and not is_interval:
-            return None
-    return [state._replace(halvings=halvings) for state in outputs]
-
-
-def _rough_places(  # noqa: C901  one case per kind of equation
-    eqn: Equation, states: Sequence[_Rough], ends: tuple[int, int] | None
-) -> list[_Rough] | None:
-    """Where its dirty rows go; these ends have all of them."""
-    axes = [state.axis for state in states]
-    axis = next(axis for axis in axes if axis is not None)
-    entry = entry_of(eqn)
-    name = eqn.primitive.name
-    outputs: list[_Rough] = [WHOLE] * len(eqn.outvars)
-    if (aligned := aligned_by(eqn, axes)) is not None:
-        return [_Rough(axis, ends) for axis in aligned.outputs]
-    if entry.runs is not None:
-        moved = [
-            [places_of(run, own) if (own := states[run.operand].ends) else None for run in runs]
-            for runs in entry.runs(eqn, axis)
-        ]
-        return [_Rough(axis, ends_of_all(places)) for places in moved]
-    if name == "select_and_scatter_add" and len({*axes} - {None}) == 1:
-        return [_Rough(axis, ends)]
-    if name == "conv_general_dilated" and axes[1] is not None and across(eqn, *axes) is not None:
-        return outputs
-    if (window := _window_at(eqn, axes[0])) is not None:
-        length = shape_of(eqn.outvars[0])[window.out]
-        return [_Rough(window.out, reading_ends(ends, window, length) if ends else None)]
-    if ends is not None and name in RUNNING and axis == eqn.params["axis"]:
-        length = shape_of(eqn.outvars[0])[axis]
-        return [_Rough(axis, (0, ends[1]) if eqn.params["reverse"] else (ends[0], length))]
-    if ends is None and name == "gather" and axes[0] is not None:
-        return [_Rough(0)]  # a look-up, maybe
-    if ends is None and resumable(eqn) is not None:
-        num_carry = _jax.scan_counts(eqn)[1]
-        return [*outputs[:num_carry], *[_Rough(0)] * (len(outputs) - num_carry)]
-    return outputs if name in _MEETINGS and name not in RUNNING else None
 
 
 def priming_saves(facts: Facts, plan: Plan) -> list[Var]:

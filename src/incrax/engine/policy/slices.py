@@ -26,13 +26,8 @@ from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram, compiled
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, plan_whole
-from incrax.engine.plan.slices import (
-    ValueOf,
-    accumulates,
-    priming_saves,
-    rough_share,
-    slice_plan,
-)
+from incrax.engine.plan.row_share import accumulates, rough_share
+from incrax.engine.plan.slices import ValueOf, priming_saves, slice_plan
 from incrax.engine.policy.candidates import MIN_GAIN, Entry
 from incrax.engine.policy.compile_budget import Credit
 from incrax.engine.policy.expectations import RowKind
