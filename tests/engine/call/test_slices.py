@@ -13,7 +13,7 @@ import pytest
 from helpers import EAGER, check, examples, same
 from hypothesis import given
 from hypothesis import strategies as st
-from slice_cases import CASES, NUM, Case
+from slice_cases import CASES, EARLY, LATE, NUM, Case
 
 import incrax
 from incrax.engine.call.rehearsal import dry_run
@@ -40,7 +40,7 @@ class Job:
     """One function, incremental and plain, with arguments that change."""
 
     def __init__(self, name, **options):
-        self.fun, args, _ = CASES[name]
+        self.fun, args, _ = (CASES | LATE | EARLY)[name]
         self.ours = incrax.incremental(self.fun, tuning=EAGER, **options)
         self.plain = jax.jit(self.fun)
         self.args = jax.tree.map(np.asarray, args)
@@ -95,6 +95,56 @@ def test_fewer_rows_are_filled_up_and_more_have_a_program_of_their_own():
     assert job.engine.last.candidate == "priming"
     job.change(12)
     assert job.engine.last.candidate == "slices"
+
+
+def end(name, far):
+    """A row so far from the end of the axis that others are at the same side of; from its begin."""
+    return NUM - 1 - far if name in LATE else far
+
+
+@pytest.mark.parametrize("name", [*LATE, *EARLY])
+def test_where_rows_accumulate_a_program_runs_all_rows_from_the_first_that_changed(name):
+    job = Job(name)
+    for far in (1, 5, 0, 4):
+        job.change(end(name, far))
+    sign = 1 if name in LATE else -1
+    kinds = {kind.within for kind in job.engine.slices.entries}
+    if "gradient" in name:  # which goes the other way, too, so that it may not be worth it
+        assert kinds <= {0, 2 * sign, 6 * sign}
+        return
+    assert kinds == {2 * sign, 6 * sign}
+    for far in (3, 4, 2, 5):
+        job.change(end(name, far))
+        job.change(*[end(name, n) for n in range(far + 1)])
+    assert job.engine.last.candidate == "slices"
+    side = "last" if name in LATE else "first"
+    assert job.ours.explain().as_dict()["rows"].startswith(f"the {side} 6 of 24 along")
+
+
+@pytest.mark.parametrize("name", [*LATE, *EARLY])
+def test_calls_with_rows_here_and_there_are_right(name):
+    job = Job(name)
+    for far in (1, 1, 1, 5, 5, 9, 5, 23, 23, 1, 5, 14, 4, 0, 3, 2):
+        job.change(end(name, far))
+        if far == 9:
+            job.args = (job.args[0], 0.4)
+            job.call()
+
+
+def test_a_running_sum_beside_much_more_changes_nothing():
+    """Many rows would run for it, of which one changed."""
+
+    def fun(theta, scale):
+        rows = jnp.sin(theta[:, None] * jnp.arange(400.0))
+        return jnp.sum(rows**2) * scale + jnp.sum(jnp.cumsum(theta) ** 2)
+
+    ours = incrax.incremental(fun, tuning=EAGER)
+    theta = np.linspace(0.0, 1.0, 64)
+    for row in (63, 62, 63, 60):
+        theta = theta.copy()
+        theta[row] += 0.1
+        ours(theta, 0.5)
+    assert [kind.within for kind in ours._traces.latest.engine.slices.entries] == [0]
 
 
 def unrolled(c, x):
