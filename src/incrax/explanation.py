@@ -126,7 +126,10 @@ class Reader:
             return ""
         sliced = plan.sliced
         names = ", ".join(str(self.paths[leaf]) for leaf in sliced.leaves)
-        found = f"at most {sliced.capacity} of {sliced.length} along the first axis of {names}"
+        which = f"at most {sliced.capacity}"
+        if sliced.within:
+            which = f"the {'last' if sliced.within > 0 else 'first'} {abs(sliced.within)}"
+        found = f"{which} of {sliced.length} along the first axis of {names}"
         if sliced.resumed:
             found += f"; steps from the first of these on of {_listed(sliced.resumed)}"
         if sliced.widened:

@@ -46,7 +46,8 @@ class Sliced:
     the baseline's value; equations of the function that it stands for; what is loaded and made of
     indices alone; equations that read some rows, and ran as a whole; scans that are resumed; of all
     steps of these, estimated seconds that `seconds` of the plan leave out, where their carry may be
-    the same again, and where it will not.
+    the same again, and where it will not; if it serves rows of a part of the axis alone, how many
+    these are: the last ones, or, below 0, the first.
     """
 
     leaves: tuple[int, ...]
@@ -60,6 +61,7 @@ class Sliced:
     resumed: tuple[Equation, ...] = ()
     agreeing_s: float = 0.0
     endless_s: float = 0.0
+    within: int = 0
 
 
 @dataclass(frozen=True)

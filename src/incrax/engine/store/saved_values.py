@@ -44,11 +44,13 @@ class ChangedRows(NamedTuple):
 
     @property
     def padded(self) -> np.ndarray:
-        """The numbers, the first one repeated up to the capacity; int32."""
-        spare = self.kind[1] - self.numbers.size
-        if not spare:
-            return self.numbers.astype(np.int32)
-        return np.concatenate([self.numbers, np.repeat(self.numbers[:1], spare)]).astype(np.int32)
+        """The numbers, the first one repeated up to the capacity; int32. All rows of a part of the
+        axis run, whichever changed.
+        """
+        capacity = self.kind.capacity
+        spare = max(capacity - self.numbers.size, 0)
+        numbers = np.concatenate([self.numbers[:capacity], np.repeat(self.numbers[:1], spare)])
+        return numbers.astype(np.int32)
 
 
 class UnusableError(Exception):
