@@ -82,17 +82,23 @@ def find_row_values(facts: Facts) -> list[RowValues]:
     work: dict[int, list[Equation]] = {}
     for eqn in facts.eqns:
         if id(eqn) in rows.aligned:
-            (length,) = {shape_of(var)[rows.axes[var]] for var in eqn.outvars}
+            with_rows = [var for var in eqn.outvars if var in rows.axes]
+            length = shape_of(with_rows[0])[rows.axes[with_rows[0]]]
             work.setdefault(length, []).append(eqn)
     found = []
     for length, eqns in work.items():
         seconds = sum(map(facts.seconds, eqns))
-        size = max(math.ceil(BLOCK_S / seconds * length), 1)
+        size = rows_of_a_block(seconds / length)
         if math.ceil(length / size) >= MIN_BLOCKS:
             divided = _with_work(facts, eqns, rows)
             ends = _ends(facts, rows, divided)
             found.append(RowValues(length, size, rows, divided, ends, seconds))
     return sorted(found, key=lambda each: -each.seconds)
+
+
+def rows_of_a_block(row_s: float) -> int:
+    """How many rows of so many estimated seconds are worth a turn of the loop."""
+    return max(math.ceil(BLOCK_S / row_s), 1)
 
 
 def _with_work(facts: Facts, eqns: Iterable[Equation], rows: RowAxes) -> frozenset[Var]:
@@ -101,8 +107,11 @@ def _with_work(facts: Facts, eqns: Iterable[Equation], rows: RowAxes) -> frozens
     for eqn in eqns:
         before = max((behind.get(var, 0.0) for var in read_vars(eqn)), default=0.0)
         behind.update(dict.fromkeys(written_vars(eqn), before + facts.seconds(eqn)))
-    is_plain = lambda var: var in facts.saveable and not _jax.is_key_dtype(var.aval.dtype)
-    return frozenset(v for v, s in behind.items() if s >= MIN_VALUE_S and is_plain(v))
+    has_rows = lambda var: var in rows.axes and var in facts.saveable
+    is_key = lambda var: _jax.is_key_dtype(var.aval.dtype)
+    return frozenset(
+        v for v, s in behind.items() if s >= MIN_VALUE_S and has_rows(v) and not is_key(v)
+    )
 
 
 def _ends(facts: Facts, rows: RowAxes, divided: frozenset[Var]) -> tuple[Var, ...]:
