@@ -7,8 +7,38 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
+
+from incrax.engine.call import analysis
+from incrax.engine.plan import blocks
+from incrax.engine.plan import slices as plans
+from incrax.engine.policy import materialize
+from incrax.engine.policy import slices as policy
+from incrax.engine.program.cost import Calibration
+
+
+def serve_by_rows(patch: pytest.MonkeyPatch) -> None:
+    """Programs for rows are made whatever they promise: these functions are small."""
+    patch.setattr(policy, "MIN_GAIN", -np.inf)
+    patch.setattr(policy, "LEAST_SHARE", -1.0)
+    patch.setattr(policy, "ROWS_S", 0.0)
+    patch.setattr(policy, "START_S", 0.0)
+    patch.setattr(plans, "MAX_TABLE_SHARE", 1.0)
+
+
+def divide_into_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
+    """The exact policy computes in blocks of so many rows whatever it promises, and reads saved values
+    wherever there are some.
+    """
+    patch.setattr(blocks, "MIN_VALUE_S", 0.0)
+    patch.setattr(blocks, "MIN_BLOCKS", 2)
+    patch.setattr(blocks, "rows_of_a_block", lambda row_s: size)
+    patch.setattr(materialize, "MIN_GAIN", -np.inf)
+    free = Calibration(argument_s=0.0, read_s=0.0, write_s=0.0)
+    patch.setattr(analysis, "Calibration", lambda: free)
+
 
 RNG = np.random.default_rng(5)
 NUM = 24

@@ -17,6 +17,7 @@ for bit.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -154,7 +155,9 @@ def _divide(eqns: Sequence[Equation], group: Mapping[Var, int], rows: RowAxes) -
             continue
         found.inside.insert(0, (eqn, aligned))
         for atom, axis in zip(eqn.invars, aligned.operands, strict=True):
-            if isinstance(atom, Var) and (axis is None or found.rows.setdefault(atom, axis) != axis):
+            if isinstance(atom, Var) and (
+                axis is None or found.rows.setdefault(atom, axis) != axis
+            ):
                 found.whole.add(atom)
     return found
 
@@ -178,7 +181,7 @@ def block_plan(
     blocked_of: Callable[[Var], Blocked | None],
 ) -> Plan:
     """The plan that computes a group in blocks; as a whole where some equation cannot run on rows,
-    or where no row of an input stays in its block.
+    where no row of an input stays in its block, or where it is little work.
 
     `is_below` are saved values that may be read, `blocked_of` how these are computed.
     """
@@ -187,17 +190,15 @@ def block_plan(
     def may_load(var: Var) -> bool:
         # A value that has rows and is not divided would bring in the rows of all other blocks.
         has_rows = var in axes and shape_of(var)[axes[var]] == values.length
-        return is_below(var) and (var in values.divided or not has_rows)
+        return is_below(var) and not (has_rows and blocked_of(var) is None)
 
     fill = plan_fill(facts, group, may_load)
     division = _divide(fill.eqns, {var: axes[var] for var in group}, values.rows)
     by_rows = _reaching(facts, division, values, fill.loads, blocked_of)
-    if not by_rows:
-        return plan_fill(facts, group, is_below)
-    try:
-        return _traced(group, values, fill, division, by_rows)
-    except NotByRowsError:
-        return plan_fill(facts, group, is_below)
+    if by_rows and fill.seconds >= MIN_VALUE_S:
+        with contextlib.suppress(NotByRowsError):
+            return _traced(group, values, fill, division, by_rows)
+    return plan_fill(facts, group, is_below)
 
 
 def _reaching(
@@ -241,12 +242,12 @@ def _traced(
         numbers=_jax.new_var(_jax.array_aval((num,), np.int32)),
         count=_jax.new_var(_jax.array_aval((), np.int32)),
         olds={_jax.new_var(var.aval): var for var in group},
-        num_eqns=len(fill.eqns),
+        eqns=fill.eqns,
     )
     written = {var for eqn in fill.eqns for var in written_vars(eqn)}
     read = dict.fromkeys(var for eqn in fill.eqns for var in read_vars(eqn))
     known = [var for var in read if var not in written]
-    axes = [values.rows.axes[var] for var in group]
+    axes = {var: values.rows.axes[var] for var in group}
 
     def fun(*given: Any) -> list[Any]:
         env = dict(zip(known, given, strict=False))
@@ -255,7 +256,7 @@ def _traced(
 
         def turn(k: Any, held: list[Any]) -> list[Any]:
             block = lax.dynamic_index_in_dim(numbers, k, keepdims=False)
-            return _with_block(block, env, division, values, dict(zip(group, axes)), held)
+            return _with_block(block, env, division, values, axes, held)
 
         return lax.fori_loop(np.int32(0), count, turn, olds)
 
@@ -263,9 +264,7 @@ def _traced(
     types = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in taken]
     eqns = written_by(_jax.trace_body(fun, *types), taken, list(group))
     loads = (*fill.loads, blocked.numbers, blocked.count, *blocked.olds)
-    return Plan(
-        0, loads, eqns, tuple(group), (), fill.seconds, fill.loads, blocked=blocked
-    )
+    return Plan(0, loads, eqns, tuple(group), (), fill.seconds, fill.loads, blocked=blocked)
 
 
 def _with_block(

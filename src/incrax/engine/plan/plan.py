@@ -69,7 +69,7 @@ class Blocked:
     Fields: how many rows there are; rows of a block; the inputs of which a row reaches its own block
     alone, as a mask; the variables of the blocks' numbers and of how many of these are meant; for
     variables that it reads, of which variable they are the value to write to; equations of the
-    function that it stands for; how many blocks ran, in a record of a call.
+    function that it stands for; how many blocks ran, in the record of a call.
     """
 
     length: int
@@ -78,13 +78,23 @@ class Blocked:
     numbers: Var
     count: Var
     olds: dict[Var, Var]
-    num_eqns: int
+    eqns: tuple[Equation, ...]
     num_run: int | None = None
 
     @property
     def num(self) -> int:
         """How many blocks there are."""
         return -(-self.length // self.size)
+
+    @property
+    def num_eqns(self) -> int:
+        """How many equations it stands for."""
+        return len(self.eqns)
+
+    @property
+    def share(self) -> float:
+        """The share of the rows that ran; all of them where nothing is known."""
+        return 1.0 if self.num_run is None else self.num_run / self.num
 
 
 @dataclass(frozen=True)

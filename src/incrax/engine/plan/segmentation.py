@@ -134,8 +134,8 @@ class Segmentation:
         return found
 
     def _blocked(self, var: Var) -> Blocked | None:
-        """How a wanted value is computed in blocks."""
-        return self.plan(self.group_of(var)).blocked
+        """How a wanted value is computed, if it is in blocks."""
+        return self.plan(self.group_of(var)).blocked if var in self.row_values else None
 
     @staticmethod
     def _is_below(mask: int, other: int, may_equal: bool) -> bool:

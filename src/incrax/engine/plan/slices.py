@@ -72,6 +72,7 @@ from incrax.engine.plan.row_sets import (
     with_rows,
 )
 from incrax.engine.rewrites.derived import HostRecipe, written_by
+from incrax.engine.rewrites.row_reductions import REDUCTIONS
 from incrax.primitives.entry import Run, shape_of
 from incrax.primitives.indexing import windows_of
 from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, aligned_by, run_on_rows
@@ -91,10 +92,6 @@ MAX_TABLE_SHARE = 0.25
 
 MAX_PULLED = 64
 """Equations run for the rows of one operand where different sets meet, before the operand is kept."""
-
-REDUCTIONS = frozenset(
-    {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"}
-)
 
 ValueOf = Callable[[Var], "np.ndarray | None"]
 """The present value of a clean variable; None where it is not to be had."""

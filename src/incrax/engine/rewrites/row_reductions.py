@@ -1,9 +1,9 @@
-"""Reductions over rows and over other axes, the others first:
+"""Reductions over rows and over other axes, as two, so that there is a value per row.
 
     sum_ij x_ij = sum_i (sum_j x_ij)
 
-so that there is a value per row, which can be saved and computed for some rows alone. For the exact
-policy: it is another order of summation, in the program and so in every call.
+That value can be saved, and computed for some rows alone. For the exact policy: it is another order
+of summation, in the program and so in every call.
 
 In: a `Program`. Out: a `Program`, and which variables rows of inputs reach row by row. It must not
 know which inputs are dirty.
@@ -20,8 +20,10 @@ from incrax.primitives.entry import shape_of
 from incrax.primitives.on_rows import Aligned, aligned_by
 
 MIN_LENGTH = 8
+"""Rows of an axis that is worth dividing."""
+
 MAX_LENGTH = 4096
-"""Rows of an input of which single ones are expected to change; more are taken for data."""
+"""Rows of an input from which on it is taken for data, of which no single rows change."""
 
 REDUCTIONS = frozenset(
     {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"}
