@@ -81,6 +81,7 @@ class Life:
             store.budget_bytes = store.saved_bytes // 2
             store.bound_bytes = store.budget_bytes + 1
             store.expected = ()
+            store._fit()  # the next call may find that nothing changed
         elif self.budget is not None:
             self.engine.store.budget_bytes = self.budget
             self.budget = None
@@ -135,7 +136,7 @@ PITFALL = RowProgram((("plus", 1, 2), ("arctan", 0, 0), ("columns", 0, 0), ("lar
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@examples(1)
+@examples(3 / 5)
 @given(row_programs(), st.sampled_from(SIZES), seeds, lives, st.integers(1, 3))
 @example(PITFALL, 5, 3, ["nothing"] * 20, 2)
 def test_any_life_of_a_function_of_which_rows_change(policy, program, size, seed, events, versions):
@@ -143,7 +144,7 @@ def test_any_life_of_a_function_of_which_rows_change(policy, program, size, seed
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@examples(1 / 3)
+@examples(1 / 5)
 @given(row_programs(max_size=5), st.sampled_from(SIZES), seeds, lives)
 def test_gradients_of_which_rows_change(policy, program, size, seed, events):
     total = lambda *args: sum(jax.numpy.sum(jax.numpy.tanh(x)) for x in program(*args))
@@ -151,7 +152,7 @@ def test_gradients_of_which_rows_change(policy, program, size, seed, events):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@examples(1 / 3)
+@examples(1 / 5)
 @given(row_programs(), seeds)
 def test_threads_whose_rows_change_get_their_own_results(policy, program, seed):
     lists = [arguments(ROW_START, seed + number, 8, ROW_ACTIONS) for number in range(3)]
