@@ -55,6 +55,11 @@ THETA = RNG.normal(size=NUM)
 WEIGHTS = [RNG.normal(size=shape) for shape in ((3, 5), (5, 1))]
 
 
+def indifferent(theta, scale):
+    """Its derivative by the second argument is a constant, zero."""
+    return jnp.sum(jnp.sin(theta[:, None] * jnp.arange(5.0))) + 0.0 * jnp.floor(scale)
+
+
 def groups(theta, mu, sigma):
     residual = (Y - theta[:, None]) / sigma
     prior = jnp.sum(((theta - mu) / 1.3) ** 2)
@@ -320,6 +325,7 @@ CASES = {
     "network, gradient": Case(with_gradient(network, 0, 1), _NETWORK),
     "waves": Case(waves, _WAVES, is_by_rows=False),
     "waves, gradient": Case(with_gradient(waves, 0, 1), _WAVES, is_by_rows=False),
+    "constant gradient": Case(with_gradient(indifferent, 0, 1), (THETA, 0.5)),
     "largest": Case(with_gradient(largest, 0), (THETA, 0.5)),
     "products": Case(products, (THETA, 0.5)),
     "columns": Case(with_gradient(columns, 1), (RNG.normal(size=(NUM, 4)), 0.3)),

@@ -1001,7 +1001,7 @@ def rough_share(facts: Facts, leaves: Sequence[int]) -> float:
 def priming_saves(facts: Facts, plan: Plan) -> list[Var]:
     """What a plan for rows reads besides inputs, outputs and tables."""
     assert plan.sliced is not None
-    given = {*facts.outvars, *facts.invars}
+    given = {atom for atom in (*facts.outvars, *facts.invars) if isinstance(atom, Var)}
     read = [*plan.sliced.olds.values(), *plan.base_loads]
     return [var for var in read if var not in given and var not in plan.sliced.tables]
 
