@@ -7,8 +7,38 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
+
+from incrax.engine.call import analysis
+from incrax.engine.plan import blocks
+from incrax.engine.plan import slices as plans
+from incrax.engine.policy import materialize
+from incrax.engine.policy import slices as policy
+from incrax.engine.program.cost import Calibration
+
+
+def serve_by_rows(patch: pytest.MonkeyPatch) -> None:
+    """Programs for rows are made whatever they promise: these functions are small."""
+    patch.setattr(policy, "MIN_GAIN", -np.inf)
+    patch.setattr(policy, "LEAST_SHARE", -1.0)
+    patch.setattr(policy, "ROWS_S", 0.0)
+    patch.setattr(policy, "START_S", 0.0)
+    patch.setattr(plans, "MAX_TABLE_SHARE", 1.0)
+
+
+def divide_into_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
+    """The exact policy computes in blocks of so many rows whatever it promises, and reads saved values
+    wherever there are some.
+    """
+    patch.setattr(blocks, "MIN_VALUE_S", 0.0)
+    patch.setattr(blocks, "MIN_BLOCKS", 2)
+    patch.setattr(blocks, "rows_of_a_block", lambda row_s: size)
+    patch.setattr(materialize, "MIN_GAIN", -np.inf)
+    free = Calibration(argument_s=0.0, read_s=0.0, write_s=0.0)
+    patch.setattr(analysis, "Calibration", lambda: free)
+
 
 RNG = np.random.default_rng(5)
 NUM = 24
@@ -23,6 +53,11 @@ TIMES = np.sort(RNG.uniform(size=(NUM, 5)))
 TARGET = RNG.normal(size=NUM)
 THETA = RNG.normal(size=NUM)
 WEIGHTS = [RNG.normal(size=shape) for shape in ((3, 5), (5, 1))]
+
+
+def indifferent(theta, scale):
+    """Its derivative by the second argument is a constant, zero."""
+    return jnp.sum(jnp.sin(theta[:, None] * jnp.arange(5.0))) + 0.0 * jnp.floor(scale)
 
 
 def groups(theta, mu, sigma):
@@ -399,6 +434,7 @@ CASES = {
     "network, gradient": Case(with_gradient(network, 0, 1), _NETWORK),
     "waves": Case(waves, _WAVES, is_by_rows=False),
     "waves, gradient": Case(with_gradient(waves, 0, 1), _WAVES, is_by_rows=False),
+    "constant gradient": Case(with_gradient(indifferent, 0, 1), (THETA, 0.5)),
     "largest": Case(with_gradient(largest, 0), (THETA, 0.5)),
     "products": Case(products, (THETA, 0.5)),
     "columns": Case(with_gradient(columns, 1), (RNG.normal(size=(NUM, 4)), 0.3)),

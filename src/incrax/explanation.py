@@ -21,7 +21,7 @@ from incrax.engine.call.rehearsal import dry_run, outlook
 from incrax.engine.call.signature_table import Given
 from incrax.engine.inputs.leaves import is_compared_by_identity
 from incrax.engine.inputs.paths import mask_paths, paths_mask
-from incrax.engine.plan.plan import Plan
+from incrax.engine.plan.plan import Blocked, Plan
 from incrax.engine.program.cost import ZERO, Cost, total_cost
 from incrax.engine.program.dependence import Layout
 from incrax.rows.engine import RowEngine
@@ -40,7 +40,8 @@ class Served(NamedTuple):
     the inputs that differ from the values that it starts from; equations run, those that fill
     missing values first; values loaded and filled; seconds of the candidates; uses of this set of
     inputs; a line for each sum that came from statistics, or why none does any more; how many
-    equations of the function ran, and on which rows, if not on all.
+    equations of the function ran, and on which rows, if not on all; what of their work was not done
+    for other rows.
     """
 
     by: str
@@ -54,6 +55,7 @@ class Served(NamedTuple):
     statistics: Sequence[str] = ()
     num_ran: int = 0
     rows: str = ""
+    left_out: Cost = ZERO
 
     @property
     def is_first(self) -> bool:
@@ -96,7 +98,12 @@ class Reader:
         """A call as reports need it."""
         plan = record.plan
         entry = record.entry
-        filling = [eqn for segment in record.segments for eqn in segment.eqns]
+        in_blocks = [each.blocked for each in record.segments if each.blocked is not None]
+        filling = [
+            eqn
+            for segment in record.segments
+            for eqn in (segment.eqns if segment.blocked is None else segment.blocked.eqns)
+        ]
         ran = (
             []
             if record.candidate == "saved outputs"
@@ -118,7 +125,8 @@ class Reader:
             uses=0 if entry is None else entry.count,
             statistics=statistics.lines if statistics is not None else (reason,) if reason else (),
             num_ran=len(ran) if plan is None else len(ran) - len(plan.eqns) + plan.num_eqns,
-            rows=self._rows(plan),
+            rows=self._rows(plan) or _blocks(in_blocks),
+            left_out=sum((_left_out(each) for each in in_blocks), ZERO),
         )
 
     def _rows(self, plan: Plan | None) -> str:
@@ -160,6 +168,20 @@ class Reader:
         """Whether saving has been worth its overhead so far."""
         chooser = self.engine.chooser
         return chooser.verdict.sentence if chooser.is_timed else ""
+
+
+def _blocks(found: Sequence[Blocked]) -> str:
+    """Blocks that ran, or would run, once for all programs of which as many did."""
+    lines = []
+    for each in found:
+        number = "" if each.num_run is None else f"{each.num_run} of {each.num} "
+        lines.append(f"{number}blocks of {each.size} of {each.length} rows")
+    return "; ".join(dict.fromkeys(lines))
+
+
+def _left_out(blocked: Blocked) -> Cost:
+    """The work of the blocks that did not run."""
+    return total_cost(blocked.eqns).times(1.0 - blocked.share)
 
 
 def _listed(eqns: Sequence[Equation]) -> str:
@@ -311,8 +333,9 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         filled=tuple(map(sized, served.filled)),
         kept=tuple((name, done) for var, done in kept if (name := marked.get(var)) is not None),
         statistics=tuple(served.statistics),
-        cost_ran=total_cost(served.ran),
-        cost_avoided=total_cost(eqn for eqn in reader.eqns if id(eqn) not in ran_ids),
+        cost_ran=total_cost(served.ran) + served.left_out.times(-1.0),
+        cost_avoided=served.left_out
+        + total_cost(eqn for eqn in reader.eqns if id(eqn) not in ran_ids),
         times=served.seconds,
         num_ran=served.num_ran,
         rows=served.rows,

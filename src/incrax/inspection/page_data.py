@@ -151,7 +151,8 @@ class _Data:
         entries = self.chooser.entries.values()
         self.entries: list[Entry] = sorted(entries, key=lambda entry: -entry.count)[:MAX_PLANS]
         self.table = self.engine.segments
-        self.segments: list[tuple[int, Any]] = list(self.table.groups.items())
+        groups = self.table.groups.values()
+        self.segments: list[tuple[int, Any]] = [(self.facts.mask(g[0]), g) for g in groups]
         if self.table.wanted:
             self.segments.append((self.layout.full, None))
 
@@ -352,7 +353,7 @@ class _Data:
             "is_top": group is None,
             "num_values": len(group or ()),
             "bytes": self._loaded(group or ())["loaded_bytes"],
-            "num_equations": len(plan.eqns),
+            "num_equations": plan.num_eqns,
             "seconds": plan.seconds * self.chooser.race.run_price
             if measured_s is None
             else measured_s,

@@ -13,7 +13,7 @@ import pytest
 from helpers import EAGER, check, examples, same
 from hypothesis import given
 from hypothesis import strategies as st
-from slice_cases import CASES, EARLY, LATE, NUM, Case
+from slice_cases import CASES, EARLY, LATE, NUM, Case, serve_by_rows
 
 import incrax
 from incrax.engine.call.rehearsal import dry_run
@@ -28,12 +28,7 @@ LEAST_SHARE = policy.LEAST_SHARE
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Programs for rows are made whatever they promise: these functions are small."""
-    monkeypatch.setattr(policy, "MIN_GAIN", -np.inf)
-    monkeypatch.setattr(policy, "LEAST_SHARE", -1.0)
-    monkeypatch.setattr(policy, "ROWS_S", 0.0)
-    monkeypatch.setattr(policy, "START_S", 0.0)
-    monkeypatch.setattr(plans, "MAX_TABLE_SHARE", 1.0)
+    serve_by_rows(monkeypatch)
 
 
 class Job:

@@ -81,6 +81,7 @@ from incrax.engine.plan.row_sets import (
     with_rows,
 )
 from incrax.engine.rewrites.derived import HostRecipe, written_by
+from incrax.engine.rewrites.row_reductions import REDUCTIONS
 from incrax.primitives.entry import Run, Window, shape_of, with_item
 from incrax.primitives.indexing import windows_of
 from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, aligned_by, run_on_rows
@@ -110,10 +111,6 @@ meet, so that rows are twice as many of half as many.
 
 MAX_PULLED = 64
 """Equations run for the rows of one operand where different sets meet, before the operand is kept."""
-
-REDUCTIONS = frozenset(
-    {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"}
-)
 
 RUNNING = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"})
 
@@ -1307,7 +1304,7 @@ def ends_of(within: int, length: int) -> tuple[int, int]:
 def priming_saves(facts: Facts, plan: Plan) -> list[Var]:
     """What a plan for rows reads besides inputs, outputs and tables."""
     assert plan.sliced is not None
-    given = {*facts.outvars, *facts.invars}
+    given = {atom for atom in (*facts.outvars, *facts.invars) if isinstance(atom, Var)}
     read = [*plan.sliced.olds.values(), *plan.base_loads]
     return [var for var in read if var not in given and var not in plan.sliced.tables]
 

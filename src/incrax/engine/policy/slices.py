@@ -32,15 +32,13 @@ from incrax.engine.policy.candidates import MIN_GAIN, Entry
 from incrax.engine.policy.compile_budget import Credit
 from incrax.engine.policy.expectations import RowKind
 from incrax.engine.policy.materialize import NUM_COPIES
+from incrax.engine.rewrites.row_reductions import MIN_LENGTH
 
 CAPACITIES = (1, 4, 16, 64)
 """Rows that programs are made for at most; fewer are filled up by repeating one."""
 
-MIN_LENGTH = 8
 MAX_SHARE = 0.25
-"""Rows of an axis that is worth dividing, and the share of them up to which a change is one of
-rows.
-"""
+"""The share of the rows up to which a change is one of rows."""
 
 ROWS_S = 1.1e-4
 """Seconds per call that it costs to find the rows and to look after what is saved for them."""
