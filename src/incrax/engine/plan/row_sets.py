@@ -7,6 +7,7 @@ values, values with rows written in. It must not know what the values are.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ not worth that.
 MAX_JOINED = 512
 """Rows of different sets that meet: each is compared with all others."""
 
+MAX_LISTED = 2**16
+"""Rows of an axis up to which sets are known for each of them."""
+
 
 class Image(NamedTuple):
     """A set whose k-th number is `step * n + shift` of the k-th number n of another, where
@@ -46,6 +50,15 @@ class Image(NamedTuple):
     high: int
 
 
+class Listed(NamedTuple):
+    """What a set is for each row that its argument, a set of one row, may be: numbers of rows, int32
+    of shape (rows of the argument's axis, size).
+    """
+
+    argument: RowSet
+    numbers: np.ndarray
+
+
 @dataclass(frozen=True, eq=False)
 class RowSet:
     """Some rows of an axis.
@@ -53,7 +66,8 @@ class RowSet:
     Fields: their numbers, shape (size,); how many; the axis' length; whether each counts: the
     others repeat one, or stand for none, where `length` is their number; whether there may be some
     of none; the set from which it was looked up, by which indices, and whether those out of range
-    read the last row; the set that it is the image of; those that it joins.
+    read the last row; the set that it is the image of; those that it joins; what it is for each
+    argument, where that is known; whether it is read from this list.
     """
 
     numbers: Any
@@ -66,6 +80,8 @@ class RowSet:
     clips: bool = False
     image: Image | None = None
     parts: frozenset[RowSet] = frozenset()
+    listed: Listed | None = None
+    is_from_list: bool = False
 
     @property
     def is_row(self) -> Any:
@@ -90,6 +106,61 @@ def row_set(numbers: Any, capacity: int, length: int) -> RowSet:
     return RowSet(numbers, capacity, length, counts)
 
 
+def as_argument(of: RowSet) -> RowSet:
+    """The set, for each of whose rows it will be known what is made of it; it as it is if it has
+    more than one, or the axis too many.
+    """
+    if of.size > 1 or of.length > MAX_LISTED:
+        return of
+    each = np.arange(of.length, dtype=np.int32)
+    return dataclasses.replace(of, listed=Listed(of, each[:, None]))
+
+
+def _from_list(listed: Listed, length: int) -> RowSet:
+    size = listed.numbers.shape[1]
+    numbers = lax.squeeze(taken(listed.numbers, 0, listed.argument), (0,))
+    counts = lax.lt(numbers, np.int32(length))
+    return RowSet(numbers, size, length, counts, True, listed=listed, is_from_list=True)
+
+
+def joined_lists(sets: Sequence[RowSet]) -> Listed | None:
+    """All rows of some sets, each once, for each argument; None where that is not known."""
+    lists = [each.listed for each in sets]
+    first = lists[0]
+    if first is None or any(x is None or x.argument is not first.argument for x in lists):
+        return None
+    length = sets[0].length
+    numbers = np.sort(np.concatenate([x.numbers for x in lists if x is not None], axis=1), axis=1)
+    repeated = numbers[:, 1:] == numbers[:, :-1]
+    numbers[:, 1:][repeated] = length
+    return Listed(first.argument, _narrowed(numbers, length))
+
+
+def listed_members(of: RowSet, ids: np.ndarray) -> Listed:
+    """The rows of a look-up, of which these are the ids, that read rows of a set."""
+    assert of.listed is not None
+    before = of.listed.numbers
+    length = ids.size
+    order = np.argsort(ids, kind="stable").astype(np.int32)
+    ends = np.searchsorted(ids[order], np.arange(of.length + 2))
+    # The last id stands for none.
+    counts = np.append(np.diff(ends)[:-1], 0)[before]
+    total = np.sum(counts, axis=1)
+    numbers = np.full((len(before), max(int(np.max(total, initial=1)), 1)), length, np.int32)
+    for row, (ids_of_row, count) in enumerate(zip(before, total, strict=True)):
+        if count:
+            found = [order[ends[n] : ends[n + 1]] for n in ids_of_row if n < of.length]
+            numbers[row, :count] = np.concatenate(found)
+    return Listed(of.listed.argument, _narrowed(numbers, length))
+
+
+def _narrowed(numbers: np.ndarray, length: int) -> np.ndarray:
+    """Without slots that are spare for all arguments; one at least."""
+    numbers = np.sort(numbers, axis=1)
+    width = int(np.max(np.sum(numbers < length, axis=1), initial=1))
+    return np.ascontiguousarray(numbers[:, :width])
+
+
 class RowSets:
     """The sets of one trace: what is made of the same ones in the same way is one set."""
 
@@ -109,6 +180,12 @@ class RowSets:
         """Where the rows of a set come from, by a run of rows of an axis of another length."""
         return self.moved(of, run.reversed(), length)
 
+    def from_list(self, listed: Listed, length: int) -> RowSet:
+        """The set that a list has for its argument."""
+        numbers = listed.numbers
+        key = ("listed", id(listed.argument), length, numbers.shape, numbers.tobytes())
+        return self._once(key, lambda: _from_list(listed, length))
+
     def side_by_side(self, sets: Sequence[RowSet]) -> RowSet:
         """Sets without a row in common, as one; slot by slot where they are images of one set."""
         return self._once(("beside", tuple(sets)), lambda: _side_by_side(sets))
@@ -125,11 +202,24 @@ class RowSets:
                 return each
         if len({part.length for part in parts}) > 1:
             return None
+        listed = joined_lists(list(parts))
+        if listed is not None and listed.numbers.shape[1] < sum(part.size for part in parts):
+            return self.from_list(listed, sets[0].length)
         all_apart = all(are_apart(*pair) for pair in itertools.combinations(parts, 2))
         if not all_apart and sum(part.size for part in parts) > MAX_JOINED:
             return None
         made = lambda: _union(tuple(parts), all_apart=all_apart)
         return self._once(("union", frozenset(parts)), made)
+
+
+def _moved_list(listed: Listed | None, run: Run, length: int) -> Listed | None:
+    """The same as `_moved` does, of each argument."""
+    if listed is None:
+        return None
+    place, off_step = np.divmod((listed.numbers - run.first) * np.sign(run.step), abs(run.step))
+    is_there = (place >= 0) & (place < run.num) & (off_step == 0)
+    numbers = np.where(is_there, place * run.out_step + run.out, length).astype(np.int32)
+    return Listed(listed.argument, numbers)
 
 
 def _moved(of: RowSet, run: Run, length: int) -> RowSet:
@@ -143,7 +233,9 @@ def _moved(of: RowSet, run: Run, length: int) -> RowSet:
     numbers = lax.select(is_there, found, lax.full_like(found, length))
     has_spare = of.has_spare or run.num < of.length
     counts = lax.bitwise_and(of.counts, is_there)
-    return RowSet(numbers, of.size, length, counts, has_spare, image=_image(of, run))
+    image = _image(of, run)
+    listed = _moved_list(of.listed, run, length)
+    return RowSet(numbers, of.size, length, counts, has_spare, image=image, listed=listed)
 
 
 def _image(of: RowSet, run: Run) -> Image | None:
@@ -278,7 +370,7 @@ def by_one_thread(rows: Any, value: Any, of: RowSet) -> Any:
 def with_rows(old: Any, rows: DirtyRows) -> Any:
     """A value with new rows."""
     of = rows.of
-    if of.size > MAX_UNROLLED or of.has_spare:
+    if of.size > MAX_UNROLLED:
         others = tuple(d for d in range(old.ndim) if d != rows.axis)
         dimensions = lax.ScatterDimensionNumbers(others, (rows.axis,), (rows.axis,))
         places = lax.expand_dims(of.numbers, (1,))
@@ -286,6 +378,10 @@ def with_rows(old: Any, rows: DirtyRows) -> Any:
     for k in range(of.size):
         row = lax.slice_in_dim(rows.new, k, k + 1, axis=rows.axis)
         start = _start(of, k, rows.axis, old.ndim)
+        if of.has_spare:  # what stands for no row leaves the last one as it is
+            before = lax.dynamic_slice(old, start, row.shape, allow_negative_indices=False)
+            is_row = lax.lt(start[rows.axis], np.int32(of.length))
+            row = lax.select(is_row, row, before)
         old = lax.dynamic_update_slice(old, row, start, allow_negative_indices=False)
     return old
 

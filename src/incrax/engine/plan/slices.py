@@ -62,10 +62,12 @@ from incrax.engine.plan.row_sets import (
     DirtyRows,
     RowSet,
     RowSets,
+    as_argument,
     by_one_thread,
     by_slots,
     grouped,
     is_by_slots,
+    listed_members,
     overlaid,
     row_set,
     taken,
@@ -176,6 +178,7 @@ class Slicer:
         self.dirty = {}
         self.sets = RowSets()
         self.rows_at = {}
+        self.met = set()
         self.saves = {}
         self.row_saves = {}
         self.guards = []
@@ -186,6 +189,8 @@ class Slicer:
             self.dirty[var] = None
             if change is not None:
                 new, rows = change
+                if self.adds_changes:  # elsewhere a list would be a constant of the program
+                    rows = as_argument(rows)
                 old = taken(self._old(var), 0, rows) if self.asked.old_rows else None
                 self.dirty[var] = DirtyRows(new, old, 0, rows)
         for eqn in reached:
@@ -229,7 +234,7 @@ class Slicer:
         if found is None:
             raise NotByRowsError
         is_new = all(found is not each for each in sets)
-        if is_new and found.size > MAX_TABLE_SHARE * found.length:
+        if is_new and not _is_few(found.size, found.length):
             raise NotByRowsError
         return found
 
@@ -301,6 +306,8 @@ class Slicer:
         old: list[Any] = [None] * len(new)
         if self.asked.old_rows:
             old = self._on_rows(eqn, aligned, of, is_old=True)
+        if of.is_from_list and not any(of is self._rows(atom).of for atom in eqn.invars if self._rows(atom)):
+            self.met.update(eqn.outvars)
         for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
             if axis is not None:
                 self.dirty[var] = DirtyRows(now, then, axis, of)
@@ -346,7 +353,9 @@ class Slicer:
         """
         eqn = self.writer.get(var)
         is_whole = var in self.dirty and self.dirty[var] is None
-        if eqn is not None and not is_whole and self.num_pulled < MAX_PULLED:
+        rows = self._rows(var)
+        is_kept = var in self.met
+        if eqn is not None and not is_whole and not is_kept and self.num_pulled < MAX_PULLED:
             self.num_pulled += 1
             aligned = aligned_back(eqn, axis)
             try:
@@ -361,6 +370,9 @@ class Slicer:
         rows = self._rows(var)
         if is_old:
             return taken(self._kept(var), axis, of)
+        if rows is not None and (is_kept or rows.of.is_from_list):
+            self._kept(var)
+            return overlaid(taken(self._old(var), axis, of), axis, of, rows)
         if rows is not None and eqn is None and var not in self.whole:
             return overlaid(taken(self._old(var), axis, of), axis, of, rows)
         return taken(self.result(var), axis, of)
@@ -409,7 +421,7 @@ class Slicer:
         """Rows of a result, from where they were moved."""
         entry = entry_of(eqn)
         assert entry.runs is not None
-        runs = entry.runs(eqn, axis)[eqn.outvars.index(var)]
+        runs = [run for run in entry.runs(eqn, axis)[eqn.outvars.index(var)] if run.num]
         self._check_moves(eqn, runs, axis)
         sources = []
         values = []
@@ -419,8 +431,7 @@ class Slicer:
             sources.append(source)
             values.append(self._rows_of(atom, axis, source, is_old=is_old))
         if sum(run.num for run in runs) < of.length:
-            (fill,) = eqn.invars[len(runs) :]
-            value = lax.broadcast(self.result(fill), values[0].shape)
+            value = lax.broadcast(self.result(eqn.invars[-1]), values[0].shape)
             return by_slots([of, *sources], [value, *values], axis)
         return by_slots(sources, values, axis)
 
@@ -644,6 +655,16 @@ class Slicer:
             raise NotByRowsError
         batch = batch_of(eqn, rows.axis)
         length = shape_of(indices)[0]
+        if rows.of.parent is not None or rows.of.is_from_list:
+            of = self._members_listed(eqn, rows.of, length)
+            new, old = (
+                self._looked_up_at(eqn, batch, of, is_old=is_old)
+                if not is_old or self.asked.old_rows
+                else None
+                for is_old in (False, True)
+            )
+            self.dirty[eqn.outvars[0]] = DirtyRows(new, old, batch, of)
+            return
         members = self._members(eqn, rows.of, length)
         new, old = (
             None if value is None else _repeated(value, rows.axis, batch, members.size)
@@ -680,6 +701,17 @@ class Slicer:
             raise NotByRowsError
         return ids_read(np, value, length, clips=clips)
 
+    def _members_listed(self, eqn: Equation, of: RowSet, length: int) -> RowSet:
+        """The rows of indices that are among some others, which are known for each argument."""
+        indices = eqn.invars[1]
+        if of.listed is None or not isinstance(indices, Var) or not self._are_fixed(indices):
+            raise NotByRowsError
+        clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
+        found = listed_members(of, self._ids_of(indices, of.length, clips=clips))
+        if not _is_few(found.numbers.shape[1], length):
+            raise NotByRowsError
+        return self.sets.from_list(found, length)
+
     def _members(self, eqn: Equation, of: RowSet, length: int) -> RowSet:
         """The rows of indices that are among some others."""
         indices = eqn.invars[1]
@@ -692,7 +724,7 @@ class Slicer:
         clips = mode == lax.GatherScatterMode.CLIP
         ids = self._ids_of(indices, of.length, clips=clips)
         width = int(np.bincount(ids, minlength=of.length + 1)[:-1].max(initial=1))
-        if width * of.size > MAX_TABLE_SHARE * length:
+        if not _is_few(width * of.size, length):
             raise NotByRowsError
         kind = ("members", of.length, width, clips)
         make = functools.partial(member_table, length=of.length, width=width, clips=clips)
@@ -714,7 +746,12 @@ class Slicer:
         counts = lax.bitwise_and(
             lax.reshape(counts, numbers.shape), lax.lt(numbers, np.int32(length))
         )
-        found = RowSet(numbers, of.size * width, length, counts, True, of, indices, clips)
+        listed = None
+        if of.listed is not None and self._are_fixed(indices):
+            listed = listed_members(of, ids)
+        found = RowSet(
+            numbers, of.size * width, length, counts, True, of, indices, clips, listed=listed
+        )
         self.looked_up[table] = found
         self.rows_at[key] = found
         return found
@@ -791,6 +828,13 @@ def _added_axis(eqn: Equation) -> int | None:
     sizes = list(windows.shape)
     sizes[axis] = 1
     return axis if list(windows.sizes) == sizes else None
+
+
+def _is_few(num_rows: int, length: int) -> bool:
+    """Whether to run that many rows of an axis, rather than all: one always, as where the levels of
+    a tree get short there are long ones behind.
+    """
+    return num_rows <= max(1, MAX_TABLE_SHARE * length)
 
 
 class AgainError(Exception):
