@@ -8,6 +8,7 @@ values, values with rows written in. It must not know what the values are.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -34,8 +35,8 @@ not worth that.
 MAX_JOINED = 512
 """Rows of different sets that meet: each is compared with all others."""
 
-MAX_LISTED = 2**16
-"""Rows of an axis up to which sets are known for each of them."""
+MAX_LISTED = 2**18
+"""Numbers up to which it is listed what a set is for each argument."""
 
 
 class Image(NamedTuple):
@@ -123,42 +124,56 @@ def _from_list(listed: Listed, length: int) -> RowSet:
     return RowSet(numbers, size, length, counts, True, listed=listed, is_from_list=True)
 
 
-def joined_lists(sets: Sequence[RowSet]) -> Listed | None:
+def _beside(sets: Sequence[RowSet], *, by_slots: bool = False) -> Listed | None:
+    """The slots of some sets, for each argument; None where that is not known. By slots: of those
+    that have a row in one of the sets at most.
+    """
+    lists = [each.listed for each in sets if each.listed is not None]
+    if len(lists) < len(sets) or len({id(each.argument) for each in lists}) > 1:
+        return None
+    join = functools.partial(functools.reduce, np.minimum) if by_slots else np.hstack
+    return Listed(lists[0].argument, join([each.numbers for each in lists]))
+
+
+def _joined(sets: Sequence[RowSet]) -> Listed | None:
     """All rows of some sets, each once, for each argument; None where that is not known."""
-    lists = [each.listed for each in sets]
-    first = lists[0]
-    if first is None or any(x is None or x.argument is not first.argument for x in lists):
+    listed = _beside(sets)
+    if listed is None:
         return None
     length = sets[0].length
-    numbers = np.sort(np.concatenate([x.numbers for x in lists if x is not None], axis=1), axis=1)
-    repeated = numbers[:, 1:] == numbers[:, :-1]
-    numbers[:, 1:][repeated] = length
-    return Listed(first.argument, _narrowed(numbers, length))
-
-
-def listed_members(of: RowSet, ids: np.ndarray) -> Listed:
-    """The rows of a look-up, of which these are the ids, that read rows of a set."""
-    assert of.listed is not None
-    before = of.listed.numbers
-    length = ids.size
-    order = np.argsort(ids, kind="stable").astype(np.int32)
-    ends = np.searchsorted(ids[order], np.arange(of.length + 2))
-    # The last id stands for none.
-    counts = np.append(np.diff(ends)[:-1], 0)[before]
-    total = np.sum(counts, axis=1)
-    numbers = np.full((len(before), max(int(np.max(total, initial=1)), 1)), length, np.int32)
-    for row, (ids_of_row, count) in enumerate(zip(before, total, strict=True)):
-        if count:
-            found = [order[ends[n] : ends[n + 1]] for n in ids_of_row if n < of.length]
-            numbers[row, :count] = np.concatenate(found)
-    return Listed(of.listed.argument, _narrowed(numbers, length))
-
-
-def _narrowed(numbers: np.ndarray, length: int) -> np.ndarray:
-    """Without slots that are spare for all arguments; one at least."""
+    numbers = np.sort(listed.numbers, axis=1)
+    is_repeated = numbers[:, 1:] == numbers[:, :-1]
+    numbers[:, 1:][is_repeated] = length
     numbers = np.sort(numbers, axis=1)
-    width = int(np.max(np.sum(numbers < length, axis=1), initial=1))
-    return np.ascontiguousarray(numbers[:, :width])
+    width = max(int(np.max(np.sum(numbers < length, axis=1))), 1)
+    return Listed(listed.argument, np.ascontiguousarray(numbers[:, :width]))
+
+
+def listed_members(of: RowSet, ids: np.ndarray) -> Listed | None:
+    """Which rows of a look-up read rows of a set, these being the ids of all its rows: for each
+    argument; None where that is not known.
+    """
+    if of.listed is None:
+        return None
+    argument, numbers = of.listed
+    by_id = np.argsort(ids, kind="stable").astype(np.int32)
+    # The number that stands for no row is the id of none.
+    counts = np.append(np.bincount(ids, minlength=of.length)[: of.length], 0)
+    starts = np.cumsum(counts) - counts
+    reading = counts[numbers]
+    total = np.sum(reading, axis=1)
+    width = max(int(np.max(total, initial=0)), 1)
+    if len(numbers) * width > MAX_LISTED:
+        return None
+    # The found rows of all arguments in one line: places in `by_id`, then in the list.
+    before = np.cumsum(reading.ravel()) - reading.ravel()
+    places = np.arange(total.sum())
+    from_id = np.repeat(starts[numbers].ravel() - before, reading.ravel())
+    row = np.repeat(np.arange(len(numbers)), total)
+    slot = places - np.repeat(np.cumsum(total) - total, total)
+    found = np.full((len(numbers), width), ids.size, np.int32)
+    found[row, slot] = by_id[places + from_id]
+    return Listed(argument, found)
 
 
 class RowSets:
@@ -202,7 +217,7 @@ class RowSets:
                 return each
         if len({part.length for part in parts}) > 1:
             return None
-        listed = joined_lists(list(parts))
+        listed = _joined(tuple(parts))
         if listed is not None and listed.numbers.shape[1] < sum(part.size for part in parts):
             return self.from_list(listed, sets[0].length)
         all_apart = all(are_apart(*pair) for pair in itertools.combinations(parts, 2))
@@ -267,7 +282,8 @@ def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
         numbers = lax.concatenate([each.numbers for each in sets], 0)
         counts = lax.concatenate([each.counts for each in sets], 0)
         size = sum(each.size for each in sets)
-        return RowSet(numbers, size, length, counts, any(each.has_spare for each in sets))
+        has_spare = any(each.has_spare for each in sets)
+        return RowSet(numbers, size, length, counts, has_spare, listed=_beside(sets))
     of = images[0].of
     covered = sum(max(image.high - image.low, 0) for image in images)
     return RowSet(
@@ -276,6 +292,7 @@ def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
         length,
         by_slots(sets, [each.counts for each in sets]),
         of.has_spare or covered < of.length,
+        listed=_beside(sets, by_slots=True),
     )
 
 

@@ -118,7 +118,8 @@ class Slicer:
 
     `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
     None: as a whole. `saves` is what is to be saved, `guards` what must hold, `widened` the
-    equations that read rows and were run as a whole, `resumed` the scans that were resumed, and
+    equations that read rows and were run as a whole, `met` what was made where different sets met
+    and is known for each argument, `drifting` what stands on differences, `resumed` the scans that were resumed, and
     whether their carry will never be the same again. `spans` has, of variables that are dirty as a
     whole, an axis of which only these rows changed.
 
@@ -148,10 +149,12 @@ class Slicer:
         self.dirty: dict[Var, DirtyRows | None] = {}
         self.sets = RowSets()
         self.rows_at: dict[Any, Any] = {}
+        self.met: set[Var] = set()
         self.num_pulled = 0
         self.saves: dict[Var, Any] = {}
         self.row_saves: dict[Var, DirtyRows] = {}
         self.guards: list[Any] = []
+        self.drifting: set[Var] = set()
         self.widened: list[Equation] = []
         self.spans: dict[Var, tuple[int, Spans]] = {}
         self.resumed: list[tuple[Resumable, bool]] = []
@@ -179,6 +182,7 @@ class Slicer:
         self.sets = RowSets()
         self.rows_at = {}
         self.met = set()
+        self.drifting = set()
         self.saves = {}
         self.row_saves = {}
         self.guards = []
@@ -195,6 +199,8 @@ class Slicer:
                 self.dirty[var] = DirtyRows(new, old, 0, rows)
         for eqn in reached:
             self._step(eqn)
+            if not self.drifting.isdisjoint(read_vars(eqn)):
+                self.drifting.update(eqn.outvars)
 
     def result(self, atom: Atom) -> Any:
         """A value as a whole, new rows written in."""
@@ -306,7 +312,8 @@ class Slicer:
         old: list[Any] = [None] * len(new)
         if self.asked.old_rows:
             old = self._on_rows(eqn, aligned, of, is_old=True)
-        if of.is_from_list and not any(of is self._rows(atom).of for atom in eqn.invars if self._rows(atom)):
+        own = [self._rows(atom) for atom in eqn.invars]
+        if of.is_from_list and all(each is None or each.of is not of for each in own):
             self.met.update(eqn.outvars)
         for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
             if axis is not None:
@@ -352,10 +359,11 @@ class Slicer:
         little, and needs no value of all rows to be kept.
         """
         eqn = self.writer.get(var)
-        is_whole = var in self.dirty and self.dirty[var] is None
         rows = self._rows(var)
-        is_kept = var in self.met
-        if eqn is not None and not is_whole and not is_kept and self.num_pulled < MAX_PULLED:
+        is_whole = var in self.dirty and rows is None
+        # In a tree the other branches begin behind what met: of all of them rows would be made.
+        is_end = eqn is None or is_whole or var in self.met
+        if not is_end and self.num_pulled < MAX_PULLED:
             self.num_pulled += 1
             aligned = aligned_back(eqn, axis)
             try:
@@ -367,14 +375,12 @@ class Slicer:
                     return self._moved_back(eqn, var, axis, of, is_old=is_old)
             except NotByRowsError:
                 pass
-        rows = self._rows(var)
         if is_old:
             return taken(self._kept(var), axis, of)
-        if rows is not None and (is_kept or rows.of.is_from_list):
-            self._kept(var)
-            return overlaid(taken(self._old(var), axis, of), axis, of, rows)
-        if rows is not None and eqn is None and var not in self.whole:
-            return overlaid(taken(self._old(var), axis, of), axis, of, rows)
+        # Elsewhere the value is written in place anyway; in a loop that would be another copy.
+        is_at_hand = not self.adds_changes and (eqn is not None or var in self.whole)
+        if rows is not None and not is_at_hand:
+            return overlaid(taken(self._kept(var), axis, of), axis, of, rows)
         return taken(self.result(var), axis, of)
 
     # --- rows to other places ---------------------------------------------------------------------
@@ -569,6 +575,7 @@ class Slicer:
     def _changed(self, var: Var, before: Any, after: Any, new: Any, old: Any) -> None:
         """Note a value that was changed by a difference, and when it may be used."""
         self._set_whole(var, after)
+        self.drifting.add(var)
         self.saves[var] = after
         self._guard(before, after, new, old)
 
@@ -656,14 +663,10 @@ class Slicer:
         batch = batch_of(eqn, rows.axis)
         length = shape_of(indices)[0]
         if rows.of.parent is not None or rows.of.is_from_list:
-            of = self._members_listed(eqn, rows.of, length)
-            new, old = (
-                self._looked_up_at(eqn, batch, of, is_old=is_old)
-                if not is_old or self.asked.old_rows
-                else None
-                for is_old in (False, True)
-            )
-            self.dirty[eqn.outvars[0]] = DirtyRows(new, old, batch, of)
+            members = self._members_listed(eqn, rows.of, length)
+            read = functools.partial(self._looked_up_at, eqn, batch, members)
+            old = read(is_old=True) if self.asked.old_rows else None
+            self.dirty[eqn.outvars[0]] = DirtyRows(read(is_old=False), old, batch, members)
             return
         members = self._members(eqn, rows.of, length)
         new, old = (
@@ -702,13 +705,13 @@ class Slicer:
         return ids_read(np, value, length, clips=clips)
 
     def _members_listed(self, eqn: Equation, of: RowSet, length: int) -> RowSet:
-        """The rows of indices that are among some others, which are known for each argument."""
+        """The same where the others are many, for each argument different ones: from a list."""
         indices = eqn.invars[1]
-        if of.listed is None or not isinstance(indices, Var) or not self._are_fixed(indices):
+        if not isinstance(indices, Var) or not self._are_fixed(indices):
             raise NotByRowsError
         clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
         found = listed_members(of, self._ids_of(indices, of.length, clips=clips))
-        if not _is_few(found.numbers.shape[1], length):
+        if found is None or not _is_few(found.numbers.shape[1], length):
             raise NotByRowsError
         return self.sets.from_list(found, length)
 
@@ -731,7 +734,7 @@ class Slicer:
         aval = _jax.array_aval((of.length, width), np.int32)
         recipe = HostRecipe(indices, make)
         table = self.facts.derived.make_on_host(kind, aval, recipe)
-        if self.facts.mask(indices):
+        if not self._are_fixed(indices):
             make = functools.partial(_fits, length=of.length, width=width, clips=clips)
             recipe = HostRecipe(indices, make)
             fits = self.facts.derived.make_on_host(("fits", *kind), _jax.bool_aval(), recipe)
@@ -746,9 +749,7 @@ class Slicer:
         counts = lax.bitwise_and(
             lax.reshape(counts, numbers.shape), lax.lt(numbers, np.int32(length))
         )
-        listed = None
-        if of.listed is not None and self._are_fixed(indices):
-            listed = listed_members(of, ids)
+        listed = listed_members(of, ids) if self._are_fixed(indices) else None
         found = RowSet(
             numbers, of.size * width, length, counts, True, of, indices, clips, listed=listed
         )
@@ -814,6 +815,7 @@ class Slicer:
         rows_before = taken(before, axis, of)
         rows_after = lax.add(rows_before, _moved(sums, 0, axis))
         found = DirtyRows(rows_after, rows_before, axis, of)
+        self.drifting.add(total)
         self.dirty[total] = found
         self._written(total, found)
         self._guard(rows_before, rows_after, new, old)
