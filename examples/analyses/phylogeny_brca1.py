@@ -30,7 +30,7 @@ import incrax
 
 jax.config.update("jax_enable_x64", True)
 
-NUM_SWEEPS = 100
+NUM_SWEEPS = 300
 ALIGNMENT = cogent3.get_dataset("brca1")
 TREE = cogent3.get_dataset("mammal-tree")
 ORDER = "TCAG"
