@@ -25,9 +25,9 @@ from incrax import samplers
 
 jax.config.update("jax_enable_x64", True)
 
-NUM_LEAVES, NUM_SITES = 64, 1_000
-NUM_SWEEPS, NUM_WARM_UP = 300, 50
-NUM_WHOLE = 20
+NUM_LEAVES, NUM_SITES = 128, 1_000
+NUM_SWEEPS, NUM_WARM_UP = 200, 50
+NUM_WHOLE = 10
 """Sweeps with the whole likelihood in each step: they take longer."""
 
 FREQUENCIES = np.array([0.3, 0.2, 0.3, 0.2])
@@ -85,7 +85,7 @@ def log_density_of(levels):
     def log_density(p, leaves, counts, frequencies):
         lengths = jnp.exp(p["length"])
         matrices = transition_matrices(lengths, jnp.exp(p["kappa"]), frequencies)
-        end = len(lengths)
+        below, end = leaves[-1][:0], len(lengths)
         for (children, _), here in zip(reversed(levels), reversed(leaves), strict=True):
             if children.size:
                 sent = jnp.einsum("nij,njs->nis", matrices[end - len(below) : end], below)
@@ -116,9 +116,9 @@ def evolved(levels, log_lengths, kappa, rng):
     matrices = np.asarray(transition_matrices(np.exp(log_lengths), kappa, FREQUENCIES))
     states = rng.choice(4, (1, NUM_SITES), p=FREQUENCIES)
     found, end = [], 0
-    for children, leaves in levels:
+    for (children, _), next_level in zip(levels, [*levels[1:], ((), ())], strict=True):
         found.append(np.eye(4)[states[len(children) :]].transpose(0, 2, 1))
-        below = np.zeros((np.sum(children < children.max(initial=0) + 1), NUM_SITES), int)
+        below = np.zeros((sum(map(len, next_level)), NUM_SITES), int)
         for parent, row in enumerate(children):
             for child in row:
                 steps = matrices[end + child].cumsum(axis=1)[states[parent]]

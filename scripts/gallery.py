@@ -155,9 +155,7 @@ def lennard_jones(example: ModuleType, axes: Any) -> None:
 
 def lda(example: ModuleType, axes: Any) -> None:
     documents, words, _ = example.texts()
-    topics = jax.random.randint(
-        jax.random.key(0), words.shape, 0, example.NUM_TOPICS, jnp.int32
-    )
+    topics = jax.random.randint(jax.random.key(0), words.shape, 0, example.NUM_TOPICS, jnp.int32)
     counts = example.counted(documents, words, topics)
     moves = [("by_document[*]", "by_word[*]", "by_topic")]
     state, sites = incrax.incremental(example.log_density).sites(*counts, moves=moves)

@@ -34,7 +34,7 @@ NUM_SWEEPS = 300
 ALIGNMENT = cogent3.get_dataset("brca1")
 TREE = cogent3.get_dataset("mammal-tree")
 ORDER = "TCAG"
-CODES = {"R": "AG", "Y": "TC", "M": "AC", "N": ORDER, "-": ORDER, **dict(zip(ORDER, ORDER))}
+CODES = {"R": "AG", "Y": "TC", "M": "AC", "N": ORDER, "-": ORDER, **{x: x for x in ORDER}}
 """Which bases a letter may stand for; of a gap nothing is known."""
 
 
