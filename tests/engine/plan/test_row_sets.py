@@ -16,14 +16,16 @@ from slice_cases import Case
 
 from incrax import _jax
 from incrax._program import trace
-from incrax.engine.plan import slices
+from incrax.engine.plan import row_sets, slices
 from incrax.engine.plan.row_sets import (
     DirtyRows,
     RowSet,
     RowSets,
+    as_argument,
     blocks,
     grouped,
     ids_read,
+    listed_members,
     overlaid,
     row_set,
     windowed,
@@ -265,6 +267,79 @@ def test_too_many_rows_are_no_set():
     assert sets.union(many) is None
 
 
+# --- what sets are for each argument --------------------------------------------------------------
+
+
+def listed(sets, argument):
+    """Sets that are made of one row, by moves, look-ups and where they meet."""
+    ids = np.array([3, 11, 3, 0, 5, 3, 7, 11])
+    moved = sets.moved(argument, Run(0, 8, 10, 5, step=-2), 13)
+    members = sets.from_list(listed_members(argument, ids), len(ids))
+    again = sets.from_list(listed_members(members, np.array([2, 2, 8, 5, 1])), 5)
+    rolled = [
+        sets.moved(sets.moved(argument, Run(0, 0, first, num), num), Run(0, out, 0, num), LENGTH)
+        for out, first, num in ((0, 9, 3), (3, 0, 9))
+    ]
+    back = sets.moved(members, Run(0, 0, 7, 8, step=-1), 8)
+    return {
+        "moved": moved,
+        "members": members,
+        "members of members": again,
+        "moved members": back,
+        "slot by slot": sets.side_by_side(rolled),
+        "side by side": sets.side_by_side([members, back]),
+        "met": sets.union([members, back]),
+    }
+
+
+def test_a_list_says_what_the_set_is_for_each_argument():
+    for number in range(LENGTH):
+        argument = as_argument(of_rows(number))
+        for name, of in listed(RowSets(), argument).items():
+            assert of.listed.argument.numbers is argument.numbers
+            assert of.listed.numbers[number].tolist() == numbers_of(of), name
+            rows = np.asarray(of.numbers)[np.asarray(of.counts)]
+            assert np.all(rows < of.length)
+            assert rows.size == len(set(rows.tolist())) or name == "side by side"
+
+
+def test_rows_that_read_rows_that_read_a_row():
+    members = listed(RowSets(), as_argument(of_rows(3)))
+    assert numbers_of(members["members"]) == [0, 2, 5]
+    assert numbers_of(members["members of members"]) == [0, 1, 3]
+    assert numbers_of(members["met"]) == [0, 2, 5, 7]
+
+
+def test_where_listed_sets_meet_each_row_has_one_slot_whatever_the_argument():
+    """The two children of a node are two look-ups; one of them alone is above the argument."""
+    sets = RowSets()
+    argument = as_argument(of_rows(3))
+    left, right = (
+        sets.from_list(listed_members(argument, np.arange(start, LENGTH, 2)), LENGTH // 2)
+        for start in (0, 1)
+    )
+    parents = sets.union([left, right])
+    assert parents.size == 1
+    assert numbers_of(parents) == [1]
+    assert sets.union([parents, left]) is parents
+    assert sets.union([right, left]) is parents
+
+
+def test_of_several_rows_nothing_is_listed():
+    assert as_argument(of_rows(3, 4)).listed is None
+    assert listed_members(of_rows(3, 4), np.array([1, 2])) is None
+
+
+def test_lists_that_are_too_long_are_not_made(monkeypatch):
+    monkeypatch.setattr(row_sets, "MAX_LISTED", 2 * LENGTH)
+    argument = as_argument(of_rows(3))
+    assert listed_members(argument, np.array([1, 1, 2])) is not None
+    assert listed_members(argument, np.array([1, 1, 1])) is None
+
+
+# --- rows of values -------------------------------------------------------------------------------
+
+
 def test_nothing_is_written_where_there_is_no_row():
     moved = RowSets().moved(of_rows(1, 3), Run(0, 0, 3, 6), 6)
     written = with_rows(jnp.zeros(6), DirtyRows(jnp.array([7.0, 8.0]), None, 0, moved))
@@ -280,6 +355,7 @@ def test_dirty_rows_lie_over_those_of_the_baseline():
 # --- random programs ------------------------------------------------------------------------------
 
 NUM = 30
+IDS = [np.random.default_rng(k).integers(NUM, size=NUM) for k in range(10)]
 STEPS = {
     "roll": lambda x, k: jnp.roll(x, k),
     "rev": lambda x, _: x[::-1],
@@ -287,6 +363,7 @@ STEPS = {
     "strided": lambda x, k: jnp.repeat(x[k % 3 :: 3], 3)[: NUM // 2].sum() * 0 + jnp.tanh(x),
     "gaps": lambda x, k: lax.pad(x[: NUM // 2], 0.1, ((k % 2, 1 - k % 2, 1),))[:NUM],
     "swap": lambda x, k: jnp.concatenate([x[9 + k % 4 :], x[: 9 + k % 4]]),
+    "look-up": lambda x, k: x[IDS[k]],
 }
 WINDOWS = {
     "smear": lambda x, k: jnp.convolve(x, 0.2 + jnp.arange(1.0 + k % 4), mode="same") / (1 + k),

@@ -7,6 +7,8 @@ values, values with rows written in. It must not know what the values are.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -33,6 +35,9 @@ not worth that.
 MAX_JOINED = 512
 """Rows of different sets that meet: each is compared with all others."""
 
+MAX_LISTED = 2**18
+"""Numbers up to which it is listed what a set is for each argument."""
+
 
 class Image(NamedTuple):
     """A set whose k-th number is `step * n + shift` of the k-th number n of another, where
@@ -46,6 +51,15 @@ class Image(NamedTuple):
     high: int
 
 
+class Listed(NamedTuple):
+    """What a set is for each row that its argument, a set of one row, may be: numbers of rows, int32
+    of shape (rows of the argument's axis, size).
+    """
+
+    argument: RowSet
+    numbers: np.ndarray
+
+
 @dataclass(frozen=True, eq=False)
 class RowSet:
     """Some rows of an axis.
@@ -55,7 +69,8 @@ class RowSet:
     of none; the set from which it was looked up, by which indices, and whether those out of range
     read the last row; the set that it is the image of; those that it joins; of blocks of
     consecutive rows, the first of each, and of what these are multiples; of an interval that is
-    known before the program runs, its ends; how often, on the way, every other row was taken.
+    known before the program runs, its ends; how often, on the way, every other row was taken; what
+    it is for each argument, where that is known; whether it is read from this list.
     """
 
     numbers: Any
@@ -72,6 +87,8 @@ class RowSet:
     aligned: int = 1
     ends: tuple[int, int] | None = None
     halvings: int = 0
+    listed: Listed | None = None
+    is_from_list: bool = False
 
     @property
     def num_blocks(self) -> int:
@@ -117,6 +134,75 @@ def row_set(numbers: Any, capacity: int, length: int) -> RowSet:
     return RowSet(numbers, capacity, length, counts)
 
 
+def as_argument(of: RowSet) -> RowSet:
+    """The set, for each of whose rows it will be known what is made of it; it as it is if it has
+    more than one, or the axis too many.
+    """
+    if of.size > 1 or of.length > MAX_LISTED:
+        return of
+    each = np.arange(of.length, dtype=np.int32)
+    return dataclasses.replace(of, listed=Listed(of, each[:, None]))
+
+
+def _from_list(listed: Listed, length: int) -> RowSet:
+    size = listed.numbers.shape[1]
+    numbers = lax.squeeze(taken(listed.numbers, 0, listed.argument), (0,))
+    counts = lax.lt(numbers, np.int32(length))
+    return RowSet(numbers, size, length, counts, True, listed=listed, is_from_list=True)
+
+
+def _beside(sets: Sequence[RowSet], *, by_slots: bool = False) -> Listed | None:
+    """The slots of some sets, for each argument; None where that is not known. By slots: of those
+    that have a row in one of the sets at most.
+    """
+    lists = [each.listed for each in sets if each.listed is not None]
+    if len(lists) < len(sets) or len({id(each.argument) for each in lists}) > 1:
+        return None
+    join = functools.partial(functools.reduce, np.minimum) if by_slots else np.hstack
+    return Listed(lists[0].argument, join([each.numbers for each in lists]))
+
+
+def _joined(sets: Sequence[RowSet]) -> Listed | None:
+    """All rows of some sets, each once, for each argument; None where that is not known."""
+    listed = _beside(sets)
+    if listed is None:
+        return None
+    length = sets[0].length
+    numbers = np.sort(listed.numbers, axis=1)
+    is_repeated = numbers[:, 1:] == numbers[:, :-1]
+    numbers[:, 1:][is_repeated] = length
+    numbers = np.sort(numbers, axis=1)
+    width = max(int(np.max(np.sum(numbers < length, axis=1))), 1)
+    return Listed(listed.argument, np.ascontiguousarray(numbers[:, :width]))
+
+
+def listed_members(of: RowSet, ids: np.ndarray) -> Listed | None:
+    """Which rows of a look-up read rows of a set, these being the ids of all its rows: for each
+    argument; None where that is not known.
+    """
+    if of.listed is None:
+        return None
+    argument, numbers = of.listed
+    by_id = np.argsort(ids, kind="stable").astype(np.int32)
+    # The number that stands for no row is the id of none.
+    counts = np.append(np.bincount(ids, minlength=of.length)[: of.length], 0)
+    starts = np.cumsum(counts) - counts
+    reading = counts[numbers]
+    total = np.sum(reading, axis=1)
+    width = max(int(np.max(total, initial=0)), 1)
+    if len(numbers) * width > MAX_LISTED:
+        return None
+    # The found rows of all arguments in one line: places in `by_id`, then in the list.
+    before = np.cumsum(reading.ravel()) - reading.ravel()
+    places = np.arange(total.sum())
+    from_id = np.repeat(starts[numbers].ravel() - before, reading.ravel())
+    row = np.repeat(np.arange(len(numbers)), total)
+    slot = places - np.repeat(np.cumsum(total) - total, total)
+    found = np.full((len(numbers), width), ids.size, np.int32)
+    found[row, slot] = by_id[places + from_id]
+    return Listed(argument, found)
+
+
 class RowSets:
     """The sets of one trace: what is made of the same ones in the same way is one set."""
 
@@ -160,6 +246,12 @@ class RowSets:
         key = ("read", of, window.numbers, length)
         return self._once(key, lambda: _read(of, window, length))
 
+    def from_list(self, listed: Listed, length: int) -> RowSet:
+        """The set that a list has for its argument."""
+        numbers = listed.numbers
+        key = ("listed", id(listed.argument), length, numbers.shape, numbers.tobytes())
+        return self._once(key, lambda: _from_list(listed, length))
+
     def side_by_side(self, sets: Sequence[RowSet]) -> RowSet:
         """Sets without a row in common, as one; slot by slot where they are images of one set."""
         return self._once(("beside", tuple(sets)), lambda: _side_by_side(sets))
@@ -178,6 +270,9 @@ class RowSets:
                 return each
         if len({part.length for part in parts}) > 1:
             return None
+        listed = _joined(tuple(parts))
+        if listed is not None and listed.numbers.shape[1] < sum(part.size for part in parts):
+            return self.from_list(listed, sets[0].length)
         all_apart = all(are_apart(*pair) for pair in itertools.combinations(parts, 2))
         if not all_apart and sum(part.size for part in parts) > MAX_JOINED:
             return None
@@ -209,6 +304,16 @@ def places_of(run: Run, ends: tuple[int, int]) -> tuple[int, int] | None:
     )
 
 
+def _moved_list(listed: Listed | None, run: Run, length: int) -> Listed | None:
+    """The same as `_moved` does, of each argument."""
+    if listed is None:
+        return None
+    place, off_step = np.divmod((listed.numbers - run.first) * np.sign(run.step), abs(run.step))
+    is_there = (place >= 0) & (place < run.num) & (off_step == 0)
+    numbers = np.where(is_there, place * run.out_step + run.out, length).astype(np.int32)
+    return Listed(listed.argument, numbers)
+
+
 def _moved(of: RowSet, run: Run, length: int) -> RowSet:
     place = lax.mul(lax.sub(of.numbers, np.int32(run.first)), np.int32(np.sign(run.step)))
     step = abs(run.step)
@@ -220,9 +325,15 @@ def _moved(of: RowSet, run: Run, length: int) -> RowSet:
     numbers = lax.select(is_there, found, lax.full_like(found, length))
     has_spare = of.has_spare or run.num < of.length
     counts = lax.bitwise_and(of.counts, is_there)
-    halvings = of.halvings + (step > 1)
     return RowSet(
-        numbers, of.size, length, counts, has_spare, image=_image(of, run), halvings=halvings
+        numbers,
+        of.size,
+        length,
+        counts,
+        has_spare,
+        image=_image(of, run),
+        halvings=of.halvings + (step > 1),
+        listed=_moved_list(of.listed, run, length),
     )
 
 
@@ -337,7 +448,8 @@ def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
         numbers = lax.concatenate([each.numbers for each in sets], 0)
         counts = lax.concatenate([each.counts for each in sets], 0)
         size = sum(each.size for each in sets)
-        return RowSet(numbers, size, length, counts, any(each.has_spare for each in sets))
+        has_spare = any(each.has_spare for each in sets)
+        return RowSet(numbers, size, length, counts, has_spare, listed=_beside(sets))
     of = images[0].of
     covered = sum(max(image.high - image.low, 0) for image in images)
     return RowSet(
@@ -346,6 +458,7 @@ def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
         length,
         by_slots(sets, [each.counts for each in sets]),
         of.has_spare or covered < of.length,
+        listed=_beside(sets, by_slots=True),
     )
 
 
@@ -465,7 +578,7 @@ def by_one_thread(rows: Any, value: Any, of: RowSet) -> Any:
 def with_rows(old: Any, rows: DirtyRows) -> Any:
     """A value with new rows."""
     of = rows.of
-    if of.num_blocks > MAX_UNROLLED or of.has_spare:
+    if of.num_blocks > MAX_UNROLLED or (of.has_spare and of.width > 1):
         others = tuple(d for d in range(old.ndim) if d != rows.axis)
         dimensions = lax.ScatterDimensionNumbers(others, (rows.axis,), (rows.axis,))
         places = lax.expand_dims(of.numbers, (1,))
@@ -473,6 +586,10 @@ def with_rows(old: Any, rows: DirtyRows) -> Any:
     for k in range(of.num_blocks):
         row = lax.slice_in_dim(rows.new, k * of.width, (k + 1) * of.width, axis=rows.axis)
         start = _start(of, k, rows.axis, old.ndim)
+        if of.has_spare:  # what stands for no row leaves the last one as it is
+            before = lax.dynamic_slice(old, start, row.shape, allow_negative_indices=False)
+            is_row = lax.lt(start[rows.axis], np.int32(of.length))
+            row = lax.select(is_row, row, before)
         old = lax.dynamic_update_slice(old, row, start, allow_negative_indices=False)
     return old
 

@@ -64,6 +64,7 @@ from incrax.engine.plan.row_sets import (
     DirtyRows,
     RowSet,
     RowSets,
+    as_argument,
     by_blocks,
     by_one_thread,
     by_slots,
@@ -73,6 +74,7 @@ from incrax.engine.plan.row_sets import (
     ids_read,
     interval,
     is_by_slots,
+    listed_members,
     overlaid,
     places_of,
     row_set,
@@ -134,7 +136,8 @@ class Slicer:
 
     `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
     None: as a whole. `saves` is what is to be saved, `guards` what must hold, `widened` the
-    equations that read rows and were run as a whole, `resumed` the scans that were resumed, and
+    equations that read rows and were run as a whole, `met` what was made where different sets met
+    and is known for each argument, `drifting` what stands on differences, `resumed` the scans that were resumed, and
     whether their carry will never be the same again. `spans` has, of variables that are dirty as a
     whole, an axis of which only these rows changed.
 
@@ -164,11 +167,13 @@ class Slicer:
         self.dirty: dict[Var, DirtyRows | None] = {}
         self.sets = RowSets()
         self.rows_at: dict[Any, Any] = {}
+        self.met: set[Var] = set()
         self.num_pulled = 0
         self.num_changed = 0
         self.saves: dict[Var, Any] = {}
         self.row_saves: dict[Var, DirtyRows] = {}
         self.guards: list[Any] = []
+        self.drifting: set[Var] = set()
         self.widened: list[Equation] = []
         self.spans: dict[Var, tuple[int, Spans]] = {}
         self.resumed: list[tuple[Resumable, bool]] = []
@@ -195,6 +200,8 @@ class Slicer:
         self.dirty = {}
         self.sets = RowSets()
         self.rows_at = {}
+        self.met = set()
+        self.drifting = set()
         self.saves = {}
         self.row_saves = {}
         self.guards = []
@@ -207,11 +214,15 @@ class Slicer:
                 new, rows = change
                 if rows.ends is not None:
                     rows = self.sets.interval(*rows.ends, rows.length)
+                elif self.adds_changes:  # elsewhere a list would be a constant of the program
+                    rows = as_argument(rows)
                 self.num_changed = rows.size
                 old = taken(self._old(var), 0, rows) if self.asked.old_rows else None
                 self.dirty[var] = DirtyRows(new, old, 0, rows)
         for eqn in reached:
             self._step(eqn)
+            if not self.drifting.isdisjoint(read_vars(eqn)):
+                self.drifting.update(eqn.outvars)
 
     def result(self, atom: Atom) -> Any:
         """A value as a whole, new rows written in."""
@@ -262,10 +273,11 @@ class Slicer:
         """Raise where rows are too many to be told apart. Side by side they cost less: as many as
         changed are never too many.
         """
-        most = MAX_TABLE_SHARE * of.length
         if of.ends is not None:
-            most = max(MAX_INTERVAL_SHARE * of.length, 2 * self.num_changed)
-        if of.size > most or (of.ends is None and of.halvings > MAX_HALVINGS):
+            is_few = of.size <= max(MAX_INTERVAL_SHARE * of.length, 2 * self.num_changed)
+        else:
+            is_few = _is_few(of.size, of.length) and of.halvings <= MAX_HALVINGS
+        if not is_few:
             raise NotByRowsError
 
     def _are_apart(self, one: RowSet, other: RowSet) -> bool:
@@ -336,6 +348,9 @@ class Slicer:
         old: list[Any] = [None] * len(new)
         if self.asked.old_rows:
             old = self._on_rows(eqn, aligned, of, is_old=True)
+        own = [self._rows(atom) for atom in eqn.invars]
+        if of.is_from_list and all(each is None or each.of is not of for each in own):
+            self.met.update(eqn.outvars)
         for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
             if axis is not None:
                 self.dirty[var] = DirtyRows(now, then, axis, of)
@@ -411,8 +426,11 @@ class Slicer:
         little, and needs no value of all rows to be kept.
         """
         eqn = self.writer.get(var)
-        is_whole = var in self.dirty and self.dirty[var] is None
-        if eqn is not None and not is_whole and self.num_pulled < MAX_PULLED:
+        rows = self._rows(var)
+        is_whole = var in self.dirty and rows is None
+        # In a tree the other branches begin behind what met: of all of them rows would be made.
+        is_end = eqn is None or is_whole or var in self.met
+        if not is_end and self.num_pulled < MAX_PULLED:
             self.num_pulled += 1
             aligned = aligned_back(eqn, axis)
             try:
@@ -428,11 +446,12 @@ class Slicer:
                     return self._slid(eqn, _window_of(eqn, out=axis), of, is_old=is_old)
             except NotByRowsError:
                 pass
-        rows = self._rows(var)
         if is_old:
             return taken(self._kept(var), axis, of)
-        if rows is not None and eqn is None and var not in self.whole and of.ends is None:
-            return overlaid(taken(self._old(var), axis, of), axis, of, rows)
+        # Elsewhere the value is written in place anyway; in a loop that would be another copy.
+        is_at_hand = not self.adds_changes and (eqn is not None or var in self.whole)
+        if rows is not None and not is_at_hand and of.ends is None:
+            return overlaid(taken(self._kept(var), axis, of), axis, of, rows)
         return taken(self.result(var), axis, of)
 
     def _is_dear(self, eqn: Equation, of: RowSet) -> bool:
@@ -488,7 +507,7 @@ class Slicer:
         """Rows of a result, from where they were moved."""
         entry = entry_of(eqn)
         assert entry.runs is not None
-        runs = entry.runs(eqn, axis)[eqn.outvars.index(var)]
+        runs = [run for run in entry.runs(eqn, axis)[eqn.outvars.index(var)] if run.num]
         self._check_moves(eqn, runs, axis)
         if of.ends is not None:
             return self._interval_back(eqn, axis, runs, of, is_old=is_old)
@@ -500,8 +519,7 @@ class Slicer:
             sources.append(source)
             values.append(self._rows_of(atom, axis, source, is_old=is_old))
         if sum(run.num for run in runs) < of.length:
-            (fill,) = eqn.invars[len(runs) :]
-            value = lax.broadcast(self.result(fill), values[0].shape)
+            value = lax.broadcast(self.result(eqn.invars[-1]), values[0].shape)
             return by_slots([of, *sources], [value, *values], axis)
         return by_slots(sources, values, axis)
 
@@ -839,6 +857,7 @@ class Slicer:
     def _changed(self, var: Var, before: Any, after: Any, new: Any, old: Any) -> None:
         """Note a value that was changed by a difference, and when it may be used."""
         self._set_whole(var, after)
+        self.drifting.add(var)
         self.saves[var] = after
         self._guard(before, after, new, old)
 
@@ -953,6 +972,12 @@ class Slicer:
             raise NotByRowsError
         batch = batch_of(eqn, rows.axis)
         length = shape_of(indices)[0]
+        if rows.of.parent is not None or rows.of.is_from_list:
+            members = self._members_listed(eqn, rows.of, length)
+            read = functools.partial(self._looked_up_at, eqn, batch, members)
+            old = read(is_old=True) if self.asked.old_rows else None
+            self.dirty[eqn.outvars[0]] = DirtyRows(read(is_old=False), old, batch, members)
+            return
         members = self._members(eqn, rows.of, length)
         new, old = (
             None if value is None else _repeated(value, rows.axis, batch, members.size)
@@ -989,6 +1014,17 @@ class Slicer:
             raise NotByRowsError
         return ids_read(np, value, length, clips=clips)
 
+    def _members_listed(self, eqn: Equation, of: RowSet, length: int) -> RowSet:
+        """The same where the others are many, for each argument different ones: from a list."""
+        indices = eqn.invars[1]
+        if not isinstance(indices, Var) or not self._are_fixed(indices):
+            raise NotByRowsError
+        clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
+        found = listed_members(of, self._ids_of(indices, of.length, clips=clips))
+        if found is None or not _is_few(found.numbers.shape[1], length):
+            raise NotByRowsError
+        return self.sets.from_list(found, length)
+
     def _members(self, eqn: Equation, of: RowSet, length: int) -> RowSet:
         """The rows of indices that are among some others."""
         indices = eqn.invars[1]
@@ -1001,14 +1037,14 @@ class Slicer:
         clips = mode == lax.GatherScatterMode.CLIP
         ids = self._ids_of(indices, of.length, clips=clips)
         width = int(np.bincount(ids, minlength=of.length + 1)[:-1].max(initial=1))
-        if width * of.size > MAX_TABLE_SHARE * length:
+        if not _is_few(width * of.size, length):
             raise NotByRowsError
         kind = ("members", of.length, width, clips)
         make = functools.partial(member_table, length=of.length, width=width, clips=clips)
         aval = _jax.array_aval((of.length, width), np.int32)
         recipe = HostRecipe(indices, make)
         table = self.facts.derived.make_on_host(kind, aval, recipe)
-        if self.facts.mask(indices):
+        if not self._are_fixed(indices):
             make = functools.partial(_fits, length=of.length, width=width, clips=clips)
             recipe = HostRecipe(indices, make)
             fits = self.facts.derived.make_on_host(("fits", *kind), _jax.bool_aval(), recipe)
@@ -1023,7 +1059,10 @@ class Slicer:
         counts = lax.bitwise_and(
             lax.reshape(counts, numbers.shape), lax.lt(numbers, np.int32(length))
         )
-        found = RowSet(numbers, of.size * width, length, counts, True, of, indices, clips)
+        listed = listed_members(of, ids) if self._are_fixed(indices) else None
+        found = RowSet(
+            numbers, of.size * width, length, counts, True, of, indices, clips, listed=listed
+        )
         self.looked_up[table] = found
         self.rows_at[key] = found
         return found
@@ -1086,6 +1125,7 @@ class Slicer:
         rows_before = taken(before, axis, of)
         rows_after = lax.add(rows_before, _moved(sums, 0, axis))
         found = DirtyRows(rows_after, rows_before, axis, of)
+        self.drifting.add(total)
         self.dirty[total] = found
         self._written(total, found)
         self._guard(rows_before, rows_after, new, old)
@@ -1120,6 +1160,13 @@ def _added_axis(eqn: Equation) -> int | None:
     sizes = list(windows.shape)
     sizes[axis] = 1
     return axis if list(windows.sizes) == sizes else None
+
+
+def _is_few(num_rows: int, length: int) -> bool:
+    """Whether to run that many rows of an axis, rather than all: one always, as where the levels of
+    a tree get short there are long ones behind.
+    """
+    return num_rows <= max(1, MAX_TABLE_SHARE * length)
 
 
 class AgainError(Exception):
