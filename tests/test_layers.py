@@ -23,7 +23,7 @@ FOLDERS = """
 errors _messages _jax_options
 _interrupts _names _removed
 _version _profiling _jax _extras _context _tuning _cache_folder _collection _marks _locations
-_console _stats _progress _table _tables
+_table _stats _progress _tables
 _program
 primitives
 engine

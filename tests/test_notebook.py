@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 import incrax
-from incrax._console import ShownAsText
-from incrax._table import Printable
+from incrax._table import Counters, Printable
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
@@ -150,9 +149,7 @@ def with_tables():
         if kind.__module__.startswith("incrax") and hasattr(kind, "_repr_html_")
     }
     return {
-        kind.__name__
-        for kind in ours - {Printable, ShownAsText}
-        if not kind.__name__.startswith("_")
+        kind.__name__ for kind in ours - {Printable, Counters} if not kind.__name__.startswith("_")
     }
 
 

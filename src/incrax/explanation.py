@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from incrax._jax import Equation, Var, aval_bytes, source_line
 from incrax._messages import not_called
-from incrax._table import Printable, Table, bytes_text, first_rows
+from incrax._table import Printable, Table, bytes_text, first_rows, many
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import NO_MEMORY, CallRecord
 from incrax.engine.call.rehearsal import dry_run, outlook
@@ -182,12 +182,11 @@ def sized(var: Var) -> tuple[str, int]:
 
 # --- one call ---------------------------------------------------------------------------------------
 
-NUM_LISTED = 30
 NUM_CONSTANTS = 5
 """Closed-over arrays shown to people: the largest are those that it was a mistake to close over."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation(Printable):
     """Report of one call.
 
@@ -249,14 +248,26 @@ class Explanation(Printable):
             "seconds": dict(self.times),
         }
 
+    @property
+    def is_alarming(self) -> bool:
+        """Whether saving has not been worth it."""
+        return self.worth.startswith("no: ")
+
+    def summary(self) -> str:
+        """Whether saving has been worth it; where nobody takes times, what served the call."""
+        return f"is it worth it: {self.worth}" if self.worth else f"served by {self._served}"
+
+    @property
+    def _served(self) -> str:
+        return f"{self.served_by}: {self.why}"
+
     def tables(self) -> list[Table]:
         """The report for people."""
         verb = "would run" if self.is_dry_run else "ran"
         avoided = self.cost_avoided
         in_all = avoided.flops + self.cost_ran.flops
         summary = [
-            ("is it worth it", self.worth),
-            ("served by", f"{self.served_by}: {self.why}"),
+            ("served by", self._served),
             (f"equations {verb}", f"{self.num_ran} of {self.num_equations}"),
             (f"rows {verb}", self.rows),
             ("saved values loaded", _in_all(self.loaded)),
@@ -275,11 +286,11 @@ class Explanation(Printable):
         changed = self.changed or [("nothing", "all leaves have the bits of the last call")]
         found = [
             Table(title, ("", ""), [row for row in summary if row[1] != ""]),
-            Table("changed inputs", ("input", "why"), first_rows(changed, NUM_LISTED)),
+            Table("changed inputs", ("input", "why"), first_rows(changed)),
         ]
         if self.is_verbose:
             times = [(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()]
-            ran = first_rows(self.ran, NUM_LISTED)
+            ran = first_rows(self.ran)
             found.append(Table("candidates", ("", "seconds"), times))
             found.append(Table(f"equations that {verb}", ("primitive", "source"), ran))
         return found
@@ -355,7 +366,7 @@ class LeafDependence:
     share: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DependenceTable(Printable):
     """The dependence of a function's work on its inputs, one row a leaf; seconds by the inputs that
     work depends on.
@@ -389,6 +400,12 @@ class DependenceTable(Printable):
         """The table for programs."""
         return {"num_equations": self.num_equations, "leaves": [asdict(row) for row in self.rows]}
 
+    def summary(self) -> str:
+        """How many equations there are, and the input of which most depend."""
+        found = many(self.num_equations, "equation")
+        most = max(self.rows, key=lambda row: row.share, default=None)
+        return found if most is None else f"{found}, {most.share:.0%} of the work by {most.path}"
+
     def tables(self) -> list[Table]:
         """The table for people."""
         rows = [
@@ -396,7 +413,7 @@ class DependenceTable(Printable):
             for r in self.rows
         ]
         header = ("input", "elements", "equations", "FLOPs", "transcendentals", "share of work")
-        return [Table(f"equations: {self.num_equations}", header, rows)]
+        return [Table("", header, rows)]
 
 
 def dependence_table(engine: Engine) -> DependenceTable:

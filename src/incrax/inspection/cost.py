@@ -749,7 +749,7 @@ def _joined(groups: list[Group], cost_of: Callable[[list[Node]], Cost]) -> list[
 # --- the report -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CostReport(Printable):
     """The cost of a function; made by `incrax.cost`.
 
@@ -867,22 +867,26 @@ class CostReport(Printable):
 
     # --- for people -------------------------------------------------------------------------------
 
+    def summary(self) -> str:
+        """What it is the cost of, and its FLOPs."""
+        change = (
+            "" if self.changing is None else f"; changing: {_named(self.changing) or 'nothing'}"
+        )
+        flops = number_text(self.forward.total.flops)
+        return f"cost of {self.name}({_named(self.arguments)}): {flops} FLOPs{change}"
+
     def tables(self) -> list[Table]:
         """The report for people: totals; the dearest equations, and a turn of each loop; what was
         measured; notes.
         """
-        change = (
-            "" if self.changing is None else f"; changing: {_named(self.changing) or 'nothing'}"
-        )
-        title = f"cost of {self.name}({_named(self.arguments)}){change}"
         rows = [
-            *first_rows(list(self._dearest()), NUM_LISTED, 1),
-            *first_rows(list(self._turns()), NUM_LISTED, 1),
+            *first_rows(list(self._dearest()), NUM_LISTED),
+            *first_rows(list(self._turns()), NUM_LISTED),
         ]
         header = ("pass", "what", "times", *FIGURES, "inside", "source")
         notes = [(note,) for note in self.notes]
         return [
-            Table(title, ("", *TOTALS), list(self._totals())),
+            Table("", ("", *TOTALS), list(self._totals())),
             Table("dearest equations, and loops", header, rows),
             *map(_measured_table, self.measured),
             *([Table("notes", ("what to know of these numbers",), notes)] if notes else []),

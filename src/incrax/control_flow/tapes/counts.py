@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+
+from incrax._table import Counters
 
 
-@dataclass
-class TapeStats:
+@dataclass(repr=False)
+class TapeStats(Counters):
     """Counts since the function was made.
 
     Fields:
@@ -30,7 +32,3 @@ class TapeStats:
     transparent: int = 0
     eager: int = 0
     aborted: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        """The counters by name."""
-        return asdict(self)
