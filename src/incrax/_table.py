@@ -8,6 +8,7 @@ printed.
 from __future__ import annotations
 
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -73,7 +74,9 @@ class Printable:
     def _repr_pretty_(self, printer: Any, is_cycle: bool) -> None:
         """For IPython: inside of lists and the like the summary alone."""
         is_inside = is_cycle or len(printer.stack) > 1
-        printer.text(repr(self) if is_inside else _as_text(self, has_colours=True))
+        # Not by FORCE_COLOR, which notebooks set for the processes that they start.
+        is_terminal = sys.stdout.isatty()
+        printer.text(repr(self) if is_inside else _as_text(self, has_colours=is_terminal))
 
 
 @dataclass(frozen=True, repr=False)
@@ -155,6 +158,8 @@ class Counters(Printable):
     def __repr__(self) -> str:
         counted = [f"{name}={number}" for name, number in self.as_dict().items() if number]
         return f"{type(self).__name__}({', '.join(counted)})"
+
+    _repr_pretty_ = Printable._repr_pretty_  # IPython takes `__repr__` where a class has only that
 
 
 def _words(name: str) -> str:
