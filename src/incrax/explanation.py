@@ -21,7 +21,7 @@ from incrax.engine.call.rehearsal import dry_run, outlook
 from incrax.engine.call.signature_table import Given
 from incrax.engine.inputs.leaves import is_compared_by_identity
 from incrax.engine.inputs.paths import mask_paths, paths_mask
-from incrax.engine.plan.plan import Plan
+from incrax.engine.plan.plan import Sliced
 from incrax.engine.program.cost import ZERO, Cost, total_cost
 from incrax.engine.program.dependence import Layout
 from incrax.rows.engine import RowEngine
@@ -40,7 +40,8 @@ class Served(NamedTuple):
     the inputs that differ from the values that it starts from; equations run, those that fill
     missing values first; values loaded and filled; seconds of the candidates; uses of this set of
     inputs; a line for each sum that came from statistics, or why none does any more; how many
-    equations of the function ran, and on which rows, if not on all.
+    equations of the function ran, and on which rows, if not on all; then also the equations of the
+    function that those run stand for, on the rows alone and as a whole.
     """
 
     by: str
@@ -54,6 +55,8 @@ class Served(NamedTuple):
     statistics: Sequence[str] = ()
     num_ran: int = 0
     rows: str = ""
+    by_rows: Sequence[Equation] = ()
+    as_whole: Sequence[Equation] = ()
 
     @property
     def is_first(self) -> bool:
@@ -105,6 +108,7 @@ class Reader:
         how = "measured" if entry is not None and entry.is_final else "expected"
         reason = self.facts.algebra.reason
         statistics = None if plan is None else plan.statistics
+        sliced = None if plan is None else plan.sliced
         return Served(
             by=record.candidate,
             why=_why(record),
@@ -118,13 +122,12 @@ class Reader:
             uses=0 if entry is None else entry.count,
             statistics=statistics.lines if statistics is not None else (reason,) if reason else (),
             num_ran=len(ran) if plan is None else len(ran) - len(plan.eqns) + plan.num_eqns,
-            rows=self._rows(plan),
+            rows="" if sliced is None else self._rows(sliced),
+            by_rows=() if sliced is None else sliced.by_rows,
+            as_whole=() if sliced is None else sliced.as_whole,
         )
 
-    def _rows(self, plan: Plan | None) -> str:
-        if plan is None or plan.sliced is None:
-            return ""
-        sliced = plan.sliced
+    def _rows(self, sliced: Sliced) -> str:
         names = ", ".join(str(self.paths[leaf]) for leaf in sliced.leaves)
         found = f"at most {sliced.capacity} of {sliced.length} along the first axis of {names}"
         if sliced.resumed:
