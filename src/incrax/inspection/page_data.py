@@ -274,9 +274,9 @@ class _Data:
             for record in self.row_records
         ]
 
-    def slice_of(self, entry: Entry | None) -> int:
+    def slice_of(self, candidate: str, entry: Entry | None) -> int:
         """The place among `slices` of what served a call, or would; -1: it is none of them."""
-        entries = [record.entry for record in self.row_records]
+        entries = [record.entry for record in self.row_records if candidate == "slices"]
         return next((number for number, each in enumerate(entries) if each is entry), -1)
 
     def last(self) -> dict[str, Any] | None:
@@ -285,7 +285,7 @@ class _Data:
         if record is None:
             return None
         changed = self.reader.served(record).changed
-        return {"mask": hex(changed), "slice": self.slice_of(record.entry)}
+        return {"mask": hex(changed), "slice": self.slice_of(record.candidate, record.entry)}
 
     def verdict(self) -> dict[str, Any]:
         """Whether saving has been worth it: the sentence, and seconds by what for."""
@@ -373,7 +373,7 @@ class _Data:
         ]
         return {
             "mask": self._mask(entry.dirty),
-            "slice": self.slice_of(entry),
+            "slice": self.slice_of(entry.candidate, entry),
             "changed": self._names(entry.dirty),
             "count": entry.count,
             "candidate": entry.candidate,
@@ -467,7 +467,7 @@ class _Data:
             served.num_ran,
             len(served.filled),
             len(served.loads),
-            self.slice_of(record.entry),
+            self.slice_of(record.candidate, record.entry),
         )
 
     def _named(self, mask: int | None) -> dict[str, Any]:

@@ -25,6 +25,7 @@ function buildInputs() {
   byId('filter').addEventListener('input', event => { listInputs(event.target.value.toLowerCase()); markInputs(); });
   byId('changes').addEventListener('submit', event => event.preventDefault());
   byId('rows').addEventListener('change', event => showSlice(Number(event.target.value)));
+  markInputs();
   whenChosen(markInputs);
 }
 
@@ -43,6 +44,11 @@ function changeOf({ mask, slice }) {
 /** Few rows of the chosen inputs change; -1: all of them do. */
 function showSlice(slice) {
   choose(slice < 0 ? { slice } : { slice, view: 'engine' });
+  checkView();
+}
+
+/** The switch shows how the map is coloured. */
+function checkView() {
   document.querySelector(`input[name="view"][value="${chosen.view}"]`).checked = true;
 }
 

@@ -71,6 +71,12 @@ function buildVerdict() {
       `${duration(Math.abs(gain))}: calls ${inCalls < 0 ? 'lost' : 'gained'} ${duration(Math.abs(inCalls))}, learning took ${duration(ours.learning)}`));
 }
 
+/** Before anything is drawn, so that it is drawn once. */
+function begin(change) {
+  Object.assign(chosen, change, change.slice >= 0 ? { view: 'engine' } : {});
+  checkView();
+}
+
 /** The change shown first: the last call's, or that of the first input. */
 function firstChange() {
   const last = data.last && changeOf(data.last);
@@ -81,10 +87,9 @@ buildTheme();
 buildLinks();
 buildHeader();
 buildVerdict();
+begin(firstChange());
 buildInputs();
 buildMap();
 buildCharts();
 buildTables();
-choose(firstChange());
-if (chosen.slice >= 0) showSlice(chosen.slice);
 document.documentElement.dataset.ready = 'yes';

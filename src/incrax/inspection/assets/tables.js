@@ -1,6 +1,6 @@
 // Plans and their races, segments, saved values, and inputs against groups of equations.
 
-const MAX_COLUMNS = 14;
+const MAX_COLUMNS = 6;  // with their bars and long names in a window of 1,280 pixels
 const MAX_ROWS = 80;
 
 function buildTables() {
@@ -43,7 +43,7 @@ function race(plan, most) {
 
 function showChange(found) {
   choose({ ...changeOf(found), view: 'engine' });
-  document.querySelector('input[name="view"][value="engine"]').checked = true;
+  checkView();
   byId('map').scrollIntoView();
   byId('map').focus({ preventScroll: true });
 }
