@@ -41,7 +41,7 @@ class Served(NamedTuple):
     missing values first; values loaded and filled; seconds of the candidates; uses of this set of
     inputs; a line for each sum that came from statistics, or why none does any more; how many
     equations of the function ran, and on which rows, if not on all; then also the equations of the
-    function that those run stand for, on the rows alone and as a whole.
+    function that those run stand for, by rows and as a whole.
     """
 
     by: str

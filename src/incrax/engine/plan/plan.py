@@ -43,8 +43,8 @@ class Sliced:
 
     Fields: numbers of the leaves of which rows change; how many rows at most; their number in all;
     the variable of the rows' numbers; for some variables that it reads, of which variable they are
-    the baseline's value; how many equations of the function it stands for, which of them run on the
-    rows alone, or are scans that are resumed, and which as a whole; what is loaded and made of
+    the baseline's value; how many equations of the function it stands for, which of them run by rows
+    (on these and from what is saved of the others) and which as a whole; what is loaded and made of
     indices alone; equations that read some rows, and ran as a whole; scans that are resumed; of all
     steps of these, estimated seconds that `seconds` of the plan leave out, where their carry may be
     the same again, and where it will not.

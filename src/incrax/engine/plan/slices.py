@@ -116,7 +116,7 @@ class Slicer:
 
     `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
     None: as a whole. `saves` is what is to be saved, `guards` what must hold, `by_rows` the
-    equations that ran on rows alone, or were resumed, `as_whole` all others, `widened` the
+    equations that ran on rows, or from the first of them on, `as_whole` all others, `widened` the
     equations that read rows and were run as a whole, `resumed` the scans that were resumed, and
     whether their carry will never be the same again. `spans` has, of variables that are dirty as a
     whole, an axis of which only these rows changed.
@@ -204,7 +204,7 @@ class Slicer:
         return self.whole[atom] if state is None else self._written(atom, state)
 
     def _step(self, eqn: Equation) -> bool:
-        """Make what an equation writes; whether on rows alone, or from the first of them on."""
+        """Make what an equation writes; whether on rows, or from the first of them on."""
         states = [self.dirty[var] for var in read_vars(eqn) if var in self.dirty]
         rows = [state for state in states if state is not None]
         self.num_pulled = 0

@@ -161,7 +161,7 @@ const [RUN, ROWS, EXTRA, LOAD, CLEAN] = d3.range(5);
 
 const STATES = [
   { name: 'run', sign: '▶', reach: 'reached: runs again', engine: 'runs, and is reached' },
-  { name: 'rows', sign: '≡', reach: '', engine: 'runs, on the changed rows alone' },
+  { name: 'rows', sign: '≡', reach: '', engine: 'runs by rows, for those that changed' },
   { name: 'extra', sign: '◇', reach: '', engine: 'runs, although it is not reached' },
   { name: 'load', sign: '■', reach: 'not reached, but read: its saved value can be loaded', engine: 'saved value is loaded' },
   { name: 'clean', sign: '', reach: 'not reached', engine: 'does not run' },
