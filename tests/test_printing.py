@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import incrax
-from incrax._table import Counters, Printable, Table, first_rows, number_text
+from incrax._table import Counters, Printable, Table, number_text
 
 NAMES = ("input", "number of equations", "transcendentals", "bytes written", "why", "source")
 ROWS = [
@@ -142,8 +142,10 @@ def test_without_a_terminal_text_has_a_hundred_columns(monkeypatch):
 
 def test_long_tables_say_how_much_more_there_is():
     rows = [(f"p[{k}]", k) for k in range(1_234)]
-    assert first_rows(rows[:30]) == rows[:30]
-    assert first_rows(rows)[-1] == ("... 1,204 more", "")
+    lines = str(Table("", ("name", "value"), rows)).splitlines()
+    assert lines[-2:] == ["p[29]              29", "... 1,204 more"]
+    assert "more" not in str(Table("", ("name", "value"), rows[:30]))
+    assert "... 1,229 more" in Table("", ("name", "value"), rows, 5)._repr_html_()
 
 
 # --- colours --------------------------------------------------------------------------------------

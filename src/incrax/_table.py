@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # where they are used, as most that import incrax print nothing
@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # where they are used, as most that import incrax print nothi
 
 Cell = str | float | None
 
-NUM_LISTED = 30
-"""Rows of a long table that are shown."""
 NO_TERMINAL = 100
 """Columns of text where there is no terminal and no variable COLUMNS that says."""
 MIN_TEXT = 20
@@ -81,11 +79,14 @@ class Printable:
 
 @dataclass(frozen=True, repr=False)
 class Table(Printable):
-    """A title, a header, and rows of text and numbers; None where nobody knows one."""
+    """A title, a header, and rows of text and numbers; None where nobody knows one. The first rows
+    are shown, and how many more there are.
+    """
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+    num_shown: int = 30
 
     def summary(self) -> str:
         """The title, or what the columns are."""
@@ -98,28 +99,20 @@ class Table(Printable):
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        """For rich: a line for each row; names of columns are folded where the window is narrow.
-        Where it is too narrow for that, a paragraph for each row.
-        """
+        """For rich: a line for each row, or a paragraph where there is no room for that."""
         from rich.text import Text
 
         if self.title:
             yield Text(self.title, style="bold")
         header, cells = self._shown()
-        is_number = _is_number(header, cells)
-        widths = _least_widths(cells, is_number)
-        folded = [*map(_folded, header, widths)]
-        if _needed_width(header, widths) <= options.max_width:
-            yield _as_rows(header, cells, is_number)
-        elif _needed_width(folded, widths) <= options.max_width:
-            yield _as_rows(folded, cells, is_number)
-        else:
-            yield from _as_paragraphs(header, cells)
+        widths = _least_widths(header, cells)
+        is_wide = sum(widths) + GAP * len(widths) <= options.max_width + GAP
+        yield from (_as_rows if is_wide else _as_paragraphs)(header, cells)
 
     def _repr_html_(self) -> str:
         """For notebooks."""
         header, cells = self._shown()
-        sides = ["right" if is_right else "left" for is_right in _is_number(header, cells)]
+        sides = ["right" if is_right else "left" for *_, is_right in _columns(header, cells)]
         starts = [f'style="text-align: {side}; white-space: pre-line"' for side in sides]
         title = f'<caption style="text-align: left">{escape(self.title)}</caption>'
         head = f"<thead>{_html_cells('th', starts, header)}</thead>" if any(header) else ""
@@ -127,15 +120,16 @@ class Table(Printable):
         return f"<table>{title}{head}<tbody>{rows}</tbody></table>"
 
     def _shown(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """The header, and the rows as text, but for columns in which nothing is written."""
-        rows = [[*map(_cell_text, row)] for row in self.rows]
-        is_written = [any(column) for column in zip(*rows, strict=True)]
-        if all(is_written):  # as of no rows
-            return self.header, rows
-        written = lambda row: [
-            cell for cell, is_kept in zip(row, is_written, strict=True) if is_kept
-        ]
-        return written(self.header), [*map(written, rows)]
+        """The header and the first rows as text, but for columns in which nothing is written."""
+        rows = [[*map(_cell_text, row)] for row in self.rows[: self.num_shown]]
+        is_written = [any(column) for column in zip(*rows, strict=True)] or [True] * len(
+            self.header
+        )
+        rest = len(self.rows) - len(rows)
+        if rest:
+            rows.append([f"... {rest:,} more", *[""] * (len(self.header) - 1)])
+        header, *cells = [[*compress(row, is_written)] for row in (self.header, *rows)]
+        return header, cells
 
 
 class Counters(Printable):
@@ -185,10 +179,8 @@ def _as_text(printed: Printable, *, has_colours: bool) -> str:
     return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
 
 
-def _as_rows(
-    header: Sequence[str], cells: Sequence[Sequence[str]], is_number: Sequence[bool]
-) -> RenderableType:
-    """Numbers in one line each, on the right; text is folded where there is no room."""
+def _as_rows(header: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[RenderableType]:
+    """Numbers in one line each, on the right; all else is folded where there is no room."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -201,17 +193,17 @@ def _as_rows(
         show_header=any(header),
         header_style="bold",
     )
-    for k, (name, is_right) in enumerate(zip(header, is_number, strict=True)):
+    for name, column, is_right in _columns(header, cells):
         drawn.add_column(
             name,
             justify="right" if is_right else "left",
-            no_wrap=is_right,
+            min_width=max(map(len, column)) if is_right else None,
             overflow="fold",
-            style="" if k else "cyan",
+            style="" if drawn.columns else "cyan",
         )
     for row in cells:
         drawn.add_row(*map(Text, row))
-    return drawn
+    yield drawn
 
 
 def _as_paragraphs(
@@ -228,34 +220,26 @@ def _as_paragraphs(
         yield Padding(Text("; ".join(shown), overflow="fold"), (0, 0, 0, 4))
 
 
-def _least_widths(cells: Sequence[Sequence[str]], is_number: Sequence[bool]) -> list[int]:
-    """Columns that the cells of each column of a table need at least."""
-    if not cells:
-        return [0] * len(is_number)
-    widest = [max(map(_line_width, column)) for column in zip(*cells, strict=True)]
-    pairs = zip(widest, is_number, strict=True)
-    return [width if is_whole else min(width, MIN_TEXT) for width, is_whole in pairs]
+def _least_widths(header: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
+    """Columns of the terminal that each of a table needs at least: names are folded at words."""
+    found = []
+    for name, column, is_number in _columns(header, cells):
+        lines = [len(line) for cell in column for line in cell.splitlines()]
+        least = max(lines, default=0)
+        words = map(len, name.split())
+        found.append(max(least if is_number else min(least, MIN_TEXT), *words, 0))
+    return found
 
 
-def _needed_width(header: Sequence[str], widths: Sequence[int]) -> int:
-    columns = [max(_line_width(name), width) for name, width in zip(header, widths, strict=True)]
-    return sum(columns) + GAP * (len(columns) - 1)
-
-
-def _folded(name: str, width: int) -> str:
-    """A column's name in lines that are no wider than its cells, as far as words allow."""
-    longest = max(map(len, name.split()), default=1)
-    return textwrap.fill(name, max(width, longest))
-
-
-def _line_width(text: str) -> int:
-    return max(map(len, text.splitlines()), default=0)
-
-
-def _is_number(header: Sequence[str], cells: Sequence[Sequence[str]]) -> list[bool]:
-    """Of each column, whether it has numbers and amounts alone; the first has names."""
-    found = [all(map(_is_amount, column)) for column in zip(*cells, strict=True)]
-    return [False, *found[1:]] if found else [False] * len(header)
+def _columns(
+    header: Sequence[str], cells: Sequence[Sequence[str]]
+) -> Iterator[tuple[str, Sequence[str], bool]]:
+    """Name and cells of each column, and whether these are numbers and amounts alone; the first has
+    names.
+    """
+    for k, name in enumerate(header):
+        column = [row[k] for row in cells]
+        yield name, column, bool(k and column) and all(map(_is_amount, column))
 
 
 def _html_cells(tag: str, starts: Sequence[str], texts: Sequence[str]) -> str:
@@ -307,11 +291,3 @@ def _in_units(x: float, units: Mapping[str, float]) -> str:
 def many(num: int, word: str) -> str:
     """So many of something, in words."""
     return f"{num:,} {word}{'' if num == 1 else 's'}"
-
-
-def first_rows(rows: Sequence[Sequence[Cell]], num: int = NUM_LISTED) -> list[Sequence[Cell]]:
-    """The first rows, and how many more there are."""
-    rest = len(rows) - num
-    if rest <= 0:
-        return list(rows)
-    return [*rows[:num], (f"... {rest:,} more", *[""] * (len(rows[0]) - 1))]

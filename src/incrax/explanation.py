@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from incrax._jax import Equation, Var, aval_bytes, source_line
 from incrax._messages import not_called
-from incrax._table import Printable, Table, bytes_text, first_rows, many
+from incrax._table import Printable, Table, bytes_text, many, seconds_text
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import NO_MEMORY, CallRecord
 from incrax.engine.call.rehearsal import dry_run, outlook
@@ -289,13 +289,12 @@ class Explanation(Printable):
         changed = self.changed or [("nothing", "all leaves have the bits of the last call")]
         found = [
             Table(title, ("", ""), [row for row in summary if row[1] != ""]),
-            Table("changed inputs", ("input", "why"), first_rows(changed)),
+            Table("changed inputs", ("input", "why"), changed),
         ]
         if self.is_verbose:
-            times = [(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()]
-            ran = first_rows(self.ran)
+            times = [(name, seconds_text(seconds)) for name, seconds in self.times.items()]
             found.append(Table("candidates", ("", "seconds"), times))
-            found.append(Table(f"equations that {verb}", ("primitive", "source"), ran))
+            found.append(Table(f"equations that {verb}", ("primitive", "source"), self.ran))
         return found
 
 

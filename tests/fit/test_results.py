@@ -43,7 +43,7 @@ def test_a_result_prints_its_method_counters_and_table(found):
     ):
         assert cell in text
     assert "p['a'][0]" in found._repr_html_().replace("&#x27;", "'")
-    assert len(found.table().rows) == 3
+    assert len(found.tables()[0].rows) == 3
 
 
 def test_json_brings_everything_but_the_function_back(found):

@@ -15,7 +15,7 @@ import numpy as np
 
 from incrax import Bound
 from incrax._progress import Meter
-from incrax._table import Printable, Table, first_rows, many
+from incrax._table import Printable, Table, many
 from incrax.errors import MinimumError
 from incrax.fit.drawing import axes_for
 from incrax.fit.following import Follower, Minimum
@@ -165,7 +165,7 @@ class Impacts(Record, Printable):
                 self.names, self.values, self.errors, self.pulls, self.shifts, strict=True
             )
         ]
-        return [Table("", HEADER, first_rows(rows))]
+        return [Table("", HEADER, rows)]
 
 
 def impacts(

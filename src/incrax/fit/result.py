@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._messages import NUM_SHOWN
-from incrax._table import Printable, Table, first_rows
+from incrax._table import Printable, Table
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import CovarianceError, MinimumError
 from incrax.fit import records
@@ -45,6 +45,8 @@ not in a stall.
 """
 
 
+NUM_ROWS = 100
+"""Elements that are printed."""
 MOST = 256
 """Elements up to which second derivatives are found by differences of gradients."""
 
@@ -453,8 +455,8 @@ class FitResult(Printable):
         """Whether the search did not converge."""
         return not self.is_converged
 
-    def table(self) -> Table:
-        """All free elements with their errors; the result itself prints the first."""
+    def tables(self) -> list[Table]:
+        """The free elements with their errors."""
         columns = {"parameter": self.names, "value": [f"{x:.8g}" for x in self.values]}
         with contextlib.suppress(CovarianceError):
             columns["error"] = [f"{x:.3g}" for x in self.errors]
@@ -463,12 +465,7 @@ class FitResult(Printable):
             columns["MINOS"] = [
                 "" if each is None else f"{each.lower:+.3g} {each.upper:+.3g}" for each in found
             ]
-        return Table("", [*columns], [*zip(*columns.values(), strict=True)])
-
-    def tables(self) -> list[Table]:
-        """The first elements with their errors."""
-        table = self.table()
-        return [replace(table, rows=first_rows(table.rows))]
+        return [Table("", [*columns], [*zip(*columns.values(), strict=True)], NUM_ROWS)]
 
     def summary(self) -> str:
         """How the search ended, where, and what it took; the distance to the minimum if it is

@@ -14,7 +14,7 @@ import numpy as np
 
 from incrax import Bound
 from incrax._progress import Meter
-from incrax._table import Printable, Table, first_rows
+from incrax._table import Printable, Table
 from incrax.errors import BindError
 from incrax.fit.drawing import axes_for
 from incrax.fit.minimizing import minimize
@@ -109,7 +109,7 @@ class Toys(Printable):
             (name, *(f"{x:.4g}" for x in row))
             for name, row in zip(self.names, np.transpose(columns), strict=True)
         ]
-        return [Table("", HEADER, first_rows(rows))]
+        return [Table("", HEADER, rows)]
 
 
 def toys(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._table import Printable, Table, first_rows, many
+from incrax._table import Printable, Table, many
 from incrax.derivatives.flat import ends
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.transforms import IncrementalOptions
@@ -90,7 +90,7 @@ class Unbounded(Printable):
     def tables(self) -> list[Table]:
         """The first elements, and where they were when this was made."""
         rows = [(name, f"{u:.6g}") for name, u in zip(self.flat.names, self.flat.x0, strict=True)]
-        return [Table("", ("element", "unbounded value"), first_rows(rows))]
+        return [Table("", ("element", "unbounded value"), rows)]
 
     # --- inner ------------------------------------------------------------------------------------
 

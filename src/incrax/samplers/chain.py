@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._extras import needed
-from incrax._table import NUM_LISTED, Printable, Table, first_rows, many
+from incrax._table import Printable, Table, many
 from incrax.samplers.density import Density
 from incrax.samplers.diagnostics import ess_bulk, ess_tail, rank_r_hat
 
+NUM_SHOWN = 30
 HEADER = ("parameter", "mean", "sd", "5%", "95%", "R-hat", "ESS bulk", "ESS tail")
 
 
@@ -148,7 +149,7 @@ class Chain(Printable):
 
     def tables(self) -> list[Table]:
         """Of the first parameters: mean, standard deviation, quantiles, and whether chains agree."""
-        first = self._by_chain[..., :NUM_LISTED]
+        first = self._by_chain[..., :NUM_SHOWN]
         columns = (
             first.mean(axis=(0, 1)),
             first.std(axis=(0, 1)),
@@ -159,8 +160,8 @@ class Chain(Printable):
         )
         figures = [[f"{x:.4g}" for x in row] for row in np.transpose(columns)]
         rows = [(name, *row) for name, row in zip(self.names, figures, strict=False)]
-        unlisted = [(name, *[""] * len(columns)) for name in self.names[NUM_LISTED:]]
-        return [Table("", HEADER, first_rows([*rows, *unlisted]))]
+        unlisted: list[tuple[str, ...]] = [()] * (len(self.names) - len(rows))
+        return [Table("", HEADER, [*rows, *unlisted], NUM_SHOWN)]
 
 
 # --- random numbers -------------------------------------------------------------------------------

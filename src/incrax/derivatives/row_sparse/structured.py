@@ -19,7 +19,7 @@ from incrax._jax import Literal, Tracer
 from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax._program import trace_with_tree
-from incrax._table import Printable, Table, first_rows, many
+from incrax._table import Printable, Table, many
 from incrax._tuning import Nonfinite
 from incrax.derivatives.row_sparse.interpreter import run, typed
 from incrax.derivatives.row_sparse.rows import RowSparse
@@ -264,7 +264,7 @@ class RowsExplanation(Printable):
             Table(
                 title,
                 header,
-                first_rows([(e.primitive, e.type, e.num_rows, e.why, e.line) for e in events]),
+                [(e.primitive, e.type, e.num_rows, e.why, e.line) for e in events],
             )
             for title, events in found.items()
             if events

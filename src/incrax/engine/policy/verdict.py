@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from incrax._table import many
 from incrax.engine.compile.background import CALLER_SHARE
 
 UNCHANGED_S = 1e-5
@@ -112,7 +113,7 @@ class Verdict(NamedTuple):
             since = f"; ahead since call {self.ahead_since}" if is_named else ""
             return f"yes: {took}{since}"
         if self.num_behind:
-            plans = "1 plan" if self.num_behind == 1 else f"{self.num_behind} plans"
+            plans = many(self.num_behind, "plan")
             return f"learning: compiling {plans} in the background, {self.num_calls} calls so far"
         if self.gained_s > 0 and self.learning_s:
             call = self.num_calls + int((self.ours_s - self.jit_s) / self.gained_s) + 1
