@@ -30,7 +30,11 @@ ROWS = [
 class Report(Printable):
     def __init__(self, *tables, is_alarming=False):
         self.found = tables
-        self.is_alarming = is_alarming
+        self.warns = is_alarming
+
+    @property
+    def is_alarming(self):
+        return self.warns
 
     def summary(self):
         return "a line [bold] that says what matters"
@@ -80,6 +84,19 @@ def test_nothing_is_cut_and_no_line_is_longer_than_the_terminal(at_width, width)
         for cell in row:
             shown = cell if isinstance(cell, str) else number_text(cell)
             assert letters(shown) in letters(text) or width < 160 and len(shown) > 20
+
+
+def test_numbers_are_never_folded(at_width):
+    header = ("name", "value", "interval", "a long name", "what", "loaded", "size")
+    row = ("p['a']", 0.12345, "-0.0886 +0.0886", "3,000,000 (1.2 kB)", "some words " * 5, 1e8, 1)
+    report = Report(Table("", header, [row] * 2))
+    for width in range(40, 170):
+        at_width(width)
+        lines = str(report).splitlines()
+        assert max(map(len, lines)) <= width
+        if lines[2].split()[0] == "name" or "────" in str(report):
+            for cell in ("0.1235", row[2], row[3], "100,000,000"):
+                assert sum(cell in line for line in lines) == 2, width
 
 
 def test_a_wide_terminal_has_a_line_for_each_row(at_width):
@@ -214,7 +231,7 @@ def test_no_dataclass_puts_its_own_form_in_the_place_of_the_line():
     def below(kind):
         return [kind, *(each for sub in kind.__subclasses__() for each in below(sub))]
 
-    for name in incrax.__all__:  # all of it is imported
+    for name in [*incrax.__all__, "fit", "samplers"]:  # all of it is imported
         getattr(incrax, name)
     ours = [kind for kind in below(Printable) if kind.__module__.startswith("incrax")]
     assert len(ours) > 15

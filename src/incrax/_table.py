@@ -35,8 +35,10 @@ class Printable:
     notebook shows `_repr_html_`.
     """
 
-    is_alarming: bool = False
-    """Whether the summary warns of something, so that it is yellow on a terminal."""
+    @property
+    def is_alarming(self) -> bool:
+        """Whether the summary warns of something, so that it is yellow on a terminal."""
+        return False
 
     def summary(self) -> str:
         """What matters most, in one line."""
