@@ -88,7 +88,15 @@ def test_nothing_is_cut_and_no_line_is_longer_than_the_terminal(at_width, width)
 
 def test_numbers_are_never_folded(at_width):
     header = ("name", "value", "interval", "a long name", "what", "loaded", "size")
-    row = ("p['a']", 0.12345, "-0.0886 +0.0886", "3,000,000 (1.2 kB)", "some words " * 5, 1e8, 1)
+    row = (
+        "p['a']",
+        0.12345,
+        "-0.0886 +0.0886",
+        "3,000,000,000 (1.234 GB)",
+        "some words " * 5,
+        1e8,
+        1,
+    )
     report = Report(Table("", header, [row] * 2))
     for width in range(40, 170):
         at_width(width)

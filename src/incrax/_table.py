@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
@@ -101,15 +102,22 @@ class Table(Printable):
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        """For rich: a line for each row, or a paragraph where there is no room for that."""
+        """For rich: a line for each row, if need be with folded names of columns; where there is no
+        room for that, a paragraph for each row.
+        """
         from rich.text import Text
 
         if self.title:
             yield Text(self.title, style="bold")
         header, cells = self._shown()
-        widths = _least_widths(header, cells)
-        is_wide = sum(widths) + GAP * len(widths) <= options.max_width + GAP
-        yield from (_as_rows if is_wide else _as_paragraphs)(header, cells)
+        least = [_least_width(*each) for each in _columns(header, cells)]
+        folded = [*map(_folded, header, least)]
+        for names in (header, folded):
+            widths = map(max, least, map(_line_width, names))
+            if sum(widths) + GAP * (len(least) - 1) <= options.max_width:
+                yield _as_rows(names, cells)
+                return
+        yield from _as_paragraphs(header, cells)
 
     def _repr_html_(self) -> str:
         """For notebooks."""
@@ -181,7 +189,7 @@ def _as_text(printed: Printable, *, has_colours: bool) -> str:
     return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
 
 
-def _as_rows(header: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[RenderableType]:
+def _as_rows(header: Sequence[str], cells: Sequence[Sequence[str]]) -> RenderableType:
     """Numbers in one line each, on the right; all else is folded where there is no room."""
     from rich import box
     from rich.table import Table as RichTable
@@ -195,17 +203,17 @@ def _as_rows(header: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[
         show_header=any(header),
         header_style="bold",
     )
-    for name, column, is_right in _columns(header, cells):
+    for name, (_, is_right) in zip(header, _columns(header, cells), strict=True):
         drawn.add_column(
             name,
             justify="right" if is_right else "left",
-            min_width=max(map(len, column)) if is_right else None,
+            no_wrap=is_right,
             overflow="fold",
             style="" if drawn.columns else "cyan",
         )
     for row in cells:
         drawn.add_row(*map(Text, row))
-    yield drawn
+    return drawn
 
 
 def _as_paragraphs(
@@ -222,26 +230,30 @@ def _as_paragraphs(
         yield Padding(Text("; ".join(shown), overflow="fold"), (0, 0, 0, 4))
 
 
-def _least_widths(header: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
-    """Columns of the terminal that each of a table needs at least: names are folded at words."""
-    found = []
-    for name, column, is_number in _columns(header, cells):
-        lines = [len(line) for cell in column for line in cell.splitlines()]
-        least = max(lines, default=0)
-        words = map(len, name.split())
-        found.append(max(least if is_number else min(least, MIN_TEXT), *words, 0))
-    return found
-
-
 def _columns(
     header: Sequence[str], cells: Sequence[Sequence[str]]
-) -> Iterator[tuple[str, Sequence[str], bool]]:
-    """Name and cells of each column, and whether these are numbers and amounts alone; the first has
+) -> Iterator[tuple[Sequence[str], bool]]:
+    """The cells of each column, and whether these are numbers and amounts alone; the first has
     names.
     """
-    for k, name in enumerate(header):
+    for k in range(len(header)):
         column = [row[k] for row in cells]
-        yield name, column, bool(k and column) and all(map(_is_amount, column))
+        yield column, bool(k and column) and all(map(_is_amount, column))
+
+
+def _least_width(column: Sequence[str], is_number: bool) -> int:
+    """What the cells of a column need: numbers are not folded."""
+    widest = max(map(_line_width, column), default=0)
+    return widest if is_number else min(widest, MIN_TEXT)
+
+
+def _folded(name: str, width: int) -> str:
+    """A column's name in lines no wider than its cells, as far as words allow."""
+    return textwrap.fill(name, max(width, *map(len, name.split()), 1))
+
+
+def _line_width(text: str) -> int:
+    return max(map(len, text.splitlines()), default=0)
 
 
 def _html_cells(tag: str, starts: Sequence[str], texts: Sequence[str]) -> str:

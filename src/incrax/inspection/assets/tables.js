@@ -1,6 +1,6 @@
 // Plans and their races, segments, saved values, and inputs against groups of equations.
 
-const MAX_COLUMNS = 6;  // with their bars and long names in a window of 1,280 pixels
+const MAX_COLUMNS = 10;
 const MAX_ROWS = 80;
 
 function buildTables() {
