@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 from incrax._jax import Equation, Var, aval_bytes, source_line
 from incrax._messages import not_called
-from incrax._table import Printable, Table, bytes_text, first_rows
+from incrax._table import Printable, Table, bytes_text, many, seconds_text
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import NO_MEMORY, CallRecord
 from incrax.engine.call.rehearsal import dry_run, outlook
 from incrax.engine.call.signature_table import Given
 from incrax.engine.inputs.leaves import is_compared_by_identity
 from incrax.engine.inputs.paths import mask_paths, paths_mask
-from incrax.engine.plan.plan import Blocked, Plan
+from incrax.engine.plan.plan import Blocked, Sliced
 from incrax.engine.program.cost import ZERO, Cost, total_cost
 from incrax.engine.program.dependence import Layout
 from incrax.rows.engine import RowEngine
@@ -41,7 +41,8 @@ class Served(NamedTuple):
     missing values first; values loaded and filled; seconds of the candidates; uses of this set of
     inputs; a line for each sum that came from statistics, or why none does any more; how many
     equations of the function ran, and on which rows, if not on all; what of their work was not done
-    for other rows.
+    for other rows; where rows ran, the equations of the function that those run stand for, by rows
+    and as a whole.
     """
 
     by: str
@@ -56,6 +57,8 @@ class Served(NamedTuple):
     num_ran: int = 0
     rows: str = ""
     left_out: Cost = ZERO
+    by_rows: Sequence[Equation] = ()
+    as_whole: Sequence[Equation] = ()
 
     @property
     def is_first(self) -> bool:
@@ -112,6 +115,7 @@ class Reader:
         how = "measured" if entry is not None and entry.is_final else "expected"
         reason = self.facts.algebra.reason
         statistics = None if plan is None else plan.statistics
+        sliced = None if plan is None else plan.sliced
         return Served(
             by=record.candidate,
             why=_why(record),
@@ -125,14 +129,13 @@ class Reader:
             uses=0 if entry is None else entry.count,
             statistics=statistics.lines if statistics is not None else (reason,) if reason else (),
             num_ran=len(ran) if plan is None else len(ran) - len(plan.eqns) + plan.num_eqns,
-            rows=self._rows(plan) or _blocks(in_blocks),
+            rows=_blocks(in_blocks) if sliced is None else self._rows(sliced),
             left_out=sum((_left_out(each) for each in in_blocks), ZERO),
+            by_rows=() if sliced is None else sliced.by_rows,
+            as_whole=() if sliced is None else sliced.as_whole,
         )
 
-    def _rows(self, plan: Plan | None) -> str:
-        if plan is None or plan.sliced is None:
-            return ""
-        sliced = plan.sliced
+    def _rows(self, sliced: Sliced) -> str:
         names = ", ".join(str(self.paths[leaf]) for leaf in sliced.leaves)
         which = f"at most {sliced.capacity}"
         if sliced.within:
@@ -207,12 +210,11 @@ def sized(var: Var) -> tuple[str, int]:
 
 # --- one call ---------------------------------------------------------------------------------------
 
-NUM_LISTED = 30
 NUM_CONSTANTS = 5
 """Closed-over arrays shown to people: the largest are those that it was a mistake to close over."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation(Printable):
     """Report of one call.
 
@@ -274,14 +276,26 @@ class Explanation(Printable):
             "seconds": dict(self.times),
         }
 
+    @property
+    def is_alarming(self) -> bool:
+        """Whether saving has not been worth it."""
+        return self.worth.startswith("no: ")
+
+    def summary(self) -> str:
+        """Whether saving has been worth it; where nobody takes times, what served the call."""
+        return f"is it worth it: {self.worth}" if self.worth else f"served by {self._served}"
+
+    @property
+    def _served(self) -> str:
+        return f"{self.served_by}: {self.why}"
+
     def tables(self) -> list[Table]:
         """The report for people."""
         verb = "would run" if self.is_dry_run else "ran"
         avoided = self.cost_avoided
         in_all = avoided.flops + self.cost_ran.flops
         summary = [
-            ("is it worth it", self.worth),
-            ("served by", f"{self.served_by}: {self.why}"),
+            ("served by", self._served),
             (f"equations {verb}", f"{self.num_ran} of {self.num_equations}"),
             (f"rows {verb}", self.rows),
             ("saved values loaded", _in_all(self.loaded)),
@@ -300,13 +314,12 @@ class Explanation(Printable):
         changed = self.changed or [("nothing", "all leaves have the bits of the last call")]
         found = [
             Table(title, ("", ""), [row for row in summary if row[1] != ""]),
-            Table("changed inputs", ("input", "why"), first_rows(changed, NUM_LISTED)),
+            Table("changed inputs", ("input", "why"), changed),
         ]
         if self.is_verbose:
-            times = [(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()]
-            ran = first_rows(self.ran, NUM_LISTED)
+            times = [(name, seconds_text(seconds)) for name, seconds in self.times.items()]
             found.append(Table("candidates", ("", "seconds"), times))
-            found.append(Table(f"equations that {verb}", ("primitive", "source"), ran))
+            found.append(Table(f"equations that {verb}", ("primitive", "source"), self.ran))
         return found
 
 
@@ -381,7 +394,7 @@ class LeafDependence:
     share: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DependenceTable(Printable):
     """The dependence of a function's work on its inputs, one row a leaf; seconds by the inputs that
     work depends on.
@@ -415,6 +428,12 @@ class DependenceTable(Printable):
         """The table for programs."""
         return {"num_equations": self.num_equations, "leaves": [asdict(row) for row in self.rows]}
 
+    def summary(self) -> str:
+        """How many equations there are, and the input of which most depend."""
+        found = many(self.num_equations, "equation")
+        most = max(self.rows, key=lambda row: row.share, default=None)
+        return found if most is None else f"{found}, {most.share:.0%} of the work by {most.path}"
+
     def tables(self) -> list[Table]:
         """The table for people."""
         rows = [
@@ -422,7 +441,7 @@ class DependenceTable(Printable):
             for r in self.rows
         ]
         header = ("input", "elements", "equations", "FLOPs", "transcendentals", "share of work")
-        return [Table(f"equations: {self.num_equations}", header, rows)]
+        return [Table("", header, rows)]
 
 
 def dependence_table(engine: Engine) -> DependenceTable:

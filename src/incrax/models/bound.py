@@ -16,10 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._api import incremental
-from incrax._console import ShownAsText
 from incrax._incremental import Incremental
 from incrax._messages import not_called
+from incrax._names import name_of
 from incrax._stats import Stats
+from incrax._table import Printable, Table, many
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.transforms import (
     IncrementalOptions,
@@ -42,7 +43,7 @@ from incrax.models.functions import (
 from incrax.models.inputs import Inputs, Watcher
 from incrax.models.modules import is_module
 from incrax.models.roles import FIXED, STATE, TRAINABLE, Roles
-from incrax.models.table import shown
+from incrax.models.table import table_of
 from incrax.models.training import Training
 from incrax.models.vector import Unbounded
 
@@ -62,7 +63,7 @@ MODULE = "model"
 """What a module is called that is bound itself."""
 
 
-class Bound(ShownAsText):
+class Bound(Printable):
     """A function with values for its inputs. Made by `bind`.
 
     Methods that evaluate are incremental: they pay for what was set since they were last called.
@@ -81,6 +82,7 @@ class Bound(ShownAsText):
         """See `bind`."""
         self._options = options_of(fun)
         self._fun = plain(fun)
+        self._name = name_of(self._fun)
         if is_module(self._fun):
             name = MODULE
             while name in given or name in parameter_names(self._fun):
@@ -555,8 +557,15 @@ class Bound(ShownAsText):
         """
         return {method: function.stats for method, function in self._made.items()}
 
-    def __str__(self) -> str:
-        return shown(self._inputs)
+    def summary(self) -> str:
+        """How many inputs there are, and how many elements of them are trainable."""
+        inputs = many(len(self._inputs.leaves), "input")
+        elements = many(self._inputs.free.numbers.size, "trainable element")
+        return f"{self._name} of {inputs}, {elements}"
+
+    def tables(self) -> list[Table]:
+        """The inputs with their roles, values or types, and bounds."""
+        return [table_of(self._inputs)]
 
 
 def _masked(result: Any, mask: np.ndarray | None, num_behind: int = 0) -> Any:

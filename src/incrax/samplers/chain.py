@@ -12,10 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._extras import needed
+from incrax._table import Printable, Table, many
 from incrax.samplers.density import Density
 from incrax.samplers.diagnostics import ess_bulk, ess_tail, rank_r_hat
 
 T = TypeVar("T")
+
+HEADER = ("parameter", "mean", "sd", "5%", "95%", "R-hat", "ESS bulk", "ESS tail")
 
 
 class Job(NamedTuple):
@@ -53,8 +56,8 @@ class Job(NamedTuple):
         return [jax.device_put(*pair) for pair in zip(trees, cycle(self.devices), strict=False)]
 
 
-@dataclass(frozen=True)
-class Chain:
+@dataclass(frozen=True, repr=False)
+class Chain(Printable):
     """Samples, one a sweep; of several chains, if there are.
 
     Fields:
@@ -138,15 +141,36 @@ class Chain:
     def _pooled(self) -> np.ndarray:
         return self.samples.reshape(-1, self.samples.shape[-1])
 
-    def __repr__(self) -> str:
+    @property
+    def is_alarming(self) -> bool:
+        """Whether sweeps ran one call after another in Python."""
+        return self.why_on_host is not None
+
+    def summary(self) -> str:
         """How many samples of what, the acceptance, and why it is slow if it is."""
         shown = ", ".join(f"{name} {share:.0%}" for name, share in self.acceptance.items())
-        many = f"{len(self.samples)} chains" if self.samples.ndim == 3 else "chain"
+        chains = f"{len(self.samples)} chains" if self.samples.ndim == 3 else "chain"
         why = f"; on the host: {self.why_on_host}" if self.why_on_host else ""
+        parameters = many(len(self.names), "parameter")
         return (
-            f"{many} of {self.samples.shape[-2]} samples of {len(self.names)} parameters; "
-            f"accepted: {shown}{why}"
+            f"{chains} of {self.samples.shape[-2]} samples of {parameters}; accepted: {shown}{why}"
         )
+
+    def tables(self) -> list[Table]:
+        """Of the first parameters: mean, standard deviation, quantiles, and whether chains agree."""
+        first = self._by_chain[..., :NUM_SHOWN]
+        columns = (
+            first.mean(axis=(0, 1)),
+            first.std(axis=(0, 1)),
+            *np.quantile(first, (0.05, 0.95), axis=(0, 1)),
+            rank_r_hat(first),
+            ess_bulk(first),
+            ess_tail(first),
+        )
+        figures = [[f"{x:.4g}" for x in row] for row in np.transpose(columns)]
+        rows = [(name, *row) for name, row in zip(self.names, figures, strict=False)]
+        unlisted: list[tuple[str, ...]] = [()] * (len(self.names) - len(rows))
+        return [Table("", HEADER, [*rows, *unlisted], NUM_SHOWN)]
 
 
 # --- random numbers -------------------------------------------------------------------------------

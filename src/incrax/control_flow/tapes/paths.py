@@ -11,7 +11,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, cast
 
 import jax
@@ -19,6 +19,7 @@ import jax
 from incrax import _jax
 from incrax._context import context_key
 from incrax._program import STATEFUL, Program, evaluator
+from incrax._table import Counters
 from incrax.control_flow.tapes.guards import Guard, first_failing, key_of
 from incrax.control_flow.tapes.recording import Recording, effectless
 from incrax.engine.inputs.signature import with_names
@@ -28,8 +29,8 @@ MAX_EMBEDDED_BYTES = 1 << 14
 """Larger constants are handed to programs as arguments: embedded ones cost compile time."""
 
 
-@dataclass
-class TapeStats:
+@dataclass(repr=False)
+class TapeStats(Counters):
     """Counts since the function was made.
 
     Fields:
@@ -53,10 +54,6 @@ class TapeStats:
     transparent: int = 0
     eager: int = 0
     aborted: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        """The counters by name."""
-        return asdict(self)
 
 
 class OtherTypes(Exception):

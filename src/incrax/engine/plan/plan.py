@@ -43,7 +43,8 @@ class Sliced:
 
     Fields: numbers of the leaves of which rows change; how many rows at most; their number in all;
     the variable of the rows' numbers; for some variables that it reads, of which variable they are
-    the baseline's value; equations of the function that it stands for; what is loaded and made of
+    the baseline's value; how many equations of the function it stands for, which of them run by rows
+    (on these and from what is saved of the others) and which as a whole; what is loaded and made of
     indices alone; equations that read some rows, and ran as a whole; scans that are resumed; of all
     steps of these, estimated seconds that `seconds` of the plan leave out, where their carry may be
     the same again, and where it will not; if it serves rows of a part of the axis alone, how many
@@ -56,6 +57,8 @@ class Sliced:
     numbers: Var
     olds: dict[Var, Var]
     num_eqns: int = 0
+    by_rows: tuple[Equation, ...] = ()
+    as_whole: tuple[Equation, ...] = ()
     tables: tuple[Var, ...] = ()
     widened: tuple[Equation, ...] = ()
     resumed: tuple[Equation, ...] = ()

@@ -135,11 +135,12 @@ class Slicer:
     """Runs the equations that a change reaches on its rows, while JAX traces it.
 
     `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
-    None: as a whole. `saves` is what is to be saved, `guards` what must hold, `widened` the
+    None: as a whole. `saves` is what is to be saved, `guards` what must hold, `by_rows` the
+    equations that ran on rows, or from the first of them on, `as_whole` all others, `widened` the
     equations that read rows and were run as a whole, `met` what was made where different sets met
-    and is known for each argument, `drifting` what stands on differences, `resumed` the scans that were resumed, and
-    whether their carry will never be the same again. `spans` has, of variables that are dirty as a
-    whole, an axis of which only these rows changed.
+    and is known for each argument, `drifting` what stands on differences, `resumed` the scans that
+    were resumed, and whether their carry will never be the same again. `spans` has, of variables
+    that are dirty as a whole, an axis of which only these rows changed.
 
     `adds_changes`: sums get their difference whatever it costs to sum anew, so that nothing but the
     new rows is made: for steps of compiled loops.
@@ -174,6 +175,8 @@ class Slicer:
         self.row_saves: dict[Var, DirtyRows] = {}
         self.guards: list[Any] = []
         self.drifting: set[Var] = set()
+        self.by_rows: list[Equation] = []
+        self.as_whole: list[Equation] = []
         self.widened: list[Equation] = []
         self.spans: dict[Var, tuple[int, Spans]] = {}
         self.resumed: list[tuple[Resumable, bool]] = []
@@ -205,6 +208,8 @@ class Slicer:
         self.saves = {}
         self.row_saves = {}
         self.guards = []
+        self.by_rows = []
+        self.as_whole = []
         self.widened = []
         self.spans = {}
         self.resumed = []
@@ -220,7 +225,7 @@ class Slicer:
                 old = taken(self._old(var), 0, rows) if self.asked.old_rows else None
                 self.dirty[var] = DirtyRows(new, old, 0, rows)
         for eqn in reached:
-            self._step(eqn)
+            (self.by_rows if self._step(eqn) else self.as_whole).append(eqn)
             if not self.drifting.isdisjoint(read_vars(eqn)):
                 self.drifting.update(eqn.outvars)
 
@@ -231,14 +236,15 @@ class Slicer:
         state = self.dirty.get(atom)
         return self.whole[atom] if state is None else self._written(atom, state)
 
-    def _step(self, eqn: Equation) -> None:
+    def _step(self, eqn: Equation) -> bool:
+        """Make what an equation writes; whether on rows, or from the first of them on."""
         states = [self.dirty[var] for var in read_vars(eqn) if var in self.dirty]
         rows = [state for state in states if state is not None]
         self.num_pulled = 0
         if not states:  # of what no row reaches, though the loop that makes it is reached
             values = _jax.apply(eqn, [self.result(atom) for atom in eqn.invars])
             self.whole.update(zip(eqn.outvars, values, strict=True))
-            return
+            return False
         try:
             if len(rows) < len(states):
                 raise NotByRowsError
@@ -259,6 +265,8 @@ class Slicer:
             if not self._resume(eqn):
                 self.widened += [eqn] if rows else []
                 self._run_whole(eqn)
+                return False
+        return True
 
     def _joined(self, sets: Sequence[RowSet]) -> RowSet:
         """The rows of all sets."""
@@ -1429,6 +1437,8 @@ class _Tracing(NamedTuple):
             numbers,
             {name: var for var, name in names.items()},
             len(reached),
+            tuple(slicer.by_rows),
+            tuple(slicer.as_whole),
             tuple(asked.tables),
             tuple(slicer.widened),
             tuple(loop.eqn for loop, _ in slicer.resumed),
