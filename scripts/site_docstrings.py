@@ -1,4 +1,4 @@
-"""Docstrings of the house on API pages: `Law:`, `Cost:` as paragraphs, `Fields:` as attributes,
+"""Docstrings of the house on API pages: `Promise:`, `Cost:` as paragraphs, `Fields:` as attributes,
 `Example:` as code.
 
 An extension of griffe, which takes a title and an indented block below it for a call-out.
@@ -12,7 +12,7 @@ import textwrap
 import griffe
 
 TITLE = re.compile(
-    r"^(Law|Cost|Source|Not handled|Refused|Shapes|Units): *(.*(?:\n[ \t]+\S.*)*)", re.MULTILINE
+    r"^(Promise|Cost|Source|Not handled|Refused|Shapes|Units): *(.*(?:\n[ \t]+\S.*)*)", re.MULTILINE
 )
 
 

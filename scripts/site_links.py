@@ -1,4 +1,5 @@
-"""Files beside `docs` on the site: each that a page links to becomes a page under `repository/`.
+"""Files beside `docs` on the site: each that a page links to becomes a page under `repository/`; and
+the version at the foot of every page.
 
 A hook of mkdocs. Markdown is shown as a page, anything else as code, a folder as its README or the
 list of its files; links are rewritten to lead there. Pages link as they do in the repository, and
@@ -27,6 +28,17 @@ PIECE = re.compile(
 NAV = re.compile(rf"{PREFIX}/[\w./-]+")
 README = "/README.md"
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".sh": "sh"}
+
+
+VERSION = re.compile(r'^version = "(.+)"$', re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The version of the package at the foot of every page."""
+    found = VERSION.search((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert found is not None
+    config.copyright = f"incrax {found[1]}"
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -9,7 +9,10 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import json
 import re
+import subprocess
+import sys
 import textwrap
 from collections import Counter
 from itertools import pairwise
@@ -131,6 +134,18 @@ def test_every_field_of_a_public_class_is_described(name):
     assert [each for each in fields_of(found) if each not in own | told] == []
 
 
+def test_every_public_class_and_function_has_an_example():
+    """In its docstring; `pytest` runs them, since `pyproject.toml` has `--doctest-modules`."""
+    errors = [f"incrax.errors.{name}" for name in vars(incrax.errors) if name.endswith("Error")]
+    without = [
+        name
+        for name in [*public_names(), *errors]
+        if callable(public_object(name)) and ">>> " not in (public_object(name).__doc__ or "")
+    ]
+    assert len(errors) > 40
+    assert without == []
+
+
 def test_docstrings_have_the_sections_that_the_site_knows():
     """Any other title would fold what follows into a box, lines joined."""
     known = {
@@ -139,7 +154,7 @@ def test_docstrings_have_the_sections_that_the_site_knows():
         "Raises",
         "Example",
         "Fields",
-        "Law",
+        "Promise",
         "Cost",
         "Source",
         "Not handled",
@@ -152,6 +167,39 @@ def test_docstrings_have_the_sections_that_the_site_knows():
     }
     assert "Args" in titles
     assert titles <= known
+
+
+IN_HOUSE = re.compile(
+    r"(?<![Tt]he )\brests?\b|\bon trust\b|\bas there\b(?! (are|is))|\bLaw\b"
+    r"|\b(is|are|was|were|be) told\b|\bheeds?\b|\braced\b|\bstands? under\b|\bdirty\b"
+)
+"""Words that only those who wrote the code understand at once."""
+USER_PAGES = [
+    ROOT / "README.md",
+    *(page for page in DOCS.glob("*.md") if page.stem not in ("glossary", "targets")),
+    *(DOCS / "api").glob("*.md"),
+    *(DOCS / "coming_from").glob("*.md"),
+]
+
+
+def in_house(text: str) -> list[str]:
+    """Lines that have such a word, but for code."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [line for line in prose.splitlines() if IN_HOUSE.search(line)]
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("page", USER_PAGES, ids=lambda page: page.name)
+def test_a_page_for_users_is_plain_english(page):
+    assert in_house(page.read_text(encoding="utf-8")) == []
+
+
+def test_docstrings_for_users_are_plain_english():
+    errors = [f"incrax.errors.{name}" for name in vars(incrax.errors) if name.endswith("Error")]
+    found = {
+        name: in_house(public_object(name).__doc__ or "") for name in [*public_names(), *errors]
+    }
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 def test_every_name_is_on_one_api_page():
@@ -171,6 +219,18 @@ def test_the_page_of_the_tutorial_holds_its_program():
     """Every function and class, to the letter; `test_readme.py` runs the page."""
     page = TUTORIAL.with_suffix(".md").read_text(encoding="utf-8")
     assert [code for code in functions_and_classes(TUTORIAL) if code not in page] == []
+
+
+def test_the_notebook_is_that_of_its_page():
+    """`python scripts/notebook.py` makes it; `test_notebook.py` runs it."""
+    script = ROOT / "scripts" / "notebook.py"
+    checked = subprocess.run([sys.executable, str(script), "--check"], timeout=60, check=False)
+    assert checked.returncode == 0
+    page = (DOCS / "get_started.md").read_text(encoding="utf-8")
+    made = json.loads((DOCS / "get_started.ipynb").read_text(encoding="utf-8"))
+    code = ["".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "code"]
+    assert len(code) == page.count("```python\n") > 5
+    assert [each for each in code if each not in page] == []
 
 
 def test_the_tutorial_uses_public_interfaces_of_jax():
@@ -250,6 +310,15 @@ def test_words_of_the_glossary_are_in_order():
     words = [word.strip().lower() for word in WORDS.findall(terms)[2:]]
     assert len(words) > 80
     assert words == sorted(words)
+
+
+def test_whoever_publishes_the_site_says_where():
+    """Its address and the repository's are not in the project; the version is that of the package."""
+    assert 'site_url: !ENV [INCRAX_SITE_URL, ""]' in SITE
+    assert 'repo_url: !ENV [INCRAX_REPO_URL, ""]' in SITE
+    assert 'config.copyright = f"incrax {found[1]}"' in (
+        ROOT / "scripts" / "site_links.py"
+    ).read_text(encoding="utf-8")
 
 
 def test_nothing_is_fetched_when_the_site_is_read():

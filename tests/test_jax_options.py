@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from functools import partial
@@ -33,13 +34,23 @@ OF_JAX = {
     "value_and_grad": (jax.value_and_grad,),
     "jacobian": (jax.jacrev, jax.jacfwd),
     "hessian": (jax.hessian,),
+    "jvp": (jax.jvp,),
+    "vjp": (jax.vjp,),
+    "linearize": (jax.linearize,),
+    "prepare": (jax.value_and_grad,),
+    "hold": (jax.vjp,),
     "guarded": (jax.jit,),
+    "bucketed": (jax.jit,),
+    "scan": (jax.lax.scan,),
+    "map": (jax.lax.map,),
 }
 
 
 def options(functions):
-    found = {name for f in functions for name in inspect.signature(f).parameters}
-    return sorted(found - {"fun"})
+    """Names of the keywords; private ones are nobody's habit."""
+    found = [each for f in functions for each in inspect.signature(f).parameters.values()]
+    names = {each.name for each in found if each.kind is not each.VAR_POSITIONAL}
+    return sorted(name for name in names - {"fun"} if not name.startswith("_"))
 
 
 CASES = [(ours, option) for ours, theirs in OF_JAX.items() for option in options(theirs)]
@@ -72,7 +83,7 @@ def test_wrt_is_what_argnums_is(name, numbers):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), got, expected)
 
 
-@pytest.mark.parametrize("name", ["grad", "value_and_grad", "jacobian"])
+@pytest.mark.parametrize("name", GRADIENTS[:4])
 def test_has_aux_is_that_of_jax(name):
     def with_aux(a, b):
         return product(a, b), {"sum": a + b}
@@ -84,11 +95,94 @@ def test_has_aux_is_that_of_jax(name):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), got, expected)
 
 
+@pytest.mark.parametrize("name", ["vjp", "linearize"])
+def test_maps_at_a_point_pass_on_what_jax_passes_on(name):
+    def with_aux(a):
+        return jnp.sin(a), {"twice": 2 * a}
+
+    value, linear, aux = getattr(incrax, name)(with_aux, 2.0, has_aux=True)
+    expected = getattr(jax, name)(with_aux, 2.0, has_aux=True)
+    np.testing.assert_allclose(value, expected[0], rtol=1e-6)
+    by_us, by_jax = linear((1.0,) if name == "linearize" else 1.0), expected[1](1.0)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), by_us, by_jax)
+    np.testing.assert_allclose(aux["twice"], expected[2]["twice"])
+
+
+@pytest.mark.parametrize("name", GRADIENTS[:4])
+def test_holomorphic_is_that_of_jax(name):
+    theirs = {"jacobian": "jacrev"}.get(name, name)
+    cubed = lambda z: z**3
+    got = getattr(incrax, name)(cubed, holomorphic=True)(1 + 2j)
+    expected = getattr(jax, theirs)(cubed, holomorphic=True)(1 + 2j)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), got, expected)
+
+
+@pytest.mark.parametrize("name", GRADIENTS[:3])
+def test_allow_int_is_that_of_jax(name):
+    theirs = {"jacobian": "jacrev"}.get(name, name)
+    half = lambda n: n * 0.5
+    got = jax.tree.leaves(getattr(incrax, name)(half, allow_int=True)(3))
+    expected = jax.tree.leaves(getattr(jax, theirs)(half, allow_int=True)(3))
+    assert got[-1].dtype == expected[-1].dtype
+    assert (got[-1].dtype == jax.dtypes.float0) == (name != "jacobian")
+
+
+def test_a_keyword_of_the_function_itself_is_no_option():
+    value, pullback = incrax.vjp(lambda x, device: x * device, 2.0, device=3.0)
+    assert (float(value), float(pullback(1.0)[0])) == (6.0, 3.0)
+    value, _ = incrax.linearize(lambda x, **others: x * others["unroll"], 2.0, unroll=3.0)
+    assert float(value) == 6.0
+    with refused("`incrax.vjp` has no `argnums`, which is an option of JAX. Write `wrt=1`"):
+        incrax.vjp(product, 1.0, 2.0, argnums=1)
+
+
+@pytest.mark.parametrize("name", ["jvp", "hvp"])
+def test_products_with_tangents_are_functions(name):
+    text = f"`incrax.{name}` has no `primals`, which is an option of JAX. Write `incrax.{name}(f)("
+    with refused(text):
+        getattr(incrax, name)(product, (1.0, 2.0), (1.0, 0.0))
+
+
+@pytest.mark.parametrize("name", sorted(_jax_options.FUNCTIONS))
+def test_a_function_of_others_says_what_has_its_place(name):
+    module, _, last = f"incrax.{name}".rpartition(".")
+    text = f"module '{module}' has no attribute '{last}'; write {_jax_options.FUNCTIONS[name]}"
+    with pytest.raises(AttributeError, match=re.escape(text)):
+        getattr(importlib.import_module(module), last)
+    named = re.findall(r"incrax\.([\w.]+)", text)
+    assert all(hasattr(incrax, each.partition(".")[0]) for each in named)
+
+
+def test_methods_of_a_jitted_function_are_ours_or_say_what_has_their_place():
+    ours, theirs = incrax.incremental(product), jax.jit(product)
+    public = {each for each in dir(theirs) if not each.startswith("_")}
+    assert public - set(dir(ours)) <= set(_jax_options.METHODS)
+    for name, advice in _jax_options.METHODS.items():
+        text = f"'Incremental' object has no attribute '{name}'; write {advice}"
+        with pytest.raises(AttributeError, match=re.escape(text)):
+            getattr(ours, name)
+    text = jax.jit(ours).lower(1.0, 2.0).as_text()
+    assert "multiply" in text
+    assert jax.eval_shape(ours, 1.0, 2.0) == jax.eval_shape(product, 1.0, 2.0)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'$"):
+        _ = ours.nothing
+
+
+def test_a_number_that_python_reads_is_static_by_a_guarded_function():
+    def powers(x, n):
+        return sum(x**i for i in range(n))
+
+    with refused("`incremental(guarded(f, static=1))`"):
+        incrax.incremental(powers, static_argnums=1)
+    f = incrax.incremental(incrax.guarded(powers, static=1))
+    assert [float(f(2.0, n)) for n in (1, 3, 1)] == [1.0, 7.0, 1.0]
+
+
 def test_text_is_static_by_itself():
     def chosen(x, word):
         return jnp.sin(x) if word == "sine" else jnp.cos(x)
 
-    with refused("are static by themselves. Bind a number"):
+    with refused("are static by themselves. A number"):
         incrax.incremental(chosen, static_argnums=1)
     f = incrax.incremental(chosen)
     assert float(f(0.0, "sine")) == 0.0
@@ -101,6 +195,10 @@ def test_a_mapped_function_is_mapped_first():
         incrax.incremental(product, in_axes=(0, None))
     f = incrax.incremental(jax.vmap(product, in_axes=(0, None)))
     np.testing.assert_allclose(f(rows, np.ones(2)), np.full(3, 2.0))
+    outer = jax.vmap(lambda a, b: a * b, in_axes=(0, None), out_axes=1)
+    f = incrax.incremental(outer)
+    np.testing.assert_array_equal(f(rows, np.arange(2.0)), outer(rows, np.arange(2.0)))
+    assert f(rows, np.ones(2)).shape == (2, 3)
 
 
 def test_static_arguments_of_a_guarded_function_have_our_name():

@@ -183,12 +183,17 @@ def notebook(tmp_path_factory):
     cells += PLOTS.values()
     cells += [AT_WIDTH.format(width=width) for width in WIDTHS]
     cells.append("print(json.dumps({name: type(x).__name__ for name, x in made.items()}))")
-    folder = tmp_path_factory.mktemp("notebook")
     written = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    run(written, tmp_path_factory.mktemp("notebook"), allow_errors=True)
+    return [cell.outputs for cell in written.cells]
+
+
+def run(written, folder, *, allow_errors=False):
+    """Run all cells by a kernel of its own."""
     client = nbclient.NotebookClient(
         written,
         timeout=LIMIT_S,
-        allow_errors=True,
+        allow_errors=allow_errors,
         kernel_name="python3",
         resources={"metadata": {"path": folder}},
     )
@@ -197,7 +202,17 @@ def notebook(tmp_path_factory):
         patch.setenv("PYTHONPATH", os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")]))
         patch.setenv("IPYTHONDIR", str(folder))  # no profile of the user's
         client.execute()
-    return [cell.outputs for cell in written.cells]
+
+
+def test_the_notebook_of_the_first_page_runs(tmp_path):
+    """It raises nothing, and prints what the page shows of its last block."""
+    path = Path(__file__).parents[1] / "docs" / "get_started.ipynb"
+    written = nbformat.read(path, as_version=4)
+    nbformat.validate(written)
+    run(written, tmp_path)
+    code = [cell for cell in written.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code)
+    assert printed(code[-1].outputs) == "504\n"
 
 
 @pytest.fixture(params=list(RESULTS))

@@ -63,7 +63,7 @@ examples:
   python -m benchmarks --run mixture pullback            records benchmarks/results/DATE-NAME.json
   python -m benchmarks --compare A.json B.json           exit code 1 if a target got worse beyond noise
   python -m benchmarks --peers torch zfit                other libraries, each in an environment of its own
-  python -m benchmarks --page                            docs/performance.md and its plots, from the results
+  python -m benchmarks --page                            docs/performance.md, docs/targets.md and plots
 """
 
 

@@ -1,5 +1,5 @@
-"""The page on performance and its plots, from results alone: the same results give the same
-bytes.
+"""The page on performance, the log of all targets, and their plots, from results alone: the same
+results give the same bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from benchmarks.suite.selection import JIT, OURS
 
 DOCS = catalogue.FOLDER.parent / "docs"
 PAGE = "performance.md"
+LOG = "targets.md"
 ASSETS = "assets/performance"
 CURVES = {
     "Call time against rows": ("mixture, one yield changed", "rows"),
@@ -26,15 +27,77 @@ CURVES = {
 INPUTS_EACH = {"Call time against inputs": 3}
 WITHOUT_TABLE = ("hlo",)
 """Evidence of how programs compile, too wide for a page."""
+GAIN = f"{JIT} / {OURS}"
+AGAIN = f"incrax again / {OURS}"
 CREATOR = re.compile(r"matplotlib [\d.]+\S*(?=<)")
 
-INTRO = """\
-# Performance
+ROWS = (
+    ("jobs", "slow theory", "40 points of a 12 ms theory, 20 steps of nuisance parameters at each"),
+    ("jobs", "single sites, many rows", "1,700 single-site steps of a hierarchical regression"),
+    (
+        "jobs",
+        "mixture, kinds in turns",
+        "600 gradients of a mixture: a yield moves, then everything",
+    ),
+    (
+        "jobs",
+        "mixture, three scans",
+        "180 gradients of a mixture: a mean, a yield, a slope is scanned",
+    ),
+    ("jobs", "one width", "120 values of one width of an amplitude analysis"),
+    ("jobs", "small function", "5,000 calls of 0.1 ms, everything moves"),
+    ("slices", "45 Cholesky factors, gradient", "one of 45 Gaussian processes moves, gradient"),
+    (
+        "amplitude",
+        "value+grad(couplings), couplings changed, vectorised",
+        "couplings of 20 amplitudes move, gradient",
+    ),
+    ("mixture", "value+grad(8), one yield", "one yield of a mixture moves, gradient"),
+    ("mixture", "value+grad(8), all changed", "all 8 parameters of the mixture move, gradient"),
+)
+"""The table of the page, whole jobs first: benchmark, case, and what it is in words."""
+NUM_JOBS = 6
+CALLS = (
+    *ROWS[NUM_JOBS:],
+    ("mixture", "value+grad(8), one mean", "one mean of the mixture moves, gradient"),
+    ("mixture", "value, one yield", "one yield of the mixture moves, value"),
+    (
+        "amplitude",
+        "value+grad(couplings), one width changed, unrolled",
+        "one width of 20 amplitudes moves, gradient",
+    ),
+    ("slices", "5e6 rows, one group of 1000", "one of 5,000 group means moves, value, 5e6 rows"),
+    ("slices", "factorisation, gradient", "one user of a matrix factorisation moves, gradient"),
+    ("slices", "control, soft-max", "one entry of a soft-max moves: everything is reached"),
+    ("pure", "chain of 400 steps, 50,000 channels", "400 Metropolis steps in `lax.scan`"),
+    (
+        "algebra",
+        "least squares, 8 parameters, value+grad, 1e+06 rows",
+        "least squares, `algebra=True`",
+    ),
+)
+"""The plot of single calls."""
 
-<!-- Written by `python -m benchmarks --page` from benchmarks/results/*.json; changes by hand are lost. -->
+MADE = "<!-- Written by `python -m benchmarks --page` from benchmarks/results/*.json; changes by hand are lost. -->"
+INTRO = f"""\
+# How much time it saves: jobs, calls, sizes, other libraries
+
+{MADE}
+
+Ten rows and four plots. A *job* is timed from its first call to its last result, in a fresh process, with
+compiling and everything that incrax learns on the way; a *call* is one of many, when all of that is over. Above 1
+incrax is faster than `jax.jit`, below 1 slower. Only ratios carry over to another machine. [Every line that was
+measured](targets.md), with its target, machine and date, has a page of its own.
+[When not to use it](when_not.md) has more of the rows below 1.
+"""
+LOG_INTRO = f"""\
+# Targets: every line that was measured
+
+{MADE}
 
 What a call costs when little has changed, against `jax.jit` of the whole function and against what an expert hoists by
-hand for one kind of change. All figures come from `benchmarks/results`; each has its machine, versions and date.
+hand for one kind of change. All figures come from `benchmarks/results`; each has its machine, versions and date. [The
+summary](performance.md) has ten of them, and plots.
 
 - **Only ratios carry over** to another machine. The forms of a line are timed in one process, call by call in turns; a
   cell has the median with the quartiles in brackets, a ratio above 1 means that incrax is faster.
@@ -49,7 +112,7 @@ Again on your machine:
     python -m benchmarks --run mixture                # one benchmark; `all` takes more than an hour
     python -m benchmarks --run mixture --only "value, one yield"
     python -m benchmarks --compare benchmarks/results/A.json benchmarks/results/B.json
-    python -m benchmarks --page                       # this page, from the results
+    python -m benchmarks --page                       # both pages, from the results
 """
 
 OTHERS = """\
@@ -64,21 +127,29 @@ figures must agree before anything is timed. Ratios are the other library's time
 
 
 def make(results: Sequence[Result]) -> dict[str, str]:
-    """The page and its plots: texts by path below the folder of the documentation."""
+    """Both pages and their plots: texts by path below the folder of the documentation."""
     chosen = selection.best(results)
     own = {name: result for name, result in chosen.items() if not name.startswith(selection.PEERS)}
     files: dict[str, str] = {}
-    parts = [
+    summary = [
         INTRO,
-        _gains(own.values(), files),
+        _rows(own),
+        _jobs(own, files),
+        _calls(own, files),
         _growth(own, files),
-        _others(chosen, files),
-        _short(chosen.values()),
+        _peers(chosen, files),
+        _how(chosen),
     ]
-    parts += ["## Every benchmark\n", *(_benchmark(name, result) for name, result in own.items())]
-    parts += [_not_measured(own), _not_shown(results, chosen)]
-    files[PAGE] = "\n".join(part.rstrip() + "\n" for part in parts if part)
+    log = [LOG_INTRO, _gains(own.values(), files), _analysis(own, files), _others(chosen)]
+    log += [_short(chosen.values()), "## Every benchmark\n"]
+    log += [_benchmark(name, result) for name, result in own.items()]
+    log += [_not_measured(own), _not_shown(results, chosen)]
+    files[PAGE], files[LOG] = map(_joined, (summary, log))
     return files
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return "\n".join(part.rstrip() + "\n" for part in parts if part)
 
 
 def differing(files: Mapping[str, str], folder: Path | None = None) -> list[str]:
@@ -116,7 +187,145 @@ def _plot(files: dict[str, str], name: str, drawn: str, told: str) -> str:
     return f"![{told}]({ASSETS}/{name}.svg)\n"
 
 
-# --- sections -------------------------------------------------------------------------------------
+# --- sections of the page -------------------------------------------------------------------------
+
+
+def _rows(chosen: Mapping[str, Result]) -> str:
+    """The table: whole jobs, then calls, with what the next process takes where it was measured."""
+    rows = [["", "`jax.jit`", "incrax", "times faster", "times faster, next process"]]
+    for number, (name, case, words) in enumerate(ROWS):
+        line = _line(chosen, name, case)
+        if line is None:
+            continue
+        kind = "job: " if number < NUM_JOBS else "call: "
+        seconds = [_duration(line.timings[form].median) for form in (JIT, OURS)]
+        again = _next_process(line)
+        rows.append(
+            [
+                kind + words,
+                *seconds,
+                _bold(line.ratios[GAIN]),
+                "" if again is None else _bold(again),
+            ]
+        )
+    return f"## Ten rows\n\n{_markdown(rows)}" if len(rows) > 1 else ""
+
+
+def _line(chosen: Mapping[str, Result], name: str, case: str) -> Line | None:
+    """A line of a benchmark that compares with `jax.jit`."""
+    found = chosen[name].lines if name in chosen else []
+    return next((line for _, line in found if line.case == case and GAIN in line.ratios), None)
+
+
+def _next_process(line: Line) -> float | None:
+    """The gain of a job in a process that finds what an earlier one learned."""
+    return line.ratios[GAIN] / line.ratios[AGAIN] if AGAIN in line.ratios else None
+
+
+def _bold(ratio: float) -> str:
+    return f"**{plots.factor(ratio)}**" if ratio >= 1.0 else plots.factor(ratio)
+
+
+def _duration(seconds: float) -> str:
+    return plots.duration(float(f"{seconds:.2g}"))
+
+
+def _jobs(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
+    """All jobs, each in a first process and in the next one."""
+    jobs = chosen.get("jobs")
+    if jobs is None:
+        return ""
+    bars = []
+    for _, line in jobs.lines:
+        again = _next_process(line)
+        bars.append(_against_one(line.case, line.ratios[GAIN]))
+        if again is not None:
+            bars.append(_against_one(f"{line.case}, next process", again))
+    slower = [bar.label for bar in bars if bar.ratio < 1.0]
+    shown = f"Bar chart of {len(jobs.lines)} whole jobs, each in a first and in a later process: "
+    shown += f"{len(bars) - len(slower)} of {len(bars)} end as early as with jax.jit or earlier."
+    drawn = plots.bars(bars, "Whole jobs", "time with jax.jit / time with incrax")
+    return (
+        "## Whole jobs\n\nEach job runs in fresh processes; *next process* finds what the first one "
+        "learned. Orange jobs end later than with `jax.jit`.\n\n"
+        f"{_plot(files, 'jobs', drawn, shown)}"
+    )
+
+
+def _against_one(label: str, ratio: float) -> plots.Bar:
+    """A bar that is blue where incrax is not slower."""
+    return plots.Bar(label, ratio, ratio >= 1.0)
+
+
+def _calls(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
+    """Single calls, the largest gain first."""
+    found = [(_line(chosen, name, case), words) for name, case, words in CALLS]
+    known = [(line.ratios[GAIN], words) for line, words in found if line is not None]
+    if not known:
+        return ""
+    known.sort(reverse=True)
+    bars = [_against_one(words.replace("`", ""), ratio) for ratio, words in known]
+    shown = f"Bar chart of {len(bars)} kinds of calls, from {plots.factor(bars[0].ratio)} "
+    shown += f"({bars[0].label}) to {plots.factor(bars[-1].ratio)} ({bars[-1].label})."
+    drawn = plots.bars(bars, "Single calls", "time with jax.jit / time with incrax")
+    return (
+        "## Single calls\n\nOne call of many, after compiling and learning.\n\n"
+        f"{_plot(files, 'calls', drawn, shown)}"
+    )
+
+
+def _growth(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
+    """How the time of a call grows."""
+    curves = chosen.get("curves")
+    if curves is None:
+        return ""
+    panels = [_curve(table) for table in curves.tables if table.title in CURVES]
+    shown = "Time of a call (above) and gain over jax.jit (below). "
+    shown += ". ".join(map(_told_curve, panels)) + "."
+    drawn = plots.curves(panels, "Call time and gain against size")
+    return (
+        "## Sizes\n\nMore rows of data; more inputs, of which one changes; more operations in front "
+        f"of the one that changes.\n\n{_plot(files, 'growth-calls', drawn, shown)}"
+    )
+
+
+def _peers(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
+    """Other libraries, as bars."""
+    found = [
+        (peer.name, line)
+        for peer in PEERS
+        if (name := f"{selection.PEERS}{peer.name}") in chosen
+        for _, line in chosen[name].lines
+    ]
+    if not found:
+        return ""
+    bars = [_peer_bar(name, line) for name, line in found]
+    behind = [bar.label for bar in bars if bar.ratio < 1.0]
+    shown = f"Bar chart of {len(bars)} cases of other libraries, their time over ours. "
+    shown += (
+        f"Faster than incrax: {'; '.join(behind)}." if behind else "None is faster than incrax."
+    )
+    drawn = plots.bars(bars, "Other libraries", "time of the other library / time of incrax")
+    return (
+        "## Other libraries\n\nEach in an environment and a process of its own, taking turns with "
+        "ours on the same arrays. [Their versions, and every case](targets.md#other-libraries).\n\n"
+        f"{_plot(files, 'peers', drawn, shown)}"
+    )
+
+
+def _how(chosen: Mapping[str, Result]) -> str:
+    """When, where and in which state of the machine the figures of the page were measured."""
+    named = {"jobs", "curves", *(name for name, _, _ in (*ROWS, *CALLS))}
+    used = [
+        result
+        for name, result in chosen.items()
+        if name in named or (name.startswith(selection.PEERS) and result.skipped is None)
+    ]
+    again = "Again on your machine: `pip install -e .`, then `python -m benchmarks --run jobs`.\n"
+    return f"## How it was measured\n\n{again}\n{_dates(used)}" if used else ""
+
+
+# --- sections of the log --------------------------------------------------------------------------
 
 
 def _gains(chosen: Iterable[Result], files: dict[str, str]) -> str:
@@ -167,34 +376,6 @@ def _dates(results: Iterable[Result]) -> str:
     return "".join(f"- {', '.join(names)}: {told}\n" for told, names in groups.items())
 
 
-def _growth(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
-    """How a call and the analysis grow."""
-    parts = ["## Growth\n"]
-    curves = chosen.get("curves")
-    if curves is not None:
-        panels = [_curve(table) for table in curves.tables if table.title in CURVES]
-        told = (
-            "Time of a call (above) and gain over jax.jit (below). "
-            + ". ".join(map(_told_curve, panels))
-            + "."
-        )
-        parts.append(
-            _plot(
-                files, "growth-calls", plots.curves(panels, "Call time and gain against size"), told
-            )
-        )
-        parts.append(f"`{_command(curves)}`. {selection.measured(curves)}\n")
-    growth = chosen.get("growth")
-    table = (
-        next((each for each in growth.tables if each.title == "Growth with equations"), None)
-        if growth
-        else None
-    )
-    if growth is not None and table is not None:
-        parts.append(_analysis(growth, table, files))
-    return "\n".join(parts) if len(parts) > 1 else ""
-
-
 def _curve(table: Table) -> plots.Curve:
     title, axis = CURVES[table.title]
     sizes = [line.figures["size"] * INPUTS_EACH.get(table.title, 1) for line in table.lines]
@@ -211,8 +392,13 @@ def _told_curve(curve: plots.Curve) -> str:
     return f"{curve.title.capitalize()}, {selection.span(curve.sizes, gains, curve.axis)}"
 
 
-def _analysis(result: Result, table: Table, files: dict[str, str]) -> str:
+def _analysis(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
     """Seconds of analysis and planning by the number of equations, one curve per function."""
+    result = chosen.get("growth")
+    tables = result.tables if result else []
+    table = next((each for each in tables if each.title == "Growth with equations"), None)
+    if result is None or table is None:
+        return ""
     found: dict[str, tuple[list[float], list[float]]] = {}
     for line in table.lines:
         sizes, seconds = found.setdefault(line.case.rpartition(", ")[0], ([], []))
@@ -227,25 +413,15 @@ def _analysis(result: Result, table: Table, files: dict[str, str]) -> str:
         found, "Analysis and planning against equations", "equations", "analysis and plans"
     )
     return (
-        f"{_plot(files, 'growth-analysis', drawn, told)}\n`{_command(result)}`. "
+        f"## Growth of the analysis\n\n{_plot(files, 'growth-analysis', drawn, told)}\n`{_command(result)}`. "
         f"{selection.measured(result)}\n"
     )
 
 
-def _others(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
+def _others(chosen: Mapping[str, Result]) -> str:
     """Other libraries: what they take on the same problem, or why they were not measured."""
     parts = [OTHERS]
     found = {peer: chosen.get(f"{selection.PEERS}{peer.name}") for peer in PEERS}
-    lines = [(peer, line) for peer, result in found.items() if result for _, line in result.lines]
-    if lines:
-        bars = [_peer_bar(peer.name, line) for peer, line in lines]
-        behind = [bar.label for bar in bars if bar.ratio < 1.0]
-        told = f"Bar chart of {len(bars)} cases of other libraries, their time over ours. "
-        told += (
-            f"Faster than incrax: {'; '.join(behind)}." if behind else "None is faster than incrax."
-        )
-        drawn = plots.bars(bars, "Other libraries", "time of the other library / time of incrax")
-        parts.append(_plot(files, "peers", drawn, told))
     for peer, result in found.items():
         asked = f"{peer.question[:1].upper()}{peer.question[1:]}"
         head = f"### {peer.name}\n\n{asked}. `python -m benchmarks --peers {peer.name}`\n"

@@ -16,7 +16,7 @@ from incrax import (
 from incrax._collection import paused
 
 with paused:  # else the collector walks through all objects of JAX, several times
-    from incrax import _cache_folder, _removed
+    from incrax import _cache_folder, _jax_options, _removed
     from incrax import errors as errors
     from incrax._api import incremental as incremental
     from incrax._cache_folder import keep_programs as keep_programs
@@ -212,7 +212,8 @@ def __getattr__(name: str) -> Any:
         return value
     if name.endswith("Error") and hasattr(errors, name):
         return _removed.moved(name, f"errors.{name}")
-    raise AttributeError(f"module 'incrax' has no attribute '{name}'")
+    hint = _jax_options.hint(name, _jax_options.FUNCTIONS)
+    raise AttributeError(f"module 'incrax' has no attribute '{name}'{hint}")
 
 
 if os.environ.get("INCRAX_REMEMBER") == _cache_folder.PROGRAMS:

@@ -104,8 +104,8 @@ def incremental(
 ) -> Incremental[P, R] | Callable[[Callable[P, R]], Incremental[P, R]]:
     """Make a function pay only for what changed since values were last saved.
 
-    Law: `incremental(f)(*args)` equals `jax.jit(f)(*args)` for every sequence of calls, up to a few
-    units in the last place (different programs fuse differently). With `policy="exact"` it also
+    Promise: `incremental(f)(*args)` equals `jax.jit(f)(*args)` for every sequence of calls, up to a
+    few units in the last place (different programs fuse differently). With `policy="exact"` it also
     equals, bit for bit, what a new function made with the same options returns. A call with nothing
     changed runs no equation.
 
@@ -144,7 +144,7 @@ def incremental(
         DeletedInputError: at a call with a donated or deleted array.
 
     Cost: the first call traces and compiles once. A set of changed inputs that comes back gets a
-        program of its own, which is raced against the whole function; small arrays are tracked
+        program of its own, which is timed against the whole function; small arrays are tracked
         element by element. The call overhead is some tens of microseconds.
 
     Not handled: values that are not arguments (closures are constants, as under `jax.jit`).

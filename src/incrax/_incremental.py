@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
 import jax
 
 from incrax import _jax
+from incrax._jax_options import METHODS, hint
 from incrax._messages import no_checkpoint, not_called, plain_call, reentrant_call
 from incrax._names import reduced
 from incrax._profiling import is_profiled, profiled
@@ -55,7 +56,17 @@ class Asked(NamedTuple):
 
 
 class Incremental(Generic[P, R]):
-    """A function that is re-evaluated only where its inputs changed. Made by `incremental`."""
+    """A function that is re-evaluated only where its inputs changed. Made by `incremental`.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> f = incrax.incremental(lambda scale, x: scale * jnp.sum(jnp.exp(x)))
+        >>> x = jnp.zeros(3)
+        >>> float(f(2.0, x)), float(f(5.0, x)), float(f.fresh(5.0, x))
+        (6.0, 15.0, 15.0)
+        >>> list(f.explain().as_dict()["changed"]), f.stats.calls
+        (['scale'], 2)
+    """
 
     def __init__(self, fun: Callable[P, R], options: Options) -> None:
         """Wrap `fun`; see `incremental`."""
@@ -70,6 +81,11 @@ class Incremental(Generic[P, R]):
         self._traces = traces
         self._bypass: Bypass | None = None
         self._lock = threading.RLock()
+
+    def __getattr__(self, name: str) -> Any:
+        """Never found: the error says what has the place of a method of `jax.jit`'s functions."""
+        text = f"'Incremental' object has no attribute '{name}'{hint(name, METHODS)}"
+        raise AttributeError(text, name=name, obj=self)
 
     def _locked(self) -> threading.RLock:
         """The lock of saved values, programs and counters.
@@ -114,6 +130,8 @@ class Incremental(Generic[P, R]):
         if self._is_disabled:
             self._stats.transparent += 1
             return self.fresh(*args, **kwargs)
+        if self._bypass is not None:
+            self._bypass.settle()
         start_s = time.perf_counter()
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
         with self._locked():
@@ -178,7 +196,7 @@ class Incremental(Generic[P, R]):
                 value without a hash.
 
         Cost: traces and plans once per signature; one evaluation. A step compares all inputs that
-            are not frozen, unless `changed=` tells. A derivative of a step computes anew what
+            are not frozen, unless `changed=` says which changed. A derivative of a step computes anew what
             depends on the inputs that it is taken for; `incremental(jax.value_and_grad(f)).pure`
             saves partial derivatives as well. Under `vmap` both sides of a `cond` run, so that
             nothing is skipped.

@@ -1,14 +1,14 @@
-"""Options of `jax.jit`, `jax.grad` and `jax.vmap` that are spelled otherwise here.
+"""Functions and options of JAX that are spelled otherwise here.
 
-In: the keywords of a call of ours. Out: an error that says what to write. It must not know what an
-option does.
+In: a name that incrax lacks, the keywords of a call of ours. Out: what to write. It must not know
+what an option does.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -16,7 +16,8 @@ R = TypeVar("R")
 
 _BY_ITSELF = (
     "Leave it out: text, None, functions and other values that JAX cannot trace are static by "
-    "themselves. Bind a number or a flag that Python code reads with `functools.partial`"
+    "themselves. A number or a flag that Python code reads: "
+    "`incremental(guarded(f, static={value}))`, or `functools.partial` where it stays"
 )
 _DONATION = (
     "Leave it out: saved values may be read again, so that nothing is donated. `jax.jit` and "
@@ -39,6 +40,8 @@ ADVICE = {
     "has_aux": "Differentiate what alone is returned: `lambda *args: f(*args)[0]`",
     "holomorphic": "Differentiate by JAX: `incremental(jax.grad(f, holomorphic={value}))`",
     "allow_int": "Leave it out: integers have no derivative, and None stands in their place",
+    "in_nzs": "Write `wrt=`: what it names has tangents, and nothing else",
+    "saveable_args": "Leave it out: residuals that are arguments are not copied",
     "reduce_axes": "Leave it out, as JAX did",
     "in_shardings": _PLACED,
     "out_shardings": _PLACED,
@@ -46,6 +49,10 @@ ADVICE = {
     "backend": _PLACED,
     "keep_unused": "Leave it out: arguments that nothing reads cost nothing",
     "inline": "Leave it out: calls inside a program are opened",
+    "unroll": "Leave it out: one program serves loops of every length",
+    "batch_size": "Map with `jax.lax.map(f, xs, {name}={value})`, which makes batches",
+    "primals": "Write `incrax.{function}(f)(*args, tangent=tangent)`, for many tangents in turn",
+    "tangents": "Write `incrax.{function}(f)(*args, tangent=tangent)`, for many tangents in turn",
     "compiler_options": "Set them for JAX, in the environment variable `XLA_FLAGS`",
 }
 """What to write, by JAX's name of an option."""
@@ -64,8 +71,47 @@ SECOND = {
     "value_and_grad": "argnums",
     "jacobian": "argnums",
     "hessian": "argnums",
+    "jvp": "primals",
+    "hvp": "primals",
 }
 """What JAX takes by position after the function."""
+
+FUNCTIONS = {
+    "linearize": "`push = incrax.jvp(f)` and `push(*args, tangent=t)`, or `jax.linearize`",
+    "nonzero": "`jnp.nonzero(x, size=...)`, or `incrax.select_rows` of the numbers of elements",
+    "unique": "`jnp.unique(x, size=...)`",
+    "jit": "`incrax.incremental(f)`",
+    "vmap": "`incrax.incremental(jax.vmap(f))`",
+    "pmap": "`incrax.incremental(f)` with sharded arguments",
+    "jacfwd": '`incrax.jacobian(f, mode="forward")`',
+    "jacrev": '`incrax.jacobian(f, mode="reverse")`',
+    "custom_jvp": "`jax.custom_jvp`, inside the function",
+    "custom_vjp": "`jax.custom_vjp`, inside the function",
+    "checkpoint": "`jax.checkpoint`, inside the function",
+    "remat": "`jax.checkpoint`, inside the function",
+    "cond": "`jax.lax.cond`, or `incrax.guarded(f)` for Python `if`",
+    "switch": "`jax.lax.switch`, or `incrax.guarded(f)` for Python `if`",
+    "fori_loop": "`incrax.scan(lambda carry, i: (body(i, carry), None), init, jnp.arange(n))`",
+    "fit.curve_fit": "`incrax.fit.levenberg_marquardt(residuals, start, x, y)`",
+    "fit.least_squares": "`incrax.fit.levenberg_marquardt(residuals, start, x, y)`",
+    "samplers.hmc": "`numpyro.infer.HMC(potential_fn=samplers.numpyro_potential(f, start))`",
+    "samplers.nuts": "`numpyro.infer.NUTS(potential_fn=samplers.numpyro_potential(f, start))`",
+    "minimize": "`incrax.fit.minimize`",
+    "metropolis": "`incrax.samplers.metropolis`",
+    "gibbs": "`incrax.samplers.gibbs`",
+}
+"""What to write, by a name that others have and `incrax` has not."""
+
+METHODS = {
+    "lower": "`jax.jit(f).lower(...)`: under `jax.jit` it is the plain function",
+    "trace": "`jax.jit(f).trace(...)`: under `jax.jit` it is the plain function",
+    "eval_shape": "`jax.eval_shape(f, ...)`",
+    "clear_cache": "`f.clear()`, which drops saved values",
+}
+"""What to write, by the name of a method of what `jax.jit` returns."""
+
+_PASS_ON = ("vjp",)
+"""They take the keywords of the function that they are given."""
 
 
 def spelled_here(function: Callable[P, R]) -> Callable[P, R]:
@@ -80,7 +126,9 @@ def spelled_here(function: Callable[P, R]) -> Callable[P, R]:
         if len(args) > 1 and name in SECOND:
             raise _foreign(name, SECOND[name], args[1])
         if not ADVICE.keys().isdisjoint(kwargs):
-            own = inspect.signature(function).parameters
+            own = set(inspect.signature(function).parameters)
+            if name in _PASS_ON and args:
+                own |= _taken(args[0])
             for option, value in kwargs.items():
                 if option in ADVICE and option not in own:
                     raise _foreign(name, option, value)
@@ -89,8 +137,23 @@ def spelled_here(function: Callable[P, R]) -> Callable[P, R]:
     return entry
 
 
+def _taken(fun: Any) -> set[str]:
+    """Options of JAX whose names a user's function may take itself."""
+    try:
+        parameters = inspect.signature(fun).parameters
+    except (TypeError, ValueError):  # not to be seen
+        return set(ADVICE)
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return set(ADVICE) if takes_all else set(parameters)
+
+
+def hint(name: str, names: Mapping[str, str]) -> str:
+    """What to write instead of a name, as the end of a message; empty where nothing is known."""
+    return f"; write {names[name]}" if name in names else ""
+
+
 def _foreign(name: str, option: str, value: Any) -> TypeError:
     """An option of JAX in a call of ours."""
     advice = ADVICE_OF_ONE.get((name, option), ADVICE[option])
-    text = advice.format(name=option, value=repr(value))
+    text = advice.format(name=option, value=repr(value), function=name)
     return TypeError(f"`incrax.{name}` has no `{option}`, which is an option of JAX. {text}.")

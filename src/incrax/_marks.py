@@ -33,7 +33,7 @@ def keep(x: T, name: str | None = None, *, deps: Any = None) -> T:
     """Mark a value as worth saving, inside a function that is made incremental.
 
     The value is saved from the first change on that leaves it alone, is the last to go when the
-    byte budget is short, and bears its name in `explain()`. Derivatives go through. Whether loading
+    byte budget is short, and has its name in `explain()`. Derivatives go through. Whether loading
     it pays is still measured.
 
     Args:
@@ -50,6 +50,16 @@ def keep(x: T, name: str | None = None, *, deps: Any = None) -> T:
     Cost: none at run time; the identity.
 
     Source: `cache_value(result, deps=...)` of zfit-development#47.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> @incrax.incremental
+        ... def f(scale, x):
+        ...     shape = incrax.keep(jnp.exp(x) / jnp.sum(jnp.exp(x)), "shape")
+        ...     return jnp.max(scale * shape)
+        >>> x = jnp.zeros(4)
+        >>> float(f(2.0, x)), float(f(8.0, x))
+        (0.5, 2.0)
     """
     if name is not None and not isinstance(name, str):
         raise wrong_option("keep(name=...)", name, "a string, or None")

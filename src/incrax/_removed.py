@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from incrax import _jax_options
+
 RENAMED = {
     "bijectors.Record": "bijectors.Origin",
     "fit.Contour": "fit.Scan",
@@ -68,7 +70,8 @@ def finder(module: str) -> Callable[[str], Any]:
         old = f"{module}.{name}"
         if old in RENAMED:
             return moved(old, RENAMED[old])
-        hint = f"; it went with version 0.2: {GONE[old]}" if old in GONE else ""
+        went = f"; it went with version 0.2: {GONE[old]}" if old in GONE else ""
+        hint = went or _jax_options.hint(old, _jax_options.FUNCTIONS)
         raise AttributeError(f"module 'incrax.{module}' has no attribute '{name}'{hint}")
 
     return find

@@ -22,13 +22,20 @@ class Stats(Counters):
         traces: how often it was traced.
         transparent: calls under another transformation.
         aborted: calls that raised.
-        races: races decided.
+        races: choices between a plan and the whole program that were decided by timing.
         saved_bytes: bytes of saved values now.
         chunks_run: of `Rows`: chunks evaluated; each counts once per pass over the rows, here and
             in the next two.
         chunks_reused: chunks whose saved results served.
         chunks_joined: chunks whose results were combined from those of the chunks that they were
             joined from.
+
+    Example:
+        >>> import incrax
+        >>> f = incrax.incremental(lambda a, b: a * b)
+        >>> values = f(2.0, 3.0), f(2.0, 3.0), f(2.0, 4.0)
+        >>> f.stats.calls, f.stats.unchanged, f.stats.as_dict()["traces"]
+        (3, 1, 1)
     """
 
     calls: int = 0

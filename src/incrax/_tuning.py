@@ -25,23 +25,25 @@ class Tuning:
 
     Args:
         planner: `"cost"` weighs bytes moved against arithmetic and may choose the whole program;
-            `"minimal"` runs exactly the dirty equations, saves every value at a change of
-            dependency set and measures nothing.
+            `"minimal"` runs exactly what the change reaches, saves every value where the inputs that
+            values depend on change, and measures nothing.
         race: time a new plan against the whole program on its first uses and keep the faster
             (`"cost"` only).
-        race_rounds: timed uses of each candidate in a race.
-        hot_after: how often a dirty set must be seen before a plan of its own is compiled.
-        compile_s: seconds that planning and compiling may take on trust (`"cost"` only), and beyond
+        race_rounds: uses of each of them that are timed.
+        hot_after: how often a set of changed inputs must be seen before a plan of its own is
+            compiled.
+        compile_s: seconds that planning and compiling may take at once (`"cost"` only), and beyond
             them a tenth of the time spent in programs; past that, what the calls so far would have
             gained must be worth it, so that a short job never pays for what it hardly uses.
-        max_plans: compiled plans kept per signature; other dirty sets run the whole program.
+        max_plans: compiled plans kept per signature; other sets of changed inputs run the whole
+            program.
         max_tracked: elements up to which an input array is tracked element by element.
         max_signatures: traced signatures (structures, shapes, dtypes, static leaves) kept per
             function.
         calibrate: measure the machine once for the cost model, instead of using built-in figures.
-        timed: let seconds that were measured decide at all; if not, nothing is calibrated, raced,
-            rested or compiled on account of them, and the same calls are served alike on every
-            machine. Runs of several processes always go without.
+        timed: let seconds that were measured decide at all; if not, nothing is calibrated, timed
+            or compiled on account of them, and the same calls are served alike on every machine.
+            Runs of several processes always go without.
         calls: how many calls to expect in all, if known: a plan is compiled as soon as it pays over
             as many of its kind, not when the calls so far have lost what it costs.
         changing: names of inputs, as `explain()` prints them, of which each is expected to change
@@ -53,6 +55,14 @@ class Tuning:
             in runs of several processes). None: where `INCRAX_BACKGROUND=1` says so.
         history: calls per signature that `report` remembers: when, how long, what changed and what
             ran, no values. 0: none.
+
+    Example:
+        >>> import incrax
+        >>> least_work = incrax.Tuning(planner="minimal")
+        >>> f = incrax.incremental(lambda a, x: a * x**2, tuning=least_work)
+        >>> values = f(1.0, 3.0), f(2.0, 3.0)
+        >>> f.explain().as_dict()["num_ran"], f.num_equations
+        (1, 2)
     """
 
     planner: Planner = "cost"

@@ -157,7 +157,7 @@ class Reader:
             yield from ((path, FIRST) for path in self.paths)
             return
         if served.why == NOT_COMPARED:
-            yield "not compared", "nobody looked at this call, since saving does not pay"
+            yield "not compared", "while saving does not pay, a call goes straight to `jax.jit`"
             return
         states = self.engine.store.states
         for index, _ in self.layout.leaves_of(served.changed):

@@ -1,5 +1,5 @@
-"""The page on performance: what it says of made-up results, and that the one that is kept is up to
-date.
+"""The page on performance and the log of targets: what they say of made-up results, and that those
+that are kept are up to date.
 """
 
 from __future__ import annotations
@@ -53,6 +53,13 @@ def curves() -> schema.Result:
     )
 
 
+def jobs() -> schema.Result:
+    """A job that gains, in the next process as well, and one that loses."""
+    made = [line("slow theory", 3.0, None), line("small function", 0.5, None)]
+    made[0].ratios["incrax again / incrax"] = 0.5
+    return result("jobs", Table("whole jobs", made), conditions="quiet")
+
+
 def growth() -> schema.Result:
     made = [
         Line(
@@ -86,6 +93,8 @@ def results():
         mixture,
         curves(),
         growth(),
+        jobs(),
+        result("amplitude", Table("one", [line(page.CALLS[1][1], 9.0, None)])),
         result("peers-zfit", Table("incrax and zfit", [zfit]), conditions="quiet"),
         result("peers-root", skipped="needs Python 9.9; none of them was found"),
     ]
@@ -98,7 +107,34 @@ def files(results):
 
 @pytest.fixture(scope="module")
 def text(files):
+    return files[page.LOG]
+
+
+@pytest.fixture(scope="module")
+def summary(files):
     return files[page.PAGE]
+
+
+def test_the_summary_has_whole_jobs_first_then_calls(summary):
+    rows = [row for row in summary.splitlines() if row.startswith(("| job", "| call"))]
+    assert [row.partition(":")[0] for row in rows] == ["| job", "| job", "| call"]
+    assert rows[0].endswith("| 3 ms | 1 ms | **3x** | **6x** |")
+    assert rows[1].endswith("| 500 µs | 1 ms | 0.5x |  |")
+    assert summary.index("## Whole jobs") < summary.index("## Single calls")
+    assert "2 of 3 end as early as with jax.jit or earlier" in summary
+
+
+def test_the_summary_has_ten_rows_and_four_plots_and_no_target(files, summary):
+    assert len(page.ROWS) == 10
+    assert len(re.findall(r"^!\[", summary, re.MULTILINE)) == 4
+    assert "short" not in summary
+    assert "mixture: Measured 2026-11-22 on Abacus" in summary
+
+
+def test_every_row_and_call_of_the_summary_is_a_line_of_a_result_that_is_kept():
+    kept = selection.best(schema.load_all(RESULTS))
+    named = [(name, case) for name, case, _ in (*page.ROWS, *page.CALLS)]
+    assert [each for each in named if page._line(kept, *each) is None] == []
 
 
 def test_every_line_has_its_figures_its_target_and_its_verdict(text):
@@ -145,9 +181,10 @@ def test_benchmarks_without_a_result_are_named(text):
     assert "`mixture`" not in line
 
 
-def test_plots_say_what_they_show_to_those_who_do_not_see_them(text, files):
-    shown = {path: told for told, path in re.findall(r"!\[(.*?)\]\((assets.*?)\)", text)}
-    assert set(shown) == set(files) - {page.PAGE}
+def test_plots_say_what_they_show_to_those_who_do_not_see_them(text, summary, files):
+    pages = summary + text
+    shown = {path: told for told, path in re.findall(r"!\[(.*?)\]\((assets.*?)\)", pages)}
+    assert set(shown) == set(files) - {page.PAGE, page.LOG}
     assert (
         "1,000 to 100,000 rows: from 0.5 times to 8 times as fast as jax.jit, at most 8 times"
         in shown["assets/performance/growth-calls.svg"]
@@ -160,7 +197,7 @@ def test_plots_say_what_they_show_to_those_who_do_not_see_them(text, files):
 
 def test_plots_are_files_that_can_be_read_without_a_date_and_turn_dark(files):
     for name, drawn in files.items():
-        if name != page.PAGE:
+        if name.endswith(".svg"):
             root = ElementTree.fromstring(drawn)
             assert root.tag.endswith("svg")
             assert root.find("{http://www.w3.org/2000/svg}title") is not None
@@ -235,7 +272,7 @@ def test_a_quiet_run_is_shown_rather_than_a_newer_busy_one():
         "exact": "2026-11-20",
         "rows": "2026-11-21",
     }
-    shown = page.make(made)[page.PAGE]
+    shown = page.make(made)[page.LOG]
     assert "## Other runs" in shown
     assert "| pure | 2026-11-21 | Abacus | busy |" in shown
 
@@ -277,7 +314,7 @@ def test_a_run_of_some_cases_is_shown_only_where_there_is_no_whole_one():
         "pure": "2026-11-20",
         "exact": "2026-11-22",
     }
-    shown = page.make(made)[page.PAGE]
+    shown = page.make(made)[page.LOG]
     assert '`python -m benchmarks --run exact --only "value, one" --rounds 3`' in shown
     assert "`python -m benchmarks --run pure`" in shown
 
@@ -296,7 +333,10 @@ def test_the_command_checks_and_writes(monkeypatch, tmp_path, results, capsys):
     monkeypatch.setattr(page, "DOCS", tmp_path / "docs")
     words = ["--page", "--output", str(tmp_path / "results")]
     assert command.main([*words, "--check"]) == 1
-    assert "out of date: assets/performance/gains.svg" in capsys.readouterr().err
+    assert (
+        "assets/performance/gains.svg, performance.md, targets.md; run --page"
+        in capsys.readouterr().err
+    )
     assert command.main(words) == 0
     assert command.main([*words, "--check"]) == 0
     assert "the page is up to date" in capsys.readouterr().err

@@ -61,11 +61,14 @@ def test_bounds_for_a_method_that_has_none(method):
     )
 
 
+BY_POSITION = "Arguments of the function go by position, and `wrt` says which of them are free."
+
+
 def test_options_that_a_method_does_not_have():
     assert text_of(fit.MethodError, fit.minimize, loss, START, strategie=1) == (
         "`minimize(method='migrad')` got the options `strategie`. Nothing was evaluated. Those of "
         "'migrad' are "
-        "`strategy`, `step`, `precision`, `use_simplex`, `with_gradient`."
+        f"`strategy`, `step`, `precision`, `use_simplex`, `with_gradient`. {BY_POSITION}"
     )
     assert "Those of 'optax' are `max_steps`." in text_of(
         fit.MethodError, fit.minimize, loss, START, method=optax.sgd(0.1), steps=3
@@ -76,7 +79,7 @@ def test_options_that_a_method_does_not_have():
 def test_options_that_a_method_of_scipy_does_not_have(method):
     assert text_of(fit.MethodError, fit.minimize, loss, START, method=method, gtoll=1, maxit=2) == (
         f"`minimize(method={method!r})` got the options `gtoll`, `maxit`. Nothing was evaluated. "
-        f"`scipy.optimize.show_options` lists those of {method!r}."
+        f"`scipy.optimize.show_options` lists those of {method!r}. {BY_POSITION}"
     )
 
 

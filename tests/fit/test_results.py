@@ -46,6 +46,16 @@ def test_a_result_prints_its_method_counters_and_table(found):
     assert len(found.tables()[0].rows) == 3
 
 
+def test_values_are_read_by_name(found):
+    np.testing.assert_array_equal(found["p['a']"], found.values[:2])
+    np.testing.assert_array_equal(found["a"], found.values[:2])
+    np.testing.assert_array_equal(found["p"], found.values)
+    assert found["a[1]"] == found.values[1]
+    assert found["b"] == found.values[2]
+    with pytest.raises(fit.MinimumError):
+        found["c"]
+
+
 def test_json_brings_everything_but_the_function_back(found):
     text = found.to_json()
     again = fit.FitResult.from_json(text)

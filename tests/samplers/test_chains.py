@@ -38,6 +38,52 @@ def by_hand(names, times):
     return samplers.Blocks(names, tuple(1.0 / n for n in times), times, is_measured=False)
 
 
+# --- names ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        (("a", "b"), ("p['a']", "p['b']")),
+        (("a", "b[*]"), ("p['a']", "p['b'][*]")),
+        ((("b[0]", "a"), "b[1]"), (("p['b'][0]", "p['a']"), "p['b'][1]")),
+    ],
+)
+def test_blocks_have_short_names_where_these_are_unique(short, whole):
+    made = [
+        samplers.gibbs(
+            normal, START, updates=dict.fromkeys(names, samplers.Walk(0.5)), key=0, num_sweeps=4
+        )
+        for names in (short, whole)
+    ]
+    np.testing.assert_array_equal(made[0].samples, made[1].samples)
+    assert made[0].acceptance == made[1].acceptance
+
+
+def test_a_short_name_of_labels():
+    updates = {"k": samplers.Categorical(2), "x": samplers.Walk(1.0)}
+    f = lambda p: -(p["x"] ** 2) - jnp.sum(p["k"])
+    start = {"k": np.zeros(2, int), "x": 0.0}
+    chain = samplers.gibbs(f, start, updates=updates, key=0, num_sweeps=4)
+    assert set(chain.acceptance) == {"p['k']", "p['x']"}
+
+
+def test_a_short_name_of_two_is_refused():
+    both = lambda p, q: -(p["a"] ** 2) - q["a"] ** 2
+    with pytest.raises(
+        incrax.errors.AmbiguousInputError, match=r"`a` may be `p\['a'\]`, `q\['a'\]`"
+    ):
+        samplers.gibbs(
+            both,
+            {"a": 0.0},
+            {"a": 0.0},
+            wrt=(0, 1),
+            updates={"a": samplers.Walk(1.0)},
+            key=0,
+            num_sweeps=4,
+        )
+
+
 # --- moments --------------------------------------------------------------------------------------
 
 

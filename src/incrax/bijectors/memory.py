@@ -25,7 +25,17 @@ from incrax.bijectors.snapshots import Snapshot
 
 @dataclass(slots=True, eq=False, repr=False)
 class Origin:
-    """How one array was made by one bijection. Of `memory_of`; to be read, not changed."""
+    """How one array was made by one bijection. Of `memory_of`; to be read, not changed.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro.distributions.transforms as transforms
+        >>> from incrax import bijectors
+        >>> double = bijectors.remember(transforms.AffineTransform(0.0, 2.0))
+        >>> x = jnp.array(3.0)
+        >>> origin = bijectors.memory_of(double.forward(x))
+        >>> origin.source is x, origin.direction
+        (True, 'forward')
+    """
 
     bijection_ref: Callable[[], Any]
     """Gives the bijection, held weakly."""
@@ -133,6 +143,13 @@ def memory_of(y: Any) -> Origin | None:
     Cost: a lookup in a dict.
 
     Source: `BijectiveTensor` of facebookincubator/flowtorch#89.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro.distributions.transforms as transforms
+        >>> from incrax import bijectors
+        >>> y = bijectors.remember(transforms.ExpTransform()).forward(jnp.zeros(2))
+        >>> bijectors.memory_of(y).source.tolist(), bijectors.memory_of(y + 1.0)
+        ([0.0, 0.0], None)
     """
     records = records_of(y)
     return records[0] if records else None
@@ -142,6 +159,14 @@ def forget(y: Any) -> None:
     """Drop what is remembered of an array, and with it the hold on its source.
 
     Nothing happens if there is nothing.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro.distributions.transforms as transforms
+        >>> from incrax import bijectors
+        >>> y = bijectors.remember(transforms.ExpTransform()).forward(jnp.zeros(2))
+        >>> bijectors.forget(y)
+        >>> bijectors.memory_of(y) is None
+        True
     """
     if memory_of(y) is None:
         return

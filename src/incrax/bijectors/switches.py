@@ -96,13 +96,26 @@ def _checked(name: str, is_on: bool) -> bool:
 
 
 def is_recording() -> bool:
-    """Whether outputs are remembered here; see `set_record_flow_graph`."""
+    """Whether outputs are remembered here; see `set_record_flow_graph`.
+
+    Example:
+        >>> from incrax import bijectors
+        >>> with bijectors.set_record_flow_graph(False):
+        ...     bijectors.is_recording()
+        False
+    """
     return _RECORDS.get()
 
 
 def requires_ladj(given: bool | None = None) -> bool:
     """Whether a pass computes the log-determinant here: as given, or else as switched; see
     `set_requires_ladj`.
+
+    Example:
+        >>> from incrax import bijectors
+        >>> with bijectors.set_requires_ladj(False):
+        ...     bijectors.requires_ladj(), bijectors.requires_ladj(True)
+        (False, True)
     """
     return _REQUIRES_LADJ.get() if given is None else given
 

@@ -187,13 +187,19 @@ def _cut_leaf(leaf: Any) -> Any:
 
 
 def uncut(tree: T) -> T:
-    """Take the marks of `cut` off; arrays without a mark get one that an enclosing `cut` heeds.
+    """Take the marks of `cut` off; arrays without a mark get one that an enclosing `cut` respects.
 
     Args:
         tree: pytree, often one array: `cut(dataclasses.replace(p, c2=uncut(p.c2)))`.
 
     Returns:
         The same tree, active.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> x = incrax.cut(jnp.array([1.0, 2.0]))
+        >>> incrax.uncut(x).tolist()
+        [1.0, 2.0]
     """
     return jax.tree.map(_uncut_leaf, tree, is_leaf=is_mark)
 

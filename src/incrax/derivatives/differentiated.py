@@ -243,25 +243,29 @@ class Hessian(Derivative):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
-        flat = FlatOutputs(self.fun)
+        flat = FlatOutputs(self.fun, has_aux=self.has("has_aux"))
         blocks = self._compressed(flat, selection)
+        aux = None
         if blocks is None:
-            every = _all(selection)
-            inner = jax.jacrev(lambda *values: flat.arrays(*selection.merged(values)), every)
+            given = {"argnums": _all(selection), "has_aux": True}
+            inner = jax.jacrev(lambda *values: flat(*selection.merged(values)), **given)
             values = selection.values
-            found = first_that_works(
-                [outer(inner, every) for outer in (jax.jacfwd, jax.jacrev)], values
+            found, aux = first_that_works(
+                [outer(inner, **given) for outer in (jax.jacfwd, jax.jacrev)], values
             )
             blocks = [
                 [_by_leaf(row, [x] * len(row)) for row, x in zip(block, values, strict=True)]
                 for block in found
             ]
-        return jax.tree.unflatten(
+        tree = jax.tree.unflatten(
             flat.treedef, [selection.tree([*map(selection.tree, block)]) for block in blocks]
         )
+        return (tree, aux) if self.has("has_aux") else tree
 
     def _compressed(self, flat: FlatOutputs, selection: Selection) -> Any:
         """The blocks of the only output; None where they are not compressed."""
+        if self.has("has_aux"):
+            return None
         try:
             blocks = hessian_blocks(flat.arrays, selection, is_sparse=self.has("sparse"))
         except (TypeError, ValueError, NotImplementedError):

@@ -16,6 +16,7 @@ import numpy as np
 
 from incrax._api import incremental
 from incrax._incremental import Incremental
+from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax._names import name_of
 from incrax._stats import Stats
@@ -52,6 +53,7 @@ from incrax.engine.inputs.signature import (
 Function = Callable[..., Any]
 
 
+@spelled_here
 def prepare(
     fun: Function, *args: Any, wrt: Any = None, **options: Unpack[IncrementalOptions]
 ) -> Prepared:
@@ -100,6 +102,12 @@ class Prepared:
     Raises:
         PreparedTypeError: at a call of a method with an argument of another structure, shape, dtype
             or static value than the example.
+
+    Example:
+        >>> import incrax, numpy as np
+        >>> p = incrax.prepare(lambda x: (x**2).sum(), np.array([1.0, 2.0]))
+        >>> float(p.value(np.array([3.0, 1.0]))), p.hessian(np.array([3.0, 1.0])).tolist()
+        (10.0, [[2.0, 0.0], [0.0, 2.0]])
     """
 
     def __init__(

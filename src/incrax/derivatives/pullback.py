@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from incrax import _jax
+from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax._names import name_of
 from incrax.derivatives.cuts import Mark
@@ -30,12 +31,13 @@ Function = Callable[..., Any]
 _FREED = object()
 
 
+@spelled_here
 def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwargs: Any) -> Any:
     """Value of a function and its pullback, which computes only the cotangents that it is asked
     for.
 
-    Law: `pb(ct, wrt=w)` equals the part `w` of what `jax.vjp(fun, *args)[1](ct)` returns, whatever
-    was asked before.
+    Promise: `pb(ct, wrt=w)` equals the part `w` of what `jax.vjp(fun, *args)[1](ct)` returns,
+    whatever was asked before.
 
     Args:
         fun: function of pytrees of arrays, with a pytree of arrays as result; need not be compiled.
@@ -64,7 +66,7 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwa
 
     Not handled: inside `jit`, `grad` or `vmap`, with `jax.disable_jit()`, and where `fun` branches
         in Python on a value, has no hash, or passes on what is no array (text, objects), it is
-        evaluated operation by operation, as by `jax.vjp`; only what is needed, all the same. A
+        evaluated operation by operation, as by `jax.vjp`; still only what is needed. A
         pullback is no pytree: it cannot be returned from a compiled function.
 
     Source: thunks and struct of pullbacks in the thread Zygote.jl#323.
@@ -93,6 +95,12 @@ class Pullback:
 
     Each set of arguments asked for has its own program, pruned to what it needs and compiled when
     first used. Nothing is added up between calls: the same cotangent gives the same numbers.
+
+    Example:
+        >>> import incrax
+        >>> value, pullback = incrax.vjp(lambda a, b: a * b, 2.0, 5.0)
+        >>> [float(part) for part in pullback(1.0)], float(pullback(1.0, wrt="b"))
+        ([5.0, 2.0], 2.0)
     """
 
     def __init__(self, fun: Function, selection: Selection, point: AtPoint) -> None:

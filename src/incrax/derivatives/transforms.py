@@ -53,8 +53,8 @@ def grad(
     """The gradient of a scalar function with respect to part of its arguments, evaluated
     incrementally.
 
-    Law: equals `jax.jit(jax.grad(fun))` at the selected leaves. What depends on none of them costs
-    nothing backward.
+    Promise: equals `jax.jit(jax.grad(fun))` at the selected leaves. What depends on none of them
+    costs nothing backward.
 
     Args:
         fun: function of pytrees with a scalar as result, or a scalar and something else with
@@ -104,11 +104,17 @@ def value_and_grad(
     has_aux: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[P, tuple[R, Any]]:
-    """Value and gradient; arguments and law of `grad`.
+    """Value and gradient; arguments and promise of `grad`.
 
     Returns:
         A function that returns a pair: what `fun` returns, and its gradient in the shape of the
         selection.
+
+    Example:
+        >>> import incrax
+        >>> g = incrax.value_and_grad(lambda p, x: p["a"] * x**2, wrt="p['a']")
+        >>> [float(part) for part in g({"a": 3.0}, 2.0)]
+        [12.0, 4.0]
     """
     return _gradient("value_and_grad", fun, wrt, has_aux, sparse, nonfinite, options)
 
@@ -148,7 +154,7 @@ def jacobian(
     """All derivatives of all outputs with respect to part of the arguments, evaluated
     incrementally.
 
-    Law: equals `jax.jit(jax.jacrev(fun))` at the selected leaves.
+    Promise: equals `jax.jit(jax.jacrev(fun))` at the selected leaves.
 
     Args:
         fun: function of pytrees with a pytree of arrays as result.
@@ -169,6 +175,13 @@ def jacobian(
 
     Raises:
         SelectionError: at a call; see `grad`.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> line = lambda p, x: p["slope"] * x + p["offset"]
+        >>> j = incrax.jacobian(line)({"slope": 2.0, "offset": 1.0}, jnp.array([0.0, 3.0]))
+        >>> {name: column.tolist() for name, column in j.items()}
+        {'offset': [1.0, 1.0], 'slope': [0.0, 3.0]}
     """
     if mode not in (None, "forward", "reverse"):
         raise ValueError(f'`jacobian(mode=...)` got {mode!r}; use "forward", "reverse", or None.')
@@ -186,22 +199,25 @@ def hessian(
     *,
     wrt: Any = None,
     sparse: bool = False,
+    has_aux: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[P, Any]:
     """All second derivatives with respect to part of the arguments, evaluated incrementally.
 
-    Law: equals `jax.jit(jax.hessian(fun))` at the selected leaves.
+    Promise: equals `jax.jit(jax.hessian(fun))` at the selected leaves.
 
     Args:
         fun: function of pytrees, usually with a scalar as result.
         wrt: what to differentiate by; see `grad`.
         sparse: whether results are `jax.experimental.sparse.BCOO` arrays, with the elements that
             may be nonzero; for a scalar result and real arrays of one dtype.
+        has_aux: whether `fun` returns a pair whose second part is passed on.
         **options: those of `incremental`.
 
     Returns:
         A function of the same arguments. Its result has the shape of the selection twice, the
-        second inside the first, with arrays of shape (*output.shape, *first.shape, *second.shape).
+        second inside the first, with arrays of shape (*output.shape, *first.shape, *second.shape);
+        with `has_aux` a pair.
 
     Raises:
         SelectionError: at a call; see `grad`.
@@ -210,8 +226,23 @@ def hessian(
         which elements cannot mix, one per colour of its pattern (1 if the function is a sum of
         functions of one element each). From 32 elements on the pattern is looked for, once per
         signature.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> h = incrax.hessian(lambda x, a: a * x[0] ** 2 * x[1])
+        >>> h(jnp.array([1.0, 3.0]), 2.0).tolist()
+        [[12.0, 4.0], [4.0, 0.0]]
     """
-    return _made(Hessian, "hessian", fun, wrt, {"sparse": sparse}, options)
+    settings = {"sparse": sparse, "has_aux": has_aux}
+    _check_sparse("hessian", settings)
+    return _made(Hessian, "hessian", fun, wrt, settings, options)
+
+
+def _check_sparse(name: str, settings: dict[str, Any]) -> None:
+    if settings["sparse"] and settings["has_aux"]:
+        raise ValueError(
+            f"`{name}(sparse=True)` does not go with `has_aux=True`; leave one of them out."
+        )
 
 
 @spelled_here
@@ -266,6 +297,12 @@ def jvp(
     Raises:
         SelectionError: at a call; see `grad`.
         TangentError: at a call with a tangent of another structure, shape or dtype.
+
+    Example:
+        >>> import incrax
+        >>> push = incrax.jvp(lambda x, a: a * x**2)
+        >>> [float(part) for part in push(3.0, 2.0, tangent=1.0)]
+        [18.0, 12.0]
     """
     return _made(Pushforward, "jvp", fun, wrt, {"has_aux": has_aux}, options)
 

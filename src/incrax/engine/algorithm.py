@@ -31,7 +31,7 @@ Depends = Mapping[Var, Set[int]]
 def depend(program: Program) -> Depends:
     """The numbers of the inputs that each variable depends on.
 
-    Law: inputs that agree in these give the same value.
+    Promise: inputs that agree in these give the same value.
     """
     depends: dict[Var, frozenset[int]] = dict.fromkeys(program.constvars, frozenset())
     depends.update({var: frozenset([number]) for number, var in enumerate(program.invars)})
@@ -71,7 +71,7 @@ def cut(program: Program, depends: Depends, changed: Set[int]) -> SimplePlan:
     """The plan for a change; `changed` are numbers of inputs, `ONCE` and `ALWAYS` among them where
     they apply.
 
-    Law: every variable that an equation of the plan reads is an input, a constant, loaded, or
+    Promise: every variable that an equation of the plan reads is an input, a constant, loaded, or
     written before.
     """
     is_dirty = lambda var: not depends[var].isdisjoint(changed)
@@ -103,7 +103,7 @@ class Incrementally:
     """A function of pytrees of arrays that runs what changed since the last call, equation by
     equation.
 
-    Law: the result is, bit for bit, that of a new object of this class at the same arguments.
+    Promise: the result is, bit for bit, that of a new object of this class at the same arguments.
 
     `ran` are the equations that the last call ran.
     """

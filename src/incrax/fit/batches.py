@@ -30,7 +30,16 @@ LEAST_FOR_FEW = 0.3
 
 
 class StepState(NamedTuple):
-    """What one step leaves to the next. A pytree of scalars."""
+    """What one step leaves to the next. A pytree of scalars.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from incrax import fit
+        >>> steps = fit.LeastSquaresSteps(lambda p, x: p - x)
+        >>> p, state = steps.step(0.0, steps.init(0.0), jnp.ones(3))
+        >>> bool(state.is_taken), int(state.num_steps), float(p) > 0
+        (True, 1, True)
+    """
 
     damping: Any
     """In units of the mean square of the k singular values of J."""

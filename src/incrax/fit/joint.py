@@ -26,7 +26,17 @@ from incrax.models.roles import STATE
 
 
 class Constraint(NamedTuple):
-    """A term of the negative log-likelihood in some inputs: `term` of their values, by name."""
+    """A term of the negative log-likelihood in some inputs: `term` of their values, by name.
+
+    Example:
+        >>> import incrax
+        >>> from incrax import fit
+        >>> m = incrax.bind(lambda a, b: (a + b - 3) ** 2, a=0.0, b=0.0)
+        >>> ratio = fit.Constraint(("a", "b"), lambda a, b: (a - 2 * b) ** 2)
+        >>> result = fit.minimize(fit.constrained(m, ratio))
+        >>> [round(value, 3) for value in result.values.tolist()]
+        [2.0, 1.0]
+    """
 
     names: tuple[str, ...]
     """Of the inputs."""
@@ -108,6 +118,14 @@ def constrained(model: Bound, *constraints: Constraint) -> Bound:
     Raises:
         UnknownInputError: a constraint names nothing.
         BindError: the model has state.
+
+    Example:
+        >>> import incrax
+        >>> from incrax import fit
+        >>> m = incrax.bind(lambda a, b: (a + b - 3) ** 2, a=0.0, b=0.0)
+        >>> result = fit.minimize(fit.constrained(m, fit.gaussian_constraint("b", 1.0, 0.1)))
+        >>> [round(value, 3) for value in result.values.tolist()]
+        [2.0, 1.0]
     """
     names = tuple(model.inputs)
     terms = [([model.path(name) for name in _names(each)], each) for each in constraints]

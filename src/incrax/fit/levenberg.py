@@ -20,7 +20,7 @@ from incrax.derivatives.transforms import plain
 from incrax.fit import steps
 from incrax.fit.box import Box
 from incrax.fit.large import Solver, check_solver, chosen, sparse
-from incrax.fit.losses import check_loss
+from incrax.fit.losses import Loss, check_loss
 from incrax.fit.parameters import Limits, parameters
 from incrax.fit.problem import (
     SQUARES,
@@ -48,7 +48,7 @@ def levenberg_marquardt(
     wrt: Any = None,
     bounds: Limits | None = None,
     weights: Any = None,
-    loss: str = "squares",
+    loss: Loss = "squares",
     loss_scale: float = 1.0,
     tolerance: float | None = None,
     max_steps: int = 5000,
@@ -96,7 +96,7 @@ def levenberg_marquardt(
 
     Returns:
         Parameters, covariance, how the search ended, counters; see `FitResult`. A search that fails
-        is told by its `status`, never by an error.
+        has a `status` that says so, and raises no error.
 
     Raises:
         SelectionError: `wrt` cannot be understood, or selects an array of integers or nothing that

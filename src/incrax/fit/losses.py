@@ -7,10 +7,12 @@ finds. rho(z) ~ z for small z.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+Loss = Literal["squares", "huber", "soft_l1", "cauchy", "arctan"]
 
 
 def _huber(z: Any) -> Any:
@@ -19,7 +21,7 @@ def _huber(z: Any) -> Any:
     return jnp.where(is_small, z, 2 * jnp.sqrt(jnp.where(is_small, 1, z)) - 1)
 
 
-LOSSES: dict[str, Callable[[Any], Any]] = {
+LOSSES: dict[Loss, Callable[[Any], Any]] = {
     "squares": lambda z: z,
     "huber": _huber,
     "soft_l1": lambda z: 2 * z / (jnp.sqrt(1 + z) + 1),  # 2 (sqrt(1 + z) - 1)
@@ -47,7 +49,7 @@ class Weighed(NamedTuple):
     rows: Any
 
 
-def weighed(name: str, residuals: Any, scale: Any) -> Weighed:
+def weighed(name: Loss, residuals: Any, scale: Any) -> Weighed:
     """Residuals of shape (m,) under a loss.
 
     The curvature of the cost along a residual, rho' + 2 z rho'', is zero or negative for large
@@ -67,7 +69,7 @@ def weighed(name: str, residuals: Any, scale: Any) -> Weighed:
     return Weighed(0.5 * scale**2 * jnp.sum(rho), first / rows * residuals, rows)
 
 
-def check_loss(name: Any) -> str:
+def check_loss(name: Any) -> Loss:
     """A loss' name.
 
     Raises:

@@ -129,6 +129,13 @@ class Interval(NamedTuple):
         upper: distance to the upper end.
         is_valid: whether both were found.
         cl: the confidence level asked for; None: one sigma.
+
+    Example:
+        >>> from incrax import fit
+        >>> result = fit.minimize(lambda p: 0.5 * ((p["a"] - 1.0) / 0.2) ** 2, {"a": 0.0})
+        >>> interval = result.minos("p['a']")["p['a']"]
+        >>> round(interval.lower, 2), round(interval.upper, 2), interval.is_valid
+        (-0.2, 0.2, True)
     """
 
     lower: float
@@ -440,7 +447,8 @@ def unknown_options(method: str, options: Sequence[str], known: Sequence[str]) -
         else f"`scipy.optimize.show_options` lists those of {method!r}."
     )
     return MethodError(
-        f"`minimize(method={method!r})` got the options {shown}. Nothing was evaluated. {rest}"
+        f"`minimize(method={method!r})` got the options {shown}. Nothing was evaluated. {rest} "
+        "Arguments of the function go by position, and `wrt` says which of them are free."
     )
 
 

@@ -99,7 +99,7 @@ def minimize(
 
     Returns:
         Parameters, how the search ended, counters; errors, intervals, tables, plots and JSON on
-        demand; see `FitResult`. A search that fails is told by its `status`, never by an error.
+        demand; see `FitResult`. A search that fails says so by its `status`, never by an error.
 
     Raises:
         SelectionError: `wrt` cannot be understood, or selects an array of integers or nothing that

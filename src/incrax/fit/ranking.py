@@ -41,6 +41,13 @@ class Impacts(Record, Printable):
 
     Made by `impacts`. NaN where there is none: of a parameter that a bound holds, or that the data
     do not determine; those are the last.
+
+    Example:
+        >>> from incrax import fit
+        >>> nll = lambda p: 0.5 * ((p["mu"] + p["nu"] - 1.0) ** 2 + p["nu"] ** 2)
+        >>> found = fit.impacts((nll, {"mu": 0.0, "nu": 0.0}), "p['mu']")
+        >>> found.names, [round(float(size), 2) for size in found.sizes]
+        (("p['nu']",), [1.0])
     """
 
     poi: str

@@ -81,7 +81,13 @@ def elements_named(name: str, names: Sequence[str]) -> dict[int, str]:
 
 
 class Status(enum.Enum):
-    """How a search ended."""
+    """How a search ended.
+
+    Example:
+        >>> from incrax import fit
+        >>> fit.Status.CONVERGED.is_converged, fit.Status.MAX_STEPS.is_converged
+        (True, False)
+    """
 
     CONVERGED = "converged"
     """Every element's undamped step is below the tolerance times its value, or times its standard
@@ -154,6 +160,14 @@ class FitResult(Printable):
     Errors are found when the first of them is asked for: from the Hessian at the end, of least
     squares from the Jacobian there. What has a Hessian, a gradient, `edm`, `minos` and scans are
     for `minimize` only.
+
+    Example:
+        >>> from incrax import fit
+        >>> result = fit.minimize(lambda p: (p["a"] - 1.0) ** 2 + p["b"] ** 2, {"a": 0.0, "b": 3.0})
+        >>> result.is_converged, result.names
+        (True, ("p['a']", "p['b']"))
+        >>> {name: abs(round(float(value), 1)) for name, value in result.params.items()}
+        {'a': 1.0, 'b': 0.0}
     """
 
     status: Status
@@ -201,7 +215,7 @@ class FitResult(Printable):
 
     @property
     def is_converged(self) -> bool:
-        """Whether the method ended by its own account, and the gradient bears it out; see `Status`
+        """Whether the method ended by its own account, and the gradient agrees; see `Status`
         and `is_minimum`.
         """
         return self.status.is_converged
@@ -255,6 +269,16 @@ class FitResult(Printable):
             MinimumError: none has this name.
         """
         return element_number(name, self.names)
+
+    def __getitem__(self, name: str) -> Any:
+        """The fitted value of a free element, by its name or the end of it, or the array of those of
+        a part.
+
+        Raises:
+            MinimumError: nothing free has this name, or several things have.
+        """
+        found = elements_named(name, self.names)
+        return self.values[[*found]] if any(found.values()) else self.values[self.number(name)]
 
     # --- derivatives and errors -------------------------------------------------------------------
 

@@ -44,6 +44,14 @@ class Scan(Record, Printable):
 
     A contour by Minuit has no grid: `grids` is empty, and so are `values`, `free` and
     `is_converged`.
+
+    Example:
+        >>> import numpy as np
+        >>> from incrax import fit
+        >>> nll = lambda p: 0.5 * ((p["a"] - 1.0) ** 2 + (p["b"] - p["a"]) ** 2)
+        >>> scan = fit.profile((nll, {"a": 0.0, "b": 0.0}), "p['a']", grid=[0.0, 1.0, 3.0])
+        >>> scan.grid.tolist(), np.round(np.abs(scan.rise), 3).tolist()
+        ([0.0, 1.0, 3.0], [0.5, 0.0, 2.0])
     """
 
     axes: tuple[str, ...]
@@ -269,6 +277,15 @@ def scan2d(
 
     Cost: one to two evaluations of value and gradient per point, or one value if nothing is
     minimised.
+
+    Example:
+        >>> import numpy as np
+        >>> from incrax import fit
+        >>> nll = lambda p: 0.5 * (p["a"] ** 2 + p["b"] ** 2)
+        >>> start = (nll, {"a": 0.5, "b": 0.5})
+        >>> scan = fit.scan2d(start, "p['a']", "p['b']", grids=([0.0, 1.0], [0.0, 2.0]))
+        >>> np.abs(scan.rise).round(3).tolist()
+        [[0.0, 2.0], [0.5, 2.5]]
     """
     result = _minimum(result, "scan2d")
     numbers = _pair(result, first, second)
@@ -311,6 +328,14 @@ def contour(
         MissingExtraError: iminuit, or for `"grid"` matplotlib, is not installed.
 
     Cost: of Minuit some three evaluations per point.
+
+    Example:
+        >>> import numpy as np
+        >>> from incrax import fit
+        >>> nll = lambda p: 0.5 * (p["a"] ** 2 + (p["b"] / 2) ** 2)
+        >>> found = fit.contour((nll, {"a": 0.5, "b": 0.5}), "p['a']", "p['b']", cl=1 - np.exp(-0.5))
+        >>> np.abs(np.concatenate(found.pieces)).max(axis=0).round(1).tolist()
+        [1.0, 2.0]
     """
     if method not in ("mncontour", "grid"):
         raise ValueError(f'`contour(method=...)` got {method!r}; use "mncontour" or "grid".')

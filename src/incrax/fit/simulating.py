@@ -25,7 +25,16 @@ HEADER = ("parameter", "mean", "spread", "mean error", "pull mean", "pull width"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Toys(Printable):
-    """Fits of k data sets with n free elements. Made by `toys`."""
+    """Fits of k data sets with n free elements. Made by `toys`.
+
+    Example:
+        >>> import incrax, numpy as np
+        >>> from incrax import fit
+        >>> m = incrax.bind(lambda mu, x: 0.5 * ((x - mu) ** 2).sum(), mu=0.0, x=np.ones(4), roles={"x": "data"})
+        >>> toys = fit.toys(m, [{"x": np.full(4, 1.5)}, {"x": np.full(4, 0.5)}])
+        >>> [round(each, 1) for each in toys.values[:, 0].tolist()]
+        [1.5, 0.5]
+    """
 
     names: tuple[str, ...]
     """Of the n free elements."""

@@ -25,7 +25,7 @@ import numpy as np
 
 from incrax.fit import linear
 from incrax.fit.box import Box
-from incrax.fit.losses import Weighed, weighed
+from incrax.fit.losses import Loss, Weighed, weighed
 
 MAX_ACCELERATION = 0.375
 """Largest |D a| / |D v|: 2 |a / 2| / |v| <= 3/4 in the source's units."""
@@ -133,7 +133,7 @@ class Found(NamedTuple):
 class SearchSettings:
     """What does not change in a search, and is part of its program."""
 
-    loss: str
+    loss: Loss
     tolerance: float
     max_steps: int
     is_accelerated: bool

@@ -29,6 +29,12 @@ Callback = Callable[[Any, float], "bool | None"]
 class Task(NamedTuple):
     """A scalar function of pytrees, where its search starts, in which bounds, and its
     evaluation.
+
+    Example:
+        >>> from incrax import fit
+        >>> task = fit.make_task(lambda p: (p["a"] - 1.0) ** 2, ({"a": 3.0},))
+        >>> task.names, task.x.tolist(), float(task.flat.value(task.x))
+        (("p['a']",), [3.0], 4.0)
     """
 
     fun: Callable[..., Any]
@@ -79,6 +85,12 @@ def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = No
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
         ParameterTypeError: a free leaf of a bound model is complex.
         MethodError: the function returns no real number.
+
+    Example:
+        >>> from incrax import fit
+        >>> task = fit.make_task(lambda p, x: (p - x) ** 2, (3.0, 1.0), bounds={"p": (0, 10)})
+        >>> task.names, task.x.tolist()
+        (('p',), [3.0])
     """
     if isinstance(fun, Task):
         return fun
@@ -132,6 +144,12 @@ class Counts(NamedTuple):
         gradients: of value and gradient by one program.
         hessians: of the Hessian.
         products: of the Hessian times a vector.
+
+    Example:
+        >>> from incrax import fit
+        >>> result = fit.minimize(lambda p: (p["a"] - 1.0) ** 2, {"a": 0.0}, method="BFGS")
+        >>> result.counts.gradients > 0, result.counts.hessians
+        (True, 0)
     """
 
     values: int = 0
@@ -152,6 +170,12 @@ class Work(NamedTuple):
     Fields:
         ran: equations run.
         whole: those that evaluations from scratch would have run.
+
+    Example:
+        >>> from incrax import fit
+        >>> result = fit.minimize(lambda p, x: x * (p["a"] - 1.0) ** 2, {"a": 0.0}, 2.0)
+        >>> 0 < result.work.ran <= result.work.whole
+        True
     """
 
     ran: int

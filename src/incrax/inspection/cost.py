@@ -97,7 +97,7 @@ def cost(
             or `jacobian`, at the inputs that it holds.
         *args: arguments, arrays of any shapes or `jax.ShapeDtypeStruct`; none for a model.
         changing: names of inputs that change, as `explain()` and `deps()` print them (`"mu"`,
-            `"params['s']"`, `"theta[3]"`), or one name: the report then tells what runs again from
+            `"params['s']"`, `"theta[3]"`), or one name: the report then says what runs again from
             what the engine avoids. Cotangents and tangents change always. Inputs of a model also by
             the short names that it knows.
         wrt: what the backward pass differentiates, as in `incrax.grad`; by default the first
@@ -761,6 +761,13 @@ class CostReport(Printable):
         branches: `"max"`, `"both"` or `"taken"`.
         measured: measured programs; empty without `measure=True`.
         notes: what one should know about these numbers.
+
+    Example:
+        >>> import incrax, jax, jax.numpy as jnp
+        >>> x = jax.ShapeDtypeStruct((100,), jnp.float32)
+        >>> report = incrax.cost(lambda x: jnp.sum(jnp.exp(x)), x)
+        >>> report.forward.total.transcendentals, [each.name for each in report.passes]
+        (100.0, ['forward', 'backward', 'hvp'])
     """
 
     name: str

@@ -76,6 +76,12 @@ class Environment(Printable):
         figures: measured figures by name, in seconds or seconds per unit of work; empty if none
             were taken.
         findings: what is known not to work together.
+
+    Example:
+        >>> import incrax
+        >>> found = incrax.environment(measure=False)
+        >>> "jax" in found.versions, found.figures
+        (True, {})
     """
 
     versions: Mapping[str, str | None]

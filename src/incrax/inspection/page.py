@@ -40,7 +40,7 @@ def report(
     would cost.
 
     One HTML file without network access: the equations as a map, coloured by what a change that one
-    chooses makes run, loads or leaves alone; the latest calls; plans and the races between them;
+    chooses makes run, loads or leaves alone; the latest calls; plans and their measured times;
     memory; inputs against work.
 
     Args:
@@ -144,6 +144,14 @@ class Report:
     In a notebook it shows itself; `save` writes it to a file, which needs no network and may be
     sent to others. It holds names, types, source lines and times, and no values of inputs or
     results.
+
+    Example:
+        >>> import incrax
+        >>> f = incrax.incremental(lambda a, b: a * b)
+        >>> value = f(2.0, 3.0)
+        >>> page = incrax.report(f)
+        >>> page.html.startswith("<!"), page.as_dict()["calls"]["num"]
+        (True, 1)
     """
 
     data: Mapping[str, Any]

@@ -42,18 +42,19 @@ from incrax.models.functions import (
 )
 from incrax.models.inputs import Inputs, Watcher
 from incrax.models.modules import is_module
-from incrax.models.roles import FIXED, STATE, TRAINABLE, Roles
+from incrax.models.roles import FIXED, STATE, TRAINABLE, Role, Roles
 from incrax.models.table import table_of
 from incrax.models.training import Training
 from incrax.models.vector import Unbounded
 
 NUM_PREPARED = 8
 """Types of inputs whose derivatives are kept."""
+Method = Literal["value", "updates", "grad", "value_and_grad", "jacobian", "hessian", "hvp"]
 VALUES = ("value", "updates")
 """Methods without a derivative."""
-PROGRAMS = {"grad": "value_and_grad"}
+PROGRAMS: dict[Method, Method] = {"grad": "value_and_grad"}
 """Methods that run the program of another."""
-MAKERS: dict[str, Callable[..., Any]] = {
+MAKERS: dict[Method, Callable[..., Any]] = {
     "value_and_grad": value_and_grad,
     "hessian": hessian,
     "jacobian": jacobian,
@@ -74,6 +75,17 @@ class Bound(Printable):
     Which parameters are fixed is a mask in front of the derivatives: `fix` and `free` trace and
     compile nothing. A derivative is evaluated by all parameters that were free when one was
     evaluated before; those that are fixed until then are no part of it.
+
+    Example:
+        >>> import incrax
+        >>> decay = lambda rate, start, t: start * 2.0 ** (-rate * t)
+        >>> m = incrax.bind(decay, rate=1.0, start=8.0, t=2.0, roles={"t": "data"})
+        >>> float(m.value()), m.names
+        (2.0, ('rate', 'start'))
+        >>> m.set(start=16.0)
+        >>> m.fix("rate")
+        >>> {name: float(slope) for name, slope in m.grad().items()}
+        {'start': 0.25}
     """
 
     def __init__(
@@ -233,7 +245,7 @@ class Bound(Printable):
         self.trained(method)
         self._differentiate(self.differentiated_paths)
 
-    def _called(self, method: str, **kwargs: Any) -> Any:
+    def _called(self, method: Method, **kwargs: Any) -> Any:
         if method not in VALUES:
             self._ready(method)
         program = PROGRAMS.get(method, method)
@@ -242,7 +254,7 @@ class Bound(Printable):
             function = self._made[program] = self.made(program)
         return function(*self._inputs.args, **kwargs)
 
-    def made(self, method: str) -> Incremental[..., Any]:
+    def made(self, method: Method) -> Incremental[..., Any]:
         """A new incremental function of `args`, of the kind that is behind a method."""
         if method in VALUES:
             function = self._functions.value if method == "value" else self._functions.updates
@@ -302,7 +314,7 @@ class Bound(Printable):
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[Bound]:
-        """All inputs are afterwards as they were before a `with` block; who watches is told."""
+        """All inputs are afterwards as they were before a `with` block; who watches is notified."""
         before = self._inputs.values()
         try:
             yield self
@@ -375,7 +387,7 @@ class Bound(Printable):
         """
         self._set_roles(names, TRAINABLE)
 
-    def set_role(self, name: str, role: str) -> None:
+    def set_role(self, name: str, role: Role) -> None:
         """Give an input, a part or a leaf another role; an element of an array may be
         `"trainable"` or `"fixed"`.
 
@@ -539,7 +551,7 @@ class Bound(Printable):
 
     # --- reports ----------------------------------------------------------------------------------
 
-    def explain(self, method: str = "value") -> Explanation:
+    def explain(self, method: Method = "value") -> Explanation:
         """What the last call of a method did and why; see `Incremental.explain`.
 
         Raises:

@@ -6,7 +6,7 @@ In: leaves with their paths. Out: a role for each; values in the type of their l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,10 @@ from incrax.engine.inputs.leaves import has_tracer, is_dynamic
 from incrax.errors import BindError, InputValueError
 from incrax.models.names import Names
 
+Role = Literal["trainable", "fixed", "state", "data"]
 TRAINABLE, FIXED, STATE, DATA = ROLES = ("trainable", "fixed", "state", "data")
 
-Roles = Mapping[str, str] | Callable[[str, Any], str | None] | None
+Roles = Mapping[str, Role] | Callable[[str, Any], Role | None] | None
 
 
 class Static:

@@ -29,6 +29,13 @@ class Unbounded(Printable):
 
     `flat` has `x0`, `names`, `value(u)`, `gradient(u)`, `value_and_gradient(u)`, `hessian(u)` and
     `hvp(u, v)`; inputs that are not trainable are as they were when this was made.
+
+    Example:
+        >>> import incrax
+        >>> m = incrax.bind(lambda width: (width - 2.0) ** 2, width=1.0, bounds={"width": (0, None)})
+        >>> u = m.unbounded()
+        >>> float(u.flat.value(u.flat.x0)), u.flat.names
+        (1.0, ('width',))
     """
 
     flat: Flat

@@ -2,6 +2,7 @@
 block by block.
 """
 
+from incrax._removed import finder
 from incrax.errors import BlockError, PositionError, ProposalError, StartError
 from incrax.samplers.blocking import Blocks, blocks
 from incrax.samplers.chain import Chain
@@ -34,3 +35,5 @@ __all__ = [
     "metropolis",
     "numpyro_potential",
 ]
+
+__getattr__ = finder("samplers")

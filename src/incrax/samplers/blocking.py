@@ -43,6 +43,14 @@ class Blocks(Printable):
             may move as well.
         oversample: how many times as often as the first one each block moves, per parameter.
         is_measured: whether the seconds were measured, or estimated.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from incrax import samplers
+        >>> log_density = lambda p, x: -jnp.sum((x - p["mu"]) ** 2) - p["log_s"] ** 2
+        >>> found = samplers.blocks(log_density, {"mu": 0.0, "log_s": 0.0}, jnp.ones(100))
+        >>> sorted(name for block in found.blocks for name in block)
+        ["p['log_s']", "p['mu']"]
     """
 
     blocks: tuple[tuple[str, ...], ...]

@@ -18,6 +18,7 @@ from incrax.samplers.diagnostics import ess_bulk, ess_tail, rank_r_hat
 
 T = TypeVar("T")
 
+NUM_SHOWN = 30
 HEADER = ("parameter", "mean", "sd", "5%", "95%", "R-hat", "ESS bulk", "ESS tail")
 
 
@@ -69,6 +70,13 @@ class Chain(Printable):
         num_evaluations: how many log-densities or gradients were evaluated, all chains and the
             warm-up included.
         why_on_host: why sweeps ran one call after another in Python; None: they were compiled.
+
+    Example:
+        >>> from incrax import samplers
+        >>> log_density = lambda p: -0.5 * p["mu"] ** 2
+        >>> chain = samplers.gibbs(log_density, {"mu": 0.0}, updates={"p": samplers.Walk(2.0)}, key=0, num_sweeps=50)
+        >>> chain.samples.shape, chain.names
+        ((50, 1), ("p['mu']",))
     """
 
     samples: np.ndarray

@@ -3,7 +3,7 @@
 In: places, records and random numbers of chains. Out: a file, and the same of it. It must not know
 what is sampled.
 
-Law: a run that is taken up from a file gives the samples that it would have given, to the bit.
+Promise: a run that is taken up from a file gives the samples that it would have given, to the bit.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from incrax.derivatives.selection import (
     type_name,
 )
 from incrax.derivatives.transforms import plain
-from incrax.engine.inputs.paths import is_within
+from incrax.engine.inputs.paths import completed, is_within
 from incrax.samplers.messages import not_a_scalar, wrong_position
 
 
@@ -200,7 +200,8 @@ def _with_discrete(
     """
     found = select(name, fun, wrt, args, {}, allow_int=True)
     rows = list(zip(found.numbers, found.paths, found.values, strict=True))
-    chosen = {path for path in found.paths if any(is_within(path, each) for each in discrete)}
+    named = [path for each in discrete for path in completed(found.paths, each)]
+    chosen = {path for path in found.paths if any(is_within(path, each) for each in named)}
     leaves = list(found.leaves)
     kept = []
     for number, path, value in rows:
@@ -231,8 +232,8 @@ def logdensity(
 ) -> Callable[[Any], Any]:
     """A log-density of what is sampled alone, for compiled loops: `logdensity_fn` of BlackJAX.
 
-    Law: `logdensity(f, params, *data)(p)` equals `f(p, *data)`, and so do its derivatives of any
-    order.
+    Promise: `logdensity(f, params, *data)(p)` equals `f(p, *data)`, and so do its derivatives of
+    any order.
 
     Args:
         log_density: function of pytrees that returns one real number; an incremental one is taken
@@ -273,8 +274,8 @@ def numpyro_potential(
     Args:
         log_density: as in `logdensity`. NumPyro samples without bounds: transform the parameters,
             and add the logarithm of the Jacobian.
-        *args: as there.
-        wrt: as there.
+        *args: its arguments at the start, as in `logdensity`.
+        wrt: what is sampled, as in `logdensity`.
 
     Returns:
         A function of what is sampled. Give `MCMC.run(key, init_params=...)` a tree of the same
@@ -283,7 +284,7 @@ def numpyro_potential(
     Raises:
         SelectionError, UnknownInputError, TypeError: as from `logdensity`.
 
-    Cost: as there.
+    Cost: that of `logdensity`.
 
     Example:
         >>> import jax.numpy as jnp

@@ -48,7 +48,15 @@ def ensemble(log_density: Callable[..., Any], *args: Any, wrt: Any = None) -> En
 
 
 class Ensemble:
-    """A log-density of vectors of shape (n,), NaN taken for -inf. Made by `ensemble`."""
+    """A log-density of vectors of shape (n,), NaN taken for -inf. Made by `ensemble`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from incrax import samplers
+        >>> e = samplers.ensemble(lambda p: -jnp.sum(p["mu"] ** 2), {"mu": jnp.zeros(2)})
+        >>> e.names, float(e.log_prob([1.0, 2.0]))
+        (("p['mu'][0]", "p['mu'][1]"), -5.0)
+    """
 
     def __init__(self, density: Density) -> None:
         self._density = density

@@ -69,6 +69,16 @@ class NumPyroModel:
     """The latent sites of a NumPyro model. Made by `from_numpyro`.
 
     `samplers.gibbs(m.log_density, *m.args, updates=m.updates, ...)` samples it.
+
+    Example:
+        >>> import numpyro, numpyro.distributions as dist
+        >>> from incrax import samplers
+        >>> def model(y):
+        ...     mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+        ...     numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+        >>> m = samplers.from_numpyro(model, 0.5)
+        >>> sorted(m.args[0]), m.discrete
+        (['mu'], ())
     """
 
     def __init__(
@@ -212,9 +222,9 @@ def discrete_hmc_gibbs(
 
     Args:
         inner_kernel: `HMC` or `NUTS` of a model.
-        random_walk: as there: whether values are proposed among all alike, instead of drawn from
+        random_walk: as in NumPyro: whether values are proposed among all alike, instead of drawn from
             their conditional distribution.
-        modified: as there: whether another value than the present one is proposed.
+        modified: as in NumPyro: whether another value than the present one is proposed.
 
     Returns:
         A kernel, whose states are those of `numpyro.infer.HMCGibbs`. Each step moves every element

@@ -16,9 +16,9 @@ import numpy as np
 
 from incrax import value_and_grad
 from incrax._forecast import Forecast
-from incrax._messages import unknown_input, wrong_option
+from incrax._messages import ambiguous_input, unknown_input, wrong_option
 from incrax._progress import Meter
-from incrax.engine.inputs.paths import is_within
+from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import NotCalledError
 from incrax.samplers.blocking import Blocks
 from incrax.samplers.chain import Chain, Job, generators
@@ -143,7 +143,8 @@ def gibbs(
         if isinstance(part, str)
     ]
     density = Density("gibbs", log_density, args, wrt, discrete)
-    walks = {name: Walk() for name in _each_row(density)} if updates is None else dict(given)
+    given = {_full(density.names, name): update for name, update in given.items()}
+    walks = {name: Walk() for name in _each_row(density)} if updates is None else given
     options = SweepOptions(num_warmup, chains, starts, checkpoint, devices, progress)
     job = _job(density, key, num_sweeps, options, walks)
     groups = [_named(density.names, name) for name in walks]
@@ -466,6 +467,19 @@ def _starts(density: Density, job: Job) -> list[np.ndarray]:
 
 
 # --- blocks ---------------------------------------------------------------------------------------
+
+
+def _full(names: Sequence[str], asked: Any) -> Any:
+    """A name, or each of a tuple, as a whole path: `theta[*]` may be `p['theta'][*]`."""
+    if isinstance(asked, tuple):
+        return tuple(_full(names, part) for part in asked)
+    if not isinstance(asked, str):
+        return asked
+    name = asked.removesuffix(ROWS)
+    found = completed(names, name)
+    if len(found) > 1:
+        raise ambiguous_input(name, found)
+    return f"{found[0]}{asked[len(name) :]}" if found else asked
 
 
 def _named(names: Sequence[str], asked: Any) -> tuple[str, ...]:

@@ -94,6 +94,12 @@ class Walk:
             found in the warm-up, by which about 44 % of its steps are accepted, 23 % where it has
             several elements.
         times: steps in a row.
+
+    Example:
+        >>> from incrax import samplers
+        >>> moves = {"mu": samplers.Walk(0.5, times=2)}
+        >>> samplers.gibbs(lambda mu: -(mu**2), 0.0, updates=moves, key=0, num_sweeps=10).samples.shape
+        (10, 1)
     """
 
     width: Any = None
@@ -128,6 +134,13 @@ class Hamiltonian:
         num_steps: leapfrog steps of a trajectory; varied at random between half of it and all.
         width: typical widths of the block's conditional: one number, or one for each element, in
             the order in which the block names them.
+
+    Example:
+        >>> from incrax import samplers
+        >>> log_density = lambda mu: -0.5 * mu**2
+        >>> moves = {"mu": samplers.Hamiltonian(step_size=0.3, num_steps=5)}
+        >>> samplers.gibbs(log_density, 0.0, updates=moves, key=0, num_sweeps=10).samples.shape
+        (10, 1)
     """
 
     step_size: float | None = None
@@ -177,6 +190,14 @@ class Conditional:
     Args:
         draw: function (numpy generator, *arguments of the log-density) -> new values of the block
             in one vector, in the order in which the block names its elements.
+
+    Example:
+        >>> from incrax import samplers
+        >>> log_density = lambda mu: -0.5 * ((mu - 3.0) / 0.1) ** 2
+        >>> draw = samplers.Conditional(lambda rng, mu: [rng.normal(3.0, 0.1)])
+        >>> chain = samplers.gibbs(log_density, 0.0, updates={"mu": draw}, key=0, num_sweeps=20)
+        >>> bool(abs(chain.mean[0] - 3.0) < 0.2)
+        True
     """
 
     draw: Callable[..., Any]

@@ -101,6 +101,30 @@ def test_what_may_change_in_place_is_never_taken_for_unchanged(make, change):
     assert num_bypassed(ours) == 2
 
 
+class Running:
+    """A result of a program that still runs."""
+
+    waited = 0
+
+    def block_until_ready(self):
+        self.waited += 1
+        return self
+
+
+def test_a_look_waits_for_the_last_call_which_would_be_timed_with_it():
+    ours = bypassing(model, 1.0, 1.0, V, X)
+    ours(2.0, 1.0, V, X)
+    args, kwargs, _ = ours._bypass.last
+    running = Running()
+    ours._bypass.last = args, kwargs, running
+    ours(3.0, 1.0, V, X)
+    assert running.waited == 0
+    ours._bypass.last = args, kwargs, running
+    ledger(ours).left = 0
+    ours(4.0, 1.0, V, X)
+    assert running.waited == 1
+
+
 def test_large_results_are_not_held():
     size = MAX_HELD_BYTES // 8 + 1
     ours = bypassing(lambda x: jnp.broadcast_to(x, (size,)), 1.0)

@@ -55,6 +55,16 @@ def time():
     return Time()
 
 
+def test_what_still_runs_is_not_timed_with_a_program(time):
+    clock = Clock(4, time)
+    program = TimedProgram(None, Executable(time, 9.0, 1.0), clock, Pool(is_active=False))
+    program([], [])
+    clock.unproven = [Late(time, 5.0, 0.0), Late(time, 5.0, 0.0)]
+    program([], [])
+    assert clock.passed_s == time.now_s == 20.0
+    assert program.seconds == 1.0
+
+
 def test_waiting_for_results_counts_as_time_in_programs(time):
     clock = Clock(4, time)
     clock.wait([Late(time, 2.0, 0.0), jnp.ones(2)])

@@ -13,15 +13,17 @@ from typing import Any
 
 import jax
 
+from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax._names import reduced
 from incrax.control_flow.loops.padded import RaggedArguments, exact, is_staged, is_traced
 
 
+@spelled_here
 def bucketed(fun: Callable[..., Any], *, ragged: str | int | Sequence[str | int] = ()) -> Bucketed:
     """The function, compiled once for all numbers of rows up to a capacity that doubles.
 
-    Law: equals `fun` on `Padded(x, len(x))` in the place of each ragged argument, with `Padded`
+    Promise: equals `fun` on `Padded(x, len(x))` in the place of each ragged argument, with `Padded`
     results cut to the rows that count.
 
     Args:
@@ -57,6 +59,12 @@ class Bucketed:
     """A function compiled per capacity. Made by `bucketed`.
 
     `num_traces` counts how often the function was traced, and so compiled.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> mean = incrax.bucketed(lambda x: x.filled(0.0).sum() / x.length, ragged="x")
+        >>> [float(mean(jnp.ones(n))) for n in (3, 40, 50)], mean.num_traces
+        ([1.0, 1.0, 1.0], 1)
     """
 
     def __init__(self, fun: Callable[..., Any], ragged: tuple[str | int, ...]) -> None:

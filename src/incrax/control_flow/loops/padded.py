@@ -176,6 +176,12 @@ class Padded:
         is_checked: whether `length` is known to be no more than `capacity`, so that programs do not
             check it again.
         source: the argument of a `bucketed` function that this is, or is a derivative by.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> p = incrax.Padded(jnp.array([5.0, 7.0, 0.0, 0.0]), 2)
+        >>> p.capacity, p.mask.tolist(), p.exact().tolist()
+        (4, [True, True, False, False], [5.0, 7.0])
     """
 
     values: Any

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from incrax import _jax
+from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax.control_flow.loops.bodies import BodyLayout, traced_turn
 from incrax.control_flow.loops.messages import no_capacity, no_length, no_pair
@@ -34,6 +35,7 @@ MEMORY = 2**28
 """Bytes that the residuals of one loop may take unless the caller says otherwise: 256 MiB."""
 
 
+@spelled_here
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,
@@ -47,8 +49,8 @@ def scan(
     """Fold a function over rows; one compiled program for all lengths up to a capacity that
     doubles.
 
-    Law: equals `jax.lax.scan(f, init, xs, length, reverse)`, and so do its derivatives of any order
-    in any mode.
+    Promise: equals `jax.lax.scan(f, init, xs, length, reverse)`, and so do its derivatives of any
+    order in any mode.
 
     Args:
         f: (carry, row of xs) -> (carry, y); pure, traced once per call.
@@ -148,11 +150,12 @@ def _shown(out: Any) -> str:
     return f"{len(out)} things" if isinstance(out, (tuple, list)) else f"a {type(out).__name__}"
 
 
+@spelled_here
 def map(f: Callable[[Any], Any], xs: Any, length: Any = None, *, memory: int = MEMORY) -> Any:  # noqa: A001
     """A function of each row, one after the other; one compiled program for all lengths up to a
     capacity that doubles.
 
-    Law: equals `jax.lax.map(f, xs)`, and so do its derivatives.
+    Promise: equals `jax.lax.map(f, xs)`, and so do its derivatives.
 
     Args:
         f: row of xs -> y.

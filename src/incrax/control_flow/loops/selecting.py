@@ -32,7 +32,7 @@ NAME = "select_rows"
 def select_rows(x: Any, mask: Any, size: int | None = None) -> Padded:
     """The rows of arrays where a mask is True, in their order: `x[mask]` with room for more.
 
-    Law: `select_rows(x, mask).exact()` equals `x[mask]`, and so do derivatives.
+    Promise: `select_rows(x, mask).exact()` equals `x[mask]`, and so do derivatives.
 
     Args:
         x: pytree of arrays of shape (n, ...).

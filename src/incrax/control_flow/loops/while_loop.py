@@ -41,8 +41,8 @@ def while_loop(
 ) -> Any:
     """Repeat a turn while a condition holds; derivatives of any order in any mode.
 
-    Law: equals `jax.lax.while_loop(cond, body, init)`; derivatives are those of the turns that were
-    taken.
+    Promise: equals `jax.lax.while_loop(cond, body, init)`; derivatives are those of the turns that
+    were taken.
 
     Args:
         cond: carry -> one boolean.

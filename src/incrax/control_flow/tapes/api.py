@@ -55,8 +55,8 @@ def guarded(
     """Compile a function with Python control flow, path by path, so that it stays right on every
     path.
 
-    Law: `guarded(f)(*args)` equals `f(*args)` for every sequence of calls, up to a few units in the
-    last place, or raises an error that says why it cannot.
+    Promise: `guarded(f)(*args)` equals `f(*args)` for every sequence of calls, up to a few units in
+    the last place, or raises an error that says why it cannot.
 
     The first call runs `f` once and records a straight-line program, and a guard for each thing
     that Python learned of a traced value: the side of an `if`, the value of an `int(x)`, with file,

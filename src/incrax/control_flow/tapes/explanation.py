@@ -21,6 +21,13 @@ from incrax.control_flow.tapes.tape import Tape
 class TapeExplanation(Printable):
     """Paths of a guarded function and the guards behind each; prints as tables, `as_dict` gives it
     to programs.
+
+    Example:
+        >>> import incrax
+        >>> f = incrax.guarded(lambda x: x if x > 0 else -x)
+        >>> values = f(1.0), f(-1.0)
+        >>> len(f.explain().paths)
+        2
     """
 
     stats: dict[str, int]
@@ -120,6 +127,11 @@ def _described(tape: Tape, path: Any) -> dict[str, Any]:
 class TapeReport(Printable):
     """Branches that depend on values, and what else a compiled program would freeze; true if there
     is nothing.
+
+    Example:
+        >>> import incrax
+        >>> bool(incrax.check_tape(lambda x: x if x > 0 else -x, 1.0)), bool(incrax.check_tape(abs, 1.0))
+        (False, True)
     """
 
     branches: tuple[Guard, ...]

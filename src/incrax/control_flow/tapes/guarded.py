@@ -50,7 +50,16 @@ def _tapes_bytes(tapes: Sequence[Tape]) -> int:
 
 
 class Guarded(Generic[P, R]):
-    """A function compiled path by path; made by `guarded`."""
+    """A function compiled path by path; made by `guarded`.
+
+    Example:
+        >>> import incrax
+        >>> f = incrax.guarded(lambda x: x**2 if x > 0 else -x)
+        >>> [float(f(x)) for x in (3.0, -2.0, 4.0)]
+        [9.0, 2.0, 16.0]
+        >>> f.stats.recordings, f.stats.calls
+        (2, 3)
+    """
 
     def __init__(self, fun: Callable[P, R], options: TapeOptions, make: Any = None) -> None:
         self._fun = fun

@@ -63,7 +63,8 @@ class OtherTypes(Exception):
 class Path:
     """A straight-line program, the guards that it rests on, and how often it was right.
 
-    Law: where all guards hold, `run(leaves)` gives the results that the function gives at `leaves`.
+    Promise: where all guards hold, `run(leaves)` gives the results that the function gives at
+    `leaves`.
     """
 
     def __init__(self, recording: Recording, out_tree: Any, stats: TapeStats) -> None:

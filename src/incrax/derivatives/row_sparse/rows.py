@@ -73,7 +73,7 @@ def over_rows(flags: Any, ndim: int) -> Any:
 class RowSparse:
     """An array of zeros to which a few rows are added.
 
-    Law: `r.todense()` is `jnp.zeros(shape).at[indices].add(values, mode="drop")`, and every
+    Promise: `r.todense()` is `jnp.zeros(shape).at[indices].add(values, mode="drop")`, and every
     operation here equals the same operation on `todense()` up to rounding. A zero that no stored
     row adds to has the sign that it has without the row: 0.0 in the array and in its negative.
 

@@ -73,7 +73,15 @@ def _evaluated(
 
 
 class Structured(Generic[P, R]):
-    """A compiled training step whose row-sparse values stay rows; made by `structured`."""
+    """A compiled training step whose row-sparse values stay rows; made by `structured`.
+
+    Example:
+        >>> import incrax, jax, jax.numpy as jnp
+        >>> loss = lambda table, ids: jnp.sum(table[ids] ** 2)
+        >>> step = incrax.structured(lambda table, ids: table - 0.5 * jax.grad(loss)(table, ids))
+        >>> step(jnp.ones((4, 2)), jnp.array([2])).tolist()
+        [[1.0, 1.0], [1.0, 1.0], [0.0, 0.0], [1.0, 1.0]]
+    """
 
     def __init__(self, step: Callable[P, R], donate_argnums: Any, options: Context) -> None:
         self._step = step
@@ -120,8 +128,8 @@ def structured(
     """Compile a training step so that the dense gradient of a table that is read in a few rows
     never exists.
 
-    Law: `structured(step)(*args)` equals `jax.jit(step)(*args)`, types included, up to rounding;
-    the sign of a zero may differ. See `nonfinite` for the one assumption that is made.
+    Promise: `structured(step)(*args)` equals `jax.jit(step)(*args)`, types included, up to
+    rounding; the sign of a zero may differ. See `nonfinite` for the one assumption that is made.
 
     The backward program scatters rows into zeros. Those rows stay rows through whatever is
     elementwise: scale, clip, `optax.sgd`, `adagrad`, `adam`; `table - rate * gradient` is written

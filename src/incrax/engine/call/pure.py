@@ -5,7 +5,7 @@ In: an analysed function and example leaves. Out: a state, and a step `(state, *
 out)`. It must not know the store: validity is that the state's inputs have the bits of the
 arguments, or what the caller says of them.
 
-Law: `step(state, *args)[1]` is `f(*args)`, and so are its derivatives with respect to the
+Promise: `step(state, *args)[1]` is `f(*args)`, and so are its derivatives with respect to the
 arguments, to any order; the state that is returned belongs to `args` and has no derivative.
 """
 

@@ -10,7 +10,7 @@ After as many of them as the axis has rows, `MIN_DIFFERENCES` at least, or where
 digits, the sums are summed anew, by `lax.cond`: so that they lose about what the sum itself loses,
 and a step costs no more with more rows.
 
-Law: `look(state, changes)[1]` is f at the state's inputs with the changes written in, up to the
+Promise: `look(state, changes)[1]` is f at the state's inputs with the changes written in, up to the
 rounding of that many differences; `settle` gives the state at these inputs, or, refused, the
 state.
 """
@@ -344,7 +344,7 @@ class Sites:
     ) -> jax.Array:
         """What each row of some inputs adds to the function, up to a constant.
 
-        Law: where some rows of x change to those of y, f(y) - f(x) is the sum of
+        Promise: where some rows of x change to those of y, f(y) - f(x) is the sum of
         `parts(state, {"x": y}) - parts(state, {"x": x})` over these rows.
 
         Args:

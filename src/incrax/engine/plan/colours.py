@@ -8,7 +8,7 @@ As in `parts`, but a row may be moved to other rows, and meet them there: an ent
 has a list of rows. What is linear keeps terms apart, and a product is that of all pairs: in
 s * (left + right) left and right do not meet.
 
-Law: where only some rows of x, of one colour, change to y, f(y) - f(x) is the sum over these of
+Promise: where only some rows of x, of one colour, change to y, f(y) - f(x) is the sum over these of
 q_i(y) - q_i(x), q_i = sum of t_e over the terms that have row i.
 """
 

@@ -12,7 +12,8 @@ argument counts by its type and by what reads it.
 Colours that are equal by chance or by symmetry cost a program, never a result: plans share one only
 where their whole keys are equal.
 
-Law: the program of a plan, run on what another plan of its family reads, gives that one's results.
+Promise: the program of a plan, run on what another plan of its family reads, gives that one's
+results.
 """
 
 from __future__ import annotations

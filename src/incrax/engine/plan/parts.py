@@ -7,7 +7,7 @@ The equations behind the inputs map rows to rows, as in `slices`, until a sum ov
 comes after must be linear. A look-up `x[ids]` with clean ids has the rows of its ids, so that the
 sum over its rows is one by ids. Everything is computed as a whole: one evaluation gives all parts.
 
-Law: where only some rows of x change to y, f(y) - f(x) = sum over these of p_i(y_i) - p_i(x_i).
+Promise: where only some rows of x change to y, f(y) - f(x) = sum over these of p_i(y_i) - p_i(x_i).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: `Facts` (a program with its dependence and prices). Out: a `Plan`. It must not know the values
 of anything.
 
-Law: running a plan's equations on the current inputs and current values of `loads` gives the
+Promise: running a plan's equations on the current inputs and current values of `loads` gives the
 current values of `outputs` and `saves`.
 """
 

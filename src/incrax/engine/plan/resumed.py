@@ -10,7 +10,8 @@ bits again, until the next such block. Not where it is close: a chaotic loop mus
 A carry that is only added to, as a log-likelihood is, or the gradient by a constant, would never
 be the same again. Of it a sum per block is recorded, and all of these are summed anew.
 
-Law: `resumed` gives what the scan gives, and the records are those of `recorded`, up to rounding.
+Promise: `resumed` gives what the scan gives, and the records are those of `recorded`, up to
+rounding.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ with the new rows written in, which is saved again. Where rows meet:
   each id's rows is kept. The sum of rows back to their ids is one over the table's rows, and of a
   sum over all of them a value per id is kept.
 
-Law: with the numbers of all rows that differ from the baseline's among those given, running the
+Promise: with the numbers of all rows that differ from the baseline's among those given, running the
 plan gives the outputs of the whole program up to rounding. The rules are those of `primitives`; no
 rule, no claim: the variable is taken whole.
 """

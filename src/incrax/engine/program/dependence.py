@@ -4,7 +4,8 @@ In: a `Program` and, per input, how many bits stand for it. Out: `Dependence`, o
 variable. A bit is an input leaf or one element of a small input leaf. It must not know which bits
 are dirty.
 
-Law: if two inputs agree on all bits of a variable's mask, the variable has the same value for both.
+Promise: if two inputs agree on all bits of a variable's mask, the variable has the same value for
+both.
 """
 
 from __future__ import annotations

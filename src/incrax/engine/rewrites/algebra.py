@@ -7,8 +7,9 @@ about any point z0:
 with J and H its derivatives there. (z0, P(z0), J, H) are one saved value that depends on clean
 inputs alone; its size does not depend on the number of rows.
 
-Law: where the guard is true, a result differs from the direct one by rounding of terms that are at
-most `MAX_GROWTH` times as large as it, or as the sum of the sizes of the direct form's terms at z.
+Promise: where the guard is true, a result differs from the direct one by rounding of terms that are
+at most `MAX_GROWTH` times as large as it, or as the sum of the sizes of the direct form's terms at
+z.
 
 In: equations, what is dirty. Out: equations, statistics among the derived values. It must not know
 what they cost.

@@ -3,7 +3,7 @@ leaving the range.
 
 A row of M is a sum of terms, each a product of clean scalars and clean arrays.
 
-Law: where a guard is true, each result differs from that of the reductions it stands for by
+Promise: where a guard is true, each result differs from that of the reductions it stands for by
 rounding of single terms and of their sums, in whatever order a term's factors are multiplied. Let B
 be the product, over a term's factors, of max(1, |factor|): no product of some of them exceeds B, so
 none overflows where B is bounded; and where one underflows, what is lost is at most `tiny` times B.

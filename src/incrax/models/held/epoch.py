@@ -50,6 +50,13 @@ class EpochGradient:
     """The sum over batches of a loss of representations, and its gradient.
 
     Made by `Held.value_and_grad`.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> gradient = incrax.hold(lambda w, x: x @ w).value_and_grad(lambda z: jnp.sum(z**2))
+        >>> value, by_w = gradient(jnp.array([2.0]), jnp.array([[1.0], [3.0]]), [[0], [1]])
+        >>> float(value), by_w.tolist()
+        (40.0, [40.0])
     """
 
     def __init__(

@@ -36,9 +36,9 @@ def hold(
     """An encoder whose representations are computed once, read by many batches, and differentiated
     once.
 
-    Law: with `kept = hold(encoder)(params, rows)`, losses of `kept.rows(i)` and their cotangents
-    given to `kept.add(i, ...)`, `kept.pullback()` equals `jax.grad` of the sum over batches of
-    `loss(encoder(params, rows)[i])`.
+    Promise: with `kept = hold(encoder)(params, rows)`, losses of `kept.rows(i)` and their
+    cotangents given to `kept.add(i, ...)`, `kept.pullback()` equals `jax.grad` of the sum over
+    batches of `loss(encoder(params, rows)[i])`.
 
     Args:
         encoder: function (params, rows) -> representations, each a pytree of arrays; `rows` and the
@@ -96,7 +96,15 @@ def hold(
 
 
 class Held:
-    """An encoder that is held. Made by `hold`."""
+    """An encoder that is held. Made by `hold`.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> held = incrax.hold(lambda w, x: x @ w)
+        >>> kept = held(jnp.array([2.0]), jnp.arange(3.0)[:, None])
+        >>> kept.rows([0, 2]).tolist(), held.stats.rows_encoded
+        ([0.0, 4.0], 3)
+    """
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting

@@ -49,6 +49,13 @@ class HoldStats(Counters):
         batches_read: reads of batches.
         batches_added: additions of cotangents.
         stale_uses: uses of representations of older parameters, which `stale="allow"` lets pass.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> held = incrax.hold(lambda w, x: x @ w)
+        >>> batch = held(jnp.ones(1), jnp.ones((3, 1))).rows([0, 1])
+        >>> held.stats.rows_encoded, held.stats.batches_read
+        (3, 1)
     """
 
     rows_encoded: int = 0
@@ -86,9 +93,18 @@ class Kept:
 
     Made by calling a `Held`.
 
-    Law: after `add(i, cotangent_i)` for some batches, `pullback()` equals the gradient of the sum
-    over batches of `vdot(cotangent_i, representations[i])`, that is of any loss that has these
+    Promise: after `add(i, cotangent_i)` for some batches, `pullback()` equals the gradient of the
+    sum over batches of `vdot(cotangent_i, representations[i])`, that is of any loss that has these
     cotangents.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> kept = incrax.hold(lambda w, x: x @ w)(jnp.array([2.0]), jnp.arange(3.0)[:, None])
+        >>> kept.rows([1, 2]).tolist()
+        [2.0, 4.0]
+        >>> kept.add([1, 2], jnp.array([1.0, 10.0]))
+        >>> kept.pullback().tolist()
+        [21.0]
     """
 
     def __init__(self, setting: Setting, params: Any, data: tuple[Any, ...]) -> None:
@@ -149,7 +165,7 @@ class Kept:
 
         Raises:
             RowsError: there are no such rows.
-            StaleRepresentationsError: the parameters are others, and `hold` was not told
+            StaleRepresentationsError: the parameters are others, and `hold` has not
                 `stale="allow"`.
         """
         self._check_params("rows", params)
