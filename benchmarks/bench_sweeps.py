@@ -8,6 +8,12 @@ hand, and a step that costs no more than 1.5 times as much among 1e6 groups as a
 - *groups*: effects of vectorised groups, a robust likelihood.
 - *lattice*: single flips of an Ising model, neighbours by `roll` of the lattice in one line; at
   least 1,000 times the whole energy, and within 2x of the local formula by hand.
+- *draws*: sites that take one of a few values, each drawn from all of them: labels of a mixture, a
+  Potts model; at least 20, 5 or 100 times the whole for each value.
+- *labels by NumPyro*: a step of its `DiscreteHMCGibbs` and one of ours in its place, each with the
+  same inner `HMC`; at least 200 times.
+- *boards*: whole sweeps of a lattice by `samplers.gibbs`, a colour at a time, against a chessboard
+  by hand; reported.
 - *crossed*: planes and airports of as many flights as the demo has, by two look-ups.
 - *gibbs*: whole chains, their compilation included: `samplers.gibbs` with a walk on each effect,
   against a `lax.scan` over the whole log-density; of the sweeps after compilation at least 5 or 10
@@ -16,6 +22,7 @@ hand, and a step that costs no more than 1.5 times as much among 1e6 groups as a
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,6 +37,7 @@ import incrax
 from incrax import samplers
 
 HAND = "by hand"
+NUMPYRO = "numpyro"
 STEP = 0.3
 
 
@@ -132,6 +140,7 @@ def lines(options: Options) -> Iterator[Line]:
         name = f"flips, Ising {width} x {width}"
         if options.only in name:
             yield _lattice(name, width, options)
+    yield from _discrete(options)
     yield from _flat(options)
     for num, size, least in ((100, 1_000, 5.0), (1_000, 80, 10.0)):
         name = f"samplers.gibbs, {num:,} groups of {size:,}"
@@ -224,6 +233,166 @@ def _lattice(name: str, width: int, options: Options) -> Line:
     targets = [Speed(JIT, 1000.0 if width == 512 else 10.0), within(2.0, HAND)]
     line = harness.timing_line(name, found, targets)
     line.cells["us a step"] = f"{1e6 * line.timings[OURS].median / num_steps:.2f}"
+    return line
+
+
+def potts(spins: Any, width: int) -> Any:
+    """Minus the energy of a Potts model on a torus at 1/T = 1, the lattice in one line."""
+    is_same = (spins == jnp.roll(spins, -1)) + (spins == jnp.roll(spins, -width))
+    return jnp.sum(is_same, dtype=jnp.float32)
+
+
+def mixture(spins: Any, centers: Any, y: Any) -> Any:
+    """Of labels of points, given the centers."""
+    return -0.5 * jnp.sum((y - centers[spins]) ** 2)
+
+
+def _discrete(options: Options) -> Iterator[Line]:
+    """Sites of a few values."""
+    rng = np.random.default_rng(0)
+    num, num_values = (500 if options.quick else 10_000), 8
+    centers = jnp.linspace(-6.0, 6.0, num_values)
+    y = centers[rng.integers(0, num_values, num)] + rng.normal(size=num)
+    name = f"draws, labels of {num:,} points, {num_values} values"
+    if options.only in name:
+        at = jnp.zeros(num, jnp.int32), centers, y
+        yield _draws(name, mixture, at, num_values, 20.0, options)
+    for width, least in ((64, 5.0), (512, 100.0)):
+        name = f"draws, Potts {width} x {width}, 4 values"
+        if options.only in name:
+            fun = lambda spins, width=width: potts(spins, width)
+            spins = jnp.asarray(rng.integers(0, 4, width * width), jnp.int32)
+            yield _draws(name, fun, (spins,), 4, least, options)
+    name = f"labels by NumPyro, {num:,} points, {num_values} values"
+    if options.only in name and importlib.util.find_spec(NUMPYRO) is not None:
+        yield _labels(name, y, num_values, options)
+    for width in (64, 512):
+        name = f"boards, Ising {width} x {width}"
+        if options.only in name:
+            yield _board(name, width, options)
+
+
+def _draws(
+    name: str,
+    fun: Callable[..., Any],
+    at: tuple[Any, ...],
+    num_values: int,
+    least: float,
+    options: Options,
+) -> Line:
+    """Sites at random, each drawn from all its values by a uniform number."""
+    num_steps = 20 if options.quick else 500
+    rng = np.random.default_rng(1)
+    turns = (
+        jnp.asarray(rng.integers(0, at[0].size, num_steps), jnp.int32),
+        jnp.asarray(rng.uniform(size=num_steps)),
+    )
+    values = jnp.arange(num_values, dtype=jnp.int32)
+    state, sites = incrax.incremental(fun).sites(*at, moves=["spins[*]"])
+
+    def chosen(log_weights: Any, uniform: Any) -> Any:
+        sums = jnp.cumsum(jax.nn.softmax(log_weights.astype(jnp.float64)))
+        return jnp.minimum(jnp.sum(sums < uniform, dtype=jnp.int32), num_values - 1)
+
+    @jax.jit
+    def ours(sites: Any, state: Any, turns: Any) -> Any:
+        def step(state: Any, turn: Any) -> Any:
+            i, uniform = turn
+            deltas, found = jax.vmap(lambda k: sites.look(state, {"spins": (i, k)}))(values)
+            k = chosen(found, uniform)
+            return sites.settle(state, jax.tree.map(lambda x: x[k], deltas)), None
+
+        return sites.inputs(lax.scan(step, state, turns)[0])["spins"]
+
+    @jax.jit
+    def whole(spins: Any, rest: Any, turns: Any) -> Any:
+        def step(spins: Any, turn: Any) -> Any:
+            i, uniform = turn
+            found = jax.vmap(lambda k: fun(spins.at[i].set(k), *rest))(values)
+            return spins.at[i].set(chosen(found, uniform)), None
+
+        return lax.scan(step, spins, turns)[0]
+
+    forms = {
+        OURS: lambda _: ours(sites, state, turns),
+        JIT: lambda _: whole(at[0], at[1:], turns),
+    }
+    found = harness.compare(forms, lambda k: (k,), options.rounds, warm=1, rtol=0.0)
+    line = harness.timing_line(name, found, [Speed(JIT, least)])
+    line.cells["us a step"] = f"{1e6 * line.timings[OURS].median / num_steps:.2f}"
+    return line
+
+
+def _labels(name: str, y: Any, num_values: int, options: Options) -> Line:
+    """One step of each kernel: every label, and a trajectory of the centers."""
+    import numpyro
+    import numpyro.distributions as dist
+    from numpyro.infer import HMC, DiscreteHMCGibbs
+
+    def model(y: Any) -> None:
+        centers = dist.Normal(jnp.linspace(-6.0, 6.0, num_values), 0.5).to_event(1)
+        mu = numpyro.sample("mu", centers)
+        with numpyro.plate("points", len(y)):
+            z = numpyro.sample("z", dist.Categorical(jnp.full(num_values, 1 / num_values)))
+            numpyro.sample("y", dist.Normal(mu[z], 1.0), obs=y)
+
+    def step_of(kernel: Any) -> Callable[..., Any]:
+        state = kernel.init(jax.random.key(0), 0, None, (y,), {})
+        run = jax.jit(lambda state: kernel.sample(state, (y,), {})).lower(state).compile()
+        return lambda _: run(state).z
+
+    inner = lambda: HMC(model, step_size=0.01, num_steps=5, adapt_step_size=False)
+    forms = {
+        OURS: step_of(samplers.discrete_hmc_gibbs(inner())),
+        NUMPYRO: step_of(DiscreteHMCGibbs(inner())),
+    }
+    # Few rounds: of NumPyro each takes some seconds. They draw other random numbers.
+    found = harness.compare(forms, lambda k: (k,), min(options.rounds, 3), warm=1, rtol=None)
+    return harness.timing_line(name, found, [Speed(NUMPYRO, 200.0)])
+
+
+def _board(name: str, width: int, options: Options) -> Line:
+    """Sweeps of Gibbs draws at 1/T = 0.4; what one takes is the difference of two numbers of them,
+    so that compiling is left out.
+    """
+    num = width * width
+    fun = lambda spins: -0.4 * energy(spins, width)
+    start = np.random.default_rng(0).choice([-1.0, 1.0], num).astype(np.float32)
+    updates = {"spins": samplers.Categorical(np.array([-1.0, 1.0], np.float32))}
+    sweeps = (2, 8) if options.quick else (5, 105 if width > 64 else 1005)
+
+    def ours(num_sweeps: int) -> Any:
+        return samplers.gibbs(fun, start, updates=updates, key=0, num_sweeps=num_sweeps).samples
+
+    row = np.arange(num) // width
+    is_black = jnp.asarray((row + np.arange(num)) % 2 == 0)
+
+    @jax.jit
+    def chessboard(spins: Any, uniform: Any) -> Any:
+        def sweep(spins: Any, uniform: Any) -> Any:
+            for own in (is_black, ~is_black):
+                beside = sum(jnp.roll(spins, shift) for shift in (-1, 1, -width, width))
+                drawn = jnp.where(uniform < jax.nn.sigmoid(0.8 * beside), 1.0, -1.0)
+                spins = jnp.where(own, drawn.astype(spins.dtype), spins)
+            return spins, spins
+
+        return lax.scan(sweep, spins, uniform)[1]
+
+    def by_hand(num_sweeps: int) -> Any:
+        rng = np.random.default_rng(0)
+        uniform = rng.random((num_sweeps, num), np.float32)
+        return np.asarray(chessboard(jnp.asarray(start), jnp.asarray(uniform)), np.float64)
+
+    forms = {OURS: ours, HAND: by_hand}
+    few, many = (
+        harness.compare(forms, lambda _, num=num: (num,), options.rounds, warm=1, rtol=None)
+        for num in sweeps
+    )
+    line = harness.timing_line(name, many)
+    for form in forms:
+        sweep_s = (many[form].median - few[form].median) / (sweeps[1] - sweeps[0])
+        line.numbers[f"ms a sweep, {form}"] = 1e3 * sweep_s
+        line.cells[f"a sweep, {form}"] = f"{1e3 * sweep_s:.2f} ms"
     return line
 
 

@@ -9,6 +9,7 @@ import gc
 import os
 
 os.environ["INCRAX_REMEMBER"] = "0"  # what one test learned is nothing to the next
+os.environ["COLUMNS"] = "160"  # so that what is printed does not follow the window
 os.environ.setdefault("INCRAX_BACKGROUND", "0")  # programs come at the same calls everywhere
 from collections import defaultdict
 from pathlib import Path

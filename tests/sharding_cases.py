@@ -1,4 +1,4 @@
-"""Inputs sharded over four devices: what `test_sharding.py` runs, in a process of its own.
+"""Inputs, and chains, over four devices: what `test_sharding.py` runs, in a process of its own.
 
 By hand: XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m pytest tests/sharding_cases.py
 """
@@ -16,8 +16,10 @@ from helpers import EAGER, FAST, MINIMAL, check, identical, primitives_run, ran_
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import incrax
+import incrax.samplers
 from incrax import _jax
 from incrax.engine.inputs.placement import plain_sharding
+from incrax.samplers import compiled_sweeps
 
 NUM_ROWS = 1 << 14
 ROWS = np.random.default_rng(1).normal(0.5, 1.5, NUM_ROWS)
@@ -509,3 +511,95 @@ def test_jacobians_and_hessians_by_sharded_inputs_are_those_of_jax(mesh):
     alone = jnp.asarray(np.asarray(x))
     same(incrax.jacobian(elements)(x), jax.jacrev(elements)(alone))
     same(incrax.hessian(total)(x), jax.hessian(total)(alone))
+
+
+# --- chains ---------------------------------------------------------------------------------------
+
+NUM_GROUPS = 20
+GROUPS = np.random.default_rng(4).normal(size=(NUM_GROUPS, 30))
+
+
+def effects(p, y):
+    residual = y - p["theta"][:, None] - jnp.array([0.0, 2.0])[p["label"]][:, None]
+    prior = jnp.sum((p["theta"] - p["mu"]) ** 2) + p["mu"] ** 2
+    return -jnp.sum(jnp.log1p(residual**2)) - 0.5 * prior
+
+
+START = {"mu": 0.0, "theta": np.zeros(NUM_GROUPS), "label": np.zeros(NUM_GROUPS, int)}
+
+
+def chains(num_sweeps=12, devices=None, **options):
+    updates = {
+        "p['mu']": incrax.samplers.Hamiltonian(0.1, 3),
+        "p['theta'][*]": incrax.samplers.Walk(),
+        "p['label']": incrax.samplers.Categorical(2),
+    }
+    return incrax.samplers.gibbs(
+        effects, START, GROUPS, updates=updates, key=0, num_sweeps=num_sweeps, num_warmup=6,
+        chains=6, devices=devices, **options,
+    )  # fmt: skip
+
+
+def test_chains_of_four_devices_are_those_of_one_to_the_bit(monkeypatch):
+    expected = chains()
+    used = []
+    sweeps = compiled_sweeps._sweeps
+
+    def noted(sites, place, *args, **kwargs):
+        used.append({x.device for x in jax.tree.leaves((sites, place))})
+        return sweeps(sites, place, *args, **kwargs)
+
+    monkeypatch.setattr(compiled_sweeps, "_sweeps", noted)
+    found = chains(devices=jax.devices())
+    np.testing.assert_array_equal(found.samples, expected.samples)
+    np.testing.assert_array_equal(found.log_densities, expected.log_densities)
+    assert found.acceptance == expected.acceptance
+    assert used[:6] == [{jax.devices()[k % 4]} for k in range(6)]
+
+
+def test_chains_are_taken_up_on_other_devices(tmp_path):
+    file = tmp_path / "chain.npz"
+    chains(5, jax.devices(), checkpoint=file)
+    chains(8, jax.devices()[2:], checkpoint=file)
+    found = chains(checkpoint=file)
+    np.testing.assert_array_equal(found.samples, chains().samples)
+
+
+def walk(sites, state, keys):
+    """A chain of one's own, site by site."""
+
+    def step(carry, turn):
+        state, value = carry
+        i, key = turn
+        move, accept = jax.random.split(key)
+        row = sites.inputs(state)["p['theta']"][i] + 0.3 * jax.random.normal(move)
+        delta, proposed = sites.look(state, {"p['theta']": (i, row)})
+        taken = jnp.log(jax.random.uniform(accept)) < proposed - value
+        return (sites.settle(state, delta, taken), jnp.where(taken, proposed, value)), None
+
+    turns = jnp.arange(len(keys)) % NUM_GROUPS, keys
+    return jax.lax.scan(step, (state, sites.look(state, {})[1]), turns)[0]
+
+
+@pytest.mark.parametrize("how", ["sharded state", "shard_map"])
+def test_chains_of_ones_own_over_a_mesh_are_those_of_one_device(mesh, how):
+    """By `shard_map` to the bit; else XLA may join operations otherwise."""
+    state, sites = incrax.incremental(effects).sites(START, GROUPS, moves=["p['theta'][*]"])
+    states = jax.tree.map(lambda x: jnp.stack([x] * 8), state)
+    keys = jax.random.split(jax.random.key(1), (8, 100))
+    over_chains = jax.vmap(walk, (None, 0, 0))
+    by_chain = PartitionSpec("rows")
+    if how == "shard_map":
+        over_chains = jax.shard_map(
+            over_chains, mesh=mesh, in_specs=(PartitionSpec(), by_chain, by_chain),
+            out_specs=by_chain, check_vma=False,
+        )  # fmt: skip
+    sharded = jax.device_put((states, keys), NamedSharding(mesh, by_chain))
+    there = jax.device_put(sites, NamedSharding(mesh, PartitionSpec()))
+    found = jax.jit(over_chains)(there, *sharded)
+    assert len(found[1].sharding.device_set) == 4
+    assert found[1].addressable_shards[0].data.shape == (2,)
+    expected = [jax.jit(walk)(sites, state, own) for own in keys]
+    expected = jax.tree.map(lambda *x: np.stack(x), *expected)
+    rounding = 0 if how == "shard_map" else 1e-12
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rounding), found, expected)

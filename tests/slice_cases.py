@@ -7,8 +7,38 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
+
+from incrax.engine.call import analysis
+from incrax.engine.plan import blocks
+from incrax.engine.plan import slices as plans
+from incrax.engine.policy import materialize
+from incrax.engine.policy import slices as policy
+from incrax.engine.program.cost import Calibration
+
+
+def serve_by_rows(patch: pytest.MonkeyPatch) -> None:
+    """Programs for rows are made whatever they promise: these functions are small."""
+    patch.setattr(policy, "MIN_GAIN", -np.inf)
+    patch.setattr(policy, "LEAST_SHARE", -1.0)
+    patch.setattr(policy, "ROWS_S", 0.0)
+    patch.setattr(policy, "START_S", 0.0)
+    patch.setattr(plans, "MAX_TABLE_SHARE", 1.0)
+
+
+def divide_into_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
+    """The exact policy computes in blocks of so many rows whatever it promises, and reads saved values
+    wherever there are some.
+    """
+    patch.setattr(blocks, "MIN_VALUE_S", 0.0)
+    patch.setattr(blocks, "MIN_BLOCKS", 2)
+    patch.setattr(blocks, "rows_of_a_block", lambda row_s: size)
+    patch.setattr(materialize, "MIN_GAIN", -np.inf)
+    free = Calibration(argument_s=0.0, read_s=0.0, write_s=0.0)
+    patch.setattr(analysis, "Calibration", lambda: free)
+
 
 RNG = np.random.default_rng(5)
 NUM = 24
@@ -23,6 +53,11 @@ TIMES = np.sort(RNG.uniform(size=(NUM, 5)))
 TARGET = RNG.normal(size=NUM)
 THETA = RNG.normal(size=NUM)
 WEIGHTS = [RNG.normal(size=shape) for shape in ((3, 5), (5, 1))]
+
+
+def indifferent(theta, scale):
+    """Its derivative by the second argument is a constant, zero."""
+    return jnp.sum(jnp.sin(theta[:, None] * jnp.arange(5.0))) + 0.0 * jnp.floor(scale)
 
 
 def groups(theta, mu, sigma):
@@ -257,6 +292,115 @@ def read_inside(theta, scale):
     return first + second
 
 
+KERNEL = np.array([0.1, 0.4, 0.3, 0.2])
+
+
+def smeared(signal, scale):
+    """A signal seen through an instrument, of which the kernel is not symmetric."""
+    seen = jnp.convolve(signal * scale, KERNEL, mode="same")
+    return jnp.sum((seen - TARGET) ** 2) + jnp.max(seen)
+
+
+def blurred(image, scale):
+    """An image with two channels; every other row and column of what is seen, with gaps in the
+    kernel, and back.
+    """
+    channels = jnp.stack([image, image**2])[None] * scale
+    kernel = jnp.stack([WEIGHTS[0], jnp.sin(WEIGHTS[0])])[None]
+    options = {"rhs_dilation": (2, 1), "padding": [(3, 2), (1, -1)]}
+    seen = jax.lax.conv_general_dilated(channels, kernel, (2, 1), **options)
+    back = jax.lax.conv_general_dilated(
+        jnp.tanh(seen), kernel[:, :1], (1, 1), [(4, 3), (2, 2)], lhs_dilation=(3, 1)
+    )
+    return jnp.sum(seen**2) + jnp.sum(jnp.sin(back))
+
+
+def pooled(x, scale):
+    """Largest and least of neighbours, and their sums, with ends of different kinds."""
+    window = lambda init, op, sizes, strides, padding: jax.lax.reduce_window(
+        jnp.tanh(x * scale), init, op, sizes, strides, padding
+    )
+    largest = window(-jnp.inf, jax.lax.max, (3, 1), (2, 1), ((2, 1), (0, 0)))
+    least = window(jnp.inf, jax.lax.min, (4, 2), (1, 1), "SAME")
+    total = window(0.0, jax.lax.add, (3, 2), (3, 2), "VALID")
+    return jnp.sum(largest) + jnp.prod(least[:, 0]), jnp.sum(total**2)
+
+
+def averages(x, scale):
+    """Running means of some lengths, one after the other."""
+    for length in (2, 5):
+        x = jax.lax.reduce_window(x * scale, 0.0, jax.lax.add, (length,), (1,), "SAME") / length
+    return jnp.sum(jnp.log1p(x**2))
+
+
+def deblurred(signal, kernel):
+    """A kernel that is to be found, along the rows of what it is seen in."""
+    seen = jax.lax.conv_general_dilated(
+        signal.T[None], kernel, (2,), [(3, 1)], lhs_dilation=(1,), rhs_dilation=(2,)
+    )
+    return jnp.sum(jnp.sin(seen)) + jnp.sum(
+        jax.lax.conv(jnp.ones((1, 7, 30)), kernel, (1,), "SAME")
+    )
+
+
+def peaks(x, scale):
+    """Largest of windows that overlap, of such that leave rows out, and least of pairs."""
+    window = lambda init, op, size, stride: jax.lax.reduce_window(
+        x * scale, init, op, (size, 1), (stride, 1), "VALID"
+    )
+    return (
+        jnp.sum(window(-jnp.inf, jax.lax.max, 4, 2) ** 2)
+        + jnp.sum(jnp.sin(window(-jnp.inf, jax.lax.max, 2, 5)))
+        + jnp.sum(window(jnp.inf, jax.lax.min, 2, 1))
+    )
+
+
+def binned(counts, scale):
+    """Rows that are divided into two axes, merged with another one, and cut anew."""
+    bins = counts.reshape(6, 4).sum(axis=1)
+    parts = (jnp.exp(counts[:, None] * scale) * Y).reshape(-1)
+    weeks = jnp.tanh(parts).reshape(4, 3, -1)  # 42 of the 168 in each of four
+    again = (parts.reshape(NUM, 7) - Y) ** 2
+    return jnp.sum(bins**2) + jnp.sum(weeks.max(axis=2)) + jnp.sum(again), jnp.cos(bins)
+
+
+def pixels(image, scale):
+    """A flat image, seen through an instrument, line by line."""
+    lines = jnp.pad(image, (0, 72)).reshape(12, 8)
+    seen = jax.scipy.signal.convolve(lines, WEIGHTS[0], mode="same")
+    return jnp.sum((seen.ravel() * scale - OBSERVED[:96]) ** 2)
+
+
+def hazard(rates, scale):
+    """A cumulative hazard: events are seen where it has come to something; running extremes."""
+    cumulative = jnp.cumsum(jnp.exp(rates * scale))
+    likelihood = jnp.sum(jnp.log1p(cumulative) - TARGET * cumulative)
+    return likelihood + jnp.sum(jax.lax.cummax(rates) * jnp.diff(cumulative, append=9.0))
+
+
+def running(table, scale):
+    """Running products and sums of exponentials, of several columns, and what follows from these."""
+    products = jax.lax.cumprod(1.0 + 0.1 * jnp.tanh(table * scale))
+    soft = jax.lax.cumlogsumexp(table, axis=0)
+    ahead = jnp.concatenate([soft[1:], products[-1:]]) - jax.lax.cummin(soft)
+    return jnp.sum(products**2), jnp.max(ahead, axis=1)
+
+
+def risk_sets(scores, scale):
+    """Cox's partial likelihood, subjects in the order of their times: those who are at risk come
+    later.
+    """
+    at_risk = jax.lax.cumlogsumexp(scores * scale, reverse=True)
+    return jnp.sum((scores * scale - at_risk) * (TARGET > 0))
+
+
+def recurrence(inputs, decay):
+    """A linear recurrence by `associative_scan`: all its states."""
+    step = lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])
+    rates = jnp.full(inputs.shape, decay) + 0.01 * inputs
+    return jnp.sum(jnp.tanh(jax.lax.associative_scan(step, (rates, inputs))[1]) ** 2)
+
+
 class Case(NamedTuple):
     """A function, its arguments, and whether a change of a row of the first runs that row alone."""
 
@@ -290,6 +434,7 @@ CASES = {
     "network, gradient": Case(with_gradient(network, 0, 1), _NETWORK),
     "waves": Case(waves, _WAVES, is_by_rows=False),
     "waves, gradient": Case(with_gradient(waves, 0, 1), _WAVES, is_by_rows=False),
+    "constant gradient": Case(with_gradient(indifferent, 0, 1), (THETA, 0.5)),
     "largest": Case(with_gradient(largest, 0), (THETA, 0.5)),
     "products": Case(products, (THETA, 0.5)),
     "columns": Case(with_gradient(columns, 1), (RNG.normal(size=(NUM, 4)), 0.3)),
@@ -304,6 +449,23 @@ CASES = {
     "every other, gradient": Case(
         jax.grad(lambda *args: sum(every_other(*args)), (0, 1)), (THETA, 0.5)
     ),
+    "smeared": Case(smeared, (THETA, 0.5)),
+    "smeared, gradient": Case(with_gradient(smeared, 0, 1), (THETA, 0.5)),
+    "blurred": Case(blurred, (Y, 0.5)),
+    "blurred, gradient": Case(with_gradient(blurred, 0, 1), (Y, 0.5), is_by_rows=False),
+    "pooled": Case(pooled, (Y, 0.5)),
+    "peaks, gradient": Case(with_gradient(peaks, 0, 1), (Y[:, :3], 0.5)),
+    "deblurred, gradient": Case(
+        with_gradient(deblurred, 0, 1), (Y, RNG.normal(size=(2, 7, 3))), is_by_rows=False
+    ),
+    "averages": Case(averages, (THETA, 0.5)),
+    "averages, gradient": Case(with_gradient(averages, 0, 1), (THETA, 0.5)),
+    "binned": Case(binned, (THETA, 0.5)),
+    "binned, gradient": Case(
+        jax.grad(lambda *args: binned(*args)[0], (0, 1)), (THETA, 0.5), is_by_rows=False
+    ),
+    "pixels": Case(pixels, (THETA, 0.5)),
+    "pixels, gradient": Case(with_gradient(pixels, 0, 1), (THETA, 0.5)),
     "look-up of neighbours": Case(counted_neighbours, (THETA, 0.5)),
     "pairs": Case(pairs, (THETA, 0.5)),
     "pairs, gradient": Case(with_gradient(pairs, 0, 1), (THETA, 0.5)),
@@ -343,3 +505,20 @@ CASES = {
     "soft-max": Case(with_gradient(softmax, 0), (THETA, 0.5), is_by_rows=False),
     "loop over the rows": Case(smoothed, (THETA, 0.5), is_by_rows=False),
 }
+
+LATE = {
+    "hazard": Case(hazard, (THETA, 0.5)),
+    "hazard, gradient": Case(with_gradient(hazard, 0, 1), (THETA, 0.5), is_by_rows=False),
+    "hazard, gradient by one number": Case(with_gradient(hazard, 1), (THETA, 0.5)),
+    "running": Case(running, (RNG.normal(size=(NUM, 3)), 0.5)),
+    "running, gradient": Case(
+        jax.grad(lambda *args: running(*args)[0], (0, 1)), (RNG.normal(size=(NUM, 3)), 0.5)
+    ),
+    "recurrence": Case(recurrence, (THETA, 0.5)),
+    "recurrence, gradient": Case(with_gradient(recurrence, 0, 1), (THETA, 0.5)),
+}
+EARLY = {
+    "risk sets": Case(risk_sets, (THETA, 0.5)),
+    "risk sets, gradient": Case(with_gradient(risk_sets, 0, 1), (THETA, 0.5)),
+}
+"""Of which all rows after a changed one follow from it, or all before it."""

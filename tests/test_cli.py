@@ -5,6 +5,7 @@ anything runs.
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import subprocess
@@ -624,6 +625,17 @@ def test_the_doctor_prints_tables(capsys):
     shown = capsys.readouterr().out
     assert "versions" in shown
     assert "a call of jax.jit" not in shown
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_has_colours(monkeypatch, is_terminal):
+    out = io.StringIO()
+    out.isatty = lambda: is_terminal
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert exit_code("doctor", "--no-measure") == 0
+    assert ("\x1b[36mjax" in out.getvalue()) == is_terminal
 
 
 def test_the_doctor_speaks_json(capsys):

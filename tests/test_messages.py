@@ -1084,7 +1084,7 @@ def test_rows_found_inside_a_traced_function_without_a_size():
         "rows that it finds "
         "is unknown. Nothing was evaluated. Pass `size=`, the largest number that may come, or "
         "call it in a function "
-        "of `incrax.bucketed`, which finds sizes out."
+        "of `incrax.guarded`, where a capacity is a path."
     )
     check_text(
         incrax.errors.CapacityError, text, jax.jit(lambda x: incrax.select_rows(x, x > 1)), X
@@ -1121,26 +1121,6 @@ def test_the_length_of_padded_rows_inside_a_traced_function():
         "not; in a function of `incrax.guarded`, outside of transformations, `len` is a guard."
     )
     check_text(incrax.errors.LoopTypeError, text, incrax.bucketed(len, ragged=0), X)
-
-
-def test_a_size_that_does_not_reach_its_place():
-    text = (
-        "A function of `bucketed` found 70 rows where there is room for 64, and more room did not "
-        "reach that place. "
-        "This is usually a jaxpr that was kept from an earlier call and used again. The result was "
-        "dropped. Pass "
-        "`size=` there, or trace anew in each call."
-    )
-    kept = {}
-
-    def total(x):
-        if not kept:
-            kept["values"] = jax.closure_convert(lambda x: incrax.select_rows(x, x > 0).values, x)[
-                0
-            ]
-        return jnp.sum(kept["values"](x))
-
-    check_text(incrax.errors.CapacityError, text, incrax.bucketed(total), np.ones(70))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import pkgutil
+import re
 from html import unescape
 from importlib import import_module
 from pathlib import Path
@@ -15,8 +16,7 @@ from pathlib import Path
 import pytest
 
 import incrax
-from incrax._console import ShownAsText
-from incrax._table import Printable
+from incrax._table import Counters, Printable
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
@@ -97,7 +97,6 @@ RESULTS = {
     "row-sparse": "incrax.RowSparse(jnp.array([2, 0]), jnp.ones((2, 2)), (4, 2))",
     "prepared": "incrax.prepare(loss, p, x)",
     "pullback": "incrax.vjp(loss, p, x)[1]",
-    "pushforward": "incrax.linearize(loss, p, x, wrt='p')[1]",
     "held": "held",
     "held stats": "held.stats",
     "kept": "kept",
@@ -110,11 +109,10 @@ RESULTS = {
     "model's explain": "(model.value(), model.explain())[1]",
     "model's report": "incrax.report(model)",
     "minimum": "minimum",
-    "table of minimum": "minimum.table()",
+    "table of minimum": "minimum.tables()[0]",
     "minos": "minimum.minos(\"p['a']\")",
     "minimum without model": "fit.FitResult.from_json(minimum.to_json())",
     "least squares": "least",
-    "table of least squares": "least.table()",
     "impacts": "fit.impacts((loss, p, x), \"p['a']\")",
     "profile": "fit.profile((loss, p, x), \"p['a']\", grid=[0.4, 0.5, 0.6])",
     "contour": "fit.contour(minimum, \"p['a']\", \"p['b']\", num_points=8)",
@@ -124,8 +122,28 @@ RESULTS = {
     "chain": "samplers.metropolis(log_density, p, x, blocks=made['blocks'], covariance=[0.1] * 2, key=0, num_sweeps=9)",
     "gibbs": "samplers.gibbs(log_density, p, x, updates={'p': samplers.Walk(0.5)}, key=1, num_sweeps=5)",
     "ensemble": "samplers.ensemble(log_density, p, x)",
+    "unbounded": "model.unbounded()",
 }
 """What makes each kind of result."""
+
+PLOTS = {
+    "minimum": "made['minimum'].plot()",
+    "profile": "made['profile'].plot()",
+    "contour": "made['contour'].plot()",
+    "scan2d": "made['scan2d'].plot()",
+    "impacts": "made['impacts'].plot()",
+    "toys": "made['toys'].plot()",
+    "in a loop": "for name in ('profile', 'contour'):\n    figure = made[name].plot()\n",
+}
+"""What draws: as the last expression of a cell, or somewhere in it."""
+
+WIDTHS = (80, 160)
+AT_WIDTH = """
+import os
+
+os.environ["COLUMNS"] = "{width}"
+print(json.dumps({{name: str(x) for name, x in made.items()}}))
+"""
 
 
 def public_modules():
@@ -150,20 +168,20 @@ def with_tables():
         if kind.__module__.startswith("incrax") and hasattr(kind, "_repr_html_")
     }
     return {
-        kind.__name__
-        for kind in ours - {Printable, ShownAsText}
-        if not kind.__name__.startswith("_")
+        kind.__name__ for kind in ours - {Printable, Counters} if not kind.__name__.startswith("_")
     }
 
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory):
-    """Three cells for each result: made, last expression, printed; and one with the types of
-    all.
+    """Three cells for each result: made, last expression, printed; one for each plot, and for each
+    width; and one with the types of all.
     """
     cells = [SETUP]
     for name, code in RESULTS.items():
         cells += [f"made[{name!r}] = {code}", f"made[{name!r}]", f"print(made[{name!r}])"]
+    cells += PLOTS.values()
+    cells += [AT_WIDTH.format(width=width) for width in WIDTHS]
     cells.append("print(json.dumps({name: type(x).__name__ for name, x in made.items()}))")
     written = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     run(written, tmp_path_factory.mktemp("notebook"), allow_errors=True)
@@ -232,13 +250,39 @@ def test_what_is_printed_is_shown_once_as_text(shown):
     assert lines[:middle] != lines[middle:] or not middle
 
 
-def test_what_a_notebook_frames_is_what_is_printed(shown):
-    framed = shown[1][0].data.get("text/html", "")
-    if framed.startswith("<pre>"):
-        assert unescape(framed.removeprefix("<pre>").removesuffix("</pre>")) == printed(
-            shown[2]
-        ).strip("\n")
+def test_a_notebook_has_tables_where_text_has_and_no_colours(shown):
+    data = shown[1][0].data
+    assert "\x1b" not in data["text/plain"]
+    if "<table>" not in data.get("text/html", ""):
+        return
+    assert data["text/plain"] == printed(shown[2]).strip("\n")
+    words = re.sub("<[^>]*>", " ", data["text/html"])
+    assert sorted(unescape(words).split()) == sorted(re.sub("─+", "", data["text/plain"]).split())
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_a_plot_is_shown_once(notebook, name):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    outputs = notebook[1 + 3 * len(RESULTS) + list(PLOTS).index(name)]
+    num = 2 if name == "in a loop" else 1
+    assert [output.output_type for output in outputs if "data" in output] == (
+        ["display_data"] * 2 if name == "in a loop" else ["execute_result"]
+    )
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == num
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_all_results_keep_to_the_width(notebook, width):
+    texts = json.loads(printed(notebook[WIDTHS.index(width) - len(WIDTHS) - 1]))
+    ours = {name: texts[name] for name, kind in types_of(notebook).items() if kind in with_tables()}
+    assert len(ours) > 20
+    for name, text in ours.items():
+        assert max(map(len, text.splitlines())) <= width, name
+
+
+def types_of(notebook):
+    return json.loads(printed(notebook[-1]))
 
 
 def test_all_that_has_tables_is_among_these(notebook):
-    assert with_tables() <= set(json.loads(printed(notebook[-1])).values())
+    assert with_tables() <= {*types_of(notebook).values(), "Table"}

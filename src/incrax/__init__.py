@@ -43,23 +43,19 @@ if TYPE_CHECKING:
     from incrax.control_flow.loops.padded import Padded as Padded
     from incrax.control_flow.loops.scan import map as map
     from incrax.control_flow.loops.scan import scan as scan
-    from incrax.control_flow.loops.selecting import Unique as Unique
-    from incrax.control_flow.loops.selecting import nonzero as nonzero
     from incrax.control_flow.loops.selecting import select_rows as select_rows
-    from incrax.control_flow.loops.selecting import unique as unique
     from incrax.control_flow.loops.while_loop import while_loop as while_loop
     from incrax.control_flow.tapes.api import check_tape as check_tape
     from incrax.control_flow.tapes.api import guarded as guarded
-    from incrax.control_flow.tapes.counts import TapeStats as TapeStats
     from incrax.control_flow.tapes.explanation import TapeExplanation as TapeExplanation
     from incrax.control_flow.tapes.explanation import TapeReport as TapeReport
     from incrax.control_flow.tapes.guarded import Guarded as Guarded
+    from incrax.control_flow.tapes.paths import TapeStats as TapeStats
     from incrax.derivatives.cuts import cut as cut
     from incrax.derivatives.cuts import uncut as uncut
     from incrax.derivatives.prepared import Prepared as Prepared
     from incrax.derivatives.prepared import prepare as prepare
     from incrax.derivatives.pullback import Pullback as Pullback
-    from incrax.derivatives.pullback import linearize as linearize
     from incrax.derivatives.pullback import vjp as vjp
     from incrax.derivatives.row_sparse.rows import RowSparse as RowSparse
     from incrax.derivatives.row_sparse.structured import Structured as Structured
@@ -108,10 +104,9 @@ _HOMES = {
     "Structured": "derivatives.row_sparse.structured",
     "TapeExplanation": "control_flow.tapes.explanation",
     "TapeReport": "control_flow.tapes.explanation",
-    "TapeStats": "control_flow.tapes.counts",
+    "TapeStats": "control_flow.tapes.paths",
     "Training": "models.training",
     "Unbounded": "models.vector",
-    "Unique": "control_flow.loops.selecting",
     "assert_ran": "inspection.assertions",
     "bind": "models.api",
     "bucketed": "control_flow.loops.bucketed",
@@ -127,9 +122,7 @@ _HOMES = {
     "hvp": "derivatives.transforms",
     "jacobian": "derivatives.transforms",
     "jvp": "derivatives.transforms",
-    "linearize": "derivatives.pullback",
     "map": "control_flow.loops.scan",
-    "nonzero": "control_flow.loops.selecting",
     "prepare": "derivatives.prepared",
     "report": "inspection.page",
     "scan": "control_flow.loops.scan",
@@ -137,7 +130,6 @@ _HOMES = {
     "structured": "derivatives.row_sparse.structured",
     "totals": "inspection.counters",
     "uncut": "derivatives.cuts",
-    "unique": "control_flow.loops.selecting",
     "value_and_grad": "derivatives.transforms",
     "vjp": "derivatives.pullback",
     "while_loop": "control_flow.loops.while_loop",
@@ -172,7 +164,6 @@ __all__ = [
     "Training",
     "Tuning",
     "Unbounded",
-    "Unique",
     "assert_ran",
     "at",
     "bind",
@@ -194,9 +185,7 @@ __all__ = [
     "jvp",
     "keep",
     "keep_programs",
-    "linearize",
     "map",
-    "nonzero",
     "prepare",
     "report",
     "scan",
@@ -204,7 +193,6 @@ __all__ = [
     "structured",
     "totals",
     "uncut",
-    "unique",
     "value_and_grad",
     "verify",
     "vjp",

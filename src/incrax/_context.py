@@ -7,18 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from contextvars import ContextVar
-from typing import Any
-
-import jax
 
 from incrax import _jax
-
-traced_for: Any = jax.make_user_context()
-"""The rooms that a program is traced for, which `control_flow.loops.bucketed` sets.
-
-Made when incrax is imported: keys of JAX have an entry for each context, so that one made later,
-when a loop is first used, would have everything traced and recorded once more.
-"""
 
 _switches: list[ContextVar[bool]] = []
 _NONE: frozenset[str] = frozenset()

@@ -185,8 +185,8 @@ class Incremental(Generic[P, R]):
         differ from the state's, else `lax.cond` skips it.
 
         Args:
-            *args: example arguments. Frozen data must be the same objects in every step, and are
-                never compared.
+            *args: example arguments. Frozen data must be the same objects in every step, or arguments
+                of the function that is compiled, which is told by a fingerprint of 128 bits.
             **kwargs: example keyword arguments.
 
         Returns:

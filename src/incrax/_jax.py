@@ -154,10 +154,14 @@ def _owned_jaxpr(jaxpr: Any) -> Any:
     return _ClosedJaxpr(found, consts or jaxpr.consts) if is_closed else found
 
 
+_HOLDING_NONE = frozenset({Var, DropVar, int, bool, str, float, type(None)})
+"""Most of what a trace consists of, by exact type."""
+
+
 def _owned_each(found: Iterable[Any]) -> list[Any] | None:
     """All of them; None where none was replaced."""
     before = list(found)
-    after = [_owned(x) for x in before]
+    after = [x if type(x) in _HOLDING_NONE else _owned(x) for x in before]
     return None if all(map(operator.is_, before, after)) else after
 
 
@@ -603,6 +607,18 @@ def array_aval(shape: Sequence[int], dtype: Any) -> Any:
 def as_weak(x: Any) -> Any:
     """The value with a weak type, as one that a Python scalar became has."""
     return _lax._convert_element_type(x, x.dtype, weak_type=True)
+
+
+def typed_as(x: Any, aval: Any) -> Any:
+    """The value, with a weak type where a type has one."""
+    return as_weak(x) if getattr(aval, "weak_type", False) else x
+
+
+def as_value(atom: Atom, env: dict[Var, Any]) -> Any:
+    """A variable's value; of a literal, an array of its type."""
+    if not isinstance(atom, Literal):
+        return env[atom]
+    return typed_as(jnp.asarray(atom.val, atom.aval.dtype), atom.aval)
 
 
 def as_weak_array(x: ArrayImpl) -> Any:

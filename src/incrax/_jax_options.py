@@ -38,8 +38,8 @@ ADVICE = {
     "spmd_axis_name": _MAPPED,
     "sum_match": _MAPPED,
     "has_aux": "Differentiate what alone is returned: `lambda *args: f(*args)[0]`",
-    "holomorphic": "Write `incrax.grad(f, {name}={value})`, or another derivative",
-    "allow_int": "Write `incrax.grad(f, {name}={value})`, or another derivative",
+    "holomorphic": "Differentiate by JAX: `incremental(jax.grad(f, holomorphic={value}))`",
+    "allow_int": "Leave it out: integers have no derivative, and None stands in their place",
     "in_nzs": "Write `wrt=`: what it names has tangents, and nothing else",
     "saveable_args": "Leave it out: residuals that are arguments are not copied",
     "reduce_axes": "Leave it out, as JAX did",
@@ -77,6 +77,9 @@ SECOND = {
 """What JAX takes by position after the function."""
 
 FUNCTIONS = {
+    "linearize": "`push = incrax.jvp(f)` and `push(*args, tangent=t)`, or `jax.linearize`",
+    "nonzero": "`jnp.nonzero(x, size=...)`, or `incrax.select_rows` of the numbers of elements",
+    "unique": "`jnp.unique(x, size=...)`",
     "jit": "`incrax.incremental(f)`",
     "vmap": "`incrax.incremental(jax.vmap(f))`",
     "pmap": "`incrax.incremental(f)` with sharded arguments",
@@ -107,7 +110,7 @@ METHODS = {
 }
 """What to write, by the name of a method of what `jax.jit` returns."""
 
-_PASS_ON = ("vjp", "linearize")
+_PASS_ON = ("vjp",)
 """They take the keywords of the function that they are given."""
 
 

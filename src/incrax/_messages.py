@@ -133,9 +133,10 @@ def other_frozen(path: str) -> StepTypeError:
     """Another object than the frozen one."""
     return StepTypeError(
         f"`step` got `{path}` as another object than the frozen one that the pure form was made "
-        "with. This is usually an argument of a function that is being compiled. Frozen data are "
-        "no part of the state, so that a change could not be noticed. Use the frozen object itself "
-        "inside the function, or make the form from an array that is not frozen."
+        "with. This is usually the array that was frozen, or a copy. Frozen data are no part of "
+        "the state, so that a change could not be noticed. Pass the frozen object itself, or take "
+        "it as an argument of the function that is compiled, or make the form from an array that "
+        "is not frozen."
     )
 
 

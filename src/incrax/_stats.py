@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+
+from incrax._table import Counters
 
 
-@dataclass
-class Stats:
+@dataclass(repr=False)
+class Stats(Counters):
     """Counts since the function was made; `clear` keeps them.
 
     Fields:
@@ -56,10 +58,6 @@ class Stats:
     """Whether saving has been worth it, in a sentence; no counter, so that `as_dict` leaves it out.
     """
 
-    def __str__(self) -> str:
-        """The verdict, if there is one, and the counters."""
-        return f"{self.verdict}\n{self!r}" if self.verdict else repr(self)
-
-    def as_dict(self) -> dict[str, int]:
-        """The counters by name."""
-        return asdict(self)
+    def summary(self) -> str:
+        """The verdict, if there is one."""
+        return self.verdict or super().summary()

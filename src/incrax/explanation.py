@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 from incrax._jax import Equation, Var, aval_bytes, source_line
 from incrax._messages import not_called
-from incrax._table import Printable, Table, bytes_text, first_rows
+from incrax._table import Printable, Table, bytes_text, many, seconds_text
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import NO_MEMORY, CallRecord
 from incrax.engine.call.rehearsal import dry_run, outlook
 from incrax.engine.call.signature_table import Given
 from incrax.engine.inputs.leaves import is_compared_by_identity
 from incrax.engine.inputs.paths import mask_paths, paths_mask
-from incrax.engine.plan.plan import Plan
+from incrax.engine.plan.plan import Blocked, Sliced
 from incrax.engine.program.cost import ZERO, Cost, total_cost
 from incrax.engine.program.dependence import Layout
 from incrax.rows.engine import RowEngine
@@ -40,7 +40,9 @@ class Served(NamedTuple):
     the inputs that differ from the values that it starts from; equations run, those that fill
     missing values first; values loaded and filled; seconds of the candidates; uses of this set of
     inputs; a line for each sum that came from statistics, or why none does any more; how many
-    equations of the function ran, and on which rows, if not on all.
+    equations of the function ran, and on which rows, if not on all; what of their work was not done
+    for other rows; where rows ran, the equations of the function that those run stand for, by rows
+    and as a whole.
     """
 
     by: str
@@ -54,6 +56,9 @@ class Served(NamedTuple):
     statistics: Sequence[str] = ()
     num_ran: int = 0
     rows: str = ""
+    left_out: Cost = ZERO
+    by_rows: Sequence[Equation] = ()
+    as_whole: Sequence[Equation] = ()
 
     @property
     def is_first(self) -> bool:
@@ -96,7 +101,12 @@ class Reader:
         """A call as reports need it."""
         plan = record.plan
         entry = record.entry
-        filling = [eqn for segment in record.segments for eqn in segment.eqns]
+        in_blocks = [each.blocked for each in record.segments if each.blocked is not None]
+        filling = [
+            eqn
+            for segment in record.segments
+            for eqn in (segment.eqns if segment.blocked is None else segment.blocked.eqns)
+        ]
         ran = (
             []
             if record.candidate == "saved outputs"
@@ -105,6 +115,7 @@ class Reader:
         how = "measured" if entry is not None and entry.is_final else "expected"
         reason = self.facts.algebra.reason
         statistics = None if plan is None else plan.statistics
+        sliced = None if plan is None else plan.sliced
         return Served(
             by=record.candidate,
             why=_why(record),
@@ -118,15 +129,18 @@ class Reader:
             uses=0 if entry is None else entry.count,
             statistics=statistics.lines if statistics is not None else (reason,) if reason else (),
             num_ran=len(ran) if plan is None else len(ran) - len(plan.eqns) + plan.num_eqns,
-            rows=self._rows(plan),
+            rows=_blocks(in_blocks) if sliced is None else self._rows(sliced),
+            left_out=sum((_left_out(each) for each in in_blocks), ZERO),
+            by_rows=() if sliced is None else sliced.by_rows,
+            as_whole=() if sliced is None else sliced.as_whole,
         )
 
-    def _rows(self, plan: Plan | None) -> str:
-        if plan is None or plan.sliced is None:
-            return ""
-        sliced = plan.sliced
+    def _rows(self, sliced: Sliced) -> str:
         names = ", ".join(str(self.paths[leaf]) for leaf in sliced.leaves)
-        found = f"at most {sliced.capacity} of {sliced.length} along the first axis of {names}"
+        which = f"at most {sliced.capacity}"
+        if sliced.within:
+            which = f"the {'last' if sliced.within > 0 else 'first'} {abs(sliced.within)}"
+        found = f"{which} of {sliced.length} along the first axis of {names}"
         if sliced.resumed:
             found += f"; steps from the first of these on of {_listed(sliced.resumed)}"
         if sliced.widened:
@@ -159,6 +173,20 @@ class Reader:
         return chooser.verdict.sentence if chooser.is_timed else ""
 
 
+def _blocks(found: Sequence[Blocked]) -> str:
+    """Blocks that ran, or would run, once for all programs of which as many did."""
+    lines = []
+    for each in found:
+        number = "" if each.num_run is None else f"{each.num_run} of {each.num} "
+        lines.append(f"{number}blocks of {each.size} of {each.length} rows")
+    return "; ".join(dict.fromkeys(lines))
+
+
+def _left_out(blocked: Blocked) -> Cost:
+    """The work of the blocks that did not run."""
+    return total_cost(blocked.eqns).times(1.0 - blocked.share)
+
+
 def _listed(eqns: Sequence[Equation]) -> str:
     """Some equations, the first few, with their lines."""
     lines = [f"{eqn.primitive.name} {source_line(eqn)}".strip() for eqn in eqns[:MAX_WIDENED]]
@@ -182,12 +210,11 @@ def sized(var: Var) -> tuple[str, int]:
 
 # --- one call ---------------------------------------------------------------------------------------
 
-NUM_LISTED = 30
 NUM_CONSTANTS = 5
 """Closed-over arrays shown to people: the largest are those that it was a mistake to close over."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation(Printable):
     """Report of one call.
 
@@ -249,14 +276,26 @@ class Explanation(Printable):
             "seconds": dict(self.times),
         }
 
+    @property
+    def is_alarming(self) -> bool:
+        """Whether saving has not been worth it."""
+        return self.worth.startswith("no: ")
+
+    def summary(self) -> str:
+        """Whether saving has been worth it; where nobody takes times, what served the call."""
+        return f"is it worth it: {self.worth}" if self.worth else f"served by {self._served}"
+
+    @property
+    def _served(self) -> str:
+        return f"{self.served_by}: {self.why}"
+
     def tables(self) -> list[Table]:
         """The report for people."""
         verb = "would run" if self.is_dry_run else "ran"
         avoided = self.cost_avoided
         in_all = avoided.flops + self.cost_ran.flops
         summary = [
-            ("is it worth it", self.worth),
-            ("served by", f"{self.served_by}: {self.why}"),
+            ("served by", self._served),
             (f"equations {verb}", f"{self.num_ran} of {self.num_equations}"),
             (f"rows {verb}", self.rows),
             ("saved values loaded", _in_all(self.loaded)),
@@ -275,13 +314,12 @@ class Explanation(Printable):
         changed = self.changed or [("nothing", "all leaves have the bits of the last call")]
         found = [
             Table(title, ("", ""), [row for row in summary if row[1] != ""]),
-            Table("changed inputs", ("input", "why"), first_rows(changed, NUM_LISTED)),
+            Table("changed inputs", ("input", "why"), changed),
         ]
         if self.is_verbose:
-            times = [(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()]
-            ran = first_rows(self.ran, NUM_LISTED)
+            times = [(name, seconds_text(seconds)) for name, seconds in self.times.items()]
             found.append(Table("candidates", ("", "seconds"), times))
-            found.append(Table(f"equations that {verb}", ("primitive", "source"), ran))
+            found.append(Table(f"equations that {verb}", ("primitive", "source"), self.ran))
         return found
 
 
@@ -308,8 +346,9 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         filled=tuple(map(sized, served.filled)),
         kept=tuple((name, done) for var, done in kept if (name := marked.get(var)) is not None),
         statistics=tuple(served.statistics),
-        cost_ran=total_cost(served.ran),
-        cost_avoided=total_cost(eqn for eqn in reader.eqns if id(eqn) not in ran_ids),
+        cost_ran=total_cost(served.ran) + served.left_out.times(-1.0),
+        cost_avoided=served.left_out
+        + total_cost(eqn for eqn in reader.eqns if id(eqn) not in ran_ids),
         times=served.seconds,
         num_ran=served.num_ran,
         rows=served.rows,
@@ -355,7 +394,7 @@ class LeafDependence:
     share: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DependenceTable(Printable):
     """The dependence of a function's work on its inputs, one row a leaf; seconds by the inputs that
     work depends on.
@@ -389,6 +428,12 @@ class DependenceTable(Printable):
         """The table for programs."""
         return {"num_equations": self.num_equations, "leaves": [asdict(row) for row in self.rows]}
 
+    def summary(self) -> str:
+        """How many equations there are, and the input of which most depend."""
+        found = many(self.num_equations, "equation")
+        most = max(self.rows, key=lambda row: row.share, default=None)
+        return found if most is None else f"{found}, {most.share:.0%} of the work by {most.path}"
+
     def tables(self) -> list[Table]:
         """The table for people."""
         rows = [
@@ -396,7 +441,7 @@ class DependenceTable(Printable):
             for r in self.rows
         ]
         header = ("input", "elements", "equations", "FLOPs", "transcendentals", "share of work")
-        return [Table(f"equations: {self.num_equations}", header, rows)]
+        return [Table("", header, rows)]
 
 
 def dependence_table(engine: Engine) -> DependenceTable:

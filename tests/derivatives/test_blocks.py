@@ -159,10 +159,6 @@ def test_options_that_do_not_go_together_are_refused():
         ValueError, match=r"`jacobian\(sparse=True\)` does not go with `has_aux=True`"
     ):
         incrax.jacobian(chained, sparse=True, has_aux=True)
-    with pytest.raises(
-        ValueError, match=r"`hessian\(sparse=True\)` does not go with `holomorphic=True`"
-    ):
-        incrax.hessian(chained, sparse=True, holomorphic=True)
 
 
 def test_keys_among_the_other_arguments():

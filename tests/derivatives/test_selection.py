@@ -153,8 +153,7 @@ REFUSED = {
         "arrays have "
         "derivatives. This is usually an index, a count or a flag. Nothing was evaluated or "
         "stored. Convert it to a "
-        "floating-point type, leave it out, or pass `allow_int=True` for JAX's derivatives of type "
-        "float0.",
+        "floating-point type, or leave it out.",
     ),
     "a static value": (
         "p.name",
@@ -162,8 +161,7 @@ REFUSED = {
         "have "
         "derivatives. This is usually an index, a count or a flag. Nothing was evaluated or "
         "stored. Convert it to a "
-        "floating-point type, leave it out, or pass `allow_int=True` for JAX's derivatives of type "
-        "float0.",
+        "floating-point type, or leave it out.",
     ),
     "a number too large": (
         2,
@@ -227,11 +225,6 @@ def test_no_argument_at_all_is_an_error():
 def test_only_functions_are_differentiated():
     with pytest.raises(TypeError, match=r"`grad\(fun\)` got 3"):
         incrax.grad(3)
-
-
-def test_integers_are_differentiated_on_request():
-    found = incrax.grad(loss, wrt="p.count", allow_int=True)(model(), X)
-    assert found.dtype == jax.dtypes.float0
 
 
 def test_a_key_has_no_derivative():

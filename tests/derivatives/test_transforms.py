@@ -286,11 +286,8 @@ def test_complex_conventions_are_those_of_jax():
         incrax.grad(lambda z: jnp.sum(jnp.abs(z) ** 2))(z),
         jax.grad(lambda z: jnp.sum(jnp.abs(z) ** 2))(z),
     )
-    f = lambda z: jnp.sum(jnp.sin(z))
-    same(incrax.grad(f, holomorphic=True)(z), jax.grad(f, holomorphic=True)(z))
-    same(incrax.jacobian(jnp.sin, holomorphic=True)(z), jax.jacrev(jnp.sin, holomorphic=True)(z))
-    with pytest.raises(TypeError, match="holomorphic"):
-        incrax.grad(f, holomorphic=True)(X)
+    with pytest.raises(TypeError, match=r"incremental\(jax.grad\(f, holomorphic=True\)\)"):
+        incrax.grad(lambda z: jnp.sum(jnp.sin(z)), holomorphic=True)
 
 
 # --- dtypes ---------------------------------------------------------------------------------------

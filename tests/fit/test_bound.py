@@ -156,7 +156,7 @@ def test_tables_and_plots_of_toys(monkeypatch):
     found = fit.toys(model(), samples(4), progress=False)
     assert "4 of 4 fits converged" in str(found)
     assert "params['sigma']" in str(found)
-    assert len(found.plot()) == 2
+    assert len(found.plot().axes) == 2
 
 
 def test_a_study_without_data_sets_or_names():

@@ -70,7 +70,7 @@ def test_functions_that_were_not_called_are_not_listed():
         pass
     assert counted.by_function == {}
     assert counted.as_dict() == {"total": incrax.Stats().as_dict(), "functions": {}}
-    assert repr(counted) == "totals: 0 calls, 0 unchanged, 0 equations run"
+    assert repr(counted) == "<totals: 0 calls, 0 unchanged, 0 equations run>"
 
 
 def test_it_may_be_read_inside_and_nested():

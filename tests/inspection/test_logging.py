@@ -294,7 +294,8 @@ def test_a_function_with_several_types_has_one_verdict():
     for x in (X, X[:3]):
         f(1.0, x)
     assert f.stats.verdict == "not known yet: no call has been weighed"
-    assert str(f.stats).startswith("not known yet: no call has been weighed\nStats(calls=2,")
+    assert str(f.stats).startswith(f"{f.stats.verdict}\n\n")
+    assert repr(f.stats) == "Stats(calls=2, ran=8, compiles=2, traces=2)"
 
 
 def test_a_loss_says_what_to_do():

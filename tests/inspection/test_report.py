@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import FAST, MINIMAL
+from helpers import EAGER, FAST, MINIMAL
 
 import incrax
 from incrax.engine.call import rehearsal
+from incrax.engine.policy import slices
 from incrax.inspection import page_data
 
 X = np.linspace(0.1, 2.0, 300)
@@ -313,7 +314,7 @@ def test_a_bound_model_is_reported_by_its_most_frequent_method():
         bound.grad()
     data = incrax.report(bound).as_dict()
     assert data["stats"]["calls"] == 3
-    assert data["function"]["num_outputs"] == 4
+    assert data["function"]["num_outputs"] == 5  # `grad` runs the program of both
 
 
 def test_what_is_no_incremental_function_is_refused():
@@ -464,3 +465,74 @@ def test_the_paths_of_a_guarded_function_are_tables_in_a_notebook():
     f = incrax.guarded(lambda x: x if x > 0 else -x)
     f(1.0)
     assert "<table>" in f.explain()._repr_html_()
+
+
+# --- the verdict and rows -------------------------------------------------------------------------
+
+
+def test_the_verdict_is_that_of_explain_with_its_seconds():
+    f = incrax.incremental(lambda a, b: jnp.sum(jnp.exp(a)) * b)
+    for k in range(8):
+        f(np.ones(50_000), float(k))
+    found = incrax.report(f).as_dict()["verdict"]
+    verdict = f._traces.latest.engine.chooser.verdict
+    assert found["sentence"] == f.explain().as_dict()["worth"] == verdict.sentence
+    assert sum(found["ours"].values()) == verdict.ours_s
+    assert sum(found["jit"].values()) == verdict.jit_s
+    assert found["ours"]["compiling"] == found["jit"]["compiling"] > 0.0
+
+
+def test_where_nobody_takes_times_there_is_no_verdict():
+    nothing = {"sentence": "", "ours": {}, "jit": {}}
+    assert incrax.report(made("minimal")).as_dict()["verdict"] == nothing
+    before = incrax.report(incrax.incremental(model), PARAMS, X).as_dict()["verdict"]
+    assert before == {**nothing, "sentence": "not known yet: no call has been weighed"}
+
+
+def test_a_change_of_rows_has_the_numbers_of_explain(monkeypatch):
+    for name, value in {
+        "MIN_GAIN": -np.inf,
+        "LEAST_SHARE": -1.0,
+        "ROWS_S": 0,
+        "START_S": 0,
+    }.items():
+        monkeypatch.setattr(slices, name, value)
+    observed = np.linspace(-1.0, 1.0, 24 * 7).reshape(24, 7)
+    f = incrax.incremental(
+        lambda theta, scale: scale * jnp.sort(jnp.sum((observed - theta[:, None]) ** 2, axis=1)),
+        tuning=EAGER,
+    )
+    for row in range(6):
+        f(0.1 * np.eye(24)[row], 1.5)
+    expected = f.explain().as_dict()
+    data = incrax.report(f).as_dict()
+    assert expected["served_by"] == "slices"
+    assert data["last"]["slice"] == data["calls"]["slice"][-1] == 0
+    (found,) = data["slices"]
+    keys = ("rows", "num_ran", "flops_ran", "flops_avoided", "transcendentals_avoided")
+    assert {key: found[key] for key in keys} == {key: expected[key] for key in keys}
+    primitives = data["equations"]["primitives"]
+    of = lambda spans: [
+        primitives[data["equations"]["primitive"][number]]
+        for first, last in spans
+        for number in range(first, last + 1)
+    ]
+    assert "integer_pow" in of(found["by_rows"])
+    assert "sort" not in of(found["by_rows"])  # it needs all rows
+    assert "sort" in of(found["ran"])
+    (plan,) = [plan for plan in data["plans"] if plan["slice"] == 0]
+    assert (plan["num_ran"], plan["num_derived"]) == (expected["num_ran"], 0)
+
+
+def test_of_many_segments_the_largest_are_listed(monkeypatch):
+    fun = lambda a, b: jnp.sum(jnp.sin(a * X[:20])) * jnp.exp(b * X[:50])
+    f = incrax.incremental(fun, tuning=MINIMAL)
+    for a, b in ((1.0, 2.0), (1.5, 2.0), (1.5, 2.5), (2.0, 2.5), (2.0, 3.0)):
+        f(a, b)
+    every = incrax.report(f).as_dict()
+    monkeypatch.setattr(page_data, "MAX_SEGMENTS", 1)
+    some = incrax.report(f).as_dict()
+    assert some["num_segments"] == every["num_segments"] == len(every["segments"]) > 2
+    sizes = sorted(each["bytes"] for each in every["segments"])
+    assert [each["bytes"] for each in some["segments"]] == [sizes[-1], 0]
+    assert some["segments"][-1]["is_top"]

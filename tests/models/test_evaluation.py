@@ -75,7 +75,7 @@ def test_nothing_runs_where_nothing_was_set():
     m.value(), m.grad()
     m.set(b=0.75)
     m.value(), m.grad()
-    assert m.stats["value"].unchanged == m.stats["grad"].unchanged == 1
+    assert [stats.unchanged for stats in m.stats.values()] == [1, 1]
 
 
 def test_only_what_a_change_reaches_runs():
@@ -184,3 +184,12 @@ def test_a_minimiser_without_bounds_stays_in_them():
     u.set(minimize(u.flat.value_and_gradient, u.flat.x0, jac=True).x)
     assert 0 < m["a"] < 1e-4
     np.testing.assert_allclose(m["b"], 0.5, atol=1e-4)
+
+
+def test_a_gradient_and_a_value_with_it_are_one_program():
+    m = bound()
+    _, gradient = m.value_and_grad()
+    alike(m.grad(), gradient)
+    stats = m.stats["value_and_grad"]
+    assert set(m.stats) == {"value_and_grad"}
+    assert (stats.calls, stats.unchanged, stats.traces) == (2, 1, 1)

@@ -159,7 +159,7 @@ def test_one_model_has_one_program_for_each_derivative_whatever_is_fixed():
         m.fix(name)
         m.grad(), m.flat().hessian(m.flat().x0)
         m.free(name)
-    assert m.stats["grad"].traces == 1
+    assert m.stats["value_and_grad"].traces == 1
     assert m.prepared().methods["hessian"].stats.traces == 1
 
 

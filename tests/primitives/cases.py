@@ -136,6 +136,22 @@ SOUND = {
     "approx_top_k": (lambda x: lax.approx_max_k(x, 2), M),
     "cummax": (lambda x: lax.cummax(x, 1), M),
     "cummin": (lambda x: lax.cummin(x, 1, reverse=True), M),
+    "reduce_window_sum": (
+        lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 3, 2), (1, 1, 1), "SAME"),
+        B,
+    ),
+    "reduce_window_max": (
+        lambda x: lax.reduce_window(x, -np.inf, lax.max, (1, 2), (1, 2), "VALID"),
+        M,
+    ),
+    "reduce_window_min": (
+        lambda x: lax.reduce_window(x, np.inf, lax.min, (2, 1), (1, 1), ((1, 0), (0, 0))),
+        M,
+    ),
+    "select_and_scatter_add": (
+        jax.grad(lambda x: lax.reduce_window(x, -np.inf, lax.max, (1, 2), (1, 1), "VALID").sum()),
+        M,
+    ),
     "conv_general_dilated": (
         lambda x, k: lax.conv_general_dilated(x, k, (1,), "SAME"),
         RNG.normal(size=(2, 2, 4)),

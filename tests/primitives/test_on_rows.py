@@ -11,8 +11,16 @@ from incrax._jax import Literal
 from incrax._program import trace
 from incrax.engine.program.simplify import inline
 from incrax.primitives.entry import shape_of
-from incrax.primitives.on_rows import NotByRowsError, aligned_back, aligned_by, run_on_rows
+from incrax.primitives.on_rows import (
+    Aligned,
+    NotByRowsError,
+    aligned_back,
+    aligned_by,
+    run_on_rows,
+)
+from incrax.primitives.row_axis import row_verdict
 from primitives.cases import EXACT, SOUND
+from primitives.test_index_rules import choices
 
 ALL = EXACT | SOUND
 ROWS = np.array([1, 0])
@@ -86,3 +94,27 @@ NONE_BY_ROWS = {
 @pytest.mark.parametrize("name", ALL)
 def test_some_rows_of_the_operands_give_those_rows_of_the_results(name):
     assert bool(num_by_rows(name)) is (name not in NONE_BY_ROWS)
+
+
+TRUE_BY_THE_DATA = {
+    ("scatter that drops", "scatter"),  # all is dropped
+    ("scatter-min", "scatter-min"),  # what is there is smaller
+    ("cholesky", "ge"),  # of the mask of a triangle, which is the same from both sides
+    ("cholesky", "select_n"),
+}
+"""Cases and primitives of which more is true than the rule says."""
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_rule_that_said_that_rows_are_apart_where_they_are_not_would_be_noticed(name):
+    """Mutants of every rule: each claim about row axes that it does not make, tried out."""
+    eqns, env = ran(name)
+    for eqn in eqns if name != "jit" else ():
+        for ins, outs in choices(eqn):
+            if None in outs or row_verdict(eqn, ins, outs) is None:
+                continue
+            try:
+                is_true = compared(eqn, env, Aligned(tuple(outs), tuple(ins)))
+            except AssertionError:
+                continue
+            assert not is_true or (name, eqn.primitive.name) in TRUE_BY_THE_DATA, (ins, outs)

@@ -11,16 +11,22 @@ import numpy as np
 
 NO_CHANGES = ("same", "copy")
 ACTIONS = ("one", "one", "one", "some", "all", "back", *NO_CHANGES, "twin", "element", "element")
+ROW_ACTIONS = (*("rows",) * 8, *("refused",) * 4, "back", *NO_CHANGES, "one", "all", "twin")
+"""Mostly changes of a few rows: those of the last call, or, where that was refused, of the one
+before.
+"""
+
+LEAST_ROWS = 8
 
 
-def arguments(start, seed, length):
+def arguments(start, seed, length, actions=None):
     """A list of argument tuples, each a change of an earlier one; only an action of `NO_CHANGES`
     changes no bit.
     """
     rng = random.Random(seed)
     history = [start]
     for _ in range(length):
-        history.append(_apply(rng.choice(ACTIONS), history, rng))
+        history.append(_apply(rng.choice(actions or ACTIONS), history, rng))
     return history
 
 
@@ -41,6 +47,8 @@ def _apply(action, history, rng):
         return args
     if action == "copy":
         return jax.tree.unflatten(tree, [copy(x) for x in leaves])
+    if action in ("rows", "refused"):
+        return change_rows(history[-2 if action == "refused" and len(history) > 1 else -1], rng)
     former = [each for each in history if not same_bits(each, args)]
     if action == "back" and former:
         return rng.choice(former)
@@ -106,6 +114,19 @@ def change_element(x, rng):
     y = x.copy()
     y.flat[rng.randrange(y.size)] *= rng.choice([0.5, 1.5, -1.0])
     return y
+
+
+def change_rows(args, rng):
+    """Other values in one to five rows of an array that has rows, or in the same rows of all."""
+    leaves, tree = jax.tree.flatten(args)
+    with_rows = [n for n, x in enumerate(leaves) if np.ndim(x) and len(x) >= LEAST_ROWS]
+    chosen = with_rows if rng.random() < 0.2 else [rng.choice(with_rows)]
+    rows = rng.sample(range(len(leaves[chosen[0]])), rng.choice((1, 1, 1, 1, 2, 3, 5)))
+    for number in chosen:
+        x = np.array(leaves[number])
+        x[rows] = np.reshape([rng.uniform(-1, 1) for _ in range(x[rows].size)], x[rows].shape)
+        leaves[number] = x
+    return jax.tree.unflatten(tree, leaves)
 
 
 def twin(x, rng):

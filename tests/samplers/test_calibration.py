@@ -6,6 +6,7 @@ algorithms with simulation-based calibration, arXiv:1804.06788.
 
 from __future__ import annotations
 
+import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,8 +61,9 @@ def uniform(ranks, num_ranks):
     [
         (samplers.Walk(times=2), samplers.Categorical(3)),
         (samplers.Hamiltonian(num_steps=3), samplers.Categorical(3, modified=True)),
+        (samplers.Kernel(blackjax.mala, target=0.57), samplers.Categorical(3, random_walk=True)),
     ],
-    ids=["walks", "trajectories"],
+    ids=["walks", "trajectories", "kernels"],
 )
 def test_ranks_of_what_was_drawn_from_the_prior_are_uniform(move, label_move):
     """Each row is a replicate of its own: a level, and a label that shifts its observations."""

@@ -176,7 +176,7 @@ def test_equal_keys_give_equal_chains():
     assert not np.array_equal(first.samples, run(jax.random.key(5)).samples)
     plain = [float(normal(jax.tree.map(lambda x, k=k: x[k], first.tree()))) for k in range(20)]
     np.testing.assert_allclose(first.log_densities, plain, rtol=1e-12)
-    assert repr(first).startswith("chain of 20 samples of 3 parameters; accepted: p['a'] ")
+    assert repr(first).startswith("<Chain: chain of 20 samples of 3 parameters; accepted: p['a'] ")
 
 
 def test_what_is_not_selected_stays():
@@ -389,8 +389,8 @@ def test_a_step_takes_the_blocks_after_it_along():
 
 def test_a_table_of_blocks():
     found = by_hand((("p['a']",), FAST), (1, 4))
-    text = found.table()
-    assert "blocks, slow first (estimated)" in text
+    text = str(found)
+    assert "2 blocks, slow first; a sweep takes 3 s (estimated)" in text
     assert "p['offset'], p['scale']" in text
     assert found.sweep_s == pytest.approx(1 + 2 * 4 * 0.25)
 

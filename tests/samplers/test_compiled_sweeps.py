@@ -252,10 +252,10 @@ def refused(error, **kwargs):
 def test_conditional_draws_are_not_compiled():
     moves = {ROWS: samplers.Walk(0.8), "p['mu']": samplers.Conditional(lambda rng, p, y: 0.0)}
     assert refused(TypeError, updates=moves) == (
-        "`gibbs(updates=...)` got a Conditional for `p['mu']`, beside a block named by `[*]` or a "
-        "`Categorical`: sweeps with such a block are one compiled program, in which blocks move by "
-        "`Walk`, `Hamiltonian` or `Categorical`. Nothing was sampled. Pass one of these for it, or "
-        "name the rows of the other block one by one."
+        "`gibbs(updates=...)` got a Conditional for `p['mu']`, beside a block named by `[*]`, a "
+        "`Categorical` or a `Kernel`: sweeps with such a block are one compiled program, in which "
+        "blocks move by `Walk`, `Hamiltonian`, `Kernel` or `Categorical`. Nothing was sampled. "
+        "Pass one of these for it, or name the rows of the other block one by one."
     )
 
 

@@ -72,7 +72,7 @@ def test_a_block_of_nothing():
 def test_what_is_no_update():
     text = (
         "`gibbs(updates=...)` got float for `p`. Nothing was sampled. Pass a `Walk`, a "
-        "`Hamiltonian`, a `Conditional` or a `Categorical` for each block."
+        "`Hamiltonian`, a `Kernel`, a `Conditional` or a `Categorical` for each block."
     )
     refused(TypeError, text, gibbs, {"p": 0.1})
 
@@ -280,6 +280,18 @@ def test_checkpoints_on_the_host(tmp_path):
     )
     file = tmp_path / "chain.npz"
     refused(ValueError, text, discrete, {"p['mu']": WALK}, wrt="p['mu']", checkpoint=file)
+
+
+def test_devices():
+    text = (
+        "Chains on the host have no devices of their own, and this one cannot be compiled: blocks "
+        "other than walks of each row of an input move one call after another. Nothing was "
+        "sampled. Leave `devices` out."
+    )
+    on_host = {"updates": {"p['mu']": WALK}, "wrt": "p['mu']"}
+    refused(ValueError, text, discrete, devices=jax.devices(), **on_host)
+    text = "`devices` got () of type tuple; it must be one device of JAX, or several."
+    refused(TypeError, text, discrete, devices=[], **on_host)
 
 
 def test_arviz_that_is_not_installed(monkeypatch):

@@ -40,7 +40,7 @@ def test_chains_are_other_chains_of_the_same_kind():
     for chain in found.samples:
         error = chain.std(axis=0) / np.sqrt(150)
         assert np.all(np.abs(chain.mean(axis=0) - one.mean) < 5 * error)
-    assert repr(found).startswith("2 chains of 4000 samples of 6 parameters; accepted: ")
+    assert repr(found).startswith("<Chain: 2 chains of 4000 samples of 6 parameters; accepted: ")
     np.testing.assert_allclose(found.covariance, np.cov(found.samples.reshape(-1, 6).T))
     np.testing.assert_array_equal(run(5, chains=1).samples.shape, (1, 5, 6))
 

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol
 
+from rich.console import Console
+
 
 class UsageError(Exception):
     """A bad option; the message is one line."""
@@ -57,9 +59,11 @@ def add_json(parser: argparse.ArgumentParser, shown: str = "") -> None:
 
 
 def show(found: Shown, options: argparse.Namespace) -> None:
-    """Print a report, or one JSON object."""
+    """Print a report, with colours on a terminal; or one JSON object."""
     if options.json:
         json.dump(found.as_dict(), sys.stdout, indent=2, default=str)
         sys.stdout.write("\n")
+    elif sys.stdout.isatty():
+        Console().print(found)
     else:
         print(found)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
+from incrax._table import Table
 from incrax.demo.data import KINDS, Flights
 from incrax.demo.driver import Mode, Sampled, WholeSteps
 
@@ -50,18 +50,14 @@ def rank(kind: str, sampled: Sampled, flights: Flights, airlines: dict[str, str]
 
 def print_effects(console: Console, ranked: dict[str, Ranked]) -> None:
     """The most punctual and the latest of each kind."""
-    table = Table(
-        title="minutes that come with it, in relation to the mean of its kind, 90 % intervals",
-        title_justify="left",
-    )
-    for name in ("", "flights", "from", "median", "to"):
-        table.add_column(name, justify="left" if not name else "right")
+    rows: list[tuple[str, ...]] = []
     for kind, found in ranked.items():
-        table.add_row(f"{kind}s: {len(found.names):,}", style="bold")
+        rows.append((f"{kind}s: {len(found.names):,}", "", "", "", ""))
         ends = found.ends(NUM_LISTED)
         for name, count, limits in zip(ends.names, ends.counts, ends.interval.T, strict=True):
-            table.add_row(f"  {name}", f"{count:,}", *[f"{x:+.1f}" for x in limits])
-    console.print(table)
+            rows.append((f"  {name}", f"{count:,}", *[f"{x:+.1f}" for x in limits]))
+    title = "minutes that come with it, in relation to the mean of its kind, 90 % intervals"
+    console.print(Table(title, ("", "flights", "from", "median", "to"), rows))
 
 
 def print_chain(console: Console, mode: Mode, sampled: Sampled) -> None:

@@ -26,7 +26,7 @@ from incrax.derivatives.row_sparse.rows import RowSparse
 from incrax.derivatives.row_sparse.structured import RowsExplanation, sparse_outputs
 from incrax.derivatives.selection import Selection, select, type_name
 from incrax.engine.inputs.leaves import is_dynamic
-from incrax.engine.inputs.signature import argument_names
+from incrax.engine.inputs.signature import Signature, argument_names, make_signature
 
 Values = Sequence[Any]
 
@@ -56,8 +56,7 @@ class Derivative:
 
     def select(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Selection:
         """The leaves to differentiate."""
-        allow_int = self.has("allow_int")
-        return select(self.name, self.fun, self.wrt, args, kwargs, allow_int=allow_int)
+        return select(self.name, self.fun, self.wrt, args, kwargs)
 
     def has(self, setting: str) -> bool:
         """Whether something is set."""
@@ -82,7 +81,7 @@ class Gradient(Derivative):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         if self.has("sparse"):
-            self.seen[:] = _types_of((args, kwargs))
+            self.seen[:] = self._typed(args, kwargs)
         value, found = self._found(args, kwargs, [])
         if self.has("with_value"):
             return value, found
@@ -93,10 +92,8 @@ class Gradient(Derivative):
     ) -> tuple[Any, Any]:
         """Value and gradient; `events` gets what became of rows."""
         selection = self.select(args, kwargs)
-        settings: dict[str, Any] = {
-            key: self.has(key) for key in ("has_aux", "holomorphic", "allow_int")
-        }
-        derivative = jax.value_and_grad(self.of_selected(selection), _all(selection), **settings)
+        function = self.of_selected(selection)
+        derivative = jax.value_and_grad(function, _all(selection), has_aux=self.has("has_aux"))
         if not self.has("sparse"):
             value, gradients = derivative(*selection.values)
         else:
@@ -117,26 +114,22 @@ class Gradient(Derivative):
         """
         if not args and not kwargs and not self.seen:
             raise not_called("explain()")
-        leaves, treedef, numbers = _types_of((args, kwargs)) if args or kwargs else self.seen
+        signature, types = self._typed(args, kwargs) if args or kwargs else self.seen
         other = replace(self, wrt=wrt)
         events = []
 
-        def run(values: Sequence[Any]) -> Any:
-            filled = list(leaves)
-            for number, value in zip(numbers, values, strict=True):
-                filled[number] = value
-            args, kwargs = jax.tree.unflatten(treedef, filled)
+        def run(*leaves: Any) -> Any:
+            args, kwargs = signature.rebuild(leaves)
             return other._found(args, kwargs, events)
 
-        jax.eval_shape(run, [leaves[k] for k in numbers])
+        jax.eval_shape(run, *types)
         return RowsExplanation(tuple(events))
 
-
-def _types_of(tree: Any) -> tuple[list[Any], Any, list[int]]:
-    """Leaves and tree of arguments, with types in the place of values; which leaves these are."""
-    leaves, treedef = jax.tree.flatten(tree)
-    numbers = [k for k, leaf in enumerate(leaves) if is_dynamic(leaf)]
-    return [type_of(x) if is_dynamic(x) else x for x in leaves], treedef, numbers
+    def _typed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, list[Any]]:
+        """How arguments are rebuilt of their values, and the types of these."""
+        signature = make_signature(self.fun, args, kwargs)
+        values = signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
+        return signature, list(map(type_of, values))
 
 
 def _is_rows(x: Any) -> bool:
@@ -169,7 +162,7 @@ class Jacobian(Derivative):
         """For each output array its blocks; and what is passed on."""
         mode = self.settings["mode"]
         is_sparse = self.has("sparse")
-        if is_sparse or not (mode or any(map(self.has, _OPTIONS_OF_JAX))):
+        if is_sparse or not (mode or self.has("has_aux")):
             blocks = jacobian_blocks(flat.arrays, selection, mode=mode, is_sparse=is_sparse)
             if blocks is not None:
                 return blocks, None
@@ -177,21 +170,13 @@ class Jacobian(Derivative):
         def fun(*values: Any) -> Any:
             return flat(*selection.merged(values))
 
-        given = {"argnums": _all(selection), "has_aux": True}
-        if self.has("allow_int"):
-            modes = [functools.partial(jax.jacrev, allow_int=True)]
-        elif mode is not None:
-            modes = [jax.jacfwd if mode == "forward" else jax.jacrev]
-        else:
+        if mode is None:
             modes = _fewest_passes_first(flat, fun, selection.values)
-        holomorphic = self.has("holomorphic")
-        derivatives = [mode(fun, holomorphic=holomorphic, **given) for mode in modes]
+        else:
+            modes = [jax.jacfwd if mode == "forward" else jax.jacrev]
+        derivatives = [each(fun, _all(selection), has_aux=True) for each in modes]
         rows, aux = first_that_works(derivatives, selection.values)
         return [_by_leaf(row, selection.values) for row in rows], aux
-
-
-_OPTIONS_OF_JAX = ("has_aux", "holomorphic", "allow_int")
-"""With one of them, derivatives are as JAX takes them, one pass per element."""
 
 
 def _fewest_passes_first(
@@ -262,11 +247,7 @@ class Hessian(Derivative):
         blocks = self._compressed(flat, selection)
         aux = None
         if blocks is None:
-            given = {
-                "argnums": _all(selection),
-                "has_aux": True,
-                "holomorphic": self.has("holomorphic"),
-            }
+            given = {"argnums": _all(selection), "has_aux": True}
             inner = jax.jacrev(lambda *values: flat(*selection.merged(values)), **given)
             values = selection.values
             found, aux = first_that_works(
@@ -283,7 +264,7 @@ class Hessian(Derivative):
 
     def _compressed(self, flat: FlatOutputs, selection: Selection) -> Any:
         """The blocks of the only output; None where they are not compressed."""
-        if any(map(self.has, _OPTIONS_OF_JAX)):
+        if self.has("has_aux"):
             return None
         try:
             blocks = hessian_blocks(flat.arrays, selection, is_sparse=self.has("sparse"))

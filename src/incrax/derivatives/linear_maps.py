@@ -4,8 +4,7 @@ JAX splits a function into a primal program and a linear one. Here both are prog
 primal one is compiled once per function and signature, the linear one is pruned to the outputs that
 are asked for.
 
-In: a function, a selection of leaves, arguments. Out: a `AtPoint`. It must not know which way the
-linear map goes: a `Direction` says that.
+In: a function, a selection of leaves, arguments. Out: an `AtPoint`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import functools
 import os
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -24,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
+from incrax._locations import NO_VALUE
 from incrax._program import Program, evaluator, from_jaxpr, trace, trace_with_tree
 from incrax._tables import LruTable
 from incrax._tuning import is_disabled
@@ -49,14 +49,6 @@ MAX_PARTS = 64
 """Pruned programs that are kept per linear program."""
 
 Values = Sequence[Any]
-UNTRACEABLE = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.NonConcreteBooleanIndexError,
-)
-"""JAX's errors where Python code asks for values that are not there yet."""
-
 
 # --- linear programs ------------------------------------------------------------------------------
 
@@ -93,13 +85,12 @@ class LinearProgram:
         default_factory=lambda: LruTable(MAX_PARTS)
     )
 
-    def part(self, outputs: Iterable[int] | None = None) -> PrunedProgram:
-        """The part that computes these outputs, and nothing else; None: all."""
-        numbers = tuple(range(len(self.program.outvars)) if outputs is None else outputs)
-        found = self.parts.get(numbers)
+    def part(self, outputs: tuple[int, ...]) -> PrunedProgram:
+        """The part that computes these outputs, and nothing else."""
+        found = self.parts.get(outputs)
         if found is None:
-            found = self._pruned(numbers)
-            self.parts.add(numbers, found)
+            found = self._pruned(outputs)
+            self.parts.add(outputs, found)
         return found
 
     def _pruned(self, outputs: tuple[int, ...]) -> PrunedProgram:
@@ -148,31 +139,6 @@ class OutputTypes:
         ]
 
 
-class Direction(NamedTuple):
-    """A direction.
-
-    Fields: JAX's transformation; (active outputs, values) -> inputs of the same types; (JAX's
-    linear map, types of the outputs, inputs) -> results.
-    """
-
-    transform: Callable[..., Any]
-    examples: Callable[[Values, Values], Values]
-    apply: Callable[[Any, OutputTypes, Values], Values]
-
-
-def _pull(linear: Any, types: OutputTypes, cotangents: Values) -> Values:
-    return list(linear(jax.tree.unflatten(types.treedef, types.filled(cotangents))))
-
-
-def _push(linear: Any, types: OutputTypes, tangents: Values) -> Values:
-    leaves = jax.tree.leaves(linear(*tangents))
-    return [leaf for leaf, flag in zip(leaves, types.is_active, strict=True) if flag]
-
-
-PULL = Direction(jax.vjp, lambda outputs, values: outputs, _pull)
-PUSH = Direction(jax.linearize, lambda outputs, values: values, _push)
-
-
 # --- a function at a point ------------------------------------------------------------------------
 
 
@@ -189,13 +155,8 @@ class AtPoint(NamedTuple):
 
 
 def at_point(
-    direction: Direction,
-    fun: Callable[..., Any],
-    selection: Selection,
-    args: Any,
-    kwargs: Any,
-    has_aux: bool,
-) -> AtPoint:  # noqa: FBT001
+    fun: Callable[..., Any], selection: Selection, args: Any, kwargs: Any, *, has_aux: bool
+) -> AtPoint:
     """The function at these arguments, of which the selected leaves may move.
 
     Compiled once per function, selection and signature. Where there are tracers, where JAX compiles
@@ -212,16 +173,16 @@ def at_point(
     )
     if not is_evaluated and not any(map(_jax.is_mutable_array, leaves)):
         signature = make_signature(fun, args, kwargs)
-        key = _key(fun, direction, signature.key, selection.numbers, has_aux)
+        key = _key(fun, signature.key, selection.numbers, has_aux)
         primal = None if key is None else _primals.get(key)
         if primal is None and key is not None:
-            primal = _traced(direction, fun, selection, signature, has_aux=has_aux)
+            primal = _traced(fun, selection, signature, has_aux=has_aux)
             _primals.add(key, primal)
         if primal:
             return primal.at([LeafValue(x).feed for x in signature.dynamic_leaves(leaves)])
     # NumPy arrays as private copies, because their owner may change them.
     private = replace(selection, leaves=tuple(jax.tree.map(_private, selection.leaves)))
-    return _split(direction, fun, private, has_aux=has_aux, is_compiled=False)
+    return _split(fun, private, has_aux=has_aux, is_compiled=False)
 
 
 def _private(leaf: Any) -> Any:
@@ -229,7 +190,6 @@ def _private(leaf: Any) -> Any:
 
 
 def _split(
-    direction: Direction,
     fun: Callable[..., Any],
     selection: Selection,
     *,
@@ -242,18 +202,18 @@ def _split(
         args, kwargs = selection.merged(values)
         return fun(*args, **kwargs)
 
-    values = selection.values
-    value, linear, *aux = direction.transform(of_selected, *values, has_aux=has_aux)
+    value, linear, *aux = jax.vjp(of_selected, *selection.values, has_aux=has_aux)
     outputs, out_tree = jax.tree.flatten(value)
     types = OutputTypes(out_tree, tuple(jax.typeof(x) for x in outputs))
     residuals, treedef = jax.tree.flatten(linear)
     active = [x for x, flag in zip(outputs, types.is_active, strict=True) if flag]
 
-    def apply(inputs: Values, residuals: Values) -> Values:
-        return direction.apply(jax.tree.unflatten(treedef, residuals), types, inputs)
+    def pull(cotangents: Values, residuals: Values) -> Values:
+        linear = jax.tree.unflatten(treedef, residuals)
+        return list(linear(jax.tree.unflatten(types.treedef, types.filled(cotangents))))
 
-    inputs = [strong(x) for x in direction.examples(active, values)]
-    program = run_passes(trace(apply, inputs, residuals), PASSES)
+    inputs = list(map(strong, active))
+    program = run_passes(trace(pull, inputs, residuals), PASSES)
     return AtPoint(value, aux, LinearProgram(program, len(inputs), is_compiled), residuals, types)
 
 
@@ -280,7 +240,7 @@ class Primal(NamedTuple):
         env.update(
             zip(self.computed, self.function(tuple(self.constants.values()), *leaves), strict=True)
         )
-        found = [_value_of(atom, env) for atom in self.program.outvars]
+        found = [_jax.as_value(atom, env) for atom in self.program.outvars]
         value, aux, residuals = jax.tree.unflatten(self.treedef, found)
         value, aux = jax.tree.map(_as_array, (value, aux))
         return AtPoint(value, aux, self.linear, residuals, self.types)
@@ -291,7 +251,6 @@ class _NoArray(Exception):
 
 
 def _traced(
-    direction: Direction,
     fun: Callable[..., Any],
     selection: Selection,
     signature: Signature,
@@ -306,7 +265,7 @@ def _traced(
     def primal(*leaves: Any) -> Any:
         with_marks = jax.tree.leaves(signature.rebuild(leaves), is_leaf=is_mark)
         at = replace(selection, leaves=tuple(with_marks))
-        point = _split(direction, fun, at, has_aux=has_aux, is_compiled=True)
+        point = _split(fun, at, has_aux=has_aux, is_compiled=True)
         if not all(map(is_dynamic, jax.tree.leaves(point.aux))):
             raise _NoArray
         points.append(point)
@@ -317,7 +276,7 @@ def _traced(
     )
     try:
         traced, treedef = trace_with_tree(primal, *[LeafValue(x).feed for x in dynamic])
-    except (*UNTRACEABLE, _NoArray):
+    except (*NO_VALUE, _NoArray):
         return False
     program, (point,) = run_passes(traced, PASSES), points
     if has_tracer(point.linear.program.consts):
@@ -330,14 +289,6 @@ def _traced(
     return Primal(
         program, computed, function, device_constants(program), treedef, point.linear, point.types
     )
-
-
-def _value_of(atom: Any, env: dict[Any, Any]) -> Any:
-    """The value of an atom, a literal with its weak type."""
-    if not isinstance(atom, _jax.Literal):
-        return env[atom]
-    value = jnp.asarray(atom.val, atom.aval.dtype)
-    return _jax.as_weak(value) if getattr(atom.aval, "weak_type", False) else value
 
 
 def _as_array(x: Any) -> Any:

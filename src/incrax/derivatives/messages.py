@@ -28,8 +28,7 @@ def not_differentiable(name: str, path: str, type_name: str) -> SelectionError:
         f"`{name}(wrt=...)` selects `{path}` of type {type_name}, and only floating-point and "
         "complex arrays have "
         f"derivatives. This is usually an index, a count or a flag. {_UNTOUCHED} Convert it to a "
-        "floating-point type, "
-        "leave it out, or pass `allow_int=True` for JAX's derivatives of type float0."
+        "floating-point type, or leave it out."
     )
 
 

@@ -29,7 +29,7 @@ from incrax.derivatives.messages import (
     other_num_arguments,
     wrong_length,
 )
-from incrax.derivatives.pullback import Pullback, Push, linearize, vjp
+from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import (
     IncrementalOptions,
@@ -37,6 +37,7 @@ from incrax.derivatives.transforms import (
     hessian,
     hvp,
     jacobian,
+    jvp,
     plain,
     value_and_grad,
 )
@@ -68,7 +69,7 @@ def prepare(
     Returns:
         An object whose methods `value`, `gradient`, `value_and_gradient`, `jacobian`, `hessian` and
         `hvp` are incremental functions of the arguments, `pullback` and `pushforward` those of
-        `vjp` and `linearize`, and whose `flat` shows them as functions of one vector; see
+        `vjp` and `jvp`, and whose `flat` shows them as functions of one vector; see
         `Prepared`.
 
     Raises:
@@ -160,10 +161,11 @@ class Prepared:
         self._check("pullback", args)
         return vjp(self._fun, *args, wrt=0 if self._wrt is None else self._wrt)
 
-    def pushforward(self, *args: Any) -> tuple[Any, Push]:
-        """Value and pushforward; see `linearize`."""
+    def pushforward(self, *args: Any) -> tuple[Any, Callable[[Any], Any]]:
+        """Value, and the derivative along a tangent in the shape of the selection; see `jvp`."""
         self._check("pushforward", args)
-        return linearize(self._fun, *args, wrt=0 if self._wrt is None else self._wrt)
+        at = _held(args)
+        return self.value(*args), lambda tangent: self._called("jvp", at, tangent=tangent)[1]
 
     @cached_property
     def flat(self) -> Flat:
@@ -210,7 +212,7 @@ class Prepared:
 
     @property
     def stats(self) -> dict[str, Stats]:
-        """Counters of the methods called so far; pullbacks and pushforwards have none."""
+        """Counters of the methods called so far; pullbacks have none."""
         return {name: function.stats for name, function in self._made.items()}
 
     @property
@@ -278,6 +280,7 @@ _MAKERS: dict[str, Callable[..., Incremental[..., Any]]] = {
     "jacobian": jacobian,
     "hessian": hessian,
     "hvp": hvp,
+    "jvp": jvp,
 }
 
 
@@ -411,9 +414,9 @@ def _vector(values: Sequence[Any]) -> np.ndarray:
     return np.concatenate([np.asarray(value, np.float64).reshape(-1) for value in values])
 
 
-def _held(leaf: Any) -> Any:
-    """A leaf of the example that nobody changes."""
-    return jax.tree.map(lambda x: frozen(x) if isinstance(x, np.ndarray) else x, leaf)
+def _held(tree: Any) -> Any:
+    """Arguments, or one of them, that nobody changes."""
+    return jax.tree.map(lambda x: frozen(x) if isinstance(x, np.ndarray) else x, tree)
 
 
 def _like(value: Any, piece: np.ndarray) -> Any:

@@ -1,7 +1,7 @@
-"""Linear maps at a point: pushforwards, and pullbacks that compute only the cotangents asked for.
+"""Pullbacks at a point, which compute only the cotangents asked for.
 
-In: a function and arguments. Out: its value and a `Pullback`, or a `Push`. It must not know how
-programs are split.
+In: a function and arguments. Out: its value and a `Pullback`. It must not know how programs are
+split.
 """
 
 from __future__ import annotations
@@ -19,16 +19,8 @@ from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax._names import name_of
 from incrax.derivatives.cuts import Mark
-from incrax.derivatives.differentiated import fitting, tangents_of
-from incrax.derivatives.linear_maps import (
-    PULL,
-    PUSH,
-    AtPoint,
-    Direction,
-    OutputTypes,
-    PrunedProgram,
-    at_point,
-)
+from incrax.derivatives.differentiated import fitting
+from incrax.derivatives.linear_maps import AtPoint, OutputTypes, PrunedProgram, at_point
 from incrax.derivatives.messages import freed_residuals, not_in_pullback, wrong_tangent
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import plain
@@ -87,101 +79,17 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwa
         >>> pullback(1.0, wrt="a").tolist(), pullback.num_operations(wrt="a"), pullback.num_operations()
         ([1.0, 4.0], 1, 3)
     """
-    selection, point = _at(PULL, "vjp", fun, wrt, args, kwargs, has_aux=has_aux)
+    if not callable(fun):
+        raise wrong_option("vjp(fun)", fun, "a function")
+    fun = plain(fun)
+    wrt = tuple(range(len(args))) if wrt is None and args else wrt
+    selection = select("vjp", fun, wrt, args, kwargs)
+    point = at_point(fun, selection, args, kwargs, has_aux=has_aux)
     pullback = Pullback(fun, selection, point)
     return (point.value, pullback, *point.aux) if has_aux else (point.value, pullback)
 
 
-@spelled_here
-def linearize(
-    fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwargs: Any
-) -> Any:
-    """Value of a function and its pushforward at these arguments, for many tangents.
-
-    Promise: `push(t)` equals `jax.linearize(fun, *args)[1](t)` at the selected leaves.
-
-    Args:
-        fun: function of pytrees of arrays, with a pytree of arrays as result; need not be compiled.
-        *args: arguments; pytrees.
-        wrt: what moves; see `grad`. None: all positional arguments, as in `vjp`: a tangent is then
-            a tuple.
-        has_aux: whether `fun` returns a pair whose second part is passed on; see `vjp`.
-        **kwargs: keyword arguments; their parts are named in `wrt` by path.
-
-    Returns:
-        (value, push), with `has_aux` (value, push, aux). `push(tangent)` takes a pytree in the
-        shape of the selection, None for leaves without derivative, and returns the tangent of the
-        value; outputs that are integers have tangents of type float0.
-
-    Raises:
-        SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
-        UnknownInputError: a path names nothing.
-
-    Cost: what depends on the arguments alone is computed once; a push then runs the linear program
-        only. Compiled once per function, selection and types of the arguments; see `vjp`, also for
-        what is not compiled.
-
-    Example:
-        >>> import incrax, jax.numpy as jnp
-        >>> value, push = incrax.linearize(lambda x: jnp.sum(jnp.exp(x)), jnp.array([0.0, 0.0]), wrt="x")
-        >>> float(push(jnp.array([1.0, 2.0])))
-        3.0
-    """
-    selection, point = _at(PUSH, "linearize", fun, wrt, args, kwargs, has_aux=has_aux)
-    push = Push(fun, selection, point)
-    return (point.value, push, *point.aux) if has_aux else (point.value, push)
-
-
-def _at(
-    direction: Direction,
-    name: str,
-    fun: Any,
-    wrt: Any,
-    args: Any,
-    kwargs: Any,
-    *,
-    has_aux: bool,
-) -> tuple[Selection, AtPoint]:
-    """What is differentiated, all positional arguments if nothing is said, and the function at this
-    point.
-    """
-    if not callable(fun):
-        raise wrong_option(f"{name}(fun)", fun, "a function")
-    fun = plain(fun)
-    selection = select(
-        name, fun, tuple(range(len(args))) if wrt is None and args else wrt, args, kwargs
-    )
-    return selection, at_point(direction, fun, selection, args, kwargs, has_aux)
-
-
-class _LinearMap:
-    """A function's linear program at a point, and the residuals that it holds."""
-
-    def __init__(self, fun: Function, selection: Selection, point: AtPoint) -> None:
-        self._fun = plain(fun)
-        # Without the arguments' arrays, which live on only as far as they are residuals.
-        self._selection = dataclasses.replace(
-            selection, leaves=tuple(map(_outline, selection.leaves))
-        )
-        self._linear = point.linear
-        self._types = point.types
-        self._residuals: list[Any] = list(point.residuals)
-
-    @property
-    def residual_bytes(self) -> int:
-        """Bytes of all arrays that it holds, each once; arguments and constants among them
-        count.
-        """
-        held = {id(x): x for x in self._residuals if x is not _FREED}
-        return sum(_jax.aval_bytes(jax.typeof(x)) for x in held.values())
-
-    def _keep_only(self, part: PrunedProgram) -> None:
-        """Free the residuals that a part does not read."""
-        numbered = enumerate(self._residuals, self._linear.num_inputs)
-        self._residuals = [x if number in part.reads else _FREED for number, x in numbered]
-
-
-class Pullback(_LinearMap):
+class Pullback:
     """The linear map from cotangents of a function's outputs to those of its arguments, at a point.
     Made by `vjp`.
 
@@ -196,9 +104,24 @@ class Pullback(_LinearMap):
     """
 
     def __init__(self, fun: Function, selection: Selection, point: AtPoint) -> None:
-        super().__init__(fun, selection, point)
+        self._fun = fun
+        # Without the arguments' arrays, which live on only as far as they are residuals.
+        self._selection = dataclasses.replace(
+            selection, leaves=tuple(map(_outline, selection.leaves))
+        )
+        self._linear = point.linear
+        self._types = point.types
+        self._residuals: list[Any] = list(point.residuals)
         self._kept: frozenset[int] = frozenset(selection.numbers)
         self._parts: dict[Any, Selection] = {}
+
+    @property
+    def residual_bytes(self) -> int:
+        """Bytes of all arrays that it holds, each once; arguments and constants among them
+        count.
+        """
+        held = {id(x): x for x in self._residuals if x is not _FREED}
+        return sum(_jax.aval_bytes(jax.typeof(x)) for x in held.values())
 
     def __call__(self, cotangent: Any, *, wrt: Any = None) -> Any:
         """Cotangents of the arguments.
@@ -240,7 +163,9 @@ class Pullback(_LinearMap):
         """
         asked = self._asked(wrt)
         before = self.residual_bytes
-        self._keep_only(self._part(asked.numbers))
+        reads = self._part(asked.numbers).reads
+        numbered = enumerate(self._residuals, self._linear.num_inputs)
+        self._residuals = [x if number in reads else _FREED for number, x in numbered]
         self._kept = frozenset(asked.numbers)
         return before - self.residual_bytes
 
@@ -294,7 +219,7 @@ class Pullback(_LinearMap):
         raise freed_residuals(given_up, self.paths)
 
     def _part(self, numbers: Sequence[int]) -> PrunedProgram:
-        return self._linear.part(map(self._selection.numbers.index, sorted(numbers)))
+        return self._linear.part(tuple(map(self._selection.numbers.index, sorted(numbers))))
 
     def _computed(self, cotangents: Sequence[Any], numbers: Sequence[int]) -> list[jax.Array]:
         ordered = sorted(numbers)  # one program, however they are asked for
@@ -348,40 +273,6 @@ class Cotangents(Mapping[Any, Any]):
     def __repr__(self) -> str:
         """Which ones there are; nothing is computed."""
         return f"cotangents of {', '.join(self)}; {len(self._known)} computed"
-
-
-class Push(_LinearMap):
-    """The linear map from tangents of arguments to those of outputs, at a point.
-
-    Made by `linearize`.
-    """
-
-    def __init__(self, fun: Function, selection: Selection, point: AtPoint) -> None:
-        super().__init__(fun, selection, point)
-        self._part = point.linear.part()
-        self._keep_only(self._part)
-
-    def __call__(self, tangent: Any) -> Any:
-        """The tangent of the outputs.
-
-        Args:
-            tangent: pytree in the shape of the selection.
-
-        Raises:
-            TangentError: its structure, a shape or a dtype is another one.
-        """
-        tangents = tangents_of("push", self._selection, tangent)
-        active = self._part(tangents, self._residuals)
-        return jax.tree.unflatten(self._types.treedef, self._types.filled(active))
-
-    @property
-    def num_operations(self) -> int:
-        """Equations that a push runs; one with a body, such as a loop, counts once."""
-        return len(self._part.program.eqns)
-
-    def __repr__(self) -> str:
-        """What it is a pushforward of."""
-        return f"pushforward of {name_of(self._fun)}: {self.num_operations} operations"
 
 
 # --- leaves ---------------------------------------------------------------------------------------

@@ -48,8 +48,6 @@ def grad(
     sparse: Literal["rows"] | None = None,
     nonfinite: Nonfinite = "ignore",
     has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[P, Any]:
     """The gradient of a scalar function with respect to part of its arguments, evaluated
@@ -72,8 +70,6 @@ def grad(
         nonfinite: with `sparse`, what becomes of rows that nothing reads: `"ignore"` or `"dense"`;
             see `structured`.
         has_aux: whether `fun` returns a pair whose second part is passed on.
-        holomorphic: as in `jax.grad`.
-        allow_int: whether integers are differentiated, with results of type float0.
         **options: those of `incremental`.
 
     Returns:
@@ -95,8 +91,7 @@ def grad(
         >>> [float(part) for part in g({"a": 3.0, "b": 1.0}, 2.0)]
         [4.0, 12.0]
     """
-    settings = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
-    return _gradient("grad", fun, wrt, settings, sparse, nonfinite, options)
+    return _gradient("grad", fun, wrt, has_aux, sparse, nonfinite, options)
 
 
 @spelled_here
@@ -107,8 +102,6 @@ def value_and_grad(
     sparse: Literal["rows"] | None = None,
     nonfinite: Nonfinite = "ignore",
     has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[P, tuple[R, Any]]:
     """Value and gradient; arguments and promise of `grad`.
@@ -123,15 +116,14 @@ def value_and_grad(
         >>> [float(part) for part in g({"a": 3.0}, 2.0)]
         [12.0, 4.0]
     """
-    settings = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
-    return _gradient("value_and_grad", fun, wrt, settings, sparse, nonfinite, options)
+    return _gradient("value_and_grad", fun, wrt, has_aux, sparse, nonfinite, options)
 
 
 def _gradient(
     name: str,
     fun: Function,
     wrt: Any,
-    settings: dict[str, Any],
+    has_aux: bool,
     sparse: Any,
     nonfinite: Any,
     options: IncrementalOptions,
@@ -140,7 +132,12 @@ def _gradient(
         raise ValueError(f'`{name}(sparse=...)` got {sparse!r}; use "rows", or None.')
     if nonfinite not in ("ignore", "dense"):
         raise ValueError(f'`{name}(nonfinite=...)` got {nonfinite!r}; use "ignore" or "dense".')
-    settings |= {"sparse": sparse, "nonfinite": nonfinite, "with_value": name == "value_and_grad"}
+    settings = {
+        "has_aux": has_aux,
+        "sparse": sparse,
+        "nonfinite": nonfinite,
+        "with_value": name == "value_and_grad",
+    }
     return _made(Gradient, name, fun, wrt, settings, options)
 
 
@@ -152,8 +149,6 @@ def jacobian(
     mode: Literal["forward", "reverse"] | None = None,
     sparse: bool = False,
     has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[P, Any]:
     """All derivatives of all outputs with respect to part of the arguments, evaluated
@@ -171,8 +166,6 @@ def jacobian(
         sparse: whether results are `jax.experimental.sparse.BCOO` arrays, with the elements that
             may be nonzero.
         has_aux: whether `fun` returns a pair whose second part is passed on.
-        holomorphic: as in `jax.jacrev`.
-        allow_int: whether integers are differentiated, with results of type float0 (reverse mode).
         **options: those of `incremental`.
 
     Returns:
@@ -192,14 +185,11 @@ def jacobian(
     """
     if mode not in (None, "forward", "reverse"):
         raise ValueError(f'`jacobian(mode=...)` got {mode!r}; use "forward", "reverse", or None.')
-    settings = {
-        "mode": mode,
-        "sparse": sparse,
-        "has_aux": has_aux,
-        "holomorphic": holomorphic,
-        "allow_int": allow_int,
-    }
-    _check_sparse("jacobian", settings)
+    if sparse and has_aux:
+        raise ValueError(
+            "`jacobian(sparse=True)` does not go with `has_aux=True`; leave one of them out."
+        )
+    settings = {"mode": mode, "sparse": sparse, "has_aux": has_aux}
     return _made(Jacobian, "jacobian", fun, wrt, settings, options)
 
 
@@ -210,7 +200,6 @@ def hessian(
     wrt: Any = None,
     sparse: bool = False,
     has_aux: bool = False,
-    holomorphic: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[P, Any]:
     """All second derivatives with respect to part of the arguments, evaluated incrementally.
@@ -223,7 +212,6 @@ def hessian(
         sparse: whether results are `jax.experimental.sparse.BCOO` arrays, with the elements that
             may be nonzero; for a scalar result and real arrays of one dtype.
         has_aux: whether `fun` returns a pair whose second part is passed on.
-        holomorphic: as in `jax.hessian`.
         **options: those of `incremental`.
 
     Returns:
@@ -245,16 +233,15 @@ def hessian(
         >>> h(jnp.array([1.0, 3.0]), 2.0).tolist()
         [[12.0, 4.0], [4.0, 0.0]]
     """
-    settings = {"sparse": sparse, "has_aux": has_aux, "holomorphic": holomorphic}
+    settings = {"sparse": sparse, "has_aux": has_aux}
     _check_sparse("hessian", settings)
     return _made(Hessian, "hessian", fun, wrt, settings, options)
 
 
 def _check_sparse(name: str, settings: dict[str, Any]) -> None:
-    others = [key for key in ("has_aux", "holomorphic", "allow_int") if settings.get(key)]
-    if settings["sparse"] and others:
+    if settings["sparse"] and settings["has_aux"]:
         raise ValueError(
-            f"`{name}(sparse=True)` does not go with `{others[0]}=True`; leave one of them out."
+            f"`{name}(sparse=True)` does not go with `has_aux=True`; leave one of them out."
         )
 
 
@@ -305,8 +292,7 @@ def jvp(
     Returns:
         A function of the same arguments and of `tangent=`, a pytree in the shape of the selection.
         It returns value and tangent of the outputs, with `has_aux` and what is passed on. While
-        only the tangent changes, what depends on the other arguments alone is loaded: `linearize`
-        is this function at fixed arguments.
+        only the tangent changes, what depends on the other arguments alone is loaded.
 
     Raises:
         SelectionError: at a call; see `grad`.

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from incrax import Bound
-from incrax._console import ShownAsText, as_text
-from incrax._extras import needed
 from incrax._progress import Meter
+from incrax._table import Printable, Table, many
 from incrax.errors import MinimumError
+from incrax.fit.drawing import axes_for
 from incrax.fit.following import Follower, Minimum
-from incrax.fit.records import Record, table
+from incrax.fit.records import Record
 from incrax.fit.result import NOISE, FitResult, elements_named
 from incrax.fit.scans import fit_of
 from incrax.fit.task import CountedTask, Counts, Work
@@ -28,15 +28,15 @@ TOLERANCE = 1e-6
 """Of the error definition: the distance to each minimum that is near enough. The parameter of
 interest is then known to a thousandth of its error, and small impacts are told apart.
 """
-HEADER = ("nuisance", "value", "error", "pull", "at - error", "at + error")
+HEADER = ("nuisance", "value", "error", "pull", "shift at - error", "shift at + error")
 NUM_DRAWN = 30
 """Rows of a plot."""
 
 Constraints = Mapping[str, tuple[Any, Any]]
 
 
-@dataclass(frozen=True, eq=False)
-class Impacts(Record, ShownAsText):
+@dataclass(frozen=True, eq=False, repr=False)
+class Impacts(Record, Printable):
     """Impacts of k nuisance parameters on a parameter of interest, the greatest first.
 
     Made by `impacts`. NaN where there is none: of a parameter that a bound holds, or that the data
@@ -96,27 +96,25 @@ class Impacts(Record, ShownAsText):
         """
         return self.errors / self.widths[:, None]
 
-    def plot(self, axes: Any = None, *, num_rows: int = NUM_DRAWN) -> Any:
+    def plot(self, ax: Any = None, *, num_rows: int = NUM_DRAWN) -> Any:
         """Draw pulls on the left and impacts on the right, a row for each nuisance parameter.
 
         A parameter without a constraint has no pull; its row says value and error.
 
         Args:
-            axes: two matplotlib axes; None: new ones.
+            ax: two matplotlib axes; None: those of a new figure.
             num_rows: rows, at most.
 
         Returns:
-            The two axes.
+            The figure.
 
         Raises:
+            ValueError: it is another number of axes.
             MissingExtraError: matplotlib is not installed.
         """
         count = min(num_rows, len(self.names))
-        if axes is None:
-            pyplot = needed("matplotlib.pyplot", "Impacts.plot", "fit")
-            figure = pyplot.figure(figsize=(9, 1.5 + 0.28 * count), layout="constrained")
-            axes = figure.subplots(1, 2, sharey=True)
-        left, right = axes
+        size = (9, 1.5 + 0.28 * count)
+        figure, (left, right) = axes_for("Impacts.plot", ax, 2, size, sharey=True)
         places = np.arange(count)[::-1]
         left.axvspan(-1, 1, color="0.9")
         left.axvline(0, color="0.6", lw=0.8)
@@ -135,14 +133,33 @@ class Impacts(Record, ShownAsText):
         right.locator_params(axis="x", nbins=5)
         # Above the bars, as there is no corner that is free in all rankings.
         right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
-        return axes
+        return figure
 
     def _label(self, k: int) -> str:
         if np.isfinite(self.widths[k]):
             return self.names[k]
         return f"{self.names[k]} = {self.values[k]:.4g} ± {self.errors[k].mean():.2g}"
 
-    def __str__(self) -> str:
+    @property
+    def _num_failed(self) -> int:
+        return int(np.sum(~self.is_converged))
+
+    @property
+    def is_alarming(self) -> bool:
+        """Whether minima were not found."""
+        return bool(self._num_failed)
+
+    def summary(self) -> str:
+        """The parameter of interest, the nuisance parameter that moves it most, and minima that
+        were not found.
+        """
+        head = f"{self.poi} = {self.value:.6g} ± {self.error:.3g}"
+        moved = f"; most by {self.names[0]}" if self.names else ""
+        failed = f"; {self._num_failed} of {self.is_converged.size} minima not found"
+        return f"{head}, moved by {many(len(self.names), 'parameter')}{moved}{failed if self._num_failed else ''}"
+
+    def tables(self) -> list[Table]:
+        """The first impacts and pulls."""
         rows = [
             (
                 name,
@@ -155,10 +172,7 @@ class Impacts(Record, ShownAsText):
                 self.names, self.values, self.errors, self.pulls, self.shifts, strict=True
             )
         ]
-        head = f"{self.poi} = {self.value:.6g} ± {self.error:.3g}, and its shifts"
-        failed = int(np.sum(~self.is_converged))
-        missing = f"; {failed} of {self.is_converged.size} minima not found" if failed else ""
-        return f"{head}{missing}\n{as_text(table(HEADER, rows))}"
+        return [Table("", HEADER, rows)]
 
 
 def impacts(

@@ -1,16 +1,15 @@
-"""Results of fits as JSON, every float to the last bit, and as tables."""
+"""Results of fits as JSON, every float to the last bit."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from types import NoneType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
-from rich.table import Table
 
 import incrax
 from incrax.errors import MinimumError
@@ -123,16 +122,3 @@ def _other_record(seen: str, expected: str) -> MinimumError:
     return MinimumError(
         f"`from_json` got {seen}; it reads what `{expected}.to_json` wrote. Nothing was evaluated."
     )
-
-
-# --- tables ---------------------------------------------------------------------------------------
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A column of names, and columns of numbers."""
-    made = Table(header[0])
-    for name in header[1:]:
-        made.add_column(name, justify="right")
-    for row in rows:
-        made.add_row(*[cell.replace("[", r"\[") for cell in row])
-    return made

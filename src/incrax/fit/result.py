@@ -15,16 +15,15 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from rich.table import Table
 
-from incrax._console import ShownAsText, as_text
-from incrax._extras import needed
 from incrax._messages import NUM_SHOWN
+from incrax._table import Printable, Table
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import CovarianceError, MinimumError
 from incrax.fit import records
 from incrax.fit.box import Box
 from incrax.fit.covariance import Curvature, curvature, differenced, is_held_by, left_to_gain
+from incrax.fit.drawing import axes_for
 from incrax.fit.methods import Interval, minuit_at
 from incrax.fit.parameters import Limits, parameters
 from incrax.fit.problem import SQUARES, Problem, problem
@@ -46,6 +45,8 @@ not in a stall.
 """
 
 
+NUM_ROWS = 100
+"""Elements that are printed."""
 MOST = 256
 """Elements up to which second derivatives are found by differences of gradients."""
 
@@ -150,8 +151,8 @@ class LinearModel(NamedTuple):
         return found if self.numbers is None else found[np.ix_(*[self.numbers] * found.ndim)]
 
 
-@dataclass(frozen=True, eq=False)
-class FitResult(ShownAsText):
+@dataclass(frozen=True, eq=False, repr=False)
+class FitResult(Printable):
     """The end of a search for the minimum of a function of n free elements.
 
     Made by `minimize`, `levenberg_marquardt`.
@@ -476,8 +477,13 @@ class FitResult(ShownAsText):
 
     # --- reports ----------------------------------------------------------------------------------
 
-    def table(self) -> Table:
-        """The free elements with their errors, for a terminal."""
+    @property
+    def is_alarming(self) -> bool:
+        """Whether the search did not converge."""
+        return not self.is_converged
+
+    def tables(self) -> list[Table]:
+        """The free elements with their errors."""
         columns = {"parameter": self.names, "value": [f"{x:.8g}" for x in self.values]}
         with contextlib.suppress(CovarianceError):
             columns["error"] = [f"{x:.3g}" for x in self.errors]
@@ -486,38 +492,34 @@ class FitResult(ShownAsText):
             columns["MINOS"] = [
                 "" if each is None else f"{each.lower:+.3g} {each.upper:+.3g}" for each in found
             ]
-        return records.table([*columns], zip(*columns.values(), strict=True))
+        return [Table("", [*columns], [*zip(*columns.values(), strict=True)], NUM_ROWS)]
 
-    def _head(self) -> str:
+    def summary(self) -> str:
+        """How the search ended, where, and what it took; the distance to the minimum if it is
+        known, as this evaluates nothing.
+        """
         start = f"{self.method}: {self.status.value}, value {self.value:.8g}"
         if self._linear is not None:
             return f"{start}; {self.num_steps} steps, {self.num_jacobians} Jacobians"
-        done = ", ".join(
-            f"{count} {name}" for name, count in self.counts._asdict().items() if count
-        )
-        avoided = f", {self.work.avoided:.0%} of the work avoided" if self.work.ran else ""
-        return f"{start}, edm {self.edm:.2g}; {done}{avoided}"
+        is_known = np.isfinite(self._edm) or "_left" in self.__dict__
+        edm = f", edm {self.edm:.2g}" if is_known else ""
+        return f"{start}{edm}; {self.counts.text(self.work)}"
 
-    def __str__(self) -> str:
-        return f"{self._head()}\n{as_text(self.table())}"
-
-    def plot(self, axes: Any = None) -> Any:
+    def plot(self, ax: Any = None) -> Any:
         """Draw relative errors, those of MINOS where there are some, and the correlations.
 
         Args:
-            axes: two matplotlib axes; None: new ones.
+            ax: two matplotlib axes; None: those of a new figure.
 
         Returns:
-            The axes.
+            The figure.
 
         Raises:
+            ValueError: it is another number of axes.
             MissingExtraError: matplotlib is not installed.
         """
-        if axes is None:
-            figure = needed("matplotlib.pyplot", "plot", "fit").figure
-            axes = figure(figsize=(10, 1.5 + 0.3 * len(self.names)), layout="constrained").subplots(
-                1, 2
-            )
+        size = (10, 1.5 + 0.3 * len(self.names))
+        figure, (left, right) = axes_for("FitResult.plot", ax, 2, size)
         found = [self.intervals.get(name) for name in self.names]
         rows = zip(found, self.errors, strict=True)
         sides = [
@@ -525,7 +527,6 @@ class FitResult(ShownAsText):
         ]
         scale = np.where(self.values == 0, 1.0, np.abs(self.values)) / 100
         places = np.arange(len(self.names))[::-1]
-        left, right = axes
         relative = np.nan_to_num(np.transpose(sides) / scale)
         left.errorbar(0 * places, places, xerr=relative, fmt="o", color="C0")
         labels = [
@@ -536,8 +537,8 @@ class FitResult(ShownAsText):
         image = right.imshow(self.correlation, vmin=-1, vmax=1, cmap="RdBu")
         right.set_xticks(range(len(self.names)), self.names, rotation=90)
         right.set_yticks(range(len(self.names)), self.names)
-        right.figure.colorbar(image, ax=right, label="correlation")
-        return axes
+        figure.colorbar(image, ax=right, label="correlation")
+        return figure
 
     def to_json(self) -> str:
         """Everything but the function, as JSON; `from_json` reads it, every float to the last bit.

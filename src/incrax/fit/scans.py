@@ -16,12 +16,14 @@ from incrax import Bound
 from incrax._extras import needed
 from incrax._forecast import Forecast
 from incrax._progress import Meter
+from incrax._table import Printable, Table, many
 from incrax.errors import MinimumError
+from incrax.fit.drawing import axes_for
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.methods import failed_minuit
 from incrax.fit.minimizing import minimize
 from incrax.fit.records import Record
-from incrax.fit.result import FitResult
+from incrax.fit.result import NEAR, FitResult
 from incrax.fit.task import CountedTask, Counts, Work
 
 TOLERANCE = 1e-5
@@ -36,8 +38,8 @@ def _nothing() -> np.ndarray:
     return np.zeros(0)
 
 
-@dataclass(frozen=True, eq=False)
-class Scan(Record):
+@dataclass(frozen=True, eq=False, repr=False)
+class Scan(Record, Printable):
     """The function along one element or over two. Made by `profile`, `scan2d` and `contour`.
 
     A contour by Minuit has no grid: `grids` is empty, and so are `values`, `free` and
@@ -94,19 +96,70 @@ class Scan(Record):
         """Of a contour: the longest piece, shape (m, 2)."""
         return max(self.pieces, key=len)
 
-    def plot(self, axes: Any = None) -> Any:
-        """Draw the rise, or the contour; returns the matplotlib axes.
+    @property
+    def is_alarming(self) -> bool:
+        """Whether minima were not found, or a better one was."""
+        return bool(self._num_failed or self._gain)
+
+    @property
+    def _num_failed(self) -> int:
+        return int(np.sum(~self.is_converged.astype(bool)))
+
+    @property
+    def _gain(self) -> float:
+        """By how much a point lies below the minimum that the scan started from; 0 if only by its
+        tolerance.
+        """
+        gain = -np.nanmin(self.rise, initial=0.0)
+        return gain if gain > NEAR * self.errordef else 0.0
+
+    @property
+    def _lowest(self) -> str:
+        if np.all(np.isnan(self.values)):
+            return "nowhere finite"
+        place = np.unravel_index(np.nanargmin(self.values), self.values.shape)
+        at = [f"{grid[k]:.6g}" for grid, k in zip(self.grids, place, strict=True)]
+        return f"lowest at {', '.join(at)}"
+
+    def summary(self) -> str:
+        """What was scanned, and what went wrong."""
+        names = " and ".join(self.axes)
+        if self.cl is not None:
+            kind = f"contour of {names} at the confidence level {self.cl:g}"
+            found = many(len(self.pieces), "piece")
+        else:
+            kind = f"scan of {names}"
+            found = f"{' x '.join(map(str, self.values.shape))} points, {self._lowest}"
+        failed = f"; {self._num_failed} minima not found" if self._num_failed else ""
+        better = f"; a minimum lower by {self._gain:.3g} was found" if self._gain else ""
+        return f"{kind}: {found}{failed}{better}; {self.counts.text(self.work)}"
+
+    def tables(self) -> list[Table]:
+        """Where each element went."""
+        places = self.grids or np.concatenate(self.pieces).T
+        rows = [
+            (name, at.size, f"{at.min():.6g}", f"{at.max():.6g}")
+            for name, at in zip(self.axes, places, strict=True)
+        ]
+        return [Table("", ("element", "points", "from", "to"), rows)]
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the rise, or the contour.
 
         Along one element with lines at one, two and three standard errors, over two as filled
         contours.
 
+        Args:
+            ax: matplotlib axes; None: those of a new figure.
+
+        Returns:
+            The figure.
+
         Raises:
+            ValueError: it is another number of axes.
             MissingExtraError: matplotlib is not installed.
         """
-        if axes is None:
-            axes = (
-                needed("matplotlib.pyplot", "plot", "fit").figure(layout="constrained").subplots()
-            )
+        figure, (axes,) = axes_for("Scan.plot", ax, 1, (6.4, 4.8))
         axes.set_xlabel(self.axes[0])
         axes.set_ylabel(self.axes[1] if len(self.axes) > 1 else "rise above the minimum")
         if self.cl is not None:
@@ -117,7 +170,7 @@ class Scan(Record):
             self._draw_line(axes)
         else:
             self._draw_plane(axes)
-        return axes
+        return figure
 
     def _draw_line(self, axes: Any) -> None:
         order = np.argsort(self.grid)

@@ -13,19 +13,18 @@ from typing import Any
 import numpy as np
 
 from incrax import Bound
-from incrax._console import ShownAsText, as_text
-from incrax._extras import needed
 from incrax._progress import Meter
+from incrax._table import Printable, Table
 from incrax.errors import BindError
+from incrax.fit.drawing import axes_for
 from incrax.fit.minimizing import minimize
-from incrax.fit.records import table
 from incrax.fit.result import element_number
 
 HEADER = ("parameter", "mean", "spread", "mean error", "pull mean", "pull width")
 
 
-@dataclass(frozen=True, eq=False)
-class Toys(ShownAsText):
+@dataclass(frozen=True, eq=False, repr=False)
+class Toys(Printable):
     """Fits of k data sets with n free elements. Made by `toys`.
 
     Example:
@@ -66,17 +65,22 @@ class Toys(ShownAsText):
         """
         return element_number(name, self.names)
 
-    def plot(self, truth: Any = None) -> Any:
-        """A histogram of the pulls of each element beside a standard normal density; matplotlib
-        axes, shape (n,).
+    def plot(self, ax: Any = None, *, truth: Any = None) -> Any:
+        """Draw a histogram of the pulls of each element beside a standard normal density.
+
+        Args:
+            ax: n matplotlib axes; None: those of a new figure.
+            truth: as for `pulls`.
+
+        Returns:
+            The figure.
 
         Raises:
+            ValueError: it is another number of axes.
             MissingExtraError: matplotlib is not installed.
         """
-        pyplot = needed("matplotlib.pyplot", "Toys.plot", "fit")
         count = len(self.names)
-        figure = pyplot.figure(figsize=(2.6 * count, 2.4), layout="constrained")
-        axes = figure.subplots(1, count, squeeze=False)[0]
+        figure, axes = axes_for("Toys.plot", ax, count, (2.6 * count, 2.4))
         at = np.linspace(-4, 4, 201)
         for axis, name, pulls in zip(axes, self.names, self.pulls(truth).T, strict=True):
             axis.hist(
@@ -89,9 +93,19 @@ class Toys(ShownAsText):
             )
             axis.plot(at, np.exp(-0.5 * at**2) / np.sqrt(2 * np.pi), color="C1")
             axis.set_xlabel(f"pull of {name}")
-        return axes
+        return figure
 
-    def __str__(self) -> str:
+    @property
+    def is_alarming(self) -> bool:
+        """Whether a fit did not converge."""
+        return not self.is_converged.all()
+
+    def summary(self) -> str:
+        """How many fits converged."""
+        return f"{self.is_converged.sum()} of {self.is_converged.size} fits converged"
+
+    def tables(self) -> list[Table]:
+        """Of the first elements: values, errors and pulls of the fits that converged."""
         done = self.is_converged
         columns = (
             self.values[done].mean(axis=0),
@@ -104,7 +118,7 @@ class Toys(ShownAsText):
             (name, *(f"{x:.4g}" for x in row))
             for name, row in zip(self.names, np.transpose(columns), strict=True)
         ]
-        return f"{done.sum()} of {done.size} fits converged\n{as_text(table(HEADER, rows))}"
+        return [Table("", HEADER, rows)]
 
 
 def toys(

@@ -157,6 +157,12 @@ class Counts(NamedTuple):
     hessians: int = 0
     products: int = 0
 
+    def text(self, work: Work) -> str:
+        """What was evaluated, and what share of it saved values avoided."""
+        done = [f"{count} {name}" for name, count in self._asdict().items() if count]
+        avoided = [f"{work.avoided:.0%} of the work avoided"] if work.ran else []
+        return ", ".join([*done, *avoided])
+
 
 class Work(NamedTuple):
     """What saved values avoided, in equations of the programs called.

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from incrax import _cache_folder
-from incrax._table import Cell, Printable, Table, bytes_text
+from incrax._table import Cell, Printable, Table, bytes_text, many
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CacheFolder(Printable):
     """The files of the cache folder.
 
@@ -37,6 +37,12 @@ class CacheFolder(Printable):
         files = [file._asdict() for file in self.files]
         return {**asdict(self), "files": files, "num_bytes": self.num_bytes}
 
+    def summary(self) -> str:
+        """Where it is, and how much is there."""
+        deleted = f", {self.num_deleted} deleted" if self.num_deleted else ""
+        where = self.path or "nowhere, as INCRAX_REMEMBER=0"
+        return f"{where}: {many(len(self.files), 'file')}, {bytes_text(self.num_bytes)}{deleted}"
+
     def tables(self) -> list[Table]:
         """All of it for people."""
         rows: list[tuple[Cell, ...]] = [
@@ -45,10 +51,7 @@ class CacheFolder(Printable):
         if self.num_programs:
             about = f"{self.num_programs} compiled programs of JAX"
             rows.append((about, bytes_text(self.program_bytes), None, _cache_folder.PROGRAMS))
-        deleted = f", {self.num_deleted} deleted" if self.num_deleted else ""
-        where = self.path or "nowhere, as INCRAX_REMEMBER=0"
-        title = f"{where}: {len(self.files)} files, {bytes_text(self.num_bytes)}{deleted}"
-        return [Table(title, ("about", "size", "days old", "file"), rows)]
+        return [Table("", ("about", "size", "days old", "file"), rows)]
 
 
 def cache_folder(*, clear: bool = False) -> CacheFolder:

@@ -25,7 +25,7 @@ from incrax import _jax
 from incrax._jax import Equation
 from incrax._program import Program, evaluator
 from incrax._progress import Meter
-from incrax._table import Cell, Printable, Table, bytes_text, first_rows, number_text
+from incrax._table import Cell, Printable, Table, bytes_text, number_text
 from incrax._tuning import Tuning
 from incrax.engine.inputs.paths import paths_mask
 from incrax.engine.inputs.rows import as_plain
@@ -749,7 +749,7 @@ def _joined(groups: list[Group], cost_of: Callable[[list[Node]], Cost]) -> list[
 # --- the report -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CostReport(Printable):
     """The cost of a function; made by `incrax.cost`.
 
@@ -874,23 +874,25 @@ class CostReport(Printable):
 
     # --- for people -------------------------------------------------------------------------------
 
+    def summary(self) -> str:
+        """What it is the cost of, and its FLOPs."""
+        change = (
+            "" if self.changing is None else f"; changing: {_named(self.changing) or 'nothing'}"
+        )
+        flops = number_text(self.forward.total.flops)
+        return f"cost of {self.name}({_named(self.arguments)}): {flops} FLOPs{change}"
+
     def tables(self) -> list[Table]:
         """The report for people: totals; the dearest equations, and a turn of each loop; what was
         measured; notes.
         """
-        change = (
-            "" if self.changing is None else f"; changing: {_named(self.changing) or 'nothing'}"
-        )
-        title = f"cost of {self.name}({_named(self.arguments)}){change}"
-        rows = [
-            *first_rows(list(self._dearest()), NUM_LISTED, 1),
-            *first_rows(list(self._turns()), NUM_LISTED, 1),
-        ]
         header = ("pass", "what", "times", *FIGURES, "inside", "source")
+        turns = [*self._turns()]
         notes = [(note,) for note in self.notes]
         return [
-            Table(title, ("", *TOTALS), list(self._totals())),
-            Table("dearest equations, and loops", header, rows),
+            Table("", ("", *TOTALS), list(self._totals())),
+            Table("dearest equations", header, [*self._dearest()], NUM_LISTED),
+            *([Table("loops", header, turns, NUM_LISTED)] if turns else []),
             *map(_measured_table, self.measured),
             *([Table("notes", ("what to know of these numbers",), notes)] if notes else []),
         ]
@@ -954,7 +956,8 @@ def _quotient(part: float, whole: float) -> float | None:
 
 def _named(names: Sequence[str]) -> str:
     """The first names, where there are many."""
-    return ", ".join(str(name) for (name,) in first_rows([(n,) for n in names], NUM_ARGUMENTS))
+    rest = [f"... {len(names) - NUM_ARGUMENTS} more"] if len(names) > NUM_ARGUMENTS else []
+    return ", ".join([*names[:NUM_ARGUMENTS], *rest])
 
 
 MEASURED = (

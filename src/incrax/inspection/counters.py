@@ -12,7 +12,7 @@ from typing import Any
 
 from incrax._messages import counting_twice
 from incrax._stats import Stats
-from incrax._table import Printable, Table
+from incrax._table import Printable, Table, many
 from incrax.engine.call.registry import Counters, collect, living, stop_collecting
 
 SHOWN = ("calls", "unchanged", "ran", "loaded", "filled", "compiles", "traces", "evicted")
@@ -86,6 +86,13 @@ class totals(Printable):  # noqa: N801
             "functions": {name: stats.as_dict() for name, stats in found.items()},
         }
 
+    def summary(self) -> str:
+        """The sums."""
+        total = self.total
+        return (
+            f"{many(total.calls, 'call')}, {total.unchanged} unchanged, {total.ran} equations run"
+        )
+
     def tables(self) -> list[Table]:
         """The counters for people."""
         found = self.by_function
@@ -93,14 +100,7 @@ class totals(Printable):  # noqa: N801
         rows = [
             (name, *(getattr(stats, counter) for counter in SHOWN)) for name, stats in every.items()
         ]
-        return [Table("counters", ("function", *SHOWN), rows)]
-
-    def __repr__(self) -> str:
-        """The sums."""
-        total = self.total
-        return (
-            f"totals: {total.calls} calls, {total.unchanged} unchanged, {total.ran} equations run"
-        )
+        return [Table("", ("function", *SHOWN), rows)]
 
     def _differences(self) -> dict[str, Stats]:
         found: dict[str, Stats] = {}

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from incrax._api import incremental
 from incrax._cache_folder import path_text
-from incrax._table import Printable, Table, bytes_text, seconds_text
+from incrax._table import Printable, Table, bytes_text, many, seconds_text
 from incrax._tables import max_program_bytes, remembered_bytes
 from incrax._tuning import is_disabled
 from incrax._version import __version__
@@ -59,7 +59,7 @@ class Finding:
     advice: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Environment(Printable):
     """What incrax runs on.
 
@@ -101,6 +101,17 @@ class Environment(Printable):
         """Whether nothing is known that makes results wrong or calls fail."""
         return not any(finding.severity == "error" for finding in self.findings)
 
+    @property
+    def is_alarming(self) -> bool:
+        """Whether something is known that matters."""
+        return any(finding.severity != "note" for finding in self.findings)
+
+    def summary(self) -> str:
+        """Versions, and whether something is known not to work."""
+        names = ("incrax", "jax", "python")
+        versions = ", ".join(f"{name} {self.versions[name]}" for name in names)
+        return f"{versions}: {many(len(self.findings), 'finding')}"
+
     def as_dict(self) -> dict[str, Any]:
         """All of it for programs."""
         return {**asdict(self), "is_sound": self.is_sound}
@@ -121,11 +132,11 @@ class Environment(Printable):
         findings = [(f.severity, f.seen, f.advice) for f in self.findings]
         nothing = [("ok", "nothing is known that would not work together", "")]
         found = [
+            Table("findings", ("", "seen", "what to do"), findings or nothing),
             Table("versions", ("package", "version"), installed),
             Table("machine", ("", ""), [*self.machine.items(), *devices]),
             Table("settings", ("", ""), settings),
             Table("measured", ("", ""), figures),
-            Table("findings", ("", "seen", "what to do"), findings or nothing),
         ]
         return [table for table in found if table.rows]
 

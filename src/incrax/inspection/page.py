@@ -21,6 +21,7 @@ from typing import Any
 
 from incrax._incremental import Incremental
 from incrax._messages import not_called
+from incrax._table import many
 from incrax.control_flow.tapes.guarded import Guarded, incremental_of
 from incrax.errors import ReportError
 from incrax.inspection.page_data import Subject, page_data
@@ -212,16 +213,12 @@ class Report:
 
     def __str__(self) -> str:
         function = self.data["function"]
-        equations = _many(function["num_equations"], "equation")
-        calls = _many(self.data["calls"]["num"], "call")
+        equations = many(function["num_equations"], "equation")
+        calls = many(self.data["calls"]["num"], "call")
         return f"report of {function['name']}: {equations}, {calls}"
 
     def __repr__(self) -> str:
         return f"<{self}>"
-
-
-def _many(num: int, word: str) -> str:
-    return f"{num} {word}{'' if num == 1 else 's'}"
 
 
 @cache

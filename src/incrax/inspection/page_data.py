@@ -24,6 +24,7 @@ from incrax._progress import Meter
 from incrax._version import __version__
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import Chunks, History, PastCall
+from incrax.engine.call.rehearsal import row_outlooks
 from incrax.engine.plan.plan import Plan
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.program.cost import equation_cost, total_cost
@@ -41,6 +42,8 @@ MAX_PLANS = 200
 MAX_NAMES = 12
 MAX_SAVED = 100
 """Saved values that are listed, the largest first."""
+MAX_SEGMENTS = 100
+"""Likewise."""
 
 WORK = ("flops", "transcendentals")
 NUM_CODE = 160
@@ -68,7 +71,6 @@ def page_data(subject: Subject) -> dict[str, Any]:
     engine = subject.engine
     chooser = engine.chooser
     data = _Data(subject)
-    last = data.reader.last()
     planner = (
         "exact policy"
         if chooser.is_exact
@@ -92,7 +94,8 @@ def page_data(subject: Subject) -> dict[str, Any]:
         "leaves": data.leaves(),
         "equations": data.equations(),
         "outlooks": data.outlooks(),
-        "last": None if last is None else hex(last.changed),
+        "slices": data.slices(),
+        "last": data.last(),
         "plans": [data.plan(entry) for entry in data.entries],
         "whole": {
             "seconds": chooser.whole_s,
@@ -100,8 +103,9 @@ def page_data(subject: Subject) -> dict[str, Any]:
             "first_s": (chooser.whole.first_s or None) if chooser.clock.is_running else None,
             "lost_s": chooser.race.lost_s,
         },
-        "worth": data.reader.worth,
-        "segments": [data.segment(mask, group) for mask, group in data.segments],
+        "verdict": data.verdict(),
+        "segments": [data.segment(mask, group) for mask, group in data.listed_segments],
+        "num_segments": len(data.segments),
         "calls": data.calls(),
         "memory": data.memory(),
         "stats": dict(subject.stats),
@@ -144,14 +148,16 @@ class _Data:
         self.layout = subject.engine.layout
         self.chooser = subject.engine.chooser
         self.store = subject.engine.store
+        self.row_records = [*row_outlooks(self.engine)]
         self.eqns: Sequence[Equation] = self.program.eqns
         self.numbers = {id(eqn): number for number, eqn in enumerate(self.eqns)}
         costs = [equation_cost(eqn) for eqn in self.eqns]
         self.work = {name: np.array([getattr(cost, name) for cost in costs]) for name in WORK}
-        entries = self.chooser.entries.values()
+        entries = (*self.chooser.entries.values(), *self.engine.slices.entries.values())
         self.entries: list[Entry] = sorted(entries, key=lambda entry: -entry.count)[:MAX_PLANS]
         self.table = self.engine.segments
-        self.segments: list[tuple[int, Any]] = list(self.table.groups.items())
+        groups = self.table.groups.values()
+        self.segments: list[tuple[int, Any]] = [(self.facts.mask(g[0]), g) for g in groups]
         if self.table.wanted:
             self.segments.append((self.layout.full, None))
 
@@ -260,6 +266,40 @@ class _Data:
                 meter.advance()
         return found
 
+    def slices(self) -> list[dict[str, Any]]:
+        """What a call would do that changes few rows of inputs, for each kind of such a change that
+        a program serves.
+        """
+        return [
+            {"mask": self._mask(record.dirty), **self.described(self.reader.served(record))}
+            for record in self.row_records
+        ]
+
+    def slice_of(self, candidate: str, entry: Entry | None) -> int:
+        """The place among `slices` of what served a call, or would; -1: it is none of them."""
+        entries = [record.entry for record in self.row_records if candidate == "slices"]
+        return next((number for number, each in enumerate(entries) if each is entry), -1)
+
+    def last(self) -> dict[str, Any] | None:
+        """What changed in the last call, None before the first, and its place among `slices`."""
+        record = self.engine.last
+        if record is None:
+            return None
+        changed = self.reader.served(record).changed
+        return {"mask": hex(changed), "slice": self.slice_of(record.candidate, record.entry)}
+
+    def verdict(self) -> dict[str, Any]:
+        """Whether saving has been worth it: the sentence, and seconds by what for."""
+        if not self.chooser.is_timed:
+            return {"sentence": "", "ours": {}, "jit": {}}
+        found = self.chooser.verdict
+        is_known = found.gain is not None
+        return {
+            "sentence": found.sentence,
+            "ours": found.ours if is_known else {},
+            "jit": found.jit if is_known else {},
+        }
+
     def _asked(self) -> Iterator[int]:
         """The sets to look out for, the most useful first."""
         layout = self.layout
@@ -280,6 +320,7 @@ class _Data:
         known = np.array([number for number in numbers if number >= 0], int)
         is_avoided = np.ones(len(self.eqns), bool)
         is_avoided[known] = False
+        made_of_rows = [*served.by_rows, *served.as_whole]
         others = [eqn for n, eqn in zip(numbers, served.ran, strict=True) if n < 0]
         derived = total_cost(others)
         figures: dict[str, float] = {}
@@ -295,8 +336,11 @@ class _Data:
             "num_filled": len(served.filled),
             "seconds": served.seconds,
             "count": served.uses,
-            **self._ran(served.ran),
-            "ran": ranges(known.tolist()),
+            "num_ran": served.num_ran,
+            "num_derived": 0 if served.rows else len(others),
+            "rows": served.rows,
+            "by_rows": ranges(self.numbers[id(eqn)] for eqn in served.by_rows),
+            "ran": ranges([*known.tolist(), *(self.numbers[id(eqn)] for eqn in made_of_rows)]),
             **figures,
         }
 
@@ -306,12 +350,15 @@ class _Data:
             "loaded_bytes": sum(size for _, size in map(sized, loads)),
         }
 
-    def _ran(self, eqns: Sequence[Equation]) -> dict[str, int]:
-        """How many equations run, and how many of these the program does not have."""
-        return {
-            "num_ran": len(eqns),
-            "num_derived": sum(id(eqn) not in self.numbers for eqn in eqns),
-        }
+    def _ran(self, plan: Plan | None) -> dict[str, int]:
+        """How many equations run, and how many of these the program does not have; of rows those
+        that they stand for.
+        """
+        if plan is None:
+            return {"num_ran": len(self.eqns), "num_derived": 0}
+        derived = [eqn for eqn in plan.eqns if id(eqn) not in self.numbers]
+        num_derived = len(derived) if plan.sliced is None else 0
+        return {"num_ran": plan.num_eqns, "num_derived": num_derived}
 
     # --- plans ------------------------------------------------------------------------------------
 
@@ -327,6 +374,7 @@ class _Data:
         ]
         return {
             "mask": self._mask(entry.dirty),
+            "slice": self.slice_of(entry.candidate, entry),
             "changed": self._names(entry.dirty),
             "count": entry.count,
             "candidate": entry.candidate,
@@ -334,10 +382,19 @@ class _Data:
             "is_final": entry.is_final,
             "candidates": candidates,
             "promise_s": entry.promise_s if math.isfinite(entry.promise_s) else None,
-            **self._ran(self.eqns if plan is None else plan.eqns),
+            **self._ran(plan),
             **self._loaded(() if plan is None else plan.loads),
             "statistics": [] if statistics is None else list(statistics.lines),
         }
+
+    @property
+    def listed_segments(self) -> list[tuple[int, Any]]:
+        """Those with most bytes, and that of the outputs, in their order."""
+        size = lambda number: self._loaded(self.segments[number][1] or ())["loaded_bytes"]
+        numbers = range(len(self.segments))
+        tops = [number for number in numbers if self.segments[number][1] is None]
+        largest = sorted(numbers, key=lambda number: -size(number))[:MAX_SEGMENTS]
+        return [self.segments[number] for number in sorted({*largest, *tops})]
 
     def _plan_of_segment(self, group: Any) -> Plan:
         return self.table.top_plan() if group is None else self.table.plan(group)
@@ -348,11 +405,10 @@ class _Data:
         measured_s = self.table.measured_s(group)
         return {
             "mask": self._mask(mask),
-            "depends_on": self._names(mask),
             "is_top": group is None,
             "num_values": len(group or ()),
             "bytes": self._loaded(group or ())["loaded_bytes"],
-            "num_equations": len(plan.eqns),
+            "num_equations": plan.num_eqns,
             "seconds": plan.seconds * self.chooser.race.run_price
             if measured_s is None
             else measured_s,
@@ -381,6 +437,7 @@ class _Data:
             "why": shared["why"][0],
             "changed": shared["change"][0],
             **{f"{name}s": table for name, (_, table) in shared.items()},
+            "slice": [row.slice for row in rows],
             "ran": [row.num_ran for row in rows],
             "filled": [row.num_filled for row in rows],
             "loaded": [row.num_loaded for row in rows],
@@ -405,7 +462,13 @@ class _Data:
         kind = "first call" if served.is_first else served.by
         why = served.why if served.is_first else call.why or served.why
         return _Did(
-            kind, why, served.changed, len(served.ran), len(served.filled), len(served.loads)
+            kind,
+            why,
+            served.changed,
+            served.num_ran,
+            len(served.filled),
+            len(served.loads),
+            self.slice_of(record.candidate, record.entry),
         )
 
     def _named(self, mask: int | None) -> dict[str, Any]:
@@ -440,7 +503,7 @@ class _Data:
 
 class _Did(NamedTuple):
     """A row of the table of calls: what served it, why, inputs changed, equations run, values
-    filled and loaded.
+    filled and loaded, its place among `slices`.
     """
 
     kind: str
@@ -449,6 +512,7 @@ class _Did(NamedTuple):
     num_ran: int
     num_filled: int = 0
     num_loaded: int = 0
+    slice: int = -1
 
 
 def place(text: str) -> dict[str, Any]:

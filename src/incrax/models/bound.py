@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._api import incremental
-from incrax._console import ShownAsText
 from incrax._incremental import Incremental
 from incrax._messages import not_called
+from incrax._names import name_of
 from incrax._stats import Stats
+from incrax._table import Printable, Table, many
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.transforms import (
     IncrementalOptions,
-    grad,
     hessian,
     hvp,
     jacobian,
@@ -43,20 +43,28 @@ from incrax.models.functions import (
 from incrax.models.inputs import Inputs, Watcher
 from incrax.models.modules import is_module
 from incrax.models.roles import FIXED, STATE, TRAINABLE, Role, Roles
-from incrax.models.table import shown
+from incrax.models.table import table_of
 from incrax.models.training import Training
 from incrax.models.vector import Unbounded
 
 NUM_PREPARED = 8
 """Types of inputs whose derivatives are kept."""
-VALUES = ("value", "updates")
 Method = Literal["value", "updates", "grad", "value_and_grad", "jacobian", "hessian", "hvp"]
+VALUES = ("value", "updates")
 """Methods without a derivative."""
+PROGRAMS: dict[Method, Method] = {"grad": "value_and_grad"}
+"""Methods that run the program of another."""
+MAKERS: dict[Method, Callable[..., Any]] = {
+    "value_and_grad": value_and_grad,
+    "hessian": hessian,
+    "jacobian": jacobian,
+    "hvp": hvp,
+}
 MODULE = "model"
 """What a module is called that is bound itself."""
 
 
-class Bound(ShownAsText):
+class Bound(Printable):
     """A function with values for its inputs. Made by `bind`.
 
     Methods that evaluate are incremental: they pay for what was set since they were last called.
@@ -86,6 +94,7 @@ class Bound(ShownAsText):
         """See `bind`."""
         self._options = options_of(fun)
         self._fun = plain(fun)
+        self._name = name_of(self._fun)
         if is_module(self._fun):
             name = MODULE
             while name in given or name in parameter_names(self._fun):
@@ -155,8 +164,11 @@ class Bound(ShownAsText):
         return self._called("value")
 
     def grad(self) -> dict[str, Any]:
-        """The gradient of a scalar function by what is trainable."""
-        return self._shown(self._called("grad"))
+        """The gradient of a scalar function by what is trainable.
+
+        Its program is that of `value_and_grad`: who asks for both in turns compiles one, not two.
+        """
+        return self._shown(self._called("grad")[1])
 
     def value_and_grad(self) -> tuple[Any, dict[str, Any]]:
         """Both, by one program."""
@@ -236,9 +248,10 @@ class Bound(ShownAsText):
     def _called(self, method: Method, **kwargs: Any) -> Any:
         if method not in VALUES:
             self._ready(method)
-        function = self._made.get(method)
+        program = PROGRAMS.get(method, method)
+        function = self._made.get(program)
         if function is None:
-            function = self._made[method] = self.made(method)
+            function = self._made[program] = self.made(program)
         return function(*self._inputs.args, **kwargs)
 
     def made(self, method: Method) -> Incremental[..., Any]:
@@ -246,13 +259,7 @@ class Bound(ShownAsText):
         if method in VALUES:
             function = self._functions.value if method == "value" else self._functions.updates
             return incremental(function, **self._options)
-        makers: Any = {
-            "grad": grad,
-            "value_and_grad": value_and_grad,
-            "hessian": hessian,
-            "jacobian": jacobian,
-        }
-        make = hvp if method == "hvp" else makers[method]
+        make = MAKERS[PROGRAMS.get(method, method)]
         self._ready(method)
         return make(self._functions.value, wrt=self._differentiated, **self._options)
 
@@ -550,17 +557,27 @@ class Bound(ShownAsText):
         Raises:
             NotCalledError: the method was not called since roles changed.
         """
-        if method not in self._made:
+        function = self._made.get(PROGRAMS.get(method, method))
+        if function is None:
             raise not_called(f"explain({method!r})")
-        return self._made[method].explain()
+        return function.explain()
 
     @property
     def stats(self) -> dict[str, Stats]:
-        """Counters of each method that was called."""
+        """Counters of each method that was called; calls of `grad` are those of `value_and_grad`,
+        whose program it runs.
+        """
         return {method: function.stats for method, function in self._made.items()}
 
-    def __str__(self) -> str:
-        return shown(self._inputs)
+    def summary(self) -> str:
+        """How many inputs there are, and how many elements of them are trainable."""
+        inputs = many(len(self._inputs.leaves), "input")
+        elements = many(self._inputs.free.numbers.size, "trainable element")
+        return f"{self._name} of {inputs}, {elements}"
+
+    def tables(self) -> list[Table]:
+        """The inputs with their roles, values or types, and bounds."""
+        return [table_of(self._inputs)]
 
 
 def _masked(result: Any, mask: np.ndarray | None, num_behind: int = 0) -> Any:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from incrax._table import Printable, Table, many
 from incrax.derivatives.flat import ends
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.transforms import IncrementalOptions
@@ -23,7 +24,7 @@ from incrax.models.roles import TRAINABLE
 from incrax.models.unbounded import slopes_of, wrong_pair
 
 
-class Unbounded:
+class Unbounded(Printable):
     """A model's n trainable elements as a vector u in all of R^n. Made by `Bound.unbounded`.
 
     `flat` has `x0`, `names`, `value(u)`, `gradient(u)`, `value_and_gradient(u)`, `hessian(u)` and
@@ -88,6 +89,15 @@ class Unbounded:
     def set(self, u: Any) -> None:
         """Set the model's trainable inputs to those at a vector."""
         self._inputs.set(dict(zip(self._paths, self._bounded(u), strict=True)))
+
+    def summary(self) -> str:
+        """How many elements there are."""
+        return f"{many(len(self.flat.names), 'element')} without bounds"
+
+    def tables(self) -> list[Table]:
+        """The first elements, and where they were when this was made."""
+        rows = [(name, f"{u:.6g}") for name, u in zip(self.flat.names, self.flat.x0, strict=True)]
+        return [Table("", ("element", "unbounded value"), rows)]
 
     # --- inner ------------------------------------------------------------------------------------
 

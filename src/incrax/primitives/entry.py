@@ -102,6 +102,52 @@ class Run(NamedTuple):
         """From the rows of the output to those of the operand."""
         return Run(self.operand, self.first, self.out, self.num, self.step, self.out_step)
 
+    def within(self, low: int, high: int) -> range:
+        """The i whose row of the output is low <= out + i * out_step < high."""
+        out, step = self.out, self.out_step
+        if step < 0:
+            out, step, low, high = -out, -step, 1 - high, 1 - low
+        return range(max(-((out - low) // step), 0), min(-((out - high) // step), self.num))
+
+
+class Window(NamedTuple):
+    """Which rows of an operand each row of an output reads: output row j what is at the places
+    j * stride + t * dilation - low, for 0 <= t < taps. Row i of the operand is at i * spread, and
+    anything else is `fill`; or, where it is `laid`, each row takes `spread` places.
+
+    Fields:
+        source, out: the axes of the rows.
+        run: what the equation makes of operands of which the first has all places along the axis,
+            no padding, as many as there are.
+        laid: rows as places along the axis; None: the holes between them are filled.
+    """
+
+    source: int
+    out: int
+    run: Callable[..., Any]
+    taps: int
+    stride: int = 1
+    low: int = 0
+    dilation: int = 1
+    spread: int = 1
+    fill: Any = 0
+    laid: Callable[[Any], Any] | None = None
+
+    @property
+    def reach(self) -> int:
+        """From the first place that a row of the output reads to the last."""
+        return (self.taps - 1) * self.dilation
+
+    @property
+    def size(self) -> int:
+        """Places of a row of the operand."""
+        return 1 if self.laid is None else self.spread
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """What tells which rows it reads."""
+        return self.taps, self.stride, self.low, self.dilation, self.spread, self.size
+
 
 class View:
     """What a rule may know of an equation besides its parameters. This one: nothing but literals.
@@ -162,6 +208,17 @@ def rank_of(atom: Any) -> int:
 def shape_of(atom: Any) -> tuple[int, ...]:
     """The shape of an atom."""
     return getattr(atom.aval, "shape", ())
+
+
+def with_parameters(eqn: Equation, changed: dict[str, Any]) -> Callable[..., Any]:
+    """The first result of an equation, of operands, with some other parameters."""
+    other = eqn.replace(params={**eqn.params, **changed})
+    return lambda *values: _jax.apply(other, values)[0]
+
+
+def with_item(items: Sequence[Any], number: int, value: Any) -> tuple[Any, ...]:
+    """The same with another value in one place."""
+    return (*items[:number], value, *items[number + 1 :])
 
 
 def element_numbers(shape: Sequence[int], first: int = 0) -> np.ndarray:
@@ -237,6 +294,8 @@ class Primitive:
         index: how outputs read operands.
         runs: where rows along an axis go that an equation moves by fixed distances: for each output,
             the runs of rows of its operands; a last operand fills what no run covers.
+        windows: the axes along which each row of the only output reads some rows of the first
+            operand, one after the other.
         inside: what outputs depend on, for equations that hold jaxprs: `(eqn, operands, known,
             walk) -> outputs`.
         work: what one evaluation computes; None for an equation of which nobody said.
@@ -255,6 +314,7 @@ class Primitive:
 
     index: IndexRule | None = None
     runs: Callable[[Equation, int], Sequence[Sequence[Run]]] | None = None
+    windows: Callable[[Equation], list[Window]] | None = None
     inside: Callable[..., list[Any]] | None = None
     work: Callable[[Equation], EquationWork | Evaluations | None] | None = None
     constant: Callable[..., Any] | None = None

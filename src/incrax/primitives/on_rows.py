@@ -18,7 +18,7 @@ from jax import lax
 from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax.primitives.entry import NOTHING_KNOWN, Read, shape_of
-from incrax.primitives.row_axis import Axes, row_verdict
+from incrax.primitives.row_axis import UNKNOWN, Axes, Verdict, row_verdict
 from incrax.primitives.table import entry_of
 
 
@@ -52,6 +52,23 @@ def aligned_back(eqn: Equation, axis: int) -> Aligned | None:
     is_spread = eqn.primitive.name == "broadcast_in_dim"  # its rows may all be alike
     has_rows = aligned is not None and aligned.operands != (None,) * len(eqn.invars)
     return aligned if has_rows or is_spread else None
+
+
+def reduced_by(eqn: Equation, rows: Axes) -> tuple[Axes, Verdict]:
+    """The axis of each operand that goes where the rows of some operands go, and what becomes of
+    these: the equation has one output, and treats not each row by itself.
+    """
+    found = _reads(eqn)
+    if found is None:
+        return rows, UNKNOWN
+    (reads,) = found
+    pairs = zip(reads, rows, strict=False)
+    places = {read.axes[d].out for read, d in pairs if read and d is not None}
+    axes = [
+        next((d for d, axis in enumerate(read.axes) if axis.out in places), None) if read else None
+        for read, _ in zip(reads, eqn.invars, strict=False)
+    ]
+    return axes, row_verdict(eqn, axes, [max(places, default=-1)])
 
 
 def run_on_rows(eqn: Equation, aligned: Aligned, count: int, values: Sequence[Any]) -> list[Any]:

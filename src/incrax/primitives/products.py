@@ -25,11 +25,14 @@ from incrax.primitives.entry import (
     Read,
     Reads,
     View,
+    Window,
     counted,
     dtype_kind,
     element_numbers,
     rank_of,
     shape_of,
+    with_item,
+    with_parameters,
 )
 from incrax.primitives.reductions import mixing
 
@@ -137,6 +140,58 @@ def _conv(eqn: Equation, view: View) -> list[Reads]:
 
         reads = [read._replace(pairs=lambda n=n: pairs(n)) for n, read in enumerate(reads)]
     return [Reads(reads)]
+
+
+def _conv_windows(eqn: Equation) -> list[Window]:
+    image, kernel, out = eqn.params["dimension_numbers"]
+    found = []
+    for n, (low, _) in enumerate(eqn.params["padding"]):
+        alone = {
+            "padding": with_item(eqn.params["padding"], n, (0, 0)),
+            "lhs_dilation": with_item(eqn.params["lhs_dilation"], n, 1),
+        }
+        window = Window(
+            image[2 + n],
+            out[2 + n],
+            with_parameters(eqn, alone),
+            taps=shape_of(eqn.invars[1])[kernel[2 + n]],
+            stride=eqn.params["window_strides"][n],
+            low=low,
+            dilation=eqn.params["rhs_dilation"][n],
+            spread=eqn.params["lhs_dilation"][n],
+        )
+        found.append(window)
+    return found
+
+
+def across(
+    eqn: Equation, image_axis: int | None, kernel_axis: int | None
+) -> tuple[Window, int] | None:
+    """The windows of a convolution with image and kernel in each other's places: each element along
+    an axis of the kernel meets as many of the image as the result has there. And this axis. None
+    where these axes are not read together.
+    """
+    params = eqn.params
+    image, kernel, out = params["dimension_numbers"]
+    for n, (low, _) in enumerate(params["padding"]):
+        source, axis = image[2 + n], kernel[2 + n]
+        if image_axis in (None, source) and kernel_axis in (None, axis):
+            alone = {
+                "padding": with_item(params["padding"], n, (0, 0)),
+                "lhs_dilation": with_item(params["lhs_dilation"], n, 1),
+            }
+            window = Window(
+                source,
+                out[2 + n],
+                with_parameters(eqn, alone),
+                taps=shape_of(eqn.outvars[0])[out[2 + n]],
+                stride=params["rhs_dilation"][n],
+                low=low,
+                dilation=params["window_strides"][n],
+                spread=params["lhs_dilation"][n],
+            )
+            return window, axis
+    return None
 
 
 def _met_elements(eqn: Equation) -> list[np.ndarray]:
@@ -251,7 +306,9 @@ FAMILY: Family = {
     "dot_general": Primitive(
         index=_dot_general, work=_product, algebra=PRODUCT, is_unfused=True, is_product=True
     ),
-    "conv_general_dilated": Primitive(index=_conv, work=_product, is_unfused=True, is_product=True),
+    "conv_general_dilated": Primitive(
+        index=_conv, windows=_conv_windows, work=_product, is_unfused=True, is_product=True
+    ),
     "ragged_dot_general": Primitive(work=_product),
     "fft": Primitive(index=mixing(_fft_axes, TRANSFORMED), work=_fft, is_unfused=True),
 }

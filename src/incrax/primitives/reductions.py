@@ -20,6 +20,7 @@ from incrax.primitives.entry import (
     Primitive,
     Reads,
     View,
+    Window,
     along,
     counted,
     each,
@@ -27,6 +28,8 @@ from incrax.primitives.entry import (
     of_all,
     rank_of,
     shape_of,
+    with_item,
+    with_parameters,
     without,
 )
 
@@ -39,6 +42,7 @@ SEARCHED = Kind("looks for a row by its place", is_final=True)
 SORTED = Kind("sorts the rows", is_final=True)
 ONWARDS = Kind("accumulates along the rows", running=1, is_final=True)
 BACKWARDS = ONWARDS._replace(running=-1)
+POOLED = Kind("reduces over neighbouring rows", is_final=True)
 
 
 def of_numbers(kind: Kind, atom: Atom) -> Kind:
@@ -78,6 +82,74 @@ def mixing(
 def _cumulative(eqn: Equation, _: View) -> list[Reads]:
     kind = BACKWARDS if eqn.params["reverse"] else ONWARDS
     return [Reads([along(rank_of(eqn.invars[0]), [eqn.params["axis"]], kind)])]
+
+
+def _sizes_of_windows(eqn: Equation) -> list[tuple[int, int, int, int, int]]:
+    """Of each axis: elements of a window, from one to the next, padding in front, distances of its
+    elements, and of those of the operand.
+    """
+    params = eqn.params
+    ones = (1,) * len(params["window_dimensions"])
+    return [
+        *zip(
+            params["window_dimensions"],
+            params["window_strides"],
+            [low for low, _ in params["padding"]],
+            params.get("window_dilation", ones),
+            params.get("base_dilation", ones),
+            strict=True,
+        )
+    ]
+
+
+def _pooled(eqn: Equation, _: View) -> list[Reads]:
+    """Axes of as many windows as elements, of one each, stay as they are."""
+    rank = rank_of(eqn.outvars[0])
+    shapes = [shape_of(atom) for atom in (*eqn.invars, *eqn.outvars)]
+    axes = [
+        d
+        for d, (taps, stride, low, _, spread) in enumerate(_sizes_of_windows(eqn))
+        if (taps, stride, low, spread) != (1, 1, 0, 1) or len({shape[d] for shape in shapes}) > 1
+    ]
+    return [Reads([along(rank, axes, POOLED)] * len(eqn.invars))]
+
+
+def _windows(fill_of: Callable[[Any], Any]) -> Callable[[Equation], list[Window]]:
+    """Of a reduction over windows, which is this where there is nothing."""
+
+    def windows(eqn: Equation) -> list[Window]:
+        found = []
+        fill = fill_of(eqn.invars[0].aval.dtype)
+        for d, (taps, stride, low, dilation, spread) in enumerate(_sizes_of_windows(eqn)):
+            alone = {"padding": with_item(eqn.params["padding"], d, (0, 0))}
+            if "base_dilation" in eqn.params:
+                alone["base_dilation"] = with_item(eqn.params["base_dilation"], d, 1)
+            run = with_parameters(eqn, alone)
+            found.append(Window(d, d, run, taps, stride, low, dilation, spread, fill))
+        return found
+
+    return windows
+
+
+def unpooled(eqn: Equation, axis: int) -> Window | None:
+    """The window of a `select_and_scatter_add`: of each row of the first operand, in the second; None
+    where windows reach beyond the ends.
+    """
+    if tuple(eqn.params["padding"][axis]) != (0, 0):
+        return None
+    return _windows(lambda _: 0)(eqn)[axis]
+
+
+def _least(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return -math.inf
+    return jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).min
+
+
+def _most(dtype: Any) -> Any:
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return math.inf
+    return not jnp.issubdtype(dtype, jnp.integer) or jnp.iinfo(dtype).max
 
 
 def _top_k_axis(eqn: Equation, rank: int) -> Sequence[int]:
@@ -192,6 +264,10 @@ def _logical(kind: str) -> Primitive:
     return Primitive(index=_reduced(REDUCED[kind]), work=_comparisons)
 
 
+def _pooling(fill_of: Callable[[Any], Any]) -> Primitive:
+    return Primitive(index=_pooled, windows=_windows(fill_of), work=_window)
+
+
 _RUNNING = Primitive(index=_cumulative, work=_running(2.0), is_unfused=True)
 _SEARCH = Primitive(index=_reduced(SEARCHED), work=_comparisons, is_unfused=True)
 _COMPARING = Primitive(work=_comparisons)
@@ -217,9 +293,11 @@ FAMILY: Family = {
         additions=4.0,
     ),
     **each("top_k approx_top_k", Primitive(index=mixing(_top_k_axis, SORTED), work=_top_k)),
-    **each("reduce_window_sum reduce_window_max reduce_window_min", Primitive(work=_window)),
+    "reduce_window_sum": _pooling(lambda _: 0),
+    "reduce_window_max": _pooling(_least),
+    "reduce_window_min": _pooling(_most),
     **each("reduce reduce_window", Primitive(work=_by_a_function)),
     **each("psum pmax pmin", Primitive(work=_sum_over_axes)),
     "select_and_gather_add": Primitive(work=_select_and_gather_add),
-    "select_and_scatter_add": Primitive(work=_select_and_scatter_add),
+    "select_and_scatter_add": Primitive(index=_pooled, work=_select_and_scatter_add),
 }

@@ -6,11 +6,12 @@ No work, but bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from jax import lax
 
 from incrax._jax import Equation
 from incrax.primitives.entry import (
@@ -26,6 +27,7 @@ from incrax.primitives.entry import (
     Reads,
     Run,
     View,
+    Window,
     along,
     each,
     element_numbers,
@@ -33,6 +35,7 @@ from incrax.primitives.entry import (
     operand_numbers,
     rank_of,
     shape_of,
+    with_item,
     without,
 )
 
@@ -238,6 +241,55 @@ def _runs_of_split(eqn: Equation, axis: int) -> Runs:
     return [[Run(0, 0, start, count)] for start, count in zip(starts[:-1], counts, strict=True)]
 
 
+# --- axes that are merged, or divided -------------------------------------------------------------
+
+
+def _groups(before: tuple[int, ...], after: tuple[int, ...]) -> Iterator[tuple[range, range]]:
+    """The axes of a reshape that are merged and divided together, before and after."""
+    i = j = 0
+    while i < len(before) and j < len(after):
+        first = i, j
+        i, j = i + 1, j + 1
+        while (size := math.prod(before[first[0] : i])) != (
+            other := math.prod(after[first[1] : j])
+        ):
+            i, j = i + (size < other), j + (other < size)
+        yield range(first[0], i), range(first[1], j)
+
+
+def _windows_of_reshape(eqn: Equation) -> list[Window]:
+    """Of axes that are merged or divided, the first ones: a row is all of the others."""
+    before, after = shape_of(eqn.invars[0]), shape_of(eqn.outvars[0])
+    if eqn.params.get("dimensions") is not None or 0 in before:
+        return []
+    found = []
+    for own, other in _groups(before, after):
+        source = next((d for d in own if before[d] > 1), None)
+        out = next((d for d in other if after[d] > 1), None)
+        if source is not None and out is not None:
+            found.append(_merged(before, after, source, own.stop, out, other.stop))
+    return found
+
+
+def _merged(
+    before: tuple[int, ...], after: tuple[int, ...], source: int, stop: int, out: int, out_stop: int
+) -> Window:
+    """Rows along `source`, of which each holds the axes behind it up to `stop`, as rows along
+    `out`.
+    """
+    places = math.prod(before[source + 1 : stop])
+    taps = math.prod(after[out + 1 : out_stop])
+
+    def laid(x: Any) -> Any:
+        num_rows = x.shape[source]
+        return lax.reshape(x, (*before[:source], num_rows * places, *before[stop:]))
+
+    def run(x: Any) -> Any:
+        return lax.reshape(x, with_item(after, out, x.shape[source] // taps))
+
+    return Window(source, out, run, taps, stride=taps, spread=places, laid=laid)
+
+
 # --- entries --------------------------------------------------------------------------------------
 
 _FREE = Primitive(work=no_work, is_free=True, algebra=LINEAR)
@@ -262,7 +314,9 @@ FAMILY: Family = {
         index=_mapped(_of_expand),
         constant=lambda x, *, dimensions, **_: np.expand_dims(x, tuple(dimensions)),
     ),
-    "reshape": replace(_moved(_reshape, _of_reshape), is_free=True, algebra=LINEAR),
+    "reshape": replace(
+        _moved(_reshape, _of_reshape), windows=_windows_of_reshape, is_free=True, algebra=LINEAR
+    ),
     "slice": replace(_moved(_slice, _of_slice), runs=_runs_of_slice, is_free=True, algebra=LINEAR),
     "rev": replace(
         _moved(lambda x, *, dimensions, **_: np.flip(x, tuple(dimensions)), _of_rev),

@@ -150,7 +150,7 @@ def rest_function(
         totals = _combine_partials(phase.kinds, count, partials)
         for k, (var, total) in enumerate(zip(phase.partials, totals, strict=True)):
             x = total * scales[k].astype(total.dtype) if phase.is_scaled(k) else total
-            env[var] = _jax.as_weak(x) if getattr(var.aval, "weak_type", False) else x
+            env[var] = _jax.typed_as(x, var.aval)
         for eqn in eqns:
             var = eqn.outvars[0]
             if var in phase.partials:

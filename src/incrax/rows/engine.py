@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Literal, Var
+from incrax._jax import Var
 from incrax._messages import deleted_input
 from incrax._names import name_of
 from incrax._program import trace, type_of
@@ -44,8 +44,8 @@ from incrax.engine.store.budget import Limits
 from incrax.engine.store.store import is_any_deleted
 from incrax.errors import UnknownInputError
 from incrax.rows.combining import chunk_function, combine_all, filled, rest_function
+from incrax.rows.numbers import scales_at
 from incrax.rows.phases import Phase, Section
-from incrax.rows.sizes import scales_at
 from incrax.rows.trace import RowTrace
 
 RUN = 8
@@ -282,7 +282,7 @@ class RowEngine:
         chunks = Chunks(*(b - a for a, b in zip(before, self._counts(), strict=True)))
         self.last = RowRecord(chunks, self.evaluated or self._any_engine(rows))
         self.stats.unchanged += num_known == len(self.passes)
-        return [_output(atom, found) for atom in self.rows.program.outvars]
+        return [_jax.as_value(atom, found) for atom in self.rows.program.outvars]
 
     def _counts(self) -> Chunks:
         stats = self.stats
@@ -566,13 +566,6 @@ class _PassEvaluation:
 
 def _kind(chunk: Chunk, phase: Phase) -> ChunkKind:
     return chunk.capacity, chunk.is_padded, phase.number
-
-
-def _output(atom: Any, found: Env) -> Any:
-    if not isinstance(atom, Literal):
-        return found[atom]
-    array = jnp.asarray(atom.val, atom.aval.dtype)
-    return _jax.as_weak(array) if getattr(atom.aval, "weak_type", False) else array
 
 
 def _assembled(rows: Rows, parts: Sequence[Any], axis: int) -> jax.Array:

@@ -15,8 +15,7 @@ from incrax._jax import DropVar, Equation, Var
 from incrax._program import Program, read_vars
 from incrax.primitives.row_axis import Reduction
 from incrax.rows.axis import RowsComparison
-from incrax.rows.numbers import Lifted, Number
-from incrax.rows.sizes import NONE, ZERO, Degree, degrees_of
+from incrax.rows.numbers import NONE, ZERO, Degree, Lifted, Number, degrees_of
 
 
 @dataclass(frozen=True)

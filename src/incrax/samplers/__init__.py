@@ -10,7 +10,7 @@ from incrax.samplers.density import logdensity, numpyro_potential
 from incrax.samplers.ensembles import Ensemble, ensemble
 from incrax.samplers.numpyro_models import NumPyroModel, discrete_hmc_gibbs, from_numpyro
 from incrax.samplers.sweeping import gibbs, metropolis
-from incrax.samplers.updates import Categorical, Conditional, Hamiltonian, Walk
+from incrax.samplers.updates import Categorical, Conditional, Hamiltonian, Kernel, Walk
 
 __all__ = [
     "BlockError",
@@ -20,6 +20,7 @@ __all__ = [
     "Conditional",
     "Ensemble",
     "Hamiltonian",
+    "Kernel",
     "NumPyroModel",
     "PositionError",
     "ProposalError",

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from incrax._progress import Meter
-from incrax._table import Printable, Table
+from incrax._table import Printable, Table, many, seconds_text
 from incrax.explanation import DependenceTable
 from incrax.samplers.density import Density
 from incrax.samplers.messages import wrong_oversample
@@ -33,7 +33,7 @@ STEP = 1e-7
 """Relative change of a parameter in a timed call."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Blocks(Printable):
     """Blocks of parameters in the order in which they should move, the slow ones first.
 
@@ -69,19 +69,20 @@ class Blocks(Printable):
         rows = zip(self.blocks, self.costs_s, self.oversample, strict=True)
         return sum(len(names) * cost * times for names, cost, times in rows)
 
-    def table(self) -> str:
-        """The blocks as text; the same as `str`."""
-        return str(self)
+    def summary(self) -> str:
+        """How many there are, and what a sweep takes."""
+        how = "measured" if self.is_measured else "estimated"
+        found = many(len(self.blocks), "block")
+        return f"{found}, slow first; a sweep takes {seconds_text(self.sweep_s)} ({how})"
 
     def tables(self) -> list[Table]:
         """The blocks for people."""
         rows = [
-            (_shown(names), str(len(names)), f"{1e3 * cost:.3g}", f"{1 / cost:.3g}", str(times))
+            (_shown(names), len(names), f"{1e3 * cost:.3g}", f"{1 / cost:.3g}", times)
             for names, cost, times in zip(self.blocks, self.costs_s, self.oversample, strict=True)
         ]
-        how = "measured" if self.is_measured else "estimated"
         header = ("block", "parameters", "ms a step", "steps a second", "steps a parameter")
-        return [Table(f"blocks, slow first ({how})", header, rows)]
+        return [Table("", header, rows)]
 
 
 def blocks(

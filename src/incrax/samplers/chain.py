@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import cycle
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from incrax._extras import needed
+from incrax._table import Printable, Table, many
 from incrax.samplers.density import Density
 from incrax.samplers.diagnostics import ess_bulk, ess_tail, rank_r_hat
+
+T = TypeVar("T")
+
+NUM_SHOWN = 30
+HEADER = ("parameter", "mean", "sd", "5%", "95%", "R-hat", "ESS bulk", "ESS tail")
 
 
 class Job(NamedTuple):
@@ -20,8 +27,8 @@ class Job(NamedTuple):
 
     Fields: a key for random numbers; samples of each chain; sweeps before the first; how many
     chains, None: one, whose results have no axis for it; where each starts, by path with the chains
-    along the first axis, None: all at the example; a file for checkpoints; whether progress is
-    shown.
+    along the first axis, None: all at the example; a file for checkpoints; devices that take
+    chains by turns, None: those of the data; whether progress is shown.
     """
 
     key: Any
@@ -30,6 +37,7 @@ class Job(NamedTuple):
     chains: int | None
     starts: Mapping[str, Any] | None
     checkpoint: Any
+    devices: tuple[jax.Device, ...] | None
     progress: bool
 
     @property
@@ -42,9 +50,15 @@ class Job(NamedTuple):
         """Sweeps of a chain, with the warm-up."""
         return self.num_warmup + self.num_sweeps
 
+    def placed(self, trees: Sequence[T]) -> list[T]:
+        """Trees of arrays, one for each chain, on its device."""
+        if self.devices is None:
+            return list(trees)
+        return [jax.device_put(*pair) for pair in zip(trees, cycle(self.devices), strict=False)]
 
-@dataclass(frozen=True)
-class Chain:
+
+@dataclass(frozen=True, repr=False)
+class Chain(Printable):
     """Samples, one a sweep; of several chains, if there are.
 
     Fields:
@@ -135,15 +149,36 @@ class Chain:
     def _pooled(self) -> np.ndarray:
         return self.samples.reshape(-1, self.samples.shape[-1])
 
-    def __repr__(self) -> str:
+    @property
+    def is_alarming(self) -> bool:
+        """Whether sweeps ran one call after another in Python."""
+        return self.why_on_host is not None
+
+    def summary(self) -> str:
         """How many samples of what, the acceptance, and why it is slow if it is."""
         shown = ", ".join(f"{name} {share:.0%}" for name, share in self.acceptance.items())
-        many = f"{len(self.samples)} chains" if self.samples.ndim == 3 else "chain"
+        chains = f"{len(self.samples)} chains" if self.samples.ndim == 3 else "chain"
         why = f"; on the host: {self.why_on_host}" if self.why_on_host else ""
+        parameters = many(len(self.names), "parameter")
         return (
-            f"{many} of {self.samples.shape[-2]} samples of {len(self.names)} parameters; "
-            f"accepted: {shown}{why}"
+            f"{chains} of {self.samples.shape[-2]} samples of {parameters}; accepted: {shown}{why}"
         )
+
+    def tables(self) -> list[Table]:
+        """Of the first parameters: mean, standard deviation, quantiles, and whether chains agree."""
+        first = self._by_chain[..., :NUM_SHOWN]
+        columns = (
+            first.mean(axis=(0, 1)),
+            first.std(axis=(0, 1)),
+            *np.quantile(first, (0.05, 0.95), axis=(0, 1)),
+            rank_r_hat(first),
+            ess_bulk(first),
+            ess_tail(first),
+        )
+        figures = [[f"{x:.4g}" for x in row] for row in np.transpose(columns)]
+        rows = [(name, *row) for name, row in zip(self.names, figures, strict=False)]
+        unlisted: list[tuple[str, ...]] = [()] * (len(self.names) - len(rows))
+        return [Table("", HEADER, [*rows, *unlisted], NUM_SHOWN)]
 
 
 # --- random numbers -------------------------------------------------------------------------------

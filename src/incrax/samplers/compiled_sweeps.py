@@ -1,18 +1,20 @@
 """Chains of which whole sweeps are one compiled program: rows of an input are sites, and a step of
 one reads and writes its own rows alone.
 
-In: a log-density, blocks that walk, follow the gradient or take one of a few values. Out: samples.
+In: a log-density, blocks that walk, follow the gradient, move by a kernel of another library or
+take one of a few values. Out: samples.
 It must not know other updates.
 
 A step of a walk is Metropolis: theta_i' = theta_i + w_i z, accepted where log u < f(theta') -
 f(theta). f(theta') is `Sites.look`, theta' is written by `Sites.settle`. A Hamiltonian step is the
-same with theta' at the end of a trajectory along the gradient of `look`. A step of a categorical
+same with theta' at the end of a trajectory along the gradient of `look`. A kernel has `look` as its
+log-density, and decides itself. A step of a categorical
 site looks at all its values, and draws one with p(v) ~ exp f(theta_i = v). Rows that are known not
 to interact, f = c + sum_i p_i(theta_i), move all at once, each by its own p_i: given all else their
 conditional distributions are independent, and the same random numbers give the same chain.
 
-Several chains take turns: their programs run side by side as far as there are cores, and each costs
-what it costs alone.
+Several chains take turns: their programs run side by side as far as there are cores, or devices,
+and each costs what it costs alone.
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.flatten_util import ravel_pytree
 
 from incrax._messages import not_by_rows
 from incrax._progress import Meter
 from incrax.engine.call.sites import Sites, SitesState
 from incrax.engine.inputs.paths import is_within
+from incrax.engine.program.functions import Identity
 from incrax.samplers.chain import Chain, Job, generators
 from incrax.samplers.checkpoints import Checkpoint
 from incrax.samplers.density import Density
@@ -45,6 +49,7 @@ from incrax.samplers.messages import (
 from incrax.samplers.updates import (
     Categorical,
     Hamiltonian,
+    Kernel,
     Walk,
     adaptation_gain,
     target_of,
@@ -59,6 +64,9 @@ CHUNK_S = 0.25
 
 MIN_OF_COLOUR = 64
 """Rows of a colour, on average, from which on they move at once."""
+
+KEY_SIZE = 2
+"""Words of 32 bits of a key of the kernels of others."""
 
 MAX_NUMBERS = 2**20
 """Random numbers, about, that are drawn for one chunk."""
@@ -78,7 +86,9 @@ class SweepBlock(NamedTuple):
     steps the warm-up wants accepted, None: widths are given; whether rows are known not to
     interact; of values, whether the next one is proposed at random, and never the same, see
     `Categorical`; of trajectories, how many leapfrog steps they have at most and of which size, 0:
-    it walks; by how many colours rows move that interact with few others, 0: one by one.
+    it walks; by how many colours rows move that interact with few others, 0: one by one; the
+    function that makes its kernel, not told by `==`, None: it has none; of a block that is a part of its inputs,
+    numbers of its elements, None: it is all of them.
     """
 
     name: str
@@ -93,6 +103,8 @@ class SweepBlock(NamedTuple):
     num_leaps: int = 0
     step_size: float = 1.0
     num_colours: int = 0
+    kernel: Identity | None = None
+    elements: tuple[int, ...] | None = None
 
     @property
     def num_blocks(self) -> int:
@@ -194,14 +206,15 @@ def _made(
     is_own = np.isin(density.names, names)
     if isinstance(update, Categorical):
         return _categorical(density, shown, update, is_own)
-    if not isinstance(update, (Walk, Hamiltonian)):
+    if not isinstance(update, (Walk, Hamiltonian, Kernel)):
         raise not_compiled(shown, type(update).__name__)
     update.check(names)
     # Elements in the order of the vector, widths in that in which the block names them.
     order = {each: k for k, each in enumerate(density.names)}
     widths = np.zeros(len(order))
     kind = type(update).__name__
-    widths[[order[each] for each in names]] = widths_of(kind, update.width, names)
+    width = 1.0 if isinstance(update, Kernel) else update.width
+    widths[[order[each] for each in names]] = widths_of(kind, width, names)
     moved = {path: x for path, x in _by_path(density, widths) if np.any(x)}
     num_rows = _num_rows(name, shown, moved)
     size = len(names) // (num_rows or 1)
@@ -209,6 +222,12 @@ def _made(
     if isinstance(update, Hamiltonian):
         leaps = {"num_leaps": update.num_steps, "step_size": float(update.step)}
         return block._replace(**leaps), moved
+    if isinstance(update, Kernel):
+        is_own = np.concatenate([np.ravel(x) > 0 for x in moved.values()])
+        part = None if np.all(is_own) else tuple(np.flatnonzero(is_own).tolist())
+        step_size = 1.0 if update.step_size is None else float(update.step_size)
+        block = block._replace(kernel=Identity(update.make), elements=part, step_size=step_size)
+        return block._replace(times=update.times), {}
     if update.width is None:
         # A vector of d normal elements wants steps of 2.4 / sqrt(d); see `sweeping.WIDTH`.
         moved = {path: x / np.sqrt(size) for path, x in moved.items()}
@@ -289,12 +308,13 @@ class _Record(NamedTuple):
 class _Draws(NamedTuple):
     """Random numbers of a block, by sweep and step: by how much each input moves, or its velocity
     at the start of a trajectory, by path; what the gain in log-density is compared with, or where
-    among all probabilities the value lies; how many leapfrog steps.
+    among all probabilities the value lies; how many leapfrog steps; the key of a kernel.
     """
 
     moves: dict[str, Any]
     bounds: Any
     num_leaps: Any = None
+    keys: Any = None
 
 
 def _started(
@@ -329,7 +349,8 @@ class _Run:
     def __init__(
         self, sites: Sites, blocks: tuple[SweepBlock, ...], data: Sequence[Data], job: Job
     ) -> None:
-        self.sites = sites
+        num_devices = 1 if job.devices is None else len(job.devices)
+        self.sites = job.placed([sites] * min(num_devices, job.num_chains))
         self.blocks = blocks
         self.data = data
         self.job = job
@@ -349,7 +370,7 @@ class _Run:
         """All sweeps of all chains, from these places, or from a checkpoint."""
         job = self.job
         rngs = generators(job.key, job.chains)
-        inputs = self.sites.inputs(places[0].state)
+        inputs = self.sites[0].inputs(places[0].state)
         empty = lambda x: jnp.empty((job.num_sweeps, *x.shape), x.dtype)
         none = np.zeros(len(self.blocks), np.int32)
         records = [
@@ -359,6 +380,8 @@ class _Run:
         dtypes = {path: x.dtype for path, x in inputs.items()}
         kept = Checkpoint(job.checkpoint, self._plan(inputs))
         done, (places, records, accepted) = kept.restore((places, records, accepted), rngs, job)
+        places = job.placed(places)
+        records = job.placed(records)
         if done:
             self._check_density(places[0], kept.path)
         count = 1
@@ -374,7 +397,7 @@ class _Run:
                 for number, rng in enumerate(rngs):
                     draws = self._draws(rng, count, dtypes, gains.dtype)
                     places[number], records[number] = _sweeps(
-                        self.sites,
+                        self.sites[number % len(self.sites)],
                         places[number],
                         records[number],
                         (draws, self.shared, gains),
@@ -404,8 +427,9 @@ class _Run:
         Raises:
             StartError: it is another one.
         """
-        inputs = self.sites.inputs(place.state)
-        value = self.sites.look(self.sites.start(inputs, place.state), {})[1]
+        sites = self.sites[0]
+        anew = sites.start(sites.inputs(place.state), place.state)
+        value = sites.look(anew, {})[1]
         if not np.allclose(value, place.value, rtol=1e-4, atol=1e-4):
             raise other_checkpoint(str(path))
 
@@ -413,7 +437,9 @@ class _Run:
         """What a checkpoint must have been made of."""
         shapes = [[path, list(x.shape), str(x.dtype)] for path, x in inputs.items()]
         digits = [[float(np.sum(x)) for x in own.values()] for own in self.data]
-        return [shapes, [list(block) for block in self.blocks], digits, self.job.num_chains]
+        # Of a kernel a file can have the name alone.
+        named = [[*block._replace(kernel=None), _kernel_name(block)] for block in self.blocks]
+        return [shapes, named, digits, self.job.num_chains]
 
     def _draws(
         self, rng: np.random.Generator, count: int, dtypes: Mapping[str, Any], dtype: Any
@@ -430,9 +456,14 @@ class _Run:
                 row = x.shape[block.num_rows is not None :]
                 moves[path] = np.zeros((*shape, *row), dtypes[path])
             leaps = np.zeros(shape, np.int32) if block.num_leaps else None
-            made.append(_Draws(moves, np.zeros(shape, dtype), leaps))
+            keys = None if block.kernel is None else np.zeros((*shape, KEY_SIZE), np.uint32)
+            made.append(_Draws(moves, np.zeros(shape, dtype), leaps, keys))
         for number in range(count):
             for block, own, draws in zip(self.blocks, self.data, made, strict=True):
+                if block.kernel is not None:
+                    words = rng.integers(2**32, size=draws.keys.shape[1:], dtype=np.uint32)
+                    draws.keys[number] = words
+                    continue
                 for path, into in draws.moves.items():
                     x = own[path] if block.num_rows is not None else own[path][None]
                     of_step = np.repeat(x, block.times, axis=0)
@@ -444,6 +475,13 @@ class _Run:
                     low, high = (block.num_leaps + 1) // 2, block.num_leaps + 1
                     draws.num_leaps[number] = rng.integers(low, high, block.num_steps)
         return tuple(made)
+
+
+def _kernel_name(block: SweepBlock) -> str | None:
+    if block.kernel is None:
+        return None
+    make = block.kernel.value
+    return getattr(make, "__qualname__", type(make).__name__)
 
 
 @functools.partial(jax.jit, static_argnames="blocks", donate_argnames="record")
@@ -510,26 +548,31 @@ def _step_each(
         state, value, count = carry
         number, drawn, scale, own_widths = turn
         inputs = sites.inputs(state)
-        start = {path: inputs[path] for path in drawn.moves}
+        start = {path: inputs[path] for path in block.paths}
         changes = lambda rows: rows
         if block.num_rows is not None:
             row_of = lambda x: lax.dynamic_index_in_dim(x, number, keepdims=False)
             start = jax.tree.map(row_of, start)
             changes = lambda rows: {path: (number, row) for path, row in rows.items()}
         log_density = lambda rows: sites.look(state, changes(rows))[1]
-        rows, gained = _proposed(block, log_density, start, drawn, scale, own_widths)
-        delta, proposed = sites.look(state, changes(rows))
-        log_ratio = proposed - value + gained
-        accept = drawn.bounds < log_ratio  # false where it is NaN
+        if block.kernel is not None:
+            rows, accept, share = _by_kernel(block, log_density, start, drawn.keys, scale)
+            delta, proposed = sites.look(state, changes(rows))
+        else:
+            rows, gained = _proposed(block, log_density, start, drawn, scale, own_widths)
+            delta, proposed = sites.look(state, changes(rows))
+            log_ratio = proposed - value + gained
+            accept = drawn.bounds < log_ratio  # false where it is NaN
+            share = accept
         state = sites.settle(state, delta, accept)
         value = jnp.where(accept, proposed, value)
-        return (state, value, count + accept), accept if is_adapted else None
+        return (state, value, count + accept), share if is_adapted else None
 
     if widths is not None and block.num_rows is None:
         widths = {path: x[None] for path, x in widths.items()}
     turns = numbers, draws, scales, widths
-    (state, value, count), accepted = lax.scan(step, (*position, np.int32(0)), turns)
-    share = jnp.mean(accepted.reshape(-1, block.times), 1, value.dtype) if is_adapted else None
+    (state, value, count), shares = lax.scan(step, (*position, np.int32(0)), turns)
+    share = jnp.mean(shares.reshape(-1, block.times), 1, value.dtype) if is_adapted else None
     return (state, value), count, share
 
 
@@ -546,8 +589,31 @@ def _step_together(
         lambda x: jnp.moveaxis(x.reshape(block.num_blocks, block.times, *x.shape[1:]), 1, 0), draws
     )
 
-    def run(rows: Rows, own: Any) -> tuple[Rows, Any]:
-        """All steps of the rows of a colour."""
+    def by_kernels(rows: Rows, own: Any) -> tuple[Rows, tuple[Any, Any]]:
+        """The same by kernels. Of rows that do not interact none needs the others' new values."""
+        numbers = np.arange(block.num_blocks, dtype=np.int32)
+        at = sites.start(rows, state)
+
+        def step_of_row(number: Any, row: Rows, key: Any, scale: Any) -> Any:
+            changes = lambda row: {path: (number, x) for path, x in row.items()}
+            log_density = lambda row: sites.look(at, changes(row))[1]
+            return _by_kernel(block, log_density, row, key, scale)
+
+        def step(carry: Any, drawn: Any) -> Any:
+            rows, count, total = carry
+            scales = jnp.exp(log_scale)
+            new, accept, share = jax.vmap(step_of_row)(numbers, rows, drawn.keys, scales)
+            accept = own & accept
+            rows = {path: _where(accept, new[path], x) for path, x in rows.items()}
+            return (rows, count + accept, total + jnp.where(own, share, 0)), None
+
+        none = jnp.zeros(block.num_blocks, np.int32)
+        carry = rows, none, none.astype(value.dtype)
+        (rows, *counts), _ = lax.scan(step, carry, turns)
+        return rows, tuple(counts)
+
+    def run(rows: Rows, own: Any) -> tuple[Rows, tuple[Any, Any]]:
+        """All steps of the rows of a colour; how many were accepted, and of which share."""
         free = lambda new: {path: _where(own, new[path], x) for path, x in rows.items()}
         parts_of = lambda rows: jnp.where(own, sites.parts(state, rows, coloured=coloured), 0)
         coloured = not block.is_independent
@@ -566,14 +632,16 @@ def _step_together(
 
         carry = rows, parts_of(rows), jnp.zeros(block.num_blocks, np.int32)
         (rows, _, count), _ = lax.scan(step, carry, turns)
-        return rows, count
+        return rows, (count, count.astype(value.dtype))
 
     count: Any = 0
+    total: Any = 0
     for own in _colours(sites, state, block):
-        rows, more = run(rows, own)
+        rows, (more, of_share) = (run if block.kernel is None else by_kernels)(rows, own)
         count = count + more
+        total = total + of_share
     state = sites.start(rows, state)
-    share = count.astype(value.dtype) / block.times
+    share = total / block.times
     return (state, sites.look(state, {})[1]), jnp.sum(count, dtype=np.int32), share
 
 
@@ -619,6 +687,29 @@ def _proposed(
     carry = start, kick(start, drawn.moves, 0.5)
     rows, velocity = lax.fori_loop(0, num_leaps, leap, carry)
     return rows, kinetic(drawn.moves) - kinetic(velocity)
+
+
+def _by_kernel(
+    block: SweepBlock, log_density: Any, start: Rows, words: Any, scale: Any
+) -> tuple[Rows, Any, Any]:
+    """A step of a kernel of another library: where it leads, whether it moved, and with which
+    probability it was accepted.
+    """
+    flat, rows_of = ravel_pytree([start[path] for path in block.paths])
+    if block.elements is None:
+        at = lambda x: dict(zip(block.paths, rows_of(x), strict=True))
+    else:
+        elements = np.array(block.elements)
+        at = lambda x: dict(zip(block.paths, rows_of(flat.at[elements].set(x)), strict=True))
+    step_size = block.step_size if scale is None else block.step_size * scale
+    algorithm = block.kernel.value(lambda x: log_density(at(x)), step_size)
+    # Not by the default generator, whose keys the user may have made longer.
+    key = jax.random.wrap_key_data(words, impl="threefry2x32")
+    position = flat if block.elements is None else flat[elements]
+    found, info = algorithm.step(key, algorithm.init(position, key))
+    has_moved = jnp.any(found.position != position)
+    rate = getattr(info, "acceptance_rate", has_moved)
+    return at(found.position), has_moved, jnp.asarray(rate).astype(flat.dtype)
 
 
 def _by_row(factor: Any, x: Any) -> Any:

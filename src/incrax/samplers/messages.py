@@ -58,17 +58,17 @@ def not_an_update(block: str, kind: str) -> TypeError:
     """What is none of the updates."""
     return TypeError(
         f"`gibbs(updates=...)` got {kind} for `{block}`. {_UNTOUCHED} Pass a `Walk`, a "
-        "`Hamiltonian`, a `Conditional` or a `Categorical` for each block."
+        "`Hamiltonian`, a `Kernel`, a `Conditional` or a `Categorical` for each block."
     )
 
 
 def not_compiled(block: str, kind: str) -> TypeError:
     """An update that no compiled sweep can make."""
     return TypeError(
-        f"`gibbs(updates=...)` got a {kind} for `{block}`, beside a block named by `[*]` or a "
-        "`Categorical`: sweeps with such a block are one compiled program, in which blocks move by "
-        f"`Walk`, `Hamiltonian` or `Categorical`. {_UNTOUCHED} Pass one of these for it, or name "
-        "the rows of the other block one by one."
+        f"`gibbs(updates=...)` got a {kind} for `{block}`, beside a block named by `[*]`, a "
+        "`Categorical` or a `Kernel`: sweeps with such a block are one compiled program, in which "
+        f"blocks move by `Walk`, `Hamiltonian`, `Kernel` or `Categorical`. {_UNTOUCHED} Pass one "
+        "of these for it, or name the rows of the other block one by one."
     )
 
 
@@ -137,11 +137,11 @@ def other_checkpoint(path: str) -> StartError:
     )
 
 
-def no_checkpoint(reason: str) -> ValueError:
-    """A checkpoint asked of a chain on the host."""
+def only_compiled(option: str, what: str, reason: str) -> ValueError:
+    """A checkpoint, or devices, asked of a chain on the host."""
     return ValueError(
-        f"Chains on the host have no checkpoints, and this one cannot be compiled: {reason}. "
-        f"{_UNTOUCHED} Leave `checkpoint` out."
+        f"Chains on the host have no {what}, and this one cannot be compiled: {reason}. "
+        f"{_UNTOUCHED} Leave `{option}` out."
     )
 
 

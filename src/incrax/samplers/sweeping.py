@@ -16,7 +16,7 @@ import numpy as np
 
 from incrax import value_and_grad
 from incrax._forecast import Forecast
-from incrax._messages import ambiguous_input, unknown_input
+from incrax._messages import ambiguous_input, unknown_input, wrong_option
 from incrax._progress import Meter
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import NotCalledError
@@ -27,8 +27,8 @@ from incrax.samplers.density import Density
 from incrax.samplers.messages import (
     bad_start,
     missing_in_blocks,
-    no_checkpoint,
     not_an_update,
+    only_compiled,
     overlapping_blocks,
     wrong_covariance,
     wrong_number,
@@ -39,6 +39,7 @@ from incrax.samplers.updates import (
     Categorical,
     Conditional,
     Hamiltonian,
+    Kernel,
     Position,
     Walk,
     target_of,
@@ -66,6 +67,7 @@ def gibbs(
     chains: int | None = None,
     starts: Any = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    devices: Sequence[jax.Device] | None = None,
     wrt: Any = None,
     progress: bool = True,
 ) -> Chain:
@@ -77,10 +79,10 @@ def gibbs(
             evaluated as it is, so that its `stats` count.
         *args: its arguments at the start; those that are not sampled stay.
         updates: for each block, named by a path as `explain()` prints it or a tuple of paths, how
-            it moves: a `Walk`, a `Hamiltonian`, a `Conditional` or a `Categorical`. Each moves once
-            a sweep, in this order. `"theta[*]"`: each row of theta, along its first axis, is a
-            block of its own; whole sweeps are then one compiled program, as they are with a
-            `Categorical`, and no block may have a `Conditional`. None: each row of each input, or
+            it moves: a `Walk`, a `Hamiltonian`, a `Kernel`, a `Conditional` or a `Categorical`.
+            Each moves once a sweep, in this order. `"theta[*]"`: each row of theta, along its first
+            axis, is a block of its own; whole sweeps are then one compiled program, as they are
+            with a `Categorical` or a `Kernel`, and no block may have a `Conditional`. None: each row of each input, or
             number, walks by itself, with widths from the warm-up.
         key: a key of `jax.random`, or an integer.
         num_sweeps: samples of a chain, one after each sweep.
@@ -92,6 +94,9 @@ def gibbs(
         checkpoint: a file to which compiled sweeps write every ten seconds where they are, and from
             which the same call goes on, to the bit as if nothing had happened; with more sweeps, it
             adds to them.
+        devices: where chains run, by turns, such as `jax.devices()`; samples are those of one
+            device, to the bit where devices are alike. Each compiles the sweeps, and has a copy of
+            the data. None: all where the data are.
         wrt: what is sampled; see `grad`. None: the first argument.
         progress: whether a chain of over two seconds shows its progress on a terminal.
 
@@ -128,7 +133,7 @@ def gibbs(
     """
     given = {} if updates is None else updates
     for name, update in given.items():
-        if not isinstance(update, (Walk, Hamiltonian, Conditional, Categorical)):
+        if not isinstance(update, (Walk, Hamiltonian, Kernel, Conditional, Categorical)):
             raise not_an_update(str(name), type(update).__name__)
     discrete = [
         part.removesuffix(ROWS)
@@ -140,11 +145,12 @@ def gibbs(
     density = Density("gibbs", log_density, args, wrt, discrete)
     given = {_full(density.names, name): update for name, update in given.items()}
     walks = {name: Walk() for name in _each_row(density)} if updates is None else given
-    options = SweepOptions(num_warmup, chains, starts, checkpoint, progress)
+    options = SweepOptions(num_warmup, chains, starts, checkpoint, devices, progress)
     job = _job(density, key, num_sweeps, options, walks)
     groups = [_named(density.names, name) for name in walks]
     _check_cover(density.names, groups)
-    if discrete or any(map(is_by_rows, given)):
+    has_kernel = any(isinstance(update, Kernel) for update in given.values())
+    if discrete or has_kernel or any(map(is_by_rows, given)):
         return compiled_chain(density, walks, groups, job)
     merged = walks if updates is None else _merged(density, walks, groups)
     chain, why = _compiled(density, merged, job)
@@ -162,6 +168,7 @@ def metropolis(
     chains: int | None = None,
     starts: Any = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    devices: Sequence[jax.Device] | None = None,
     wrt: Any = None,
     progress: bool = True,
 ) -> Chain:
@@ -186,6 +193,7 @@ def metropolis(
         chains: as for `gibbs`.
         starts: as for `gibbs`.
         checkpoint: as for `gibbs`.
+        devices: as for `gibbs`.
         wrt: as for `gibbs`.
         progress: as for `gibbs`.
 
@@ -221,7 +229,7 @@ def metropolis(
     order = np.concatenate([_places(density, names) for names in groups])
     root = None if covariance is None else _root(covariance, order)
     walks = _walks(groups, given.oversample, root)
-    options = SweepOptions(num_warmup, chains, starts, checkpoint, progress)
+    options = SweepOptions(num_warmup, chains, starts, checkpoint, devices, progress)
     job = _job(density, key, num_sweeps, options, walks)
     chain = None
     why = "a covariance matrix moves other blocks with each"
@@ -274,6 +282,7 @@ class SweepOptions(NamedTuple):
     chains: int | None
     starts: Any
     checkpoint: Any
+    devices: Any
     progress: bool
 
 
@@ -286,11 +295,15 @@ def _job(
         ValueError: a number is out of range.
         PositionError: starts of another shape.
     """
-    num_warmup, chains, starts, checkpoint, progress = options
+    num_warmup, chains, starts, checkpoint, devices, progress = options
     if num_sweeps < 1:
         raise wrong_number("num_sweeps", num_sweeps)
     if chains is not None and chains < 1:
         raise wrong_number("chains", chains)
+    if devices is not None:
+        devices = tuple(devices)
+        if not devices or not all(isinstance(device, jax.Device) for device in devices):
+            raise wrong_option("devices", devices, "one device of JAX, or several")
     if num_warmup is None:
         is_adapted = any(target_of(update, 1) for update in updates.values())
         num_warmup = num_sweeps // 2 if is_adapted else 0
@@ -301,7 +314,7 @@ def _job(
         expected = (chains or 1, *shape)
         if np.shape(x) != expected:
             raise wrong_starts(path, np.shape(x), expected)
-    return Job(key, num_sweeps, num_warmup, chains, placed, checkpoint, progress)
+    return Job(key, num_sweeps, num_warmup, chains, placed, checkpoint, devices, progress)
 
 
 def _compiled(
@@ -401,7 +414,9 @@ Sweep = Callable[[Position, np.random.Generator], Position]
 def _run(density: Density, made: Sequence[Block], sweep: Sweep, job: Job, why: str) -> Chain:
     """All chains, one after the other."""
     if job.checkpoint is not None:
-        raise no_checkpoint(why)
+        raise only_compiled("checkpoint", "checkpoints", why)
+    if job.devices is not None:
+        raise only_compiled("devices", "devices of their own", why)
     rngs = generators(job.key, job.chains)
     places = [Position(x, density.value(x)) for x in _starts(density, job)]
     for place in places:

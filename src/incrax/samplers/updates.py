@@ -1,5 +1,5 @@
-"""How a block moves while all else stays: a random walk, Hamiltonian dynamics, a draw from its
-conditional, in closed form or over all values that it can take.
+"""How a block moves while all else stays: a random walk, Hamiltonian dynamics, a kernel of another
+library, a draw from its conditional, in closed form or over all values that it can take.
 
 In: where a chain is, a block. Out: where it is next. It must not know other blocks.
 """
@@ -267,6 +267,52 @@ class Categorical:
         return np.arange(int(given)) if given.ndim == 0 and given.dtype.kind in "iu" else given
 
 
+@dataclass(frozen=True)
+class Kernel:
+    """Steps of a kernel of BlackJAX on a block, or on each row of an input, inside compiled sweeps:
+    its log-density is that of the block given all else.
+
+    Args:
+        make: function (log_density, step_size) -> `blackjax.SamplingAlgorithm`, such as
+            `blackjax.mala` or `blackjax.normal_random_walk`; or anything else with `init(position,
+            rng_key)` and `step(rng_key, state)`, which returns a state with a `position` and what
+            is known of the step. A position is one vector of the elements of the block, or of the
+            row, in the order of `Chain.names`. The kernel must leave its log-density invariant
+            without memory: each step begins by `init`.
+        step_size: one number. None: found in the warm-up, of rows that move by themselves, one
+            each.
+        target: the share of accepted steps that the warm-up wants, by `acceptance_rate` of what is
+            known of a step, or by whether the position changed; 0.57 is best for MALA, 0.44 for a
+            random walk of one element and 0.23 of many.
+        times: steps in a row.
+
+    Cost: of a step that of the kernel, of which each evaluation reads what its block or row
+        reaches, and one evaluation more; `Chain.num_evaluations` counts one. Rows that do not
+        interact move at once. Sweeps are compiled anew for each `make`: define it once.
+
+    Example:
+        >>> import blackjax, jax.numpy as jnp, numpy as np
+        >>> from incrax import samplers
+        >>> f = lambda p, y: -0.5 * jnp.sum((y - p["x"]) ** 2) - jnp.sum(jnp.cosh(p["x"]))
+        >>> hmc = lambda log_density, step: blackjax.hmc(log_density, step, jnp.ones(1), 5)
+        >>> moves = {"p['x'][*]": samplers.Kernel(hmc, 0.3)}
+        >>> at = {"x": np.zeros(20)}, np.ones(20)
+        >>> samplers.gibbs(f, *at, updates=moves, key=0, num_sweeps=10).samples.shape
+        (10, 20)
+    """
+
+    make: Callable[[Callable[[Any], Any], Any], Any]
+    step_size: float | None = None
+    target: float = 0.8
+    times: int = 1
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raise where a number is out of range."""
+        if self.times < 1:
+            raise wrong_number("Kernel(times=...)", self.times)
+        widths_of("Kernel", self.step_size, names[:1])
+
+
 # --- widths ---------------------------------------------------------------------------------------
 
 
@@ -279,12 +325,14 @@ def acceptance_target(size: int) -> float:
     return 0.44 if size == 1 else 0.234
 
 
-def target_of(update: Update | Categorical, size: int) -> float | None:
+def target_of(update: Update | Kernel | Categorical, size: int) -> float | None:
     """The share of steps of so many elements that the warm-up wants accepted; None: their widths
     are given.
 
     Source: for trajectories, the Stan Reference Manual (`delta`).
     """
+    if isinstance(update, Kernel):
+        return update.target if update.step_size is None else None
     if isinstance(update, Hamiltonian):
         return 0.8 if update.step_size is None else None
     is_adapted = isinstance(update, Walk) and update.width is None

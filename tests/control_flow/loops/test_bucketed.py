@@ -1,4 +1,4 @@
-"""`bucketed`: one program for many lengths, exact results, sizes found out."""
+"""`bucketed`: one program for many lengths, exact results."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def mean_of_rows(xs):
 
 @incrax.bucketed
 def positive(x):
-    return incrax.select_rows(x, x > 0)
+    return incrax.select_rows(x, x > 0, size=9)
 
 
 def test_functions_are_pickled_by_name_or_as_new_ones():
@@ -125,58 +125,13 @@ def test_methods_and_callables_without_a_hash():
     )
 
 
-# --- sizes that are found out ---------------------------------------------------------------------
+# --- sizes ----------------------------------------------------------------------------------------
 
 
-def test_sizes_grow_to_what_is_found_and_results_are_exact():
-    f = incrax.bucketed(
-        lambda x: (incrax.select_rows(x, x > 0), incrax.unique(jnp.round(x)).values)
-    )
-    for n in (10, 300, 40, 300):
-        x = RNG.normal(size=300) + np.where(np.arange(300) < n, 9.0, -90.0)
-        positive, distinct = f(x)
-        np.testing.assert_array_equal(positive, x[x > 0])
-        np.testing.assert_array_equal(distinct, np.unique(np.round(x)))
-    assert f.num_traces == 2
-
-
-def test_the_gradient_through_a_size_that_grows():
-    def energy(x):
-        rows = incrax.select_rows(x, x > 0)
-        return incrax.scan(lambda c, x: (c + x**3, None), 0.0, rows)[0]
-
-    f = incrax.bucketed(jax.grad(energy))
-    x = RNG.normal(size=500)
-    close(f(x), jnp.where(x > 0, 3 * x**2, 0.0))
-    assert f.num_traces == 2
-
-
-def turn_of_positive(c, x):
-    return c + jnp.sum(incrax.select_rows(x, x > 0).values), None
-
-
-positive_sum = jax.jit(lambda x: jnp.sum(incrax.select_rows(x, x > 0).values))
-
-
-@pytest.mark.parametrize(
-    "inner",
-    [positive_sum, lambda x: jax.lax.scan(turn_of_positive, 0.0, x[None])[0]],
-    ids=["jit", "scan"],
-)
-def test_sizes_grow_inside_functions_whose_traces_jax_keeps(inner):
-    f = incrax.bucketed(lambda x: jnp.sum(incrax.select_rows(x, x > 1).values) + inner(x))
-    for num in (64, 70, 300):
-        assert float(f(np.full(300, 2.0) * (np.arange(300) < num))) == 4.0 * num
-    assert f.num_traces == 3
-
-
-def test_arguments_that_are_known_inside_a_compiled_function_cut_nothing_off():
-    inner = incrax.bucketed(lambda x: jnp.sum(incrax.select_rows(x, x > 0).values))
-    known = np.ones(100)
-    assert float(inner(known)) == 100.0
-    assert float(incrax.bucketed(lambda y: inner(known) + y)(1.0)) == 101.0
+def test_a_number_of_rows_that_is_found_needs_a_size():
+    f = incrax.bucketed(lambda x: incrax.select_rows(x, x > 0))
     with pytest.raises(incrax.errors.CapacityError, match="Pass `size=`"):
-        jax.jit(lambda y: inner(known) + y)(1.0)
+        f(np.ones(3))
 
 
 def test_a_ragged_argument_that_is_known_inside_a_compiled_function():
@@ -188,17 +143,19 @@ def test_a_ragged_argument_that_is_known_inside_a_compiled_function():
 
 def test_batches_of_rows_are_as_they_are():
     x = np.where(np.arange(100) < 70, 1.0, -1.0)
-    rows = incrax.bucketed(jax.vmap(lambda x: incrax.select_rows(x, x > 0)))(np.stack([x, -x]))
+    rows = incrax.bucketed(jax.vmap(lambda x: incrax.select_rows(x, x > 0, size=100)))(
+        np.stack([x, -x])
+    )
     assert rows.length.tolist() == [70, 30]
     assert jnp.sum(rows.values, 1).tolist() == [70.0, 30.0]
 
 
 def test_threads_get_their_own_results():
-    f = incrax.bucketed(lambda x: incrax.select_rows(x, x > 0))
+    f = incrax.bucketed(lambda xs: xs, ragged="xs")
     results = {}
 
     def run(n):
-        results[n] = f(np.arange(200.0) - 200 + n)
+        results[n] = f(np.arange(1.0, n))
 
     threads = [threading.Thread(target=run, args=(n,)) for n in (20, 90, 150)]
     for thread in threads:

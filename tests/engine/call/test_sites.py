@@ -8,6 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from engine.plan.test_row_sets import NUM, programs
+from helpers import examples
+from hypothesis import given
+from hypothesis import strategies as st
 from jax import lax
 
 import incrax
@@ -66,6 +70,52 @@ def neighbours(p):
     return jnp.sum(jax.nn.log_sigmoid(ahead)) - steps - jnp.max(theta - jnp.roll(theta, 1))
 
 
+def levels_of(num_leaves, rng):
+    """A random binary tree: of each level, from the root down, the two children of those of its
+    nodes that have any, which are the first.
+    """
+    leaves, children = [(0, 0)], {}
+    while len(leaves) < num_leaves:
+        depth, node = leaves.pop(rng.integers(len(leaves)))
+        children[node] = [2 * len(children) + 1, 2 * len(children) + 2]
+        leaves += [(depth + 1, child) for child in children[node]]
+    levels, nodes = [], [0]
+    while nodes:
+        parents = [node for node in nodes if node in children]
+        below = [child for node in parents for child in children[node]]
+        below.sort(key=lambda node: node not in children)
+        pairs = [[below.index(child) for child in children[node]] for node in parents]
+        levels.append(np.array(pairs, np.int32).reshape(-1, 2))
+        nodes = below
+    return levels
+
+
+LEVELS = levels_of(LENGTH // 2 + 1, RNG)
+WIDTHS = [1] + [2 * len(level) for level in LEVELS[:-1]]
+LEAVES = [
+    jnp.asarray(RNG.uniform(0.5, 1.5, (w - len(x), 7))) for w, x in zip(WIDTHS, LEVELS, strict=True)
+]
+
+
+def tree(p):
+    """From the leaves up: each node multiplies what its two children send along their branches."""
+    branches = jnp.exp(-(p["theta"] ** 2)) * p["scale"]
+    ends = np.cumsum(WIDTHS) - 1
+    total, sent = 0.0, None
+    for depth in reversed(range(len(LEVELS))):
+        here = LEAVES[depth]
+        if sent is not None:
+            both = sent[LEVELS[depth][:, 0]] * sent[LEVELS[depth][:, 1]]
+            largest = both.max(axis=1, keepdims=True)
+            total += jnp.sum(jnp.log(largest))
+            here = jnp.concatenate([both / largest, here])
+        if depth:
+            along = branches[ends[depth - 1] : ends[depth], None, None]
+            mixed = 0.3 + along * jnp.eye(7)
+            sent = jnp.einsum("nij,nj->ni", mixed, here)
+    return total + jnp.log(here.sum())
+
+
 FUNCTIONS = [
     groups,
     crossed,
@@ -76,6 +126,7 @@ FUNCTIONS = [
     gradient,
     crossed_gradient,
     neighbours,
+    tree,
 ]
 
 
@@ -289,6 +340,43 @@ def test_a_step_makes_nothing_as_long_as_the_axis(fun, depth):
     shapes = [var.aval.shape for eqn in outside for var in eqn.outvars]
     assert not any(LENGTH in shape for shape in shapes)
     assert any(eqn.primitive.name == "cond" for eqn in outside)
+
+
+@pytest.mark.parametrize("name", ["the result", "what is written"])
+def test_a_step_in_a_tree_makes_one_row_of_each_level(name):
+    """Those from the branch to the root, whichever branch it is."""
+    state, sites = incrax.incremental(tree).sites(start(), moves=["p['theta'][*]"])
+
+    def step(state, i, x):
+        delta, out = sites.look(state, {"p['theta']": (i, x)})
+        return out if name == "the result" else (delta.rows, delta.wholes)
+
+    traced = jax.make_jaxpr(step)(state, 3, 0.5).jaxpr
+    outside = needed_equations(traced.eqns, traced.outvars)
+    shapes = [var.aval.shape for eqn in outside for var in eqn.outvars]
+    nodes = [shape for shape in shapes if len(shape) == 2 and shape[1] == 7]
+    assert len(nodes) > len(LEVELS)
+    assert {shape[0] for shape in nodes} == {1}
+    assert max(map(len, LEVELS)) >= 3
+    # One for each level; of the lowest two children, now and as they were: nothing is kept there.
+    num_products = sum(eqn.primitive.name == "dot_general" for eqn in outside)
+    assert num_products <= len(LEVELS) - 2 + 4
+
+
+@examples(0.3)
+@given(programs(), st.integers(0, 10**6))
+def test_random_programs_of_moves_and_look_ups(program, seed):
+    fun, _ = program
+    rng = np.random.default_rng(seed)
+    at = jnp.asarray(rng.normal(size=NUM))
+    state, sites = incrax.incremental(fun).sites(at, 0.9, moves=["theta[*]"])
+    look = jax.jit(lambda state, i, x: sites.look(state, {"theta": (i, x)}))
+    for turn in range(5):
+        i, x = int(rng.integers(NUM)), rng.normal()
+        delta, out = look(state, i, x)
+        near(out, fun(at.at[i].set(x), 0.9))
+        if turn % 2 == 0:
+            state, at = sites.settle(state, delta), at.at[i].set(x)
 
 
 def test_chains_under_vmap():

@@ -13,10 +13,11 @@ import pytest
 from helpers import EAGER, check, examples, same
 from hypothesis import given
 from hypothesis import strategies as st
-from slice_cases import CASES, NUM, Case
+from slice_cases import CASES, EARLY, LATE, NUM, Case, serve_by_rows
 
 import incrax
 from incrax.engine.call.rehearsal import dry_run
+from incrax.engine.plan import row_share
 from incrax.engine.plan import slices as plans
 from incrax.engine.policy import expectations
 from incrax.engine.policy import slices as policy
@@ -27,19 +28,14 @@ LEAST_SHARE = policy.LEAST_SHARE
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Programs for rows are made whatever they promise: these functions are small."""
-    monkeypatch.setattr(policy, "MIN_GAIN", -np.inf)
-    monkeypatch.setattr(policy, "LEAST_SHARE", -1.0)
-    monkeypatch.setattr(policy, "ROWS_S", 0.0)
-    monkeypatch.setattr(policy, "START_S", 0.0)
-    monkeypatch.setattr(plans, "MAX_TABLE_SHARE", 1.0)
+    serve_by_rows(monkeypatch)
 
 
 class Job:
     """One function, incremental and plain, with arguments that change."""
 
     def __init__(self, name, **options):
-        self.fun, args, _ = CASES[name]
+        self.fun, args, _ = (CASES | LATE | EARLY)[name]
         self.ours = incrax.incremental(self.fun, tuning=EAGER, **options)
         self.plain = jax.jit(self.fun)
         self.args = jax.tree.map(np.asarray, args)
@@ -88,12 +84,62 @@ def test_fewer_rows_are_filled_up_and_more_have_a_program_of_their_own():
         job.change(*rows)
     assert job.engine.last.candidate == "slices"
     assert job.ours.stats.compiles == compiles + 1  # what is saved is the same
-    kinds = [capacity for _, capacity in job.engine.slices.entries]
+    kinds = [kind.capacity for kind in job.engine.slices.entries]
     assert kinds == [1, 4]
     job.change(*range(12))
     assert job.engine.last.candidate == "priming"
     job.change(12)
     assert job.engine.last.candidate == "slices"
+
+
+def end(name, far):
+    """A row so far from the end of the axis that others are at the same side of; from its begin."""
+    return NUM - 1 - far if name in LATE else far
+
+
+@pytest.mark.parametrize("name", [*LATE, *EARLY])
+def test_where_rows_accumulate_a_program_runs_all_rows_from_the_first_that_changed(name):
+    job = Job(name)
+    for far in (1, 5, 0, 4):
+        job.change(end(name, far))
+    sign = 1 if name in LATE else -1
+    kinds = {kind.within for kind in job.engine.slices.entries}
+    if "gradient" in name:  # which goes the other way, too, so that it may not be worth it
+        assert kinds <= {0, 2 * sign, 6 * sign}
+        return
+    assert kinds == {2 * sign, 6 * sign}
+    for far in (3, 4, 2, 5):
+        job.change(end(name, far))
+        job.change(*[end(name, n) for n in range(far + 1)])
+    assert job.engine.last.candidate == "slices"
+    side = "last" if name in LATE else "first"
+    assert job.ours.explain().as_dict()["rows"].startswith(f"the {side} 6 of 24 along")
+
+
+@pytest.mark.parametrize("name", [*LATE, *EARLY])
+def test_calls_with_rows_here_and_there_are_right(name):
+    job = Job(name)
+    for far in (1, 1, 1, 5, 5, 9, 5, 23, 23, 1, 5, 14, 4, 0, 3, 2):
+        job.change(end(name, far))
+        if far == 9:
+            job.args = (job.args[0], 0.4)
+            job.call()
+
+
+def test_a_running_sum_beside_much_more_changes_nothing():
+    """Many rows would run for it, of which one changed."""
+
+    def fun(theta, scale):
+        rows = jnp.sin(theta[:, None] * jnp.arange(400.0))
+        return jnp.sum(rows**2) * scale + jnp.sum(jnp.cumsum(theta) ** 2)
+
+    ours = incrax.incremental(fun, tuning=EAGER)
+    theta = np.linspace(0.0, 1.0, 64)
+    for row in (63, 62, 63, 60):
+        theta = theta.copy()
+        theta[row] += 0.1
+        ours(theta, 0.5)
+    assert [kind.within for kind in ours._traces.latest.engine.slices.entries] == [0]
 
 
 def unrolled(c, x):
@@ -528,7 +574,7 @@ def test_most_of_the_work_is_by_rows_or_it_is_not_tried(name):
     args = CASES[name].args
     ours = incrax.incremental(CASES[name].fun)
     ours(*args)
-    share = plans.rough_share(ours._traces.latest.engine.facts, (0,))
+    share = row_share.rough_share(ours._traces.latest.engine.facts, (0,))
     steps = ("from row to row", "forgetting", "recurrent", "read inside")
     others = ("waves", "graph", "filters, counted", *steps)
     assert (share > LEAST_SHARE) is (CASES[name].is_by_rows or name.startswith(others))

@@ -17,11 +17,13 @@ import incrax
 from incrax.engine.inputs import leaves
 from incrax.engine.inputs.leaves import (
     NO_ANCHOR,
+    NUM_SUMS,
     SMALL_BYTES,
     LeafValue,
     changed_elements,
     check_dynamic,
     descriptor,
+    fingerprint,
     frozen,
     has_type,
     is_dynamic,
@@ -70,6 +72,32 @@ WRAPS = {
         else array_of(complex(1.0, x), dtype=complex)
     ),
 }
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float64", "float32", "float16", "bfloat16", "int64", "uint32", "int8", "bool",
+              "complex128", "complex64"],
+)  # fmt: skip
+def test_a_fingerprint_tells_every_bit_and_every_place(dtype):
+    x = jnp.asarray(np.random.default_rng(0).integers(0, 2, 60), dtype)
+    as_bytes = np.asarray(x).view(np.uint8)
+    twins = {bytes(np.asarray(fingerprint(x)))}
+    bits = [1] if dtype == "bool" else [1, 128]
+    for place in range(as_bytes.size):
+        for bit in bits:
+            other = as_bytes.copy()
+            other[place] ^= bit
+            twins.add(bytes(np.asarray(fingerprint(jnp.asarray(other.view(x.dtype))))))
+    assert len(twins) == 1 + len(bits) * as_bytes.size
+    assert bytes(np.asarray(fingerprint(jnp.sort(x.real)))) not in twins
+    assert bytes(np.asarray(jax.jit(fingerprint)(jnp.array(x)))) in twins
+
+
+def test_a_fingerprint_of_keys_and_of_nothing():
+    keys = jax.random.split(jax.random.key(0), 3)
+    assert np.array_equal(fingerprint(keys), fingerprint(jnp.array(keys)))
+    assert not np.array_equal(fingerprint(keys), fingerprint(keys[::-1]))
+    assert fingerprint(jnp.zeros((0, 3))).tolist() == [0] * NUM_SUMS
 
 
 @pytest.mark.parametrize("wrap", [w for w in WRAPS if w != "complex"])

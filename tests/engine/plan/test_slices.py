@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import same
-from slice_cases import CASES, MANY, NUM
+from slice_cases import CASES, EARLY, LATE, MANY, NUM
 
 import incrax
 from incrax import _jax
@@ -36,14 +36,15 @@ def kept(request, monkeypatch):
 class Sliced:
     """A plan, compiled by `jax.jit`, and the values that it has left behind."""
 
-    def __init__(self, case, capacity):
+    def __init__(self, case, capacity, within=0):
         self.fun, args, _ = CASES[case] if isinstance(case, str) else case
         ours = incrax.incremental(self.fun)
         ours(*args)
         self.facts = ours._traces.latest.engine.facts
         self.treedef = jax.tree.structure(args)
         self.leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
-        self.plan = slice_plan(self.facts, (0,), capacity, value_at(self.facts, self.leaves))
+        value_of = value_at(self.facts, self.leaves)
+        self.plan = slice_plan(self.facts, (0,), capacity, value_of, within=within)
         self.capacity = capacity
         kept = priming_saves(self.facts, self.plan)
         self.first = self.compiled(plan_whole(self.facts, dict.fromkeys(kept)))
@@ -94,8 +95,8 @@ class Sliced:
         x = np.array(self.leaves[0])
         x[rows] = values
         self.leaves[0] = jnp.asarray(x)
-        spare = np.repeat(rows[:1], self.capacity - len(rows))
-        numbers = jnp.asarray(np.concatenate([rows, spare]), jnp.int32)
+        spare = np.repeat(rows[:1], max(self.capacity - len(rows), 0))
+        numbers = jnp.asarray(np.concatenate([rows, spare])[: self.capacity], jnp.int32)
         loads = [self.load(var, numbers) for var in self.plan.loads]
         outputs, saves, is_usable = self.next(self.leaves, loads)
         self.saved.update(saves)
@@ -125,6 +126,33 @@ def test_rows_alone_give_what_the_function_gives(name, capacity, kept):
             sliced.prime()
 
 
+PARTS = (
+    {(name, 9 if n % 2 else -9): case for n, (name, case) in enumerate(CASES.items())}
+    | {(name, within): case for name, case in LATE.items() for within in (9, 6, 1)}
+    | {(name, within): case for name, case in EARLY.items() for within in (-9, -6)}
+)
+"""Cases of which any of the last rows, or of the first, change."""
+
+
+@pytest.mark.parametrize(("name", "within"), PARTS)
+def test_a_part_of_the_axis_gives_what_the_function_gives(name, within, monkeypatch):
+    monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
+    monkeypatch.setattr(slices, "MAX_INTERVAL_SHARE", 0.8)
+    sliced = Sliced(PARTS[name, within], 1, within)
+    rng = np.random.default_rng(abs(within))
+    for _ in range(4):
+        size = rng.integers(1, abs(within) + 1)
+        numbers = np.sort(rng.choice(abs(within), size, replace=False))
+        rows = numbers + NUM - within if within > 0 else numbers
+        low = 0.2 if name.startswith("processes") else -1.5
+        shape = sliced.leaves[0][rows].shape
+        shift = 3.0 if name.startswith("waves") else 0.0
+        if sliced.change(rows, rng.uniform(low, 1.5, shape) + shift):
+            sliced.check(terms=30.0)
+        else:
+            sliced.prime()
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].is_by_rows])
 def test_nothing_of_the_size_of_the_data_is_made(name, monkeypatch):
     """What has all rows and more than one number each is written in place, or clean; numbers of rows
@@ -137,6 +165,16 @@ def test_nothing_of_the_size_of_the_data_is_made(name, monkeypatch):
     shapes = [var.aval.shape for var in written]
     data = [shape for shape in shapes if {NUM, MANY} & {*shape} and np.prod(shape) > 3 * NUM]
     assert [shape for shape in data if shape != (MANY,)] == []
+
+
+@pytest.mark.parametrize("name", ["hazard", "running", "recurrence", "risk sets"])
+def test_of_a_part_nothing_else_is_made_or_kept(name):
+    """But for outputs, of all rows; what the others make together is a value of the baseline."""
+    sliced = Sliced((LATE | EARLY)[name], 1, 2 if name in LATE else -2)
+    written = {var for eqn in sliced.plan.eqns for var in written_vars(eqn)}
+    made = written.union(sliced.plan.saves).difference(sliced.facts.outvars)
+    assert not sliced.plan.sliced.widened
+    assert max(np.prod(var.aval.shape) for var in made) <= 24
 
 
 def test_spare_slots_count_once(kept):

@@ -97,10 +97,8 @@ def no_size(name: str) -> CapacityError:
     """A traced number of rows without room for them."""
     return CapacityError(
         f"`{name}` was called inside a traced function (jit, grad, vmap), where the number of rows "
-        "that it finds is "
-        f"unknown. {_UNTOUCHED} Pass `size=`, the largest number that may come, or call it in a "
-        "function of "
-        "`incrax.bucketed`, which finds sizes out."
+        f"that it finds is unknown. {_UNTOUCHED} Pass `size=`, the largest number that may come, or "
+        "call it in a function of `incrax.guarded`, where a capacity is a path."
     )
 
 
@@ -131,17 +129,6 @@ def no_ragged(option: str, name: str) -> LoopTypeError:
         f"`{option}` names `{name}`, and this call has no such argument, or one without arrays in "
         "it. "
         f"{_UNTOUCHED} Name arguments as in the function's signature, or by position."
-    )
-
-
-def other_room(num: int, room: int) -> CapacityError:
-    """A size that does not grow."""
-    return CapacityError(
-        f"A function of `bucketed` found {num} rows where there is room for {room}, and more room "
-        "did not reach that "
-        "place. This is usually a jaxpr that was kept from an earlier call and used again. The "
-        "result was dropped. "
-        "Pass `size=` there, or trace anew in each call."
     )
 
 

@@ -247,9 +247,48 @@ Lengths = dict[str | int, int]
 """Numbers of rows by argument."""
 
 
+class NamedArguments:
+    """Some arguments of a function, by name or position, as users write them.
+
+    Fields: these `names`; those of all parameters, none where the function does not tell; `places`,
+    the position of each, where that is known, and its keyword.
+    """
+
+    def __init__(self, fun: Callable[..., Any], names: Sequence[str | int]) -> None:
+        try:
+            parameters = list(inspect.signature(fun).parameters.values())
+        except (TypeError, ValueError):
+            parameters = []
+        positional = [
+            p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        self.names = tuple(names)
+        self.parameters = [p.name for p in parameters]
+        self.places = [_place(name, positional) for name in names]
+
+    def replaced(
+        self, args: Any, kwargs: Any, replace: Callable[[str | int, Any], Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with `replace(name, value)` in the place of those that are given."""
+        args = list(args)
+        kwargs = dict(kwargs)
+        for name, (number, keyword) in zip(self.names, self.places, strict=True):
+            if number is not None and number < len(args):
+                args[number] = replace(name, args[number])
+            elif keyword in kwargs:
+                kwargs[keyword] = replace(name, kwargs[keyword])
+        return tuple(args), kwargs
+
+
+def _place(name: str | int, positional: Sequence[str]) -> tuple[int | None, str | None]:
+    if isinstance(name, str):
+        return positional.index(name) if name in positional else None, name
+    is_known = -len(positional) <= name < len(positional)
+    return (name % len(positional), positional[name]) if is_known else (name, None)
+
+
 class RaggedArguments:
-    """Which arguments of a function have a changing number of rows, by name or position, and
-    capacities used so far.
+    """Which arguments of a function have a changing number of rows, and capacities used so far.
 
     `caller` and `option` name the function of incrax and its option in messages.
     """
@@ -257,10 +296,9 @@ class RaggedArguments:
     def __init__(
         self, fun: Callable[..., Any], names: Sequence[str | int], caller: str, option: str
     ) -> None:
-        self.names = tuple(names)
+        self.arguments = NamedArguments(fun, names)
         self._caller = caller
         self._option = option
-        self._places = _places(fun, names)
         self._capacities: dict[str | int, list[int]] = {name: [] for name in names}
         self._lock = threading.Lock()
 
@@ -275,20 +313,22 @@ class RaggedArguments:
         return self._replaced(args, kwargs, _ragged)
 
     def _replaced(
-        self, args: Any, kwargs: Any, replace: Callable[..., Padded]
+        self, args: Any, kwargs: Any, make: Callable[..., Padded]
     ) -> tuple[Any, Any, Lengths]:
-        args = list(args)
-        kwargs = dict(kwargs)
-        lengths = {}
-        for name, number, keyword in self._places:
-            is_positional = isinstance(number, int) and number < len(args)
-            holder, key = (args, number) if is_positional else (kwargs, keyword)
-            num = num_rows(self._caller, holder[key]) if is_positional or key in kwargs else None
+        lengths: Lengths = {}
+
+        def replace(name: str | int, tree: Any) -> Any:
+            num = num_rows(self._caller, tree)
             if num is None:
-                raise no_ragged(self._option, str(name))
-            holder[key] = replace(name, holder[key], num)
+                return tree
             lengths[name] = num
-        return tuple(args), kwargs, lengths
+            return make(name, tree, num)
+
+        args, kwargs = self.arguments.replaced(args, kwargs, replace)
+        for name in self.arguments.names:
+            if name not in lengths:
+                raise no_ragged(self._option, str(name))
+        return args, kwargs, lengths
 
     def _with_room(self, name: str | int, tree: Any, num: int) -> Padded:
         known = self._capacities[name]
@@ -303,20 +343,6 @@ class RaggedArguments:
 
 def _ragged(name: str | int, values: Any, num: Any) -> Padded:
     return Padded(values, num, is_checked=True, source=name)
-
-
-def _places(fun: Callable[..., Any], names: Sequence[str | int]) -> list[tuple[Any, Any, Any]]:
-    """Each name with its position, where that is known, and its keyword."""
-    try:
-        known: list[str] = list(inspect.signature(fun).parameters)
-    except (TypeError, ValueError):
-        known = []
-    found = []
-    for name in names:
-        number: Any = known.index(name) if name in known else name
-        is_known = isinstance(number, int) and number < len(known)
-        found.append((name, number, known[number] if is_known else name))
-    return found
 
 
 def exact(results: Any, lengths: Lengths) -> Any:

@@ -122,7 +122,7 @@ def guarded(
 
     def wrap(fun: Callable[P, R]) -> Guarded[P, R]:
         plain = _plain(fun)
-        own = options._replace(static=static_arguments(plain, static))
+        own = options._replace(static=static_arguments(plain, static) if static != () else None)
         if not isinstance(fun, Incremental):
             return Guarded(fun, own)
         saved = fun._traces.options

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from incrax._table import Printable, Table
-from incrax.control_flow.tapes.counts import TapeStats
+from incrax._table import Printable, Table, many
 from incrax.control_flow.tapes.guards import Guard
 from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, observed
+from incrax.control_flow.tapes.paths import TapeStats
 from incrax.control_flow.tapes.tape import Tape
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TapeExplanation(Printable):
     """Paths of a guarded function and the guards behind each; prints as tables, `as_dict` gives it
     to programs.
@@ -41,9 +41,16 @@ class TapeExplanation(Printable):
         """Counters, paths and guards."""
         return {"stats": dict(self.stats), "paths": list(self.paths), "guards": list(self.guards)}
 
+    def summary(self) -> str:
+        """Paths, and how often the expected one was right."""
+        return (
+            f"{many(len(self.paths), 'path')}, {many(len(self.guards), 'guard')}; "
+            f"{self.stats['hits']} of {many(self.stats['calls'], 'call')} took the expected path"
+        )
+
     def tables(self) -> list[Table]:
         """Calls, paths, guards."""
-        counts = [[name.replace("_", " "), str(n)] for name, n in self.stats.items()]
+        counts = [[name.replace("_", " "), n] for name, n in self.stats.items()]
         paths = [
             [
                 str(n),
@@ -116,7 +123,7 @@ def _described(tape: Tape, path: Any) -> dict[str, Any]:
 # --- before a function is compiled ------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TapeReport(Printable):
     """Branches that depend on values, and what else a compiled program would freeze; true if there
     is nothing.
@@ -137,15 +144,30 @@ class TapeReport(Printable):
     def __bool__(self) -> bool:
         return not self.branches and not self.impure
 
+    @property
+    def is_alarming(self) -> bool:
+        """Whether a compiled program would freeze something."""
+        return not self
+
+    def summary(self) -> str:
+        """Whether it can be compiled as it is."""
+        if self:
+            return "nothing depends on values in a way that a compiled program would freeze"
+        return (
+            f"a compiled program would freeze {many(len(self.branches), 'choice')} by values "
+            f"and {many(len(self.impure), 'result')} that cannot be reproduced"
+        )
+
     def tables(self) -> list[Table]:
         """Branches, and the rest."""
         branches = [[g.where, g.expression, str(g).rpartition(" is ")[2]] for g in self.branches]
         others = [["not reproducible", text] for text in self.impure]
         others += [["captured, can change", name] for name in self.mutable]
-        return [
+        found = [
             Table("branches that depend on values", ["where", "expression", "here"], branches),
             Table("what a compiled program would freeze", ["kind", "what"], others),
         ]
+        return [table for table in found if table.rows]
 
 
 def branches_of(fun: Callable[..., Any], args: Any, kwargs: Any) -> TapeReport:

@@ -22,7 +22,6 @@ from incrax._names import name_of, reduced
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import is_disabled
 from incrax.control_flow.loops.padded import Lengths, RaggedArguments, exact
-from incrax.control_flow.tapes.counts import TapeStats
 from incrax.control_flow.tapes.explanation import TapeExplanation, explain, outcomes_of
 from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, make_path
 from incrax.control_flow.tapes.messages import (
@@ -31,7 +30,7 @@ from incrax.control_flow.tapes.messages import (
     too_many_paths,
     unknown_branch,
 )
-from incrax.control_flow.tapes.paths import OtherTypes, Path, int_of
+from incrax.control_flow.tapes.paths import OtherTypes, Path, TapeStats, int_of
 from incrax.control_flow.tapes.statics import as_static, of_static
 from incrax.control_flow.tapes.tape import Tape
 from incrax.engine.inputs.leaves import has_tracer
@@ -67,7 +66,7 @@ class Guarded(Generic[P, R]):
         self._options = options
         self._make = make
         self._ragged = RaggedArguments(fun, options.dynamic, "guarded", "guarded(dynamic=...)")
-        self._is_marked = bool(options.dynamic or options.static.names)
+        self._is_marked = bool(options.dynamic or options.static)
         self._subject = RecordedFunction(
             of_static(fun), name_of(fun), options, [fun, options.guard]
         )
@@ -101,7 +100,8 @@ class Guarded(Generic[P, R]):
         """
         replaced = self._ragged.padded if is_padded else self._ragged.wrapped
         args, kwargs, lengths = replaced(args, kwargs)
-        return *self._options.static.marked(args, kwargs, mark), lengths
+        static = self._options.static
+        return *(static.replaced(args, kwargs, mark) if static else (args, kwargs)), lengths
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call, by the path that is expected where that can be."""

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 
 from incrax import _jax
 from incrax._locations import NO_VALUE, Place, place_of_error
+from incrax.control_flow.loops.padded import NamedArguments
 from incrax.control_flow.tapes.captured import Captured, captured_by
 from incrax.control_flow.tapes.conversions import learned
-from incrax.control_flow.tapes.counts import TapeStats
 from incrax.control_flow.tapes.messages import (
     branch_inside,
     clock_or_random,
@@ -25,9 +25,9 @@ from incrax.control_flow.tapes.messages import (
     kept_tracer,
     no_array,
 )
-from incrax.control_flow.tapes.paths import Path
+from incrax.control_flow.tapes.paths import Path, TapeStats
 from incrax.control_flow.tapes.recording import Recording, record
-from incrax.control_flow.tapes.statics import StaticArguments, of_static, static_values
+from incrax.control_flow.tapes.statics import of_static, static_values
 from incrax.control_flow.tapes.watching import RunLog, watched
 from incrax.engine.inputs.signature import Signature, make_signature
 from incrax.errors import TapeError
@@ -47,7 +47,7 @@ class TapeOptions(NamedTuple):
     fallback: str = "eager"
     constant: tuple[str, ...] = ()
     dynamic: tuple[str | int, ...] = ()
-    static: StaticArguments = StaticArguments()
+    static: NamedArguments | None = None
 
 
 class RecordedFunction(NamedTuple):

@@ -11,6 +11,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import jax
@@ -18,7 +19,7 @@ import jax
 from incrax import _jax
 from incrax._context import context_key
 from incrax._program import STATEFUL, Program, evaluator
-from incrax.control_flow.tapes.counts import TapeStats
+from incrax._table import Counters
 from incrax.control_flow.tapes.guards import Guard, first_failing, key_of
 from incrax.control_flow.tapes.recording import Recording, effectless
 from incrax.engine.inputs.signature import with_names
@@ -26,6 +27,33 @@ from incrax.engine.program.simplify import drop_dead, inline
 
 MAX_EMBEDDED_BYTES = 1 << 14
 """Larger constants are handed to programs as arguments: embedded ones cost compile time."""
+
+
+@dataclass(repr=False)
+class TapeStats(Counters):
+    """Counts since the function was made.
+
+    Fields:
+        calls: how often it was called.
+        hits: calls that the expected path answered.
+        misses: calls that another recorded path answered, or none.
+        recordings: paths recorded.
+        compiles: programs compiled.
+        checks: programs of guards alone that ran.
+        transparent: calls under another transformation.
+        eager: calls evaluated operation by operation because there were too many paths.
+        aborted: calls that raised.
+    """
+
+    calls: int = 0
+    hits: int = 0
+    misses: int = 0
+    recordings: int = 0
+    compiles: int = 0
+    checks: int = 0
+    transparent: int = 0
+    eager: int = 0
+    aborted: int = 0
 
 
 class OtherTypes(Exception):

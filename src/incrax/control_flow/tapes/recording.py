@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from incrax import _jax
-from incrax._program import STATEFUL, Program, from_jaxpr
+from incrax._program import STATEFUL, Program, evaluator, from_jaxpr
 from incrax.control_flow.tapes.conversions import RecordedTracer
 from incrax.control_flow.tapes.guards import Guard
 from incrax.control_flow.tapes.messages import escaped_tracer, guard_on_effect
@@ -132,10 +132,8 @@ def _values_of(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
     if called is None:
         raise guard_on_effect(eqn.primitive.name, _jax.source_line(eqn))
     program = inline(from_jaxpr(called))
-    env: dict[Any, Any] = dict(zip(program.constvars, program.consts, strict=True))
-    env.update(zip(program.invars, values, strict=True))
-    _jax.evaluate(effectless(program.eqns, program.outvars), env)
-    return [_jax.read(atom, env) for atom in program.outvars]
+    needed = program.with_eqns(effectless(program.eqns, program.outvars))
+    return evaluator(needed)(needed.consts, *values)
 
 
 def effectless(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:

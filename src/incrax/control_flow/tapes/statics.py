@@ -7,14 +7,14 @@ know about tapes.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from incrax._messages import unhashable_static
+from incrax.control_flow.loops.padded import NamedArguments
 
 
 @jax.tree_util.register_static
@@ -26,50 +26,26 @@ class StaticValue:
     value: Any = field(compare=False)
 
 
-class StaticArguments(NamedTuple):
-    """Which arguments are static, by name and, where the function tells, by position."""
-
-    names: frozenset[str] = frozenset()
-    positions: frozenset[int] = frozenset()
-
-    def marked(self, args: Any, kwargs: Any, mark: Callable[[str, Any], Any]) -> tuple[Any, Any]:
-        """The arguments with `mark(name, value)` in the place of static ones."""
-        given = [mark(f"args[{n}]", x) if n in self.positions else x for n, x in enumerate(args)]
-        named = {name: mark(name, x) if name in self.names else x for name, x in kwargs.items()}
-        return tuple(given), named
-
-
 def static_arguments(
     fun: Callable[..., Any], static: str | int | Sequence[str | int]
-) -> StaticArguments:
-    """Resolve what the user wrote.
+) -> NamedArguments:
+    """What the user wrote, resolved.
 
     Raises:
         ValueError: a name or position that the function does not have.
     """
-    given = [static] if isinstance(static, (str, int)) else list(static)
-    try:
-        parameters = list(inspect.signature(fun).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    names = [p.name for p in parameters]
-    positional = [
-        p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    chosen = {x for x in given if isinstance(x, str)}
-    for x in given if parameters else ():
-        is_there = x in names if isinstance(x, str) else -len(positional) <= x < len(positional)
-        if not is_there:
+    found = NamedArguments(fun, [static] if isinstance(static, (str, int)) else static)
+    known = found.parameters
+    for name, (_, keyword) in zip(found.names, found.places, strict=True):
+        if known and keyword not in known:
             raise ValueError(
-                f"`guarded(static=...)` got {x!r}, which is no argument of the function; it has "
-                f"{names}."
+                f"`guarded(static=...)` got {name!r}, which is no argument of the function; it has "
+                f"{known}."
             )
-        chosen.add(x if isinstance(x, str) else positional[x])
-    positions = frozenset(n for n, name in enumerate(positional) if name in chosen)
-    return StaticArguments(frozenset(chosen), positions)
+    return found
 
 
-def as_static(name: str, x: Any) -> StaticValue:
+def as_static(name: str | int, x: Any) -> StaticValue:
     """A static argument.
 
     Raises:
@@ -78,7 +54,7 @@ def as_static(name: str, x: Any) -> StaticValue:
     try:
         hash(x)
     except TypeError:
-        raise unhashable_static(name, x) from None
+        raise unhashable_static(str(name), x) from None
     return StaticValue(_typed(x), x)
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from incrax.control_flow.tapes.counts import TapeStats
 from incrax.control_flow.tapes.messages import other_way
-from incrax.control_flow.tapes.paths import Path
+from incrax.control_flow.tapes.paths import Path, TapeStats
 
 Attempt = Callable[[Path], tuple[int, Any]]
 """Try a path: the number of its first guard that fails, and its results if none does."""

@@ -8,8 +8,8 @@ only adds to what it carries are stacked and added after it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,18 +19,13 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation, Literal
 from incrax._program import Program, from_jaxpr, type_of
-from incrax.derivatives.row_sparse.rules import (
-    MAKERS,
-    evaluated,
-    folded,
-    is_sum_of_rows,
-)
+from incrax.control_flow.loops.bodies import BodyLayout, merged, parted
+from incrax.derivatives.row_sparse.rules import MAKERS, evaluated, folded, is_sum_of_rows
 from incrax.derivatives.row_sparse.values import (
     DENSE,
     KEPT,
     BecomesDense,
     Context,
-    Uniform,
     Value,
     added,
     coalesced,
@@ -57,11 +52,8 @@ def run(program: Program, values: Sequence[Value], context: Context) -> list[Val
         if not is_sum_of_rows(eqn, inputs):
             # Each row is stored once, for this equation and all that follow.
             inputs = list(map(coalesced, inputs))
-            env.update(
-                (atom, value)
-                for atom, value in zip(eqn.invars, inputs, strict=True)
-                if has_rows(value)
-            )
+            pairs = zip(eqn.invars, inputs, strict=True)
+            env.update((atom, value) for atom, value in pairs if has_rows(value))
         env.update(zip(eqn.outvars, _results(eqn, inputs, context), strict=True))
     return [_read(atom, env) for atom in program.outvars]
 
@@ -85,24 +77,23 @@ def _results(eqn: Equation, values: list[Value], context: Context) -> Sequence[V
         return run(from_jaxpr(called), given, context.within(eqn))
     name = eqn.primitive.name
     why = f"there is no rule for `{name}`"
+    results: list[Value] = []
     try:
         if name in BODIES:
-            return _noted(eqn, BODIES[name](eqn, values, context), context)
-        if any(map(is_structured, values)) or name in MAKERS:
-            return _noted(eqn, [evaluated(eqn, values, context)], context)
+            results = BODIES[name](eqn, values, context)
+        elif any(map(is_structured, values)) or name in MAKERS:
+            results = [evaluated(eqn, values, context)]
     except BecomesDense as error:
         why = str(error)
+    for value in filter(has_rows, results):
+        context.note(KEPT, eqn, value)
+    if results:
+        return results
     is_known = all(isinstance(x, np.ndarray) and not x.ndim for x in values)
     if entry_of(eqn).is_elementwise and not eqn.effects and is_known:
         return [folded(eqn, values)]
     _note_lost(eqn, values, why, context)
     return _jax.apply(eqn, [context.dense(value, eqn, why) for value in values])
-
-
-def _noted(eqn: Equation, results: list[Value], context: Context) -> list[Value]:
-    for value in filter(has_rows, results):
-        context.note(KEPT, eqn, value)
-    return results
 
 
 def _note_lost(eqn: Equation, values: Sequence[Value], why: str, context: Context) -> None:
@@ -132,12 +123,12 @@ def _plain_apart(
     """Structured values stay what they are, the others are kept from moving, as JAX lowers a
     recomputation.
     """
-    plain = iter(barrier([value for value in values if not is_structured(value)]))
-    return [value if is_structured(value) else next(plain) for value in values]
+    is_held = list(map(is_structured, values))
+    held, plain = parted(is_held, values)
+    return merged(is_held, held, barrier(plain))
 
 
-def _barrier(eqn: Equation, values: Sequence[Value], context: Context) -> list[Value]:
-    del context
+def _barrier(eqn: Equation, values: Sequence[Value], _: Context) -> list[Value]:
     return _plain_apart(values, lambda plain: _jax.apply(eqn, plain))
 
 
@@ -150,12 +141,8 @@ SOURCES = frozenset({"scatter-add", "scatter", "pad", "dynamic_update_slice"})
 
 def _makes_rows(eqn: Equation) -> bool:
     """Whether something inside an equation may make rows."""
-    bodies = _jax.sub_bodies(eqn)
-    return any(
-        inner.primitive.name in SOURCES or _makes_rows(inner)
-        for body in bodies
-        for inner in body.eqns
-    )
+    inner = (each for body in _jax.sub_bodies(eqn) for each in body.eqns)
+    return any(each.primitive.name in SOURCES or _makes_rows(each) for each in inner)
 
 
 def _check_opens(eqn: Equation, values: Sequence[Value]) -> None:
@@ -188,13 +175,26 @@ def _num_rows(outputs_of: Callable[..., list[Value]], *types: Any) -> list[int |
     return counts
 
 
+def _leaving(
+    values: Sequence[Value],
+    widths: Sequence[int | None],
+    avals: Sequence[Any],
+    dense: Callable[[Value], Any],
+) -> list[Any]:
+    """The outputs of a body: numbers and rows, so many, of a sparse value; else an array."""
+    return [
+        typed(dense(value), aval) if width is None else _padded(value, width, aval)
+        for value, width, aval in zip(values, widths, avals, strict=True)
+    ]
+
+
 def _padded(value: Value, width: int, aval: Any) -> tuple[Any, Any]:
     """Numbers and rows of a sparse value, so many, of strong type."""
-    rows = value if has_rows(value) else no_rows(aval)
+    rows: Any = value if has_rows(value) else no_rows(aval)
     spare = width - num_stored(rows)
     strong = jax.lax.convert_element_type(rows.rows, aval.dtype)
     return (
-        jnp.concatenate([rows.numbers, jnp.full(spare, aval.shape[0], rows.numbers.dtype)]),
+        jnp.concatenate([rows.of.numbers, jnp.full(spare, aval.shape[0], np.int32)]),
         jnp.concatenate([strong, jnp.zeros((spare, *aval.shape[1:]), aval.dtype)]),
     )
 
@@ -204,37 +204,24 @@ def _cond(eqn: Equation, values: Sequence[Value], context: Context) -> list[Valu
     index, *operands = values
     _check_opens(eqn, operands)
     operands = [_entering(operand, eqn, context) for operand in operands]
-    programs = [from_jaxpr(branch) for branch in eqn.params["branches"]]
-    counts = [
-        _num_rows(functools.partial(run, program, operands, context.fresh()))
-        for program in programs
-    ]
+    branches = [partial(run, from_jaxpr(branch), operands) for branch in eqn.params["branches"]]
+    counts = [_num_rows(partial(branch, context.fresh())) for branch in branches]
     widths = [None if None in each else max(each) for each in zip(*counts, strict=True)]
+    avals = [var.aval for var in eqn.outvars]
     inner = context.within(eqn)
-    why = "another branch gives a dense array"
-
-    def branch(program: Program) -> Callable[[], list[Any]]:
-        return lambda: [
-            typed(inner.dense(value, eqn, why), var.aval)
-            if width is None
-            else _padded(value, width, var.aval)
-            for value, width, var in zip(
-                run(program, operands, inner), widths, eqn.outvars, strict=True
-            )
-        ]
-
-    results = jax.lax.switch(
-        context.dense(index, eqn, "it chooses a branch"), list(map(branch, programs))
-    )
+    dense = lambda value: inner.dense(value, eqn, "another branch gives a dense array")
+    leaving = lambda branch: _leaving(branch(inner), widths, avals, dense)
+    chosen = context.dense(index, eqn, "it chooses a branch")
+    results = jax.lax.switch(chosen, [partial(leaving, branch) for branch in branches])
     return [
-        result if width is None else summed_rows(result[0], result[1], var.aval.shape)
-        for result, width, var in zip(results, widths, eqn.outvars, strict=True)
+        result if width is None else summed_rows(result[0], result[1], aval)
+        for result, width, aval in zip(results, widths, avals, strict=True)
     ]
 
 
 def _entering(value: Value, eqn: Equation, context: Context) -> Value:
     """A value as a body sees it; arrays are made outside."""
-    is_array = has_rows(value) and not isinstance(value.base, Uniform)
+    is_array = has_rows(value) and value.base.row is None
     return context.dense(value, eqn, "a branch reads it") if is_array else value
 
 
@@ -246,78 +233,84 @@ def _scan(eqn: Equation, values: Sequence[Value], context: Context) -> list[Valu
     here.
     """
     _check_opens(eqn, values)
-    params = eqn.params
-    body = from_jaxpr(params["jaxpr"])
-    num_consts, num_carry = _jax.scan_counts(eqn)
-    first = num_consts + num_carry
+    body = from_jaxpr(eqn.params["jaxpr"])
+    layout = BodyLayout(*_jax.scan_counts(eqn), 0)
+    consts, start, xs = layout.split(values)
+    const_vars, carried, _ = layout.split(body.invars)
     inner = context.within(eqn)
-    summed = _summed_carries(eqn, body, values[num_consts:first], inner)
-    starts = {num_consts + n for n in summed}
-    types = [*body.invars[:first], *eqn.invars[first:]]
-    arrays = [
-        typed(context.dense(value, eqn, "the loop reads it"), var.aval)
-        for k, (value, var) in enumerate(zip(values, types, strict=True))
-        if k not in starts
-    ]
-    num_plain = num_carry - len(summed)
-    consts = arrays[:num_consts]
-    start = arrays[num_consts : num_consts + num_plain]
+    widths = _widths_of_carries(eqn, body, start, inner)
+    is_summed = [width is not None for width in widths]
+    zeros_of, plain = parted(is_summed, start)
+    turn_of = _turn(body, carried, is_summed, inner)
+    sizes = [*widths, *[None] * (len(body.outvars) - len(carried))]
+    avals = [var.aval for var in body.outvars]
+    dense = lambda value: inner.dense(value, eqn, "the loop carries or stacks it")
 
-    def turn(carry: list[Any], x: Sequence[Any]) -> tuple[list[Any], Any]:
-        outputs = run(body, _with_zeros(body, starts, [*consts, *carry, *x]), inner)
-        plain = [
-            typed(inner.dense(value, eqn, "the loop carries or stacks it"), var.aval)
-            for n, (value, var) in enumerate(zip(outputs, body.outvars, strict=True))
-            if n not in summed
-        ]
-        rows = [_padded(outputs[n], num_stored(outputs[n]), body.outvars[n].aval) for n in summed]
-        return plain[:num_plain], (plain[num_plain:], rows)
+    def entering(values: Sequence[Value], atoms: Sequence[Any]) -> list[Any]:
+        pairs = zip(values, atoms, strict=True)
+        return [typed(context.dense(x, eqn, "the loop reads it"), atom.aval) for x, atom in pairs]
 
-    options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    carry, (ys, of_turns) = jax.lax.scan(turn, start, arrays[num_consts + num_plain :], **options)
-    results = [*carry, *ys]
-    for n, (numbers, rows) in zip(summed, of_turns, strict=True):
-        shape = eqn.outvars[n].aval.shape
-        order = slice(None, None, -1 if params["reverse"] else 1)  # that of the turns
-        total = summed_rows(numbers[order].reshape(-1), rows[order].reshape(-1, *shape[1:]), shape)
-        results.insert(n, added([values[num_consts + n], total]))
-    return results
+    consts = entering(consts, const_vars)
+
+    def turn(carry: list[Any], x: list[Any]) -> tuple[list[Any], Any]:
+        leaving = _leaving(turn_of(consts, carry, x), sizes, avals, dense)
+        carry, ys = layout.split_results(leaving)
+        rows, carry = parted(is_summed, carry)
+        return carry, (ys, rows)
+
+    init = entering(plain, parted(is_summed, carried)[1])
+    rows_of_xs = entering(xs, layout.split(eqn.invars)[2])
+    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+    carry, (ys, of_turns) = jax.lax.scan(turn, init, rows_of_xs, **options)
+    order = slice(None, None, -1 if options["reverse"] else 1)  # that of the turns
+    sums = []
+    for value, var, (numbers, rows) in zip(
+        zeros_of, parted(is_summed, carried)[0], of_turns, strict=True
+    ):
+        total = rows[order].reshape(-1, *value.shape[1:])
+        of_loop = summed_rows(numbers[order].reshape(-1), total, var.aval)
+        sums.append(added([value, of_loop], var.aval))
+    return [*merged(is_summed, sums, carry), *ys]
 
 
-def _summed_carries(
+def _turn(
+    body: Program, carried: Sequence[Any], is_summed: Sequence[bool], context: Context
+) -> Callable[..., list[Value]]:
+    """A turn of (constants, other carries, row), in which some carries are zeros."""
+    start = [zeros(var.aval) for var in parted(is_summed, carried)[0]]
+    inputs = lambda consts, carry, x: [*consts, *merged(is_summed, start, carry), *x]
+    return lambda *given: run(body, inputs(*given), context)
+
+
+def _widths_of_carries(
     eqn: Equation, body: Program, init: Sequence[Value], context: Context
-) -> list[int]:
-    """Numbers of the carries that are zeros to which the loop does nothing but add rows."""
-    first = _jax.scan_counts(eqn)[0]
-    carried = body.invars[first : first + len(init)]
-    sparse = [n for n, value in enumerate(init) if is_sparse(value)]
-    starts = {first + n for n in sparse if _is_only_added_to(body, carried[n], body.outvars[n])}
-    types = [type_of(var) for k, var in enumerate(body.invars) if k not in starts]
-    counts = _num_rows(
-        lambda *arrays: run(body, _with_zeros(body, starts, arrays), context.fresh()), *types
-    )
-    summed = []
-    for n in sparse:
-        aval = carried[n].aval
-        num_added = counts[n] if first + n in starts else None
-        try:
-            if num_added is None:
-                raise BecomesDense("the loop reads its carry")
-            context.check(num_added * eqn.params["length"] + num_stored(init[n]), aval)
-            summed.append(n)
-        except BecomesDense as error:
-            rows = init[n] if has_rows(init[n]) else no_rows(aval)
-            context.note(DENSE, eqn, rows, str(error))
-    return summed
-
-
-def _with_zeros(body: Program, starts: set[int], arrays: Sequence[Any]) -> list[Value]:
-    """The inputs of a body: zeros in these places, arrays in the others."""
-    rest = iter(arrays)
-    return [
-        zeros(var.aval.shape, var.aval.dtype) if k in starts else next(rest)
-        for k, var in enumerate(body.invars)
+) -> list[int | None]:
+    """How many rows a turn adds to each carry that is zeros to which the loop does nothing else;
+    None for the others.
+    """
+    layout = BodyLayout(*_jax.scan_counts(eqn), 0)
+    const_vars, carried, row_vars = layout.split(body.invars)
+    is_summed = [
+        is_sparse(value) and _is_only_added_to(body, var, out)
+        for value, var, out in zip(init, carried, body.outvars, strict=False)
     ]
+    turn = _turn(body, carried, is_summed, context.fresh())
+    variables = const_vars, parted(is_summed, carried)[1], row_vars
+    counts = _num_rows(turn, *([type_of(var) for var in part] for part in variables))
+    widths: list[int | None] = []
+    for value, var, flag, count in zip(init, carried, is_summed, counts, strict=False):
+        width = count if flag else None
+        try:
+            if is_sparse(value) and width is None:
+                raise BecomesDense("the loop reads its carry")
+            if width is not None:
+                context.check(width * eqn.params["length"] + num_stored(value), var.aval)
+        except BecomesDense as error:
+            width = None
+            rows = value if has_rows(value) else no_rows(var.aval)
+            context.note(DENSE, eqn, rows, str(error))
+        widths.append(width)
+    return widths
 
 
 def _is_only_added_to(body: Program, var: Any, result: Any) -> bool:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._messages import not_a_number, other_shape, wrong_rows
+from incrax.engine.plan.row_sets import ids_read
 
 
 class Slots(NamedTuple):
@@ -28,21 +29,9 @@ class Slots(NamedTuple):
     slot_of: Any
 
 
-def number_dtype(num_rows: int) -> Any:
-    """The narrowest of JAX's default integers that counts the rows."""
-    return np.dtype(np.int32) if num_rows < np.iinfo(np.int32).max else np.dtype(np.int64)
-
-
-def canonical(numbers: Any, num_rows: int, *, wraps: bool) -> Any:
-    """Numbers with what names no row replaced by `num_rows`; negative ones count from the end if
-    `wraps`.
-    """
-    dtype = number_dtype(num_rows)
-    if numbers.dtype.itemsize < dtype.itemsize:
-        numbers = numbers.astype(dtype)
-    if wraps and not jnp.issubdtype(numbers.dtype, jnp.unsignedinteger):
-        numbers = jnp.where(numbers < 0, numbers + num_rows, numbers)
-    return jnp.where((numbers >= 0) & (numbers < num_rows), numbers, num_rows).astype(dtype)
+def canonical(indices: Any, num_rows: int) -> Any:
+    """The rows that indices name: negative ones count from the end, others name no row."""
+    return ids_read(jnp, indices, num_rows, clips=False, wraps=True)
 
 
 def distinct(numbers: Any, num_rows: int) -> Slots:
@@ -166,7 +155,7 @@ class RowSparse:
         A spare slot has the index `shape[0]`, which is dropped, and zeros as values. The number of
         slots stays.
         """
-        slots = distinct(canonical(self.indices, self.shape[0], wraps=True), self.shape[0])
+        slots = distinct(canonical(self.indices, self.shape[0]), self.shape[0])
         is_row = over_rows(slots.numbers < self.shape[0], self.ndim)
         values = jnp.where(is_row, summed(self.values, slots), jnp.zeros((), self.dtype))
         return RowSparse(slots.numbers, values, self.shape)
@@ -181,7 +170,7 @@ class RowSparse:
         if table.shape != self.shape:
             raise other_shape("add_to", table.shape, self.shape)
         dtype = jnp.promote_types(table.dtype, self.dtype)
-        numbers = canonical(self.indices, self.shape[0], wraps=True)
+        numbers = canonical(self.indices, self.shape[0])
         return table.astype(dtype).at[numbers].add(self.values.astype(dtype), mode="drop")
 
     def astype(self, dtype: Any) -> RowSparse:
@@ -228,7 +217,7 @@ class RowSparse:
     def _joined(self, other: RowSparse) -> RowSparse:
         if other.shape != self.shape:
             raise other_shape("+", other.shape, self.shape)
-        numbers = [canonical(rows.indices, rows.shape[0], wraps=True) for rows in (self, other)]
+        numbers = [canonical(rows.indices, rows.shape[0]) for rows in (self, other)]
         dtype = jnp.promote_types(self.dtype, other.dtype)
         values = [self.values.astype(dtype), other.values.astype(dtype)]
         return RowSparse(jnp.concatenate(numbers), jnp.concatenate(values), self.shape)

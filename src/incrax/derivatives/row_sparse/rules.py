@@ -1,11 +1,12 @@
 """What an equation makes of values that are held as rows.
 
-In: an equation and its inputs. Out: its output. What an equation does to the axis of rows stands in
-the table of primitives. Where each row is treated by itself, it is evaluated on the touched rows,
-and on the base: f(base with rows) = f(base) with f(rows). A base that is a constant is computed
-here and now, so that zeros stay known; one that is an array when somebody needs it. Reductions over
-rows read the touched ones. What has a rule of its own reads or writes rows by their place, or makes
-rows of arrays: windows, runs of rows, broadcasts.
+In: an equation and its inputs. Out: its output. What an equation does to rows says the table of
+primitives, and it runs on some of them as in programs for slices (`primitives.on_rows`). Where each
+row is treated by itself, it is evaluated on the touched rows, and on the base: f(base with rows) =
+f(base) with f(rows). A base that is a constant is computed here and now, so that zeros stay known;
+one that is an array when somebody needs it. Reductions over rows read the touched ones. What has a
+rule of its own reads or writes rows by their place, or makes rows of arrays: windows, runs of rows,
+broadcasts.
 """
 
 from __future__ import annotations
@@ -20,39 +21,42 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
-from incrax.derivatives.row_sparse.rows import (
-    canonical,
-    distinct,
-    found_at,
-    number_dtype,
-    over_rows,
-)
+from incrax.derivatives.row_sparse.rows import distinct, found_at, over_rows
 from incrax.derivatives.row_sparse.values import (
+    Base,
     BecomesDense,
     Context,
     TouchedRows,
-    Uniform,
     Value,
-    Whole,
     added,
     coalesced,
     dense,
+    equal_rows,
     has_rows,
     is_known,
     is_sparse,
     is_structured,
     joined,
+    named_rows,
     num_stored,
     rows_at,
     summed_rows,
     written,
     zeros,
 )
+from incrax.engine.plan.row_sets import RowSet, ids_read
 from incrax.engine.program.constants import numpy_value
-from incrax.primitives.entry import NOTHING_KNOWN, Axis, Kind
+from incrax.primitives.entry import Algebra, Kind
 from incrax.primitives.indexing import windows_of
-from incrax.primitives.on_rows import Aligned, NotByRowsError, run_on_rows
-from incrax.primitives.row_axis import Reduction, Verdict, row_verdict
+from incrax.primitives.on_rows import (
+    Aligned,
+    NotByRowsError,
+    aligned_back,
+    aligned_by,
+    reduced_by,
+    run_on_rows,
+)
+from incrax.primitives.row_axis import Axes, Reduction
 from incrax.primitives.table import algebra_of, entry_of
 
 
@@ -67,50 +71,29 @@ def evaluated(eqn: Equation, values: Sequence[Value], context: Context) -> Value
         total = _sum(eqn, values, context)
         if total is not None:
             return total
+    if len(eqn.outvars) != 1 or entry_of(eqn).index is None:
+        raise BecomesDense(f"there is no rule for `{name}`")
     values = [coalesced(value) for value in values]
-    axes, verdict = _rows_of(eqn, values)
-    values = [
-        dense(x) if isinstance(x, Uniform) and d != 0 else x
-        for x, d in zip(values, axes, strict=True)
-    ]
-    if isinstance(verdict, Kind):
-        if name not in BY_PLACE:
-            raise BecomesDense(verdict.mixes)
+    is_held = has_rows if any(map(has_rows, values)) else is_structured
+    axes = [0 if is_held(value) else None for value in values]
+    aligned = aligned_by(eqn, axes)
+    if aligned is not None:
+        values = _along(values, aligned.operands)
+        return _row_by_row(eqn, values, aligned, context)
+    axes, verdict = reduced_by(eqn, axes)
+    if isinstance(verdict, Reduction):
+        return _reduced(eqn, _along(values, axes), axes, verdict, context)
+    if name in BY_PLACE:
         return BY_PLACE[name](eqn, values, context)
-    if any(has_rows(x) and d != 0 for x, d in zip(values, axes, strict=True)):
-        raise BecomesDense("rows become columns")
-    if verdict is None:
-        return _row_by_row(eqn, values, axes, context)
-    return _reduced(eqn, values, axes, verdict, context)
+    raise BecomesDense(verdict.mixes if isinstance(verdict, Kind) else "rows become columns")
 
 
-def _rows_of(eqn: Equation, values: Sequence[Value]) -> tuple[list[int | None], Verdict]:
-    """The axis of each operand that goes where rows go, and what becomes of rows; raises where
-    nothing is known.
-    """
-    rule = entry_of(eqn).index
-    found = None if rule is None or len(eqn.outvars) != 1 else rule(eqn, NOTHING_KNOWN)
-    if found is None:
-        raise BecomesDense(f"there is no rule for `{eqn.primitive.name}`")
-    reads: list[tuple[Axis, ...]] = [read.axes if read else () for read in found[0].operands]
-    held = [n for n, value in enumerate(values) if has_rows(value) and reads[n]]
-    held = held or [n for n, value in enumerate(values) if isinstance(value, Uniform) and reads[n]]
-    if not held:
-        raise BecomesDense("it holds no rows")
-    place = reads[held[0]][0].out
-    count = values[held[0]].shape[0]
-    axes: list[int | None] = []
-    for value, read in zip(values, reads, strict=False):
-        there = [
-            d for d, axis in enumerate(read) if axis.out == place and np.shape(value)[d] == count
-        ]
-        axes.append(there[0] if there else None)
-    verdict = row_verdict(eqn, axes, [place if place >= 0 else None])
-    if verdict is None and place:
+def _along(values: Sequence[Value], axes: Axes) -> list[Value]:
+    """Operands with rows along these axes; those that have none there are arrays."""
+    if any(has_rows(x) and d != 0 for x, d in zip(values, axes, strict=False)):
         raise BecomesDense("rows become columns")
-    if verdict is None and eqn.outvars[0].aval.shape[0] != count:
-        raise BecomesDense("rows are repeated or moved")
-    return axes, verdict
+    pairs = zip(values, axes, strict=False)
+    return [dense(x) if is_structured(x) and d != 0 else x for x, d in pairs]
 
 
 def apply(eqn: Equation, values: Sequence[Any], **params: Any) -> Any:
@@ -121,133 +104,150 @@ def apply(eqn: Equation, values: Sequence[Any], **params: Any) -> Any:
 
 # --- each row by itself ---------------------------------------------------------------------------
 
-Axes = Sequence["int | None"]
-
 
 def _row_by_row(
-    eqn: Equation, values: Sequence[Value], axes: Axes, context: Context
-) -> TouchedRows | Uniform:
+    eqn: Equation, values: Sequence[Value], aligned: Aligned, context: Context
+) -> TouchedRows:
     aval = eqn.outvars[0].aval
+    if aligned.outputs != (0,):
+        raise BecomesDense("rows become columns")
+    if any(is_structured(value) and value.shape[0] != aval.shape[0] for value in values):
+        raise BecomesDense("rows are repeated or moved")
     held = list(filter(has_rows, values))
-    bases = [value.base if isinstance(value, TouchedRows) else value for value in values]
-    are_equal = all(d is None or isinstance(x, Uniform) for x, d in zip(bases, axes, strict=True))
-    if not held:
-        if not are_equal:
-            raise BecomesDense("an operand is an array")
-        return _of_equal_rows(eqn, bases, axes)
-    if _is_copy(eqn):
+    if held and _is_copy(eqn):
         return values[0]
-    sets = list({id(value.numbers): value.numbers for value in held}.values())
+    if not held:
+        found = _of_equal_rows(eqn, values, aligned)
+        if found is None:
+            raise BecomesDense("an operand is an array")
+        return found
+    sets = list(dict.fromkeys(value.of for value in held))
     if len(sets) > 1:
-        context.check(sum(each.shape[0] for each in sets), aval)
-    numbers = joined(sets, aval.shape[0])
+        context.check(sum(each.size for each in sets), aval)
+    of = joined(sets)
 
-    def rows_of(numbers: Any) -> Any:
-        given = [
-            x if d is None else rows_at(x, numbers, d) for x, d in zip(values, axes, strict=True)
-        ]
-        return _by_rows(eqn, axes, numbers.shape[0], given)
+    def rows_of(of: RowSet) -> Any:
+        pairs = zip(values, aligned.operands, strict=True)
+        given = [x if d is None else rows_at(x, of, d) for x, d in pairs]
+        return _by_rows(eqn, aligned, of.size, given)
 
-    passed = _passed_on(eqn, bases)
-    if _makes_zeros(eqn, bases, is_strict=context.is_strict):
-        base = zeros(aval.shape, aval.dtype)
-    elif passed is not None and isinstance(bases[passed], Uniform):
-        base = bases[passed]
-    elif are_equal:
-        base = _of_equal_rows(eqn, bases, axes)
-    elif passed is not None:
-        base = _written_in_place(eqn, values, passed, rows_of, context)
-    else:
-        base = _swept(eqn, values, rows_of, context)
-    rows = base.rows_at(numbers) if isinstance(base, Whole) else rows_of(numbers)
-    return TouchedRows(base, numbers, rows, aval.shape)
+    base = _base(eqn, values, aligned, rows_of, context)
+    rows = rows_of(of) if base.row is not None else base.rows_at(of)
+    return TouchedRows(base, aval.shape, of, rows)
 
 
-def _by_rows(eqn: Equation, axes: Axes, count: int, values: Sequence[Any]) -> Any:
+def _base(
+    eqn: Equation,
+    values: Sequence[Value],
+    aligned: Aligned,
+    rows_of: RowsOf,
+    context: Context,
+) -> Base:
+    """What the output is but for the touched rows."""
+    constants = [_constant(value) for value in values]
+    passed = _passed_on(eqn, values, constants)
+    if _makes_zeros(eqn, constants, is_strict=context.is_strict):
+        return zeros(eqn.outvars[0].aval).base
+    if passed is not None and _row(values[passed]) is not None:
+        return values[passed].base
+    equal = _of_equal_rows(eqn, values, aligned)
+    if equal is not None:
+        return equal.base
+    if passed is not None:
+        return _written_in_place(eqn, values, passed, rows_of, context)
+    return _swept(eqn, values, rows_of, context)
+
+
+def _constant(value: Value) -> Any | None:
+    """The constant that a value, or each row of its base, is; None where it is none."""
+    found = _row(value) if is_structured(value) else value
+    return found if is_known(found) else None
+
+
+def _row(value: Value) -> Any | None:
+    """What each row of a base is; None where they may differ."""
+    return value.base.row if is_structured(value) else None
+
+
+def _of_equal_rows(eqn: Equation, values: Sequence[Value], aligned: Aligned) -> TouchedRows | None:
+    """The output where all rows of the bases are alike; None where they are not."""
+    pairs = zip(values, aligned.operands, strict=True)
+    rows = [value if d is None else _row(value) for value, d in pairs]
+    if any(row is None for row in rows):
+        return None
+    are_known = all(map(is_known, rows))
+    row = folded(eqn, rows, aligned) if are_known else _by_rows(eqn, aligned, 1, rows)
+    return equal_rows(row, eqn.outvars[0].aval.shape)
+
+
+def _by_rows(eqn: Equation, aligned: Aligned, count: int, values: Sequence[Any]) -> Any:
     """The equation on so many rows."""
     try:
-        return run_on_rows(eqn, Aligned((0,), tuple(axes)), count, values)[0]
+        return run_on_rows(eqn, aligned, count, values)[0]
     except NotByRowsError as error:
         raise BecomesDense("it cannot be evaluated on some of the rows") from error
 
 
-def _of_equal_rows(eqn: Equation, bases: Sequence[Any], axes: Axes) -> Uniform:
-    """The output where all rows are alike."""
-    rows = [base.row if isinstance(base, Uniform) else base for base in bases]
-    shape = eqn.outvars[0].aval.shape
-    if not all(map(is_known, rows)):
-        return Uniform(_by_rows(eqn, axes, 1, rows), shape)
-    if entry_of(eqn).is_elementwise:
-        return Uniform(folded(eqn, rows), shape)
-    with jax.ensure_compile_time_eval():
-        return Uniform(np.asarray(_by_rows(eqn, axes, 1, list(map(jnp.asarray, rows)))), shape)
-
-
-def folded(eqn: Equation, values: Sequence[Any]) -> np.ndarray:
-    """The output of an elementwise equation on constants, here and now."""
-    found = numpy_value(eqn, values)
+def folded(eqn: Equation, values: Sequence[Any], aligned: Aligned | None = None) -> np.ndarray:
+    """The output of an equation on constants, here and now; with `aligned`, one row of it."""
+    found = numpy_value(eqn, values) if entry_of(eqn).is_elementwise else None
     if found is not None:
         return found
     with jax.ensure_compile_time_eval():
-        return np.asarray(apply(eqn, list(map(jnp.asarray, values))))
+        arrays = list(map(jnp.asarray, values))
+        return np.asarray(
+            apply(eqn, arrays) if aligned is None else _by_rows(eqn, aligned, 1, arrays)
+        )
 
 
-RowsOf = Callable[[Any], Any]
-"""Numbers -> rows of an output."""
+RowsOf = Callable[[RowSet], Any]
+"""Rows of an output."""
 
 
 def _written_in_place(
     eqn: Equation, values: Sequence[Value], passed: int, rows_of: RowsOf, context: Context
-) -> Whole:
+) -> Base:
     """An operand with other rows; where the equation is a sum, they are added to it."""
     below = values[passed]
     changed = [value for n, value in enumerate(values) if n != passed and has_rows(value)]
-    adds = is_sum(eqn) and _are_alike(eqn, values)
-    is_subtracted = passed == 0 and _is_difference(eqn)
+    form = _sum_form(eqn)
+    adds = form is not None and _are_alike(eqn, values)
+    is_subtracted = form is not None and passed == 0 and form.is_negative(1)
 
     def make() -> Any:
         array = context.dense(below, eqn, "")
         for value in changed:
             terms = -value.rows if is_subtracted else value.rows
-            rows = terms if adds else rows_of(value.numbers)
-            array = written(array, value.numbers, rows, adds=adds)
+            array = written(array, value.of, terms if adds else rows_of(value.of), adds=adds)
         return array
 
     if has_rows(below):
-        return Whole(make, rows_of)
+        return Base(make, rows_of)
     # What is written is read from there: reading what is then overwritten makes XLA copy it.
-    whole = Whole(make, lambda numbers: rows_at(whole.array, numbers))
-    return whole
+    base = Base(make, lambda of: rows_at(base.array, of))
+    return base
 
 
-def _swept(eqn: Equation, values: Sequence[Value], rows_of: RowsOf, context: Context) -> Whole:
+def _swept(eqn: Equation, values: Sequence[Value], rows_of: RowsOf, context: Context) -> Base:
     """The equation on all rows: first rows are written into what is an array, then all rows change.
 
     XLA would copy an array of which the rows and all others are computed apart.
     """
-    apart = [value for value in values if has_rows(value) and isinstance(value.base, Uniform)]
-
-    def without_rows(value: Value) -> Any:
-        is_apart = has_rows(value) and isinstance(value.base, Uniform)
-        return dense(value.base) if is_apart else context.dense(value, eqn, "")
+    is_apart = lambda value: has_rows(value) and value.base.row is not None
+    apart = list(filter(is_apart, values))
 
     def make() -> Any:
-        array = apply(eqn, list(map(without_rows, values)))
+        bases = [x.base.make() if is_apart(x) else context.dense(x, eqn, "") for x in values]
+        array = apply(eqn, bases)
         for value in apart:
-            array = written(array, value.numbers, rows_of(value.numbers))
+            array = written(array, value.of, rows_of(value.of))
         return array
 
     by = f"`{eqn.primitive.name}` ({context.line_of(eqn)})"
-    return Whole(make, rows_of, by, loses_rows=bool(apart))
+    return Base(make, rows_of, by=by, loses_rows=bool(apart))
 
 
 # --- bases ----------------------------------------------------------------------------------------
-
-
-def _constants(bases: Sequence[Any]) -> list[Any | None]:
-    """The constants that bases are."""
-    values = [base.row if isinstance(base, Uniform) else base for base in bases]
-    return [value if is_known(value) else None for value in values]
 
 
 def _is_copy(eqn: Equation) -> bool:
@@ -260,19 +260,19 @@ def _is_zero(constant: Any | None) -> bool:
     return constant is not None and not np.any(constant)
 
 
-def _passed_on(eqn: Equation, bases: Sequence[Any]) -> int | None:
+def _passed_on(eqn: Equation, values: Sequence[Value], constants: Sequence[Any]) -> int | None:
     """The operand whose base is that of the output, as x is of x + 0; None where something is
     computed.
     """
-    constants = _constants(bases)
+    form = _sum_form(eqn)
     passed = None
     if eqn.primitive.name == "select_n":
         passed = _selected(*constants)
-    elif is_sum(eqn) and _is_zero(constants[1]):
+    elif form is not None and _is_zero(constants[1]):
         passed = 0
-    elif is_sum(eqn) and _is_zero(constants[0]) and not _is_difference(eqn):
+    elif form is not None and _is_zero(constants[0]) and not form.is_negative(1):
         passed = 1
-    is_whole = passed is not None and np.shape(bases[passed]) == eqn.outvars[0].aval.shape
+    is_whole = passed is not None and np.shape(values[passed]) == eqn.outvars[0].aval.shape
     return passed if is_whole else None
 
 
@@ -285,16 +285,15 @@ def _selected(which: Any | None, *cases: Any | None) -> int | None:
     return 1 if are_same else None
 
 
-def _makes_zeros(eqn: Equation, bases: Sequence[Any], *, is_strict: bool) -> bool:
+def _makes_zeros(eqn: Equation, constants: Sequence[Any], *, is_strict: bool) -> bool:
     """Whether a zero makes a product or a quotient zero.
 
     0 * x and 0 / x are 0 for finite x (other than 0 for /). That is assumed, unless strict, of all
     but constants; and always true of integer products.
     """
     algebra = algebra_of(eqn)
-    constants = _constants(bases)
     known = [np.asarray(c, np.complex128) for c in constants if c is not None]
-    if algebra is None or len(known) == len(bases):
+    if algebra is None or len(known) == len(constants):
         return False
     is_exact = not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
     if algebra.form == "product":
@@ -306,15 +305,10 @@ def _makes_zeros(eqn: Equation, bases: Sequence[Any], *, is_strict: bool) -> boo
 # --- sums of rows ---------------------------------------------------------------------------------
 
 
-def is_sum(eqn: Equation) -> bool:
-    """Whether an equation adds its operands, or one less the other."""
+def _sum_form(eqn: Equation) -> Algebra | None:
+    """The signs of what an equation adds; None where it is no sum."""
     algebra = algebra_of(eqn)
-    return algebra is not None and algebra.form == "sum"
-
-
-def _is_difference(eqn: Equation) -> bool:
-    algebra = algebra_of(eqn)
-    return algebra is not None and algebra.is_negative(1)
+    return algebra if algebra is not None and algebra.form == "sum" else None
 
 
 def _are_alike(eqn: Equation, values: Sequence[Value]) -> bool:
@@ -324,7 +318,8 @@ def _are_alike(eqn: Equation, values: Sequence[Value]) -> bool:
 
 def is_sum_of_rows(eqn: Equation, values: Sequence[Value]) -> bool:
     """Whether an equation adds values that are zero but for stored rows."""
-    return is_sum(eqn) and all(map(is_sparse, values)) and any(map(has_rows, values))
+    is_sum = _sum_form(eqn) is not None
+    return is_sum and all(map(is_sparse, values)) and any(map(has_rows, values))
 
 
 def _sum(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows | None:
@@ -333,14 +328,15 @@ def _sum(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRow
     """
     aval = eqn.outvars[0].aval
     are_distinct = all(has_rows(value) and not value.repeats for value in values)
-    are_together = are_distinct and len({id(value.numbers) for value in values}) == 1
+    are_together = are_distinct and len({value.of for value in values}) == 1
     if are_together or not _are_alike(eqn, values):
         return None
     context.check(sum(map(num_stored, values)), aval)
-    terms = list(values)
-    if _is_difference(eqn) and has_rows(terms[1]):
-        terms[1] = replace(terms[1], rows=-terms[1].rows)
-    return added(terms)
+    form = _sum_form(eqn)
+    assert form is not None
+    is_subtracted = lambda n: form.is_negative(n) and has_rows(values[n])
+    terms = [replace(x, rows=-x.rows) if is_subtracted(n) else x for n, x in enumerate(values)]
+    return added(terms, aval)
 
 
 # --- reductions over rows -------------------------------------------------------------------------
@@ -363,30 +359,24 @@ def _reduced(
         raise BecomesDense("the sum is over rows that are not zero")
     rows = []
     for value, axis in zip(values, axes, strict=True):
-        row = rows_at(value, sparse.numbers, axis or 0)
-        flags = jax.lax.expand_dims(_are_rows(sparse), [d for d in range(row.ndim) if d != axis])
-        rows.append(jnp.where(flags, row, jnp.zeros((), row.dtype)))
+        row = rows_at(value, sparse.of, axis or 0)
+        is_row = jax.lax.broadcast_in_dim(sparse.of.is_row, row.shape, (axis or 0,))
+        rows.append(jnp.where(is_row, row, jnp.zeros((), row.dtype)))
     return apply(eqn, rows)
 
 
-def _are_rows(value: TouchedRows) -> Any:
-    """Which stored rows are rows, and not spare."""
-    return value.numbers < value.shape[0]
-
-
-def _extreme(eqn: Equation, operand: Value) -> Any:
+def _extreme(eqn: Equation, operand: TouchedRows) -> Any:
     """In the place of spare slots, and once more, stands a row that counts: the base's, or the
     first one stored.
     """
-    base = operand.base if isinstance(operand, TouchedRows) else operand
-    if not isinstance(base, Uniform):
+    if operand.base.row is None:
         raise BecomesDense("all rows of an array are reduced")
-    other = base.rows(1)
-    if not num_stored(operand):
+    other = jnp.asarray(operand.base.row)
+    if operand.of is None or not operand.of.size:
         return apply(eqn, [other])
-    flags = _are_rows(operand)
-    other = jnp.where(jnp.sum(flags) < operand.shape[0], other, operand.rows[:1])
-    rows = jnp.where(over_rows(flags, operand.rows.ndim), operand.rows, other)
+    is_row = operand.of.is_row
+    other = jnp.where(jnp.sum(is_row) < operand.shape[0], other, operand.rows[:1])
+    rows = jnp.where(over_rows(is_row, operand.rows.ndim), operand.rows, other)
     return apply(eqn, [jnp.concatenate([rows, other])])
 
 
@@ -408,20 +398,16 @@ class RowWindows(NamedTuple):
         """How many rows all windows cover, overlaps and dropped ones included."""
         return self.starts.shape[0] * self.width
 
-    @property
-    def are_there(self) -> Any:
-        """Which windows are not dropped."""
-        return self.starts < self.num_rows
-
     def numbers(self) -> Any:
         """The rows of the windows, one after the other; of a dropped window, no rows."""
         rows = self.starts[:, None] + jnp.arange(self.width, dtype=self.starts.dtype)
-        return jnp.where(self.are_there[:, None], rows, self.num_rows).reshape(-1)
+        return jnp.where(rows < self.num_rows, rows, self.num_rows).reshape(-1)
 
-    def one_by_one(self) -> Any:
-        """Where they start if they lie one after the other; of a dropped window, outside."""
+    def one_by_one(self, indices: Any) -> Any:
+        """The indices of windows that lie one after the other; of a dropped window, outside."""
         places = jnp.arange(self.starts.shape[0]) * self.width
-        return jnp.where(self.are_there, places, self.num_covered)
+        is_there = self.starts < self.num_rows
+        return self.renumbered(indices, jnp.where(is_there, places, self.num_covered))
 
     def renumbered(self, indices: Any, starts: Any) -> Any:
         """The indices with other starts along axis 0."""
@@ -442,22 +428,9 @@ def _windows(eqn: Equation, indices: Any) -> RowWindows:
     column = windows.indexed.index(0)
     width = windows.sizes[0]
     num_rows = windows.shape[0]
-    raw = indices[..., column].reshape(-1)
     last = num_rows - width
-    if windows.is_dropping:
-        inside = canonical(raw, last + 1, wraps=False)
-        starts = jnp.where(inside > last, num_rows, inside).astype(number_dtype(num_rows))
-    else:
-        starts = _clipped(raw, last, number_dtype(num_rows))
-    return RowWindows(starts, width, num_rows, column)
-
-
-def _clipped(raw: Any, last: int, dtype: Any) -> Any:
-    """Numbers clipped to [0, last], in a dtype that holds both."""
-    raw = jnp.asarray(raw)
-    if raw.dtype.itemsize < np.dtype(dtype).itemsize:
-        raw = raw.astype(dtype)
-    return jnp.clip(raw, 0, last).astype(dtype)
+    inside = ids_read(jnp, indices[..., column], last + 1, clips=not windows.is_dropping)
+    return RowWindows(jnp.where(inside > last, num_rows, inside), width, num_rows, column)
 
 
 def _gather(eqn: Equation, values: Sequence[Value], context: Context) -> Any:
@@ -470,39 +443,40 @@ def _gather(eqn: Equation, values: Sequence[Value], context: Context) -> Any:
     indices = context.dense(values[1], eqn, "rows are indices of a gather")
     windows = _windows(eqn, indices)
     context.check(windows.num_covered, eqn.invars[0].aval)
-    local = windows.renumbered(indices, windows.one_by_one())
-    return apply(eqn, [rows_at(operand, windows.numbers()), local], indices_are_sorted=False)
+    rows = rows_at(operand, named_rows(windows.numbers(), windows.num_rows))
+    return apply(eqn, [rows, windows.one_by_one(indices)], indices_are_sorted=False)
 
 
 def _scatter(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows:
     """Rows scattered into zeros are a sum; scattered into rows, they are rows of both."""
-    operand = values[0]
-    base = _base_written_to(operand)
+    operand = _equal_but_for_rows(values[0])
     indices, updates = (
         context.dense(x, eqn, "rows are indices or updates of a scatter") for x in values[1:]
     )
     windows = _windows(eqn, indices)
     aval = eqn.outvars[0].aval
     context.check(windows.num_covered + num_stored(operand), aval)
-    if eqn.primitive.name == "scatter-add" and base.is_zero:
+    if eqn.primitive.name == "scatter-add" and operand.base.is_zero:
         rows = _added_rows(eqn, indices, updates, windows)
-        return added([operand, summed_rows(windows.numbers(), rows, aval.shape)])
+        return added([operand, summed_rows(windows.numbers(), rows, aval)], aval)
     if windows.width != 1:
         raise BecomesDense("several rows at once are scattered into rows")
     # The scatter on those rows that are stored or written; what it drops it drops there too.
-    sets = [windows.starts, *([operand.numbers] if has_rows(operand) else [])]
+    sets = [windows.starts, *([operand.of.numbers] if operand.of else [])]
     numbers = distinct(jnp.concatenate(sets), windows.num_rows).numbers
     slots, _ = found_at(numbers, windows.starts)
-    local = windows.renumbered(indices, jnp.where(windows.are_there, slots, numbers.shape[0]))
-    rows = apply(eqn, [rows_at(operand, numbers), local, updates], indices_are_sorted=False)
-    return TouchedRows(base, numbers, rows, operand.shape)
+    is_there = windows.starts < windows.num_rows
+    local = windows.renumbered(indices, jnp.where(is_there, slots, numbers.shape[0]))
+    of = named_rows(numbers, windows.num_rows)
+    rows = apply(eqn, [rows_at(operand, of), local, updates], indices_are_sorted=False)
+    return replace(operand, of=of, rows=rows)
 
 
-def _base_written_to(operand: Value) -> Uniform:
-    base = operand.base if has_rows(operand) else operand
-    if not isinstance(base, Uniform):
+def _equal_but_for_rows(operand: Value) -> TouchedRows:
+    """What rows are written into."""
+    if _row(operand) is None:
         raise BecomesDense("rows are written into an array")
-    return base
+    return operand
 
 
 def _added_rows(eqn: Equation, indices: Any, updates: Any, windows: RowWindows) -> Any:
@@ -517,8 +491,8 @@ def _added_rows(eqn: Equation, indices: Any, updates: Any, windows: RowWindows) 
     )
     if is_whole and whole.offsets == tuple(range(updates.ndim - len(shape) + 1, updates.ndim)):
         return updates.reshape(shape)
-    local = windows.renumbered(indices, windows.one_by_one())
-    return apply(eqn, [jnp.zeros(shape, aval.dtype), local, updates], indices_are_sorted=False)
+    into = [jnp.zeros(shape, aval.dtype), windows.one_by_one(indices), updates]
+    return apply(eqn, into, indices_are_sorted=False)
 
 
 # --- runs of rows, and equal rows -----------------------------------------------------------------
@@ -526,16 +500,18 @@ def _added_rows(eqn: Equation, indices: Any, updates: Any, windows: RowWindows) 
 
 def _dynamic_update_slice(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows:
     """The transpose of a dynamic slice: a run of rows in equal ones."""
-    operand, update, start, *others = values
-    if not isinstance(operand, Uniform) or has_rows(update):
-        raise BecomesDense("rows are written into an array, or over others")
-    shape = operand.shape
-    count = update.shape[0]
+    update, start, *others = values[1:]
+    operand = _equal_but_for_rows(values[0])
+    if has_rows(operand) or has_rows(update):
+        raise BecomesDense("rows are written over others")
+    num_rows = operand.shape[0]
+    count = np.shape(update)[0]
     context.check(count, eqn.outvars[0].aval)
-    first = _clipped(start, shape[0] - count, number_dtype(shape[0]))
+    first = ids_read(jnp, jnp.asarray(start), num_rows - count + 1, clips=True)
+    of = named_rows(first + jnp.arange(count, dtype=np.int32), num_rows)
     zero = jnp.zeros((), jnp.asarray(start).dtype)
-    rows = apply(eqn, [operand.rows(count), dense(update), zero, *others])
-    return TouchedRows(operand, first + jnp.arange(count, dtype=first.dtype), rows, shape)
+    rows = apply(eqn, [operand.base.rows_at(of), dense(update), zero, *others])
+    return replace(operand, of=of, rows=rows)
 
 
 def _pad(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows:
@@ -547,29 +523,29 @@ def _pad(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRow
         raise BecomesDense("rows are moved")
     if (low, high, inner) == (0, 0, 0):
         raise BecomesDense("all rows are read in part")
-    count = operand.shape[0]
+    count = np.shape(operand)[0]
     context.check(count, aval)
     rows = apply(eqn, [dense(operand), fill], padding_config=((0, 0, 0), *rest))
-    numbers = low + (inner + 1) * jnp.arange(count, dtype=number_dtype(aval.shape[0]))
-    return TouchedRows(_equal(fill, aval), numbers, rows, aval.shape)
+    numbers = low + (inner + 1) * jnp.arange(count, dtype=np.int32)
+    return replace(_equal(fill, aval), of=named_rows(numbers, aval.shape[0]), rows=rows)
 
 
-def _equal(number: Any, aval: Any) -> Uniform:
-    return Uniform(np.full((1, *aval.shape[1:]), number, aval.dtype), aval.shape)
+def _equal(number: Any, aval: Any) -> TouchedRows:
+    return equal_rows(np.full((1, *aval.shape[1:]), number, aval.dtype), aval.shape)
 
 
-def _broadcast(eqn: Equation, values: Sequence[Value], context: Context) -> Uniform:
+def _broadcast(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows:
     """A number, or one row, made an array of equal rows."""
     operand = values[0]
     aval = eqn.outvars[0].aval
-    dims = tuple(eqn.params["broadcast_dimensions"])
     if not context.is_large(aval):
         raise BecomesDense("the array is small")
-    if 0 in dims and operand.shape[dims.index(0)] == aval.shape[0]:
-        raise BecomesDense("its rows differ")
     if is_known(operand):
         return _equal(operand, aval)
-    return Uniform(_by_rows(eqn, [None], 1, [operand]), aval.shape)
+    aligned = aligned_back(eqn, 0)
+    if aligned is None or aligned.operands != (None,):
+        raise BecomesDense("its rows differ")
+    return equal_rows(_by_rows(eqn, aligned, 1, values), aval.shape)
 
 
 Rule = Callable[[Equation, Sequence[Value], Context], Value]

@@ -19,7 +19,7 @@ from incrax._jax import Literal, Tracer
 from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax._program import trace_with_tree
-from incrax._table import Printable, Table, first_rows
+from incrax._table import Printable, Table, many
 from incrax._tuning import Nonfinite
 from incrax.derivatives.row_sparse.interpreter import run, typed
 from incrax.derivatives.row_sparse.rows import RowSparse
@@ -62,7 +62,7 @@ def _evaluated(
     for value, atom in zip(run(program, given, context), program.outvars, strict=True):
         made = None if isinstance(atom, Literal) else made_by.get(atom)
         if keeps_rows and has_rows(value) and is_sparse(value):
-            results.append(RowSparse(value.numbers, value.rows, atom.aval.shape))
+            results.append(RowSparse(value.of.numbers, value.rows, value.shape))
         else:
             array = context.dense(value, made, "it is returned", "output")
             results.append(typed(array, atom.aval))
@@ -217,10 +217,8 @@ def sparse_outputs(
 
 # --- the report -----------------------------------------------------------------------------------
 
-NUM_LISTED = 30
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RowsExplanation(Printable):
     """Report of one program; `events` in the order of its equations."""
 
@@ -249,16 +247,33 @@ class RowsExplanation(Printable):
         names = ("stayed_sparse", "became_dense", "in_place")
         return {name: [event._asdict() for event in getattr(self, name)] for name in names}
 
+    @property
+    def is_alarming(self) -> bool:
+        """Whether something became dense."""
+        return bool(self.became_dense)
+
+    def summary(self) -> str:
+        """How many values stayed rows, and how many did not."""
+        dense = many(len(self.became_dense), "value")
+        return (
+            f"{dense} became dense, {len(self.in_place)} written in place, "
+            f"{len(self.stayed_sparse)} stayed row-sparse"
+        )
+
     def tables(self) -> list[Table]:
         """The report for people."""
+        found = {
+            "became dense": self.became_dense,
+            "written in place": self.in_place,
+            "stayed row-sparse": self.stayed_sparse,
+        }
+        header = ("primitive", "type", "rows stored", "why", "source")
         return [
-            _table("became dense", self.became_dense),
-            _table("written in place", self.in_place),
-            _table("stayed row-sparse", self.stayed_sparse),
+            Table(
+                title,
+                header,
+                [(e.primitive, e.type, e.num_rows, e.why, e.line) for e in events],
+            )
+            for title, events in found.items()
+            if events
         ]
-
-
-def _table(title: str, events: tuple[Event, ...]) -> Table:
-    header = ("primitive", "type", "rows stored", "why", "source")
-    rows = [(e.primitive, e.type, f"{e.num_rows:,}", e.why, e.line) for e in events]
-    return Table(title, header, first_rows(rows, NUM_LISTED) or [("nothing", "", "", "", "")])

@@ -1,9 +1,9 @@
-"""What a variable holds while a program is interpreted: an ordinary array, or one of two structured
-forms.
+"""What a variable holds while a program is interpreted: an ordinary array, or a base of which some
+rows are touched.
 
-`Uniform`: each row is the same. `TouchedRows`: some rows differ from those of a base. Whatever treats each
-row by itself maps `TouchedRows` to `TouchedRows`: base by base, rows by rows. `Context` has the limits, and what
-is written down for `explain`. It must not know rules.
+Whatever treats each row by itself maps `TouchedRows` to `TouchedRows`: base by base, rows by rows.
+Which rows these are is a `RowSet`, and rows are read and written as in programs for slices.
+`Context` has the limits, and what is written down for `explain`. It must not know rules.
 """
 
 from __future__ import annotations
@@ -18,44 +18,32 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
-from incrax.derivatives.row_sparse.rows import distinct, found_at, number_dtype, over_rows, summed
+from incrax.derivatives.row_sparse.rows import distinct, found_at, over_rows, summed
+from incrax.engine.plan.row_sets import DirtyRows, RowSet, taken, with_rows
 
 # --- forms ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Uniform:
-    """An array whose rows are alike: `row` has the shape `(1, *shape[1:])`.
+@dataclass(eq=False)
+class Base:
+    """An array that is made when it is asked for, and of which rows can be had without it.
 
-    It is known, if it is a NumPy array: a constant of the program.
+    `row`, of shape `(1, ...)`, is what each row is, a NumPy array if it is a constant of the
+    program; None: they differ. `by` is the equation that computes all of its rows; None where rows are written into an
+    array that is there anyway. `loses_rows`: whether rows of an operand become an array then.
     """
 
-    row: Any
-    shape: tuple[int, ...]
+    make: Callable[[], Any]
+    rows_at: Callable[[RowSet], Any]
+    row: Any = None
+    by: str | None = None
+    loses_rows: bool = False
+    is_made: bool = False
 
     @property
     def is_zero(self) -> bool:
         """Whether it is known to be zero."""
         return isinstance(self.row, np.ndarray) and not self.row.any()
-
-    def rows(self, count: int) -> Any:
-        """So many of its rows."""
-        return jnp.broadcast_to(jnp.asarray(self.row), (count, *self.shape[1:]))
-
-
-@dataclass(eq=False)
-class Whole:
-    """An array that is made when it is asked for, and of which rows can be had without it.
-
-    `by` is the equation that computes all of its rows; None where rows are written into an array
-    that is there anyway. `loses_rows`: whether rows of an operand become an array then.
-    """
-
-    make: Callable[[], Any]
-    rows_at: Callable[[Any], Any]
-    by: str | None = None
-    loses_rows: bool = False
-    is_made: bool = False
 
     @cached_property
     def array(self) -> Any:
@@ -66,17 +54,17 @@ class Whole:
 
 @dataclass(frozen=True, eq=False)
 class TouchedRows:
-    """A base of which some rows, those at canonical `numbers`, are touched.
+    """A base of which some rows are touched; without `of`, equal rows of which none is.
 
-    Of a `Uniform` base they are replaced by `rows`; a `Whole` one has them already. Numbers are
+    Of equal rows they are replaced by `rows`; another base has them already. Numbers are
     distinct, ascending, spare ones `shape[0]`; but where `repeats`: there, numbers are in any
     order, and rows are added to a base of zeros.
     """
 
-    base: Uniform | Whole
-    numbers: Any
-    rows: Any
+    base: Base
     shape: tuple[int, ...]
+    of: RowSet | None = None
+    rows: Any = None
     repeats: bool = False
 
 
@@ -84,7 +72,7 @@ class BecomesDense(Exception):
     """A rule cannot keep a value as rows; the text says why."""
 
 
-Value: TypeAlias = Any  # Uniform | TouchedRows | array
+Value: TypeAlias = Any  # TouchedRows | array
 
 
 def is_known(value: Any) -> bool:
@@ -92,101 +80,114 @@ def is_known(value: Any) -> bool:
     return isinstance(value, (np.ndarray, np.generic, bool, int, float, complex))
 
 
-def has_rows(value: Value) -> bool:
-    """Whether a value is held as rows."""
+def is_structured(value: Value) -> bool:
+    """Whether a value is no array."""
     return isinstance(value, TouchedRows)
 
 
-def is_structured(value: Value) -> bool:
-    """Whether a value is in one of the structured forms."""
-    return isinstance(value, (Uniform, TouchedRows))
+def has_rows(value: Value) -> bool:
+    """Whether a value is held as rows."""
+    return isinstance(value, TouchedRows) and value.of is not None
 
 
 def is_sparse(value: Value) -> bool:
     """Whether a value is zero but for stored rows, possibly none."""
-    base = value.base if isinstance(value, TouchedRows) else value
-    return isinstance(base, Uniform) and base.is_zero
+    return isinstance(value, TouchedRows) and value.base.is_zero
 
 
 def num_stored(value: Value) -> int:
     """Rows stored, repeated and spare ones included."""
-    return value.numbers.shape[0] if isinstance(value, TouchedRows) else 0
+    return value.of.size if has_rows(value) else 0
 
 
-def zeros(shape: Sequence[int], dtype: Any) -> Uniform:
+def named_rows(numbers: Any, num_rows: int) -> RowSet:
+    """The rows with these canonical numbers."""
+    return RowSet(numbers, numbers.shape[0], num_rows, numbers < num_rows, has_spare=True)
+
+
+def equal_rows(row: Any, shape: Sequence[int]) -> TouchedRows:
+    """An array of which each row is this one."""
+    rows = lambda count: jnp.broadcast_to(jnp.asarray(row), (count, *shape[1:]))
+    return TouchedRows(Base(lambda: rows(shape[0]), lambda of: rows(of.size), row), tuple(shape))
+
+
+def zeros(aval: Any) -> TouchedRows:
     """An array of zeros."""
-    return Uniform(np.zeros((1, *shape[1:]), dtype), tuple(shape))
+    return equal_rows(np.zeros((1, *aval.shape[1:]), aval.dtype), aval.shape)
 
 
-def summed_rows(numbers: Any, rows: Any, shape: tuple[int, ...]) -> TouchedRows:
+def summed_rows(numbers: Any, rows: Any, aval: Any) -> TouchedRows:
     """Zeros to which rows are added."""
-    return TouchedRows(zeros(shape, rows.dtype), numbers, rows, shape, repeats=True)
+    of = named_rows(numbers, aval.shape[0])
+    return replace(zeros(aval), of=of, rows=rows, repeats=True)
 
 
 def no_rows(aval: Any) -> TouchedRows:
     """Zeros to which nothing is added."""
-    numbers = jnp.zeros(0, number_dtype(aval.shape[0]))
-    return summed_rows(numbers, jnp.zeros((0, *aval.shape[1:]), aval.dtype), aval.shape)
+    numbers = jnp.zeros(0, np.int32)
+    return summed_rows(numbers, jnp.zeros((0, *aval.shape[1:]), aval.dtype), aval)
 
 
-def added(values: Sequence[Value]) -> TouchedRows:
+def added(values: Sequence[Value], aval: Any) -> TouchedRows:
     """The sum of values that are zero but for stored rows, some at least."""
     stored = list(filter(has_rows, values))
-    numbers = jnp.concatenate([value.numbers for value in stored])
-    return summed_rows(numbers, jnp.concatenate([value.rows for value in stored]), stored[0].shape)
+    numbers = jnp.concatenate([value.of.numbers for value in stored])
+    return summed_rows(numbers, jnp.concatenate([value.rows for value in stored]), aval)
 
 
 def coalesced(value: Value) -> Value:
     """The value with each stored row once."""
-    if not isinstance(value, TouchedRows) or not value.repeats:
+    if not has_rows(value) or not value.repeats:
         return value
-    slots = distinct(value.numbers, value.shape[0])
-    return TouchedRows(value.base, slots.numbers, summed(value.rows, slots), value.shape)
+    slots = distinct(value.of.numbers, value.shape[0])
+    of = named_rows(slots.numbers, value.shape[0])
+    return TouchedRows(value.base, value.shape, of, summed(value.rows, slots))
 
 
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def rows_at(value: Value, numbers: Any, axis: int = 0) -> Any:
-    """Rows of a coalesced value at canonical numbers; what stands for "no row" gives some row."""
-    if isinstance(value, Uniform):
-        return value.rows(numbers.shape[0])
+def rows_at(value: Value, of: RowSet, axis: int = 0) -> Any:
+    """Some rows of a coalesced value; what stands for "no row" gives some row."""
     if not isinstance(value, TouchedRows):
-        return jnp.take(value, numbers, axis, mode="clip")
-    if value.numbers is numbers:
+        return taken(value, axis, of)
+    if value.of is of:
         return value.rows
-    if isinstance(value.base, Whole):
-        return value.base.rows_at(numbers)
-    below = value.base.rows(numbers.shape[0])
-    if not num_stored(value) or not numbers.shape[0]:
+    below = value.base.rows_at(of)
+    if value.base.row is None or value.of is None or not value.of.size or not of.size:
         return below
-    slots, is_found = found_at(value.numbers, numbers)
+    slots, is_found = found_at(value.of.numbers, of.numbers)
     return jnp.where(over_rows(is_found, below.ndim), value.rows[slots], below)
 
 
-def joined(sets: Sequence[Any], num_rows: int) -> Any:
-    """Distinct numbers of all rows of several sets."""
-    return sets[0] if len(sets) == 1 else distinct(jnp.concatenate(sets), num_rows).numbers
+def joined(sets: Sequence[RowSet]) -> RowSet:
+    """All rows of several sets of distinct ones."""
+    if len(sets) == 1:
+        return sets[0]
+    num_rows = sets[0].length
+    numbers = jnp.concatenate([each.numbers for each in sets])
+    return named_rows(distinct(numbers, num_rows).numbers, num_rows)
 
 
-def written(array: Any, numbers: Any, rows: Any, *, adds: bool = False) -> Any:
-    """An array with rows at distinct numbers replaced, or added."""
-    places = array.at[numbers]
-    return (places.add if adds else places.set)(rows, mode="drop", indices_are_sorted=True)
+def written(array: Any, of: RowSet, rows: Any, *, adds: bool = False) -> Any:
+    """An array with distinct rows replaced, or added."""
+    if adds:
+        return array.at[of.numbers].add(rows, mode="drop", indices_are_sorted=True)
+    return with_rows(array, DirtyRows(rows, None, 0, of))
 
 
 def dense(value: Value) -> Any:
     """The array itself."""
-    if isinstance(value, Uniform):
-        return value.rows(value.shape[0])
     if not isinstance(value, TouchedRows):
         return value
-    if isinstance(value.base, Whole):
+    if value.base.row is None:
         return value.base.array
-    below = dense(value.base)
+    below = value.base.make()
+    if value.of is None:
+        return below
     if value.repeats:
-        return below.at[value.numbers].add(value.rows, mode="drop")
-    return written(below, value.numbers, value.rows)
+        return below.at[value.of.numbers].add(value.rows, mode="drop")
+    return written(below, value.of, value.rows)
 
 
 # --- what is written down -------------------------------------------------------------------------
@@ -212,7 +213,7 @@ IN_PLACE = "in place"
 
 @dataclass(frozen=True)
 class Context:
-    """Options of one interpretation, and what it wrote down: each line with the value it is of.
+    """Options of one interpretation, and what it wrote down: each line with the base that it is of.
 
     Rows pay where at most the share `cut_over` of all is stored, in arrays of at least `min_bytes`.
     """
@@ -220,20 +221,14 @@ class Context:
     cut_over: float
     min_bytes: int
     is_strict: bool
-    noted: list[tuple[Event, TouchedRows]] = field(default_factory=list)
+    noted: list[tuple[Event, Base]] = field(default_factory=list)
     line: str = ""
 
     @property
     def events(self) -> list[Event]:
         """What was written down, each line once; not what was kept as rows and then made whole."""
-        lines = [
-            event
-            for event, value in self.noted
-            if event.what != KEPT
-            or isinstance(value.base, Uniform)
-            or value.base.by is None
-            or not value.base.is_made
-        ]
+        is_lost = lambda base: base.by is not None and base.is_made
+        lines = [event for event, base in self.noted if event.what != KEPT or not is_lost(base)]
         return list(dict.fromkeys(lines))
 
     def fresh(self) -> Context:
@@ -253,7 +248,8 @@ class Context:
     def is_large(self, aval: Any) -> bool:
         """Whether an array is worth the trouble."""
         shape = getattr(aval, "shape", ())
-        return len(shape) > 0 and shape[0] > 0 and _jax.aval_bytes(aval) >= self.min_bytes
+        is_numbered = len(shape) > 0 and 0 < shape[0] < np.iinfo(np.int32).max
+        return is_numbered and _jax.aval_bytes(aval) >= self.min_bytes
 
     def check(self, num_rows: int, aval: Any) -> None:
         """Raise where so many rows do not pay, or the array is small."""
@@ -272,21 +268,20 @@ class Context:
         name = name or ("output" if eqn is None else eqn.primitive.name)
         kind = f"{value.rows.dtype}{list(value.shape)}"
         event = Event(what, name, kind, num_stored(value), why, self.line_of(eqn))
-        self.noted.append((event, value))
+        self.noted.append((event, value.base))
 
     def dense(self, value: Value, eqn: Equation | None, why: str, name: str = "") -> Any:
         """A value as an array, written down, under another name than the equation's, if it was held
         as rows.
         """
-        if not isinstance(value, TouchedRows):
-            return dense(value)
-        base = value.base
-        if isinstance(base, Uniform):
-            also = "" if base.is_zero else "; the rows that were not read are no longer zero"
-            self.note(DENSE, eqn, value, why + also, name)
-        elif base.by is None:
-            why = "rows written into an array that is there anyway"
-            self.note(IN_PLACE, eqn, value, why, name)
-        elif base.loses_rows:
-            self.note(DENSE, eqn, value, f"all rows change in {base.by}", name)
+        if has_rows(value):
+            base = value.base
+            if base.row is not None:
+                also = "" if base.is_zero else "; the rows that were not read are no longer zero"
+                self.note(DENSE, eqn, value, why + also, name)
+            elif base.by is None:
+                why = "rows written into an array that is there anyway"
+                self.note(IN_PLACE, eqn, value, why, name)
+            elif base.loses_rows:
+                self.note(DENSE, eqn, value, f"all rows change in {base.by}", name)
         return dense(value)

@@ -38,6 +38,7 @@ from incrax.engine.plan.slices import value_at
 from incrax.engine.policy.agreement import difference
 from incrax.engine.policy.candidates import Candidate, Entry
 from incrax.engine.policy.chooser import Chooser
+from incrax.engine.policy.expectations import RowKind
 from incrax.engine.policy.log import Journal
 from incrax.engine.program.dependence import ALWAYS
 from incrax.engine.store.budget import Limits
@@ -279,7 +280,7 @@ class Engine:
             rank = math.inf if numbers is None else numbers.size, slices.lacks(state.saved)
             if numbers is not None and rank < best:
                 best = rank
-                kind = slices.kind(leaves, numbers.size)
+                kind = slices.kind(leaves, numbers)
                 found = None if kind is None else ChangedRows(state, dirty, numbers, kind)
                 if rank == (1, False):
                     break
@@ -384,8 +385,8 @@ class Engine:
         if values is None or found is None:
             return None
         base, numbers = found
-        kind = sliced.leaves, sliced.capacity
-        if self.slices.kind(sliced.leaves, numbers.size) != kind:
+        kind = RowKind(sliced.leaves, sliced.capacity, sliced.within)
+        if self.slices.kind(sliced.leaves, numbers) != kind:
             return None
         # Elements, not whole inputs: saved values may depend on one of them alone.
         dirty = self.comparison.dirty(values, base)
@@ -520,7 +521,7 @@ class Engine:
             value_of = value_at(self.facts, saved.feeds)
             other_s = chooser.expected_s(saved.dirty)
             weight = self.ledger.weight
-            length = slices.lengths[rows.kind[0][0]]
+            length = slices.lengths[rows.kind.leaves[0]]
             first = int(rows.numbers.min(initial=length))
             entry = slices.entry(
                 rows.kind, saved.dirty, first, weight, chooser.whole_s, other_s, value_of

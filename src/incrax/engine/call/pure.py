@@ -36,7 +36,7 @@ from incrax.engine.call.pure_flags import Flags, all_set, compared, declared, le
 from incrax.engine.compile.captured import unfolded
 from incrax.engine.compile.executables import device_constants
 from incrax.engine.compile.host_calls import HostCalls
-from incrax.engine.inputs.leaves import descriptor, has_tracer, is_frozen
+from incrax.engine.inputs.leaves import descriptor, fingerprint, has_tracer, is_frozen
 from incrax.engine.inputs.signature import Signature, same_type, type_text
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan
@@ -108,7 +108,7 @@ class PureFunction:
 
     def _evaluated(self, plan: Plan, known: Mapping[Var, Any]) -> tuple[Any, ...]:
         """The same from values by variable, of which it needs to read some."""
-        env = {var: typed(known[var], var.aval) for var in self._read(plan)}
+        env = {var: _jax.typed_as(known[var], var.aval) for var in self._read(plan)}
         _jax.evaluate(
             plan.eqns if self.calls is None else self.calls.wrap(plan.eqns, is_awaited=False), env
         )
@@ -193,7 +193,10 @@ class Step:
     - `state`: what `pure` or the last step returned. Carry the newest one, also after a rejected
       proposal: values are current by content, and selecting between two states would copy all they
       hold.
-    - `*args`, `**kwargs`: arguments of the types for which the form was made.
+    - `*args`, `**kwargs`: arguments of the types for which the form was made. In place of a frozen
+      object there may be an argument of the function that is being compiled. Where its
+      `fingerprint` is that of the frozen data, the step is as with these; else the result is
+      computed without saved values, and the state stays.
     - `changed`: None: inputs are compared with the state's, bit by bit, inside the program. Paths:
       these inputs (or elements) count as changed and the others as unchanged, without comparison. A
       mapping from paths to booleans, or to boolean arrays of an input's shape: likewise; they may
@@ -241,25 +244,52 @@ class Step:
         self, state: PureState, *args: Any, changed: Any = None, **kwargs: Any
     ) -> tuple[PureState, Any]:
         """The state and the result at these arguments; see the class."""
-        function = self._function
-        facts = self._function.facts
         given = self._dynamic(args, kwargs)
         leaves = self._checked(given)
         are_weak = self._are_weak(given)
+        stepped = lambda: self._stepped(state, leaves, changed)
+        hidden = [i for i in self._frozen if isinstance(leaves[i], _jax.Tracer)]
+        if hidden:
+            # The state goes with the frozen data: of others the result is computed anew, and kept
+            # is what it was.
+            is_same = self._are_frozen_data(hidden, leaves)
+            state, outputs = lax.cond(is_same, stepped, lambda: (state, self._anew(leaves)))
+        else:
+            state, outputs = stepped()
+        out = [
+            _jax.as_weak(x) if is_weak else x for x, is_weak in zip(outputs, are_weak, strict=True)
+        ]
+        return state, jax.tree.unflatten(self._out_tree, out)
+
+    def _stepped(
+        self, state: PureState, leaves: Leaves, changed: Any
+    ) -> tuple[PureState, tuple[Any, ...]]:
+        """The state and the outputs at some leaves, the frozen ones among them."""
+        function = self._function
         state, fixed = lax.stop_gradient((state, leaves))
         old = self._all_inputs(state.inputs, fixed)
         flags = self._flags(old, fixed, changed)
         saved = function.update(fixed, state.saved, flags)
-        flag = True if facts.has_effects else flags.reach(self._layout.full)
+        flag = True if function.facts.has_effects else flags.reach(self._layout.full)
         kept = (None, None) if flag is True else (state.outputs, jnp.asarray(flag))
         outputs = function.outputs(leaves, saved, *kept)
         inputs = self._carried([_newer(flags.of_leaf(i), old[i], x) for i, x in enumerate(fixed)])
-        out = [
-            _jax.as_weak(x) if is_weak else x for x, is_weak in zip(outputs, are_weak, strict=True)
-        ]
-        return PureState(inputs, saved, lax.stop_gradient(outputs)), jax.tree.unflatten(
-            self._out_tree, out
-        )
+        return PureState(inputs, saved, lax.stop_gradient(outputs)), outputs
+
+    def _anew(self, leaves: Leaves) -> tuple[Any, ...]:
+        """The outputs at any leaves."""
+        saved = self._function.update(lax.stop_gradient(leaves), None, all_set(self._layout))
+        return self._function.outputs(leaves, saved, None, None)
+
+    def _are_frozen_data(self, hidden: Sequence[int], leaves: Leaves) -> Any:
+        """Whether these leaves, which became arguments of the program, are the frozen data.
+
+        Not by bits, for which the frozen data would have to be constants of the program.
+        """
+        with jax.ensure_compile_time_eval():
+            known = [_fingerprint(self._frozen[i]) for i in hidden]
+        seen = [_fingerprint(lax.stop_gradient(leaves[i])) for i in hidden]
+        return jnp.all(jnp.stack(seen) == jnp.stack(known))
 
     def remainder(self, state: PureState, *args: Any, moving: Sequence[str]) -> Callable[..., Any]:
         """What is left of the function where all inputs but some stay as they are here.
@@ -335,7 +365,8 @@ class Step:
     def _checked(self, leaves: Leaves) -> tuple[jax.Array, ...]:
         """Leaves as arrays, if they have the known types."""
         for index, x in enumerate(leaves):
-            if index in self._frozen and x is not self._frozen[index]:
+            is_hidden = isinstance(x, _jax.Tracer)
+            if index in self._frozen and x is not self._frozen[index] and not is_hidden:
                 raise other_frozen(self._paths[index])
             self._check_type(index, x)
         return tuple([x if i in self._frozen else strong(x) for i, x in enumerate(leaves)])
@@ -401,6 +432,9 @@ def _newer(flag: Any, old: Any, new: Any) -> Any:
     )
 
 
+_fingerprint = jax.jit(fingerprint)
+
+
 def _weak_types(values: Sequence[Any]) -> tuple[bool, ...]:
     """Which of some variables, literals or values are of weak type, as what a Python number became
     is.
@@ -429,8 +463,3 @@ def strong(x: Any) -> jax.Array:
     """A value as an array without weak type: loops carry no other."""
     array = jnp.array(x) if isinstance(x, np.ndarray) else jnp.asarray(x)
     return array if _jax.is_key_dtype(array.dtype) else lax.convert_element_type(array, array.dtype)
-
-
-def typed(x: Any, aval: Any) -> jax.Array:
-    """A carried value with the weak type that it has in the function."""
-    return _jax.as_weak(x) if getattr(aval, "weak_type", False) else x

@@ -7,7 +7,7 @@ reports look.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -52,6 +52,16 @@ def _by_rows(engine: Engine, pairs: Pairs, values: tuple[LeafValue, ...]) -> Cal
     plan = engine.plan_of(candidate, entry)
     assert plan is not None
     return CallRecord(rows.dirty, candidate, entry, plan, plan.loads)
+
+
+def row_outlooks(engine: Engine) -> Iterator[CallRecord]:
+    """What calls would do that change rows of inputs, for each kind of change that a program for
+    rows serves.
+    """
+    for entry in engine.slices.entries.values():
+        plan = engine.plan_of(entry.candidate, entry)
+        if plan is not None and plan.sliced is not None:
+            yield CallRecord(entry.dirty, entry.candidate, entry, plan, plan.loads)
 
 
 def outlook(engine: Engine, dirty: int) -> CallRecord | None:

@@ -32,7 +32,7 @@ from incrax import _jax
 from incrax._jax import Var
 from incrax._messages import no_sites, not_by_rows, unknown_input, wrong_site
 from incrax._program import read_vars, type_of
-from incrax.engine.call.pure import strong, typed
+from incrax.engine.call.pure import strong
 from incrax.engine.compile.executables import device_constants
 from incrax.engine.inputs.leaves import different_bits
 from incrax.engine.inputs.paths import is_within
@@ -180,12 +180,13 @@ class _Known(dict[Var, Any]):
 
 class _Read(NamedTuple):
     """What a change reads: values of what it does not reach; values as they were; tables of
-    look-ups, and the rows found in each.
+    look-ups, and the rows found in each; which of its results stand on differences.
     """
 
     values: list[Var]
     olds: list[Var]
     looked_up: dict[Var, RowSet]
+    drifting: set[Var]
 
 
 class Sites:
@@ -230,24 +231,25 @@ class Sites:
         form = self._form
         given = {form.index(path): self._given(path, change) for path, change in changes.items()}
         env = self._env(state)
-        found, guards = self._within(env, given)
+        found, guards, drifting = self._within(env, given)
         if not guards:
             return self._delta(found, state.num_differences), self._out(env, found)
         lengths = [change[0].length for change in given.values() if isinstance(change, tuple)]
         limit = max([MIN_DIFFERENCES, *lengths])
         # Each saved value has a count of its own: what is summed anew here are those that this
         # change reaches, and others must not be taken for new.
-        reached = np.array([form.slots.index(var) for var in found])
+        summed = {var: value for var, value in found.items() if var in drifting}
+        reached = np.array([form.slots.index(var) for var in summed])
         counts = state.num_differences[reached]
         allowed = lax.lt(jnp.max(counts), np.int32(limit))
         is_sound = functools.reduce(lax.bitwise_and, [jnp.asarray(g) for g in guards], allowed)
         more = lax.add(counts, np.int32(1))
         arrays, more = lax.cond(
             _everywhere(is_sound),
-            lambda: (_arrays(found), more),
-            lambda: (self._anew(env, given, found), jnp.zeros_like(more)),
+            lambda: (_arrays(summed), more),
+            lambda: (self._anew(env, given, summed), jnp.zeros_like(more)),
         )
-        found = _with_arrays(found, arrays)
+        found |= _with_arrays(summed, arrays)
         counts = state.num_differences.at[reached].set(more)
         return self._delta(found, counts), self._out(env, found)
 
@@ -453,8 +455,9 @@ class Sites:
 
     def _within(
         self, env: dict[Var, Any], given: Mapping[int, Change]
-    ) -> tuple[dict[Var, Any], list[Any]]:
-        """What `_changed` finds, by the narrowest tables of look-ups that have room.
+    ) -> tuple[dict[Var, Any], list[Any], set[Var]]:
+        """What `_changed` finds, and what of it stands on differences, by the narrowest tables of
+        look-ups that have room.
 
         Where few ids have many rows, most slots of a table that has room for all are spare. So
         there is a branch for each of some widths, and the first runs in which no id has more rows.
@@ -462,10 +465,10 @@ class Sites:
         found, guards, read = self._changed(env, given)
         tables = read.looked_up
         if any(isinstance(x, DirtyRows) and x.of.has_spare for x in found.values()):
-            return found, guards  # as many rows are written as the table has slots
+            return found, guards, read.drifting  # as many rows are written as the table has slots
         levels = _levels([np.sum(self._form.tables[x] < of.length, 1) for x, of in tables.items()])
         if len(levels) < 2:
-            return found, guards
+            return found, guards, read.drifting
         widths = [dict(zip(tables, level, strict=True)) for level in levels]
 
         def run(widths: Mapping[Var, int]) -> tuple[list[Any], list[Any]]:
@@ -475,7 +478,7 @@ class Sites:
         too_narrow = [_is_too_narrow(env, tables, each) for each in widths[:-1]]
         number = functools.reduce(lax.add, (each.astype(np.int32) for each in too_narrow))
         arrays, guards = lax.switch(number, [functools.partial(run, each) for each in widths])
-        return _with_arrays(found, arrays), guards
+        return _with_arrays(found, arrays), guards, read.drifting
 
     def _changed(
         self,
@@ -518,7 +521,8 @@ class Sites:
                 recipe = facts.derived.on_host[table]
                 form.tables[table] = recipe.make(form.value_of(recipe.source))
         values = [*known.missing, *asked.tables]
-        read = _Read(values, list(asked.olds), slicer.looked_up)
+        drifting = {var for var in wanted if not slicer.drifting.isdisjoint(_sources(facts, var))}
+        read = _Read(values, list(asked.olds), slicer.looked_up, drifting)
         return {var: self._found(slicer, var) for var in wanted}, slicer.guards, read
 
     def _reaches(self, var: Var, dirty: int) -> bool:
@@ -574,7 +578,7 @@ class Sites:
             if isinstance(value, DirtyRows):
                 assert isinstance(atom, Var)
                 value = with_rows(env[atom], value)
-            out.append(typed(strong(value), type_of(atom)))
+            out.append(_jax.typed_as(strong(value), type_of(atom)))
         return jax.tree.unflatten(self._form.out_tree, out)
 
 
@@ -647,7 +651,7 @@ def make_sites(
     if facts.has_effects or facts.calls_host:
         raise no_sites()
     moving = tuple(sorted({leaf for move in moves for leaf, _ in move}))
-    values = [typed(strong(x), var.aval) for x, var in zip(leaves, facts.invars, strict=True)]
+    values = [_jax.typed_as(strong(x), var.aval) for x, var in zip(leaves, facts.invars, strict=True)]
     feeds = [np.asarray(x) if not _jax.is_key_dtype(x.dtype) else x for x in values]
     ask = functools.cache(value_at(facts, feeds))
     form = _Form(facts, tuple(paths), moving, out_tree, None)
@@ -705,7 +709,7 @@ def _computed(facts: Facts, wanted: Sequence[Var], env: Mapping[Var, Any]) -> li
     if not missing:
         return [env[var] for var in wanted]
     plan = plan_fill(facts.unmeasured, missing, lambda var: var in env)
-    at = {var: typed(x, var.aval) for var, x in env.items()}
+    at = {var: _jax.typed_as(x, var.aval) for var, x in env.items()}
     _jax.evaluate(plan.eqns, at)
     return [at[var] for var in wanted]
 

@@ -172,7 +172,8 @@ class Compiler:
         if plan.guard is not None:
             outputs.append(plan.guard)
         is_pure = not any(eqn.effects or eqn.primitive.name in STATEFUL for eqn in plan.eqns)
-        if is_pure and self.placement is None and plan.sliced is None and not self.facts.calls_host:
+        is_common = is_pure and self.placement is None and not self.facts.calls_host
+        if is_common and plan.sliced is None and plan.blocked is None:
             return canonical_form(
                 plan.eqns, outputs, plan.saves, self._kind_of(), may_reorder=plan.may_reorder
             )

@@ -421,12 +421,48 @@ def different_bits(a: jax.Array, b: jax.Array) -> jax.Array:
     """Elementwise, in a graph, whether the bits of two arrays of one type differ; a key has several
     elements.
     """
-    if _jax.is_key_dtype(a.dtype):
-        a = jax.random.key_data(a)
-        b = jax.random.key_data(b)
     if jnp.issubdtype(a.dtype, jnp.complexfloating):
         return different_bits(a.real, b.real) | different_bits(a.imag, b.imag)
-    if not jnp.issubdtype(a.dtype, jnp.floating):
-        return a != b
-    unsigned = jnp.dtype(f"uint{a.dtype.itemsize * 8}")
-    return jax.lax.bitcast_convert_type(a, unsigned) != jax.lax.bitcast_convert_type(b, unsigned)
+    return _integers(a) != _integers(b)
+
+
+def _integers(x: jax.Array) -> jax.Array:
+    """The bits of each element, in a graph, as an integer of its size; of a key, as several."""
+    if _jax.is_key_dtype(x.dtype):
+        return jax.random.key_data(x)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    return jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{x.dtype.itemsize * 8}"))
+
+
+NUM_SUMS = 4
+"""Sums of 32 bits in a fingerprint: two arrays that differ have the same one in 1 of 2^128 cases."""
+
+
+def fingerprint(x: jax.Array) -> jax.Array:
+    """A few numbers, in a graph, that are others for other bits, or other places of them, of an
+    array of this type; shape (`NUM_SUMS`,), uint32.
+
+    h_k = sum_i m(w_i ^ m(i + k c)) modulo 2^32 over the words w_i of 32 bits, m a bijection: where
+    one word differs all sums differ for certain, else as random numbers do.
+    """
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        x = jnp.stack([x.real, x.imag])
+    bits = _integers(x)
+    if bits.dtype.itemsize == 8:
+        bits = jax.lax.bitcast_convert_type(bits, jnp.uint32)
+    words = bits.reshape(-1).astype(jnp.uint32)
+    places = jax.lax.iota(jnp.uint32, words.size)
+    salts = np.arange(NUM_SUMS, dtype=np.uint32) * np.uint32(0x9E3779B9)
+    sums = [jnp.sum(_mixed(words ^ _mixed(places + salt)), dtype=jnp.uint32) for salt in salts]
+    return jnp.stack(sums)
+
+
+def _mixed(words: jax.Array) -> jax.Array:
+    """A bijection of 32 bits that makes of each bit a half of all.
+
+    Source: the finalizer of MurmurHash3 (A. Appleby, public domain).
+    """
+    words = (words ^ (words >> 16)) * np.uint32(0x85EBCA6B)
+    words = (words ^ (words >> 13)) * np.uint32(0xC2B2AE35)
+    return words ^ (words >> 16)

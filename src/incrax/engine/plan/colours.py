@@ -34,7 +34,8 @@ from incrax.engine.plan.parts import (
     linear_parts,
 )
 from incrax.engine.plan.plan import reached_equations
-from incrax.engine.plan.slices import batch_of, ids_read, member_table
+from incrax.engine.plan.row_sets import ids_read
+from incrax.engine.plan.slices import batch_of, member_table
 from incrax.primitives.entry import shape_of
 from incrax.primitives.on_rows import NotByRowsError, aligned_by
 from incrax.primitives.table import entry_of

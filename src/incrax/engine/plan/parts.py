@@ -24,7 +24,8 @@ from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import read_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import reached_equations
-from incrax.engine.plan.slices import batch_of, ids_read
+from incrax.engine.plan.row_sets import ids_read
+from incrax.engine.plan.slices import batch_of
 from incrax.primitives.on_rows import NotByRowsError, aligned_by
 
 LINEAR_IN_ALL = frozenset(

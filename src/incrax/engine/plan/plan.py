@@ -43,10 +43,12 @@ class Sliced:
 
     Fields: numbers of the leaves of which rows change; how many rows at most; their number in all;
     the variable of the rows' numbers; for some variables that it reads, of which variable they are
-    the baseline's value; equations of the function that it stands for; what is loaded and made of
+    the baseline's value; how many equations of the function it stands for, which of them run by rows
+    (on these and from what is saved of the others) and which as a whole; what is loaded and made of
     indices alone; equations that read some rows, and ran as a whole; scans that are resumed; of all
     steps of these, estimated seconds that `seconds` of the plan leave out, where their carry may be
-    the same again, and where it will not.
+    the same again, and where it will not; if it serves rows of a part of the axis alone, how many
+    these are: the last ones, or, below 0, the first.
     """
 
     leaves: tuple[int, ...]
@@ -55,11 +57,49 @@ class Sliced:
     numbers: Var
     olds: dict[Var, Var]
     num_eqns: int = 0
+    by_rows: tuple[Equation, ...] = ()
+    as_whole: tuple[Equation, ...] = ()
     tables: tuple[Var, ...] = ()
     widened: tuple[Equation, ...] = ()
     resumed: tuple[Equation, ...] = ()
     agreeing_s: float = 0.0
     endless_s: float = 0.0
+    within: int = 0
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """What a plan that computes values in blocks of rows takes besides leaves and saved values.
+
+    Fields: how many rows there are; rows of a block; the inputs of which a row reaches its own block
+    alone, as a mask; the variables of the blocks' numbers and of how many of these are meant; for
+    variables that it reads, of which variable they are the value to write to; equations of the
+    function that it stands for; how many blocks ran, in the record of a call.
+    """
+
+    length: int
+    size: int
+    by_rows: int
+    numbers: Var
+    count: Var
+    olds: dict[Var, Var]
+    eqns: tuple[Equation, ...]
+    num_run: int | None = None
+
+    @property
+    def num(self) -> int:
+        """How many blocks there are."""
+        return -(-self.length // self.size)
+
+    @property
+    def num_eqns(self) -> int:
+        """How many equations it stands for."""
+        return len(self.eqns)
+
+    @property
+    def share(self) -> float:
+        """The share of the rows that ran; all of them where nothing is known."""
+        return 1.0 if self.num_run is None else self.num_run / self.num
 
 
 @dataclass(frozen=True)
@@ -70,7 +110,8 @@ class Plan:
     variables to save; positions of the program outputs that are computed (the others are kept);
     estimated seconds; the loads before rows were stacked; a boolean that it computes, if any, which
     must be true for its results to be used; the algebra over rows in it, if any; what it takes
-    besides, if it is for a change of some rows; whether terms of sums may be added in any order.
+    besides, if it is for a change of some rows; whether terms of sums may be added in any order;
+    what it takes besides, if it computes values in blocks of rows.
     """
 
     dirty: int
@@ -84,11 +125,18 @@ class Plan:
     statistics: Statistics | None = None
     sliced: Sliced | None = None
     may_reorder: bool = False
+    blocked: Blocked | None = None
 
     @property
     def num_eqns(self) -> int:
         """Equations of the function that it runs, on rows or as a whole."""
-        return len(self.eqns) if self.sliced is None else self.sliced.num_eqns
+        by_rows = self.sliced or self.blocked
+        return len(self.eqns) if by_rows is None else by_rows.num_eqns
+
+    @property
+    def current_loads(self) -> tuple[Var, ...]:
+        """What it loads of a segment's values, all of them current."""
+        return self.loads if self.blocked is None else self.base_loads
 
     def describe(self) -> list[str]:
         """The plan as lines: what it loads, runs, saves."""

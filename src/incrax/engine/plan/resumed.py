@@ -250,7 +250,7 @@ class Resumable(NamedTuple):
             else:
                 results.append(next(last))
         return [
-            _jax.as_weak(x) if getattr(var.aval, "weak_type", False) else x
+            _jax.typed_as(x, var.aval)
             for x, var in zip([*results, *ys], self.eqn.outvars, strict=True)
         ]
 

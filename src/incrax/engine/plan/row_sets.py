@@ -7,8 +7,10 @@ values, values with rows written in. It must not know what the values are.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +21,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom
-from incrax.primitives.entry import Run
+from incrax.primitives.entry import Run, Window
 
 MAX_UNROLLED = 8
 """Rows up to which each is written by itself: XLA's scatter is a loop."""
@@ -32,6 +34,9 @@ not worth that.
 
 MAX_JOINED = 512
 """Rows of different sets that meet: each is compared with all others."""
+
+MAX_LISTED = 2**18
+"""Numbers up to which it is listed what a set is for each argument."""
 
 
 class Image(NamedTuple):
@@ -46,6 +51,15 @@ class Image(NamedTuple):
     high: int
 
 
+class Listed(NamedTuple):
+    """What a set is for each row that its argument, a set of one row, may be: numbers of rows, int32
+    of shape (rows of the argument's axis, size).
+    """
+
+    argument: RowSet
+    numbers: np.ndarray
+
+
 @dataclass(frozen=True, eq=False)
 class RowSet:
     """Some rows of an axis.
@@ -53,7 +67,10 @@ class RowSet:
     Fields: their numbers, shape (size,); how many; the axis' length; whether each counts: the
     others repeat one, or stand for none, where `length` is their number; whether there may be some
     of none; the set from which it was looked up, by which indices, and whether those out of range
-    read the last row; the set that it is the image of; those that it joins.
+    read the last row; the set that it is the image of; those that it joins; of blocks of
+    consecutive rows, the first of each, and of what these are multiples; of an interval that is
+    known before the program runs, its ends; how often, on the way, every other row was taken; what
+    it is for each argument, where that is known; whether it is read from this list.
     """
 
     numbers: Any
@@ -66,6 +83,33 @@ class RowSet:
     clips: bool = False
     image: Image | None = None
     parts: frozenset[RowSet] = frozenset()
+    starts: Any = None
+    aligned: int = 1
+    ends: tuple[int, int] | None = None
+    halvings: int = 0
+    listed: Listed | None = None
+    is_from_list: bool = False
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of consecutive rows, all of one length; each slot may be one."""
+        return self.size if self.starts is None else self.starts.shape[0]
+
+    @property
+    def width(self) -> int:
+        """Rows of a block."""
+        return self.size // self.num_blocks
+
+    @property
+    def firsts(self) -> Any:
+        """The first row of each block."""
+        return self.numbers if self.starts is None else self.starts
+
+    def has_all_of(self, other: RowSet) -> bool:
+        """Whether two intervals are known, and one has all rows of the other."""
+        if self.ends is None or other.ends is None:
+            return False
+        return self.ends[0] <= other.ends[0] and other.ends[1] <= self.ends[1]
 
     @property
     def is_row(self) -> Any:
@@ -90,6 +134,75 @@ def row_set(numbers: Any, capacity: int, length: int) -> RowSet:
     return RowSet(numbers, capacity, length, counts)
 
 
+def as_argument(of: RowSet) -> RowSet:
+    """The set, for each of whose rows it will be known what is made of it; it as it is if it has
+    more than one, or the axis too many.
+    """
+    if of.size > 1 or of.length > MAX_LISTED:
+        return of
+    each = np.arange(of.length, dtype=np.int32)
+    return dataclasses.replace(of, listed=Listed(of, each[:, None]))
+
+
+def _from_list(listed: Listed, length: int) -> RowSet:
+    size = listed.numbers.shape[1]
+    numbers = lax.squeeze(taken(listed.numbers, 0, listed.argument), (0,))
+    counts = lax.lt(numbers, np.int32(length))
+    return RowSet(numbers, size, length, counts, True, listed=listed, is_from_list=True)
+
+
+def _beside(sets: Sequence[RowSet], *, by_slots: bool = False) -> Listed | None:
+    """The slots of some sets, for each argument; None where that is not known. By slots: of those
+    that have a row in one of the sets at most.
+    """
+    lists = [each.listed for each in sets if each.listed is not None]
+    if len(lists) < len(sets) or len({id(each.argument) for each in lists}) > 1:
+        return None
+    join = functools.partial(functools.reduce, np.minimum) if by_slots else np.hstack
+    return Listed(lists[0].argument, join([each.numbers for each in lists]))
+
+
+def _joined(sets: Sequence[RowSet]) -> Listed | None:
+    """All rows of some sets, each once, for each argument; None where that is not known."""
+    listed = _beside(sets)
+    if listed is None:
+        return None
+    length = sets[0].length
+    numbers = np.sort(listed.numbers, axis=1)
+    is_repeated = numbers[:, 1:] == numbers[:, :-1]
+    numbers[:, 1:][is_repeated] = length
+    numbers = np.sort(numbers, axis=1)
+    width = max(int(np.max(np.sum(numbers < length, axis=1))), 1)
+    return Listed(listed.argument, np.ascontiguousarray(numbers[:, :width]))
+
+
+def listed_members(of: RowSet, ids: np.ndarray) -> Listed | None:
+    """Which rows of a look-up read rows of a set, these being the ids of all its rows: for each
+    argument; None where that is not known.
+    """
+    if of.listed is None:
+        return None
+    argument, numbers = of.listed
+    by_id = np.argsort(ids, kind="stable").astype(np.int32)
+    # The number that stands for no row is the id of none.
+    counts = np.append(np.bincount(ids, minlength=of.length)[: of.length], 0)
+    starts = np.cumsum(counts) - counts
+    reading = counts[numbers]
+    total = np.sum(reading, axis=1)
+    width = max(int(np.max(total, initial=0)), 1)
+    if len(numbers) * width > MAX_LISTED:
+        return None
+    # The found rows of all arguments in one line: places in `by_id`, then in the list.
+    before = np.cumsum(reading.ravel()) - reading.ravel()
+    places = np.arange(total.sum())
+    from_id = np.repeat(starts[numbers].ravel() - before, reading.ravel())
+    row = np.repeat(np.arange(len(numbers)), total)
+    slot = places - np.repeat(np.cumsum(total) - total, total)
+    found = np.full((len(numbers), width), ids.size, np.int32)
+    found[row, slot] = by_id[places + from_id]
+    return Listed(argument, found)
+
+
 class RowSets:
     """The sets of one trace: what is made of the same ones in the same way is one set."""
 
@@ -101,6 +214,10 @@ class RowSets:
             self._made[key] = make()
         return self._made[key]
 
+    def interval(self, low: int, high: int, length: int) -> RowSet:
+        """The rows low <= n < high, all of them dirty."""
+        return self._once(("interval", low, high, length), lambda: interval(low, high, length))
+
     def moved(self, of: RowSet, run: Run, length: int) -> RowSet:
         """Where a run of rows takes those of a set, on an axis of another length."""
         return self._once(("moved", of, run[1:], length), lambda: _moved(of, run, length))
@@ -108,6 +225,32 @@ class RowSets:
     def source(self, of: RowSet, run: Run, length: int) -> RowSet:
         """Where the rows of a set come from, by a run of rows of an axis of another length."""
         return self.moved(of, run.reversed(), length)
+
+    def reading(self, of: RowSet, window: Window, length: int) -> RowSet:
+        """The rows of a result that read some rows by a window: blocks, none of them spare."""
+        if of.ends is not None:
+            return self.interval(*reading_ends(of.ends, window, length), length)
+        key = ("reading", of, window.numbers, length)
+        found = self._once(key, lambda: _reading(of, window, length))
+        if window.numbers[:4] == (1, 1, 0, 1) and not of.has_spare:
+            # Each row becomes so many, which come from it alone.
+            back = (window.spread, window.spread, 0, 1, 1, 1)
+            self._made.setdefault(("read", found, window.numbers, of.length), of)
+            self._made.setdefault(("reading", found, back, of.length), of)
+        return found
+
+    def read(self, of: RowSet, window: Window, length: int) -> RowSet:
+        """The rows of an operand that blocks of a result read by a window."""
+        if of.ends is not None:
+            return self.interval(*_read_ends(of.ends, window, length), length)
+        key = ("read", of, window.numbers, length)
+        return self._once(key, lambda: _read(of, window, length))
+
+    def from_list(self, listed: Listed, length: int) -> RowSet:
+        """The set that a list has for its argument."""
+        numbers = listed.numbers
+        key = ("listed", id(listed.argument), length, numbers.shape, numbers.tobytes())
+        return self._once(key, lambda: _from_list(listed, length))
 
     def side_by_side(self, sets: Sequence[RowSet]) -> RowSet:
         """Sets without a row in common, as one; slot by slot where they are images of one set."""
@@ -119,17 +262,56 @@ class RowSets:
         """All rows of some sets of one axis; None if these are too many, or of axes of different
         length. `are_apart`: whether it is known that two of them have no row in common.
         """
+        if any(each.ends is not None for each in sets):
+            return self._hull(sets)
         parts = dict.fromkeys(part for each in sets for part in each.parts or (each,))
         for each in sets:
             if (each.parts or {each}) >= parts.keys():
                 return each
         if len({part.length for part in parts}) > 1:
             return None
+        listed = _joined(tuple(parts))
+        if listed is not None and listed.numbers.shape[1] < sum(part.size for part in parts):
+            return self.from_list(listed, sets[0].length)
         all_apart = all(are_apart(*pair) for pair in itertools.combinations(parts, 2))
         if not all_apart and sum(part.size for part in parts) > MAX_JOINED:
             return None
         made = lambda: _union(tuple(parts), all_apart=all_apart)
         return self._once(("union", frozenset(parts)), made)
+
+    def _hull(self, sets: Sequence[RowSet]) -> RowSet | None:
+        """The smallest interval that has some others; None if some set is none."""
+        ends = ends_of_all(each.ends for each in sets)
+        known = all(each.ends is not None for each in sets)
+        if ends is None or not known or len({each.length for each in sets}) > 1:
+            return None
+        return self.interval(*ends, sets[0].length)
+
+
+def ends_of_all(intervals: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
+    """The ends of the smallest interval that has some others; None if there is none."""
+    known = [ends for ends in intervals if ends is not None]
+    return (min(low for low, _ in known), max(high for _, high in known)) if known else None
+
+
+def places_of(run: Run, ends: tuple[int, int]) -> tuple[int, int] | None:
+    """The ends of the interval to which a run of rows takes those of another one, if any."""
+    moved = run.reversed().within(*ends)
+    return (
+        (run.out + moved[0] * run.out_step, run.out + moved[-1] * run.out_step + 1)
+        if moved
+        else None
+    )
+
+
+def _moved_list(listed: Listed | None, run: Run, length: int) -> Listed | None:
+    """The same as `_moved` does, of each argument."""
+    if listed is None:
+        return None
+    place, off_step = np.divmod((listed.numbers - run.first) * np.sign(run.step), abs(run.step))
+    is_there = (place >= 0) & (place < run.num) & (off_step == 0)
+    numbers = np.where(is_there, place * run.out_step + run.out, length).astype(np.int32)
+    return Listed(listed.argument, numbers)
 
 
 def _moved(of: RowSet, run: Run, length: int) -> RowSet:
@@ -143,7 +325,16 @@ def _moved(of: RowSet, run: Run, length: int) -> RowSet:
     numbers = lax.select(is_there, found, lax.full_like(found, length))
     has_spare = of.has_spare or run.num < of.length
     counts = lax.bitwise_and(of.counts, is_there)
-    return RowSet(numbers, of.size, length, counts, has_spare, image=_image(of, run))
+    return RowSet(
+        numbers,
+        of.size,
+        length,
+        counts,
+        has_spare,
+        image=_image(of, run),
+        halvings=of.halvings + (step > 1),
+        listed=_moved_list(of.listed, run, length),
+    )
 
 
 def _image(of: RowSet, run: Run) -> Image | None:
@@ -168,6 +359,88 @@ def _image(of: RowSet, run: Run) -> Image | None:
     )
 
 
+def interval(low: int, high: int, length: int) -> RowSet:
+    """The rows low <= n < high."""
+    size = max(high - low, 0)
+    numbers = lax.add(lax.iota(np.int32, size), np.int32(low))
+    counts = lax.full((size,), True)
+    starts = lax.full((1,), low, np.int32)
+    return RowSet(numbers, size, length, counts, starts=starts, ends=(low, high))
+
+
+def blocks(firsts: Any, width: int, length: int, aligned: int = 1) -> RowSet:
+    """Blocks of as many rows, moved to where the axis has them all: below 0 is 0."""
+    starts = lax.clamp(np.int32(0), firsts, np.int32(length - width))
+    shape = (starts.shape[0], width)
+    places = lax.broadcasted_iota(np.int32, shape, 1)
+    numbers = lax.reshape(
+        lax.add(lax.broadcast_in_dim(starts, shape, (0,)), places), (starts.shape[0] * width,)
+    )
+    counts = lax.full_like(numbers, True, dtype=bool)
+    if shape[0] > 1:  # a row counts in the first block that has it
+        slot = lambda axis: lax.broadcasted_iota(np.int32, (numbers.size, shape[0]), axis)
+        is_earlier = lax.lt(slot(1), lax.div(slot(0), np.int32(width)))
+        known = lax.bitwise_and(_is_in(numbers, starts, width), is_earlier)
+        counts = lax.bitwise_not(lax.reduce_or(known, (1,)))
+    return RowSet(numbers, numbers.size, length, counts, starts=starts, aligned=aligned)
+
+
+def _is_in(numbers: Any, starts: Any, width: int) -> Any:
+    """Which numbers are in which blocks, shape (numbers, blocks)."""
+    shape = (numbers.shape[0], starts.shape[0])
+    places = lax.sub(
+        lax.broadcast_in_dim(numbers, shape, (0,)), lax.broadcast_in_dim(starts, shape, (1,))
+    )
+    return lax.bitwise_and(lax.ge(places, np.int32(0)), lax.lt(places, np.int32(width)))
+
+
+def _reading(of: RowSet, window: Window, length: int) -> RowSet:
+    """Row i, at `size` places from i * spread on, is read by row j where one of these is among
+    j * stride - low + (0, dilation, ..., reach).
+    """
+    places = (of.width - 1) * window.spread + window.size
+    is_aligned = not window.low and not of.aligned * window.spread % window.stride
+    if is_aligned and window.reach < window.stride:
+        firsts = lax.div(of.firsts * np.int32(window.spread), np.int32(window.stride))
+        width = (places - 1) // window.stride + 1
+        is_multiple = window.laid is not None and not window.spread % window.stride
+        aligned = window.spread // window.stride if is_multiple else 1
+        return blocks(firsts, min(width, length), length, aligned)
+    first = of.firsts * np.int32(window.spread) + np.int32(window.low - window.reach)
+    firsts = lax.div(first + np.int32(window.stride - 1), np.int32(window.stride))
+    width = (places - 1 + window.reach) // window.stride + 1
+    return blocks(firsts, min(width, length), length)
+
+
+def reading_ends(ends: tuple[int, int], window: Window, length: int) -> tuple[int, int]:
+    """The same of an interval."""
+    low = -((window.reach - window.low - ends[0] * window.spread) // window.stride)
+    last = (ends[1] - 1) * window.spread + window.size - 1 + window.low
+    return max(low, 0), min(last // window.stride + 1, length)
+
+
+def _read_ends(ends: tuple[int, int], window: Window, length: int) -> tuple[int, int]:
+    low = (ends[0] * window.stride - window.low) // window.spread
+    last = (ends[1] - 1) * window.stride - window.low + window.reach
+    return max(low, 0), min(last // window.spread + 1, length)
+
+
+def _read(of: RowSet, window: Window, length: int) -> RowSet:
+    first, width = window_of_block(of, window)
+    firsts = lax.div(first, np.int32(window.spread))
+    is_aligned = not window.low and not of.aligned * window.stride % window.spread
+    width = (width - 1) // window.spread + 1 + (not is_aligned)
+    is_divided = window.laid is not None and window.spread == 1
+    return blocks(firsts, min(width, length), length, window.stride if is_divided else 1)
+
+
+def window_of_block(of: RowSet, window: Window) -> tuple[Any, int]:
+    """The first place that each block of a result reads, and how many it reads."""
+    firsts = lax.clamp(np.int32(0), of.firsts, np.int32(of.length - of.width))
+    first = firsts * np.int32(window.stride) - np.int32(window.low)
+    return first, (of.width - 1) * window.stride + window.reach + 1
+
+
 def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
     length = sets[0].length
     images = [each.image for each in sets if each.image is not None]
@@ -175,7 +448,8 @@ def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
         numbers = lax.concatenate([each.numbers for each in sets], 0)
         counts = lax.concatenate([each.counts for each in sets], 0)
         size = sum(each.size for each in sets)
-        return RowSet(numbers, size, length, counts, any(each.has_spare for each in sets))
+        has_spare = any(each.has_spare for each in sets)
+        return RowSet(numbers, size, length, counts, has_spare, listed=_beside(sets))
     of = images[0].of
     covered = sum(max(image.high - image.low, 0) for image in images)
     return RowSet(
@@ -184,6 +458,7 @@ def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
         length,
         by_slots(sets, [each.counts for each in sets]),
         of.has_spare or covered < of.length,
+        listed=_beside(sets, by_slots=True),
     )
 
 
@@ -215,7 +490,10 @@ def _union(parts: Sequence[RowSet], *, all_apart: bool) -> RowSet:
         earlier = lax.broadcast_in_dim(counts, (size, size), (1,))
         counts = lax.bitwise_and(counts, _is_first(equal_numbers(numbers, numbers), earlier))
     has_spare = any(part.has_spare for part in parts)
-    return RowSet(numbers, size, parts[0].length, counts, has_spare, parts=frozenset(parts))
+    halvings = max(part.halvings for part in parts)
+    return RowSet(
+        numbers, size, parts[0].length, counts, has_spare, parts=frozenset(parts), halvings=halvings
+    )
 
 
 def grouped(numbers: Any, length: int) -> tuple[RowSet, Any]:
@@ -224,6 +502,20 @@ def grouped(numbers: Any, length: int) -> tuple[RowSet, Any]:
     is_row = lax.lt(numbers, np.int32(length))
     counts = lax.bitwise_and(is_row, _is_first(same, lax.full_like(same, True)))
     return RowSet(numbers, numbers.shape[0], length, counts, has_spare=True), same
+
+
+def ids_read(xp: Any, indices: Any, length: int, *, clips: bool, wraps: bool = False) -> Any:
+    """Which row each index reads, by NumPy or `jax.numpy`; `length`: none. Negative ones count from
+    the end if it `wraps`.
+    """
+    dtype = np.dtype(np.int32 if length < np.iinfo(np.int32).max else np.int64)
+    ids = indices.reshape(-1)
+    ids = ids.astype(dtype) if ids.dtype.itemsize < dtype.itemsize else ids
+    if wraps and ids.dtype.kind == "i":
+        ids = xp.where(ids < 0, ids + length, ids)
+    if clips:
+        return xp.clip(ids, 0, length - 1).astype(dtype)
+    return xp.where((ids < 0) | (ids >= length), length, ids).astype(dtype)
 
 
 def equal_numbers(a: Any, b: Any) -> Any:
@@ -244,10 +536,18 @@ def _is_first(same: Any, may_be_first: Any) -> Any:
 
 def taken(value: Any, axis: int, of: RowSet) -> Any:
     """Some rows of a value; any one for those that are none."""
-    if of.size == 1 and of.parent is None:
-        sizes = [1 if d == axis else size for d, size in enumerate(value.shape)]
-        start = _start(of, 0, axis, value.ndim)
-        return lax.dynamic_slice(value, start, sizes, allow_negative_indices=False)
+    if of.ends is not None:
+        return lax.slice_in_dim(value, *of.ends, axis=axis)
+    is_one = of.size == 1 and of.parent is None
+    if is_one or (of.starts is not None and of.num_blocks <= MAX_UNROLLED):
+        sizes = [of.width if d == axis else size for d, size in enumerate(value.shape)]
+        parts = [
+            lax.dynamic_slice(
+                value, _start(of, k, axis, value.ndim), sizes, allow_negative_indices=False
+            )
+            for k in range(of.num_blocks)
+        ]
+        return lax.concatenate(parts, axis)
     others = tuple(d for d in range(value.ndim) if d != axis)
     sizes = tuple(1 if d == axis else size for d, size in enumerate(value.shape))
     dimensions = lax.GatherDimensionNumbers(others, (axis,), (axis,))
@@ -265,7 +565,7 @@ def by_one_thread(rows: Any, value: Any, of: RowSet) -> Any:
     # Indices may have been gathered in the same loop, from as many as the axis has rows.
     num_bytes = max(value.size * value.dtype.itemsize, of.length * np.dtype(np.int32).itemsize)
     is_divided = num_bytes >= MIN_DIVIDED_BYTES and jax.default_backend() == "cpu"
-    if not is_divided or rows.size > MAX_UNDIVIDED or _jax.is_key_dtype(rows.dtype):
+    if not is_divided or not 0 < rows.size <= MAX_UNDIVIDED or _jax.is_key_dtype(rows.dtype):
         return rows
     # Zero, which XLA must not know: else it writes nothing.
     place = lax.min(lax.squeeze(lax.slice_in_dim(of.numbers, 0, 1), (0,)), np.int32(0))
@@ -278,16 +578,94 @@ def by_one_thread(rows: Any, value: Any, of: RowSet) -> Any:
 def with_rows(old: Any, rows: DirtyRows) -> Any:
     """A value with new rows."""
     of = rows.of
-    if of.size > MAX_UNROLLED or of.has_spare:
+    if of.num_blocks > MAX_UNROLLED or (of.has_spare and of.width > 1):
         others = tuple(d for d in range(old.ndim) if d != rows.axis)
         dimensions = lax.ScatterDimensionNumbers(others, (rows.axis,), (rows.axis,))
         places = lax.expand_dims(of.numbers, (1,))
         return lax.scatter(old, places, rows.new, dimensions, mode="drop")
-    for k in range(of.size):
-        row = lax.slice_in_dim(rows.new, k, k + 1, axis=rows.axis)
+    for k in range(of.num_blocks):
+        row = lax.slice_in_dim(rows.new, k * of.width, (k + 1) * of.width, axis=rows.axis)
         start = _start(of, k, rows.axis, old.ndim)
+        if of.has_spare:  # what stands for no row leaves the last one as it is
+            before = lax.dynamic_slice(old, start, row.shape, allow_negative_indices=False)
+            is_row = lax.lt(start[rows.axis], np.int32(of.length))
+            row = lax.select(is_row, row, before)
         old = lax.dynamic_update_slice(old, row, start, allow_negative_indices=False)
     return old
+
+
+def windowed(window: Window, of: RowSet, source: RowSet, value: Any, others: Sequence[Any]) -> Any:
+    """What is made of each block of rows by windows that read them, along one axis of the result.
+
+    Args:
+        window: which rows are read.
+        of: blocks of the result.
+        source: the blocks that these read.
+        value: the rows of these.
+        others: the other operands.
+    """
+    run = lambda part, offset: window.run(_at_places(window, of, source, part, offset), *others)
+    offsets = _offsets(window, of, source)
+    return by_blocks(run, [(value, window.source), (offsets, None)], of.num_blocks, window.out)
+
+
+def correlated(window: Window, of: RowSet, source: RowSet, value: Any, taps: Any, axis: int) -> Any:
+    """The sum over all blocks of what is made of the places that windows of each would read, and of
+    a second operand, of which each row meets what its window reads.
+    """
+    run = lambda part, offset, own: window.run(_at_places(window, of, source, part, offset), own)
+    operands = [(value, window.source), (_offsets(window, of, source), None), (taps, axis)]
+    if of.num_blocks == 1:
+        return by_blocks(run, operands, 1, 0)
+    one = lambda *parts: run(*parts)[None]
+    return lax.reduce_sum(by_blocks(one, operands, of.num_blocks, 0), (0,))
+
+
+def by_blocks(
+    run: Callable[..., Any], operands: Sequence[tuple[Any, int | None]], num_blocks: int, out: int
+) -> Any:
+    """A function of each block, the results side by side along an axis; each operand has its blocks
+    along an axis, or (None) an entry for each.
+    """
+    if num_blocks == 1:
+        return run(*(lax.squeeze(x, (0,)) if axis is None else x for x, axis in operands))
+    parts = []
+    for x, axis in operands:
+        shape = jnp.shape(x)
+        if axis is not None:
+            apart = (num_blocks, shape[axis] // num_blocks)
+            x = lax.reshape(x, (*shape[:axis], *apart, *shape[axis + 1 :]))
+        parts.append(x)
+    found = jax.vmap(run, [axis or 0 for _, axis in operands], out)(*parts)
+    shape = found.shape
+    return lax.reshape(found, (*shape[:out], num_blocks * shape[out + 1], *shape[out + 2 :]))
+
+
+def _offsets(window: Window, of: RowSet, source: RowSet) -> Any:
+    """The places of each block of the source at which what a block reads begins."""
+    first, _ = window_of_block(of, window)
+    return lax.sub(first, lax.mul(source.firsts, np.int32(window.spread)))
+
+
+def _at_places(window: Window, of: RowSet, source: RowSet, part: Any, offset: Any) -> Any:
+    """All that a block reads, from a block of rows: these were moved to where the axis has them all,
+    and what is beyond its ends is filled.
+    """
+    width = window_of_block(of, window)[1]
+    last = (of.length - of.width) * window.stride - window.low + width
+    low = max(0, window.low)
+    high = max(0, last - (source.length - 1) * window.spread - window.size)
+    holes = window.spread - window.size
+    gaps = [(0, 0, 0)] * part.ndim
+    gaps[window.source] = (low, high + holes, holes)
+    if window.laid is not None:
+        part = window.laid(part)
+    elif any(gaps[window.source]):
+        part = lax.pad(part, np.asarray(window.fill, part.dtype), gaps)
+    if part.shape[window.source] == width:
+        return part
+    start = lax.add(offset, np.int32(low))
+    return lax.dynamic_slice_in_dim(part, start, width, window.source)
 
 
 def overlaid(value: Any, axis: int, of: RowSet, rows: DirtyRows) -> Any:
@@ -302,6 +680,6 @@ def overlaid(value: Any, axis: int, of: RowSet, rows: DirtyRows) -> Any:
 
 
 def _start(of: RowSet, k: int, axis: int, rank: int) -> list[Any]:
-    """Where the k-th row begins, along each axis."""
-    number = lax.squeeze(lax.slice_in_dim(of.numbers, k, k + 1), (0,))
+    """Where the k-th block begins, along each axis."""
+    number = lax.squeeze(lax.slice_in_dim(of.firsts, k, k + 1), (0,))
     return [number if d == axis else np.int32(0) for d in range(rank)]

@@ -12,14 +12,17 @@ know programs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from incrax._jax import Var
+from incrax.engine.plan.blocks import RowValues, block_plan
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.plan import Plan, plan_fill, plan_top
+from incrax.engine.plan.plan import Blocked, Plan, plan_fill, plan_top
 
 Group = tuple[Var, ...]
+Kind = tuple[int, int]
+"""What the values of a group depend on, and of how many rows their blocks are; 0: it has none."""
 
 MAX_ROUTES = 4096
 
@@ -38,11 +41,12 @@ class Segmentation:
     them.
     """
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, row_values: Sequence[RowValues] = ()) -> None:
         self.facts = facts
+        self.row_values = {var: values for values in row_values for var in values.divided}
         self._recipes = facts.derived.recipes
         self.wanted: dict[Var, None] = {}
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[Kind, Group] = {}
         self._plans: dict[Group, Plan] = {}
         self._routes: dict[int, Route] = {}
         self._top_plan: Plan | None = None
@@ -61,12 +65,12 @@ class Segmentation:
         if not new:
             return False
         wanted = {**self.wanted, **dict.fromkeys(new)}
-        by_mask: dict[int, list[Var]] = {}
+        by_kind: dict[Kind, list[Var]] = {}
         for var in wanted:
-            by_mask.setdefault(self.facts.mask(var), []).append(var)
+            by_kind.setdefault(self._kind(var), []).append(var)
         groups = {
-            mask: tuple(by_mask[mask])
-            for mask in sorted(by_mask, key=lambda mask: (mask.bit_count(), mask))
+            kind: tuple(by_kind[kind])
+            for kind in sorted(by_kind, key=lambda kind: (kind[0].bit_count(), *kind))
         }
         self.wanted = wanted
         self.groups = groups
@@ -80,7 +84,11 @@ class Segmentation:
         """Whether a group is still one; such groups keep their plans, even where a new value could
         serve them.
         """
-        return group[0] in self._recipes or self.groups.get(self.facts.mask(group[0])) == group
+        return group[0] in self._recipes or self.groups.get(self._kind(group[0])) == group
+
+    def _kind(self, var: Var) -> Kind:
+        values = self.row_values.get(var)
+        return self.facts.mask(var), 0 if values is None else values.length
 
     def group_of(self, var: Var) -> Group:
         """The variables that one segment computes together; a derived variable is alone with its
@@ -89,7 +97,7 @@ class Segmentation:
         derived = self.facts.derived
         if var in derived.recipes:
             return (var, derived.flags[var]) if var in derived.flags else (var,)
-        return self.groups.get(self.facts.mask(var), (var,))
+        return self.groups.get(self._kind(var), (var,))
 
     def missing_groups(
         self, variables: Iterable[Var], is_missing: Callable[[Var], bool]
@@ -101,7 +109,7 @@ class Segmentation:
             group = self.group_of(pending.pop())
             if group not in groups:
                 groups[group] = None
-                pending += [var for var in self.plan(group).loads if is_missing(var)]
+                pending += [var for var in self.plan(group).current_loads if is_missing(var)]
         return list(groups)
 
     def plan(self, group: Group) -> Plan:
@@ -111,15 +119,27 @@ class Segmentation:
             facts = self.facts
             mask = self.facts.mask(group[0])
             is_derived = group[0] in facts.derived.recipes
-            is_below = lambda var: (
-                var in self.wanted and self._is_below(facts.mask(var), mask, is_derived)
-            )
-            found = self._plans[group] = plan_fill(facts, group, is_below)
+            values = self.row_values.get(group[0])
+
+            def is_below(var: Var) -> bool:
+                # Of values that depend on the same, those in blocks come first.
+                may_equal = is_derived or (values is None and var in self.row_values)
+                return var in self.wanted and self._is_below(facts.mask(var), mask, may_equal)
+
+            if values is None:
+                found = plan_fill(facts, group, is_below)
+            else:
+                found = block_plan(facts, group, values, is_below, self._blocked)
+            self._plans[group] = found
         return found
 
+    def _blocked(self, var: Var) -> Blocked | None:
+        """How a wanted value is computed, if it is in blocks."""
+        return self.plan(self.group_of(var)).blocked if var in self.row_values else None
+
     @staticmethod
-    def _is_below(mask: int, other: int, is_derived: bool) -> bool:
-        return not mask & ~other and (mask != other or is_derived)
+    def _is_below(mask: int, other: int, may_equal: bool) -> bool:
+        return not mask & ~other and (mask != other or may_equal)
 
     def top_plan(self) -> Plan:
         """The plan from the wanted values to the outputs."""
@@ -146,5 +166,5 @@ class Segmentation:
                 clean[var] = None
             elif (group := self.group_of(var)) not in groups:
                 groups[group] = None
-                pending += self.plan(group).loads
+                pending += self.plan(group).current_loads
         return Route(tuple(groups), tuple(clean))

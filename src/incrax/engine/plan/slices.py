@@ -17,6 +17,8 @@ with the new rows written in, which is saved again. Where rows meet:
 - rows that are moved by fixed distances (slices, pads, concatenations, so also `roll`) are dirty
   where they go; where different sets meet, as in `x[1:] - x[:-1]`, their union is, and each operand
   is made for all of it;
+- windows (convolutions, pooling) are dirty in the rows that read a dirty one: blocks of consecutive
+  rows, each made of the block of rows that it reads;
 - a scan from row to row is resumed at the first dirty one, and left where it carries again what it
   carried at the baseline (`resumed`); of what it makes, the steps that ran are known as `spans`, and
   what maps rows to rows hands them on: so also the scan back of a gradient is resumed;
@@ -62,19 +64,31 @@ from incrax.engine.plan.row_sets import (
     DirtyRows,
     RowSet,
     RowSets,
+    as_argument,
+    by_blocks,
     by_one_thread,
     by_slots,
+    correlated,
+    ends_of_all,
     grouped,
+    ids_read,
+    interval,
     is_by_slots,
+    listed_members,
     overlaid,
+    places_of,
     row_set,
     taken,
+    windowed,
     with_rows,
 )
 from incrax.engine.rewrites.derived import HostRecipe, written_by
-from incrax.primitives.entry import Run, shape_of
+from incrax.engine.rewrites.row_reductions import REDUCTIONS
+from incrax.primitives.entry import Run, Window, shape_of, with_item
 from incrax.primitives.indexing import windows_of
 from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, aligned_by, run_on_rows
+from incrax.primitives.products import across
+from incrax.primitives.reductions import unpooled
 from incrax.primitives.table import entry_of
 
 MAX_PARTIAL = 2**17
@@ -89,12 +103,18 @@ MAX_LOST = 2.0**10
 MAX_TABLE_SHARE = 0.25
 """Of all rows, those that a look-up, or different sets that meet, may make dirty."""
 
+MAX_INTERVAL_SHARE = 0.5
+"""The same of an interval that is known when the plan is made."""
+
+MAX_HALVINGS = 3
+"""How often every other row may be taken, one after the other: each time there are two sets that
+meet, so that rows are twice as many of half as many.
+"""
+
 MAX_PULLED = 64
 """Equations run for the rows of one operand where different sets meet, before the operand is kept."""
 
-REDUCTIONS = frozenset(
-    {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"}
-)
+RUNNING = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"})
 
 ValueOf = Callable[[Var], "np.ndarray | None"]
 """The present value of a clean variable; None where it is not to be had."""
@@ -115,10 +135,12 @@ class Slicer:
     """Runs the equations that a change reaches on its rows, while JAX traces it.
 
     `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
-    None: as a whole. `saves` is what is to be saved, `guards` what must hold, `widened` the
-    equations that read rows and were run as a whole, `resumed` the scans that were resumed, and
-    whether their carry will never be the same again. `spans` has, of variables that are dirty as a
-    whole, an axis of which only these rows changed.
+    None: as a whole. `saves` is what is to be saved, `guards` what must hold, `by_rows` the
+    equations that ran on rows, or from the first of them on, `as_whole` all others, `widened` the
+    equations that read rows and were run as a whole, `met` what was made where different sets met
+    and is known for each argument, `drifting` what stands on differences, `resumed` the scans that
+    were resumed, and whether their carry will never be the same again. `spans` has, of variables
+    that are dirty as a whole, an axis of which only these rows changed.
 
     `adds_changes`: sums get their difference whatever it costs to sum anew, so that nothing but the
     new rows is made: for steps of compiled loops.
@@ -146,10 +168,15 @@ class Slicer:
         self.dirty: dict[Var, DirtyRows | None] = {}
         self.sets = RowSets()
         self.rows_at: dict[Any, Any] = {}
+        self.met: set[Var] = set()
         self.num_pulled = 0
+        self.num_changed = 0
         self.saves: dict[Var, Any] = {}
         self.row_saves: dict[Var, DirtyRows] = {}
         self.guards: list[Any] = []
+        self.drifting: set[Var] = set()
+        self.by_rows: list[Equation] = []
+        self.as_whole: list[Equation] = []
         self.widened: list[Equation] = []
         self.spans: dict[Var, tuple[int, Spans]] = {}
         self.resumed: list[tuple[Resumable, bool]] = []
@@ -176,9 +203,13 @@ class Slicer:
         self.dirty = {}
         self.sets = RowSets()
         self.rows_at = {}
+        self.met = set()
+        self.drifting = set()
         self.saves = {}
         self.row_saves = {}
         self.guards = []
+        self.by_rows = []
+        self.as_whole = []
         self.widened = []
         self.spans = {}
         self.resumed = []
@@ -186,10 +217,17 @@ class Slicer:
             self.dirty[var] = None
             if change is not None:
                 new, rows = change
+                if rows.ends is not None:
+                    rows = self.sets.interval(*rows.ends, rows.length)
+                elif self.adds_changes:  # elsewhere a list would be a constant of the program
+                    rows = as_argument(rows)
+                self.num_changed = rows.size
                 old = taken(self._old(var), 0, rows) if self.asked.old_rows else None
                 self.dirty[var] = DirtyRows(new, old, 0, rows)
         for eqn in reached:
-            self._step(eqn)
+            (self.by_rows if self._step(eqn) else self.as_whole).append(eqn)
+            if not self.drifting.isdisjoint(read_vars(eqn)):
+                self.drifting.update(eqn.outvars)
 
     def result(self, atom: Atom) -> Any:
         """A value as a whole, new rows written in."""
@@ -198,14 +236,15 @@ class Slicer:
         state = self.dirty.get(atom)
         return self.whole[atom] if state is None else self._written(atom, state)
 
-    def _step(self, eqn: Equation) -> None:
+    def _step(self, eqn: Equation) -> bool:
+        """Make what an equation writes; whether on rows, or from the first of them on."""
         states = [self.dirty[var] for var in read_vars(eqn) if var in self.dirty]
         rows = [state for state in states if state is not None]
         self.num_pulled = 0
         if not states:  # of what no row reaches, though the loop that makes it is reached
             values = _jax.apply(eqn, [self.result(atom) for atom in eqn.invars])
             self.whole.update(zip(eqn.outvars, values, strict=True))
-            return
+            return False
         try:
             if len(rows) < len(states):
                 raise NotByRowsError
@@ -214,6 +253,10 @@ class Slicer:
                 self._map(eqn, aligned, self._joined([each.of for each in rows]))
             elif entry_of(eqn).runs is not None:
                 self._move(eqn, rows[0].axis)
+            elif entry_of(eqn).windows is not None:
+                self._slide(eqn)
+            elif eqn.primitive.name == "select_and_scatter_add":
+                self._unpool(eqn)
             elif all(each.of is rows[0].of for each in rows):
                 self._meet(eqn, rows[0])
             else:
@@ -222,16 +265,28 @@ class Slicer:
             if not self._resume(eqn):
                 self.widened += [eqn] if rows else []
                 self._run_whole(eqn)
+                return False
+        return True
 
     def _joined(self, sets: Sequence[RowSet]) -> RowSet:
         """The rows of all sets."""
         found = self.sets.union(sets, self._are_apart)
         if found is None:
             raise NotByRowsError
-        is_new = all(found is not each for each in sets)
-        if is_new and found.size > MAX_TABLE_SHARE * found.length:
-            raise NotByRowsError
+        if all(found is not each for each in sets):
+            self._check_size(found)
         return found
+
+    def _check_size(self, of: RowSet) -> None:
+        """Raise where rows are too many to be told apart. Side by side they cost less: as many as
+        changed are never too many.
+        """
+        if of.ends is not None:
+            is_few = of.size <= max(MAX_INTERVAL_SHARE * of.length, 2 * self.num_changed)
+        else:
+            is_few = _is_few(of.size, of.length) and of.halvings <= MAX_HALVINGS
+        if not is_few:
+            raise NotByRowsError
 
     def _are_apart(self, one: RowSet, other: RowSet) -> bool:
         """Whether two look-ups of one row have no row in common: those of pairs of different ones."""
@@ -301,6 +356,9 @@ class Slicer:
         old: list[Any] = [None] * len(new)
         if self.asked.old_rows:
             old = self._on_rows(eqn, aligned, of, is_old=True)
+        own = [self._rows(atom) for atom in eqn.invars]
+        if of.is_from_list and all(each is None or each.of is not of for each in own):
+            self.met.update(eqn.outvars)
         for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
             if axis is not None:
                 self.dirty[var] = DirtyRows(now, then, axis, of)
@@ -335,18 +393,52 @@ class Slicer:
             return rows.old if is_old else rows.new
         assert isinstance(atom, Var)
         is_old = is_old and atom in self.dirty
+        if rows is not None and of.ends is not None and atom not in self.facts.invars:
+            return self._interval_of(atom, rows, axis, of.ends, is_old=is_old)
         key = (atom, axis, of, is_old)
         if key not in self.rows_at:
             self.rows_at[key] = self._pulled(atom, axis, of, is_old=is_old)
         return self.rows_at[key]
+
+    def _interval_of(
+        self, var: Var, rows: DirtyRows, axis: int, ends: tuple[int, int], *, is_old: bool
+    ) -> Any:
+        """An interval of a variable that is dirty in one: the baseline's beside that."""
+        if rows.of.ends is None or rows.axis != axis:
+            raise NotByRowsError
+        low, high = ends
+        first, stop = (min(max(end, low), high) for end in rows.of.ends)
+        parts = []
+        if low < first:
+            parts.append(self._piece(var, axis, low, first))
+        if first < stop:
+            inside = (place - rows.of.ends[0] for place in (first, stop))
+            value = rows.old if is_old else rows.new
+            parts.append(lax.slice_in_dim(value, *inside, axis=axis))
+        if stop < high:
+            parts.append(self._piece(var, axis, stop, high))
+        return lax.concatenate(parts, axis)
+
+    def _piece(self, var: Var, axis: int, low: int, high: int) -> Any:
+        """An interval of the baseline's value, which this change does not reach."""
+        cut = lambda x: lax.slice_in_dim(x, low, high, axis=axis)
+        return self._stays(self.facts.derived.make(("rows", low, high, axis), [var], cut))
+
+    def _stays(self, var: Var) -> Any:
+        """The baseline's value of what this change does not reach, and which stays current."""
+        self.saves[var] = self._old(var)
+        return self.saves[var]
 
     def _pulled(self, var: Var, axis: int, of: RowSet, *, is_old: bool) -> Any:
         """Rows of a variable, made of rows of what it is made of, where that is by rows: it costs
         little, and needs no value of all rows to be kept.
         """
         eqn = self.writer.get(var)
-        is_whole = var in self.dirty and self.dirty[var] is None
-        if eqn is not None and not is_whole and self.num_pulled < MAX_PULLED:
+        rows = self._rows(var)
+        is_whole = var in self.dirty and rows is None
+        # In a tree the other branches begin behind what met: of all of them rows would be made.
+        is_end = eqn is None or is_whole or var in self.met
+        if not is_end and self.num_pulled < MAX_PULLED:
             self.num_pulled += 1
             aligned = aligned_back(eqn, axis)
             try:
@@ -356,14 +448,25 @@ class Slicer:
                     return self._on_rows(eqn, aligned, of, is_old=is_old)[0]
                 if entry_of(eqn).runs is not None:
                     return self._moved_back(eqn, var, axis, of, is_old=is_old)
+                if eqn.primitive.name == "select_and_scatter_add":
+                    return self._unpooled(eqn, axis, of, is_old=is_old)
+                if entry_of(eqn).windows is not None and not self._is_dear(eqn, of):
+                    return self._slid(eqn, _window_of(eqn, out=axis), of, is_old=is_old)
             except NotByRowsError:
                 pass
-        rows = self._rows(var)
         if is_old:
             return taken(self._kept(var), axis, of)
-        if rows is not None and eqn is None and var not in self.whole:
-            return overlaid(taken(self._old(var), axis, of), axis, of, rows)
+        # Elsewhere the value is written in place anyway; in a loop that would be another copy.
+        is_at_hand = not self.adds_changes and (eqn is not None or var in self.whole)
+        if rows is not None and not is_at_hand and of.ends is None:
+            return overlaid(taken(self._kept(var), axis, of), axis, of, rows)
         return taken(self.result(var), axis, of)
+
+    def _is_dear(self, eqn: Equation, of: RowSet) -> bool:
+        """Whether to make rows of a result costs more than to keep all of it."""
+        facts = self.facts
+        num_bytes = _jax.aval_bytes(eqn.outvars[0].aval)
+        return facts.seconds(eqn) * of.size > facts.calibration.save_seconds(num_bytes) * of.length
 
     # --- rows to other places ---------------------------------------------------------------------
 
@@ -374,6 +477,9 @@ class Slicer:
         for var, runs in zip(eqn.outvars, entry.runs(eqn, axis), strict=True):
             self._check_moves(eqn, runs, axis)
             length = shape_of(var)[axis]
+            if any(rows is not None and rows.of.ends for rows in map(self._rows, eqn.invars)):
+                self._move_interval(eqn, var, axis, runs)
+                continue
             found: list[tuple[DirtyRows, RowSet]] = []
             for run in runs:
                 rows = self._rows(eqn.invars[run.operand])
@@ -409,8 +515,10 @@ class Slicer:
         """Rows of a result, from where they were moved."""
         entry = entry_of(eqn)
         assert entry.runs is not None
-        runs = entry.runs(eqn, axis)[eqn.outvars.index(var)]
+        runs = [run for run in entry.runs(eqn, axis)[eqn.outvars.index(var)] if run.num]
         self._check_moves(eqn, runs, axis)
+        if of.ends is not None:
+            return self._interval_back(eqn, axis, runs, of, is_old=is_old)
         sources = []
         values = []
         for run in runs:
@@ -419,10 +527,163 @@ class Slicer:
             sources.append(source)
             values.append(self._rows_of(atom, axis, source, is_old=is_old))
         if sum(run.num for run in runs) < of.length:
-            (fill,) = eqn.invars[len(runs) :]
-            value = lax.broadcast(self.result(fill), values[0].shape)
+            value = lax.broadcast(self.result(eqn.invars[-1]), values[0].shape)
             return by_slots([of, *sources], [value, *values], axis)
         return by_slots(sources, values, axis)
+
+    def _move_interval(self, eqn: Equation, var: Var, axis: int, runs: Sequence[Run]) -> None:
+        """An interval goes to the smallest one that has all of its rows."""
+        places = []
+        for run in runs:
+            rows = self._rows(eqn.invars[run.operand])
+            if rows is not None and rows.of.ends is not None:
+                places.append(places_of(run, rows.of.ends))
+        ends = ends_of_all(places)
+        if ends is None:
+            self.whole[var] = self._stays(var)
+            return
+        of = self.sets.interval(*ends, shape_of(var)[axis])
+        self._check_size(of)
+        new = self._interval_back(eqn, axis, runs, of, is_old=False)
+        old = None
+        if self.asked.old_rows:
+            old = self._interval_back(eqn, axis, runs, of, is_old=True)
+        self.dirty[var] = DirtyRows(new, old, axis, of)
+
+    def _interval_back(
+        self, eqn: Equation, axis: int, runs: Sequence[Run], of: RowSet, *, is_old: bool
+    ) -> Any:
+        """An interval of a result, from the intervals that were moved there, side by side."""
+        assert of.ends is not None
+        low, high = of.ends
+        fill = self.result(eqn.invars[-1]) if sum(run.num for run in runs) < of.length else None
+        parts = []
+        for run in runs:
+            moved = run.within(low, high)
+            if not moved:
+                continue
+            atom = eqn.invars[run.operand]
+            first, last = (run.first + i * run.step for i in (moved[0], moved[-1]))
+            ends = min(first, last), max(first, last) + 1
+            source = self.sets.interval(*ends, shape_of(atom)[axis])
+            part = self._rows_of(atom, axis, source, is_old=is_old)
+            part = lax.slice_in_dim(part, 0, None, abs(run.step), axis)
+            part = lax.rev(part, (axis,)) if run.step < 0 else part
+            if fill is not None:
+                first, last = (run.out + i * run.out_step for i in (moved[0], moved[-1]))
+                gaps = [(0, 0, 0)] * part.ndim
+                gaps[axis] = (first - low, high - 1 - last, run.out_step - 1)
+                part = lax.pad(part, fill, gaps)
+            parts.append(part)
+        if not parts:
+            return lax.broadcast(fill, with_item(shape_of(eqn.outvars[0]), axis, of.size))
+        return lax.concatenate(parts, axis)
+
+    # --- rows to their neighbours -----------------------------------------------------------------
+
+    def _slide(self, eqn: Equation) -> None:
+        """Rows are read by those of the result whose windows they are in."""
+        (var,) = eqn.outvars
+        operand = eqn.invars[0]
+        rows = self._rows(operand)
+        if sum(map(self._is_dirty, eqn.invars)) > (rows is not None):
+            self._correlate(eqn)
+            return
+        assert rows is not None
+        window = _window_of(eqn, source=rows.axis)
+        of = self.sets.reading(rows.of, window, shape_of(var)[window.out])
+        if not of.size:
+            self.whole[var] = self._stays(var)
+            return
+        self._check_size(of)
+        new = self._slid(eqn, window, of, is_old=False)
+        old = self._slid(eqn, window, of, is_old=True) if self.asked.old_rows else None
+        self.dirty[var] = DirtyRows(new, old, window.out, of)
+
+    def _slid(self, eqn: Equation, window: Window, of: RowSet, *, is_old: bool) -> Any:
+        """Rows of a result, from those that they read."""
+        operand, *others = eqn.invars
+        if any(map(self._is_dirty, others)):
+            raise NotByRowsError
+        others = [self.result(atom) for atom in others]
+        source = self.sets.read(of, window, shape_of(operand)[window.source])
+        value = self._rows_of(operand, window.source, source, is_old=is_old)
+        found = windowed(window, of, source, value, others)
+        if jnp.shape(found) != with_item(shape_of(eqn.outvars[0]), window.out, of.size):
+            raise NotByRowsError
+        return found
+
+    def _correlate(self, eqn: Equation) -> None:
+        """A convolution summed over the rows of what is its kernel, as the gradient by a kernel is:
+        its change.
+        """
+        if eqn.primitive.name != "conv_general_dilated":
+            raise NotByRowsError
+        image, kernel = eqn.invars
+        rows, taps = self._rows(image), self._rows(kernel)
+        found = across(eqn, self._axis_of(image), self._axis_of(kernel))
+        if found is None:
+            raise NotByRowsError
+        window, axis = found
+        length = shape_of(kernel)[axis]
+        sets = [] if rows is None else [self.sets.reading(rows.of, window, length)]
+        of = self._joined([*sets, *([] if taps is None else [taps.of])])
+        self._check_size(of)
+        source = self.sets.read(of, window, shape_of(image)[window.source])
+        known = DirtyRows(None, None, axis, of)
+
+        def part(is_old: bool) -> Any:
+            value = self._rows_of(image, window.source, source, is_old=is_old)
+            own = self._counted(self._rows_of(kernel, axis, of, is_old=is_old), axis, known)
+            return correlated(window, of, source, value, own, axis)
+
+        self._add_difference(eqn, part)
+
+    def _unpool(self, eqn: Equation) -> None:
+        """The gradient of a largest or least of each window: the rows of the windows of which a row
+        or the gradient changed.
+        """
+        (var,) = eqn.outvars
+        gradient, operand = (self._rows(atom) for atom in eqn.invars)
+        axis = next(each.axis for each in (gradient, operand) if each is not None)
+        window = self._window_back(eqn, axis)
+        count = shape_of(eqn.invars[0])[axis]
+        sets = [] if gradient is None else [gradient.of]
+        sets += [] if operand is None else [self.sets.reading(operand.of, window, count)]
+        of = self.sets.read(self._joined(sets), window, shape_of(var)[axis])
+        self._check_size(of)
+        old = self._unpooled(eqn, axis, of, is_old=True) if self.asked.old_rows else None
+        self.dirty[var] = DirtyRows(self._unpooled(eqn, axis, of, is_old=False), old, axis, of)
+
+    def _window_back(self, eqn: Equation, axis: int) -> Window:
+        window = unpooled(eqn, axis)
+        if window is None or any(self._axis_of(atom) not in (None, axis) for atom in eqn.invars):
+            raise NotByRowsError
+        return window
+
+    def _unpooled(self, eqn: Equation, axis: int, of: RowSet, *, is_old: bool) -> Any:
+        """Rows of it, from all windows that they are in, and the rows of these."""
+        window = self._window_back(eqn, axis)
+        count, length = (shape_of(atom)[axis] for atom in eqn.invars)
+        near = self.sets.reading(of, window, count)
+        around = self.sets.read(near, window, length)
+        values = [
+            self._rows_of(atom, axis, own, is_old=is_old)
+            for atom, own in zip(eqn.invars, (near, around), strict=True)
+        ]
+
+        beside = window.stride + of.width  # rows that are in no window at all
+        gaps = [(beside, beside, 0) if d == axis else (0, 0, 0) for d in range(values[0].ndim)]
+
+        def run(gradient: Any, x: Any, first: Any) -> Any:
+            found = window.run(gradient, x)
+            found = lax.pad(found, np.zeros((), found.dtype), gaps)
+            first = lax.add(first, np.int32(beside))
+            return lax.dynamic_slice_in_dim(found, first, of.width, axis)
+
+        firsts = lax.sub(of.firsts, around.firsts)
+        operands = [*((value, axis) for value in values), (firsts, None)]
+        return by_blocks(run, operands, of.num_blocks, axis)
 
     # --- all rows ---------------------------------------------------------------------------------
 
@@ -456,7 +717,7 @@ class Slicer:
 
     def _meet(self, eqn: Equation, rows: DirtyRows) -> None:
         """What reads all rows together, or others."""
-        rule = _MEETINGS.get(eqn.primitive.name)
+        rule = MEETINGS.get(eqn.primitive.name)
         if rule is None:
             raise NotByRowsError
         rule(self, eqn, rows)
@@ -469,6 +730,9 @@ class Slicer:
         if rows.axis not in axes:
             raise NotByRowsError
         others = tuple(d for d in axes if d != rows.axis)
+        if rows.of.ends is not None:
+            self._reduce_interval(eqn, rows)
+            return
         if self.adds_changes and eqn.primitive.name == "reduce_sum":
             self._add_change_of_rows(eqn, rows)
             return
@@ -491,6 +755,42 @@ class Slicer:
         together = eqn.replace(params={**eqn.params, "axes": (last.axis,)})
         (value,) = _jax.apply(together, [self._written(operand, last)])
         self._set_whole(eqn.outvars[0], value)
+
+    def _reduce_interval(self, eqn: Equation, rows: DirtyRows) -> None:
+        """Of an interval: with what the other rows make together, which stays."""
+        reduced = lambda x: _jax.apply(eqn, [x])[0]
+        rest = self._beside(eqn, [rows.axis], rows.of)
+        value = reduced(rows.new)
+        if rest is not None:
+            both = eqn.replace(params={**eqn.params, "axes": (0,)})
+            (value,) = _jax.apply(both, [lax.concatenate([rest[None], value[None]], 0)])
+        self._set_whole(eqn.outvars[0], value)
+
+    def _beside(self, eqn: Equation, axes: Sequence[int], of: RowSet) -> Any | None:
+        """What an equation makes of all rows beside an interval, along an axis of each operand; None
+        where there are none.
+        """
+        assert of.ends is not None
+        low, high = of.ends
+        if of.size == of.length:
+            return None
+
+        def run(*values: Any) -> Any:
+            parts = [
+                lax.concatenate(
+                    [
+                        lax.slice_in_dim(x, 0, low, axis=axis),
+                        lax.slice_in_dim(x, high, None, axis=axis),
+                    ],
+                    axis,
+                )
+                for x, axis in zip(values, axes, strict=True)
+            ]
+            return _jax.apply(eqn, parts)[0]
+
+        operands = [atom for atom in eqn.invars if isinstance(atom, Var)]
+        kind = ("beside", eqn.outvars[0], low, high)
+        return self._stays(self.facts.derived.make(kind, operands, run))
 
     def _sum_by_ids(self, eqn: Equation, rows: DirtyRows, others: tuple[int, ...]) -> None:
         """A sum over rows that were looked up: of a value per id, with one for those of none."""
@@ -520,7 +820,9 @@ class Slicer:
 
     def _contract(self, eqn: Equation, rows: DirtyRows) -> None:
         """A product of matrices, summed over the rows: its change."""
-        if not self.adds_changes and self.facts.seconds(eqn) < MIN_PRODUCT_S:
+        is_interval = rows.of.ends is not None
+        is_small = self.facts.seconds(eqn) < MIN_PRODUCT_S
+        if is_small and not self.adds_changes and not is_interval:
             raise NotByRowsError
         contracted, _ = eqn.params["dimension_numbers"]
         own = next(n for n, atom in enumerate(eqn.invars) if self._rows(atom) is not None)
@@ -532,32 +834,38 @@ class Slicer:
             self._axis_of(atom) not in (None, d) for atom, d in zip(eqn.invars, axes, strict=True)
         ):
             raise NotByRowsError
-        self._add_change(
-            eqn,
-            lambda is_old: [
-                self._counted(self._rows_of(atom, axis, rows.of, is_old=is_old), axis, rows)
-                for atom, axis in zip(eqn.invars, axes, strict=True)
-            ],
-        )
+        operands = lambda is_old: [
+            self._counted(self._rows_of(atom, axis, rows.of, is_old=is_old), axis, rows)
+            for atom, axis in zip(eqn.invars, axes, strict=True)
+        ]
+        if is_interval:
+            (value,) = _jax.apply(eqn, operands(False))
+            rest = self._beside(eqn, axes, rows.of)
+            self._set_whole(eqn.outvars[0], value if rest is None else lax.add(rest, value))
+            return
+        self._add_change(eqn, operands)
 
     def _add_change_of_rows(self, eqn: Equation, rows: DirtyRows) -> None:
         part = lambda is_old: rows.old if is_old else rows.new
         self._add_change(eqn, lambda is_old: [self._counted(part(is_old), rows.axis, rows)])
 
     def _add_change(self, eqn: Equation, operands: Callable[[bool], list[Any]]) -> None:
+        self._add_difference(eqn, lambda is_old: _jax.apply(eqn, operands(is_old))[0])
+
+    def _add_difference(self, eqn: Equation, part: Callable[[bool], Any]) -> None:
         """S + (sum over the dirty rows now) - (the same at the baseline), which is saved."""
         (total,) = eqn.outvars
         if _jax.is_key_dtype(total.aval.dtype) or total.aval.dtype == np.bool_:
             raise NotByRowsError
         self._want_old_rows()
-        (new,) = _jax.apply(eqn, operands(False))
-        (old,) = _jax.apply(eqn, operands(True))
+        new, old = part(False), part(True)
         before = self._old(total)
         self._changed(total, before, lax.add(before, lax.sub(new, old)), new, old)
 
     def _changed(self, var: Var, before: Any, after: Any, new: Any, old: Any) -> None:
         """Note a value that was changed by a difference, and when it may be used."""
         self._set_whole(var, after)
+        self.drifting.add(var)
         self.saves[var] = after
         self._guard(before, after, new, old)
 
@@ -577,6 +885,34 @@ class Slicer:
     def _counted(self, value: Any, axis: int, rows: DirtyRows) -> Any:
         """Rows, zero where they repeat others."""
         return _masked(value, axis, rows.of.counts)
+
+    def _accumulate(self, eqn: Equation, rows: DirtyRows) -> None:
+        """A running sum, or another operation: from the first dirty row on, which takes in what was
+        accumulated before; of this, the baseline's is kept.
+        """
+        (var,) = eqn.outvars
+        ends = rows.of.ends
+        axis = eqn.params["axis"]
+        if ends is None or rows.axis != axis:
+            raise NotByRowsError
+        is_reverse = eqn.params["reverse"]
+        length = rows.of.length
+        low, high = (0, ends[1]) if is_reverse else (ends[0], length)
+        of = self.sets.interval(low, high, length)
+        self._check_size(of)
+        place = high if is_reverse else low - 1
+        is_all = of.size == length
+        before = [] if is_all else [self._piece(var, axis, place, place + 1)]
+
+        def accumulated(*, is_old: bool) -> Any:
+            part = self._rows_of(eqn.invars[0], axis, of, is_old=is_old)
+            parts = [part, *before] if is_reverse else [*before, part]
+            (found,) = _jax.apply(eqn, [lax.concatenate(parts, axis)])
+            first = 0 if is_reverse else len(before)
+            return lax.slice_in_dim(found, first, first + of.size, axis=axis)
+
+        old = accumulated(is_old=True) if self.asked.old_rows else None
+        self.dirty[var] = DirtyRows(accumulated(is_old=False), old, axis, of)
 
     # --- loops ------------------------------------------------------------------------------------
 
@@ -644,6 +980,12 @@ class Slicer:
             raise NotByRowsError
         batch = batch_of(eqn, rows.axis)
         length = shape_of(indices)[0]
+        if rows.of.parent is not None or rows.of.is_from_list:
+            members = self._members_listed(eqn, rows.of, length)
+            read = functools.partial(self._looked_up_at, eqn, batch, members)
+            old = read(is_old=True) if self.asked.old_rows else None
+            self.dirty[eqn.outvars[0]] = DirtyRows(read(is_old=False), old, batch, members)
+            return
         members = self._members(eqn, rows.of, length)
         new, old = (
             None if value is None else _repeated(value, rows.axis, batch, members.size)
@@ -680,6 +1022,17 @@ class Slicer:
             raise NotByRowsError
         return ids_read(np, value, length, clips=clips)
 
+    def _members_listed(self, eqn: Equation, of: RowSet, length: int) -> RowSet:
+        """The same where the others are many, for each argument different ones: from a list."""
+        indices = eqn.invars[1]
+        if not isinstance(indices, Var) or not self._are_fixed(indices):
+            raise NotByRowsError
+        clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
+        found = listed_members(of, self._ids_of(indices, of.length, clips=clips))
+        if found is None or not _is_few(found.numbers.shape[1], length):
+            raise NotByRowsError
+        return self.sets.from_list(found, length)
+
     def _members(self, eqn: Equation, of: RowSet, length: int) -> RowSet:
         """The rows of indices that are among some others."""
         indices = eqn.invars[1]
@@ -692,14 +1045,14 @@ class Slicer:
         clips = mode == lax.GatherScatterMode.CLIP
         ids = self._ids_of(indices, of.length, clips=clips)
         width = int(np.bincount(ids, minlength=of.length + 1)[:-1].max(initial=1))
-        if width * of.size > MAX_TABLE_SHARE * length:
+        if not _is_few(width * of.size, length):
             raise NotByRowsError
         kind = ("members", of.length, width, clips)
         make = functools.partial(member_table, length=of.length, width=width, clips=clips)
         aval = _jax.array_aval((of.length, width), np.int32)
         recipe = HostRecipe(indices, make)
         table = self.facts.derived.make_on_host(kind, aval, recipe)
-        if self.facts.mask(indices):
+        if not self._are_fixed(indices):
             make = functools.partial(_fits, length=of.length, width=width, clips=clips)
             recipe = HostRecipe(indices, make)
             fits = self.facts.derived.make_on_host(("fits", *kind), _jax.bool_aval(), recipe)
@@ -714,7 +1067,10 @@ class Slicer:
         counts = lax.bitwise_and(
             lax.reshape(counts, numbers.shape), lax.lt(numbers, np.int32(length))
         )
-        found = RowSet(numbers, of.size * width, length, counts, True, of, indices, clips)
+        listed = listed_members(of, ids) if self._are_fixed(indices) else None
+        found = RowSet(
+            numbers, of.size * width, length, counts, True, of, indices, clips, listed=listed
+        )
         self.looked_up[table] = found
         self.rows_at[key] = found
         return found
@@ -777,9 +1133,30 @@ class Slicer:
         rows_before = taken(before, axis, of)
         rows_after = lax.add(rows_before, _moved(sums, 0, axis))
         found = DirtyRows(rows_after, rows_before, axis, of)
+        self.drifting.add(total)
         self.dirty[total] = found
         self._written(total, found)
         self._guard(rows_before, rows_after, new, old)
+
+
+def window_at(eqn: Equation, axis: int | None) -> Window | None:
+    """The window along an axis of the operand, if there is one."""
+    find = entry_of(eqn).windows
+    return next((x for x in find(eqn) if x.source == axis), None) if find else None
+
+
+def _window_of(eqn: Equation, *, source: int | None = None, out: int | None = None) -> Window:
+    """The window along an axis of the operand, or of the result.
+
+    Raises:
+        NotByRowsError: there is none.
+    """
+    find = entry_of(eqn).windows
+    assert find is not None
+    for window in find(eqn):
+        if source == window.source or out == window.out:
+            return window
+    raise NotByRowsError
 
 
 def _added_axis(eqn: Equation) -> int | None:
@@ -793,15 +1170,23 @@ def _added_axis(eqn: Equation) -> int | None:
     return axis if list(windows.sizes) == sizes else None
 
 
+def _is_few(num_rows: int, length: int) -> bool:
+    """Whether to run that many rows of an axis, rather than all: one always, as where the levels of
+    a tree get short there are long ones behind.
+    """
+    return num_rows <= max(1, MAX_TABLE_SHARE * length)
+
+
 class AgainError(Exception):
     """A run found out that it needs what it was not given."""
 
 
-_MEETINGS: dict[str, Callable[[Slicer, Equation, DirtyRows], None]] = {
+MEETINGS: dict[str, Callable[[Slicer, Equation, DirtyRows], None]] = {
     **dict.fromkeys(REDUCTIONS, Slicer._reduce),
     "dot_general": Slicer._contract,
     "gather": Slicer._look_up,
     "scatter-add": Slicer._add_back,
+    **dict.fromkeys(RUNNING, Slicer._accumulate),
 }
 
 
@@ -869,14 +1254,6 @@ def batch_of(eqn: Equation, axis: int) -> int:
     return windows.batch[0]
 
 
-def ids_read(xp: Any, indices: Any, length: int, *, clips: bool) -> Any:
-    """Which row each index reads; `length`: none."""
-    ids = indices.reshape(-1).astype("int32")
-    if clips:
-        return xp.clip(ids, 0, length - 1)
-    return xp.where((ids < 0) | (ids >= length), length, ids)
-
-
 def member_table(indices: np.ndarray, length: int, width: int, *, clips: bool) -> np.ndarray:
     """For each id, the numbers of the rows that have it, in `width` slots; int32 of shape
     (length, width). Spare slots hold the number of rows; more rows than slots are left out.
@@ -926,9 +1303,15 @@ def can_slice(facts: Facts) -> bool:
 
 
 def slice_plan(
-    facts: Facts, leaves: Sequence[int], capacity: int, value_of: ValueOf = lambda _: None
+    facts: Facts,
+    leaves: Sequence[int],
+    capacity: int,
+    value_of: ValueOf = lambda _: None,
+    *,
+    within: int = 0,
 ) -> Plan:
-    """The plan for a change of at most `capacity` rows of some leaves, along their first axes.
+    """The plan for a change of at most `capacity` rows of some leaves, along their first axes; or of
+    any among the last `within` ones, or, below 0, among the first.
 
     `value_of` is asked for indices of look-ups.
 
@@ -936,7 +1319,7 @@ def slice_plan(
     """
     dirty = sum(facts.layout.leaf_mask(leaf) for leaf in leaves)
     outputs = facts.dirty_outputs(dirty)
-    traced = _Tracing(facts, tuple(leaves), capacity, dirty, outputs, value_of).trace()
+    traced = _Tracing(facts, tuple(leaves), capacity, within, dirty, outputs, value_of).trace()
     read = dict.fromkeys(var for eqn in traced.eqns for var in read_vars(eqn))
     written = {var for eqn in traced.eqns for var in written_vars(eqn)}
     extra = {traced.sliced.numbers, *traced.sliced.olds}
@@ -968,43 +1351,15 @@ def slice_plan(
     )
 
 
-def rough_share(facts: Facts, leaves: Sequence[int]) -> float:
-    """Share of the program's work, roughly, that a change of rows of some leaves leaves out or does
-    by rows; without tracing anything.
-    """
-    dirty = sum(facts.layout.leaf_mask(leaf) for leaf in leaves)
-    rows: dict[Var, int | None] = {facts.invars[leaf]: 0 for leaf in leaves}  # None: whole
-    whole_s = 0.0
-    for eqn, mask, seconds in zip(
-        facts.eqns, facts.equation_masks, facts.rough_seconds, strict=True
-    ):
-        if not mask & dirty:
-            continue
-        axes = [rows.get(atom) if isinstance(atom, Var) else None for atom in eqn.invars]
-        is_whole = any(var in rows and rows[var] is None for var in read_vars(eqn))
-        outputs: Sequence[int | None] = [None] * len(eqn.outvars)
-        if not is_whole:
-            aligned = aligned_by(eqn, axes)
-            if aligned is not None:
-                outputs = aligned.outputs
-            elif entry_of(eqn).runs is not None:
-                outputs = [max((d for d in axes if d is not None), default=None)] * len(outputs)
-            elif eqn.primitive.name == "gather" and axes[0] is not None:
-                outputs = [0]  # a look-up, maybe
-            elif resumable(eqn) is not None:
-                num_carry = _jax.scan_counts(eqn)[1]
-                outputs = [*outputs[:num_carry], *[0] * (len(outputs) - num_carry)]
-            elif eqn.primitive.name not in _MEETINGS:
-                is_whole = True
-        whole_s += seconds * is_whole
-        rows.update(zip(eqn.outvars, outputs, strict=True))
-    return 1.0 - whole_s / max(sum(facts.rough_seconds), 1e-12)
+def ends_of(within: int, length: int) -> tuple[int, int]:
+    """The first and the last but one of so many rows at the end of an axis; below 0, its begin."""
+    return (length - within, length) if within > 0 else (0, -within)
 
 
 def priming_saves(facts: Facts, plan: Plan) -> list[Var]:
     """What a plan for rows reads besides inputs, outputs and tables."""
     assert plan.sliced is not None
-    given = {*facts.outvars, *facts.invars}
+    given = {atom for atom in (*facts.outvars, *facts.invars) if isinstance(atom, Var)}
     read = [*plan.sliced.olds.values(), *plan.base_loads]
     return [var for var in read if var not in given and var not in plan.sliced.tables]
 
@@ -1024,6 +1379,7 @@ class _Tracing(NamedTuple):
     facts: Facts
     leaves: tuple[int, ...]
     capacity: int
+    within: int
     dirty: int
     outputs: tuple[int, ...]
     value_of: ValueOf
@@ -1057,6 +1413,8 @@ class _Tracing(NamedTuple):
             at_hand = dict(zip([*known, *asked.tables], values, strict=False))
             olds = dict(zip(asked.olds, values[len(at_hand) : -1], strict=True))
             rows = row_set(values[-1], self.capacity, length)
+            if self.within:
+                rows = interval(*ends_of(self.within, length), length)
             changes = {var: (taken(at_hand[var], 0, rows), rows) for var in moved}
             slicer.run(reached, at_hand, olds, changes)
             results.update({var: slicer.result(var) for var in targets})
@@ -1079,11 +1437,14 @@ class _Tracing(NamedTuple):
             numbers,
             {name: var for var, name in names.items()},
             len(reached),
+            tuple(slicer.by_rows),
+            tuple(slicer.as_whole),
             tuple(asked.tables),
             tuple(slicer.widened),
             tuple(loop.eqn for loop, _ in slicer.resumed),
             seconds_of[False],
             seconds_of[True],
+            self.within,
         )
         returned = set(targets)
         saves = tuple(var for var in slicer.saves if var not in returned)

@@ -16,7 +16,7 @@ import math
 
 from incrax.engine.policy.verdict import Verdict
 
-LOOK_SHARE = 0.01
+LOOK_SHARE = 0.005
 """Of the whole program's seconds, compilation included, what looks that gain nothing may take."""
 
 MAX_BYPASSED = 4096

@@ -33,6 +33,7 @@ from incrax.engine.policy.materialize import (
     affordable_plan,
     first_wanted,
     lasting_needs,
+    lasting_row_values,
     needs_of_companions,
 )
 from incrax.engine.policy.segments import Segments
@@ -95,7 +96,9 @@ class Chooser:
             self.clock.behind = Background(is_on=is_wanted(tuning.background))
         self.compiler = compiler
         self.entries: OrderedDict[int, Entry] = OrderedDict()
-        self.segments = Segments(facts, compiler, stats, self.clock, pool)
+        is_divided = is_exact and compiler.placement is None
+        row_values = lasting_row_values(facts, budget_bytes) if is_divided else []
+        self.segments = Segments(facts, compiler, stats, self.clock, pool, row_values)
         self.whole = TimedProgram(None, whole, self.clock, pool)
         is_kept = self.is_timed and self.clock.is_running
         self.expectations = Expectations(
@@ -130,7 +133,9 @@ class Chooser:
         self.num_programs = 0
         self.ledger = Ledger()
         self.regret_s = 0.0
-        self.segments.want(lasting_needs(facts, budget_bytes) if is_exact else first_wanted(facts))
+        self.segments.want(
+            lasting_needs(facts, budget_bytes, row_values) if is_exact else first_wanted(facts)
+        )
 
     def fork(self, stats: Stats, pool: Pool) -> Chooser:
         """An independent table with the same compiled programs."""

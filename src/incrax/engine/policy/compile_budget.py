@@ -58,6 +58,18 @@ MIN_COMPILE_S = 0.05
 """Seconds that a compilation is taken to need at least."""
 
 
+PROGRAM_S = 0.05
+COMPILED_EQUATION_S = 1e-3
+"""Seconds to compile a program, and for each of its equations, on a machine of 2026."""
+
+MAX_SLOWNESS = 3.0
+"""Times the usual seconds that a machine is believed to need."""
+
+
+def _usual_s(num_eqns: int) -> float:
+    return PROGRAM_S + COMPILED_EQUATION_S * num_eqns
+
+
 class Credit:
     """The account of one engine."""
 
@@ -174,10 +186,12 @@ class Credit:
         return later_s + SOLVER_S * is_first
 
     def work(self, num_eqns: int) -> float:
-        """Seconds to compile so many equations, over those to compile the whole program: half of
-        these are the same for any program.
+        """Seconds to compile so many equations, over those of the whole program's first run; of
+        these, what is far beyond the usual is its run and its constants, which no other has.
         """
-        return 0.5 + 0.5 * num_eqns / max(len(self.facts.eqns), 1)
+        whole_s = _usual_s(len(self.facts.eqns))
+        usual_share = min(MAX_SLOWNESS * whole_s / max(self.whole.first_s, 1e-9), 1.0)
+        return usual_share * _usual_s(num_eqns) / whole_s
 
     def allows(self, entry: Entry, whole_s: float, *, is_early: bool, work: float = 1.0) -> bool:
         """Whether to compile for a dirty set as much as so many whole programs: on trust if it is

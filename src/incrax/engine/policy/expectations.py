@@ -16,7 +16,7 @@ import hashlib
 import math
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self
 
 from incrax import _cache_folder
 from incrax._jax import Var
@@ -35,8 +35,16 @@ MAX_KINDS = 256
 MAX_WRITTEN = 100
 """Files that a process writes: of the programs whose functions went last, or are there."""
 
-RowKind: TypeAlias = tuple[tuple[int, ...], int]
-"""Inputs of which rows change, and at most how many."""
+
+class RowKind(NamedTuple):
+    """A change of a few rows: of which leaves; how many at most; where these are among the last rows
+    of their axis alone, how many those are; below 0, among the first.
+    """
+
+    leaves: tuple[int, ...]
+    capacity: int
+    within: int = 0
+
 
 HINTED_CALLS = 1000
 """Of each kind of change that a user names without a number."""
@@ -239,8 +247,8 @@ def _join(found: dict[Any, Known], before: Mapping[Any, Known]) -> None:
 
 
 def _row_name(kind: RowKind) -> str:
-    leaves, capacity = kind
-    return f"{capacity} of {' '.join(map(str, leaves))}"
+    where = f" within {kind.within}" if kind.within else ""
+    return f"{kind.capacity} of {' '.join(map(str, kind.leaves))}{where}"
 
 
 def _most_often(found: Mapping[str, Known]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from itertools import product
 
 from incrax import _jax
 from incrax._jax import Var
+from incrax.engine.plan.blocks import RowValues, can_divide, find_row_values
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, Prices, plan_dirty
 from incrax.engine.policy.candidates import MIN_GAIN, UPKEEP_S
@@ -83,14 +84,34 @@ def first_wanted(facts: Facts) -> list[Var]:
     return list(dict.fromkeys([*marked, *facts.cut_set])) if facts.is_minimal else marked
 
 
-def lasting_needs(facts: Facts, budget_bytes: int) -> list[Var]:
+def lasting_row_values(facts: Facts, budget_bytes: int) -> list[RowValues]:
+    """What is computed in blocks of rows, whatever changes: where a change of one row is worth
+    it.
+    """
+    found: list[RowValues] = []
+    num_bytes = 0
+    for values in find_row_values(facts) if can_divide(facts) else ():
+        sizes = [_jax.aval_bytes(var.aval) for var in values.ends]
+        copied_s = sum(map(facts.calibration.save_seconds, sizes))
+        gain_s = values.saved_s - copied_s
+        is_worth = gain_s >= MIN_GAIN * facts.total_seconds + UPKEEP_S
+        if is_worth and NUM_COPIES * (num_bytes + sum(sizes)) <= budget_bytes:
+            found.append(values)
+            num_bytes += sum(sizes)
+    return found
+
+
+def lasting_needs(
+    facts: Facts, budget_bytes: int, row_values: Sequence[RowValues] = ()
+) -> list[Var]:
     """What is worth saving whatever changes: a function of the program alone, the same in every
     engine.
 
     Planned for each input by itself, and for all others of each large one (data that stay), one
     after the other so that they share values.
     """
-    wanted = dict.fromkeys([*first_wanted(facts), *_partial_outputs(facts)])
+    by_rows = [var for values in row_values for var in values.ends]
+    wanted = dict.fromkeys([*first_wanted(facts), *_partial_outputs(facts), *by_rows])
     if facts.is_minimal:
         return list(wanted)
     wanted_bytes = _bytes(wanted)

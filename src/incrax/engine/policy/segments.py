@@ -6,13 +6,14 @@ values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from incrax._jax import Var
 from incrax._stats import Stats
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram, compiled
+from incrax.engine.plan.blocks import RowValues
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, plan_fill
 from incrax.engine.plan.segmentation import Group, Segmentation
@@ -27,9 +28,15 @@ class Segments(Segmentation):
     """
 
     def __init__(
-        self, facts: Facts, compiler: Compiler, stats: Stats, clock: Clock, pool: Pool
+        self,
+        facts: Facts,
+        compiler: Compiler,
+        stats: Stats,
+        clock: Clock,
+        pool: Pool,
+        row_values: Sequence[RowValues] = (),
     ) -> None:
-        super().__init__(facts)
+        super().__init__(facts, row_values)
         self.compiler = compiler
         self.stats = stats
         self.clock = clock
@@ -41,6 +48,7 @@ class Segments(Segmentation):
     def fork(self, stats: Stats, clock: Clock, pool: Pool) -> Segments:
         """An independent table with the same compiled programs."""
         other = Segments(self.facts, self.compiler, stats, clock, pool)
+        other.row_values = self.row_values
         other.copy_plans(self)
         other._programs = {
             group: program.copy(clock, pool) for group, program in self._programs.items()

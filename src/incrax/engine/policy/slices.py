@@ -15,6 +15,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from incrax import _jax
 from incrax._jax import Var
 from incrax._stats import Stats
@@ -24,20 +26,19 @@ from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram, compiled
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, plan_whole
-from incrax.engine.plan.slices import ValueOf, priming_saves, rough_share, slice_plan
+from incrax.engine.plan.row_share import accumulates, rough_share
+from incrax.engine.plan.slices import ValueOf, priming_saves, slice_plan
 from incrax.engine.policy.candidates import MIN_GAIN, Entry
 from incrax.engine.policy.compile_budget import Credit
 from incrax.engine.policy.expectations import RowKind
 from incrax.engine.policy.materialize import NUM_COPIES
+from incrax.engine.rewrites.row_reductions import MIN_LENGTH
 
 CAPACITIES = (1, 4, 16, 64)
 """Rows that programs are made for at most; fewer are filled up by repeating one."""
 
-MIN_LENGTH = 8
 MAX_SHARE = 0.25
-"""Rows of an axis that is worth dividing, and the share of them up to which a change is one of
-rows.
-"""
+"""The share of the rows up to which a change is one of rows."""
 
 ROWS_S = 1.1e-4
 """Seconds per call that it costs to find the rows and to look after what is saved for them."""
@@ -45,12 +46,21 @@ ROWS_S = 1.1e-4
 START_S = 6e-5
 """Seconds that a program for rows takes beyond its work: it has many short steps."""
 
+CAUTION = 1.5
+"""Times what compiling takes that must be lost before, since both estimates are rough."""
+
 LEAST_SHARE = 0.2
 """Of the work, roughly, that must be by rows, or left out, for a plan to be tried."""
 
 AGREEING_SHARE = 0.25
 """Of the steps of a scan that is resumed, those that are expected to run where its carry may be the
 same again.
+"""
+
+PARTS = (64, 16, 4)
+LEAST_GAIN = 0.1
+"""Shares of an axis, one in so many, of which all rows may run, where its rows depend on those before
+or after them; and how much more of the work must be left out so than with the changed rows alone.
 """
 
 MAX_DIFFERENCES = 512
@@ -93,6 +103,8 @@ class Slices:
             if is_on and shape and shape[0] >= MIN_LENGTH
         }
         self._masks = [(leaf, facts.layout.leaf_mask(leaf)) for leaf in range(len(shapes))]
+        self.accumulates = bool(self.lengths) and accumulates(facts)
+        self.shares: dict[tuple[tuple[int, ...], int], float] = {}
         self.hot_after = tuning.hot_after
         self.entries: dict[RowKind, Entry] = {}
         credit.expectations.row_entries = self.entries
@@ -120,11 +132,33 @@ class Slices:
                 leaves.append(leaf)
         return tuple(leaves)
 
-    def kind(self, leaves: tuple[int, ...], num_rows: int) -> RowKind | None:
-        """The kind of a change of so many rows; None where these are too many."""
-        room = MAX_SHARE * self.lengths[leaves[0]]
-        capacity = next((size for size in CAPACITIES if num_rows <= size <= room), None)
-        return None if capacity is None else (leaves, capacity)
+    def kind(self, leaves: tuple[int, ...], numbers: np.ndarray) -> RowKind | None:
+        """The kind of a change of these rows, in order; None where they are too many."""
+        length = self.lengths[leaves[0]]
+        if self.accumulates and numbers.size:
+            within = self._within(leaves, length - int(numbers[0]), int(numbers[-1]) + 1)
+            if within:
+                return RowKind(leaves, 1, within)
+        room = MAX_SHARE * length
+        capacity = next((size for size in CAPACITIES if numbers.size <= size <= room), None)
+        return None if capacity is None else RowKind(leaves, capacity)
+
+    def _within(self, leaves: tuple[int, ...], num_last: int, num_first: int) -> int:
+        """Of how many rows at the end, or, below 0, at the begin, all are to run; 0: of none."""
+        length = self.lengths[leaves[0]]
+        for part in PARTS:
+            size = -(-length // part)
+            for within, reached in ((size, num_last), (-size, num_first)):
+                if reached <= size and self._gain(leaves, within) > LEAST_GAIN:
+                    return within
+        return 0
+
+    def _gain(self, leaves: tuple[int, ...], within: int) -> float:
+        """Share of the work that is left out, roughly, beyond what changed rows alone would."""
+        for size in (0, within):
+            if (leaves, size) not in self.shares:
+                self.shares[leaves, size] = rough_share(self.facts, leaves, size)
+        return self.shares[leaves, within] - self.shares[leaves, 0]
 
     def entry(
         self,
@@ -141,7 +175,7 @@ class Slices:
         inputs' values, of which a program may need indices.
         """
         entry = self._entry(kind)
-        dirty_share = 1.0 - first / self.lengths[kind[0][0]]
+        dirty_share = 1.0 - first / self.lengths[kind.leaves[0]]
         entry.dirty_share += (
             (dirty_share - entry.dirty_share) * weight / max(entry.count + weight, 1)
         )
@@ -213,9 +247,9 @@ class Slices:
     def _entry(self, kind: RowKind) -> Entry:
         entry = self.entries.get(kind)
         if entry is None:
-            leaves, capacity = kind
-            dirty = sum(self.facts.layout.leaf_mask(leaf) for leaf in leaves)
-            share = 1.0 - capacity / self.lengths[leaves[0]]
+            dirty = sum(self.facts.layout.leaf_mask(leaf) for leaf in kind.leaves)
+            num_rows = abs(kind.within) or kind.capacity
+            share = 1.0 - num_rows / self.lengths[kind.leaves[0]]
             known = self.credit.expectations.of_row_kind(kind)
             entry = Entry(
                 dirty,
@@ -240,7 +274,7 @@ class Slices:
         facts = self.facts.unmeasured
         plan = self.plans.get(kind)
         if plan is None:
-            share = rough_share(self.facts, kind[0])
+            share = rough_share(self.facts, kind.leaves, kind.within)
             if share < LEAST_SHARE:
                 self._bar(entry, "rows alone: most of the function needs all rows")
                 return
@@ -248,7 +282,9 @@ class Slices:
                 entry.settle("whole", "rows alone: a plan for these elements leaves out as much")
                 self.deferred.add(kind)
                 return
-            plan = self.plans[kind] = slice_plan(facts, *kind, value_of)
+            plan = self.plans[kind] = slice_plan(
+                facts, kind.leaves, kind.capacity, value_of, within=kind.within
+            )
         entry.promise_s = self._promised_s(plan, whole_s, entry.dirty_share) + START_S + ROWS_S
         saved = (*plan.saves, *plan.base_loads)
         num_bytes = NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in saved)
@@ -260,7 +296,7 @@ class Slices:
         work = self.credit.work(len(plan.eqns))
         if self._needs_priming(plan):
             work += self.credit.work(len(facts.eqns) + len(priming_saves(facts, plan)))
-        if self.credit.allows(entry, whole_s, is_early=True, work=work):
+        if self.credit.allows(entry, whole_s, is_early=True, work=CAUTION * work):
             self._compile(entry, plan)
 
     def _promised_s(self, plan: Plan, whole_s: float, dirty_share: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from incrax._table import many
 from incrax.engine.compile.background import CALLER_SHARE
 
 UNCHANGED_S = 1e-5
@@ -56,17 +57,30 @@ class Verdict(NamedTuple):
         return self.calls + self.unchanged + self.bypassed
 
     @property
-    def ours_s(self) -> float:
-        """Seconds that all of them took, learning included, and what a thread took from them."""
+    def ours(self) -> dict[str, float]:
+        """Seconds that all of them took, by what for; learning with what a thread took from them."""
         bypassed_s = self.bypassed * (self._each_s + BYPASS_S)
-        unchanged_s = self.unchanged * UNCHANGED_S
-        learning_s = self.learning_s + CALLER_SHARE * self.behind_s
-        return self.compile_s + learning_s + self.spent_s + bypassed_s + unchanged_s
+        return {
+            "compiling": self.compile_s,
+            "learning": self.learning_s + CALLER_SHARE * self.behind_s,
+            "calls": self.spent_s + bypassed_s + self.unchanged * UNCHANGED_S,
+        }
+
+    @property
+    def jit(self) -> dict[str, float]:
+        """Seconds that the whole program would have taken for all of them, by what for."""
+        calls_s = self.whole_s + (self.bypassed + self.unchanged) * self._each_s
+        return {"compiling": self.compile_s, "calls": calls_s}
+
+    @property
+    def ours_s(self) -> float:
+        """Seconds that all of them took, learning included."""
+        return sum(self.ours.values())
 
     @property
     def jit_s(self) -> float:
         """Seconds that the whole program would have taken for all of them."""
-        return self.compile_s + self.whole_s + (self.bypassed + self.unchanged) * self._each_s
+        return sum(self.jit.values())
 
     @property
     def _each_s(self) -> float:
@@ -99,7 +113,7 @@ class Verdict(NamedTuple):
             since = f"; ahead since call {self.ahead_since}" if is_named else ""
             return f"yes: {took}{since}"
         if self.num_behind:
-            plans = "1 plan" if self.num_behind == 1 else f"{self.num_behind} plans"
+            plans = many(self.num_behind, "plan")
             return f"learning: compiling {plans} in the background, {self.num_calls} calls so far"
         if self.gained_s > 0 and self.learning_s:
             call = self.num_calls + int((self.ours_s - self.jit_s) / self.gained_s) + 1

@@ -131,6 +131,8 @@ def assumed_prices(num_devices: int) -> Calibration:
 
 def num_host_calls(eqn: Equation) -> int:
     """How often one evaluation calls the host, inner jaxprs included; the most of any branch."""
+    if not inner_bodies(eqn):  # nearly all, and analysing a program asks for each
+        return int(_jax.calls_host(eqn))
     return int(_folded(eqn, lambda inner: ZERO._replace(flops=float(_jax.calls_host(inner)))).flops)
 
 

@@ -8,6 +8,7 @@ with every state for which it is current. It must not know which candidate asks.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -18,11 +19,11 @@ from incrax._stats import Stats
 from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.plan import Plan, plan_fill
+from incrax.engine.plan.plan import Blocked, Plan, plan_fill
 from incrax.engine.plan.slices import ValueOf
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.expectations import RowKind
-from incrax.engine.store.store import Pairs, State, Store, available_in
+from incrax.engine.store.store import Comparison, Pairs, State, Store, available_in
 
 
 class Owner(Protocol):
@@ -32,6 +33,7 @@ class Owner(Protocol):
     chooser: Chooser
     store: Store
     stats: Stats
+    comparison: Comparison
 
 
 class ChangedRows(NamedTuple):
@@ -44,11 +46,34 @@ class ChangedRows(NamedTuple):
 
     @property
     def padded(self) -> np.ndarray:
-        """The numbers, the first one repeated up to the capacity; int32."""
-        spare = self.kind[1] - self.numbers.size
-        if not spare:
-            return self.numbers.astype(np.int32)
-        return np.concatenate([self.numbers, np.repeat(self.numbers[:1], spare)]).astype(np.int32)
+        """The numbers, the first one repeated up to the capacity; int32. All rows of a part of the
+        axis run, whichever changed.
+        """
+        capacity = self.kind.capacity
+        spare = max(capacity - self.numbers.size, 0)
+        numbers = np.concatenate([self.numbers[:capacity], np.repeat(self.numbers[:1], spare)])
+        return numbers.astype(np.int32)
+
+
+class BlockStart(NamedTuple):
+    """From where values are computed in blocks: their values (None: from nothing), and the numbers
+    of the blocks that differ.
+    """
+
+    olds: list[Any]
+    numbers: np.ndarray
+
+    def given(self, blocked: Blocked) -> dict[Var, Any]:
+        """What their program takes."""
+        numbers = np.zeros(blocked.num, np.int32)
+        numbers[: self.numbers.size] = self.numbers
+        names = zip(blocked.olds, self.olds, strict=True)
+        olds = {name: _zeros(name) if x is None else x for name, x in names}
+        return {blocked.numbers: numbers, blocked.count: np.int32(self.numbers.size), **olds}
+
+
+def _zeros(var: Var) -> Any:
+    return jax.device_put(np.zeros(var.aval.shape, var.aval.dtype))  # compiles nothing
 
 
 class UnusableError(Exception):
@@ -76,6 +101,7 @@ class SavedValues:
         self.facts = owner.facts
         self.derived = owner.facts.derived
         self.store = owner.store
+        self.comparison = owner.comparison
         self.stats = owner.stats
         self.chooser = owner.chooser
         self.segments = owner.chooser.segments
@@ -188,7 +214,7 @@ class SavedValues:
         segments = self.segments
         pending = [group]
         while pending:
-            missing = self.missing(segments.plan(pending[-1]).loads)
+            missing = self.missing(segments.plan(pending[-1]).current_loads)
             if missing:
                 pending += dict.fromkeys(map(segments.group_of, missing))
                 continue
@@ -198,9 +224,30 @@ class SavedValues:
 
     def _compute(self, group: tuple[Var, ...]) -> None:
         program = self.segments.program(group)
-        assert program.plan is not None
-        results = program(self.feeds, [self.get(var) for var in program.loads])
-        self._keep(program.plan, results)
+        plan = program.plan
+        assert plan is not None
+        given: dict[Var, Any] = {}
+        if plan.blocked is not None:
+            start = self._start_of_blocks(plan.blocked, self.facts.mask(group[0]))
+            given = start.given(plan.blocked)
+            plan = replace(plan, blocked=replace(plan.blocked, num_run=start.numbers.size))
+        loads = [given[var] if var in given else self.get(var) for var in program.loads]
+        self._keep(plan, program(self.feeds, loads))
+
+    def _start_of_blocks(self, blocked: Blocked, mask: int) -> BlockStart:
+        """The version of which the fewest blocks differ; from nothing, all of them do."""
+        kept = list(blocked.olds.values())
+        best = BlockStart([None] * len(kept), np.arange(blocked.num))
+        for state, dirty in self.pairs:
+            olds = [state.saved.get(var) for var in kept]
+            if dirty & mask & ~blocked.by_rows or any([x is None or x.is_deleted() for x in olds]):
+                continue
+            leaves = [leaf for leaf, _ in self.facts.layout.leaves_of(dirty & mask)]
+            rows = self.comparison.rows(self.values, state, leaves)
+            numbers = None if rows is None else np.unique(rows // blocked.size)
+            if numbers is not None and numbers.size < best.numbers.size:
+                best = BlockStart(olds, numbers)
+        return best
 
     def fill_exactly(self, missing: tuple[Var, ...]) -> None:
         """Compute just these values, by a program of their own (minimal planner)."""
@@ -225,7 +272,7 @@ class SavedValues:
             if not filled.pop(flags[var]):
                 raise UnusableError
         self.plans.append(plan)
-        self.stats.filled += len(plan.eqns)
+        self.stats.filled += plan.num_eqns
         self._note(filled)
 
     def _note(self, filled: dict[Var, Any]) -> None:

@@ -2,7 +2,7 @@
 
 const calls = data.calls;
 const numCalls = calls.seconds.length;
-const KIND_CLASSES = { 'plan': 'plan', 'segments': 'segments', 'whole': 'whole', 'saved outputs': 'outputs', 'first call': 'first', 'rows': 'plan' };
+const KIND_CLASSES = { 'plan': 'plan', 'segments': 'segments', 'slices': 'slices', 'priming': 'whole', 'whole': 'whole', 'saved outputs': 'outputs', 'first call': 'first', 'rows': 'plan' };
 const cursor = { call: numCalls - 1, lines: [], sliders: [] };
 
 function buildCharts() {
@@ -148,9 +148,9 @@ function useCall(n) {
   moveCursor(n, true);
   const { mask } = calls.changes[calls.changed[n]];
   if (mask === null) return;
-  choose({ change: BigInt(mask) & full });
+  choose(changeOf({ mask, slice: calls.slice[n] }));
   byId('call').append(make('div', {}, 'The map shows this change. ',
-    make('button', { type: 'button', className: 'link', onclick: () => showChange(BigInt(mask)) }, 'See what the engine would run')));
+    make('button', { type: 'button', className: 'link', onclick: () => showChange({ mask, slice: calls.slice[n] }) }, 'See what the engine would run')));
 }
 
 function callsTable() {

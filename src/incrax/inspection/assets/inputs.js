@@ -1,40 +1,60 @@
 // Which inputs change: check boxes for inputs and for elements of small arrays.
 
-const chosen = { change: 0n, view: 'reach', area: 'seconds', grouping: 'set' };
+const chosen = { change: 0n, slice: -1, view: 'reach', area: 'seconds', grouping: 'set' };
 const MAX_ELEMENTS = 400;
+const MAX_LISTED = 150;
 const watchers = [];
 
 function whenChosen(watcher) {
   watchers.push(watcher);
 }
 
+/** Another change is one of whole inputs, if it is not said that few of their rows change. */
 function choose(changes) {
-  Object.assign(chosen, changes);
+  Object.assign(chosen, 'change' in changes ? { slice: -1, ...changes } : changes);
   for (const watcher of watchers) watcher();
 }
 
 function buildInputs() {
-  const list = byId('leaves');
-  list.append(...data.leaves.map(leafItem));
+  listInputs('');
   byId('choose-none').addEventListener('click', () => choose({ change: 0n }));
   byId('choose-all').addEventListener('click', () => choose({ change: full }));
-  const last = data.last === null ? null : BigInt(data.last) & full;
-  byId('choose-last').disabled = last === null;
-  byId('choose-last').addEventListener('click', () => choose({ change: last }));
-  if (data.leaves.length > 12) {
-    byId('filter-row').hidden = false;
-    byId('filter').addEventListener('input', event => {
-      const text = event.target.value.toLowerCase();
-      [...list.children].forEach((item, n) => { item.hidden = !data.leaves[n].path.toLowerCase().includes(text); });
-    });
-  }
+  byId('choose-last').disabled = data.last === null;
+  byId('choose-last').addEventListener('click', () => choose(changeOf(data.last)));
+  byId('filter-row').hidden = data.leaves.length <= 12;
+  byId('filter').addEventListener('input', event => { listInputs(event.target.value.toLowerCase()); markInputs(); });
   byId('changes').addEventListener('submit', event => event.preventDefault());
+  byId('rows').addEventListener('change', event => showSlice(Number(event.target.value)));
+  markInputs();
   whenChosen(markInputs);
+}
+
+/** The inputs with a text in their names, the first of them. */
+function listInputs(text) {
+  const found = d3.range(data.leaves.length).filter(index => data.leaves[index].path.toLowerCase().includes(text));
+  byId('leaves').replaceChildren(...found.slice(0, MAX_LISTED).map(index => leafItem(data.leaves[index], index)));
+  byId('unlisted').textContent = found.length > MAX_LISTED ? `... and ${exactly(found.length - MAX_LISTED)} more; find them by their names` : '';
+}
+
+/** What a call, or a plan, changed: of rows, the inputs that they are of. */
+function changeOf({ mask, slice }) {
+  return slice < 0 ? { change: BigInt(mask) & full, slice } : { change: slices[slice].mask, slice };
+}
+
+/** Few rows of the chosen inputs change; -1: all of them do. */
+function showSlice(slice) {
+  choose(slice < 0 ? { slice } : { slice, view: 'engine' });
+  checkView();
+}
+
+/** The switch shows how the map is coloured. */
+function checkView() {
+  document.querySelector(`input[name="view"][value="${chosen.view}"]`).checked = true;
 }
 
 function leafItem(leaf, index) {
   const work = make('i');
-  work.style.width = `${100 * sums(reach(leafMask(leaf))).seconds / (everything.seconds || 1)}%`;
+  work.style.width = `${100 * works.byLeaf[index].seconds / (everything.seconds || 1)}%`;
   const box = make('input', { type: 'checkbox', id: `leaf-${index}` });
   box.addEventListener('change', () => toggle(leafMask(leaf), box.checked));
   const label = make('label', {}, box, make('span', { className: 'path mono' }, leaf.path),
@@ -61,8 +81,9 @@ function toggle(mask, isOn) {
 /** The boxes show what is chosen. */
 function markInputs() {
   data.leaves.forEach((leaf, index) => {
-    const part = chosen.change & leafMask(leaf);
     const box = byId(`leaf-${index}`);
+    if (!box) return;
+    const part = chosen.change & leafMask(leaf);
     box.checked = part === leafMask(leaf);
     box.indeterminate = Boolean(part) && !box.checked;
     if (leaf.width > 1) {
@@ -76,11 +97,15 @@ function markInputs() {
 // --- what it costs ----------------------------------------------------------------------------------------------
 
 function showNumbers() {
-  const reached = sums(reach(chosen.change)), edge = frontier(reach(chosen.change)), outlook = outlookOf(chosen.change);
+  const reached = sums(reach(chosen.change)), edge = frontier(reach(chosen.change)), outlook = outlookOf(chosen.change, chosen.slice);
+  const kinds = d3.range(slices.length).filter(k => slices[k].mask === chosen.change);
+  byId('rows-row').hidden = !kinds.length;
+  byId('rows').replaceChildren(make('option', { value: -1 }, 'all rows'), ...kinds.map(k => make('option', { value: k }, slices[k].rows.split(';')[0])));
+  byId('rows').value = chosen.slice;
   const subject = chosen.change ? shownNames(chosen.change) : 'nothing';
   byId('sentence').replaceChildren('Changing ', make('b', {}, subject),
     ` reaches ${exactly(reached.num)} of ${many(numEquations, 'equation')}; served by `, make('b', {}, outlook.served_by),
-    `, which runs ${exactly(outlook.num_ran)}${derivedText(outlook)}.`);
+    `, which runs ${exactly(outlook.num_ran)}${derivedText(outlook)}${outlook.rows && `: ${outlook.rows}`}.`);
   const whole = everything.seconds;
   const rows = [
     ['equations', cell(reached.num, `${exactly(reached.num)} of ${exactly(numEquations)}`),
@@ -102,7 +127,7 @@ function showNumbers() {
     row.dataset.name = name;
     return row;
   }));
-  const states = statesOf(chosen.change, chosen.view);
+  const states = statesOf(chosen);
   byId('share').replaceChildren(...STATES.map((state, s) => {
     const bar = make('i', { className: state.name });
     bar.style.width = `${100 * d3.sum(states, (found, n) => found === s ? eqs.seconds[n] : 0) / (whole || 1)}%`;

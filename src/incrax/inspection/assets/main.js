@@ -50,19 +50,46 @@ function buildLinks() {
   }
 }
 
+/** Whether saving has been worth it, in the words of `explain`; and the seconds gained and lost, as bars. */
+function buildVerdict() {
+  const { sentence, ours, jit } = data.verdict;
+  byId('worth').replaceChildren(...coded(sentence ? `Is it worth it: ${sentence}` : 'Is it worth it: nobody takes times here; what runs follows from dependence alone'));
+  const total = parts => d3.sum(Object.values(parts)), most = Math.max(total(ours), total(jit));
+  if (!most) return;
+  const bar = (kind, seconds, start = 0) => {
+    const node = make('i', { className: kind, ariaHidden: 'true' });
+    node.dataset.seconds = seconds;
+    Object.assign(node.style, { width: `${100 * seconds / most}%`, marginLeft: `${100 * start / most}%` });
+    return node;
+  };
+  const row = (name, bars, text) => [make('dt', {}, name), make('dd', {}, make('div', { className: 'bars' }, bars), text)];
+  const whole = (name, parts) => row(name, Object.entries(parts).map(([what, seconds]) => bar(what, seconds)),
+    `${duration(total(parts))}: ${Object.entries(parts).map(([what, seconds]) => `${what} ${duration(seconds)}`).join(', ')}`);
+  const gain = total(jit) - total(ours), name = gain < 0 ? 'lost' : 'gained', inCalls = jit.calls - ours.calls;
+  byId('seconds').replaceChildren(...whole('jax.jit', jit), ...whole('incrax', ours),
+    ...row(name, bar(name, Math.abs(gain), Math.min(total(jit), total(ours))),
+      `${duration(Math.abs(gain))}: calls ${inCalls < 0 ? 'lost' : 'gained'} ${duration(Math.abs(inCalls))}, learning took ${duration(ours.learning)}`));
+}
+
+/** Before anything is drawn, so that it is drawn once. */
+function begin(change) {
+  Object.assign(chosen, change, change.slice >= 0 ? { view: 'engine' } : {});
+  checkView();
+}
+
 /** The change shown first: the last call's, or that of the first input. */
 function firstChange() {
-  const last = data.last === null ? 0n : BigInt(data.last) & full;
-  if (last) return last;
-  return data.leaves.length ? leafMask(data.leaves[0]) : 0n;
+  const last = data.last && changeOf(data.last);
+  return last && last.change ? last : { change: data.leaves.length ? leafMask(data.leaves[0]) : 0n };
 }
 
 buildTheme();
 buildLinks();
 buildHeader();
+buildVerdict();
+begin(firstChange());
 buildInputs();
 buildMap();
 buildCharts();
 buildTables();
-choose({ change: firstChange() });
 document.documentElement.dataset.ready = 'yes';

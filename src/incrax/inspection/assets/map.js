@@ -20,10 +20,15 @@ const CHUNK = 40;
 const MAX_GROUPS = 150;
 const MIN_WORDS = 200;
 
+/** A part of the tree. Its label is made when it is drawn: of most parts it never is. */
+function part(key, label, kind, numbers) {
+  return { key, kind, numbers, get label() { return typeof label === 'function' ? label() : label; } };
+}
+
 /** The tree of equations; a level with one member is left out. */
 function grown(numbers, levels, key, label, kind) {
-  const node = { key, label, kind, numbers };
-  if (numbers.length === 1) return { ...node, equation: numbers[0] };
+  const node = part(key, label, kind, numbers);
+  if (numbers.length === 1) return Object.assign(node, { equation: numbers[0] });
   let parts = null, rest = levels, level = null;
   while (rest.length && (!parts || parts.size === 1)) {
     level = LEVELS[rest[0]];
@@ -35,7 +40,8 @@ function grown(numbers, levels, key, label, kind) {
     node.children = numbers.length > MANY ? folded(chunks(numbers, key), key) : numbers.map(n => equationNode(n, key));
     return node;
   }
-  node.children = folded([...parts].map(([part, members]) => grown(members, rest, `${key}/${part}`, level.label(members[0]), level.kind)), key);
+  const { label: labelOf, kind: kindOfPart } = level;
+  node.children = folded([...parts].map(([name, members]) => grown(members, rest, `${key}/${name}`, () => labelOf(members[0]), kindOfPart)), key);
   return node;
 }
 
@@ -175,13 +181,13 @@ function tileOf({ node, isOpen, origin }, index) {
 
 /** Colours and labels for what is chosen now. */
 function paintMap() {
-  const states = statesOf(chosen.change, chosen.view);
+  const states = statesOf(chosen);
   for (const tile of map.tiles) {
     const { element, data: node, isOpen } = tile;
     const height = tile.box.y1 - tile.box.y0, width = tile.box.x1 - tile.box.x0;
     const isEquation = node.equation !== undefined;
     const state = isEquation ? STATES[states[node.equation]] : null;
-    tile.counts = isEquation ? null : d3.range(4).map(s => d3.sum(node.numbers, n => states[n] === s ? 1 : 0));
+    tile.counts = isEquation ? null : STATES.map((_, s) => d3.sum(node.numbers, n => states[n] === s ? 1 : 0));
     element.className = `tile ${isEquation ? state.name : isOpen ? 'group' : 'fold'}`;
     element.dataset.state = isEquation ? state.name : '';
     const room = { any: width >= 26 && height >= 13, two: !isOpen && width >= 26 && height > 34, three: !isOpen && width >= 26 && height > 52,
@@ -230,7 +236,7 @@ function equationText(n, state, room) {
   ];
 }
 
-const SHORT = { run: 'run', extra: 'run unreached', load: 'loaded', clean: 'clean' };
+const SHORT = { run: 'run', rows: 'run by rows', extra: 'run unreached', load: 'loaded', clean: 'clean' };
 
 function groupText({ data: node, isOpen, counts }, room) {
   const text = [many(node.numbers.length, 'equation'), sizeText(node.numbers)].filter(Boolean).join(', ');
@@ -305,7 +311,7 @@ function terms(pairs) {
 }
 
 function equationDetails(n) {
-  const place = eqs.places[eqs.place[n]], state = STATES[statesOf(chosen.change, chosen.view)[n]];
+  const place = eqs.places[eqs.place[n]], state = STATES[statesOf(chosen)[n]];
   const saved = ['not saved', 'saved when it is needed', 'saved now'][eqs.state[n]];
   return [
     make('div', {}, make('b', {}, primitive(n)), ` · ${state[chosen.view]} · ${placeText(place)}`),
@@ -335,11 +341,11 @@ function groupDetails(tile) {
 
 /** Groups by dependence and source function, as text. */
 function mapTable() {
-  const states = statesOf(chosen.change, chosen.view);
+  const states = statesOf(chosen);
   const groups = d3.groups(d3.range(numEquations), n => eqs.set[n], n => LEVELS.source.key(n)).flatMap(([, parts]) => parts.map(part => part[1]));
   const rows = groups.map(numbers => [
     shownNames(sets[eqs.set[numbers[0]]] & ~1n), eqs.places[eqs.place[numbers[0]]].function, { number: exactly(numbers.length) },
-    { number: exactly(d3.sum(numbers, n => states[n] < 2 ? 1 : 0)) }, { number: exactly(d3.sum(numbers, n => states[n] === 2 ? 1 : 0)) },
+    { number: exactly(d3.sum(numbers, n => states[n] < LOAD ? 1 : 0)) }, { number: exactly(d3.sum(numbers, n => states[n] === LOAD ? 1 : 0)) },
     { number: count(d3.sum(numbers, n => eqs.flops[n])) }, { number: duration(d3.sum(numbers, n => eqs.seconds[n])) },
   ]);
   return table('Groups of equations', ['depends on', 'function', 'equations', 'run', 'loaded', 'FLOPs', 'time'], rows);

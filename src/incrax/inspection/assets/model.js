@@ -6,11 +6,23 @@ const numEquations = eqs.set.length;
 const always = BigInt(data.function.always);
 const sets = eqs.sets.map(BigInt);
 const outlooks = new Map(data.outlooks.map(o => [BigInt(o.mask), { ...o, mask: BigInt(o.mask) }]));
-const full = data.leaves.reduce((mask, leaf) => mask | leafMask(leaf), 0n);
+const leafMasks = new Map(data.leaves.map(leaf => [leaf, ((1n << BigInt(leaf.width)) - 1n) << BigInt(leaf.offset)]));
+const full = [...leafMasks.values()].reduce((mask, own) => mask | own, 0n);
+const slices = data.slices.map(slice => ({ ...slice, mask: BigInt(slice.mask) & full }));
+const leafAt = [];
+data.leaves.forEach((leaf, index) => { for (let k = 0; k < leaf.width; k++) leafAt[leaf.offset + k] = index; });
 
 /** The bits of one input, all its elements. */
 function leafMask(leaf) {
-  return ((1n << BigInt(leaf.width)) - 1n) << BigInt(leaf.offset);
+  return leafMasks.get(leaf);
+}
+
+/** The numbers of the bits that are set, the lowest first: of many inputs, much faster than one test for each. */
+function eachBit(mask, visit) {
+  const digits = mask.toString(16);
+  for (let k = digits.length - 1, bit = 0; k >= 0; k--, bit += 4) {
+    for (let rest = parseInt(digits[k], 16), b = bit; rest; rest >>= 1, b++) if (rest & 1) visit(b);
+  }
 }
 
 /** The bit of one element of a small array. */
@@ -20,17 +32,17 @@ function elementMask(leaf, k) {
 
 /** Names of the inputs that bits stand for: whole inputs, or elements of them. */
 function namesOf(mask) {
-  const found = [];
-  for (const leaf of data.leaves) {
-    const own = leafMask(leaf), part = mask & own;
-    if (!part) continue;
-    if (part === own) { found.push(leaf.path); continue; }
-    const elements = [];
-    for (let k = 0; k < leaf.width; k++) if (part & elementMask(leaf, k)) elements.push(k);
-    if (elements.length > 3) found.push(`${elements.length} of ${leaf.width} in ${leaf.path}`);
-    else for (const k of elements) found.push(`${leaf.path}[${k}]`);
-  }
-  return found;
+  const elements = new Map();
+  eachBit(mask, bit => {
+    const leaf = data.leaves[leafAt[bit]];
+    if (!leaf) return;
+    if (!elements.has(leaf)) elements.set(leaf, []);
+    elements.get(leaf).push(bit - leaf.offset);
+  });
+  return [...elements].flatMap(([leaf, part]) => {
+    if (part.length === leaf.width) return leaf.path;
+    return part.length > 3 ? `${part.length} of ${leaf.width} in ${leaf.path}` : part.map(k => `${leaf.path}[${k}]`);
+  });
 }
 
 const MAX_NAME = 64;
@@ -43,9 +55,10 @@ function shortened(name) {
 /** The same as text, cut after a few. */
 function shownNames(mask, limit = 3) {
   if (mask && mask === full && data.leaves.length > 1) return 'all inputs';
-  const names = namesOf(mask).map(shortened);
+  const names = namesOf(mask);
   if (!names.length) return 'no input';
-  return names.length > limit ? `${names.slice(0, limit).join(', ')} and ${names.length - limit} more` : names.join(', ');
+  const first = names.slice(0, limit).map(shortened).join(', ');
+  return names.length > limit ? `${first} and ${names.length - limit} more` : first;
 }
 
 const reachedCache = new Map();
@@ -73,6 +86,24 @@ function sums(marks) {
   return total;
 }
 
+/** What each group of equations with the same dependence, and each input, costs: equations and seconds. */
+function worksOf() {
+  const nothing = () => ({ num: 0, seconds: 0 });
+  const add = (to, of) => { to.num += of.num; to.seconds += of.seconds; };
+  const bySet = sets.map(nothing), byLeaf = data.leaves.map(nothing);
+  for (let n = 0; n < numEquations; n++) add(bySet[eqs.set[n]], { num: 1, seconds: eqs.seconds[n] });
+  sets.forEach((mask, s) => {
+    if (mask & always) { for (const work of byLeaf) add(work, bySet[s]); return; }
+    let last = -1;  // the bits of an input lie side by side
+    eachBit(mask, bit => {
+      const index = leafAt[bit];
+      if (index !== undefined && index !== last) add(byLeaf[last = index], bySet[s]);
+    });
+  });
+  return { bySet, byLeaf };
+}
+
+const works = worksOf();
 const everything = sums(new Uint8Array(numEquations).fill(1));
 
 /** The clean equations whose results reached ones read. */
@@ -91,9 +122,9 @@ function marksOf(ranges) {
 }
 
 /** What a call that changes these inputs would do; the numbers of `explain` where it was asked, else what is certain. */
-function outlookOf(change) {
-  const known = outlooks.get(change);
-  if (known) return { ...known, ranMarks: marksOf(known.ran), loadedMarks: marksOf(known.loaded), isKnown: true };
+function outlookOf(change, slice = -1) {
+  const known = slice < 0 ? outlooks.get(change) : slices[slice];
+  if (known) return { ...known, ranMarks: marksOf(known.ran), rowMarks: marksOf(known.by_rows), loadedMarks: marksOf(known.loaded), isKnown: true };
   if (!outlooks.size) return certain('whole', 'first call with this signature', new Uint8Array(numEquations).fill(1));
   if (!sums(reach(change)).num) return certain('saved outputs', 'no input changed that a result depends on', new Uint8Array(numEquations));
   if (data.function.planner === 'cost planner') {
@@ -109,27 +140,28 @@ function certain(servedBy, why, marks) {
     served_by: servedBy, why, num_ran: ran.num, num_derived: 0, flops_ran: ran.flops,
     flops_avoided: everything.flops - ran.flops, transcendentals_ran: ran.transcendentals,
     transcendentals_avoided: everything.transcendentals - ran.transcendentals, num_loaded: sums(loaded).num,
-    loaded_bytes: d3.sum(loaded, (mark, n) => mark ? eqs.bytes[n] : 0), num_filled: 0, seconds: {}, count: 0,
-    ranMarks: marks, loadedMarks: loaded, isKnown: false,
+    loaded_bytes: d3.sum(loaded, (mark, n) => mark ? eqs.bytes[n] : 0), num_filled: 0, seconds: {}, count: 0, rows: '',
+    ranMarks: marks, rowMarks: new Uint8Array(numEquations), loadedMarks: loaded, isKnown: false,
   };
 }
 
 /** How each equation is coloured: an index into `STATES`. */
-function statesOf(change, view) {
+function statesOf({ change, view, slice }) {
   const reached = reach(change);
-  const isEngine = view === 'engine';
-  const outlook = isEngine ? outlookOf(change) : null;
-  const loaded = isEngine ? outlook.loadedMarks : frontier(reached);
-  const ran = isEngine ? outlook.ranMarks : reached;
+  const { ranMarks: ran, rowMarks: byRows, loadedMarks: loaded } = view === 'engine' ? outlookOf(change, slice)
+    : { ranMarks: reached, rowMarks: new Uint8Array(numEquations), loadedMarks: frontier(reached) };
   const found = new Uint8Array(numEquations);
   for (let n = 0; n < numEquations; n++) {
-    found[n] = ran[n] ? (reached[n] ? 0 : 1) : loaded[n] ? 2 : 3;
+    found[n] = byRows[n] ? ROWS : ran[n] ? (reached[n] ? RUN : EXTRA) : loaded[n] ? LOAD : CLEAN;
   }
   return found;
 }
 
+const [RUN, ROWS, EXTRA, LOAD, CLEAN] = d3.range(5);
+
 const STATES = [
   { name: 'run', sign: '▶', reach: 'reached: runs again', engine: 'runs, and is reached' },
+  { name: 'rows', sign: '≡', reach: '', engine: 'runs by rows, for those that changed' },
   { name: 'extra', sign: '◇', reach: '', engine: 'runs, although it is not reached' },
   { name: 'load', sign: '■', reach: 'not reached, but read: its saved value can be loaded', engine: 'saved value is loaded' },
   { name: 'clean', sign: '', reach: 'not reached', engine: 'does not run' },

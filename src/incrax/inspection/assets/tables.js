@@ -1,6 +1,6 @@
 // Plans and their races, segments, saved values, and inputs against groups of equations.
 
-const MAX_COLUMNS = 14;
+const MAX_COLUMNS = 10;
 const MAX_ROWS = 80;
 
 function buildTables() {
@@ -15,7 +15,6 @@ function plansTable() {
   byId('plans-note').replaceChildren(...coded(`The whole ${data.function.has_rows ? 'function of one chunk' : 'function'} takes ${duration(whole.seconds)} (${whole.is_measured ? 'measured' : 'estimated'}); `
     + (whole.first_s ? `its first run, with compilation, took ${duration(whole.first_s)}. ` : 'it has not run by itself yet. ')
     + `Trying candidates has cost ${whole.lost_s ? duration(whole.lost_s) : 'nothing'} so far.`
-    + (data.worth ? ` Is saving worth it? ${data.worth[0].toUpperCase()}${data.worth.slice(1)}.` : '')
     + (data.function.bypasses ? ' The next calls are those of jax.jit, since saving did not pay.' : '')));
   if (!data.plans.length) {
     byId('plans-table').replaceChildren(make('p', {}, 'No change has been seen yet.'));
@@ -23,7 +22,7 @@ function plansTable() {
   }
   const most = d3.max(data.plans.flatMap(plan => plan.candidates), c => c.seconds) || whole.seconds || 1;
   byId('plans-table').replaceChildren(table('Plans', ['change', 'seen', 'served by', 'race', 'equations run', 'loaded', 'why'], data.plans.map(plan => [
-    make('button', { type: 'button', className: 'link', onclick: () => showChange(BigInt(plan.mask)) }, shownNames(BigInt(plan.mask), 4)),
+    make('button', { type: 'button', className: 'link', onclick: () => showChange(plan) }, shownNames(BigInt(plan.mask), 4), plan.slice < 0 ? '' : `, ${slices[plan.slice].rows.split(' of ')[0]} rows`),
     { number: exactly(plan.count) }, plan.candidate, race(plan, most),
     { number: plan.num_derived ? `${exactly(plan.num_ran)} (${exactly(plan.num_derived)} derived)` : `${exactly(plan.num_ran)} of ${exactly(numEquations)}` }, { number: plan.num_loaded ? `${exactly(plan.num_loaded)} (${byteCount(plan.loaded_bytes)})` : '0' },
     make('span', {}, [plan.why, ...plan.statistics].join('; ')),
@@ -42,9 +41,9 @@ function race(plan, most) {
   }));
 }
 
-function showChange(mask) {
-  choose({ change: mask & full, view: 'engine' });
-  document.querySelector('input[name="view"][value="engine"]').checked = true;
+function showChange(found) {
+  choose({ ...changeOf(found), view: 'engine' });
+  checkView();
   byId('map').scrollIntoView();
   byId('map').focus({ preventScroll: true });
 }
@@ -58,6 +57,7 @@ function segmentsTable() {
     s.is_top ? 'results, from all that is saved' : shownNames(BigInt(s.mask), 5), { number: exactly(s.num_values) }, { number: byteCount(s.bytes) },
     { number: exactly(s.num_equations) }, { number: `${duration(s.seconds)}, ${s.is_measured ? 'measured' : 'estimated'}` },
   ])));
+  addUnlisted('segments-table', data.num_segments - data.segments.length);
 }
 
 function savedTable() {
@@ -73,24 +73,28 @@ function savedTable() {
       n < 0 ? 'a plan (derived)' : primitive(n), place ? placeText(place) : '',
       names.slice(0, 4).map(shortened).join(', ') + (numNames > 4 ? ` and ${numNames - 4} more` : '') || 'no input'];
   })));
-  if (num > saved.length) byId('saved-table').append(make('p', { className: 'note' }, `... and ${exactly(num - saved.length)} smaller ones`));
+  addUnlisted('saved-table', num - saved.length);
+}
+
+/** How many rows, smaller than those that a table has, it leaves out. */
+function addUnlisted(id, num) {
+  if (num) byId(id).append(make('p', { className: 'note' }, `... and ${exactly(num)} smaller ones`));
 }
 
 /** Rows: inputs. Columns: groups of equations with the same dependence, the most expensive first. */
 function workTable() {
-  const costs = sets.map(() => ({ seconds: 0, num: 0 }));
-  for (let n = 0; n < numEquations; n++) { costs[eqs.set[n]].seconds += eqs.seconds[n]; costs[eqs.set[n]].num += 1; }
+  const costs = works.bySet;
   const order = d3.range(sets.length).sort((a, b) => costs[b].seconds - costs[a].seconds);
   const columns = order.slice(0, MAX_COLUMNS), rest = order.slice(MAX_COLUMNS);
   const most = d3.max(columns, s => costs[s].seconds) || 1;
-  const works = data.leaves.map(leaf => ({ leaf, mask: leafMask(leaf), total: sums(reach(leafMask(leaf))) }));
-  works.sort((a, b) => b.total.seconds - a.total.seconds);
+  const inputs = data.leaves.map((leaf, index) => ({ leaf, mask: leafMask(leaf), total: works.byLeaf[index] }));
+  inputs.sort((a, b) => b.total.seconds - a.total.seconds);
   byId('inputs-note').textContent = 'What runs again when an input changes: one column for each group of equations that depend on the same inputs, the most '
     + `expensive first${rest.length ? `; ${many(rest.length, 'smaller group')} are added up in the last` : ''}.`
-    + (works.length > MAX_ROWS ? ` The ${MAX_ROWS} inputs with most work of ${exactly(works.length)}.` : '');
+    + (inputs.length > MAX_ROWS ? ` The ${MAX_ROWS} inputs with most work of ${exactly(inputs.length)}.` : '');
   const header = ['input', 'reaches', ...columns.map(s => `${shownNames(sets[s] & ~1n, 2)} (${many(costs[s].num, 'equation')})`), ...(rest.length ? ['other groups'] : [])];
-  const rows = works.slice(0, MAX_ROWS).map(({ leaf, mask, total }) => [
-    make('button', { type: 'button', className: 'link mono', onclick: () => showChange(mask) }, leaf.path),
+  const rows = inputs.slice(0, MAX_ROWS).map(({ leaf, mask, total }) => [
+    make('button', { type: 'button', className: 'link mono', onclick: () => showChange({ mask, slice: -1 }) }, leaf.path),
     `${many(total.num, 'equation')}, ${duration(total.seconds)} (${share(total.seconds, everything.seconds)})`,
     ...columns.map(s => sets[s] & mask ? workCell(costs[s].seconds, most) : ''),
     ...(rest.length ? [workCell(d3.sum(rest, s => sets[s] & mask ? costs[s].seconds : 0), most)] : []),

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from incrax._table import Counters
 from incrax.derivatives.differentiated import fitting
 from incrax.derivatives.messages import wrong_tangent
 from incrax.derivatives.pullback import Pullback, vjp
@@ -37,8 +38,8 @@ DENSE_SHARE = 0.75
 """A pass over some rows is worth a program of its own up to this share of all rows."""
 
 
-@dataclass
-class HoldStats:
+@dataclass(repr=False)
+class HoldStats(Counters):
     """Counts since `hold`.
 
     Fields:
@@ -63,10 +64,6 @@ class HoldStats:
     batches_read: int = 0
     batches_added: int = 0
     stale_uses: int = 0
-
-    def as_dict(self) -> dict[str, int]:
-        """The counters by name."""
-        return asdict(self)
 
 
 class Setting(NamedTuple):

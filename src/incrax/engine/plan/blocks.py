@@ -1,0 +1,308 @@
+"""Blocks: values that one program computes in blocks of rows, as many as are dirty.
+
+    v[b] = F(x[b], w),  b = rows of block b
+
+Every block of a value is computed by the body of one loop, whose list of blocks is an argument: a
+first evaluation lists all of them, a change of some rows those that have such a row. So the bits of
+a block depend on the block's own inputs, and not on what else was computed, or when. A row alone, or
+a batch of another size, has other bits (docs/design/exact.md).
+
+In: `Facts`, variables to compute. Out: a `Plan` that takes numbers of blocks and the values to write
+them to. It must not know which rows change.
+
+Law: where the inputs differ from a baseline's in rows of `by_rows` alone, all of them in the listed
+blocks, running the plan on the baseline's values gives the values that it gives from nothing, bit
+for bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from incrax import _jax
+from incrax._jax import Equation, Literal, Var
+from incrax._program import read_vars, written_vars
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.plan import Blocked, Plan, plan_fill
+from incrax.engine.rewrites.derived import written_by
+from incrax.engine.rewrites.row_reductions import RowAxes, row_axes
+from incrax.primitives.entry import shape_of
+from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, run_on_rows
+
+BLOCK_S = 2e-5
+"""Estimated seconds of a block: a turn of the loop takes some 5e-6 beyond its work."""
+
+MIN_BLOCKS = 8
+"""Blocks of an axis that is worth dividing."""
+
+MIN_VALUE_S = 5e-5
+"""Estimated seconds of work behind a value that is computed in blocks; less is done as a whole."""
+
+
+@dataclass(frozen=True)
+class RowValues:
+    """Values that are computed in blocks of rows, of axes of one length.
+
+    Fields: how many rows; rows of a block; what rows reach row by row; the variables with enough
+    work behind them; those of them that something else reads than equations from rows to rows;
+    estimated seconds of all such equations.
+    """
+
+    length: int
+    size: int
+    rows: RowAxes
+    divided: frozenset[Var]
+    ends: tuple[Var, ...]
+    seconds: float
+
+    @property
+    def saved_s(self) -> float:
+        """Estimated seconds that a change of one row leaves out."""
+        return self.seconds * (1.0 - self.size / self.length)
+
+
+def can_divide(facts: Facts) -> bool:
+    """Whether values may be computed in blocks: not where equations have effects or call the
+    host.
+    """
+    return not (facts.has_effects or facts.calls_host or facts.is_minimal or facts.is_explicit)
+
+
+def find_row_values(facts: Facts) -> list[RowValues]:
+    """What can be divided, by the length of the axis; those with the most work first."""
+    rows = row_axes(facts.eqns, facts.invars)
+    work: dict[int, list[Equation]] = {}
+    for eqn in facts.eqns:
+        if id(eqn) in rows.aligned:
+            with_rows = [var for var in eqn.outvars if var in rows.axes]
+            length = shape_of(with_rows[0])[rows.axes[with_rows[0]]]
+            work.setdefault(length, []).append(eqn)
+    found = []
+    for length, eqns in work.items():
+        seconds = sum(map(facts.seconds, eqns))
+        size = rows_of_a_block(seconds / length)
+        if math.ceil(length / size) >= MIN_BLOCKS:
+            divided = _with_work(facts, eqns, rows)
+            ends = _ends(facts, rows, divided)
+            found.append(RowValues(length, size, rows, divided, ends, seconds))
+    return sorted(found, key=lambda each: -each.seconds)
+
+
+def rows_of_a_block(row_s: float) -> int:
+    """How many rows of so many estimated seconds are worth a turn of the loop."""
+    return max(math.ceil(BLOCK_S / row_s), 1)
+
+
+def _with_work(facts: Facts, eqns: Iterable[Equation], rows: RowAxes) -> frozenset[Var]:
+    """What has a chain of work behind it that is worth a loop."""
+    behind: dict[Var, float] = {}
+    for eqn in eqns:
+        before = max((behind.get(var, 0.0) for var in read_vars(eqn)), default=0.0)
+        behind.update(dict.fromkeys(written_vars(eqn), before + facts.seconds(eqn)))
+    has_rows = lambda var: var in rows.axes and var in facts.saveable
+    is_key = lambda var: _jax.is_key_dtype(var.aval.dtype)
+    return frozenset(
+        v for v, s in behind.items() if s >= MIN_VALUE_S and has_rows(v) and not is_key(v)
+    )
+
+
+def _ends(facts: Facts, rows: RowAxes, divided: frozenset[Var]) -> tuple[Var, ...]:
+    returned = [atom for atom in facts.outvars if isinstance(atom, Var)]
+    others = [var for eqn in facts.eqns if id(eqn) not in rows.aligned for var in read_vars(eqn)]
+    return tuple(var for var in dict.fromkeys([*returned, *others]) if var in divided)
+
+
+# --- the plan of a group --------------------------------------------------------------------------
+
+
+@dataclass
+class _Division:
+    """Equations that run inside the loop, on rows, and those in front of it, as a whole, both in
+    order; variables that are needed whole; of what is read in blocks and not made in them, the axis.
+    """
+
+    inside: list[tuple[Equation, Aligned]] = field(default_factory=list)
+    outside: list[Equation] = field(default_factory=list)
+    whole: set[Var] = field(default_factory=set)
+    rows: dict[Var, int] = field(default_factory=dict)
+
+    @property
+    def made(self) -> set[Var]:
+        """What the loop makes."""
+        return {var for eqn, _ in self.inside for var in written_vars(eqn)}
+
+
+def _divide(eqns: Sequence[Equation], group: Mapping[Var, int], rows: RowAxes) -> _Division:
+    """Walk back from the group: what its rows are made of row by row is made inside."""
+    found = _Division(rows=dict(group))
+    for eqn in reversed(eqns):
+        written = written_vars(eqn)
+        needed = {var: found.rows[var] for var in written if var in found.rows}
+        is_inside = bool(needed) and found.whole.isdisjoint(written)
+        aligned = _aligned(eqn, needed, rows) if is_inside else None
+        if aligned is None:
+            found.outside.insert(0, eqn)
+            found.whole.update(read_vars(eqn))
+            continue
+        found.inside.insert(0, (eqn, aligned))
+        for atom, axis in zip(eqn.invars, aligned.operands, strict=True):
+            if isinstance(atom, Var) and (
+                axis is None or found.rows.setdefault(atom, axis) != axis
+            ):
+                found.whole.add(atom)
+    return found
+
+
+def _aligned(eqn: Equation, needed: Mapping[Var, int], rows: RowAxes) -> Aligned | None:
+    """Where these rows of its results come from, row by row."""
+    known = rows.aligned.get(id(eqn))
+    if known is not None:
+        axes = dict(zip(eqn.outvars, known.outputs, strict=True))
+        if all(axes[var] == axis for var, axis in needed.items()):
+            return known
+    (axis, *others) = needed.values()
+    return None if others or len(eqn.outvars) > 1 else aligned_back(eqn, axis)
+
+
+def block_plan(
+    facts: Facts,
+    group: Sequence[Var],
+    values: RowValues,
+    is_below: Callable[[Var], bool],
+    blocked_of: Callable[[Var], Blocked | None],
+) -> Plan:
+    """The plan that computes a group in blocks; as a whole where some equation cannot run on rows,
+    where no row of an input stays in its block, or where it is little work.
+
+    `is_below` are saved values that may be read, `blocked_of` how these are computed.
+    """
+    axes = values.rows.axes
+
+    def may_load(var: Var) -> bool:
+        # A value that has rows and is not divided would bring in the rows of all other blocks.
+        has_rows = var in axes and shape_of(var)[axes[var]] == values.length
+        return is_below(var) and not (has_rows and blocked_of(var) is None)
+
+    fill = plan_fill(facts, group, may_load)
+    division = _divide(fill.eqns, {var: axes[var] for var in group}, values.rows)
+    by_rows = _reaching(facts, division, values, fill.loads, blocked_of)
+    if by_rows and fill.seconds >= MIN_VALUE_S:
+        with contextlib.suppress(NotByRowsError):
+            return _traced(group, values, fill, division, by_rows)
+    return plan_fill(facts, group, is_below)
+
+
+def _reaching(
+    facts: Facts,
+    division: _Division,
+    values: RowValues,
+    loads: Iterable[Var],
+    blocked_of: Callable[[Var], Blocked | None],
+) -> int:
+    """Mask of the inputs of which a row reaches its own block alone."""
+    by_rows = 0
+    whole = 0
+    for var in division.whole:
+        whole |= facts.mask(var)
+    loaded = frozenset(loads)
+    made = division.made
+    for var, axis in division.rows.items():
+        if var in made:
+            continue
+        mine = 0
+        if var in facts.invars and axis == 0 and shape_of(var)[0] == values.length:
+            mine = facts.mask(var)
+        elif var in loaded:
+            blocked = blocked_of(var)
+            is_alike = blocked is not None and axis == values.rows.axes.get(var)
+            same = is_alike and (blocked.length, blocked.size) == (values.length, values.size)
+            mine = blocked.by_rows if blocked is not None and same else 0
+        by_rows |= mine
+        whole |= facts.mask(var) & ~mine
+    return by_rows & ~whole
+
+
+def _traced(
+    group: Sequence[Var], values: RowValues, fill: Plan, division: _Division, by_rows: int
+) -> Plan:
+    num = math.ceil(values.length / values.size)
+    blocked = Blocked(
+        length=values.length,
+        size=values.size,
+        by_rows=by_rows,
+        numbers=_jax.new_var(_jax.array_aval((num,), np.int32)),
+        count=_jax.new_var(_jax.array_aval((), np.int32)),
+        olds={_jax.new_var(var.aval): var for var in group},
+        eqns=fill.eqns,
+    )
+    written = {var for eqn in fill.eqns for var in written_vars(eqn)}
+    read = dict.fromkeys(var for eqn in fill.eqns for var in read_vars(eqn))
+    known = [var for var in read if var not in written]
+    axes = {var: values.rows.axes[var] for var in group}
+
+    def fun(*given: Any) -> list[Any]:
+        env = dict(zip(known, given, strict=False))
+        numbers, count, *olds = given[len(known) :]
+        _jax.evaluate(division.outside, env)
+
+        def turn(k: Any, held: list[Any]) -> list[Any]:
+            block = lax.dynamic_index_in_dim(numbers, k, keepdims=False)
+            return _with_block(block, env, division, values, axes, held)
+
+        return lax.fori_loop(np.int32(0), count, turn, olds)
+
+    taken = [*known, blocked.numbers, blocked.count, *blocked.olds]
+    types = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in taken]
+    eqns = written_by(_jax.trace_body(fun, *types), taken, list(group))
+    loads = (*fill.loads, blocked.numbers, blocked.count, *blocked.olds)
+    return Plan(0, loads, eqns, tuple(group), (), fill.seconds, fill.loads, blocked=blocked)
+
+
+def _with_block(
+    block: Any,
+    whole: Mapping[Var, Any],
+    division: _Division,
+    values: RowValues,
+    group: Mapping[Var, int],
+    held: Sequence[Any],
+) -> list[Any]:
+    """The values with one block written in.
+
+    The last block begins where it has as many rows as all others; of those that it has in common
+    with the one before, it writes none: each row is always written by the same block.
+    """
+    length = values.length
+    size = values.size
+    first = lax.mul(block, np.int32(size))
+    start = lax.min(first, np.int32(length - size))
+    made: dict[Var, Any] = {}
+
+    def rows_of(var: Var, axis: int) -> Any:
+        return made[var] if var in made else lax.dynamic_slice_in_dim(whole[var], start, size, axis)
+
+    for eqn, aligned in division.inside:
+        operands = []
+        for atom, axis in zip(eqn.invars, aligned.operands, strict=True):
+            if isinstance(atom, Literal):
+                operands.append(atom.val)
+            else:
+                operands.append(whole[atom] if axis is None else rows_of(atom, axis))
+        made.update(zip(eqn.outvars, run_on_rows(eqn, aligned, size, operands), strict=True))
+    results = []
+    for (var, axis), old in zip(group.items(), held, strict=True):
+        new = rows_of(var, axis)
+        if length % size:
+            is_own = lax.ge(lax.add(start, lax.iota(np.int32, size)), first)
+            own = lax.broadcast_in_dim(is_own, jnp.shape(new), (axis,))
+            new = lax.select(own, new, lax.dynamic_slice_in_dim(old, start, size, axis))
+        results.append(lax.dynamic_update_slice_in_dim(old, new, start, axis))
+    return results

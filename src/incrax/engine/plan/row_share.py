@@ -1,0 +1,147 @@
+"""How much of a program's work a change of rows leaves out, roughly, before anything is traced.
+
+In: `Facts`, the inputs of which rows change, and whether these are among the first or the last. Out:
+a share of the work. It follows the equations as `engine.plan.slices` does, and is to know no more of
+them than where rows go; what it says too much of costs a plan that is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from incrax import _jax
+from incrax._jax import Equation, Var
+from incrax._program import read_vars
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.resumed import resumable
+from incrax.engine.plan.row_sets import ends_of_all, places_of, reading_ends
+from incrax.engine.plan.slices import (
+    MAX_HALVINGS,
+    MAX_INTERVAL_SHARE,
+    MEETINGS,
+    RUNNING,
+    ends_of,
+    window_at,
+)
+from incrax.primitives.entry import shape_of
+from incrax.primitives.on_rows import aligned_by
+from incrax.primitives.products import across
+from incrax.primitives.table import entry_of
+
+
+def accumulates(facts: Facts) -> bool:
+    """Whether a program may have operations of which rows depend on all before or after them: running
+    ones, or `associative_scan`, which takes every other element.
+    """
+    return any(
+        eqn.primitive.name in RUNNING
+        or (eqn.primitive.name == "slice" and 2 in (eqn.params["strides"] or ()))
+        for eqn in facts.eqns
+    )
+
+
+class _Rough(NamedTuple):
+    """What is known of a dirty variable before anything is traced: an axis of rows, None if it is
+    dirty as a whole; of an interval its ends; how often every other row was taken.
+    """
+
+    axis: int | None
+    ends: tuple[int, int] | None = None
+    halvings: int = 0
+
+    def share(self, var: Any) -> float:
+        """Of all rows, those that are dirty; of no interval they are few."""
+        if self.axis is None:
+            return 1.0
+        if self.ends is None:
+            return 0.0
+        return (self.ends[1] - self.ends[0]) / max(shape_of(var)[self.axis], 1)
+
+
+WHOLE = _Rough(None)
+
+
+def rough_share(facts: Facts, leaves: Sequence[int], within: int = 0) -> float:
+    """Share of the program's work, roughly, that a change of rows of some leaves leaves out or does
+    by rows, as `slice_plan` would; without tracing anything.
+    """
+    dirty = sum(facts.layout.leaf_mask(leaf) for leaf in leaves)
+    rows: dict[Var, _Rough] = {}
+    for leaf in leaves:
+        var = facts.invars[leaf]
+        rows[var] = _Rough(0, ends_of(within, shape_of(var)[0]) if within else None)
+    ran_s = 0.0
+    for eqn, mask, seconds in zip(
+        facts.eqns, facts.equation_masks, facts.rough_seconds, strict=True
+    ):
+        if not mask & dirty:
+            continue
+        own = {var: rows[var] for var in read_vars(eqn) if var in rows}
+        if not own:
+            continue
+        outputs = _rough_outputs(eqn, own, max(2 * abs(within), 1))
+        share = 1.0 if outputs is None else max(state.share(var) for var, state in own.items())
+        ran_s += share * seconds
+        for var, state in zip(eqn.outvars, outputs or [WHOLE] * len(eqn.outvars), strict=True):
+            is_reached = state.axis is None or state.ends is not None
+            if is_reached or not within:
+                rows[var] = state
+    return 1.0 - ran_s / max(sum(facts.rough_seconds), 1e-12)
+
+
+def _rough_outputs(eqn: Equation, own: Mapping[Var, _Rough], most: int) -> list[_Rough] | None:
+    """What an equation makes dirty; None if it runs as a whole. No interval of `most` rows is too
+    long.
+    """
+    if any(state.axis is None for state in own.values()):
+        return None
+    states = [own.get(atom, WHOLE) if isinstance(atom, Var) else WHOLE for atom in eqn.invars]
+    outputs = _rough_places(eqn, states, ends_of_all(state.ends for state in own.values()))
+    if outputs is None:
+        return None
+    strides = eqn.params["strides"] if eqn.primitive.name == "slice" else None
+    halvings = max(state.halvings for state in own.values()) + (max(strides or [1]) > 1)
+    is_interval = any(state.ends is not None for state in own.values())
+    for var, (axis, ends, _) in zip(eqn.outvars, outputs, strict=True):
+        if axis is not None and ends is not None:
+            if ends[1] - ends[0] > max(most, MAX_INTERVAL_SHARE * shape_of(var)[axis]):
+                return None
+        elif axis is not None and halvings > MAX_HALVINGS and not is_interval:
+            return None
+    return [state._replace(halvings=halvings) for state in outputs]
+
+
+def _rough_places(  # noqa: C901  one case per kind of equation
+    eqn: Equation, states: Sequence[_Rough], ends: tuple[int, int] | None
+) -> list[_Rough] | None:
+    """Where its dirty rows go; these ends have all of them."""
+    axes = [state.axis for state in states]
+    axis = next(axis for axis in axes if axis is not None)
+    entry = entry_of(eqn)
+    name = eqn.primitive.name
+    outputs: list[_Rough] = [WHOLE] * len(eqn.outvars)
+    if (aligned := aligned_by(eqn, axes)) is not None:
+        return [_Rough(axis, ends) for axis in aligned.outputs]
+    if entry.runs is not None:
+        moved = [
+            [places_of(run, own) if (own := states[run.operand].ends) else None for run in runs]
+            for runs in entry.runs(eqn, axis)
+        ]
+        return [_Rough(axis, ends_of_all(places)) for places in moved]
+    if name == "select_and_scatter_add" and len({*axes} - {None}) == 1:
+        return [_Rough(axis, ends)]
+    if name == "conv_general_dilated" and axes[1] is not None and across(eqn, *axes) is not None:
+        return outputs
+    if (window := window_at(eqn, axes[0])) is not None:
+        length = shape_of(eqn.outvars[0])[window.out]
+        return [_Rough(window.out, reading_ends(ends, window, length) if ends else None)]
+    if ends is not None and name in RUNNING and axis == eqn.params["axis"]:
+        length = shape_of(eqn.outvars[0])[axis]
+        return [_Rough(axis, (0, ends[1]) if eqn.params["reverse"] else (ends[0], length))]
+    if ends is None and name == "gather" and axes[0] is not None:
+        return [_Rough(0)]  # a look-up, maybe
+    if ends is None and resumable(eqn) is not None:
+        num_carry = _jax.scan_counts(eqn)[1]
+        return [*outputs[:num_carry], *[_Rough(0)] * (len(outputs) - num_carry)]
+    return outputs if name in MEETINGS and name not in RUNNING else None
