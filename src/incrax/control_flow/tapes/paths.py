@@ -43,6 +43,13 @@ class TapeStats(Counters):
         transparent: calls under another transformation.
         eager: calls evaluated operation by operation because there were too many paths.
         aborted: calls that raised.
+
+    Example:
+        >>> import incrax
+        >>> f = incrax.guarded(lambda x: x if x > 0 else -x)
+        >>> values = f(1.0), f(-1.0), f(-2.0)
+        >>> f.stats.calls, f.stats.recordings
+        (3, 2)
     """
 
     calls: int = 0
