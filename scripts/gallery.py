@@ -214,7 +214,7 @@ def flowjax_background(example: ModuleType, axes: Any) -> None:
     x = np.asarray(example.X)
     grid = np.stack(np.meshgrid(np.linspace(-3, 3, 80), np.linspace(-2, 4, 80)), -1)
     points = jnp.asarray(grid.reshape(-1, 2))
-    density = example.FLOW.log_prob(points, jnp.full((len(points), 1), 0.2))
+    density = example.fitted_flow().log_prob(points, jnp.full((len(points), 1), 0.2))
     axes.plot(*x.T, ",", color=GREY)
     levels = np.exp(np.asarray(density)).reshape(80, 80)
     axes.contour(*np.moveaxis(grid, -1, 0), levels, 6, colors=FIRST, linewidths=0.8)

@@ -173,16 +173,16 @@ def by_incrax():
     f = incrax.incremental(log_density_of(LEVELS))
     state, sites = f.sites(START, *DATA, moves=["p['kappa']", "p['length'][*]"])
 
-    def run(sites, state, value):
+    def run(sites, state):
         def look(state, name, k, move):
             path = f"p['{name}']"
             x = sites.inputs(state)[path]
             change = x + move if name == "kappa" else (k, x[k] + move)
             return sites.look(state, {path: change})
 
-        return sweeps(look, sites.settle, state, value)
+        return sweeps(look, sites.settle, state, sites.look(state, {})[1])
 
-    state, value, taken = jax.jit(run)(sites, state, f(START, *DATA))
+    state, value, taken = jax.jit(run)(sites, state)
     inputs = sites.inputs(state)
     p = {name: inputs[f"p['{name}']"] for name in START}
     return numbers(p, value, taken)
