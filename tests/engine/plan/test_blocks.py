@@ -147,6 +147,20 @@ def test_what_reaches_all_rows_runs_all_blocks(monkeypatch):
     assert sorted(job.call()) == [1, 5]
 
 
+def test_what_has_no_rows_is_made_of_values_in_blocks(monkeypatch):
+    """Totals that depend on the same inputs as the values per row read these."""
+    divide_into_blocks(monkeypatch, 5)
+    job = Job("groups, gradient")
+    job.call()
+    segments = job.engine.segments
+    plans = [*map(segments.plan, segments.groups.values()), segments.top_plan()]
+    others = [plan for plan in plans if plan.blocked is None]
+    assert len(others) > 1
+    for plan in others:
+        shapes = [var.aval.shape for eqn in plan.eqns for var in eqn.outvars]
+        assert (NUM, 7) not in shapes
+
+
 def test_rows_of_several_inputs_change_together(monkeypatch):
     divide_into_blocks(monkeypatch, 5)
     job = Job("processes, gradient")
@@ -257,6 +271,20 @@ def test_rows_with_enough_work_are_divided():
     assert found.length == 200
     assert found.num >= blocks.MIN_BLOCKS
     assert found.by_rows.bit_count() == 200  # all elements of the first input, and no others
+
+
+def test_what_is_little_work_from_saved_values_is_done_as_a_whole():
+    data = np.resize(Y, (200, 4000))
+
+    def total(theta, mu, scale):
+        prior = jnp.sum((theta - mu) ** 2)
+        return jnp.sum(jnp.log1p(scale * (data - theta[:, None]) ** 2)) + prior
+
+    ours = incrax.incremental(jax.grad(total), policy="exact")
+    ours(np.linspace(0.0, 1.0, 200), 0.1, 0.5)
+    segments = ours._traces.latest.engine.segments
+    plans = [segments.plan(group) for group in segments.groups.values()]
+    assert [plan.blocked is not None for plan in plans if plan.saves[0].aval.shape] == [True, False]
 
 
 @pytest.mark.parametrize(
