@@ -86,14 +86,14 @@ OPTIMISATIONS = [
         "engine/plan/blocks.py",
         "new = lax.select(own, new, lax.dynamic_slice_in_dim(old, start, size, axis))",
         "pass",
-        "tests/engine/plan/test_blocks.py::test_each_row_is_always_written_by_the_same_block",
+        "tests/engine/plan/test_blocks.py::test_a_block_that_is_not_listed_does_not_run",
     ),
     Mutant(
         "a block begins beyond the last one that has all its rows",
         "engine/plan/blocks.py",
         "start = lax.min(first, np.int32(length - size))",
         "start = first",
-        "tests/engine/plan/test_blocks.py::test_each_row_is_always_written_by_the_same_block",
+        "tests/engine/plan/test_blocks.py::test_a_block_that_is_not_listed_does_not_run",
     ),
     Mutant(
         "what is little work runs in blocks",
@@ -128,7 +128,8 @@ OPTIMISATIONS = [
         "engine/store/saved_values.py",
         "if dirty & mask & ~blocked.by_rows or any(",
         "if any(",
-        "tests/engine/plan/test_blocks.py::test_what_reaches_all_rows_runs_all_blocks",
+        "tests/engine/plan/test_blocks.py::"
+        "test_rows_of_what_reaches_all_rows_are_not_taken_for_these_rows",
     ),
     Mutant(
         "only the block of the first row runs",
@@ -143,7 +144,7 @@ OPTIMISATIONS = [
         "numbers.size < best.numbers.size:",
         "numbers.size < blocked.num:",
         "tests/engine/plan/test_blocks.py::"
-        "test_a_proposal_starts_from_the_version_of_which_the_fewest_blocks_differ",
+        "test_of_versions_with_the_same_changed_inputs_the_nearest_counts",
     ),
     Mutant(
         "all blocks run at every call",
