@@ -222,9 +222,8 @@ class Padded:
         if is_traced(self.length):
             raise TypeError(
                 "`Padded.exact()` was called inside a traced function (jit, grad, vmap), where the "
-                "number of rows is "
-                "unknown and a shape must be known. Use `values` with `mask`, `filled(...)` or "
-                "`incrax.scan`."
+                "number of rows is unknown and a shape must be known. Use `values` with `mask`, "
+                "`filled(...)` or `incrax.scan`."
             )
         check_room("Padded.exact", self.length, self.capacity)
         return jax.tree.map(lambda x: cut(x, int(self.length)), self.values)

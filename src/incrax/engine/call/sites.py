@@ -647,7 +647,9 @@ def make_sites(
     if facts.has_effects or facts.calls_host:
         raise no_sites()
     moving = tuple(sorted({leaf for move in moves for leaf, _ in move}))
-    values = [_jax.typed_as(strong(x), var.aval) for x, var in zip(leaves, facts.invars, strict=True)]
+    values = [
+        _jax.typed_as(strong(x), var.aval) for x, var in zip(leaves, facts.invars, strict=True)
+    ]
     feeds = [np.asarray(x) if not _jax.is_key_dtype(x.dtype) else x for x in values]
     ask = functools.cache(value_at(facts, feeds))
     form = _Form(facts, tuple(paths), moving, out_tree, None)
