@@ -24,6 +24,7 @@ from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian
 from incrax.derivatives.messages import taken_name, wrong_tangent
 from incrax.derivatives.row_sparse.rows import RowSparse
 from incrax.derivatives.row_sparse.structured import RowsExplanation, sparse_outputs
+from incrax.derivatives.row_sparse.values import Context
 from incrax.derivatives.selection import Selection, select, type_name
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.signature import Signature, argument_names, make_signature
@@ -80,29 +81,30 @@ class Gradient(Derivative):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
-        if self.has("sparse"):
+        if self.has("rows"):
             self.seen[:] = self._typed(args, kwargs)
-        value, found = self._found(args, kwargs, [])
+        value, found = self._found(args, kwargs, self._rows())
         if self.has("with_value"):
             return value, found
         return (found, value[1]) if self.has("has_aux") else found
 
+    def _rows(self) -> Context | None:
+        """The options of row-sparse gradients; None where there are none."""
+        options = self.settings["rows"]
+        return None if options is None else options.fresh()
+
     def _found(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], events: list[Any]
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], rows: Context | None
     ) -> tuple[Any, Any]:
-        """Value and gradient; `events` gets what became of rows."""
+        """Value and gradient; `rows` gets what became of rows."""
         selection = self.select(args, kwargs)
         function = self.of_selected(selection)
         derivative = jax.value_and_grad(function, _all(selection), has_aux=self.has("has_aux"))
-        if not self.has("sparse"):
+        if rows is None:
             value, gradients = derivative(*selection.values)
         else:
-            nonfinite = self.settings["nonfinite"]
-            found = sparse_outputs(
-                derivative, *selection.values, nonfinite=nonfinite, events=events
-            )
-            value = jax.tree.map(_dense, found[0], is_leaf=_is_rows)
-            gradients = found[1]
+            found, gradients = sparse_outputs(derivative, *selection.values, context=rows)
+            value = jax.tree.map(_dense, found, is_leaf=_is_rows)
         return value, selection.tree(gradients)
 
     def explain_rows(self, *args: Any, wrt: Any, **kwargs: Any) -> RowsExplanation:
@@ -116,14 +118,14 @@ class Gradient(Derivative):
             raise not_called("explain()")
         signature, types = self._typed(args, kwargs) if args or kwargs else self.seen
         other = replace(self, wrt=wrt)
-        events = []
+        rows = self._rows()
 
         def run(*leaves: Any) -> Any:
             args, kwargs = signature.rebuild(leaves)
-            return other._found(args, kwargs, events)
+            return other._found(args, kwargs, rows)
 
         jax.eval_shape(run, *types)
-        return RowsExplanation(tuple(events))
+        return RowsExplanation(tuple(rows.events) if rows else ())
 
     def _typed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, list[Any]]:
         """How arguments are rebuilt of their values, and the types of these."""

@@ -21,6 +21,7 @@ from incrax.derivatives.differentiated import (
     Jacobian,
     Pushforward,
 )
+from incrax.derivatives.row_sparse.structured import row_options
 
 
 class IncrementalOptions(TypedDict, total=False):
@@ -124,12 +125,10 @@ def _gradient(
 ) -> Incremental[..., Any]:
     if sparse not in (None, "rows"):
         raise ValueError(f'`{name}(sparse=...)` got {sparse!r}; use "rows", or None.')
-    if nonfinite not in ("ignore", "dense"):
-        raise ValueError(f'`{name}(nonfinite=...)` got {nonfinite!r}; use "ignore" or "dense".')
+    rows = row_options(name, nonfinite=nonfinite)
     settings = {
         "has_aux": has_aux,
-        "sparse": sparse,
-        "nonfinite": nonfinite,
+        "rows": rows if sparse else None,
         "with_value": name == "value_and_grad",
     }
     return _made(Gradient, name, fun, wrt, settings, options)

@@ -165,11 +165,14 @@ def structured(
     """
     if not callable(step):
         raise wrong_option("structured(step)", step, "a function")
-    return Structured(step, donate_argnums, _options("structured", cut_over, min_bytes, nonfinite))
+    options = row_options("structured", cut_over, min_bytes, nonfinite)
+    return Structured(step, donate_argnums, options)
 
 
-def _options(name: str, cut_over: Any, min_bytes: Any, nonfinite: Any) -> Context:
-    """The options; raises TypeError or ValueError for wrong ones."""
+def row_options(
+    name: str, cut_over: Any = CUT_OVER, min_bytes: Any = 0, nonfinite: Any = "ignore"
+) -> Context:
+    """The options of what `name` calls; raises TypeError or ValueError for wrong ones."""
     if nonfinite not in ("ignore", "dense"):
         raise ValueError(f'`{name}(nonfinite=...)` got {nonfinite!r}; use "ignore" or "dense".')
     if not isinstance(cut_over, (int, float)) or isinstance(cut_over, bool):
@@ -186,25 +189,16 @@ def _options(name: str, cut_over: Any, min_bytes: Any, nonfinite: Any) -> Contex
 # --- row-sparse outputs ---------------------------------------------------------------------------
 
 
-def sparse_outputs(
-    fun: Callable[..., Any],
-    *args: Any,
-    cut_over: float = CUT_OVER,
-    min_bytes: int = 0,
-    nonfinite: str = "ignore",
-    events: list[Any] | None = None,
-) -> Any:
+def sparse_outputs(fun: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
     """The outputs of `fun(*args)`, those that are zero but for stored rows as `RowSparse`; for use
     inside `jax.jit`.
 
-    Rows may be stored more than once (see `RowSparse.coalesce`). `events`, if given, gets the lines
-    of `RowsExplanation`. Which outputs are `RowSparse` depends on the types of the arguments only.
+    Rows may be stored more than once (see `RowSparse.coalesce`). `context` has the options, and
+    gets the lines of `RowsExplanation`. Which outputs are `RowSparse` depends on the types of the
+    arguments only.
     """
-    context = _options("sparse_outputs", cut_over, min_bytes, nonfinite)
-    outputs = _evaluated(fun, context, args, {}, keeps_rows=True)
-    if events is not None:
-        events.extend(context.events)
-    return outputs
+    context = context or row_options("sparse_outputs")
+    return _evaluated(fun, context, args, {}, keeps_rows=True)
 
 
 # --- the report -----------------------------------------------------------------------------------
