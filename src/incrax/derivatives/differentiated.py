@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,7 +27,14 @@ from incrax.derivatives.row_sparse.structured import RowsExplanation, sparse_out
 from incrax.derivatives.row_sparse.values import Context
 from incrax.derivatives.selection import Selection, select, type_name
 from incrax.engine.inputs.leaves import is_dynamic
-from incrax.engine.inputs.signature import Signature, argument_names, make_signature
+from incrax.engine.inputs.signature import (
+    Args,
+    Function,
+    Kwargs,
+    Signature,
+    argument_names,
+    make_signature,
+)
 
 Values = Sequence[Any]
 
@@ -38,7 +45,7 @@ class Derivative:
     traced last.
     """
 
-    fun: Callable[..., Any]
+    fun: Function
     wrt: Any
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -55,7 +62,7 @@ class Derivative:
     def __reduce__(self) -> Any:
         return type(self), (self.fun, self.wrt, self.name, self.settings)
 
-    def select(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Selection:
+    def select(self, args: Args, kwargs: Kwargs) -> Selection:
         """The leaves to differentiate."""
         return select(self.name, self.fun, self.wrt, args, kwargs)
 
@@ -63,7 +70,7 @@ class Derivative:
         """Whether something is set."""
         return bool(self.settings.get(setting))
 
-    def of_selected(self, selection: Selection) -> Callable[..., Any]:
+    def of_selected(self, selection: Selection) -> Function:
         """The function of the selected leaves alone."""
 
         def fun(*values: Any) -> Any:
@@ -93,9 +100,7 @@ class Gradient(Derivative):
         options = self.settings["rows"]
         return None if options is None else options.fresh()
 
-    def _found(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], rows: Context | None
-    ) -> tuple[Any, Any]:
+    def _found(self, args: Args, kwargs: Kwargs, rows: Context | None) -> tuple[Any, Any]:
         """Value and gradient; `rows` gets what became of rows."""
         selection = self.select(args, kwargs)
         function = self.of_selected(selection)
@@ -127,7 +132,7 @@ class Gradient(Derivative):
         jax.eval_shape(run, *types)
         return RowsExplanation(tuple(rows.events) if rows else ())
 
-    def _typed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, list[Any]]:
+    def _typed(self, args: Args, kwargs: Kwargs) -> tuple[Signature, list[Any]]:
         """How arguments are rebuilt of their values, and the types of these."""
         signature = make_signature(self.fun, args, kwargs)
         values = signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
@@ -181,9 +186,7 @@ class Jacobian(Derivative):
         return [_by_leaf(row, selection.values) for row in rows], aux
 
 
-def _fewest_passes_first(
-    flat: FlatOutputs, fun: Callable[..., Any], values: Values
-) -> list[Callable[..., Any]]:
+def _fewest_passes_first(flat: FlatOutputs, fun: Function, values: Values) -> list[Function]:
     """The modes to try."""
     if flat.size is None:
         jax.eval_shape(fun, *values)
@@ -216,13 +219,13 @@ class FlatOutputs:
     before.
     """
 
-    def __init__(self, fun: Callable[..., Any], *, has_aux: bool = False) -> None:
+    def __init__(self, fun: Function, *, has_aux: bool = False) -> None:
         self.fun = fun
         self.has_aux = has_aux
         self.treedef: Any = None
         self.size: int | None = None
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
+    def __call__(self, args: Args, kwargs: Kwargs) -> tuple[list[Any], Any]:
         """Call the function."""
         found = self.fun(*args, **kwargs)
         outputs, aux = found if self.has_aux else (found, None)
@@ -231,7 +234,7 @@ class FlatOutputs:
         self.size = sum(leaf.size for leaf in leaves)
         return leaves, aux
 
-    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def arrays(self, args: Args, kwargs: Kwargs) -> list[Any]:
         """Call the function, for its outputs alone."""
         return self(args, kwargs)[0]
 
@@ -315,7 +318,7 @@ class Pushforward(Derivative):
         )
 
 
-def _check_names(name: str, fun: Callable[..., Any], num_args: int) -> None:
+def _check_names(name: str, fun: Function, num_args: int) -> None:
     """Refuse a call that leaves out a parameter called `tangent`, which nothing but its position
     could give.
     """

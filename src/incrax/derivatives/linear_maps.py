@@ -32,7 +32,7 @@ from incrax.derivatives.selection import Selection
 from incrax.engine.call.pure import strong
 from incrax.engine.compile.executables import device_constants
 from incrax.engine.inputs.leaves import LeafValue, has_tracer, is_dynamic
-from incrax.engine.inputs.signature import Signature, make_signature
+from incrax.engine.inputs.signature import Function, Signature, make_signature
 from incrax.engine.program.simplify import (
     drop_dead,
     fold_constants,
@@ -155,7 +155,7 @@ class AtPoint(NamedTuple):
 
 
 def at_point(
-    fun: Callable[..., Any], selection: Selection, args: Any, kwargs: Any, *, has_aux: bool
+    fun: Function, selection: Selection, args: Any, kwargs: Any, *, has_aux: bool
 ) -> AtPoint:
     """The function at these arguments, of which the selected leaves may move.
 
@@ -190,7 +190,7 @@ def _private(leaf: Any) -> Any:
 
 
 def _split(
-    fun: Callable[..., Any],
+    fun: Function,
     selection: Selection,
     *,
     has_aux: bool,
@@ -251,7 +251,7 @@ class _NoArray(Exception):
 
 
 def _traced(
-    fun: Callable[..., Any],
+    fun: Function,
     selection: Selection,
     signature: Signature,
     *,
@@ -304,7 +304,7 @@ if hasattr(os, "register_at_fork"):  # programs of the parent must not be used i
     os.register_at_fork(after_in_child=_primals.clear)
 
 
-def _key(fun: Callable[..., Any], *rest: Hashable) -> Hashable | None:
+def _key(fun: Function, *rest: Hashable) -> Hashable | None:
     """A key that keeps neither the function alive nor what it closes over; None if the function has
     no hash.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,8 +24,7 @@ from incrax.derivatives.messages import freed_residuals, not_in_pullback, wrong_
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import plain
 from incrax.engine.inputs.leaves import is_dynamic
-
-Function = Callable[..., Any]
+from incrax.engine.inputs.signature import Function
 
 _FREED = object()
 

@@ -22,6 +22,7 @@ from incrax.derivatives.differentiated import (
     Pushforward,
 )
 from incrax.derivatives.row_sparse.structured import row_options
+from incrax.engine.inputs.signature import Function
 
 
 class IncrementalOptions(TypedDict, total=False):
@@ -38,7 +39,6 @@ class IncrementalOptions(TypedDict, total=False):
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Function = Callable[..., Any]
 
 
 @spelled_here

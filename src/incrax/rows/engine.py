@@ -9,7 +9,7 @@ users call it for.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -37,7 +37,7 @@ from incrax.engine.inputs.chunks import Chunk
 from incrax.engine.inputs.leaves import LeafValue, resolved
 from incrax.engine.inputs.messages import no_checkpoint_of_rows, per_row_of_stream
 from incrax.engine.inputs.rows import Rows
-from incrax.engine.inputs.signature import Signature
+from incrax.engine.inputs.signature import Function, Signature
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.log import Journal
 from incrax.engine.store.budget import Limits
@@ -86,7 +86,7 @@ class PassTable:
     by their numbers; by all that it depends on, values that follow; and the compiled rest.
     """
 
-    def __init__(self, phase: Phase, rest: Callable[..., Any], limit: int) -> None:
+    def __init__(self, phase: Phase, rest: Function, limit: int) -> None:
         self.phase = phase
         self.rest = rest
         self.results: LruTable[Version, dict[tuple[int, ...], Results]] = LruTable(limit)
@@ -162,7 +162,7 @@ class RowEngine:
             self.by_chunk: dict[tuple[int, ChunkKind], Engine] = {}
             self.uses: list[frozenset[int]] = []
 
-    def _compiled_rest(self, phase: Phase) -> Callable[..., Any]:
+    def _compiled_rest(self, phase: Phase) -> Function:
         """What follows from the reductions, compiled; functions on the host are remembered, and
         awaited.
         """

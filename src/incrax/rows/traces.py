@@ -14,11 +14,11 @@ import jax
 
 from incrax import _jax
 from incrax._messages import nothing_saved
-from incrax.engine.call.signature_table import Args, Given, Kwargs, Traces
+from incrax.engine.call.signature_table import Given, Traces
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.messages import many_rows
 from incrax.engine.inputs.rows import Rows, as_plain, has_rows
-from incrax.engine.inputs.signature import Signature, make_signature
+from incrax.engine.inputs.signature import Args, Kwargs, Signature, make_signature
 from incrax.rows.engine import RowEngine
 from incrax.rows.trace import RowTrace
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,9 +16,10 @@ import jax
 from incrax._messages import wrong_option
 from incrax._names import reduced
 from incrax.control_flow.loops.padded import RaggedArguments, exact, is_staged, is_traced
+from incrax.engine.inputs.signature import Function
 
 
-def bucketed(fun: Callable[..., Any], *, ragged: str | int | Sequence[str | int] = ()) -> Bucketed:
+def bucketed(fun: Function, *, ragged: str | int | Sequence[str | int] = ()) -> Bucketed:
     """The function, compiled once for all numbers of rows up to a capacity that doubles.
 
     Law: equals `fun` on `Padded(x, len(x))` in the place of each ragged argument, with `Padded`
@@ -59,7 +60,7 @@ class Bucketed:
     `num_traces` counts how often the function was traced, and so compiled.
     """
 
-    def __init__(self, fun: Callable[..., Any], ragged: tuple[str | int, ...]) -> None:
+    def __init__(self, fun: Function, ragged: tuple[str | int, ...]) -> None:
         functools.update_wrapper(self, fun)
         self._fun = fun
         self._ragged = RaggedArguments(fun, ragged, "bucketed", "bucketed(ragged=...)")

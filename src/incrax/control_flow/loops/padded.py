@@ -33,6 +33,7 @@ from incrax.control_flow.loops.messages import (
     too_long,
     unknown_length,
 )
+from incrax.engine.inputs.signature import Args, Function, Kwargs
 
 SMALLEST = 64
 """The least capacity: shorter arrays are padded to it."""
@@ -247,7 +248,7 @@ class NamedArguments:
     the position of each, where that is known, and its keyword.
     """
 
-    def __init__(self, fun: Callable[..., Any], names: Sequence[str | int]) -> None:
+    def __init__(self, fun: Function, names: Sequence[str | int]) -> None:
         try:
             parameters = list(inspect.signature(fun).parameters.values())
         except (TypeError, ValueError):
@@ -261,7 +262,7 @@ class NamedArguments:
 
     def replaced(
         self, args: Any, kwargs: Any, replace: Callable[[str | int, Any], Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    ) -> tuple[Args, Kwargs]:
         """The arguments with `replace(name, value)` in the place of those that are given."""
         args = list(args)
         kwargs = dict(kwargs)
@@ -286,9 +287,7 @@ class RaggedArguments:
     `caller` and `option` name the function of incrax and its option in messages.
     """
 
-    def __init__(
-        self, fun: Callable[..., Any], names: Sequence[str | int], caller: str, option: str
-    ) -> None:
+    def __init__(self, fun: Function, names: Sequence[str | int], caller: str, option: str) -> None:
         self.arguments = NamedArguments(fun, names)
         self._caller = caller
         self._option = option

@@ -12,6 +12,7 @@ from incrax.control_flow.tapes.explanation import TapeReport, branches_of
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.control_flow.tapes.making import TapeOptions
 from incrax.control_flow.tapes.statics import static_arguments
+from incrax.engine.inputs.signature import Function
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,7 +22,7 @@ FALLBACKS = get_args(Fallback)
 
 
 class _Options(TypedDict, total=False):
-    guard: Callable[..., Any] | None
+    guard: Function | None
     static: str | int | Sequence[str | int]
     floats: bool
     max_paths: int
@@ -44,7 +45,7 @@ def guarded(
 def guarded(
     f: Callable[P, R] | None = None,
     *,
-    guard: Callable[..., Any] | None = None,
+    guard: Function | None = None,
     static: str | int | Sequence[str | int] = (),
     floats: bool = False,
     max_paths: int = 64,
@@ -167,12 +168,12 @@ def _argument_names(dynamic: Any) -> tuple[str | int, ...]:
     return tuple(names)
 
 
-def _plain(f: Callable[..., Any]) -> Callable[..., Any]:
+def _plain(f: Function) -> Function:
     """The function that the user wrote."""
     return f._fun if isinstance(f, (Guarded, Incremental)) else f
 
 
-def check_tape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> TapeReport:
+def check_tape(f: Function, *args: Any, **kwargs: Any) -> TapeReport:
     """Which branches of a function depend on values, before it is compiled with something
     unguarded.
 

@@ -34,7 +34,7 @@ from incrax.control_flow.tapes.paths import OtherTypes, Path, TapeStats, int_of
 from incrax.control_flow.tapes.statics import as_static, of_static
 from incrax.control_flow.tapes.tape import Tape
 from incrax.engine.inputs.leaves import has_tracer
-from incrax.engine.inputs.signature import Signature
+from incrax.engine.inputs.signature import Args, Kwargs, Signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -94,7 +94,7 @@ class Guarded(Generic[P, R]):
         static = self._options.static
         return *(static.replaced(args, kwargs, mark) if static else (args, kwargs)), lengths
 
-    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _called(self, args: Args, kwargs: Kwargs) -> Any:
         """A call, by the path that is expected where that can be."""
         tape = self._latest
         if tape is None:
@@ -121,7 +121,7 @@ class Guarded(Generic[P, R]):
         other = tape.after(path, number, leaves)
         return self._answer(tape, tape.signature, leaves, other)
 
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(self, args: Args, kwargs: Kwargs) -> Any:
         """A call that the path expected by the latest tape may not answer."""
         self._stats.calls += 1
         leaves = jax.tree_util.tree_leaves((args, kwargs))
@@ -336,7 +336,7 @@ class Alone(NamedTuple):
     num_guards: int
 
 
-def path_alone(f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Alone:
+def path_alone(f: Guarded[..., Any], args: Args, kwargs: Kwargs) -> Alone:
     """The path that a call with these values takes.
 
     Raises:
@@ -358,9 +358,7 @@ def path_alone(f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     return Alone(run, path.num_guards)
 
 
-def incremental_of(
-    f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, Sequence[Any]]:
+def incremental_of(f: Guarded[..., Any], args: Args, kwargs: Kwargs) -> tuple[Any, Sequence[Any]]:
     """The incremental function of the path that these values take, recorded if need be, and its
     arguments.
 

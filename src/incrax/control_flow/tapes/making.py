@@ -29,7 +29,7 @@ from incrax.control_flow.tapes.paths import Path, TapeStats
 from incrax.control_flow.tapes.recording import Recording, record
 from incrax.control_flow.tapes.statics import of_static, static_values
 from incrax.control_flow.tapes.watching import RunLog, watched
-from incrax.engine.inputs.signature import Signature, make_signature
+from incrax.engine.inputs.signature import Function, Signature, make_signature
 from incrax.errors import TapeError
 
 MAX_ROUNDS = 3
@@ -41,7 +41,7 @@ running.
 class TapeOptions(NamedTuple):
     """What `guarded` was asked for."""
 
-    guard: Callable[..., Any] | None = None
+    guard: Function | None = None
     floats: bool = False
     max_paths: int = 64
     fallback: str = "eager"
@@ -53,7 +53,7 @@ class TapeOptions(NamedTuple):
 class RecordedFunction(NamedTuple):
     """A function that is recorded."""
 
-    fun: Callable[..., Any]
+    fun: Function
     name: str
     options: TapeOptions
     roots: list[Any]

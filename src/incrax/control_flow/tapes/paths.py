@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from incrax._context import context_key
 from incrax._program import STATEFUL, Program, evaluator
 from incrax.control_flow.tapes.guards import Guard, first_failing, key_of
 from incrax.control_flow.tapes.recording import Recording, effectless
-from incrax.engine.inputs.signature import with_names
+from incrax.engine.inputs.signature import Function, with_names
 from incrax.engine.program.simplify import drop_dead, inline
 
 MAX_EMBEDDED_BYTES = 1 << 14
@@ -93,15 +93,15 @@ class Path:
         self.is_simple: bool = not self.needs_check
         self.incremental: Any = None
         self._config = context_key()
-        self.run: Callable[..., Any] = jax.jit(self._checked(self._run, of_config=True))
+        self.run: Function = jax.jit(self._checked(self._run, of_config=True))
         """`(consts, *leaves) -> (results, number of the first guard that fails)`."""
-        self.results: Callable[..., Any] = jax.jit(self._checked(self._results))
+        self.results: Function = jax.jit(self._checked(self._results))
         """`(consts, *leaves) -> results`, where the guards are known to hold."""
         self._values: dict[int, Any] = {}
 
     # --- programs ---------------------------------------------------------------------------------
 
-    def _checked(self, run: Callable[..., Any], *, of_config: bool = False) -> Callable[..., Any]:
+    def _checked(self, run: Function, *, of_config: bool = False) -> Function:
         """A function to compile, which refuses other types than those recorded; so does each call
         that compiles.
         """
@@ -131,9 +131,7 @@ class Path:
     def _results(self, consts: Any, *leaves: Any) -> list[Any]:
         return self._evaluated(self.program, consts, leaves)[: self._num_results]
 
-    def be_incremental(
-        self, make: Callable[..., Any], name: str, leaf_names: Sequence[str]
-    ) -> None:
+    def be_incremental(self, make: Function, name: str, leaf_names: Sequence[str]) -> None:
         """Evaluate results by `make(function of flat leaves)` from now on."""
 
         def path(*leaves: Any) -> list[Any]:

@@ -32,6 +32,7 @@ from incrax.derivatives.row_sparse.values import (
     has_rows,
     is_sparse,
 )
+from incrax.engine.inputs.signature import Function, Kwargs
 from incrax.engine.program.simplify import drop_dead
 
 P = ParamSpec("P")
@@ -43,10 +44,10 @@ MIN_BYTES = 2**20
 
 
 def _evaluated(
-    fun: Callable[..., Any],
+    fun: Function,
     context: Context,
     args: Any,
-    kwargs: dict[str, Any],
+    kwargs: Kwargs,
     *,
     keeps_rows: bool = False,
 ) -> Any:
@@ -101,7 +102,7 @@ class Structured(Generic[P, R]):
         """The step with the derivative of the plain step: rules of functions opened here are not
         lost.
         """
-        step: Callable[..., Any] = self._step
+        step: Function = self._step
         plain = lambda args, kwargs: jax.tree.map(jnp.asarray, step(*args, **kwargs))
         rows = jax.custom_jvp(functools.partial(_evaluated, step, self._options.fresh()))
         rows.defjvp(functools.partial(jax.jvp, plain))
@@ -189,7 +190,7 @@ def row_options(
 # --- row-sparse outputs ---------------------------------------------------------------------------
 
 
-def sparse_outputs(fun: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:
+def sparse_outputs(fun: Function, *args: Any, context: Context | None = None) -> Any:
     """The outputs of `fun(*args)`, those that are zero but for stored rows as `RowSparse`; for use
     inside `jax.jit`.
 
