@@ -19,7 +19,7 @@ import numpy as np
 
 from incrax._messages import not_called
 from incrax._names import name_of
-from incrax._program import type_of
+from incrax._program import Values, type_of
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
 from incrax.derivatives.messages import taken_name, wrong_tangent
 from incrax.derivatives.row_sparse.rows import RowSparse
@@ -35,8 +35,6 @@ from incrax.engine.inputs.signature import (
     argument_names,
     make_signature,
 )
-
-Values = Sequence[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import functools
 import os
 import types
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -24,7 +24,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._locations import NO_VALUE
-from incrax._program import Program, evaluator, from_jaxpr, trace, trace_with_tree
+from incrax._program import Program, Values, evaluator, from_jaxpr, trace, trace_with_tree
 from incrax._tables import LruTable
 from incrax._tuning import is_disabled
 from incrax.derivatives.cuts import is_mark
@@ -48,7 +48,6 @@ MAX_PRIMALS = 64
 MAX_PARTS = 64
 """Pruned programs that are kept per linear program."""
 
-Values = Sequence[Any]
 
 # --- linear programs ------------------------------------------------------------------------------
 

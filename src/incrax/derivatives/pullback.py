@@ -17,6 +17,7 @@ import numpy as np
 from incrax import _jax
 from incrax._messages import wrong_option
 from incrax._names import name_of
+from incrax._program import Values
 from incrax.derivatives.cuts import Mark
 from incrax.derivatives.differentiated import fitting
 from incrax.derivatives.linear_maps import AtPoint, OutputTypes, PrunedProgram, at_point
@@ -212,7 +213,7 @@ class Pullback:
     def _part(self, numbers: Sequence[int]) -> PrunedProgram:
         return self._linear.part(tuple(map(self._selection.numbers.index, sorted(numbers))))
 
-    def _computed(self, cotangents: Sequence[Any], numbers: Sequence[int]) -> list[jax.Array]:
+    def _computed(self, cotangents: Values, numbers: Sequence[int]) -> list[jax.Array]:
         ordered = sorted(numbers)  # one program, however they are asked for
         found = dict(zip(ordered, self._part(ordered)(cotangents, self._residuals), strict=True))
         return [found[number] for number in numbers]
@@ -234,7 +235,7 @@ class Pullback:
 class Cotangents(Mapping[Any, Any]):
     """Cotangents by path, each computed when it is first read. Made by `Pullback.lazy`."""
 
-    def __init__(self, pullback: Pullback, cotangents: Sequence[Any]) -> None:
+    def __init__(self, pullback: Pullback, cotangents: Values) -> None:
         self._pullback = pullback
         self._cotangents = cotangents
         self._known: dict[int, jax.Array] = {}

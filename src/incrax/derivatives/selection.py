@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._messages import ambiguous_input, unknown_input
+from incrax._program import Values
 from incrax.derivatives.cuts import Cut, Mark, is_mark, without_marks
 from incrax.derivatives.messages import (
     cut_input,
@@ -42,7 +43,7 @@ class Mirror:
         placed = [k for k in self.positions if k is not None]
         return len(set(placed)) < len(placed)
 
-    def tree(self, results: Sequence[Any]) -> Any:
+    def tree(self, results: Values) -> Any:
         """Results, one per selected leaf, in this shape; None where nothing was selected."""
         return jax.tree.unflatten(
             self.treedef, [None if k is None else results[k] for k in self.positions]
@@ -80,13 +81,11 @@ class Selection:
             k for k, leaf in enumerate(self.leaves) if k not in chosen and is_dynamic(_value(leaf))
         ]
 
-    def tree(self, results: Sequence[Any]) -> Any:
+    def tree(self, results: Values) -> Any:
         """Results, one for each selected leaf, in the shape of results."""
         return self.mirror.tree(results)
 
-    def merged(
-        self, values: Sequence[Any], others: Sequence[Any] | None = None
-    ) -> tuple[Args, Kwargs]:
+    def merged(self, values: Values, others: Values | None = None) -> tuple[Args, Kwargs]:
         """The arguments with other values for the selected leaves, and for the others, if given.
 
         Marks are taken off; what is cut has no tangents.

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from incrax._messages import wrong_option
 from incrax._names import reduced
-from incrax.control_flow.loops.padded import RaggedArguments, exact, is_staged, is_traced
+from incrax.control_flow.loops.padded import Names, RaggedArguments, exact, is_staged, is_traced
 from incrax.engine.inputs.signature import Function
 
 
-def bucketed(fun: Function, *, ragged: str | int | Sequence[str | int] = ()) -> Bucketed:
+def bucketed(fun: Function, *, ragged: str | int | Names = ()) -> Bucketed:
     """The function, compiled once for all numbers of rows up to a capacity that doubles.
 
     Law: equals `fun` on `Padded(x, len(x))` in the place of each ragged argument, with `Padded`

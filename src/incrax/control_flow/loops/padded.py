@@ -16,7 +16,7 @@ import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.dtypes
@@ -237,6 +237,9 @@ def _filled(x: Any, mask: Any, value: Any) -> Any:
 
 # --- arguments whose number of rows changes from call to call --------------------------------------
 
+Names: TypeAlias = Sequence[str | int]
+"""Arguments as users name them: by name or position."""
+
 Lengths = dict[str | int, int]
 """Numbers of rows by argument."""
 
@@ -248,7 +251,7 @@ class NamedArguments:
     the position of each, where that is known, and its keyword.
     """
 
-    def __init__(self, fun: Function, names: Sequence[str | int]) -> None:
+    def __init__(self, fun: Function, names: Names) -> None:
         try:
             parameters = list(inspect.signature(fun).parameters.values())
         except (TypeError, ValueError):
@@ -287,7 +290,7 @@ class RaggedArguments:
     `caller` and `option` name the function of incrax and its option in messages.
     """
 
-    def __init__(self, fun: Function, names: Sequence[str | int], caller: str, option: str) -> None:
+    def __init__(self, fun: Function, names: Names, caller: str, option: str) -> None:
         self.arguments = NamedArguments(fun, names)
         self._caller = caller
         self._option = option

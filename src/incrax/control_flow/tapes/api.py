@@ -8,6 +8,7 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
+from incrax.control_flow.loops.padded import Names
 from incrax.control_flow.tapes.explanation import TapeReport, branches_of
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.control_flow.tapes.making import TapeOptions
@@ -23,12 +24,12 @@ FALLBACKS = get_args(Fallback)
 
 class _Options(TypedDict, total=False):
     guard: Function | None
-    static: str | int | Sequence[str | int]
+    static: str | int | Names
     floats: bool
     max_paths: int
     fallback: Fallback
     constant: str | Sequence[str]
-    dynamic: str | int | Sequence[str | int]
+    dynamic: str | int | Names
 
 
 @overload
@@ -46,12 +47,12 @@ def guarded(
     f: Callable[P, R] | None = None,
     *,
     guard: Function | None = None,
-    static: str | int | Sequence[str | int] = (),
+    static: str | int | Names = (),
     floats: bool = False,
     max_paths: int = 64,
     fallback: Fallback = "eager",
     constant: str | Sequence[str] = (),
-    dynamic: str | int | Sequence[str | int] = (),
+    dynamic: str | int | Names = (),
 ) -> Guarded[P, R] | Callable[[Callable[P, R]], Guarded[P, R]]:
     """Compile a function with Python control flow, path by path, so that it stays right on every
     path.

@@ -19,6 +19,7 @@ import numpy as np
 from incrax import _jax
 from incrax._locations import NO_VALUE, place_of_error
 from incrax._names import name_of, reduced
+from incrax._program import Values
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import is_disabled
 from incrax.control_flow.loops.padded import Lengths, RaggedArguments, exact
@@ -240,7 +241,7 @@ class Guarded(Generic[P, R]):
 
     # --- under other transformations --------------------------------------------------------------
 
-    def _transformed(self, leaves: Sequence[Any], args: Any, kwargs: Any) -> Any:
+    def _transformed(self, leaves: Values, args: Any, kwargs: Any) -> Any:
         """A call inside a transformation: the right path if values are known, else the plain
         function.
         """
@@ -264,7 +265,7 @@ class Guarded(Generic[P, R]):
         results = path.results(path.consts, *signature.dynamic_leaves(leaves))
         return jax.tree_util.tree_unflatten(path.out_tree, results)
 
-    def path_at(self, signature: Signature, leaves: Sequence[Any]) -> Path | None:
+    def path_at(self, signature: Signature, leaves: Values) -> Path | None:
         """The path that is right at these values, recorded if need be; None if there are too
         many.
         """

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from incrax import _jax
 from incrax._locations import NO_VALUE, Place, place_of_error
+from incrax._program import Values
 from incrax.control_flow.loops.padded import NamedArguments
 from incrax.control_flow.tapes.captured import Captured, captured_by
 from incrax.control_flow.tapes.conversions import learned
@@ -78,7 +79,7 @@ class Observed(NamedTuple):
     out_tree: Any
 
 
-def observed(subject: RecordedFunction, signature: Signature, leaves: Sequence[Any]) -> Observed:
+def observed(subject: RecordedFunction, signature: Signature, leaves: Values) -> Observed:
     """Run and record once; again where code was found only by running it."""
     with jax.ensure_compile_time_eval():
         values = list(map(jnp.asarray, leaves))
@@ -102,7 +103,7 @@ def observed(subject: RecordedFunction, signature: Signature, leaves: Sequence[A
 
 
 def make_path(
-    subject: RecordedFunction, signature: Signature, leaves: Sequence[Any], stats: TapeStats
+    subject: RecordedFunction, signature: Signature, leaves: Values, stats: TapeStats
 ) -> tuple[Path, Captured]:
     """Record the path of a call.
 

@@ -18,7 +18,7 @@ import jax
 
 from incrax import _jax
 from incrax._context import context_key
-from incrax._program import STATEFUL, Program, evaluator
+from incrax._program import STATEFUL, Program, Values, evaluator
 from incrax.control_flow.tapes.guards import Guard, first_failing, key_of
 from incrax.control_flow.tapes.recording import Recording, effectless
 from incrax.engine.inputs.signature import Function, with_names
@@ -117,7 +117,7 @@ class Path:
 
         return traced
 
-    def _evaluated(self, program: Program, lifted: Sequence[Any], leaves: Any) -> list[Any]:
+    def _evaluated(self, program: Program, lifted: Values, leaves: Any) -> list[Any]:
         """What a program made of this path's gives, with the constants that were handed in."""
         consts = list(program.consts)
         for number, const in zip(self._lifted, lifted, strict=True):
@@ -143,7 +143,7 @@ class Path:
 
     # --- a call -----------------------------------------------------------------------------------
 
-    def attempt(self, leaves: Sequence[Any]) -> tuple[int, Any]:
+    def attempt(self, leaves: Values) -> tuple[int, Any]:
         """The number of the first guard that fails, and the results if none does; guards alone
         first where running the wrong path could be noticed.
         """
@@ -153,7 +153,7 @@ class Path:
         failing = self.first_failing(leaves)
         return failing, self._known_results(leaves) if failing == self.num_guards else None
 
-    def first_results(self, leaves: Sequence[Any]) -> Any:
+    def first_results(self, leaves: Values) -> Any:
         """The results of a path that was just recorded; its compilation is timed."""
         begin = time.perf_counter()
         if self.is_simple:
@@ -163,7 +163,7 @@ class Path:
         self.compile_s = self.compile_s or time.perf_counter() - begin
         return results
 
-    def _known_results(self, leaves: Sequence[Any]) -> Any:
+    def _known_results(self, leaves: Values) -> Any:
         """The results where the guards are known to hold."""
         if self.incremental is not None:
             return self.incremental(*leaves)
@@ -171,7 +171,7 @@ class Path:
 
     # --- guards alone -----------------------------------------------------------------------------
 
-    def first_failing(self, leaves: Sequence[Any]) -> int:
+    def first_failing(self, leaves: Values) -> int:
         """The number of the first guard that fails, found without effects; `num_guards` if all
         hold.
 
@@ -218,7 +218,7 @@ class Path:
     def _opened(self) -> Program:
         return inline(self.program)
 
-    def key_at(self, number: int, leaves: Sequence[Any]) -> Any:
+    def key_at(self, number: int, leaves: Values) -> Any:
         """What guard `number` would learn at these leaves, where all before it hold."""
         if number not in self._values:
             program = self._slice(number, number + 1)

@@ -7,14 +7,14 @@ know about tapes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
 from incrax._messages import unhashable_static
-from incrax.control_flow.loops.padded import NamedArguments
+from incrax.control_flow.loops.padded import NamedArguments, Names
 from incrax.engine.inputs.signature import Function
 
 
@@ -27,7 +27,7 @@ class StaticValue:
     value: Any = field(compare=False)
 
 
-def static_arguments(fun: Function, static: str | int | Sequence[str | int]) -> NamedArguments:
+def static_arguments(fun: Function, static: str | int | Names) -> NamedArguments:
     """What the user wrote, resolved.
 
     Raises:
