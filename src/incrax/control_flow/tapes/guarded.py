@@ -93,7 +93,9 @@ class Guarded(Generic[P, R]):
         replaced = self._ragged.padded if is_padded else self._ragged.wrapped
         args, kwargs, lengths = replaced(args, kwargs)
         static = self._options.static
-        return *(static.replaced(args, kwargs, mark) if static else (args, kwargs)), lengths
+        if static is not None:
+            args, kwargs = static.replaced(args, kwargs, mark)
+        return args, kwargs, lengths
 
     def _called(self, args: Args, kwargs: Kwargs) -> Any:
         """A call, by the path that is expected where that can be."""
