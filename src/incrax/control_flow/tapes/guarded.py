@@ -116,10 +116,7 @@ class Guarded(Generic[P, R]):
             return self._call(args, kwargs)
         self._stats.calls += 1
         if not path.num_guards or (number := int_of(failing)) == path.num_guards:
-            self._stats.hits += 1
-            path.hits += 1
-            tape.latest = path
-            tape.likely = path.successor
+            tape.count(path, is_hit=True)
             return jax.tree_util.tree_unflatten(path.out_tree, results)
         other = tape.after(path, number, leaves)
         return self._answer(tape, tape.signature, leaves, other)
