@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
@@ -18,6 +18,9 @@ from incrax._jax import Atom, Equation, Literal, Var
 
 STATEFUL = frozenset({"rng_uniform"})
 """Primitives that give another result each time although they declare no effect."""
+
+Values: TypeAlias = Sequence[Any]
+"""What some variables hold, in their order: arrays, or what stands for them."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ functions.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax.engine.inputs.leaves import is_dynamic
+from incrax.engine.inputs.signature import Function
 
 T = TypeVar("T")
 
@@ -104,11 +105,11 @@ def _add_operators() -> None:
         setattr(Mark, f"__{kind.__name__}__", lambda self, kind=kind: kind(self.value))
 
 
-def _forwarded(function: Callable[..., Any]) -> Callable[..., Any]:
+def _forwarded(function: Function) -> Function:
     return lambda self, *others: function(self.given(), *map(_plain, others))
 
 
-def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
+def _reflected(function: Function) -> Function:
     return lambda self, other: function(_plain(other), self.given())
 
 

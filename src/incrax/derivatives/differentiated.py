@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,16 +19,22 @@ import numpy as np
 
 from incrax._messages import not_called
 from incrax._names import name_of
-from incrax._program import type_of
+from incrax._program import Values, type_of
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
 from incrax.derivatives.messages import taken_name, wrong_tangent
 from incrax.derivatives.row_sparse.rows import RowSparse
 from incrax.derivatives.row_sparse.structured import RowsExplanation, sparse_outputs
+from incrax.derivatives.row_sparse.values import Context
 from incrax.derivatives.selection import Selection, select, type_name
 from incrax.engine.inputs.leaves import is_dynamic
-from incrax.engine.inputs.signature import Signature, argument_names, make_signature
-
-Values = Sequence[Any]
+from incrax.engine.inputs.signature import (
+    Args,
+    Function,
+    Kwargs,
+    Signature,
+    argument_names,
+    make_signature,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +43,7 @@ class Derivative:
     traced last.
     """
 
-    fun: Callable[..., Any]
+    fun: Function
     wrt: Any
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +60,7 @@ class Derivative:
     def __reduce__(self) -> Any:
         return type(self), (self.fun, self.wrt, self.name, self.settings)
 
-    def select(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Selection:
+    def select(self, args: Args, kwargs: Kwargs) -> Selection:
         """The leaves to differentiate."""
         return select(self.name, self.fun, self.wrt, args, kwargs)
 
@@ -62,7 +68,7 @@ class Derivative:
         """Whether something is set."""
         return bool(self.settings.get(setting))
 
-    def of_selected(self, selection: Selection) -> Callable[..., Any]:
+    def of_selected(self, selection: Selection) -> Function:
         """The function of the selected leaves alone."""
 
         def fun(*values: Any) -> Any:
@@ -80,29 +86,28 @@ class Gradient(Derivative):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
-        if self.has("sparse"):
+        if self.has("rows"):
             self.seen[:] = self._typed(args, kwargs)
-        value, found = self._found(args, kwargs, [])
+        value, found = self._found(args, kwargs, self._rows())
         if self.has("with_value"):
             return value, found
         return (found, value[1]) if self.has("has_aux") else found
 
-    def _found(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], events: list[Any]
-    ) -> tuple[Any, Any]:
-        """Value and gradient; `events` gets what became of rows."""
+    def _rows(self) -> Context | None:
+        """The options of row-sparse gradients; None where there are none."""
+        options = self.settings["rows"]
+        return None if options is None else options.fresh()
+
+    def _found(self, args: Args, kwargs: Kwargs, rows: Context | None) -> tuple[Any, Any]:
+        """Value and gradient; `rows` gets what became of rows."""
         selection = self.select(args, kwargs)
         function = self.of_selected(selection)
         derivative = jax.value_and_grad(function, _all(selection), has_aux=self.has("has_aux"))
-        if not self.has("sparse"):
+        if rows is None:
             value, gradients = derivative(*selection.values)
         else:
-            nonfinite = self.settings["nonfinite"]
-            found = sparse_outputs(
-                derivative, *selection.values, nonfinite=nonfinite, events=events
-            )
-            value = jax.tree.map(_dense, found[0], is_leaf=_is_rows)
-            gradients = found[1]
+            found, gradients = sparse_outputs(derivative, *selection.values, context=rows)
+            value = jax.tree.map(_dense, found, is_leaf=_is_rows)
         return value, selection.tree(gradients)
 
     def explain_rows(self, *args: Any, wrt: Any, **kwargs: Any) -> RowsExplanation:
@@ -116,16 +121,16 @@ class Gradient(Derivative):
             raise not_called("explain()")
         signature, types = self._typed(args, kwargs) if args or kwargs else self.seen
         other = replace(self, wrt=wrt)
-        events = []
+        rows = self._rows()
 
         def run(*leaves: Any) -> Any:
             args, kwargs = signature.rebuild(leaves)
-            return other._found(args, kwargs, events)
+            return other._found(args, kwargs, rows)
 
         jax.eval_shape(run, *types)
-        return RowsExplanation(tuple(events))
+        return RowsExplanation(tuple(rows.events) if rows else ())
 
-    def _typed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, list[Any]]:
+    def _typed(self, args: Args, kwargs: Kwargs) -> tuple[Signature, list[Any]]:
         """How arguments are rebuilt of their values, and the types of these."""
         signature = make_signature(self.fun, args, kwargs)
         values = signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
@@ -179,9 +184,7 @@ class Jacobian(Derivative):
         return [_by_leaf(row, selection.values) for row in rows], aux
 
 
-def _fewest_passes_first(
-    flat: FlatOutputs, fun: Callable[..., Any], values: Values
-) -> list[Callable[..., Any]]:
+def _fewest_passes_first(flat: FlatOutputs, fun: Function, values: Values) -> list[Function]:
     """The modes to try."""
     if flat.size is None:
         jax.eval_shape(fun, *values)
@@ -214,13 +217,13 @@ class FlatOutputs:
     before.
     """
 
-    def __init__(self, fun: Callable[..., Any], *, has_aux: bool = False) -> None:
+    def __init__(self, fun: Function, *, has_aux: bool = False) -> None:
         self.fun = fun
         self.has_aux = has_aux
         self.treedef: Any = None
         self.size: int | None = None
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
+    def __call__(self, args: Args, kwargs: Kwargs) -> tuple[list[Any], Any]:
         """Call the function."""
         found = self.fun(*args, **kwargs)
         outputs, aux = found if self.has_aux else (found, None)
@@ -229,7 +232,7 @@ class FlatOutputs:
         self.size = sum(leaf.size for leaf in leaves)
         return leaves, aux
 
-    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    def arrays(self, args: Args, kwargs: Kwargs) -> list[Any]:
         """Call the function, for its outputs alone."""
         return self(args, kwargs)[0]
 
@@ -317,7 +320,7 @@ class Pushforward(Derivative):
         )
 
 
-def _check_names(name: str, fun: Callable[..., Any], num_args: int) -> None:
+def _check_names(name: str, fun: Function, num_args: int) -> None:
     """Refuse a call that leaves out a parameter called `tangent`, which nothing but its position
     could give.
     """

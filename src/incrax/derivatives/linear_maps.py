@@ -13,7 +13,7 @@ import functools
 import os
 import types
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -24,7 +24,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._locations import NO_VALUE
-from incrax._program import Program, evaluator, from_jaxpr, trace, trace_with_tree
+from incrax._program import Program, Values, evaluator, from_jaxpr, trace, trace_with_tree
 from incrax._tables import LruTable
 from incrax._tuning import is_disabled
 from incrax.derivatives.cuts import is_mark
@@ -32,7 +32,7 @@ from incrax.derivatives.selection import Selection
 from incrax.engine.call.pure import strong
 from incrax.engine.compile.executables import device_constants
 from incrax.engine.inputs.leaves import LeafValue, has_tracer, is_dynamic
-from incrax.engine.inputs.signature import Signature, make_signature
+from incrax.engine.inputs.signature import Function, Signature, make_signature
 from incrax.engine.program.simplify import (
     drop_dead,
     fold_constants,
@@ -48,7 +48,6 @@ MAX_PRIMALS = 64
 MAX_PARTS = 64
 """Pruned programs that are kept per linear program."""
 
-Values = Sequence[Any]
 
 # --- linear programs ------------------------------------------------------------------------------
 
@@ -155,7 +154,7 @@ class AtPoint(NamedTuple):
 
 
 def at_point(
-    fun: Callable[..., Any], selection: Selection, args: Any, kwargs: Any, *, has_aux: bool
+    fun: Function, selection: Selection, args: Any, kwargs: Any, *, has_aux: bool
 ) -> AtPoint:
     """The function at these arguments, of which the selected leaves may move.
 
@@ -190,7 +189,7 @@ def _private(leaf: Any) -> Any:
 
 
 def _split(
-    fun: Callable[..., Any],
+    fun: Function,
     selection: Selection,
     *,
     has_aux: bool,
@@ -251,7 +250,7 @@ class _NoArray(Exception):
 
 
 def _traced(
-    fun: Callable[..., Any],
+    fun: Function,
     selection: Selection,
     signature: Signature,
     *,
@@ -304,7 +303,7 @@ if hasattr(os, "register_at_fork"):  # programs of the parent must not be used i
     os.register_at_fork(after_in_child=_primals.clear)
 
 
-def _key(fun: Callable[..., Any], *rest: Hashable) -> Hashable | None:
+def _key(fun: Function, *rest: Hashable) -> Hashable | None:
     """A key that keeps neither the function alive nor what it closes over; None if the function has
     no hash.
     """

@@ -10,9 +10,8 @@ from incrax.errors import FreedResidualError, PreparedTypeError, SelectionError,
 
 _WRT = (
     "`wrt` takes the path of an argument or of a part of it as `explain()` prints it (or a tuple "
-    "of paths), the number "
-    "of an argument, a pytree of booleans for the first argument, or a function that picks parts: "
-    "`lambda p: (p.mu, p.layers[0].w)`."
+    "of paths), the number of an argument, a pytree of booleans for the first argument, or a "
+    "function that picks parts: `lambda p: (p.mu, p.layers[0].w)`."
 )
 _UNTOUCHED = "Nothing was evaluated or stored."
 
@@ -26,9 +25,8 @@ def not_differentiable(name: str, path: str, type_name: str) -> SelectionError:
     """A leaf that has no derivative was named."""
     return SelectionError(
         f"`{name}(wrt=...)` selects `{path}` of type {type_name}, and only floating-point and "
-        "complex arrays have "
-        f"derivatives. This is usually an index, a count or a flag. {_UNTOUCHED} Convert it to a "
-        "floating-point type, or leave it out."
+        "complex arrays have derivatives. This is usually an index, a count or a flag. "
+        f"{_UNTOUCHED} Convert it to a floating-point type, or leave it out."
     )
 
 
@@ -36,11 +34,9 @@ def integer_parameter(name: str, path: str, type_name: str) -> SelectionError:
     """An array of integers was offered as a parameter."""
     return SelectionError(
         f"`{name}` was asked to move `{path}` of type {type_name}, and integers have no "
-        "derivative: it would stay "
-        f"where it is. This is usually a number without a decimal point. {_UNTOUCHED} Write 1.0 "
-        "instead of 1, "
-        "`np.array([1.0, 2.0])`; if it is no parameter, pass it as another argument or leave it "
-        "out of `wrt`."
+        "derivative: it would stay where it is. This is usually a number without a decimal point. "
+        f"{_UNTOUCHED} Write 1.0 instead of 1, `np.array([1.0, 2.0])`; if it is no parameter, pass "
+        "it as another argument or leave it out of `wrt`."
     )
 
 
@@ -48,8 +44,7 @@ def cut_input(name: str, path: str) -> SelectionError:
     """A leaf that is cut was named."""
     return SelectionError(
         f"`{name}(wrt=...)` selects `{path}`, which is marked as constant by `cut`. {_UNTOUCHED} "
-        "Take it out of `wrt`, "
-        "or take the mark off with `uncut`."
+        "Take it out of `wrt`, or take the mark off with `uncut`."
     )
 
 
@@ -58,10 +53,8 @@ def nothing_selected(name: str, paths: Sequence[str]) -> SelectionError:
     seen = ", ".join(f"`{path}`" for path in paths[:NUM_SHOWN]) or "no leaves"
     return SelectionError(
         f"`{name}` has nothing to differentiate: of {seen}, none is a floating-point or complex "
-        "array without a mark. "
-        "This is usually a function whose first argument holds integers only, or where all is "
-        "marked by `cut`. "
-        f"{_UNTOUCHED} Name others by `wrt`. {_WRT}"
+        "array without a mark. This is usually a function whose first argument holds integers "
+        f"only, or where all is marked by `cut`. {_UNTOUCHED} Name others by `wrt`. {_WRT}"
     )
 
 
@@ -69,9 +62,8 @@ def wrong_tangent(name: str, what: str, seen: str, expected: str) -> TangentErro
     """A tangent of another structure or type."""
     return TangentError(
         f"`{name}` got a {what} that is {seen}, and it belongs to {expected}. {_UNTOUCHED} Pass a "
-        "pytree like what it "
-        "belongs to, with arrays of the same shapes and dtypes; None for leaves that are not "
-        "selected."
+        "pytree like what it belongs to, with arrays of the same shapes and dtypes; None for "
+        "leaves that are not selected."
     )
 
 
@@ -79,10 +71,8 @@ def taken_name(name: str, fun_name: str) -> TangentError:
     """A function has a parameter of the name that a derivative takes for itself."""
     return TangentError(
         f"`{name}` takes `tangent=` for itself, and `{fun_name}` has a parameter of that name, "
-        "which the call leaves "
-        f"out. {_UNTOUCHED} Pass that one by position; if it is keyword-only, give it another "
-        "name: "
-        "`lambda x, t: f(x, tangent=t)`."
+        f"which the call leaves out. {_UNTOUCHED} Pass that one by position; if it is "
+        "keyword-only, give it another name: `lambda x, t: f(x, tangent=t)`."
     )
 
 
@@ -99,9 +89,8 @@ def freed_residuals(paths: Sequence[str], kept: Sequence[str]) -> FreedResidualE
     """A cotangent after `keep` for others."""
     return FreedResidualError(
         f"The pullback was asked for the cotangent of {_listed(paths)} after `keep(wrt=...)`, "
-        "which kept what "
-        f"{_listed(kept)} needs and freed the rest. Nothing was evaluated. Keep these as well, or "
-        "call `vjp` again."
+        f"which kept what {_listed(kept)} needs and freed the rest. Nothing was evaluated. Keep "
+        "these as well, or call `vjp` again."
     )
 
 
@@ -109,8 +98,7 @@ def other_num_arguments(method: str, seen: int, expected: int) -> PreparedTypeEr
     """More or fewer arguments."""
     return PreparedTypeError(
         f"`prepare(f).{method}` got {seen} arguments; it was prepared for {expected}. {_UNTOUCHED} "
-        "Pass arguments like "
-        "those given to `prepare`, all by position."
+        "Pass arguments like those given to `prepare`, all by position."
     )
 
 
@@ -118,8 +106,7 @@ def other_argument_type(method: str, path: str, seen: str, expected: str) -> Pre
     """An argument of another type or static value."""
     return PreparedTypeError(
         f"`prepare(f).{method}` got `{path}` as {seen}; it was prepared for {expected}. "
-        f"{_UNTOUCHED} Convert it, or "
-        "prepare the function for this type."
+        f"{_UNTOUCHED} Convert it, or prepare the function for this type."
     )
 
 
@@ -127,8 +114,7 @@ def not_flat(path: str, type_name: str) -> SelectionError:
     """A leaf that has no place in a vector of real numbers."""
     return SelectionError(
         f"`prepare(f).flat` is a vector of real numbers, and `{path}` is {type_name}. {_UNTOUCHED} "
-        "Pass its real and "
-        "imaginary parts as two arguments, or leave it out of `wrt`."
+        "Pass its real and imaginary parts as two arguments, or leave it out of `wrt`."
     )
 
 
@@ -136,8 +122,7 @@ def wrong_length(seen: str, expected: int) -> TangentError:
     """A vector of another length."""
     return TangentError(
         f"`prepare(f).flat` got a vector of type {seen}, and the selection has {expected} "
-        f"elements. {_UNTOUCHED} "
-        "Pass a vector like `flat.x0`."
+        f"elements. {_UNTOUCHED} Pass a vector like `flat.x0`."
     )
 
 

@@ -43,14 +43,14 @@ from incrax.derivatives.transforms import (
 )
 from incrax.engine.inputs.leaves import descriptor, frozen, is_dynamic
 from incrax.engine.inputs.signature import (
+    Args,
+    Function,
     argument_names,
     make_signature,
     same_static,
     same_type,
     type_text,
 )
-
-Function = Callable[..., Any]
 
 
 @spelled_here
@@ -113,7 +113,7 @@ class Prepared:
     def __init__(
         self,
         fun: Function,
-        args: tuple[Any, ...],
+        args: Args,
         wrt: Any,
         options: IncrementalOptions,
         known: Mapping[str, Incremental[..., Any]] | None = None,
@@ -226,7 +226,7 @@ class Prepared:
 
     # --- inner ------------------------------------------------------------------------------------
 
-    def _called(self, method: str, args: tuple[Any, ...], **kwargs: Any) -> Any:
+    def _called(self, method: str, args: Args, **kwargs: Any) -> Any:
         self._check(method, args)
         function = self._made.get(method)
         if function is None:
@@ -237,7 +237,7 @@ class Prepared:
             self._made[method] = function
         return function(*args, **kwargs)
 
-    def _check(self, method: str, args: tuple[Any, ...]) -> None:
+    def _check(self, method: str, args: Args) -> None:
         """Refuse arguments that are not of the example's types."""
         known = self._signature
         leaves, treedef = jax.tree.flatten((args, {}))
@@ -248,7 +248,7 @@ class Prepared:
             if not (same_static(leaf, example) if expected is None else same_type(leaf, expected)):
                 raise other_argument_type(method, path, _type_name(leaf), _type_name(example))
 
-    def _check_structures(self, method: str, args: tuple[Any, ...]) -> None:
+    def _check_structures(self, method: str, args: Args) -> None:
         """The first argument of another structure, named."""
         if len(args) != len(self._args):
             raise other_num_arguments(method, len(args), len(self._args))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from incrax import _jax
 from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax._names import name_of
+from incrax._program import Values
 from incrax.derivatives.cuts import Mark
 from incrax.derivatives.differentiated import fitting
 from incrax.derivatives.linear_maps import AtPoint, OutputTypes, PrunedProgram, at_point
@@ -25,8 +26,7 @@ from incrax.derivatives.messages import freed_residuals, not_in_pullback, wrong_
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import plain
 from incrax.engine.inputs.leaves import is_dynamic
-
-Function = Callable[..., Any]
+from incrax.engine.inputs.signature import Function
 
 _FREED = object()
 
@@ -221,7 +221,7 @@ class Pullback:
     def _part(self, numbers: Sequence[int]) -> PrunedProgram:
         return self._linear.part(tuple(map(self._selection.numbers.index, sorted(numbers))))
 
-    def _computed(self, cotangents: Sequence[Any], numbers: Sequence[int]) -> list[jax.Array]:
+    def _computed(self, cotangents: Values, numbers: Sequence[int]) -> list[jax.Array]:
         ordered = sorted(numbers)  # one program, however they are asked for
         found = dict(zip(ordered, self._part(ordered)(cotangents, self._residuals), strict=True))
         return [found[number] for number in numbers]
@@ -243,7 +243,7 @@ class Pullback:
 class Cotangents(Mapping[Any, Any]):
     """Cotangents by path, each computed when it is first read. Made by `Pullback.lazy`."""
 
-    def __init__(self, pullback: Pullback, cotangents: Sequence[Any]) -> None:
+    def __init__(self, pullback: Pullback, cotangents: Values) -> None:
         self._pullback = pullback
         self._cotangents = cotangents
         self._known: dict[int, jax.Array] = {}

@@ -6,7 +6,7 @@ In: `wrt`, arguments. Out: a `Selection`. It must not know what is done with the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._messages import ambiguous_input, unknown_input
+from incrax._program import Values
 from incrax.derivatives.cuts import Cut, Mark, is_mark, without_marks
 from incrax.derivatives.messages import (
     cut_input,
@@ -26,7 +27,7 @@ from incrax.derivatives.messages import (
 )
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.paths import completed, is_within
-from incrax.engine.inputs.signature import argument_names, leaf_path
+from incrax.engine.inputs.signature import Args, Function, Kwargs, argument_names, leaf_path
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Mirror:
         placed = [k for k in self.positions if k is not None]
         return len(set(placed)) < len(placed)
 
-    def tree(self, results: Sequence[Any]) -> Any:
+    def tree(self, results: Values) -> Any:
         """Results, one per selected leaf, in this shape; None where nothing was selected."""
         return jax.tree.unflatten(
             self.treedef, [None if k is None else results[k] for k in self.positions]
@@ -80,13 +81,11 @@ class Selection:
             k for k, leaf in enumerate(self.leaves) if k not in chosen and is_dynamic(_value(leaf))
         ]
 
-    def tree(self, results: Sequence[Any]) -> Any:
+    def tree(self, results: Values) -> Any:
         """Results, one for each selected leaf, in the shape of results."""
         return self.mirror.tree(results)
 
-    def merged(
-        self, values: Sequence[Any], others: Sequence[Any] | None = None
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def merged(self, values: Values, others: Values | None = None) -> tuple[Args, Kwargs]:
         """The arguments with other values for the selected leaves, and for the others, if given.
 
         Marks are taken off; what is cut has no tangents.
@@ -102,10 +101,10 @@ class Selection:
 
 def select(
     name: str,
-    fun: Callable[..., Any],
+    fun: Function,
     wrt: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     *,
     allow_int: bool = False,
 ) -> Selection:
@@ -137,9 +136,7 @@ def select(
     )
 
 
-def as_parameters(
-    name: str, fun: Callable[..., Any], wrt: Any, args: tuple[Any, ...]
-) -> tuple[Any, ...]:
+def as_parameters(name: str, fun: Function, wrt: Any, args: Args) -> Args:
     """Arguments in which what `wrt` offers as parameters can move: integers of Python are floats,
     `{"mu": 2}`.
 
@@ -220,7 +217,7 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, int) and not isinstance(x, bool)
 
 
-def _argument(name: str, number: int, args: tuple[Any, ...]) -> Any:
+def _argument(name: str, number: int, args: Args) -> Any:
     if not -len(args) <= number < len(args):
         raise wrong_wrt(name, number, f"the call has {len(args)} positional arguments")
     return args[number]
@@ -256,7 +253,7 @@ def _parts(name: str, node: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _parts(f"{name}{jax.tree_util.keystr(key)}", part, path)
 
 
-def _masked(name: str, mask: Any, args: tuple[Any, ...]) -> Any:
+def _masked(name: str, mask: Any, args: Args) -> Any:
     """The leaves of the first argument under True."""
     flags = jax.tree.leaves(mask)
     if not flags or not all(isinstance(flag, bool) for flag in flags):
@@ -282,7 +279,7 @@ class _Picked:
         self.number = number
 
 
-def _picked(name: str, selector: Any, args: tuple[Any, ...]) -> Any:
+def _picked(name: str, selector: Any, args: Args) -> Any:
     """What a function picks from the first argument, or from as many as it takes."""
     count = _num_parameters(selector, len(args))
     places = jax.tree.map(_Picked, args[:count])
@@ -300,7 +297,7 @@ def _picked(name: str, selector: Any, args: tuple[Any, ...]) -> Any:
     return jax.tree.map(lambda place: place.number, picked)
 
 
-def _num_parameters(selector: Callable[..., Any], num_args: int) -> int:
+def _num_parameters(selector: Function, num_args: int) -> int:
     names = argument_names(selector, num_args)
     named = [n for n in names if not n.startswith("args[")]
     return max(1, len(named)) if num_args else 0

@@ -21,6 +21,8 @@ from incrax.derivatives.differentiated import (
     Jacobian,
     Pushforward,
 )
+from incrax.derivatives.row_sparse.structured import row_options
+from incrax.engine.inputs.signature import Function
 
 
 class IncrementalOptions(TypedDict, total=False):
@@ -37,7 +39,6 @@ class IncrementalOptions(TypedDict, total=False):
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Function = Callable[..., Any]
 
 
 @spelled_here
@@ -130,12 +131,10 @@ def _gradient(
 ) -> Incremental[..., Any]:
     if sparse not in (None, "rows"):
         raise ValueError(f'`{name}(sparse=...)` got {sparse!r}; use "rows", or None.')
-    if nonfinite not in ("ignore", "dense"):
-        raise ValueError(f'`{name}(nonfinite=...)` got {nonfinite!r}; use "ignore" or "dense".')
+    rows = row_options(name, nonfinite=nonfinite)
     settings = {
         "has_aux": has_aux,
-        "sparse": sparse,
-        "nonfinite": nonfinite,
+        "rows": rows if sparse else None,
         "with_value": name == "value_and_grad",
     }
     return _made(Gradient, name, fun, wrt, settings, options)

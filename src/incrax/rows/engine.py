@@ -9,7 +9,7 @@ users call it for.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -20,7 +20,7 @@ from incrax import _jax
 from incrax._jax import Var
 from incrax._messages import deleted_input
 from incrax._names import name_of
-from incrax._program import trace, type_of
+from incrax._program import Values, trace, type_of
 from incrax._progress import Meter
 from incrax._stats import Stats
 from incrax._tables import LruTable, program_bytes
@@ -37,7 +37,7 @@ from incrax.engine.inputs.chunks import Chunk
 from incrax.engine.inputs.leaves import LeafValue, resolved
 from incrax.engine.inputs.messages import no_checkpoint_of_rows, per_row_of_stream
 from incrax.engine.inputs.rows import Rows
-from incrax.engine.inputs.signature import Signature
+from incrax.engine.inputs.signature import Function, Signature
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.log import Journal
 from incrax.engine.store.budget import Limits
@@ -86,7 +86,7 @@ class PassTable:
     by their numbers; by all that it depends on, values that follow; and the compiled rest.
     """
 
-    def __init__(self, phase: Phase, rest: Callable[..., Any], limit: int) -> None:
+    def __init__(self, phase: Phase, rest: Function, limit: int) -> None:
         self.phase = phase
         self.rest = rest
         self.results: LruTable[Version, dict[tuple[int, ...], Results]] = LruTable(limit)
@@ -162,7 +162,7 @@ class RowEngine:
             self.by_chunk: dict[tuple[int, ChunkKind], Engine] = {}
             self.uses: list[frozenset[int]] = []
 
-    def _compiled_rest(self, phase: Phase) -> Callable[..., Any]:
+    def _compiled_rest(self, phase: Phase) -> Function:
         """What follows from the reductions, compiled; functions on the host are remembered, and
         awaited.
         """
@@ -242,7 +242,7 @@ class RowEngine:
 
     # --- one call ---------------------------------------------------------------------------------
 
-    def served(self, leaves: Sequence[Any], rows: Rows, start_s: float) -> list[Any]:
+    def served(self, leaves: Values, rows: Rows, start_s: float) -> list[Any]:
         """Outputs at these leaves, the rows left out, and these rows, of a call that began at
         `start_s`.
         """
@@ -252,7 +252,7 @@ class RowEngine:
         return outputs
 
     def check(
-        self, name: str, leaves: Sequence[Any], rows: Rows, outputs: Sequence[Any], settings: verify
+        self, name: str, leaves: Values, rows: Rows, outputs: Values, settings: verify
     ) -> None:
         """Compare outputs with those of the function on all rows at once.
 
@@ -263,7 +263,7 @@ class RowEngine:
         evaluate = lambda: jax.tree.leaves(self.trace.plain(*data, *leaves))
         check_outputs(name, outputs, evaluate, lambda: ((), BLAMED), self.clear, settings)
 
-    def _outputs(self, leaves: Sequence[Any], rows: Rows) -> list[Any]:
+    def _outputs(self, leaves: Values, rows: Rows) -> list[Any]:
         env = self._env(leaves)
         per_row = [v for table in self.passes for v in table.phase.per_row]
         if per_row and any(chunk.is_streamed for chunk in rows.chunks):
@@ -313,7 +313,7 @@ class RowEngine:
         table.outcomes.add(key, outcome)
         return outcome, False
 
-    def _env(self, leaves: Sequence[Any]) -> Env:
+    def _env(self, leaves: Values) -> Env:
         """The leaves by variable."""
         rows = self.rows
         pairs = zip(self.paths, rows.program.invars, strict=True)
@@ -431,7 +431,7 @@ class RowEngine:
 
     # --- without a result -------------------------------------------------------------------------
 
-    def outlook(self, leaves: Sequence[Any], rows: Rows) -> RowRecord:
+    def outlook(self, leaves: Values, rows: Rows) -> RowRecord:
         """What the first pass of a call would do; nothing is evaluated or kept."""
         table = self.passes[0]
         recent = dict(self.recent)

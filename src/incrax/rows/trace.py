@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from incrax._program import Program, trace_with_tree, type_of
 from incrax._tables import LruTable
 from incrax.engine.inputs.chunks import RowType
 from incrax.engine.inputs.messages import untraceable_rows
-from incrax.engine.inputs.signature import Signature
+from incrax.engine.inputs.signature import Function, Signature
 from incrax.engine.program.simplify import drop_dead, inline_with_lines, run_passes
 from incrax.errors import IncraxError, MixedRowsError
 from incrax.rows.axis import RowsComparison, compare_rows
@@ -69,7 +69,7 @@ class RowTrace:
     """
 
     def __init__(
-        self, fun: Callable[..., Any], signature: Signature, row_type: RowType, feeds: Sequence[Any]
+        self, fun: Function, signature: Signature, row_type: RowType, feeds: Sequence[Any]
     ) -> None:
         self.fun = fun
         self.signature = signature
@@ -241,7 +241,7 @@ class RowTrace:
         return self.fun(*args, **kwargs)
 
     @cached_property
-    def plain(self) -> Callable[..., Any]:
+    def plain(self) -> Function:
         """The same, compiled by `jax.jit`."""
         return jax.jit(self._of_leaves)
 

@@ -7,18 +7,18 @@ users call it for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from incrax import _jax
 from incrax._messages import nothing_saved
-from incrax.engine.call.signature_table import Args, Given, Kwargs, Traces
+from incrax._program import Values
+from incrax.engine.call.signature_table import Given, Traces
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.messages import many_rows
 from incrax.engine.inputs.rows import Rows, as_plain, has_rows
-from incrax.engine.inputs.signature import Signature, make_signature
+from incrax.engine.inputs.signature import Args, Kwargs, Signature, make_signature
 from incrax.rows.engine import RowEngine
 from incrax.rows.trace import RowTrace
 
@@ -27,7 +27,7 @@ class RowTraces(Traces):
     """The traces of a function, of which some are for calls with `Rows`."""
 
     def serving_rows(
-        self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs
+        self, leaves: Values, treedef: Any, args: Args, kwargs: Kwargs
     ) -> Given | None:
         """What a call with `Rows` gives; with those of one row, what it gives with the array, since
         JAX broadcasts one row in other equations than many.
@@ -55,7 +55,7 @@ class RowTraces(Traces):
         given.traced.first_kin(rows)
         return given
 
-    def _only_rows(self, leaves: Sequence[Any], args: Args, kwargs: Kwargs) -> Rows:
+    def _only_rows(self, leaves: Values, args: Args, kwargs: Kwargs) -> Rows:
         """The `Rows` among the arguments, whose leaves these are."""
         found = [leaf for leaf in leaves if type(leaf) is Rows]
         if len(found) > 1:
@@ -63,7 +63,7 @@ class RowTraces(Traces):
             raise many_rows([path for path, x in named.items() if type(x) is Rows])
         return found[0]
 
-    def _given(self, rows: Rows, leaves: Sequence[Any], treedef: Any) -> Given:
+    def _given(self, rows: Rows, leaves: Values, treedef: Any) -> Given:
         """What a call gives: the engine that serves it, the leaves that are no rows, the rows."""
         leaves = [rows.row_type if x is rows else x for x in leaves]
         engine = self.latest
@@ -75,7 +75,7 @@ class RowTraces(Traces):
         engine.prepare(rows)
         return Given(engine, engine.signature.dynamic_leaves(leaves), rows)
 
-    def _of_rows(self, signature: Signature, leaves: Sequence[Any], rows: Rows) -> RowEngine:
+    def _of_rows(self, signature: Signature, leaves: Values, rows: Rows) -> RowEngine:
         dynamic = signature.dynamic_leaves(leaves)
         if any(map(_jax.is_mutable_array, dynamic)):
             raise nothing_saved("a call with `Rows`")

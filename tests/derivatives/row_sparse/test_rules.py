@@ -9,7 +9,7 @@ import pytest
 from row_sparse_cases import CHANGES, READS, TABLE, check, check_rows, loss, program, table
 
 import incrax
-from incrax.derivatives.row_sparse.structured import sparse_outputs
+from incrax.derivatives.row_sparse.structured import row_options, sparse_outputs
 
 IDS = jnp.array([3, 3, -1, 41, 12])
 NO_ROWS = {"all": "", "column": "all rows are read in part"}
@@ -202,12 +202,12 @@ def test_gradients_are_given_as_rows_inside_jit():
 
 
 def test_an_output_that_is_not_zero_elsewhere_is_an_array():
-    events = []
+    context = row_options("sparse_outputs")
     out = sparse_outputs(
-        lambda t: jnp.cos(jax.grad(loss)(t, jnp.array([1]))), table(), events=events
+        lambda t: jnp.cos(jax.grad(loss)(t, jnp.array([1]))), table(), context=context
     )
     assert not isinstance(out, incrax.RowSparse)
-    assert any("no longer zero" in event.why for event in events)
+    assert any("no longer zero" in event.why for event in context.events)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._context import context_key
-from incrax._program import evaluator, from_jaxpr
+from incrax._program import Values, evaluator, from_jaxpr
 from incrax._tables import LruTable, program_bytes
 from incrax.control_flow.loops.messages import other_carry, other_carry_type
 from incrax.engine.program.simplify import drop_dead, needed_equations
@@ -74,7 +74,7 @@ def avals_out(jaxpr: Any) -> list[Any]:
     return [atom.aval for atom in _jax.open_jaxpr(jaxpr).outvars]
 
 
-def call(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
+def call(jaxpr: Any, values: Values) -> list[Any]:
     """Evaluate a body, open or not, an equation at a time."""
     program = from_jaxpr(jaxpr)
     return evaluator(program)(program.consts, *values)
@@ -110,7 +110,7 @@ def parted(mask: Iterable[bool], values: Iterable[T]) -> tuple[list[T], list[T]]
     return chosen, others
 
 
-def merged(mask: Sequence[bool], chosen: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+def merged(mask: Sequence[bool], chosen: Sequence[Any], others: Values) -> list[Any]:
     """Values in the order of the mask, `chosen` where it is True: what `parted` parted."""
     left = iter(chosen)
     right = iter(others)
@@ -305,7 +305,7 @@ def _split(layout: BodyLayout, moves: tuple[bool, ...], traced: _Traced) -> Line
     )
 
 
-def _part(body: _jax.Body, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+def _part(body: _jax.Body, inputs: Values, outputs: Values) -> Any:
     """What makes these outputs of these inputs; effects only where all inputs are there."""
     is_whole = len(inputs) == len(body.invars)
     eqns = needed_equations(body.eqns, outputs, has_effects=is_whole)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,11 +15,12 @@ import jax
 from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
 from incrax._names import reduced
-from incrax.control_flow.loops.padded import RaggedArguments, exact, is_staged, is_traced
+from incrax.control_flow.loops.padded import Names, RaggedArguments, exact, is_staged, is_traced
+from incrax.engine.inputs.signature import Function
 
 
 @spelled_here
-def bucketed(fun: Callable[..., Any], *, ragged: str | int | Sequence[str | int] = ()) -> Bucketed:
+def bucketed(fun: Function, *, ragged: str | int | Names = ()) -> Bucketed:
     """The function, compiled once for all numbers of rows up to a capacity that doubles.
 
     Promise: equals `fun` on `Padded(x, len(x))` in the place of each ragged argument, with `Padded`
@@ -67,7 +67,7 @@ class Bucketed:
         ([1.0, 1.0, 1.0], 1)
     """
 
-    def __init__(self, fun: Callable[..., Any], ragged: tuple[str | int, ...]) -> None:
+    def __init__(self, fun: Function, ragged: tuple[str | int, ...]) -> None:
         functools.update_wrapper(self, fun)
         self._fun = fun
         self._ragged = RaggedArguments(fun, ragged, "bucketed", "bucketed(ragged=...)")

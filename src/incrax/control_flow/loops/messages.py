@@ -22,11 +22,9 @@ def other_carry_type(name: str, path: str, seen: str, expected: str) -> LoopType
     """A leaf of the carry of another type."""
     return LoopTypeError(
         f"The function of `{name}` got `{path}` as {expected} and returned it as {seen}. This is "
-        "usually an `init` of "
-        "integers that becomes floating-point, of float32 beside float64, or of one shape that is "
-        "broadcast to "
-        f"another. A loop's carry has one type for all turns. {_UNTOUCHED} Give `init` the type "
-        "that a turn returns."
+        "usually an `init` of integers that becomes floating-point, of float32 beside float64, or "
+        "of one shape that is broadcast to another. A loop's carry has one type for all turns. "
+        f"{_UNTOUCHED} Give `init` the type that a turn returns."
     )
 
 
@@ -43,8 +41,7 @@ def no_condition(seen: str) -> LoopTypeError:
     """A condition that is no boolean scalar."""
     return LoopTypeError(
         f"The condition of `while_loop` must return one boolean, and returned {seen}. {_UNTOUCHED} "
-        "Reduce it, for "
-        "example by `jnp.any`, or compare it with a number."
+        "Reduce it, for example by `jnp.any`, or compare it with a number."
     )
 
 
@@ -52,8 +49,7 @@ def no_length(name: str) -> LoopTypeError:
     """Neither xs nor a length."""
     return LoopTypeError(
         f"`{name}` got neither arrays in `xs` nor a `length`, so that the number of turns is "
-        f"unknown. {_UNTOUCHED} "
-        "Pass one of them."
+        f"unknown. {_UNTOUCHED} Pass one of them."
     )
 
 
@@ -61,9 +57,8 @@ def no_capacity(name: str) -> LoopTypeError:
     """A traced length without xs."""
     return LoopTypeError(
         f"`{name}` got a traced `length` and no arrays in `xs`. What it stacks, and what its "
-        "derivatives store, needs "
-        f"a size that is known while tracing. {_UNTOUCHED} Pass `capacity=`, the largest length "
-        "that may come."
+        f"derivatives store, needs a size that is known while tracing. {_UNTOUCHED} Pass "
+        "`capacity=`, the largest length that may come."
     )
 
 
@@ -72,8 +67,7 @@ def other_lengths(name: str, lengths: list[tuple[str, Any]]) -> LoopTypeError:
     shown = ", ".join(f"`{path}` {length}" for path, length in lengths[:8])
     return LoopTypeError(
         f"`{name}` goes through its arrays row by row, and they have different numbers of rows: "
-        f"{shown}. {_UNTOUCHED} "
-        "Pass arrays with equal first axes."
+        f"{shown}. {_UNTOUCHED} Pass arrays with equal first axes."
     )
 
 
@@ -88,8 +82,7 @@ def too_long(name: str, seen: Any, capacity: int) -> CapacityError:
     """More turns than rows."""
     return CapacityError(
         f"`{name}` was asked for {seen} rows or turns, and there is room for {capacity}. Rows are "
-        "never dropped "
-        "silently. Pass arrays with more rows, or a larger `capacity=` or `size=`."
+        "never dropped silently. Pass arrays with more rows, or a larger `capacity=` or `size=`."
     )
 
 
@@ -106,9 +99,8 @@ def small_memory(memory: int, needed: int, capacity: int) -> MemoryBudgetError:
     """A budget too small for any number of checkpoints."""
     return MemoryBudgetError(
         f"A loop of up to {capacity:,} turns was given {memory:,} bytes for the residuals of its "
-        "derivative, and needs "
-        f"{needed:,} even with as few checkpoints as can be. {_UNTOUCHED} Pass more: "
-        f"`memory={needed}`."
+        f"derivative, and needs {needed:,} even with as few checkpoints as can be. {_UNTOUCHED} "
+        f"Pass more: `memory={needed}`."
     )
 
 
@@ -116,10 +108,9 @@ def unknown_length(capacity: int) -> LoopTypeError:
     """The length of padded rows, as a Python integer, under an abstract transformation."""
     return LoopTypeError(
         f"`len()` of a `Padded` with room for {capacity} rows was asked for inside a traced "
-        "function (jit, grad, "
-        f"vmap), where the number of rows is unknown. {_UNTOUCHED} Use `length`, which is traced, "
-        "or `capacity`, which "
-        "is not; in a function of `incrax.guarded`, outside of transformations, `len` is a guard."
+        f"function (jit, grad, vmap), where the number of rows is unknown. {_UNTOUCHED} Use "
+        "`length`, which is traced, or `capacity`, which is not; in a function of "
+        "`incrax.guarded`, outside of transformations, `len` is a guard."
     )
 
 
@@ -127,8 +118,7 @@ def no_ragged(option: str, name: str) -> LoopTypeError:
     """A ragged argument that is not there."""
     return LoopTypeError(
         f"`{option}` names `{name}`, and this call has no such argument, or one without arrays in "
-        "it. "
-        f"{_UNTOUCHED} Name arguments as in the function's signature, or by position."
+        f"it. {_UNTOUCHED} Name arguments as in the function's signature, or by position."
     )
 
 
@@ -136,7 +126,6 @@ def other_mask(path: str, mask: str, seen: str) -> LoopTypeError:
     """A mask that does not fit its rows."""
     return LoopTypeError(
         f"`select_rows` got a mask of type {mask} for `{path}` of type {seen}; it takes one "
-        "boolean per row. "
-        f"{_UNTOUCHED} Reduce a mask of elements to one of rows, for example by `jnp.all(mask, "
-        "axis=1)`."
+        f"boolean per row. {_UNTOUCHED} Reduce a mask of elements to one of rows, for example by "
+        "`jnp.all(mask, axis=1)`."
     )

@@ -16,7 +16,7 @@ import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.dtypes
@@ -33,6 +33,7 @@ from incrax.control_flow.loops.messages import (
     too_long,
     unknown_length,
 )
+from incrax.engine.inputs.signature import Args, Function, Kwargs
 
 SMALLEST = 64
 """The least capacity: shorter arrays are padded to it."""
@@ -228,9 +229,8 @@ class Padded:
         if is_traced(self.length):
             raise TypeError(
                 "`Padded.exact()` was called inside a traced function (jit, grad, vmap), where the "
-                "number of rows is "
-                "unknown and a shape must be known. Use `values` with `mask`, `filled(...)` or "
-                "`incrax.scan`."
+                "number of rows is unknown and a shape must be known. Use `values` with `mask`, "
+                "`filled(...)` or `incrax.scan`."
             )
         check_room("Padded.exact", self.length, self.capacity)
         return jax.tree.map(lambda x: cut(x, int(self.length)), self.values)
@@ -243,6 +243,9 @@ def _filled(x: Any, mask: Any, value: Any) -> Any:
 
 # --- arguments whose number of rows changes from call to call --------------------------------------
 
+Names: TypeAlias = Sequence[str | int]
+"""Arguments as users name them: by name or position."""
+
 Lengths = dict[str | int, int]
 """Numbers of rows by argument."""
 
@@ -254,7 +257,7 @@ class NamedArguments:
     the position of each, where that is known, and its keyword.
     """
 
-    def __init__(self, fun: Callable[..., Any], names: Sequence[str | int]) -> None:
+    def __init__(self, fun: Function, names: Names) -> None:
         try:
             parameters = list(inspect.signature(fun).parameters.values())
         except (TypeError, ValueError):
@@ -268,7 +271,7 @@ class NamedArguments:
 
     def replaced(
         self, args: Any, kwargs: Any, replace: Callable[[str | int, Any], Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    ) -> tuple[Args, Kwargs]:
         """The arguments with `replace(name, value)` in the place of those that are given."""
         args = list(args)
         kwargs = dict(kwargs)
@@ -293,9 +296,7 @@ class RaggedArguments:
     `caller` and `option` name the function of incrax and its option in messages.
     """
 
-    def __init__(
-        self, fun: Callable[..., Any], names: Sequence[str | int], caller: str, option: str
-    ) -> None:
+    def __init__(self, fun: Function, names: Names, caller: str, option: str) -> None:
         self.arguments = NamedArguments(fun, names)
         self._caller = caller
         self._option = option

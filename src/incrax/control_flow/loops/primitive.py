@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from incrax import _jax
+from incrax._program import Values
 from incrax.control_flow.loops.bodies import (
     BodyLayout,
     Linearized,
@@ -59,7 +60,7 @@ class Spec(NamedTuple):
         return self._replace(**{"is_linear": (), "is_strict": False, **changes})
 
 
-def bind(jaxpr: Any, spec: Spec, num: Any, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def bind(jaxpr: Any, spec: Spec, num: Any, values: Values) -> tuple[list[Any], list[Any]]:
     """Run a loop: (carry, ys)."""
     outs = loop_p.bind(jnp.asarray(num, jnp.int32), *values, jaxpr=jaxpr, spec=spec)
     return spec.layout.split_results(outs)
@@ -100,7 +101,7 @@ def _types(*avals: Any, jaxpr: Any, spec: Spec) -> tuple[list[Any], Any]:
 
 
 def push(
-    values: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Any, spec: Spec
+    values: Values, tangents: Values, *, jaxpr: Any, spec: Spec
 ) -> tuple[list[Any], list[Any]]:
     """Results and their tangents, None for those that do not move."""
     num, *inputs = values
@@ -115,7 +116,7 @@ def push(
 
 
 def _push_stored(
-    num: Any, inputs: Sequence[Any], tangents: Sequence[Any], split: Linearized, spec: Spec
+    num: Any, inputs: Values, tangents: Values, split: Linearized, spec: Spec
 ) -> tuple[list[Any], list[Any]]:
     """The loop with residuals as further ys, and the linear loop that reads them."""
     outs = loop_p.bind(num, *inputs, jaxpr=split.primal, spec=spec.derived())
@@ -136,7 +137,7 @@ def _tangent(x: Any, dot: Any) -> Any:
 
 
 def _push_pieces(
-    values: Sequence[Any], tangents: Sequence[Any], split: Linearized, jaxpr: Any, spec: Spec
+    values: Values, tangents: Values, split: Linearized, jaxpr: Any, spec: Spec
 ) -> tuple[list[Any], list[Any]]:
     """The derivative of the same loop in segments, of which a pullback keeps the carries between
     them.
@@ -177,7 +178,7 @@ def cut(spec: Spec, carry_bytes: int, stored_bytes: int) -> int:
 
 
 def in_pieces(
-    num: Any, inputs: Sequence[Any], pieces: int, carry_bytes: int, jaxpr: Any, spec: Spec
+    num: Any, inputs: Values, pieces: int, carry_bytes: int, jaxpr: Any, spec: Spec
 ) -> list[Any]:
     """The same loop, evaluated in segments."""
     length = -(-spec.capacity // pieces)
@@ -212,7 +213,7 @@ def _in_rows(x: Any, pieces: int, length: int) -> Any:
 # --- cotangents -----------------------------------------------------------------------------------
 
 
-def _pull(cotangents: Sequence[Any], values: Sequence[Any], *, jaxpr: Any, spec: Spec) -> list[Any]:
+def _pull(cotangents: Values, values: Values, *, jaxpr: Any, spec: Spec) -> list[Any]:
     """A loop the other way round, which carries the cotangents of the carry and sums those of the
     constants.
     """
@@ -252,7 +253,7 @@ def _marks(groups: Groups) -> tuple[bool, ...]:
     return tuple(linear for values, linear in groups for _ in values)
 
 
-def _are_linear(values: Sequence[Any]) -> list[bool]:
+def _are_linear(values: Values) -> list[bool]:
     return [isinstance(x, _jax.Linear) for x in values]
 
 
@@ -265,7 +266,7 @@ def _zeros(aval: Any) -> Any:
 
 def _batch(
     mapped: _jax.Mapped,
-    values: Sequence[Any],
+    values: Values,
     axes: Sequence[int | None],
     *,
     jaxpr: Any,

@@ -9,7 +9,7 @@ which has room for all that may come and keeps what fits the budget.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +20,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._messages import wrong_option
+from incrax._program import Values
 from incrax.control_flow.loops.bodies import BodyLayout, call, lift, traced_turn
 from incrax.control_flow.loops.messages import no_condition
 from incrax.control_flow.loops.padded import as_size, checked
@@ -105,7 +106,7 @@ class _Parts(NamedTuple):
     most: int
     memory: int
 
-    def split(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    def split(self, values: Values) -> tuple[list[Any], list[Any], list[Any]]:
         """Constants of the condition, of the turn, carry."""
         return BodyLayout(self.num_cond, self.num_body, 0).split(values)
 
@@ -125,9 +126,7 @@ def _run(parts: _Parts, *values: Any) -> tuple[Any, list[Any]]:
 
 
 @functools.partial(_while.defjvp, symbolic_zeros=True)
-def _while_jvp(
-    parts: _Parts, values: Sequence[Any], tangents: Sequence[Any]
-) -> tuple[list[Any], list[Any]]:
+def _while_jvp(parts: _Parts, values: Values, tangents: Values) -> tuple[list[Any], list[Any]]:
     """Of as many turns as the values take, which does not depend on the values smoothly."""
     dots = [None if type(t) is jax.custom_derivatives.SymbolicZero else t for t in tangents]
     inputs = values[parts.num_cond :]

@@ -8,10 +8,12 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
 from incrax._messages import wrong_option
+from incrax.control_flow.loops.padded import Names
 from incrax.control_flow.tapes.explanation import TapeReport, branches_of
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.control_flow.tapes.making import TapeOptions
 from incrax.control_flow.tapes.statics import static_arguments
+from incrax.engine.inputs.signature import Function
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,13 +23,13 @@ FALLBACKS = get_args(Fallback)
 
 
 class _Options(TypedDict, total=False):
-    guard: Callable[..., Any] | None
-    static: str | int | Sequence[str | int]
+    guard: Function | None
+    static: str | int | Names
     floats: bool
     max_paths: int
     fallback: Fallback
     constant: str | Sequence[str]
-    dynamic: str | int | Sequence[str | int]
+    dynamic: str | int | Names
 
 
 @overload
@@ -44,13 +46,13 @@ def guarded(
 def guarded(
     f: Callable[P, R] | None = None,
     *,
-    guard: Callable[..., Any] | None = None,
-    static: str | int | Sequence[str | int] = (),
+    guard: Function | None = None,
+    static: str | int | Names = (),
     floats: bool = False,
     max_paths: int = 64,
     fallback: Fallback = "eager",
     constant: str | Sequence[str] = (),
-    dynamic: str | int | Sequence[str | int] = (),
+    dynamic: str | int | Names = (),
 ) -> Guarded[P, R] | Callable[[Callable[P, R]], Guarded[P, R]]:
     """Compile a function with Python control flow, path by path, so that it stays right on every
     path.
@@ -167,12 +169,12 @@ def _argument_names(dynamic: Any) -> tuple[str | int, ...]:
     return tuple(names)
 
 
-def _plain(f: Callable[..., Any]) -> Callable[..., Any]:
+def _plain(f: Function) -> Function:
     """The function that the user wrote."""
     return f._fun if isinstance(f, (Guarded, Incremental)) else f
 
 
-def check_tape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> TapeReport:
+def check_tape(f: Function, *args: Any, **kwargs: Any) -> TapeReport:
     """Which branches of a function depend on values, before it is compiled with something
     unguarded.
 

@@ -19,6 +19,7 @@ import numpy as np
 from incrax import _jax
 from incrax._locations import NO_VALUE, place_of_error
 from incrax._names import name_of, reduced
+from incrax._program import Values
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import is_disabled
 from incrax.control_flow.loops.padded import Lengths, RaggedArguments, exact
@@ -34,7 +35,7 @@ from incrax.control_flow.tapes.paths import OtherTypes, Path, TapeStats, int_of
 from incrax.control_flow.tapes.statics import as_static, of_static
 from incrax.control_flow.tapes.tape import Tape
 from incrax.engine.inputs.leaves import has_tracer
-from incrax.engine.inputs.signature import Signature
+from incrax.engine.inputs.signature import Args, Kwargs, Signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -101,9 +102,11 @@ class Guarded(Generic[P, R]):
         replaced = self._ragged.padded if is_padded else self._ragged.wrapped
         args, kwargs, lengths = replaced(args, kwargs)
         static = self._options.static
-        return *(static.replaced(args, kwargs, mark) if static else (args, kwargs)), lengths
+        if static is not None:
+            args, kwargs = static.replaced(args, kwargs, mark)
+        return args, kwargs, lengths
 
-    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _called(self, args: Args, kwargs: Kwargs) -> Any:
         """A call, by the path that is expected where that can be."""
         tape = self._latest
         if tape is None:
@@ -122,15 +125,12 @@ class Guarded(Generic[P, R]):
             return self._call(args, kwargs)
         self._stats.calls += 1
         if not path.num_guards or (number := int_of(failing)) == path.num_guards:
-            self._stats.hits += 1
-            path.hits += 1
-            tape.latest = path
-            tape.likely = path.successor
+            tape.count(path, is_hit=True)
             return jax.tree_util.tree_unflatten(path.out_tree, results)
         other = tape.after(path, number, leaves)
         return self._answer(tape, tape.signature, leaves, other)
 
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(self, args: Args, kwargs: Kwargs) -> Any:
         """A call that the path expected by the latest tape may not answer."""
         self._stats.calls += 1
         leaves = jax.tree_util.tree_leaves((args, kwargs))
@@ -249,7 +249,7 @@ class Guarded(Generic[P, R]):
 
     # --- under other transformations --------------------------------------------------------------
 
-    def _transformed(self, leaves: Sequence[Any], args: Any, kwargs: Any) -> Any:
+    def _transformed(self, leaves: Values, args: Any, kwargs: Any) -> Any:
         """A call inside a transformation: the right path if values are known, else the plain
         function.
         """
@@ -273,7 +273,7 @@ class Guarded(Generic[P, R]):
         results = path.results(path.consts, *signature.dynamic_leaves(leaves))
         return jax.tree_util.tree_unflatten(path.out_tree, results)
 
-    def path_at(self, signature: Signature, leaves: Sequence[Any]) -> Path | None:
+    def path_at(self, signature: Signature, leaves: Values) -> Path | None:
         """The path that is right at these values, recorded if need be; None if there are too
         many.
         """
@@ -345,7 +345,7 @@ class Alone(NamedTuple):
     num_guards: int
 
 
-def path_alone(f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Alone:
+def path_alone(f: Guarded[..., Any], args: Args, kwargs: Kwargs) -> Alone:
     """The path that a call with these values takes.
 
     Raises:
@@ -367,9 +367,7 @@ def path_alone(f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     return Alone(run, path.num_guards)
 
 
-def incremental_of(
-    f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, Sequence[Any]]:
+def incremental_of(f: Guarded[..., Any], args: Args, kwargs: Kwargs) -> tuple[Any, Sequence[Any]]:
     """The incremental function of the path that these values take, recorded if need be, and its
     arguments.
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from incrax import _jax
 from incrax._locations import NO_VALUE, Place, place_of_error
+from incrax._program import Values
 from incrax.control_flow.loops.padded import NamedArguments
 from incrax.control_flow.tapes.captured import Captured, captured_by
 from incrax.control_flow.tapes.conversions import learned
@@ -29,7 +30,7 @@ from incrax.control_flow.tapes.paths import Path, TapeStats
 from incrax.control_flow.tapes.recording import Recording, record
 from incrax.control_flow.tapes.statics import of_static, static_values
 from incrax.control_flow.tapes.watching import RunLog, watched
-from incrax.engine.inputs.signature import Signature, make_signature
+from incrax.engine.inputs.signature import Function, Signature, make_signature
 from incrax.errors import TapeError
 
 MAX_ROUNDS = 3
@@ -41,7 +42,7 @@ running.
 class TapeOptions(NamedTuple):
     """What `guarded` was asked for."""
 
-    guard: Callable[..., Any] | None = None
+    guard: Function | None = None
     floats: bool = False
     max_paths: int = 64
     fallback: str = "eager"
@@ -53,7 +54,7 @@ class TapeOptions(NamedTuple):
 class RecordedFunction(NamedTuple):
     """A function that is recorded."""
 
-    fun: Callable[..., Any]
+    fun: Function
     name: str
     options: TapeOptions
     roots: list[Any]
@@ -78,7 +79,7 @@ class Observed(NamedTuple):
     out_tree: Any
 
 
-def observed(subject: RecordedFunction, signature: Signature, leaves: Sequence[Any]) -> Observed:
+def observed(subject: RecordedFunction, signature: Signature, leaves: Values) -> Observed:
     """Run and record once; again where code was found only by running it."""
     with jax.ensure_compile_time_eval():
         values = list(map(jnp.asarray, leaves))
@@ -102,7 +103,7 @@ def observed(subject: RecordedFunction, signature: Signature, leaves: Sequence[A
 
 
 def make_path(
-    subject: RecordedFunction, signature: Signature, leaves: Sequence[Any], stats: TapeStats
+    subject: RecordedFunction, signature: Signature, leaves: Values, stats: TapeStats
 ) -> tuple[Path, Captured]:
     """Record the path of a call.
 

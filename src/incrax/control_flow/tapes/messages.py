@@ -23,13 +23,10 @@ def float_guard(name: str, places: Sequence[str]) -> FloatGuardError:
     """A float became a Python value."""
     return FloatGuardError(
         f"`guarded({name})` saw floats turned into Python or NumPy values, or text: "
-        f"{'; '.join(places)}. A compiled "
-        "path holds for one value of what Python read, so that each new float would be recorded "
-        "and compiled anew, "
-        f"and no derivative would pass through it. {_UNTOUCHED} Compare the array itself (`if x > "
-        "0:` records only "
-        "the side), compute with `jax.numpy`, print with `jax.debug.print`; or pass `floats=True` "
-        "if it takes few "
+        f"{'; '.join(places)}. A compiled path holds for one value of what Python read, so that "
+        "each new float would be recorded and compiled anew, and no derivative would pass through "
+        f"it. {_UNTOUCHED} Compare the array itself (`if x > 0:` records only the side), compute "
+        "with `jax.numpy`, print with `jax.debug.print`; or pass `floats=True` if it takes few "
         "values."
     )
 
@@ -38,11 +35,9 @@ def guard_on_effect(primitive: str, line: str) -> GuardOnEffectError:
     """A guard depends on an effect."""
     return GuardOnEffectError(
         f"Python asked for a value that `{primitive}` made ({line}). That is an effect: to find "
-        "out which path is "
-        f"right, it would have to run before it is known that it should. {_UNTOUCHED} Branch on "
-        "values that need no "
-        "effect, use `jax.pure_callback` if the function on the host is pure, or `jax.lax.cond` "
-        "for this branch."
+        "out which path is right, it would have to run before it is known that it should. "
+        f"{_UNTOUCHED} Branch on values that need no effect, use `jax.pure_callback` if the "
+        "function on the host is pure, or `jax.lax.cond` for this branch."
     )
 
 
@@ -50,10 +45,8 @@ def not_comparable(name: str, captured: str, reason: str) -> CapturedStateError:
     """A captured object that cannot be guarded."""
     return CapturedStateError(
         f"`guarded({name})` captures `{captured}`, {reason}. If it changed, a path recorded before "
-        "would go on "
-        f"answering as if it had not. {_UNTOUCHED} Pass what the function reads of it as an "
-        "argument, or list it in "
-        "`constant=` if it never changes."
+        f"would go on answering as if it had not. {_UNTOUCHED} Pass what the function reads of it "
+        "as an argument, or list it in `constant=` if it never changes."
     )
 
 
@@ -61,10 +54,9 @@ def kept_tracer(name: str, captured: str) -> CapturedStateError:
     """A traced value that outlived its call."""
     return CapturedStateError(
         f"`guarded({name})` captures `{captured}`, which holds a traced value that an earlier call "
-        "put there. "
-        "Functions are recorded with traced values in place of arrays; outside of that call they "
-        "have no value. "
-        f"{_UNTOUCHED} Remove it there, and return what is to be kept as a result instead."
+        "put there. Functions are recorded with traced values in place of arrays; outside of that "
+        f"call they have no value. {_UNTOUCHED} Remove it there, and return what is to be kept as "
+        "a result instead."
     )
 
 
@@ -72,9 +64,8 @@ def no_array(name: str, result: object) -> TapeError:
     """A result that a program cannot give."""
     return TapeError(
         f"`guarded({name})` returned {result!r:.60}, of type {type(result).__name__}. What a "
-        "compiled path returns are "
-        f"arrays and numbers, in any pytree. {_UNTOUCHED} Return a number that stands for it, or "
-        "compute it outside."
+        f"compiled path returns are arrays and numbers, in any pytree. {_UNTOUCHED} Return a "
+        "number that stands for it, or compute it outside."
     )
 
 
@@ -82,10 +73,8 @@ def escaped_tracer() -> str:
     """A traced value that is read outside of its call."""
     return (
         "A traced value of a guarded function was read after the call that made it. Functions are "
-        "recorded with "
-        "traced values in place of arrays, and later calls do not run them, so that it would be "
-        "out of date. "
-        "Return it as a result instead of storing it."
+        "recorded with traced values in place of arrays, and later calls do not run them, so that "
+        "it would be out of date. Return it as a result instead of storing it."
     )
 
 
@@ -93,9 +82,8 @@ def clock_or_random(name: str, source: str, where: str) -> NotReproducibleError:
     """A clock, a file, or randomness outside JAX."""
     return NotReproducibleError(
         f"`guarded({name})` saw {source} ({where}). A compiled path would repeat what it gave "
-        "while recording, at "
-        f"every call. {_UNTOUCHED} Pass what it read as an argument, or draw with `jax.random` "
-        "from a key that is one."
+        f"while recording, at every call. {_UNTOUCHED} Pass what it read as an argument, or draw "
+        "with `jax.random` from a key that is one."
     )
 
 
@@ -103,10 +91,9 @@ def other_way(name: str, place: str) -> NotReproducibleError:
     """The same values led elsewhere."""
     return NotReproducibleError(
         f"`guarded({name})` went another way than before although all it had read was the same: at "
-        f"{place}. It "
-        "depends on something that is no argument and was not seen to be captured: a file, an "
-        "iterator, an object "
-        f"inside an installed package. {_UNTOUCHED} Pass it as an argument, or as `static=`."
+        f"{place}. It depends on something that is no argument and was not seen to be captured: a "
+        f"file, an iterator, an object inside an installed package. {_UNTOUCHED} Pass it as an "
+        "argument, or as `static=`."
     )
 
 
@@ -114,12 +101,10 @@ def unknown_branch(name: str, place: str) -> PythonBranchError:
     """A branch under an abstract transformation."""
     return PythonBranchError(
         f"`guarded({name})` was called inside `jit`, `vmap`, `scan` or another transformation that "
-        "knows no values, "
-        f"and Python asks for one: {place}. Which path is right cannot be known there; under "
-        "`vmap`, rows may need "
-        "different ones. Use `jax.lax.cond` (or `jnp.where`) for this branch, call it outside the "
-        "transformation, or "
-        "put `guarded` outside: `guarded(jax.grad(f))`, and a loop over rows instead of `vmap`."
+        f"knows no values, and Python asks for one: {place}. Which path is right cannot be known "
+        "there; under `vmap`, rows may need different ones. Use `jax.lax.cond` (or `jnp.where`) "
+        "for this branch, call it outside the transformation, or put `guarded` outside: "
+        "`guarded(jax.grad(f))`, and a loop over rows instead of `vmap`."
     )
 
 
@@ -127,10 +112,9 @@ def branch_inside(name: str, place: str) -> PythonBranchError:
     """A branch in a part that JAX traces by itself."""
     return PythonBranchError(
         f"`guarded({name})` found Python control flow in a part that JAX traces without values (a "
-        "function under "
-        "`jax.jit` or `vmap`, a body of `scan`, a function with a derivative rule of its own): "
-        f"{place}. {_UNTOUCHED} "
-        "Use `jax.lax.cond` or `jnp.where` there, or move the branch out of that part."
+        "function under `jax.jit` or `vmap`, a body of `scan`, a function with a derivative rule "
+        f"of its own): {place}. {_UNTOUCHED} Use `jax.lax.cond` or `jnp.where` there, or move the "
+        "branch out of that part."
     )
 
 
@@ -138,11 +122,9 @@ def constant_of_derivative(name: str, places: Sequence[str]) -> FloatGuardError:
     """A derivative through a float that became a constant."""
     return FloatGuardError(
         f"`guarded({name})` is differentiated, and its path turned floats into Python or NumPy "
-        "values: "
-        f"{'; '.join(places)}. They are constants of the path, so that their part of the "
-        "derivative would be missing. "
-        "Compute with `jax.numpy` there, or mark what is meant to be constant by "
-        "`jax.lax.stop_gradient`."
+        f"values: {'; '.join(places)}. They are constants of the path, so that their part of the "
+        "derivative would be missing. Compute with `jax.numpy` there, or mark what is meant to be "
+        "constant by `jax.lax.stop_gradient`."
     )
 
 
@@ -165,8 +147,7 @@ def eager_from_now(name: str, max_paths: int, lines: Sequence[str]) -> str:
 def _explosion(name: str, max_paths: int, lines: Sequence[str]) -> str:
     return (
         f"`guarded({name})` has met more than {max_paths} paths. Outcomes seen, by guard: "
-        f"{'; '.join(lines)}. The "
-        "usual cause is a branch inside a loop over elements, or a Python integer that takes many "
-        "values. Use "
-        "`jnp.where` or `jax.lax.cond` for the first of these guards."
+        f"{'; '.join(lines)}. The usual cause is a branch inside a loop over elements, or a Python "
+        "integer that takes many values. Use `jnp.where` or `jax.lax.cond` for the first of these "
+        "guards."
     )

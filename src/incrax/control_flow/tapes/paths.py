@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,11 +18,11 @@ import jax
 
 from incrax import _jax
 from incrax._context import context_key
-from incrax._program import STATEFUL, Program, evaluator
+from incrax._program import STATEFUL, Program, Values, evaluator
 from incrax._table import Counters
 from incrax.control_flow.tapes.guards import Guard, first_failing, key_of
 from incrax.control_flow.tapes.recording import Recording, effectless
-from incrax.engine.inputs.signature import with_names
+from incrax.engine.inputs.signature import Function, with_names
 from incrax.engine.program.simplify import drop_dead, inline
 
 MAX_EMBEDDED_BYTES = 1 << 14
@@ -98,15 +98,15 @@ class Path:
         self.is_simple: bool = not self.needs_check
         self.incremental: Any = None
         self._config = context_key()
-        self.run: Callable[..., Any] = jax.jit(self._checked(self._run, of_config=True))
+        self.run: Function = jax.jit(self._checked(self._run, of_config=True))
         """`(consts, *leaves) -> (results, number of the first guard that fails)`."""
-        self.results: Callable[..., Any] = jax.jit(self._checked(self._results))
+        self.results: Function = jax.jit(self._checked(self._results))
         """`(consts, *leaves) -> results`, where the guards are known to hold."""
         self._values: dict[int, Any] = {}
 
     # --- programs ---------------------------------------------------------------------------------
 
-    def _checked(self, run: Callable[..., Any], *, of_config: bool = False) -> Callable[..., Any]:
+    def _checked(self, run: Function, *, of_config: bool = False) -> Function:
         """A function to compile, which refuses other types than those recorded; so does each call
         that compiles.
         """
@@ -122,7 +122,7 @@ class Path:
 
         return traced
 
-    def _evaluated(self, program: Program, lifted: Sequence[Any], leaves: Any) -> list[Any]:
+    def _evaluated(self, program: Program, lifted: Values, leaves: Any) -> list[Any]:
         """What a program made of this path's gives, with the constants that were handed in."""
         consts = list(program.consts)
         for number, const in zip(self._lifted, lifted, strict=True):
@@ -136,9 +136,7 @@ class Path:
     def _results(self, consts: Any, *leaves: Any) -> list[Any]:
         return self._evaluated(self.program, consts, leaves)[: self._num_results]
 
-    def be_incremental(
-        self, make: Callable[..., Any], name: str, leaf_names: Sequence[str]
-    ) -> None:
+    def be_incremental(self, make: Function, name: str, leaf_names: Sequence[str]) -> None:
         """Evaluate results by `make(function of flat leaves)` from now on."""
 
         def path(*leaves: Any) -> list[Any]:
@@ -150,7 +148,7 @@ class Path:
 
     # --- a call -----------------------------------------------------------------------------------
 
-    def attempt(self, leaves: Sequence[Any]) -> tuple[int, Any]:
+    def attempt(self, leaves: Values) -> tuple[int, Any]:
         """The number of the first guard that fails, and the results if none does; guards alone
         first where running the wrong path could be noticed.
         """
@@ -160,7 +158,7 @@ class Path:
         failing = self.first_failing(leaves)
         return failing, self._known_results(leaves) if failing == self.num_guards else None
 
-    def first_results(self, leaves: Sequence[Any]) -> Any:
+    def first_results(self, leaves: Values) -> Any:
         """The results of a path that was just recorded; its compilation is timed."""
         begin = time.perf_counter()
         if self.is_simple:
@@ -170,7 +168,7 @@ class Path:
         self.compile_s = self.compile_s or time.perf_counter() - begin
         return results
 
-    def _known_results(self, leaves: Sequence[Any]) -> Any:
+    def _known_results(self, leaves: Values) -> Any:
         """The results where the guards are known to hold."""
         if self.incremental is not None:
             return self.incremental(*leaves)
@@ -178,7 +176,7 @@ class Path:
 
     # --- guards alone -----------------------------------------------------------------------------
 
-    def first_failing(self, leaves: Sequence[Any]) -> int:
+    def first_failing(self, leaves: Values) -> int:
         """The number of the first guard that fails, found without effects; `num_guards` if all
         hold.
 
@@ -225,7 +223,7 @@ class Path:
     def _opened(self) -> Program:
         return inline(self.program)
 
-    def key_at(self, number: int, leaves: Sequence[Any]) -> Any:
+    def key_at(self, number: int, leaves: Values) -> Any:
         """What guard `number` would learn at these leaves, where all before it hold."""
         if number not in self._values:
             program = self._slice(number, number + 1)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from incrax import _jax
-from incrax._program import STATEFUL, Program, evaluator, from_jaxpr
+from incrax._program import STATEFUL, Program, Values, evaluator, from_jaxpr
 from incrax.control_flow.tapes.conversions import RecordedTracer
 from incrax.control_flow.tapes.guards import Guard
 from incrax.control_flow.tapes.messages import escaped_tracer, guard_on_effect
@@ -124,7 +124,7 @@ def _told(tracer: Any) -> Any:
     return tracer
 
 
-def _values_of(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
+def _values_of(eqn: Any, values: Values) -> Sequence[Any]:
     """What an equation gives; effects inside it wait for the program itself."""
     if not eqn.effects and eqn.primitive.name not in STATEFUL:
         return _jax.apply(eqn, values)
@@ -149,7 +149,7 @@ def effectless(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
     return kept
 
 
-def record(fun: Flat, values: Sequence[Any]) -> Recording:
+def record(fun: Flat, values: Values) -> Recording:
     """Run `fun(*values)` once, staging what it does and keeping what Python learned of its values.
 
     Raises:

@@ -7,14 +7,15 @@ know about tapes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
 from incrax._messages import unhashable_static
-from incrax.control_flow.loops.padded import NamedArguments
+from incrax.control_flow.loops.padded import NamedArguments, Names
+from incrax.engine.inputs.signature import Function
 
 
 @jax.tree_util.register_static
@@ -26,9 +27,7 @@ class StaticValue:
     value: Any = field(compare=False)
 
 
-def static_arguments(
-    fun: Callable[..., Any], static: str | int | Sequence[str | int]
-) -> NamedArguments:
+def static_arguments(fun: Function, static: str | int | Names) -> NamedArguments:
     """What the user wrote, resolved.
 
     Raises:
@@ -65,7 +64,7 @@ def _typed(x: Any) -> Hashable:
     return type(x), x.hex() if isinstance(x, float) else x
 
 
-def of_static(fun: Callable[..., Any]) -> Callable[..., Any]:
+def of_static(fun: Function) -> Function:
     """The function of arguments among which there may be static ones."""
 
     @functools.wraps(fun)

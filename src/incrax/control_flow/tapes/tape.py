@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from incrax._program import Values
 from incrax.control_flow.tapes.messages import other_way
 from incrax.control_flow.tapes.paths import Path, TapeStats
 
@@ -61,7 +62,7 @@ class Tape:
         return _latest(self.paths)
 
     def search(
-        self, path: Path | None, attempt: Attempt, leaves: Sequence[Any]
+        self, path: Path | None, attempt: Attempt, leaves: Values
     ) -> tuple[Path, Any] | None:
         """The recorded path that is right at these leaves, and its results; `path` is tried first.
 
@@ -77,7 +78,7 @@ class Tape:
             path = self.after(path, failing, leaves)
         return None
 
-    def after(self, path: Path, failing: int, leaves: Sequence[Any]) -> Path | None:
+    def after(self, path: Path, failing: int, leaves: Values) -> Path | None:
         """The path to try after one whose guard `failing` is the first that does not hold."""
         path.misses += 1
         guard = path.guards[failing]

@@ -18,7 +18,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation, Literal
-from incrax._program import Program, from_jaxpr, type_of
+from incrax._program import Program, Values, from_jaxpr, type_of
 from incrax.control_flow.loops.bodies import BodyLayout, merged, parted
 from incrax.derivatives.row_sparse.rules import MAKERS, evaluated, folded, is_sum_of_rows
 from incrax.derivatives.row_sparse.values import (
@@ -41,7 +41,7 @@ from incrax.engine.program.simplify import RULED
 from incrax.primitives.table import entry_of, is_addition
 
 
-def run(program: Program, values: Sequence[Value], context: Context) -> list[Value]:
+def run(program: Program, values: Values, context: Context) -> list[Value]:
     """The outputs of a program."""
     env: dict[Any, Value] = dict(
         zip(program.constvars, map(_constant, program.consts), strict=True)
@@ -69,7 +69,7 @@ def _read(atom: Any, env: dict[Any, Value]) -> Value:
     return np.asarray(atom.val, atom.aval.dtype) if atom.aval.shape == () else atom.val
 
 
-def _results(eqn: Equation, values: list[Value], context: Context) -> Sequence[Value]:
+def _results(eqn: Equation, values: list[Value], context: Context) -> Values:
     called = _opened(eqn, values)
     if called is not None:
         is_kept_apart = eqn.params.get("differentiated") and eqn.params.get("prevent_cse")
@@ -96,7 +96,7 @@ def _results(eqn: Equation, values: list[Value], context: Context) -> Sequence[V
     return _jax.apply(eqn, [context.dense(value, eqn, why) for value in values])
 
 
-def _note_lost(eqn: Equation, values: Sequence[Value], why: str, context: Context) -> None:
+def _note_lost(eqn: Equation, values: Values, why: str, context: Context) -> None:
     """Write down rows that were never made."""
     aval = eqn.outvars[0].aval if eqn.outvars else None
     could_be = eqn.primitive.name in SOURCES and context.is_large(aval)
@@ -108,7 +108,7 @@ def _note_lost(eqn: Equation, values: Sequence[Value], why: str, context: Contex
 # --- calls ----------------------------------------------------------------------------------------
 
 
-def _opened(eqn: Equation, values: Sequence[Value]) -> Any | None:
+def _opened(eqn: Equation, values: Values) -> Any | None:
     """What a call evaluates; calls with a derivative rule of their own stay closed where they see
     no rows.
     """
@@ -117,9 +117,7 @@ def _opened(eqn: Equation, values: Sequence[Value]) -> Any | None:
     return _jax.called_jaxpr(eqn)
 
 
-def _plain_apart(
-    values: Sequence[Value], barrier: Callable[[list[Any]], Sequence[Any]]
-) -> list[Value]:
+def _plain_apart(values: Values, barrier: Callable[[list[Any]], Sequence[Any]]) -> list[Value]:
     """Structured values stay what they are, the others are kept from moving, as JAX lowers a
     recomputation.
     """
@@ -128,7 +126,7 @@ def _plain_apart(
     return merged(is_held, held, barrier(plain))
 
 
-def _barrier(eqn: Equation, values: Sequence[Value], _: Context) -> list[Value]:
+def _barrier(eqn: Equation, values: Values, _: Context) -> list[Value]:
     return _plain_apart(values, lambda plain: _jax.apply(eqn, plain))
 
 
@@ -145,7 +143,7 @@ def _makes_rows(eqn: Equation) -> bool:
     return any(each.primitive.name in SOURCES or _makes_rows(each) for each in inner)
 
 
-def _check_opens(eqn: Equation, values: Sequence[Value]) -> None:
+def _check_opens(eqn: Equation, values: Values) -> None:
     """Raise where interpreting what is inside is of no use, or not allowed."""
     if eqn.effects:
         raise BecomesDense("what it holds has effects")
@@ -176,7 +174,7 @@ def _num_rows(outputs_of: Callable[..., list[Value]], *types: Any) -> list[int |
 
 
 def _leaving(
-    values: Sequence[Value],
+    values: Values,
     widths: Sequence[int | None],
     avals: Sequence[Any],
     dense: Callable[[Value], Any],
@@ -199,7 +197,7 @@ def _padded(value: Value, width: int, aval: Any) -> tuple[Any, Any]:
     )
 
 
-def _cond(eqn: Equation, values: Sequence[Value], context: Context) -> list[Value]:
+def _cond(eqn: Equation, values: Values, context: Context) -> list[Value]:
     """Rows where each branch gives rows or zeros: as many as the branch with most."""
     index, *operands = values
     _check_opens(eqn, operands)
@@ -225,7 +223,7 @@ def _entering(value: Value, eqn: Equation, context: Context) -> Value:
     return context.dense(value, eqn, "a branch reads it") if is_array else value
 
 
-def _scan(eqn: Equation, values: Sequence[Value], context: Context) -> list[Value]:
+def _scan(eqn: Equation, values: Values, context: Context) -> list[Value]:
     """A carry of zeros to which only rows are added becomes the rows of all turns; other carries
     are arrays.
 
@@ -246,7 +244,7 @@ def _scan(eqn: Equation, values: Sequence[Value], context: Context) -> list[Valu
     avals = [var.aval for var in body.outvars]
     dense = lambda value: inner.dense(value, eqn, "the loop carries or stacks it")
 
-    def entering(values: Sequence[Value], atoms: Sequence[Any]) -> list[Any]:
+    def entering(values: Values, atoms: Sequence[Any]) -> list[Any]:
         pairs = zip(values, atoms, strict=True)
         return [typed(context.dense(x, eqn, "the loop reads it"), atom.aval) for x, atom in pairs]
 
@@ -283,7 +281,7 @@ def _turn(
 
 
 def _widths_of_carries(
-    eqn: Equation, body: Program, init: Sequence[Value], context: Context
+    eqn: Equation, body: Program, init: Values, context: Context
 ) -> list[int | None]:
     """How many rows a turn adds to each carry that is zeros to which the loop does nothing else;
     None for the others.

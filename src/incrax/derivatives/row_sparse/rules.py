@@ -11,7 +11,7 @@ broadcasts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
+from incrax._program import Values
 from incrax.derivatives.row_sparse.rows import distinct, found_at, over_rows
 from incrax.derivatives.row_sparse.values import (
     Base,
@@ -60,7 +61,7 @@ from incrax.primitives.row_axis import Axes, Reduction
 from incrax.primitives.table import algebra_of, entry_of
 
 
-def evaluated(eqn: Equation, values: Sequence[Value], context: Context) -> Value:
+def evaluated(eqn: Equation, values: Values, context: Context) -> Value:
     """The output of an equation of which some inputs are structured, or that makes rows of
     arrays.
     """
@@ -88,7 +89,7 @@ def evaluated(eqn: Equation, values: Sequence[Value], context: Context) -> Value
     raise BecomesDense(verdict.mixes if isinstance(verdict, Kind) else "rows become columns")
 
 
-def _along(values: Sequence[Value], axes: Axes) -> list[Value]:
+def _along(values: Values, axes: Axes) -> list[Value]:
     """Operands with rows along these axes; those that have none there are arrays."""
     if any(has_rows(x) and d != 0 for x, d in zip(values, axes, strict=False)):
         raise BecomesDense("rows become columns")
@@ -96,7 +97,7 @@ def _along(values: Sequence[Value], axes: Axes) -> list[Value]:
     return [dense(x) if is_structured(x) and d != 0 else x for x, d in pairs]
 
 
-def apply(eqn: Equation, values: Sequence[Any], **params: Any) -> Any:
+def apply(eqn: Equation, values: Values, **params: Any) -> Any:
     """The output of an equation of one output, with other inputs and some other parameters."""
     changed = eqn.replace(params={**eqn.params, **params}) if params else eqn
     return _jax.apply(changed, values)[0]
@@ -105,9 +106,7 @@ def apply(eqn: Equation, values: Sequence[Any], **params: Any) -> Any:
 # --- each row by itself ---------------------------------------------------------------------------
 
 
-def _row_by_row(
-    eqn: Equation, values: Sequence[Value], aligned: Aligned, context: Context
-) -> TouchedRows:
+def _row_by_row(eqn: Equation, values: Values, aligned: Aligned, context: Context) -> TouchedRows:
     aval = eqn.outvars[0].aval
     if aligned.outputs != (0,):
         raise BecomesDense("rows become columns")
@@ -138,7 +137,7 @@ def _row_by_row(
 
 def _base(
     eqn: Equation,
-    values: Sequence[Value],
+    values: Values,
     aligned: Aligned,
     rows_of: RowsOf,
     context: Context,
@@ -169,7 +168,7 @@ def _row(value: Value) -> Any | None:
     return value.base.row if is_structured(value) else None
 
 
-def _of_equal_rows(eqn: Equation, values: Sequence[Value], aligned: Aligned) -> TouchedRows | None:
+def _of_equal_rows(eqn: Equation, values: Values, aligned: Aligned) -> TouchedRows | None:
     """The output where all rows of the bases are alike; None where they are not."""
     pairs = zip(values, aligned.operands, strict=True)
     rows = [value if d is None else _row(value) for value, d in pairs]
@@ -180,7 +179,7 @@ def _of_equal_rows(eqn: Equation, values: Sequence[Value], aligned: Aligned) -> 
     return equal_rows(row, eqn.outvars[0].aval.shape)
 
 
-def _by_rows(eqn: Equation, aligned: Aligned, count: int, values: Sequence[Any]) -> Any:
+def _by_rows(eqn: Equation, aligned: Aligned, count: int, values: Values) -> Any:
     """The equation on so many rows."""
     try:
         return run_on_rows(eqn, aligned, count, values)[0]
@@ -188,7 +187,7 @@ def _by_rows(eqn: Equation, aligned: Aligned, count: int, values: Sequence[Any])
         raise BecomesDense("it cannot be evaluated on some of the rows") from error
 
 
-def folded(eqn: Equation, values: Sequence[Any], aligned: Aligned | None = None) -> np.ndarray:
+def folded(eqn: Equation, values: Values, aligned: Aligned | None = None) -> np.ndarray:
     """The output of an equation on constants, here and now; with `aligned`, one row of it."""
     found = numpy_value(eqn, values) if entry_of(eqn).is_elementwise else None
     if found is not None:
@@ -205,7 +204,7 @@ RowsOf = Callable[[RowSet], Any]
 
 
 def _written_in_place(
-    eqn: Equation, values: Sequence[Value], passed: int, rows_of: RowsOf, context: Context
+    eqn: Equation, values: Values, passed: int, rows_of: RowsOf, context: Context
 ) -> Base:
     """An operand with other rows; where the equation is a sum, they are added to it."""
     below = values[passed]
@@ -228,7 +227,7 @@ def _written_in_place(
     return base
 
 
-def _swept(eqn: Equation, values: Sequence[Value], rows_of: RowsOf, context: Context) -> Base:
+def _swept(eqn: Equation, values: Values, rows_of: RowsOf, context: Context) -> Base:
     """The equation on all rows: first rows are written into what is an array, then all rows change.
 
     XLA would copy an array of which the rows and all others are computed apart.
@@ -260,7 +259,7 @@ def _is_zero(constant: Any | None) -> bool:
     return constant is not None and not np.any(constant)
 
 
-def _passed_on(eqn: Equation, values: Sequence[Value], constants: Sequence[Any]) -> int | None:
+def _passed_on(eqn: Equation, values: Values, constants: Values) -> int | None:
     """The operand whose base is that of the output, as x is of x + 0; None where something is
     computed.
     """
@@ -285,7 +284,7 @@ def _selected(which: Any | None, *cases: Any | None) -> int | None:
     return 1 if are_same else None
 
 
-def _makes_zeros(eqn: Equation, constants: Sequence[Any], *, is_strict: bool) -> bool:
+def _makes_zeros(eqn: Equation, constants: Values, *, is_strict: bool) -> bool:
     """Whether a zero makes a product or a quotient zero.
 
     0 * x and 0 / x are 0 for finite x (other than 0 for /). That is assumed, unless strict, of all
@@ -311,18 +310,18 @@ def _sum_form(eqn: Equation) -> Algebra | None:
     return algebra if algebra is not None and algebra.form == "sum" else None
 
 
-def _are_alike(eqn: Equation, values: Sequence[Value]) -> bool:
+def _are_alike(eqn: Equation, values: Values) -> bool:
     """Whether nothing is spread."""
     return all(np.shape(value) == eqn.outvars[0].aval.shape for value in values)
 
 
-def is_sum_of_rows(eqn: Equation, values: Sequence[Value]) -> bool:
+def is_sum_of_rows(eqn: Equation, values: Values) -> bool:
     """Whether an equation adds values that are zero but for stored rows."""
     is_sum = _sum_form(eqn) is not None
     return is_sum and all(map(is_sparse, values)) and any(map(has_rows, values))
 
 
-def _sum(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows | None:
+def _sum(eqn: Equation, values: Values, context: Context) -> TouchedRows | None:
     """Rows of all terms one after the other; None where they have the same numbers, as any
     elementwise equation.
     """
@@ -342,9 +341,7 @@ def _sum(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRow
 # --- reductions over rows -------------------------------------------------------------------------
 
 
-def _reduced(
-    eqn: Equation, values: Sequence[Value], axes: Axes, found: Reduction, context: Context
-) -> Any:
+def _reduced(eqn: Equation, values: Values, axes: Axes, found: Reduction, context: Context) -> Any:
     """Of the rows stored; a sum where all others are zero, an extreme with one of the others, if
     there are any.
     """
@@ -433,7 +430,7 @@ def _windows(eqn: Equation, indices: Any) -> RowWindows:
     return RowWindows(jnp.where(inside > last, num_rows, inside), width, num_rows, column)
 
 
-def _gather(eqn: Equation, values: Sequence[Value], context: Context) -> Any:
+def _gather(eqn: Equation, values: Values, context: Context) -> Any:
     """Rows of a structured array, read from where it is stored, else from its base; then the gather
     on these.
     """
@@ -447,7 +444,7 @@ def _gather(eqn: Equation, values: Sequence[Value], context: Context) -> Any:
     return apply(eqn, [rows, windows.one_by_one(indices)], indices_are_sorted=False)
 
 
-def _scatter(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows:
+def _scatter(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     """Rows scattered into zeros are a sum; scattered into rows, they are rows of both."""
     operand = _equal_but_for_rows(values[0])
     indices, updates = (
@@ -498,7 +495,7 @@ def _added_rows(eqn: Equation, indices: Any, updates: Any, windows: RowWindows) 
 # --- runs of rows, and equal rows -----------------------------------------------------------------
 
 
-def _dynamic_update_slice(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows:
+def _dynamic_update_slice(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     """The transpose of a dynamic slice: a run of rows in equal ones."""
     update, start, *others = values[1:]
     operand = _equal_but_for_rows(values[0])
@@ -514,7 +511,7 @@ def _dynamic_update_slice(eqn: Equation, values: Sequence[Value], context: Conte
     return replace(operand, of=of, rows=rows)
 
 
-def _pad(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows:
+def _pad(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     """The transpose of a slice: a run of rows, or every n-th row, in an array of one constant."""
     operand, fill = values
     aval = eqn.outvars[0].aval
@@ -534,7 +531,7 @@ def _equal(number: Any, aval: Any) -> TouchedRows:
     return equal_rows(np.full((1, *aval.shape[1:]), number, aval.dtype), aval.shape)
 
 
-def _broadcast(eqn: Equation, values: Sequence[Value], context: Context) -> TouchedRows:
+def _broadcast(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     """A number, or one row, made an array of equal rows."""
     operand = values[0]
     aval = eqn.outvars[0].aval
@@ -548,7 +545,7 @@ def _broadcast(eqn: Equation, values: Sequence[Value], context: Context) -> Touc
     return equal_rows(_by_rows(eqn, aligned, 1, values), aval.shape)
 
 
-Rule = Callable[[Equation, Sequence[Value], Context], Value]
+Rule = Callable[[Equation, Values, Context], Value]
 BY_PLACE: dict[str, Rule] = {
     **dict.fromkeys(("scatter", "scatter-add", "scatter-mul"), _scatter),
     "gather": _gather,

@@ -32,6 +32,7 @@ from incrax.derivatives.row_sparse.values import (
     has_rows,
     is_sparse,
 )
+from incrax.engine.inputs.signature import Function, Kwargs
 from incrax.engine.program.simplify import drop_dead
 
 P = ParamSpec("P")
@@ -43,10 +44,10 @@ MIN_BYTES = 2**20
 
 
 def _evaluated(
-    fun: Callable[..., Any],
+    fun: Function,
     context: Context,
     args: Any,
-    kwargs: dict[str, Any],
+    kwargs: Kwargs,
     *,
     keeps_rows: bool = False,
 ) -> Any:
@@ -109,7 +110,7 @@ class Structured(Generic[P, R]):
         """The step with the derivative of the plain step: rules of functions opened here are not
         lost.
         """
-        step: Callable[..., Any] = self._step
+        step: Function = self._step
         plain = lambda args, kwargs: jax.tree.map(jnp.asarray, step(*args, **kwargs))
         rows = jax.custom_jvp(functools.partial(_evaluated, step, self._options.fresh()))
         rows.defjvp(functools.partial(jax.jvp, plain))
@@ -173,11 +174,14 @@ def structured(
     """
     if not callable(step):
         raise wrong_option("structured(step)", step, "a function")
-    return Structured(step, donate_argnums, _options("structured", cut_over, min_bytes, nonfinite))
+    options = row_options("structured", cut_over, min_bytes, nonfinite)
+    return Structured(step, donate_argnums, options)
 
 
-def _options(name: str, cut_over: Any, min_bytes: Any, nonfinite: Any) -> Context:
-    """The options; raises TypeError or ValueError for wrong ones."""
+def row_options(
+    name: str, cut_over: Any = CUT_OVER, min_bytes: Any = 0, nonfinite: Any = "ignore"
+) -> Context:
+    """The options of what `name` calls; raises TypeError or ValueError for wrong ones."""
     if nonfinite not in ("ignore", "dense"):
         raise ValueError(f'`{name}(nonfinite=...)` got {nonfinite!r}; use "ignore" or "dense".')
     if not isinstance(cut_over, (int, float)) or isinstance(cut_over, bool):
@@ -194,25 +198,16 @@ def _options(name: str, cut_over: Any, min_bytes: Any, nonfinite: Any) -> Contex
 # --- row-sparse outputs ---------------------------------------------------------------------------
 
 
-def sparse_outputs(
-    fun: Callable[..., Any],
-    *args: Any,
-    cut_over: float = CUT_OVER,
-    min_bytes: int = 0,
-    nonfinite: str = "ignore",
-    events: list[Any] | None = None,
-) -> Any:
+def sparse_outputs(fun: Function, *args: Any, context: Context | None = None) -> Any:
     """The outputs of `fun(*args)`, those that are zero but for stored rows as `RowSparse`; for use
     inside `jax.jit`.
 
-    Rows may be stored more than once (see `RowSparse.coalesce`). `events`, if given, gets the lines
-    of `RowsExplanation`. Which outputs are `RowSparse` depends on the types of the arguments only.
+    Rows may be stored more than once (see `RowSparse.coalesce`). `context` has the options, and
+    gets the lines of `RowsExplanation`. Which outputs are `RowSparse` depends on the types of the
+    arguments only.
     """
-    context = _options("sparse_outputs", cut_over, min_bytes, nonfinite)
-    outputs = _evaluated(fun, context, args, {}, keeps_rows=True)
-    if events is not None:
-        events.extend(context.events)
-    return outputs
+    context = context or row_options("sparse_outputs")
+    return _evaluated(fun, context, args, {}, keeps_rows=True)
 
 
 # --- the report -----------------------------------------------------------------------------------

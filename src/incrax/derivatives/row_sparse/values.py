@@ -18,6 +18,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
+from incrax._program import Values
 from incrax.derivatives.row_sparse.rows import distinct, found_at, over_rows, summed
 from incrax.engine.plan.row_sets import DirtyRows, RowSet, taken, with_rows
 
@@ -128,7 +129,7 @@ def no_rows(aval: Any) -> TouchedRows:
     return summed_rows(numbers, jnp.zeros((0, *aval.shape[1:]), aval.dtype), aval)
 
 
-def added(values: Sequence[Value], aval: Any) -> TouchedRows:
+def added(values: Values, aval: Any) -> TouchedRows:
     """The sum of values that are zero but for stored rows, some at least."""
     stored = list(filter(has_rows, values))
     numbers = jnp.concatenate([value.of.numbers for value in stored])

@@ -19,7 +19,7 @@ from scipy.sparse import csr_array, vstack
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
-from incrax._program import Program, evaluator, from_jaxpr, trace, type_of
+from incrax._program import Program, Values, evaluator, from_jaxpr, trace, type_of
 from incrax.engine.program.constants import (
     Deferred,
     Known,
@@ -120,9 +120,7 @@ def _tidy(pattern: Any) -> Matrix:
 # --- the linear program ---------------------------------------------------------------------------
 
 
-def _run(
-    program: Program, leaves: Sequence[Any], chosen: Sequence[int], xs: Sequence[Any]
-) -> list[Any]:
+def _run(program: Program, leaves: Values, chosen: Sequence[int], xs: Values) -> list[Any]:
     """The program's outputs, with other values of the chosen inputs."""
     values = list(leaves)
     for number, x in zip(chosen, xs, strict=True):
@@ -133,7 +131,7 @@ def _run(
 def _pushforward(program: Program, chosen: Sequence[int]) -> Program:
     """(inputs, tangents of the chosen) -> tangents of the outputs."""
 
-    def push(leaves: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+    def push(leaves: Values, tangents: Values) -> list[Any]:
         primals = [leaves[k] for k in chosen]
         _, results = jax.jvp(lambda *xs: _run(program, leaves, chosen, xs), primals, tangents)
         return [jnp.zeros(t.shape) if t.dtype == jax.dtypes.float0 else t for t in results]
@@ -290,7 +288,7 @@ class _Patterns(Domain):
 
     # --- what is known ----------------------------------------------------------------------------
 
-    def known(self, program: Program, constants: Sequence[Any]) -> Known:
+    def known(self, program: Program, constants: Values) -> Known:
         given = zip(program.invars, constants, strict=True)
         return known_constants(program, defers=True) | {
             var: one for var, one in given if one is not None

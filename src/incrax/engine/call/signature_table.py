@@ -42,7 +42,7 @@ from incrax.engine.compile.packing import packable
 from incrax.engine.compile.recycling import can_recycle
 from incrax.engine.inputs.leaves import has_tracer, is_frozen
 from incrax.engine.inputs.rows import has_rows
-from incrax.engine.inputs.signature import Signature, make_signature
+from incrax.engine.inputs.signature import Args, Kwargs, Signature, make_signature
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.log import Journal, note_forgotten, note_trace
 from incrax.engine.policy.verdict import together
@@ -51,9 +51,6 @@ from incrax.engine.store.eviction import check_kept
 
 MAX_FORGOTTEN = 4096
 """Forgotten signatures of which one keeps a note, to see whether they come back."""
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 class Options(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 
@@ -20,6 +20,11 @@ from incrax._messages import mutable_static, unhashable_static
 from incrax.engine.inputs.leaves import check_dynamic, descriptor, has_type, is_dynamic
 from incrax.engine.inputs.mutable import mutable_part
 from incrax.engine.inputs.placement import Placed
+
+Args: TypeAlias = tuple[Any, ...]
+Kwargs: TypeAlias = dict[str, Any]
+Function: TypeAlias = Callable[..., Any]
+"""A call, and what is called."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ class Signature:
         known: dict[Any, type] = {descriptor(kind()): kind for kind in (bool, int, float, complex)}
         return tuple(known.get(d) for d in self.dynamic_types)
 
-    def rebuild(self, dynamic: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def rebuild(self, dynamic: Sequence[Any]) -> tuple[Args, Kwargs]:
         """Arguments from the dynamic leaves."""
         values = iter(dynamic)
         statics = iter(self.statics)
@@ -158,9 +163,9 @@ def type_text(known: Any) -> str:
 
 
 def make_signature(
-    fun: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    fun: Function,
+    args: Args,
+    kwargs: Kwargs,
     *,
     is_watched: bool = False,
 ) -> Signature:
@@ -202,7 +207,7 @@ def _checked_static(leaf: Any, path: str, *, is_watched: bool) -> Any:
 _NAMES = "__incrax_argument_names__"
 
 
-def with_names(fun: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+def with_names(fun: Function, names: Sequence[str]) -> Function:
     """The function, its positional arguments called so: names that no parameter can have, such as
     `params['mu']`.
     """
@@ -210,7 +215,7 @@ def with_names(fun: Callable[..., Any], names: Sequence[str]) -> Callable[..., A
     return fun
 
 
-def argument_names(fun: Callable[..., Any], num_args: int) -> list[str]:
+def argument_names(fun: Function, num_args: int) -> list[str]:
     """Names of positional arguments, `values[i]` for those of `*values`, `args[i]` where the
     function does not tell.
     """
