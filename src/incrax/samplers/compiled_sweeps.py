@@ -2,16 +2,15 @@
 one reads and writes its own rows alone.
 
 In: a log-density, blocks that walk, follow the gradient, move by a kernel of another library or
-take one of a few values. Out: samples.
-It must not know other updates.
+take one of a few values. Out: samples. It must not know other updates.
 
 A step of a walk is Metropolis: theta_i' = theta_i + w_i z, accepted where log u < f(theta') -
 f(theta). f(theta') is `Sites.look`, theta' is written by `Sites.settle`. A Hamiltonian step is the
 same with theta' at the end of a trajectory along the gradient of `look`. A kernel has `look` as its
-log-density, and decides itself. A step of a categorical
-site looks at all its values, and draws one with p(v) ~ exp f(theta_i = v). Rows that are known not
-to interact, f = c + sum_i p_i(theta_i), move all at once, each by its own p_i: given all else their
-conditional distributions are independent, and the same random numbers give the same chain.
+log-density, and decides itself. A step of a categorical site looks at all its values, and draws one
+with p(v) ~ exp f(theta_i = v). Rows that are known not to interact, f = c + sum_i p_i(theta_i),
+move all at once, each by its own p_i: given all else their conditional distributions are
+independent, and the same random numbers give the same chain.
 
 Several chains take turns: their programs run side by side as far as there are cores, or devices,
 and each costs what it costs alone.
@@ -87,7 +86,7 @@ class SweepBlock(NamedTuple):
     interact; of values, whether the next one is proposed at random, and never the same, see
     `Categorical`; of trajectories, how many leapfrog steps they have at most and of which size, 0:
     it walks; by how many colours rows move that interact with few others, 0: one by one; the
-    function that makes its kernel, not told by `==`, None: it has none; of a block that is a part of its inputs,
+    function that makes its kernel, None: it has none; of a block that is a part of its inputs,
     numbers of its elements, None: it is all of them.
     """
 

@@ -481,6 +481,8 @@ def test_frozen_data_must_be_the_same_object():
     )
     refused(incrax.errors.StepTypeError, text, step, state, THETA, X)
     refused(incrax.errors.StepTypeError, text, jax.jit(lambda s: step(s, THETA, X)), state)
+    rest = jax.jit(lambda x: step.remainder(state, THETA, x, moving=["theta"])(THETA))
+    refused(incrax.errors.StepTypeError, text, rest, data)
     assert not any(leaf.size == X.size for leaf in state.inputs)
 
 

@@ -314,6 +314,15 @@ def test_tables_of_look_ups_are_data_of_the_sites():
     assert not any(np.size(x) > 1 and np.asarray(x).dtype == np.int32 for x in consts)
 
 
+def test_frozen_data_of_sites_are_an_argument():
+    y = incrax.frozen(np.ones((LENGTH, 500)))
+    fun = lambda p, y: -jnp.sum(jnp.log1p((y - p[:, None]) ** 2))
+    state, sites = incrax.incremental(fun).sites(jnp.zeros(LENGTH), y, moves=["p[*]"])
+    look = jax.jit(lambda sites, state: sites.look(state, {"p": (1, 0.5)})[1])
+    near(look(sites, state), fun(jnp.zeros(LENGTH).at[1].set(0.5), y))
+    assert len(look.lower(sites, state).as_text()) < y.nbytes
+
+
 def test_what_is_not_finite_is_left_again():
     at = start()
     at["theta"] = at["theta"].at[4].set(jnp.inf)

@@ -245,15 +245,16 @@ class Step:
     ) -> tuple[PureState, Any]:
         """The state and the result at these arguments; see the class."""
         given = self._dynamic(args, kwargs)
-        leaves = self._checked(given)
+        hidden = [i for i in self._frozen if isinstance(given[i], _jax.Tracer)]
+        leaves = self._checked(given, hidden)
         are_weak = self._are_weak(given)
         stepped = lambda: self._stepped(state, leaves, changed)
-        hidden = [i for i in self._frozen if isinstance(leaves[i], _jax.Tracer)]
         if hidden:
-            # The state goes with the frozen data: of others the result is computed anew, and kept
-            # is what it was.
+            # The state goes with the frozen data: of others the result is computed anew, and the
+            # state kept.
+            kept = lax.stop_gradient(state)
             is_same = self._are_frozen_data(hidden, leaves)
-            state, outputs = lax.cond(is_same, stepped, lambda: (state, self._anew(leaves)))
+            state, outputs = lax.cond(is_same, stepped, lambda: (kept, self._anew(leaves)))
         else:
             state, outputs = stepped()
         out = [
@@ -362,11 +363,13 @@ class Step:
             raise other_statics(tuple(self._signature.named_statics))
         return self._signature.dynamic_leaves(leaves)
 
-    def _checked(self, leaves: Leaves) -> tuple[jax.Array, ...]:
-        """Leaves as arrays, if they have the known types."""
+    def _checked(self, leaves: Leaves, hidden: Sequence[int] = ()) -> tuple[jax.Array, ...]:
+        """Leaves as arrays, if they have the known types and, but for hidden ones, are the frozen
+        objects.
+        """
         for index, x in enumerate(leaves):
-            is_hidden = isinstance(x, _jax.Tracer)
-            if index in self._frozen and x is not self._frozen[index] and not is_hidden:
+            is_other = index in self._frozen and x is not self._frozen[index]
+            if is_other and index not in hidden:
                 raise other_frozen(self._paths[index])
             self._check_type(index, x)
         return tuple([x if i in self._frozen else strong(x) for i, x in enumerate(leaves)])
