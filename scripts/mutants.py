@@ -229,6 +229,13 @@ OPTIMISATIONS = [
         "tests/engine/call/test_slices.py::test_a_running_sum_beside_much_more_changes_nothing",
     ),
     Mutant(
+        "rows that an interval meets in a joined array are forgotten",
+        "engine/plan/slices.py",
+        "                if rows.of.ends is None:\n                    raise NotByRowsError\n                places",
+        "                if rows.of.ends is None:\n                    continue\n                places",
+        "tests/engine/plan/test_slices.py::test_a_part_of_the_axis_gives_what_the_function_gives",
+    ),
+    Mutant(
         "rows that nothing reaches are counted as work",
         "engine/plan/row_share.py",
         "            if is_reached or not within:",
