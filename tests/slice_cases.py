@@ -394,6 +394,12 @@ def risk_sets(scores, scale):
     return jnp.sum((scores * scale - at_risk) * (TARGET > 0))
 
 
+def joined(theta, scale):
+    """What is looked up, in front of a running sum; a square by a product with itself."""
+    picked = jnp.concatenate([theta[jnp.array([23, 2, 22, 5])] * scale, jnp.cumsum(theta)])
+    return jnp.sum(picked**2) + jnp.cumsum(theta) @ jnp.cumsum(theta)
+
+
 def recurrence(inputs, decay):
     """A linear recurrence by `associative_scan`: all its states."""
     step = lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1])
@@ -514,6 +520,7 @@ LATE = {
     "running, gradient": Case(
         jax.grad(lambda *args: running(*args)[0], (0, 1)), (RNG.normal(size=(NUM, 3)), 0.5)
     ),
+    "joined": Case(joined, (THETA, 0.5), is_by_rows=False),
     "recurrence": Case(recurrence, (THETA, 0.5)),
     "recurrence, gradient": Case(with_gradient(recurrence, 0, 1), (THETA, 0.5)),
 }

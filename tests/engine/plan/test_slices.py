@@ -17,6 +17,7 @@ from incrax import _jax
 from incrax._program import written_vars
 from incrax.engine.plan import slices
 from incrax.engine.plan.plan import plan_whole
+from incrax.engine.plan.row_share import rough_share
 from incrax.engine.plan.slices import priming_saves, slice_plan, value_at
 
 FACTOR = 512.0
@@ -175,6 +176,32 @@ def test_of_a_part_nothing_else_is_made_or_kept(name):
     made = written.union(sliced.plan.saves).difference(sliced.facts.outvars)
     assert not sliced.plan.sliced.widened
     assert max(np.prod(var.aval.shape) for var in made) <= 24
+
+
+@pytest.mark.parametrize("name", [*LATE, *EARLY])
+def test_the_rough_share_of_a_part_is_that_of_its_rows(name):
+    """A gradient goes both ways."""
+    fun, (x, scale), _ = (LATE | EARLY)[name]
+    ours = incrax.incremental(fun)
+    ours(x, scale)
+    facts = ours._traces.latest.engine.facts
+    sign = 1 if name in LATE else -1
+    shares = [rough_share(facts, (0,), sign * within) for within in (1, 6)]
+    if (LATE | EARLY)[name].is_by_rows and "gradient" not in name:
+        assert shares[0] > shares[1] > rough_share(facts, (0,)) + 0.3
+        assert shares[0] > 0.85
+        assert rough_share(facts, (0,), -6 * sign) < 0.4
+
+
+def test_a_tree_of_halves_is_by_rows_for_some_levels():
+    """On the way to its root; then there are too many of too few."""
+    total = lambda x, _: jax.lax.associative_scan(jnp.multiply, x)[-1]
+    sliced = Sliced((total, (np.linspace(0.999, 1.001, 16384), 0.5), False), 1)
+    assert 0 < len(sliced.plan.sliced.widened) < 12
+    assert len(sliced.plan.eqns) < 800
+    for row in (0, 16383, 100):
+        sliced.change(np.array([row]), 1.05)
+        sliced.check()
 
 
 def test_spare_slots_count_once(kept):

@@ -125,7 +125,7 @@ def _ends(facts: Facts, rows: RowAxes, divided: frozenset[Var]) -> tuple[Var, ..
 
 
 @dataclass
-class _Division:
+class _InBlocks:
     """Equations that run inside the loop, on rows, and those in front of it, as a whole, both in
     order; variables that are needed whole; of what is read in blocks and not made in them, the axis.
     """
@@ -141,9 +141,9 @@ class _Division:
         return {var for eqn, _ in self.inside for var in written_vars(eqn)}
 
 
-def _divide(eqns: Sequence[Equation], group: Mapping[Var, int], rows: RowAxes) -> _Division:
+def _divide(eqns: Sequence[Equation], group: Mapping[Var, int], rows: RowAxes) -> _InBlocks:
     """Walk back from the group: what its rows are made of row by row is made inside."""
-    found = _Division(rows=dict(group))
+    found = _InBlocks(rows=dict(group))
     for eqn in reversed(eqns):
         written = written_vars(eqn)
         needed = {var: found.rows[var] for var in written if var in found.rows}
@@ -203,7 +203,7 @@ def block_plan(
 
 def _reaching(
     facts: Facts,
-    division: _Division,
+    division: _InBlocks,
     values: RowValues,
     loads: Iterable[Var],
     blocked_of: Callable[[Var], Blocked | None],
@@ -232,7 +232,7 @@ def _reaching(
 
 
 def _traced(
-    group: Sequence[Var], values: RowValues, fill: Plan, division: _Division, by_rows: int
+    group: Sequence[Var], values: RowValues, fill: Plan, division: _InBlocks, by_rows: int
 ) -> Plan:
     num = math.ceil(values.length / values.size)
     blocked = Blocked(
@@ -270,7 +270,7 @@ def _traced(
 def _with_block(
     block: Any,
     whole: Mapping[Var, Any],
-    division: _Division,
+    division: _InBlocks,
     values: RowValues,
     group: Mapping[Var, int],
     held: Sequence[Any],

@@ -87,7 +87,7 @@ def rough_share(facts: Facts, leaves: Sequence[int], within: int = 0) -> float:
             is_reached = state.axis is None or state.ends is not None
             if is_reached or not within:
                 rows[var] = state
-    return 1.0 - ran_s / max(sum(facts.rough_seconds), 1e-12)
+    return float(1.0 - ran_s / max(sum(facts.rough_seconds), 1e-12))
 
 
 def _rough_outputs(eqn: Equation, own: Mapping[Var, _Rough], most: int) -> list[_Rough] | None:

@@ -536,7 +536,9 @@ class Slicer:
         places = []
         for run in runs:
             rows = self._rows(eqn.invars[run.operand])
-            if rows is not None and rows.of.ends is not None:
+            if rows is not None:
+                if rows.of.ends is None:
+                    raise NotByRowsError
                 places.append(places_of(run, rows.of.ends))
         ends = ends_of_all(places)
         if ends is None:

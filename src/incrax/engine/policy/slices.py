@@ -133,10 +133,10 @@ class Slices:
         return tuple(leaves)
 
     def kind(self, leaves: tuple[int, ...], numbers: np.ndarray) -> RowKind | None:
-        """The kind of a change of these rows, in order; None where they are too many."""
+        """The kind of a change of these rows; None where they are too many."""
         length = self.lengths[leaves[0]]
         if self.accumulates and numbers.size:
-            within = self._within(leaves, length - int(numbers[0]), int(numbers[-1]) + 1)
+            within = self._within(leaves, length - int(numbers.min()), int(numbers.max()) + 1)
             if within:
                 return RowKind(leaves, 1, within)
         room = MAX_SHARE * length
