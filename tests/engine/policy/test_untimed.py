@@ -66,10 +66,10 @@ def test_no_clock_decides_anything(compile_s, monkeypatch):
 
 
 def test_with_times_the_clock_decides(monkeypatch):
-    first, second = (
-        decisions(seed, incrax.Tuning(calibrate=False), monkeypatch) for seed in (0, 1)
+    first, *others = (
+        decisions(seed, incrax.Tuning(calibrate=False), monkeypatch) for seed in range(4)
     )
-    assert first != second
+    assert any(other != first for other in others)
 
 
 def test_results_are_those_of_jit():
