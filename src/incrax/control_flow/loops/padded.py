@@ -265,9 +265,11 @@ class NamedArguments:
         positional = [
             p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
-        self.names = tuple(names)
-        self.parameters = [p.name for p in parameters]
-        self.places = [_place(name, positional) for name in names]
+        self.names: tuple[str | int, ...] = tuple(names)
+        self.parameters: list[str] = [p.name for p in parameters]
+        self.places: list[tuple[int | None, str | None]] = [
+            _place(name, positional) for name in names
+        ]
 
     def replaced(
         self, args: Any, kwargs: Any, replace: Callable[[str | int, Any], Any]
@@ -297,7 +299,7 @@ class RaggedArguments:
     """
 
     def __init__(self, fun: Function, names: Names, caller: str, option: str) -> None:
-        self.arguments = NamedArguments(fun, names)
+        self.arguments: NamedArguments = NamedArguments(fun, names)
         self._caller = caller
         self._option = option
         self._capacities: dict[str | int, list[int]] = {name: [] for name in names}
