@@ -578,6 +578,7 @@ class Slicer:
                 part = lax.pad(part, fill, gaps)
             parts.append(part)
         if not parts:
+            assert fill is not None
             return lax.broadcast(fill, with_item(shape_of(eqn.outvars[0]), axis, of.size))
         return lax.concatenate(parts, axis)
 
