@@ -437,8 +437,8 @@ class Slicer:
         rows = self._rows(var)
         is_whole = var in self.dirty and rows is None
         # In a tree the other branches begin behind what met: of all of them rows would be made.
-        is_end = eqn is None or is_whole or var in self.met
-        if not is_end and self.num_pulled < MAX_PULLED:
+        is_end = is_whole or var in self.met
+        if eqn is not None and not is_end and self.num_pulled < MAX_PULLED:
             self.num_pulled += 1
             aligned = aligned_back(eqn, axis)
             try:
