@@ -19,7 +19,8 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parent.parent
 PREFIX = "repository"
 CODE = r"^```.*?^```$|`[^`\n]*`"
-TEXT = r"\[(?:[^\[\]`]|`[^`]*`)*\]"
+IMAGE = r"!\[[^\]]*\]\([^)]*\)"
+TEXT = rf"\[(?:[^\[\]`]|`[^`]*`|{IMAGE})*\]"
 PIECE = re.compile(
     rf"(?P<code>{CODE})|(?P<text>{TEXT})\((?P<link>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)",
     re.MULTILINE | re.DOTALL,
