@@ -21,6 +21,7 @@ from incrax.engine.plan.slices import (
     MAX_INTERVAL_SHARE,
     MEETINGS,
     RUNNING,
+    added_axis,
     ends_of,
     window_at,
 )
@@ -141,6 +142,8 @@ def _rough_places(  # noqa: C901  one case per kind of equation
         return [_Rough(axis, (0, ends[1]) if eqn.params["reverse"] else (ends[0], length))]
     if ends is None and name == "gather" and axes[0] is not None:
         return [_Rough(0)]  # a look-up, maybe
+    if ends is None and name == "scatter-add" and axes[2] is not None:
+        return [_Rough(added_axis(eqn))]
     if ends is None and resumable(eqn) is not None:
         num_carry = _jax.scan_counts(eqn)[1]
         return [*outputs[:num_carry], *[_Rough(0)] * (len(outputs) - num_carry)]

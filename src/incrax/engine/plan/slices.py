@@ -1121,7 +1121,7 @@ class Slicer:
         new, old = (self._counted(value, rows.axis, rows) for value in (rows.new, rows.old))
         change = lax.sub(new, old)
         before = self._old(total)
-        axis = _added_axis(eqn)
+        axis = added_axis(eqn)
         size = rows.of.size
         if axis is None or size > min(MAX_JOINED, MAX_TABLE_SHARE * shape_of(total)[axis]):
             (after,) = _jax.apply(eqn, [before, places, change])
@@ -1162,7 +1162,7 @@ def _window_of(eqn: Equation, *, source: int | None = None, out: int | None = No
     raise NotByRowsError
 
 
-def _added_axis(eqn: Equation) -> int | None:
+def added_axis(eqn: Equation) -> int | None:
     """The axis of which each index of a scatter names one entry, all of it; None if there is none."""
     windows = windows_of(eqn)
     if len(windows.indexed) != 1 or windows.collapsed != windows.indexed or windows.batching:
