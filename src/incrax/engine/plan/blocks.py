@@ -223,9 +223,9 @@ def _reaching(
             mine = facts.mask(var)
         elif var in loaded:
             blocked = blocked_of(var)
-            is_alike = blocked is not None and axis == values.rows.axes.get(var)
-            same = is_alike and (blocked.length, blocked.size) == (values.length, values.size)
-            mine = blocked.by_rows if blocked is not None and same else 0
+            is_along = axis == values.rows.axes.get(var)
+            if blocked is not None and is_along and blocked.length == values.length:
+                mine = blocked.by_rows
         by_rows |= mine
         whole |= facts.mask(var) & ~mine
     return by_rows & ~whole

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from incrax import _jax
 from incrax._jax import Equation, Var
-from incrax._program import Program, read_vars, written_vars
+from incrax._program import Program, read_vars
 from incrax.primitives.entry import shape_of
 from incrax.primitives.on_rows import Aligned, aligned_by
 
@@ -118,11 +118,9 @@ def _in_two(eqn: Equation, rows: dict[Var, int]) -> list[Equation]:
     axis = rows.get(operand) if isinstance(operand, Var) else None
     axes = eqn.params["axes"]
     others = tuple(d for d in axes if d != axis)
-    if axis not in axes or not others:
+    if axis is None or axis not in axes or not others:
         return [eqn]
-    (result,) = written_vars(eqn) or [None]
-    if result is None:
-        return [eqn]
+    (result,) = eqn.outvars
     shape = shape_of(operand)
     kept = [d for d in range(len(shape)) if d not in others]
     per_row = _jax.new_var(_jax.array_aval([shape[d] for d in kept], result.aval.dtype))
