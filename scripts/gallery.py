@@ -19,8 +19,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import matplotlib
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
 
 import incrax
 from incrax import fit, samplers
@@ -131,7 +133,7 @@ def ising(example: ModuleType, axes: Any) -> None:
     for key in jax.random.split(jax.random.key(2), 60):
         carry = sweep(sites, carry, key)
     square = np.asarray(sites.inputs(carry[0])["spins"]).reshape(example.SIZE, -1)
-    colours = matplotlib.colors.ListedColormap([FIRST, "white"])
+    colours = ListedColormap([FIRST, "white"])
     axes.imshow(square[:120, :180], cmap=colours, interpolation="nearest")
     axes.set_axis_off()
 
@@ -165,7 +167,7 @@ def lda(example: ModuleType, axes: Any) -> None:
     found = np.asarray(example.counted(documents, words, carry[1])[0])[:60]
     order = np.lexsort((-found.max(axis=1), found.argmax(axis=1)))
     below = np.zeros(len(order))
-    colours = matplotlib.colormaps["Set2"].colors
+    colours = colormaps["Set2"](range(8))
     for k in range(example.NUM_TOPICS):
         axes.bar(np.arange(60), found[order, k], 1.0, below, color=colours[k])
         below = below + found[order, k]
@@ -267,8 +269,6 @@ def load(name: str) -> ModuleType:
 
 def save(name: str) -> None:
     """Draw one picture."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(4.0, 2.6), dpi=100, layout="constrained")
     PICTURES[name](load(name), figure.add_subplot())
     FOLDER.mkdir(parents=True, exist_ok=True)
