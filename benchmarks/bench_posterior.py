@@ -7,7 +7,8 @@ log-density, priors included, for everyone, from the same start. No target: repo
   the same walks with the best widths, and the whole log-density in each step.
 - *NumPyro*, *BlackJAX*: NUTS on the plain log-density, with the adaptation that each comes with.
 - *JAGS*, where it is installed: the model in its language, by its own choice of samplers; with its
-  module `glm`, too, which moves what is linear as a block.
+  module `glm`, too, which moves what is linear as a block. NIMBLE is no package of Debian, and is
+  left out.
 
 Effective samples are those of the parameter that has fewest, by ranks. A second is one of sampling:
 the difference of a run of all samples and one of a fifth of them, so that warm-up and compilation,

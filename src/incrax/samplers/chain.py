@@ -37,7 +37,7 @@ class Job(NamedTuple):
     chains: int | None
     starts: Mapping[str, Any] | None
     checkpoint: Any
-    devices: tuple[jax.Device, ...] | None
+    devices: tuple[Any, ...] | None
     progress: bool
 
     @property

@@ -608,8 +608,8 @@ def _step_together(
 
         none = jnp.zeros(block.num_blocks, np.int32)
         carry = rows, none, none.astype(value.dtype)
-        (rows, *counts), _ = lax.scan(step, carry, turns)
-        return rows, tuple(counts)
+        (rows, count, total), _ = lax.scan(step, carry, turns)
+        return rows, (count, total)
 
     def run(rows: Rows, own: Any) -> tuple[Rows, tuple[Any, Any]]:
         """All steps of the rows of a colour; how many were accepted, and of which share."""
@@ -694,17 +694,17 @@ def _by_kernel(
     """A step of a kernel of another library: where it leads, whether it moved, and with which
     probability it was accepted.
     """
+    assert block.kernel is not None
     flat, rows_of = ravel_pytree([start[path] for path in block.paths])
-    if block.elements is None:
-        at = lambda x: dict(zip(block.paths, rows_of(x), strict=True))
-    else:
-        elements = np.array(block.elements)
-        at = lambda x: dict(zip(block.paths, rows_of(flat.at[elements].set(x)), strict=True))
+    is_whole = block.elements is None
+    elements = np.array(() if is_whole else block.elements, int)
+    filled = lambda x: x if is_whole else flat.at[elements].set(x)
+    at = lambda x: dict(zip(block.paths, rows_of(filled(x)), strict=True))
     step_size = block.step_size if scale is None else block.step_size * scale
     algorithm = block.kernel.value(lambda x: log_density(at(x)), step_size)
     # Not by the default generator, whose keys the user may have made longer.
     key = jax.random.wrap_key_data(words, impl="threefry2x32")
-    position = flat if block.elements is None else flat[elements]
+    position = flat if is_whole else flat[elements]
     found, info = algorithm.step(key, algorithm.init(position, key))
     has_moved = jnp.any(found.position != position)
     rate = getattr(info, "acceptance_rate", has_moved)

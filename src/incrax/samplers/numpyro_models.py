@@ -309,7 +309,7 @@ def _kernel_class() -> Any:
     return DiscreteSites
 
 
-def _gibbs_fn(model: NumPyroModel, how: Mapping[str, bool]) -> Callable[..., dict[str, Any]]:
+def _gibbs_fn(model: NumPyroModel, how: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
     """Draws of all discrete sites, as `HMCGibbs` calls it."""
     p, data = model.args
     at = model.constrained({name: x[None] for name, x in p.items()})

@@ -67,7 +67,7 @@ def gibbs(
     chains: int | None = None,
     starts: Any = None,
     checkpoint: str | os.PathLike[str] | None = None,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Any] | None = None,
     wrt: Any = None,
     progress: bool = True,
 ) -> Chain:
@@ -168,7 +168,7 @@ def metropolis(
     chains: int | None = None,
     starts: Any = None,
     checkpoint: str | os.PathLike[str] | None = None,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Any] | None = None,
     wrt: Any = None,
     progress: bool = True,
 ) -> Chain:
