@@ -210,7 +210,7 @@ def test_a_tree_of_halves_is_by_rows_for_some_levels():
     total = lambda x, _: jax.lax.associative_scan(jnp.multiply, x)[-1]
     sliced = Sliced((total, (np.linspace(0.999, 1.001, 16384), 0.5), False), 1)
     assert 0 < len(sliced.plan.sliced.widened) < 12
-    assert len(sliced.plan.eqns) < 800
+    assert len(sliced.plan.eqns) < 1000
     for row in (0, 16383, 100):
         sliced.change(np.array([row]), 1.05)
         sliced.check()
