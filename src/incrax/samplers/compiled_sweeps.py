@@ -587,61 +587,83 @@ def _step_together(
     turns = jax.tree.map(
         lambda x: jnp.moveaxis(x.reshape(block.num_blocks, block.times, *x.shape[1:]), 1, 0), draws
     )
+    move = _Together(sites, state, block, turns, log_scale, widths)
+    steps = move.by_walks if block.kernel is None else move.by_kernels
+    count: Any = 0
+    total: Any = 0
+    for own in _colours(sites, state, block):
+        rows, more, of_share = steps(rows, own)
+        count = count + more
+        total = total + of_share
+    state = sites.start(rows, state)
+    share = total.astype(value.dtype) / block.times
+    return (state, sites.look(state, {})[1]), jnp.sum(count, dtype=np.int32), share
 
-    def by_kernels(rows: Rows, own: Any) -> tuple[Rows, tuple[Any, Any]]:
-        """The same by kernels. Of rows that do not interact none needs the others' new values."""
-        numbers = np.arange(block.num_blocks, dtype=np.int32)
-        at = sites.start(rows, state)
+
+class _Together(NamedTuple):
+    """Steps side by side of those rows of a block that have one colour.
+
+    Fields: where they start; the block; random numbers by turn and row; logarithms of what widens
+    steps; widths. Its methods take all rows, and which of them are the colour's own; they return the
+    rows, how many steps of each were accepted, and the sum of the shares to adapt by.
+    """
+
+    sites: Sites
+    state: SitesState
+    block: SweepBlock
+    turns: _Draws
+    log_scale: Any
+    widths: Data | None
+
+    def by_kernels(self, rows: Rows, own: Any) -> tuple[Rows, Any, Any]:
+        """By a kernel for each row: none needs the new values of the others."""
+        sites = self.sites
+        at = sites.start(rows, self.state)
+        numbers = np.arange(self.block.num_blocks, dtype=np.int32)
 
         def step_of_row(number: Any, row: Rows, key: Any, scale: Any) -> Any:
             changes = lambda row: {path: (number, x) for path, x in row.items()}
             log_density = lambda row: sites.look(at, changes(row))[1]
-            return _by_kernel(block, log_density, row, key, scale)
+            return _by_kernel(self.block, log_density, row, key, scale)
 
         def step(carry: Any, drawn: Any) -> Any:
             rows, count, total = carry
-            scales = jnp.exp(log_scale)
+            scales = jnp.exp(self.log_scale)
             new, accept, share = jax.vmap(step_of_row)(numbers, rows, drawn.keys, scales)
             accept = own & accept
             rows = {path: _where(accept, new[path], x) for path, x in rows.items()}
             return (rows, count + accept, total + jnp.where(own, share, 0)), None
 
-        none = jnp.zeros(block.num_blocks, np.int32)
-        carry = rows, none, none.astype(value.dtype)
-        (rows, count, total), _ = lax.scan(step, carry, turns)
-        return rows, (count, total)
+        none = jnp.zeros(self.block.num_blocks, np.int32)
+        carry = rows, none, none.astype(jnp.result_type(float))
+        (rows, count, total), _ = lax.scan(step, carry, self.turns)
+        return rows, count, total
 
-    def run(rows: Rows, own: Any) -> tuple[Rows, tuple[Any, Any]]:
-        """All steps of the rows of a colour; how many were accepted, and of which share."""
+    def by_walks(self, rows: Rows, own: Any) -> tuple[Rows, Any, Any]:
+        """By walks, or along the gradient; each accepted by what its row adds to the density."""
+        block = self.block
+        sites = self.sites
+        is_coloured = not block.is_independent
+        parts_of = lambda rows: jnp.where(
+            own, sites.parts(self.state, rows, coloured=is_coloured), 0
+        )
+        # What others do not move has no gradient, and no velocity.
         free = lambda new: {path: _where(own, new[path], x) for path, x in rows.items()}
-        parts_of = lambda rows: jnp.where(own, sites.parts(state, rows, coloured=coloured), 0)
-        coloured = not block.is_independent
 
         def step(carry: Any, drawn: Any) -> Any:
             rows, parts, count = carry
-            # What others do not move has no gradient, and no velocity.
             log_density = lambda rows: jnp.sum(parts_of(free(rows)))
             drawn = drawn._replace(moves={p: _where(own, x, 0) for p, x in drawn.moves.items()})
-            scale = jnp.exp(log_scale)
-            proposal, gained = _proposed(block, log_density, rows, drawn, scale, widths)
+            scale = jnp.exp(self.log_scale)
+            proposal, gained = _proposed(block, log_density, rows, drawn, scale, self.widths)
             proposed = parts_of(proposal)
             accept = own & (drawn.bounds < proposed - parts + gained)  # false where it is NaN
             rows = {path: _where(accept, proposal[path], x) for path, x in rows.items()}
             return (rows, jnp.where(accept, proposed, parts), count + accept), None
 
         carry = rows, parts_of(rows), jnp.zeros(block.num_blocks, np.int32)
-        (rows, _, count), _ = lax.scan(step, carry, turns)
-        return rows, (count, count.astype(value.dtype))
-
-    count: Any = 0
-    total: Any = 0
-    for own in _colours(sites, state, block):
-        rows, (more, of_share) = (run if block.kernel is None else by_kernels)(rows, own)
-        count = count + more
-        total = total + of_share
-    state = sites.start(rows, state)
-    share = total / block.times
-    return (state, sites.look(state, {})[1]), jnp.sum(count, dtype=np.int32), share
+        (rows, _, count), _ = lax.scan(step, carry, self.turns)
+        return rows, count, count
 
 
 Rows = dict[str, Any]
