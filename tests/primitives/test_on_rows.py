@@ -101,6 +101,7 @@ TRUE_BY_THE_DATA = {
     ("scatter-min", "scatter-min"),  # what is there is smaller
     ("cholesky", "ge"),  # of the mask of a triangle, which is the same from both sides
     ("cholesky", "select_n"),
+    ("select_and_scatter_add", "select_and_scatter_add"),  # all rows of cotangents are ones
 }
 """Cases and primitives of which more is true than the rule says."""
 

@@ -48,6 +48,8 @@ UNDIVIDED = {
     "recurrent",
     "recurrent, gradient",
     "loop over the rows",
+    "pixels",
+    "pixels, gradient",
 }
 """Cases of which nothing is by rows: rows meet neighbours, are looked up, or are carried on."""
 
