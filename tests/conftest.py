@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 
 os.environ["INCRAX_REMEMBER"] = "0"  # what one test learned is nothing to the next
 os.environ["COLUMNS"] = "160"  # so that what is printed does not follow the window
@@ -104,6 +105,15 @@ def programs_of_the_module():
             compiler, "backend_compile_and_load", compile_once(compiler.backend_compile_and_load)
         )
         yield
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    """Matplotlib warns where many are open."""
+    yield
+    plots = sys.modules.get("matplotlib.pyplot")
+    if plots is not None:
+        plots.close("all")
 
 
 @pytest.fixture(autouse=True, scope="module")
