@@ -62,7 +62,7 @@ PROGRAM_S = 0.05
 COMPILED_EQUATION_S = 1e-3
 """Seconds to compile a program, and for each of its equations, on a machine of 2026."""
 
-MAX_SLOWNESS = 3.0
+MAX_SLOWNESS = 2.0
 """Times the usual seconds that a machine is believed to need."""
 
 
