@@ -46,6 +46,11 @@ ROWS_S = 1.1e-4
 START_S = 6e-5
 """Seconds that a program for rows takes beyond its work: it has many short steps."""
 
+CAUTION = 1.5
+"""Times what compiling takes that must be lost before, since both estimates are rough: a job that
+just reached once the price lost a fifth of its time.
+"""
+
 LEAST_SHARE = 0.2
 """Of the work, roughly, that must be by rows, or left out, for a plan to be tried."""
 
@@ -293,7 +298,7 @@ class Slices:
         work = self.credit.work(len(plan.eqns))
         if self._needs_priming(plan):
             work += self.credit.work(len(facts.eqns) + len(priming_saves(facts, plan)))
-        if self.credit.allows(entry, whole_s, is_early=True, work=work):
+        if self.credit.allows(entry, whole_s, is_early=True, work=CAUTION * work):
             self._compile(entry, plan)
 
     def _promised_s(self, plan: Plan, whole_s: float, dirty_share: float) -> float:
