@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import hypothesis
@@ -25,6 +26,15 @@ def examples(share: float) -> hypothesis.settings:
     return hypothesis.settings(
         max_examples=max(round(hypothesis.settings.default.max_examples * share), 1)
     )
+
+
+def end_together(threads: Sequence[threading.Thread], timeout_s: float = 300.0) -> None:
+    """Start threads, and wait until all of them have ended."""
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=timeout_s)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def same(

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import check, same
+from helpers import check, end_together, same
 from jax._src import core
 
 import incrax
@@ -48,11 +48,7 @@ def test_threads_get_right_results_and_end(policy):
     threads = [
         threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(NUM_THREADS)
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=300)
-    assert not any(thread.is_alive() for thread in threads)
+    end_together(threads)
     assert not wrong
     assert f.stats.calls == NUM_THREADS * NUM_CALLS
     check(f)

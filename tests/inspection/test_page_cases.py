@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from helpers import EAGER, FAST, MINIMAL
 from page_reader import Page
+from slice_cases import serve_by_rows
 
 import incrax
-from incrax.engine.policy import slices as policy
 from incrax.inspection.page import Report
 
 Keys = pytest.importorskip(
@@ -325,13 +325,7 @@ def by_rows(monkeypatch):
     """A function that a program for one row serves; programs for rows are made whatever they
     promise.
     """
-    for name, value in {
-        "MIN_GAIN": -np.inf,
-        "LEAST_SHARE": -1.0,
-        "ROWS_S": 0,
-        "START_S": 0,
-    }.items():
-        monkeypatch.setattr(policy, name, value)
+    serve_by_rows(monkeypatch)
     f = incrax.incremental(groups, tuning=EAGER)
     for row in range(6):
         theta = np.zeros(24)

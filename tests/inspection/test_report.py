@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import EAGER, FAST, MINIMAL
+from slice_cases import serve_by_rows
 
 import incrax
 from incrax.engine.call import rehearsal
-from incrax.engine.policy import slices
 from incrax.inspection import page_data
 
 X = np.linspace(0.1, 2.0, 300)
@@ -490,13 +490,7 @@ def test_where_nobody_takes_times_there_is_no_verdict():
 
 
 def test_a_change_of_rows_has_the_numbers_of_explain(monkeypatch):
-    for name, value in {
-        "MIN_GAIN": -np.inf,
-        "LEAST_SHARE": -1.0,
-        "ROWS_S": 0,
-        "START_S": 0,
-    }.items():
-        monkeypatch.setattr(slices, name, value)
+    serve_by_rows(monkeypatch)
     observed = np.linspace(-1.0, 1.0, 24 * 7).reshape(24, 7)
     f = incrax.incremental(
         lambda theta, scale: scale * jnp.sort(jnp.sum((observed - theta[:, None]) ** 2, axis=1)),

@@ -12,7 +12,7 @@ import threading
 import jax
 import numpy as np
 import pytest
-from helpers import EAGER, check, examples, identical, same
+from helpers import EAGER, check, end_together, examples, identical, same
 from hypothesis import example, given
 from hypothesis import strategies as st
 from slice_cases import divide_into_blocks, serve_by_rows
@@ -172,11 +172,7 @@ def test_threads_whose_rows_change_get_their_own_results(policy, program, seed):
         threads = [
             threading.Thread(target=work, args=(life, calls), daemon=True) for calls in lists
         ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(timeout=300)
-        assert not any(thread.is_alive() for thread in threads)
+        end_together(threads)
         assert not wrong
         check(life.ours)
 

@@ -105,12 +105,6 @@ class RowSet:
         """The first row of each block."""
         return self.numbers if self.starts is None else self.starts
 
-    def has_all_of(self, other: RowSet) -> bool:
-        """Whether two intervals are known, and one has all rows of the other."""
-        if self.ends is None or other.ends is None:
-            return False
-        return self.ends[0] <= other.ends[0] and other.ends[1] <= self.ends[1]
-
     @property
     def is_row(self) -> Any:
         """Whether each number is one of a row."""
