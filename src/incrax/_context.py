@@ -10,18 +10,20 @@ from contextvars import ContextVar
 
 from incrax import _jax
 
-_switches: list[ContextVar[bool]] = []
+switches: list[ContextVar[bool]] = []
+"""All that there are: of models, none where no model is used."""
+
 _NONE: frozenset[str] = frozenset()
 
 
 def add_switch(variable: ContextVar[bool]) -> None:
     """From now on a switch, which is on where nobody turned it off, is part of the key."""
-    _switches.append(variable)
+    switches.append(variable)
 
 
 def are_switches_on() -> bool:
     """Whether nobody turned a switch off here."""
-    return not _switches or all([variable.get() for variable in _switches])
+    return all([variable.get() for variable in switches])
 
 
 def context_key() -> Hashable:
@@ -30,6 +32,6 @@ def context_key() -> Hashable:
     """
     nans, infs, prng = _jax.TRACED_FLAGS
     off = _NONE
-    if _switches:
-        off = frozenset([variable.name for variable in _switches if not variable.get()])
+    if switches:
+        off = frozenset([variable.name for variable in switches if not variable.get()])
     return _jax.trace_context(), nans.value, infs.value, prng.value, off

@@ -8,25 +8,26 @@ import os
 import threading
 import time
 import types
+import weakref
 from collections.abc import Callable, Iterable, Sequence
-from operator import is_
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import jax
 
 from incrax import _jax
+from incrax._context import are_switches_on, switches
 from incrax._jax_options import METHODS, hint
 from incrax._messages import no_checkpoint, not_called, plain_call, reentrant_call
 from incrax._names import reduced
 from incrax._profiling import is_profiled, profiled
 from incrax._stats import Stats
 from incrax._tuning import is_disabled
-from incrax.engine.call.bypass import NOT_HELD, Bypass, is_looked_at
+from incrax.engine.call.bypass import NOT_HELD, Bypass
 from incrax.engine.call.pure import PureState, Step
 from incrax.engine.call.registry import living, register
 from incrax.engine.call.signature_table import Given, Options
 from incrax.engine.call.sites import Sites, SitesState
-from incrax.engine.call.verification import due_verification
+from incrax.engine.call.verification import due_verification, verifying
 from incrax.engine.inputs.rows import as_plain
 from incrax.engine.inputs.signature import make_signature
 from incrax.explanation import (
@@ -81,6 +82,8 @@ class Incremental(Generic[P, R]):
         self._traces = traces
         self._bypass: Bypass | None = None
         self._lock = threading.RLock()
+        # Who counts all functions over a while reads those that are gone at its end, too.
+        weakref.finalize(self, _count_bypassed, traces).atexit = False
 
     def __getattr__(self, name: str) -> Any:
         """Never found: the error says what has the place of a method of `jax.jit`'s functions."""
@@ -102,23 +105,21 @@ class Incremental(Generic[P, R]):
         bypass = self._bypass
         if (
             bypass is not None
-            and bypass.ledger.left > 0
             and _CURRENT.trace is _EVALUATING
-            and not is_looked_at()
+            and verifying() is None
+            and (not switches or are_switches_on())
         ):
             last, _, result = bypass.last
-            is_same = len(args) == len(last) and not kwargs and all(map(is_, args, last))
-            if is_same and bypass.is_held(args, result):
+            # Nearly always the first one differs: that is one comparison, not a loop.
+            is_same = args and last and args[0] is last[0] and not kwargs
+            if is_same and bypass.is_held(args, last, result):
                 return result
-            try:
-                result = bypass.jitted(*args, **kwargs)
-            except Exception:  # noqa: BLE001  the long way has the right words for it
-                result = NOT_HELD
-            if result is not NOT_HELD:
-                bypass.ledger.left -= 1
-                bypass.ledger.skipped += 1
-                bypass.stats.calls += 1
-                bypass.stats.ran += bypass.num_eqns
+            for _ in bypass.ledger.turns:  # one turn, if there is one: a countdown in C
+                try:
+                    result = bypass.jitted(*args, **kwargs)
+                except Exception:  # noqa: BLE001  the long way has the right words for it
+                    bypass.ledger.take_back()
+                    break
                 bypass.last = args, kwargs, (result if bypass.holds_results else NOT_HELD)
                 return result
         return self._looked_at(args, kwargs)
@@ -136,6 +137,9 @@ class Incremental(Generic[P, R]):
         start_s = time.perf_counter()
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
         with self._locked():
+            result = NOT_HELD if bypass is None else bypass.timed(args, kwargs)
+            if result is not NOT_HELD:
+                return result
             self._stats.calls += 1
             try:
                 given = self._traces.serving(leaves, treedef, args, kwargs)
@@ -148,7 +152,7 @@ class Incremental(Generic[P, R]):
                     outputs = profiled(self._name, serve, dynamic, changed, start_s)
                 else:
                     outputs = serve(dynamic, changed, start_s)
-                if traced.bypass is not None and traced.ledger.left:
+                if traced.bypass is not None and traced.ledger.granted:
                     self._bypass = traced.bypass
                 settings = due_verification()
                 if settings is not None:
@@ -260,9 +264,13 @@ class Incremental(Generic[P, R]):
     @property
     def stats(self) -> Stats:
         """Counters of all calls so far, the bytes saved now, and whether it has been worth it."""
+        self._count_bypassed()
         self._stats.saved_bytes = sum(traced.saved_bytes for traced in self._traces.all())
         self._stats.verdict = self._traces.verdict
         return self._stats
+
+    def _count_bypassed(self) -> None:
+        _count_bypassed(self._traces)
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """What the last call did and why; with arguments, what a call with them would do (nothing
@@ -466,10 +474,18 @@ class Incremental(Generic[P, R]):
 
     def __repr__(self) -> str:
         """Name and counters."""
+        self._count_bypassed()
         return (
             f"incremental({self._name}): {self._stats.calls} calls, {self._stats.unchanged} "
             "unchanged"
         )
+
+
+def _count_bypassed(traces: RowTraces) -> None:
+    """Enter calls that bypassed, which count nothing themselves, in the counters."""
+    for traced in traces.all():
+        if traced.bypass is not None:
+            traced.engine.count_bypassed()
 
 
 def _forget_in_child() -> None:

@@ -27,7 +27,7 @@ def bypassing(calls=4):
         ours(1.0 + k, 2.0 + k, ROWS)
     chunks = ours._traces.latest
     for kin in chunks.kin.values():
-        kin.ledger.left = LONG
+        kin.ledger.grant(LONG)
     return ours, chunks.engines()
 
 
@@ -52,7 +52,7 @@ def test_after_the_bypass_every_chunk_is_compared_again():
     ours, engines = bypassing()
     ours(0.5, 7.0, ROWS)
     for engine in engines:
-        engine.ledger.left = 0
+        engine.ledger.grant(0)
     same(ours(0.5, 8.0, ROWS), jax.jit(model)(0.5, 8.0, DATA), factor=64)
     assert all(engine.store.states for engine in engines)
 

@@ -41,7 +41,7 @@ def bypassing(fun=model, *args, calls=3, num=LONG, **kwargs):
     ours = incrax.incremental(fun)
     for _ in range(calls):
         ours(*args, **kwargs)
-    ledger(ours).left = num
+    ledger(ours).grant(num)
     ours._bypass = ours._traces.latest.bypass
     return ours
 
@@ -61,7 +61,7 @@ def test_every_call_equals_jit_while_looks_come_and_go(points, as_arrays, num):
     ours = bypassing(model, make(1.0), 1.0, np.ones(2), X)
     for number, (a, b, v) in enumerate(points):
         if number % num == 0:
-            ledger(ours).left = 0 if number % 2 else num
+            ledger(ours).grant(0 if number % 2 else num)
             ours._bypass = ours._traces.latest.bypass
         a, b, v = make(a), float(b), (jnp.asarray(v) if as_arrays else v)
         for mine, known in zip(ours(a, b, v, X), plain(a, b, v, X), strict=True):
@@ -120,7 +120,7 @@ def test_a_look_waits_for_the_last_call_which_would_be_timed_with_it():
     ours(3.0, 1.0, V, X)
     assert running.waited == 0
     ours._bypass.last = args, kwargs, running
-    ledger(ours).left = 0
+    ledger(ours).grant(0)
     ours(4.0, 1.0, V, X)
     assert running.waited == 1
 
@@ -188,6 +188,7 @@ def test_other_types_are_looked_at(name):
     for mine, known in zip(ours(*args), plain(*args), strict=True):
         same(mine, known)
     assert ours.stats.traces == 2
+    assert ours.stats.calls == 4
     assert num_bypassed(ours) == 0
     same(ours(31.0, 2.0, V, X)[0], jax.jit(fun)(31.0, 2.0, V, X)[0])
 
@@ -262,11 +263,28 @@ def test_after_the_caches_of_jax_were_cleared_it_is_the_program_that_was_traced(
     assert num_bypassed(ours) == 1
 
 
-def test_a_call_is_verified_where_that_is_asked_for():
-    ours = bypassing(model, 1.0, 2.0, V, X)
+@pytest.mark.parametrize("num_before", [0, 1])
+def test_a_call_is_verified_where_that_is_asked_for(num_before):
+    """Also one that would be the last to bypass."""
+    ours = bypassing(model, 1.0, 2.0, V, X, num=2)
+    for number in range(num_before):
+        ours(20.0 + number, 2.0, V, X)
+    assert num_bypassed(ours) == num_before
     with incrax.verify(every=1):
         ours(30.0, 2.0, V, X)
     assert num_bypassed(ours) == 0
+    assert ledger(ours).bypassed == num_before
+
+
+def test_the_last_call_of_a_bypass_is_timed():
+    ours = bypassing(model, 1.0, 2.0, V, X, num=3)
+    assert not ledger(ours).turn_s
+    for number in range(3):
+        assert ledger(ours).is_timing_due
+        same(ours(5.0 + number, 2.0, V, X)[0], jax.jit(model)(5.0 + number, 2.0, V, X)[0])
+    assert ledger(ours).turn_s
+    assert not ledger(ours).is_timing_due
+    assert num_bypassed(ours) == 3
 
 
 def test_a_switch_that_is_off_is_looked_at():

@@ -128,11 +128,12 @@ def test_the_first_look_after_a_bypass_times_the_whole_program():
     for a in range(20):
         f(float(a), x)
     engine = f._traces.latest.engine
-    engine.ledger.left = engine.ledger.skipped = 0
+    engine.ledger.grant(0)
     engine.whole.times.clear()
     f(-1.0, x)
     assert not engine.whole.times
-    engine.ledger.skipped = 1
-    engine.ledger.left = 0
+    engine.ledger.grant(2)
+    next(engine.ledger.turns)
+    f._bypass = None
     f(-2.0, x)
     assert len(engine.whole.times) == 1

@@ -10,7 +10,10 @@ In: the arguments of calls. Out: what is held of the last one.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
+from operator import is_
 from typing import Any
 
 import jax
@@ -40,13 +43,13 @@ class Bypass:
 
     Fields: `jax.jit` of the function of its arguments; the ledger; the arguments of the last call
     that bypassed, by position and by keyword, and its result or `NOT_HELD`; whether results are
-    held; counters, and the equations of a call.
+    held; counters; the whole program.
 
     What it knows of the arguments are their objects: the same immutable ones have the last result.
     Nothing is known of what is in a list, a dict or an array of NumPy, which may have changed.
     """
 
-    __slots__ = ("holds_results", "jitted", "last", "ledger", "num_eqns", "stats")
+    __slots__ = ("holds_results", "jitted", "last", "ledger", "stats", "whole")
 
     def __init__(
         self, jitted: Callable[..., Any], signature: Signature, engine: Engine, stats: Stats
@@ -55,7 +58,7 @@ class Bypass:
         self.jitted = _of_arguments(jitted, signature) if signature.statics else jitted
         self.ledger = engine.ledger
         self.stats = stats
-        self.num_eqns = engine.num_eqns
+        self.whole = engine.whole
         result_bytes = sum(_jax.aval_bytes(var.aval) for _, var in engine.out_vars)
         self.holds_results = result_bytes <= MAX_HELD_BYTES
         self.last = NO_CALL
@@ -66,9 +69,27 @@ class Bypass:
         if result is not NOT_HELD:
             settle(result)
 
-    def is_held(self, args: tuple[Any, ...], result: Any) -> bool:
-        """Whether the last result is that of these objects, which are those of the last call."""
-        if result is NOT_HELD or not IMMUTABLE.issuperset(map(type, args)):
+    def timed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of the last call before a look, which is timed; `NOT_HELD` where the call is
+        to be looked at. Those before it have ended.
+        """
+        ledger = self.ledger
+        if not ledger.is_timing_due or ledger.left or is_looked_at():
+            return NOT_HELD
+        start_s = time.perf_counter()
+        try:
+            result = jax.block_until_ready(self.jitted(*args, **kwargs))
+        except Exception:  # noqa: BLE001  the long way has the right words for it
+            return NOT_HELD
+        ledger.note_turn(time.perf_counter() - start_s, self.whole.seconds or math.inf)
+        self.last = args, kwargs, (result if self.holds_results else NOT_HELD)
+        return result
+
+    def is_held(self, args: tuple[Any, ...], last: tuple[Any, ...], result: Any) -> bool:
+        """Whether the last result, of the arguments `last`, is that of these."""
+        if result is NOT_HELD or len(args) != len(last) or not all(map(is_, args, last)):
+            return False
+        if not IMMUTABLE.issuperset(map(type, args)):
             return False
         if is_any_deleted([*args, *jax.tree.leaves(result)]):
             return False

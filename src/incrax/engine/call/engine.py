@@ -203,7 +203,8 @@ class Engine:
         """As `call`, for a user's call that began at `begin_s`, of `perf_counter`: it is entered in
         the history.
         """
-        self.history.num_calls += self.ledger.skipped
+        if self.ledger.granted:
+            self.history.num_calls += self.ledger.skipped
         outputs = self.call(leaves, changed, begin_s)
         self.history.note(begin_s, self._last, self.store)
         return outputs
@@ -218,7 +219,7 @@ class Engine:
             self.has_advised = self._advise_frozen()
         clock = self.clock
         ledger = self.ledger
-        if ledger.skipped or ledger.weight != 1:
+        if ledger.granted or ledger.weight != 1:
             self._begin_look()
         if clock.unproven and self.store.prove(clock.unproven):
             changed = None
@@ -246,11 +247,19 @@ class Engine:
 
     def _begin_look(self) -> None:
         """Count the calls that bypassed since the last look."""
+        ledger = self.ledger
         whole_s = self.whole.seconds or 0.0
-        if self.ledger.skipped:  # early runs are slow: a job's first memory is new to the process
+        if ledger.granted:  # early runs are slow: a job's first memory is new to the process
             self.whole.is_due = True
-        self.clock.spent_s += self.ledger.skipped * whole_s
-        self.ledger.begin_look(whole_s)
+        self.count_bypassed()
+        self.clock.spent_s += ledger.skipped * (ledger.turn_s or whole_s)
+        ledger.begin_look(whole_s)
+
+    def count_bypassed(self) -> None:
+        """Enter the calls that bypassed, which count nothing themselves, in the counters."""
+        number = self.ledger.uncounted()
+        self.stats.calls += number
+        self.stats.ran += number * self.num_eqns
 
     def _compared(self, values: tuple[LeafValue, ...], start_s: float) -> list[Any]:
         """Outputs from the version that is best to start from."""

@@ -13,6 +13,9 @@ In: seconds of calls. Out: how many calls may bypass, and the verdict. It must n
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import repeat
+from operator import length_hint
 
 from incrax.engine.policy.verdict import Verdict
 
@@ -40,35 +43,41 @@ NEWEST = 0.25
 class Ledger:
     """The account of one engine.
 
-    Fields: calls that may still bypass; those that did since the last look; how many calls the
-    present look stands for; seconds that looks may take, and that one takes; counts and seconds of
-    all calls so far, see `Verdict`.
+    Fields: an iterator of which each call that bypasses takes one, and how many it had; how many
+    calls the present look stands for; seconds that looks may take, and that one takes; seconds of the newest call that
+    bypassed and was timed; counts and seconds of all calls so far, see `Verdict`.
 
     After a bypass two calls are looked at: the first is compared with a version that is long gone,
     which tells nothing of what changes from call to call, the second with the first.
     """
 
     __slots__ = (
+        "_num_counted",
         "_waiting",
         "ahead_since",
         "bypassed",
         "calls",
         "credit_s",
         "gained_s",
+        "granted",
         "is_learning",
+        "is_timing_due",
         "learning_s",
-        "left",
         "look_s",
-        "skipped",
         "spent_s",
+        "turn_s",
+        "turns",
         "unchanged",
         "weight",
         "whole_s",
     )
 
     def __init__(self) -> None:
-        self.left = 0
-        self.skipped = 0
+        self.turns: Iterator[None] = repeat(None, 0)
+        self.granted = 0
+        self._num_counted = 0
+        self.is_timing_due = False
+        self.turn_s = 0.0
         self.weight = 1
         self._waiting = 0
         self.credit_s = 0.0
@@ -83,6 +92,42 @@ class Ledger:
         self.ahead_since = 0
         self.is_learning = False
 
+    def grant(self, num_calls: int) -> None:
+        """So many calls may bypass from now on; the last of them is timed."""
+        self.granted = max(num_calls - 1, 0)
+        self.turns = repeat(None, self.granted)
+        self.is_timing_due = num_calls > 1
+        self._num_counted = 0
+
+    @property
+    def left(self) -> int:
+        """Calls that may still bypass without being timed."""
+        return length_hint(self.turns)
+
+    @property
+    def skipped(self) -> int:
+        """Calls that bypassed since the last look: nothing is counted while they do."""
+        return max(self.granted - self.left, 0)
+
+    def take_back(self) -> None:
+        """A call that took a turn did not bypass after all."""
+        self.granted -= 1
+
+    def uncounted(self) -> int:
+        """Calls that bypassed since this was asked last."""
+        number = self.skipped - self._num_counted
+        self._num_counted += number
+        return number
+
+    def note_turn(self, seconds: float, whole_s: float) -> None:
+        """The last call that bypassed was timed; looks, which find colder caches, take the whole
+        program's seconds for more.
+        """
+        self.is_timing_due = False
+        self.granted += 1
+        newest = NEWEST if self.turn_s else 1.0
+        self.turn_s += newest * (min(seconds, whole_s) - self.turn_s)
+
     def pass_by(self, whole_s: float) -> None:
         """A part of a call, which takes so many seconds, goes by a look at another part."""
         self.bypassed += 1
@@ -90,12 +135,11 @@ class Ledger:
 
     def begin_look(self, whole_s: float) -> None:
         """A call is looked at, where the whole program takes so many seconds."""
-        self.left = 0
         skipped = self.skipped
+        self.grant(0)
         if skipped:
-            self.skipped = 0
             self.bypassed += skipped
-            self._earn(LOOK_SHARE * skipped * whole_s)
+            self._earn(LOOK_SHARE * skipped * (self.turn_s or whole_s))
             self.weight = 0
             self._waiting += skipped + 1
         else:
@@ -137,9 +181,10 @@ class Ledger:
         if self.credit_s >= 0 or not self.weight:
             return False
         missing_s = 2 * self.look_s - self.credit_s
-        num_calls = math.ceil(missing_s / max(LOOK_SHARE * whole_s, 1e-12))
-        self.left = min(num_calls, MAX_BYPASSED) if num_calls > 1 else 0
-        return self.left > 0
+        num_calls = math.ceil(missing_s / max(LOOK_SHARE * (self.turn_s or whole_s), 1e-12))
+        if num_calls > 1:
+            self.grant(min(num_calls, MAX_BYPASSED))
+        return num_calls > 1
 
     def note_learning(self, seconds: float) -> None:
         """Count seconds of planning, compiling and trying, beyond what calls usually take."""
@@ -169,6 +214,7 @@ class Ledger:
             self.bypassed + self.skipped,
             self.learning_s,
             ahead_since=self.ahead_since,
+            turn_s=self.turn_s,
             gained_s=self.gained_s,
             is_learning=self.is_learning,
         )

@@ -459,7 +459,7 @@ class Chooser:
                 entries = [*self.entries.values(), *self.slices.entries.values()]
                 self.race.retime(entry.program for entry in entries)
             if num_behind:
-                self.ledger.left = min(self.ledger.left, int(LOOK_AGAIN_S / whole_s))
+                self.ledger.grant(min(self.ledger.left, int(LOOK_AGAIN_S / whole_s)))
             self.journal.bypassed(self.ledger.left, self.verdict.sentence)
 
     def _may_gain(self, entry: Entry) -> bool:

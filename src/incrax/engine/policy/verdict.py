@@ -13,7 +13,7 @@ from incrax._table import many
 from incrax.engine.compile.background import CALLER_SHARE
 
 UNCHANGED_S = 1e-5
-BYPASS_S = 1e-6
+BYPASS_S = 1.5e-6
 """Seconds that a call with nothing changed is taken to need, and that one of a bypass needs beyond
 the whole program.
 """
@@ -35,7 +35,8 @@ class Verdict(NamedTuple):
     planning, compiling and trying; seconds to compile the whole program; seconds that a thread
     compiled beside the calls, and programs that it has yet to compile; the call since which those
     that were weighed, learning included, have taken less than the whole program would have (0: they
-    have not); seconds that a call of late has gained; whether plans are being earned.
+    have not); seconds of a call that bypassed (0: none was timed); seconds that a call of late has
+    gained; whether plans are being earned.
     """
 
     calls: int = 0
@@ -48,6 +49,7 @@ class Verdict(NamedTuple):
     behind_s: float = 0.0
     num_behind: int = 0
     ahead_since: int = 0
+    turn_s: float = 0.0
     gained_s: float = 0.0
     is_learning: bool = False
 
@@ -59,7 +61,7 @@ class Verdict(NamedTuple):
     @property
     def ours(self) -> dict[str, float]:
         """Seconds that all of them took, by what for; learning with what a thread took from them."""
-        bypassed_s = self.bypassed * (self._each_s + BYPASS_S)
+        bypassed_s = self.bypassed * (self._bypassed_s + BYPASS_S)
         return {
             "compiling": self.compile_s,
             "learning": self.learning_s + CALLER_SHARE * self.behind_s,
@@ -69,8 +71,8 @@ class Verdict(NamedTuple):
     @property
     def jit(self) -> dict[str, float]:
         """Seconds that the whole program would have taken for all of them, by what for."""
-        calls_s = self.whole_s + (self.bypassed + self.unchanged) * self._each_s
-        return {"compiling": self.compile_s, "calls": calls_s}
+        beside_s = self.bypassed * self._bypassed_s + self.unchanged * self._each_s
+        return {"compiling": self.compile_s, "calls": self.whole_s + beside_s}
 
     @property
     def ours_s(self) -> float:
@@ -85,6 +87,11 @@ class Verdict(NamedTuple):
     @property
     def _each_s(self) -> float:
         return self.whole_s / max(self.calls, 1)
+
+    @property
+    def _bypassed_s(self) -> float:
+        """Of `jax.jit` in a call that bypassed."""
+        return max(self.turn_s - BYPASS_S, 0.0) or self._each_s
 
     @property
     def has_ended(self) -> bool:
@@ -131,8 +138,10 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
         return verdicts[0]
     sums = [sum(column) for column in zip(*verdicts, strict=True)]
     found = Verdict(*sums[:-1], is_learning=any(verdict.is_learning for verdict in verdicts))
-    gained_s = sum(v.gained_s * v.num_calls for v in verdicts) / max(found.num_calls, 1)
-    return found._replace(ahead_since=0, gained_s=gained_s)
+    num_calls = max(found.num_calls, 1)
+    gained_s = sum(v.gained_s * v.num_calls for v in verdicts) / num_calls
+    turn_s = sum(v.turn_s * v.bypassed for v in verdicts) / max(found.bypassed, 1)
+    return found._replace(ahead_since=0, turn_s=turn_s, gained_s=gained_s)
 
 
 def _time(seconds: float) -> str:
