@@ -27,13 +27,13 @@ def look(ledger, gained_s=-LOOK_S, whole_s=WHOLE_S):
     return ledger.note_call(whole_s - gained_s, whole_s, overhead_s)
 
 
-def skip(ledger):
+def skip(ledger, whole_s=WHOLE_S):
     """A call bypasses, if one may; whether it did."""
     if ledger.left:
         next(ledger.turns)
         return True
     if ledger.is_timing_due:
-        ledger.note_turn(WHOLE_S, WHOLE_S)
+        ledger.note_turn(whole_s, whole_s)
         return True
     return False
 
@@ -50,7 +50,7 @@ def run(ledger, num_calls, gained_s=-LOOK_S, whole_s=WHOLE_S):
     """How many of so many calls are looked at."""
     num_looks = 0
     for _ in range(num_calls):
-        if not skip(ledger):
+        if not skip(ledger, whole_s):
             look(ledger, gained_s, whole_s)
             num_looks += 1
     return num_looks
