@@ -27,6 +27,7 @@ from incrax.engine.call.pure import PureState, Step
 from incrax.engine.call.registry import living, register
 from incrax.engine.call.signature_table import Given, Options
 from incrax.engine.call.sites import Sites, SitesState
+from incrax.engine.call.streak import NOT_SERVED, Streak
 from incrax.engine.call.verification import due_verification, verifying
 from incrax.engine.inputs.rows import as_plain
 from incrax.engine.inputs.signature import make_signature
@@ -81,9 +82,10 @@ class Incremental(Generic[P, R]):
     def _adopt(self, traces: RowTraces) -> None:
         self._traces = traces
         self._bypass: Bypass | None = None
+        self._streak: Streak | None = None
         self._lock = threading.RLock()
         # Who counts all functions over a while reads those that are gone at its end, too.
-        weakref.finalize(self, _count_bypassed, traces).atexit = False
+        weakref.finalize(self, _catch_up, traces).atexit = False
 
     def __getattr__(self, name: str) -> Any:
         """Never found: the error says what has the place of a method of `jax.jit`'s functions."""
@@ -103,12 +105,13 @@ class Incremental(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:  # noqa: C901  all ways of a call
         """Evaluate at these arguments; equals `jax.jit(f)(*args, **kwargs)`."""
         bypass = self._bypass
-        if (
-            bypass is not None
-            and _CURRENT.trace is _EVALUATING
+        streak = self._streak
+        is_plain = (
+            _CURRENT.trace is _EVALUATING
             and verifying() is None
             and (not switches or are_switches_on())
-        ):
+        )
+        if bypass is not None and is_plain:
             last, _, result = bypass.last
             # Nearly always the first one differs: that is one comparison, not a loop.
             is_same = args and last and args[0] is last[0] and not kwargs
@@ -121,6 +124,11 @@ class Incremental(Generic[P, R]):
                     bypass.ledger.take_back()
                     break
                 bypass.last = args, kwargs, (result if bypass.holds_results else NOT_HELD)
+                return result
+        elif streak is not None and is_plain:
+            with self._lock:
+                result = streak.call(args, kwargs)
+            if result is not NOT_SERVED:
                 return result
         return self._looked_at(args, kwargs)
 
@@ -147,6 +155,7 @@ class Incremental(Generic[P, R]):
                     return self._plain(args, kwargs)
                 traced, dynamic, changed = given
                 self._bypass = None
+                self._streak = None
                 serve = traced.served
                 if is_profiled():
                     outputs = profiled(self._name, serve, dynamic, changed, start_s)
@@ -154,6 +163,8 @@ class Incremental(Generic[P, R]):
                     outputs = serve(dynamic, changed, start_s)
                 if traced.bypass is not None and traced.ledger.granted:
                     self._bypass = traced.bypass
+                else:
+                    self._streak = traced.streak()
                 settings = due_verification()
                 if settings is not None:
                     traced.check(self._name, dynamic, changed, outputs, settings)
@@ -264,13 +275,18 @@ class Incremental(Generic[P, R]):
     @property
     def stats(self) -> Stats:
         """Counters of all calls so far, the bytes saved now, and whether it has been worth it."""
-        self._count_bypassed()
+        self._catch_up()
         self._stats.saved_bytes = sum(traced.saved_bytes for traced in self._traces.all())
         self._stats.verdict = self._traces.verdict
         return self._stats
 
-    def _count_bypassed(self) -> None:
-        _count_bypassed(self._traces)
+    def _catch_up(self) -> None:
+        """Enter calls in the counters that did not do so themselves."""
+        if self._lock.acquire(blocking=False):  # else a call is under way, which enters them
+            try:
+                _catch_up(self._traces)
+            finally:
+                self._lock.release()
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """What the last call did and why; with arguments, what a call with them would do (nothing
@@ -474,18 +490,16 @@ class Incremental(Generic[P, R]):
 
     def __repr__(self) -> str:
         """Name and counters."""
-        self._count_bypassed()
+        self._catch_up()
         return (
             f"incremental({self._name}): {self._stats.calls} calls, {self._stats.unchanged} "
             "unchanged"
         )
 
 
-def _count_bypassed(traces: RowTraces) -> None:
-    """Enter calls that bypassed, which count nothing themselves, in the counters."""
+def _catch_up(traces: RowTraces) -> None:
     for traced in traces.all():
-        if traced.bypass is not None:
-            traced.engine.count_bypassed()
+        traced.catch_up()
 
 
 def _forget_in_child() -> None:

@@ -142,6 +142,12 @@ class RowEngine:
         self.history = History(options.tuning.history)
         self.prepare(rows)
 
+    def streak(self) -> None:
+        """No call goes by what the last one found."""
+
+    def catch_up(self) -> None:
+        """Every call is counted as it is made."""
+
     def prepare(self, rows: Rows) -> None:
         """Analyse the function for these chunks and this number of rows; where that tells new
         things, start anew.

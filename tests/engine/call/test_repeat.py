@@ -115,7 +115,7 @@ def test_the_values_of_an_older_version_run_nothing():
     ours(-5.0, 0.5, X)
     ours(-6.0, 0.5, X)
     older = engine.store.states[0]
-    ran, unchanged = engine.stats.ran, engine.stats.unchanged
+    ran, unchanged = ours.stats.ran, ours.stats.unchanged
     ours(*[value.feed for value in older.values])
     assert (engine.stats.ran, engine.stats.unchanged) == (ran, unchanged + 1)
 

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 
@@ -104,6 +104,13 @@ class Repeat:
         )
 
 
+class Again(NamedTuple):
+    """A call that went the short way: what was done, and from which version."""
+
+    repeat: Repeat
+    base: State
+
+
 class Engine:
     """Evaluates one traced program incrementally."""
 
@@ -142,6 +149,8 @@ class Engine:
         self.has_advised = False
         self._last: CallRecord | None = None
         self.repeat: Repeat | None = None
+        self.again: Again | None = None
+        self.streak: Any = None
         outputs = frozenset(var for _, var in self.out_vars)
         store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, outputs)
         self._adopt(store)
@@ -189,6 +198,8 @@ class Engine:
         other = copy.copy(self)
         other.stats = stats
         other.repeat = None
+        other.again = None
+        other.streak = None
         other.history = History(self.tuning.history)
         return other
 
@@ -219,6 +230,10 @@ class Engine:
             self.has_advised = self._advise_frozen()
         clock = self.clock
         ledger = self.ledger
+        self.again = None
+        if self.streak is not None:
+            self.streak.settle()
+            self.streak = None
         if ledger.granted or ledger.weight != 1:
             self._begin_look()
         if clock.unproven and self.store.prove(clock.unproven):
@@ -251,15 +266,33 @@ class Engine:
         whole_s = self.whole.seconds or 0.0
         if ledger.granted:  # early runs are slow: a job's first memory is new to the process
             self.whole.is_due = True
-        self.count_bypassed()
+        self.catch_up()
         self.clock.spent_s += ledger.skipped * (ledger.turn_s or whole_s)
         ledger.begin_look(whole_s)
 
-    def count_bypassed(self) -> None:
-        """Enter the calls that bypassed, which count nothing themselves, in the counters."""
+    def catch_up(self) -> None:
+        """Enter calls that count nothing themselves in the counters: those that bypassed, and those
+        of a streak.
+        """
         number = self.ledger.uncounted()
         self.stats.calls += number
         self.stats.ran += number * self.num_eqns
+        if self.streak is not None:
+            self.streak.settle()
+
+    def count_repeats(self, repeat: Repeat, base: State, num: int, overhead_s: float) -> None:
+        """So many calls did what the one before did, the last of which made the latest version."""
+        base.uses += num
+        self.stats.calls += num
+        self.stats.ran += num * repeat.num_eqns
+        self.stats.loaded += num * len(repeat.loads)
+        program = repeat.program
+        program.num_runs += num
+        program_s = program.seconds or 0.0
+        self.clock.spent_s += num * program_s
+        self.clock.unproven += _jax.first_buffer(self.store.states[-1].outputs)
+        entry = repeat.entry
+        self.chooser.note_repeated(entry, entry.candidate, program_s, overhead_s, num)
 
     def _compared(self, values: tuple[LeafValue, ...], start_s: float) -> list[Any]:
         """Outputs from the version that is best to start from."""
@@ -372,9 +405,10 @@ class Engine:
         results = repeat.program([value.feed for value in values], repeat.loads)
         if not self._holds(repeat, results):
             return None
-        outputs = _with_results(base.outputs, repeat.plan, results)
+        outputs = repeat.plan.outputs_with(base.outputs, results)
         state = State(values, outputs, repeat.saved, base.culprit)
         state.harmless = repeat.entry.dirty
+        self.again = Again(repeat, base)
         return self._commit_again(repeat, base, state, begun)
 
     def _again_by_rows(
@@ -708,7 +742,7 @@ class Engine:
         outputs = results
         if plan is not None:
             held = [None] * self.num_outputs if base is None else base.outputs
-            outputs = _with_results(held, plan, results)
+            outputs = plan.outputs_with(held, results)
             added.update(zip(plan.saves, results[len(plan.outputs) :], strict=True))
         if not chooser.is_exact:
             savable = chooser.savable
@@ -848,11 +882,3 @@ class Engine:
             [value.feed for value in values], ()
         )
         return self.calls.anew(run) if self.must_wait else run()
-
-
-def _with_results(held: Sequence[Any], plan: Plan, results: Sequence[Any]) -> list[Any]:
-    """Outputs with those of a plan in their places."""
-    outputs = list(held)
-    for position, value in zip(plan.outputs, results, strict=False):
-        outputs[position] = value
-    return outputs

@@ -97,6 +97,14 @@ class History:
         self._append((self.num_calls, start_s, end_s, record, why, saved_bytes))
         self.num_calls += 1
 
+    def repeat(self, start_s: float, end_s: float, record: CallRecord) -> None:
+        """A call between these times did what the one before did."""
+        if not self.size:
+            return
+        why = None if record.entry is None else record.entry.reason
+        self._append((self.num_calls, start_s, end_s, record, why, -1))
+        self.num_calls += 1
+
     def note_rows(self, start_s: float, chunks: Chunks, saved_bytes: Callable[[], int]) -> None:
         """The same for a call with `Rows`."""
         if not self.size:

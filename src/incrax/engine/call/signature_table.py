@@ -34,6 +34,7 @@ from incrax.engine.call.engine import Engine
 from incrax.engine.call.pure import Step, make_step
 from incrax.engine.call.record import History
 from incrax.engine.call.sites import Sites, SitesState, make_sites, named_move
+from incrax.engine.call.streak import Streak
 from incrax.engine.call.verification import check_outputs, stale_in, verify
 from incrax.engine.call.warm_up import warm_up
 from incrax.engine.compile.executables import Compiler
@@ -126,6 +127,15 @@ class Traced:
         leaves = self.signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
         self.engine.call(leaves, self.comparison.changed_leaves(leaves))
 
+    def streak(self) -> Streak | None:
+        """What serves calls like the last one, if that went the short way."""
+        engine = self.engine
+        if engine.again is None or engine.clock.behind.is_on:
+            return None
+        made = Streak(self.signature, self.out_tree, engine, engine.again)
+        engine.streak = made
+        return made
+
     # --- as a function's methods ask it -----------------------------------------------------------
 
     @property
@@ -151,6 +161,10 @@ class Traced:
     def choosers(self) -> list[Chooser]:
         """What decides, of those whose times tell whether saving has been worth it."""
         return [self.engine.chooser]
+
+    def catch_up(self) -> None:
+        """Enter calls in the counters that did not do so themselves."""
+        self.engine.catch_up()
 
     def check(
         self, name: str, leaves: Sequence[Any], _: Any, outputs: Sequence[Any], settings: verify

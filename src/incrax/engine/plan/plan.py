@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -137,6 +137,13 @@ class Plan:
     def current_loads(self) -> tuple[Var, ...]:
         """What it loads of a segment's values, all of them current."""
         return self.loads if self.blocked is None else self.base_loads
+
+    def outputs_with(self, held: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """The program's outputs: its results in their places, what is held in all others."""
+        outputs = list(held)
+        for position, value in zip(self.outputs, results, strict=False):
+            outputs[position] = value
+        return outputs
 
     def describe(self) -> list[str]:
         """The plan as lines: what it loads, runs, saves."""

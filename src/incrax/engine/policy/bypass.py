@@ -151,22 +151,29 @@ class Ledger:
         self.credit_s += LOOK_SHARE * seconds
 
     def note_call(
-        self, spent_s: float, whole_s: float, overhead_s: float, *, is_learning: bool = False
+        self,
+        spent_s: float,
+        whole_s: float,
+        overhead_s: float,
+        *,
+        is_learning: bool = False,
+        num_calls: int = 1,
     ) -> bool:
-        """Count a look.
+        """Count a look, or several that were alike.
 
         Args:
             spent_s: seconds in programs and of the overhead.
             whole_s: seconds of the whole program.
             overhead_s: seconds of the overhead.
             is_learning: whether a plan may come that gains.
+            num_calls: how many looks took so many seconds each.
 
         Returns:
             Whether the next calls bypass.
         """
-        self.calls += 1
-        self.spent_s += spent_s
-        self.whole_s += whole_s
+        self.calls += num_calls
+        self.spent_s += num_calls * spent_s
+        self.whole_s += num_calls * whole_s
         if self.look_s:
             excess_s = max(overhead_s - MAX_OUTLIER * self.look_s, 0.0)
             overhead_s -= excess_s
@@ -177,14 +184,14 @@ class Ledger:
         self.gained_s += newest * (gained_s - self.gained_s)
         self.is_learning = is_learning
         self._weigh()
-        self._earn(LOOK_SHARE * whole_s + gained_s)
+        self._earn(num_calls * (LOOK_SHARE * whole_s + gained_s))
         if self.credit_s >= 0 or not self.weight:
             return False
         missing_s = 2 * self.look_s - self.credit_s
-        num_calls = math.ceil(missing_s / max(LOOK_SHARE * (self.turn_s or whole_s), 1e-12))
-        if num_calls > 1:
-            self.grant(min(num_calls, MAX_BYPASSED))
-        return num_calls > 1
+        num_granted = math.ceil(missing_s / max(LOOK_SHARE * (self.turn_s or whole_s), 1e-12))
+        if num_granted > 1:
+            self.grant(min(num_granted, MAX_BYPASSED))
+        return num_granted > 1
 
     def note_learning(self, seconds: float) -> None:
         """Count seconds of planning, compiling and trying, beyond what calls usually take."""

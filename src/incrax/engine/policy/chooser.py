@@ -435,17 +435,28 @@ class Chooser:
             self.race.lost_s += max(elapsed_s - self.whole_s, 0.0)
 
     def note_repeated(
-        self, entry: Entry, candidate: Candidate, spent_s: float, overhead_s: float
+        self,
+        entry: Entry,
+        candidate: Candidate,
+        spent_s: float,
+        overhead_s: float,
+        num_calls: int = 1,
     ) -> None:
-        """A call was served as the one before was."""
-        entry.count += 1
-        entry.note_use(candidate)
-        self.note_call(entry, candidate, spent_s, overhead_s)
+        """Calls were served as the one before was."""
+        entry.count += num_calls
+        for _ in range(num_calls):
+            entry.note_use(candidate)
+        self.note_call(entry, candidate, spent_s, overhead_s, num_calls)
 
     def note_call(
-        self, entry: Entry, candidate: Candidate, program_s: float, overhead_s: float
+        self,
+        entry: Entry,
+        candidate: Candidate,
+        program_s: float,
+        overhead_s: float,
+        num_calls: int = 1,
     ) -> None:
-        """Enter a call in the ledger: seconds in programs and of its overhead."""
+        """Enter calls in the ledger: seconds in programs and of the overhead, of each."""
         is_weighed = self.is_timed and self.clock.is_running and not self.race.callback_s
         whole_s = self.whole.seconds
         if not is_weighed or whole_s is None or not self.whole.is_settled:
@@ -454,7 +465,9 @@ class Chooser:
         num_behind = behind.num_waiting if behind.is_on else 0
         may_learn = num_behind > 0 or (not entry.is_planned and self._may_gain(entry))
         spent_s = program_s + overhead_s
-        if self.ledger.note_call(spent_s, whole_s, overhead_s, is_learning=may_learn):
+        if self.ledger.note_call(
+            spent_s, whole_s, overhead_s, is_learning=may_learn, num_calls=num_calls
+        ):
             if candidate != "whole":  # the machine may have changed since programs were timed
                 entries = [*self.entries.values(), *self.slices.entries.values()]
                 self.race.retime(entry.program for entry in entries)

@@ -52,13 +52,17 @@ class Layout:
         """The mask of one leaf, all its elements."""
         return ((1 << self.widths[index]) - 1) << self.offsets[index]
 
+    def elements(self, mask: int) -> list[int]:
+        """Of each leaf, the elements in a mask, as a mask of its own."""
+        pairs = zip(self.offsets, self.widths, strict=True)
+        return [mask >> offset & ((1 << width) - 1) for offset, width in pairs]
+
     def leaves_of(self, mask: int) -> list[tuple[int, list[int] | None]]:
         """The leaves that a mask touches, each with its element numbers (None: the whole leaf is
         one bit).
         """
         found: list[tuple[int, list[int] | None]] = []
-        for index, (offset, width) in enumerate(zip(self.offsets, self.widths, strict=True)):
-            bits = mask >> offset & ((1 << width) - 1)
+        for index, (bits, width) in enumerate(zip(self.elements(mask), self.widths, strict=True)):
             if bits:
                 found.append(
                     (index, [k for k in range(width) if bits >> k & 1] if width > 1 else None)

@@ -33,6 +33,7 @@ from incrax.engine.inputs.leaves import (
     has_bits_of,
     is_compared_by_identity,
     resolved,
+    same_value,
 )
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.program.dependence import ALWAYS, Layout
@@ -354,15 +355,15 @@ class Comparison:
             return latest
         values = list(latest)
         resolve_leaf = (
-            functools.partial(profiled, "compare", self._resolve_leaf)
+            functools.partial(profiled, "compare", self.resolve_leaf)
             if is_profiled()
-            else self._resolve_leaf
+            else self.resolve_leaf
         )
         for index in changed:
             values[index] = resolve_leaf(index, leaves[index])
         return tuple(values)
 
-    def _resolve_leaf(self, index: int, x: Any) -> LeafValue:
+    def resolve_leaf(self, index: int, x: Any) -> LeafValue:
         """The stored value with these bits, or a new one."""
         is_numpy = type(x) is np.ndarray
         for state in self.store.states:
@@ -410,7 +411,7 @@ class Comparison:
             x = leaves[index]
             if index in fresh:
                 values[index] = LeafValue(x)
-            elif self._resolve_leaf(index, x) is not values[index]:
+            elif self.resolve_leaf(index, x) is not values[index]:
                 return None
         return None if any([value.is_deleted() for value in values]) else tuple(values)
 
@@ -444,6 +445,15 @@ class Comparison:
     def pairs(self, values: tuple[LeafValue, ...]) -> Pairs:
         """Each state with its dirty set."""
         return [(state, self.dirty(values, state)) for state in self.store.states]
+
+    def elements(self, index: int, new: LeafValue, old: LeafValue) -> int:
+        """Mask of the elements of a leaf in which two values differ; 1 where it is tracked as a
+        whole.
+        """
+        width = self.layout.widths[index]
+        if width == 1:
+            return 0 if same_value(old, new) else 1
+        return changed_elements(new, old, width)
 
     def dirty(self, values: tuple[LeafValue, ...], state: State) -> int:
         """Mask of the inputs whose bits differ from those of a state."""

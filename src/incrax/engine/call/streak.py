@@ -1,0 +1,201 @@
+"""Calls like the one before, in a row: the same leaves changed, from the same version, by the same
+plan.
+
+What such a call finds is what the last one found, so that it compares the leaves that change, runs
+the plan and puts the results together. Its version takes the place of the last one's; `settle`
+counts them all at once. After a few the next call is looked at as others are (`Engine.call`), which
+times programs and weighs versions.
+
+In: the arguments of calls. Out: results, or `NOT_SERVED`, in which case nothing happened. It must
+not choose what serves.
+
+Promise: results, versions and counters are those of calls that were looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress
+from operator import is_not
+from time import perf_counter
+from typing import Any
+
+import jax
+import numpy as np
+
+from incrax import _jax
+from incrax._context import context_key
+from incrax._profiling import is_profiled
+from incrax.engine.call.engine import LONG_WAY_EVERY, Again, Engine
+from incrax.engine.compile.timing import SAMPLE
+from incrax.engine.inputs.leaves import NO_ANCHOR, LeafValue
+from incrax.engine.inputs.signature import Signature
+from incrax.engine.store.store import State
+
+NOT_SERVED: Any = object()
+"""Stands for a result."""
+
+
+class Streak:
+    """Calls that repeat the last one, each made under the lock of the function.
+
+    Fields: what is repeated, from which version; the versions in the store, which are others as
+    soon as something else wrote there; numbers of the leaves that change, with the elements that
+    do; the objects that all others were; which of those that change may still be computed; arrays
+    that must not have been deleted; how many calls there were and may be, and the seconds that they
+    took beyond their program.
+    """
+
+    __slots__ = (
+        "_anchors",
+        "_arrays",
+        "_base",
+        "_changed",
+        "_engine",
+        "_feeds",
+        "_limit",
+        "_moving",
+        "_num",
+        "_numbers",
+        "_out_tree",
+        "_overhead_s",
+        "_repeat",
+        "_running",
+        "_signature",
+        "_states",
+    )
+
+    def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
+        repeat, base = again
+        self._signature = signature
+        self._out_tree = out_tree
+        self._engine = engine
+        self._repeat = repeat
+        self._base = base
+        self._states = engine.store.states
+        layout = engine.layout
+        elements = layout.elements(repeat.entry.dirty)
+        self._changed = [(i, mask) for i, mask in enumerate(elements) if mask]
+        self._moving = [i for i, _ in self._changed]
+        self._numbers = range(len(elements))
+        anchors = [NO_ANCHOR if mask else x for x, mask in zip(base.anchors, elements, strict=True)]
+        self._anchors = anchors
+        self._feeds = [value.feed for value in base.values]
+        kept = [x for i, x in enumerate(base.outputs) if i not in repeat.plan.outputs]
+        self._arrays = [x for x in (*anchors, *kept) if isinstance(x, jax.Array)]
+        self._running = [i for i in self._moving if base.values[i].array is not None]
+        self._num = 0
+        self._overhead_s = 0.0
+        uses = repeat.entry.uses
+        runs = repeat.program.num_runs
+        self._limit = min(-uses % LONG_WAY_EVERY, -runs % SAMPLE)
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a call like the last one; `NOT_SERVED` where it is to be looked at."""
+        engine = self._engine
+        store = engine.store
+        if self._num >= self._limit or store.states is not self._states or is_profiled():
+            return NOT_SERVED
+        start_s = perf_counter()
+        leaves = self._leaves(args, kwargs)
+        if leaves is None:
+            return NOT_SERVED
+        waited_s = engine.comparison.wait(leaves, self._running, perf_counter)
+        values = self._values(leaves)
+        if values is None:
+            return NOT_SERVED
+        base = self._base
+        repeat = self._repeat
+        plan = repeat.plan
+        run_s = perf_counter()
+        try:
+            results = repeat.program.executable(self._feeds, repeat.loads)
+            if plan.guard is not None and not bool(np.asarray(results.pop())):
+                return NOT_SERVED
+        except Exception:  # noqa: BLE001  the long way knows what to do
+            return NOT_SERVED
+        run_s = perf_counter() - run_s
+        outputs = plan.outputs_with(base.outputs, results)
+        state = State(tuple(values), outputs, repeat.saved, base.culprit)
+        state.harmless = repeat.entry.dirty
+        states = [*self._states[:-1], state]
+        store.states = states
+        self._states = states
+        self._num += 1
+        end_s = perf_counter()
+        self._overhead_s += end_s - start_s - run_s - waited_s
+        engine.history.repeat(start_s, end_s, repeat.record)
+        return self._out_tree.unflatten(outputs)
+
+    def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any] | None:
+        """The leaves that are values, if all but those that change are what they were."""
+        signature = self._signature
+        leaves: Sequence[Any]
+        leaves, treedef = _jax.flatten((args, kwargs))
+        if treedef != signature.treedef or context_key() != signature.config:
+            return None
+        if signature.statics:
+            if not signature.same_statics(leaves):
+                return None
+            leaves = signature.dynamic_leaves(leaves)
+        if any([x.is_deleted() for x in self._arrays]):
+            return None
+        others = list(compress(self._numbers, map(is_not, leaves, self._anchors)))
+        return leaves if others == self._moving or self._are_equal(leaves, others) else None
+
+    def _are_equal(self, leaves: Sequence[Any], others: Sequence[int]) -> bool:
+        """Whether leaves that are other objects, or arrays of NumPy, have the bits that they had,
+        but for those that change.
+        """
+        values = self._base.values
+        numbers = [i for i in others if i not in self._moving]
+        if not self._signature.same_types(leaves, numbers, self._base.anchors):
+            return False
+        resolve = self._engine.comparison.resolve_leaf
+        return all([resolve(i, leaves[i]) is values[i] for i in numbers])
+
+    def _values(self, leaves: Sequence[Any]) -> list[LeafValue] | None:
+        """The leaves as values, which the plan is fed with, if just those elements changed that did
+        in the last call.
+        """
+        values = list(self._base.values)
+        for i, elements in self._changed:
+            value = self._new_value(leaves, i, elements)
+            if value is None:
+                return None
+            values[i] = value
+            self._feeds[i] = value.feed
+        return values
+
+    def _new_value(self, leaves: Sequence[Any], i: int, elements: int) -> LeafValue | None:
+        """A leaf's value, if it differs in just these elements from that of the baseline, and from
+        that of the last call, too.
+        """
+        x = leaves[i]
+        base = self._base.values[i]
+        latest = self._states[-1].values[i]
+        if type(x) is float:
+            first = base.anchor
+            last = latest.anchor
+            # Zeros of two signs are equal here and NaNs are not: their bits are looked at.
+            is_new = type(first) is float and type(last) is float and x != first and x != last
+            return LeafValue(x) if is_new and x == x else None
+        if not self._signature.same_types(leaves, (i,), self._base.anchors):
+            return None
+        value = LeafValue(x)
+        if value.is_deleted():
+            return None
+        compare = self._engine.comparison.elements
+        is_new = compare(i, value, base) == compare(i, value, latest) == elements
+        return value if is_new else None
+
+    def settle(self) -> None:
+        """Enter the calls so far in all that counts."""
+        num = self._num
+        if not num:
+            return
+        overhead_s = self._overhead_s / num
+        self._limit -= num
+        self._num = 0
+        self._overhead_s = 0.0
+        self._engine.count_repeats(self._repeat, self._base, num, overhead_s)

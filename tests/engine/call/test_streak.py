@@ -1,0 +1,397 @@
+"""Calls of a streak: the results, versions and counters of calls that are looked at."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import examples, file_moves, same
+from hypothesis import given
+from hypothesis import strategies as st
+
+import incrax
+from incrax.engine.call.engine import LONG_WAY_EVERY
+from incrax.engine.call.signature_table import Traced
+from incrax.engine.call.streak import NOT_SERVED, Streak
+
+X = np.linspace(0.1, 2.0, 100_000)
+TUNING = incrax.Tuning(timed=False, compile_s=10.0)
+"""What serves does not depend on seconds."""
+
+
+def model(p, w, v, x):
+    """Two results, of which `p["a"]` reaches one."""
+    moving = p["a"] * jnp.sum(jnp.exp(-p["b"] * x) * jnp.cos(x)) + w[0] * w[1] + v[2]
+    return moving, jnp.sum(jnp.sin(p["b"] * x))
+
+
+@pytest.fixture(scope="module")
+def made():
+    ours = incrax.incremental(model, tuning=TUNING)
+    start(ours)
+    return ours, jax.jit(model)
+
+
+def arguments():
+    return [{"a": 1.0, "b": 0.5}, np.array([1.0, 2.0]), jnp.array([1.0, 2.0, 3.0]), X.copy()]
+
+
+def start(ours, change=lambda args, k: args[0].update(a=10.0 + k), args=None):
+    """Call with the same change until a streak serves; the arguments."""
+    args = arguments() if args is None else args
+    for k in range(4 * LONG_WAY_EVERY):
+        args[0] = dict(args[0])
+        change(args, k)
+        ours(*args)
+        if ours._streak is not None and ours._streak._num > 1:
+            return args
+    raise AssertionError("no streak")
+
+
+NUMBERS = [1.0, 2.0, 3.0, 0.0, -0.0, float("nan"), float("inf")]
+
+
+def _a(args, number):
+    args[0] = {**args[0], "a": number}
+
+
+def _a_is_integer(args, number):
+    args[0] = {**args[0], "a": 3}
+
+
+def _a_is_array(args, number):
+    args[0] = {**args[0], "a": jnp.asarray(number)}
+
+
+def _b(args, number):
+    args[0] = {**args[0], "b": 0.25 if args[0]["b"] == 0.5 else 0.5}
+
+
+def _w_in_place(args, number):
+    args[1][0] = number
+
+
+def _w(args, number):
+    args[1] = np.array([1.0, number])
+
+
+def _v(args, number):
+    args[2] = args[2].at[2].set(number)
+
+
+def _x_in_place(args, number):
+    args[3][-1] += 0.125
+
+
+def _x_copied(args, number):
+    args[3] = args[3].copy()
+
+
+def _nothing(args, number):
+    pass
+
+
+STEPS = [_a, _a, _a, _a, _a_is_integer, _a_is_array, _b, _w_in_place, _w, _v]
+STEPS += [_x_in_place, _x_copied, _nothing]
+
+
+@examples(1)
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from(NUMBERS)), max_size=25))
+def test_any_calls_are_those_that_are_looked_at(made, steps):
+    """Function and counters beside a fork whose calls are all looked at."""
+    ours, plain = made[0].fork(), made[1]
+    looked_at = made[0].fork()
+    args = start(ours)
+    streak, Traced.streak = Traced.streak, lambda traced: None
+    try:
+        start_args = start_looked_at(looked_at, args)
+    finally:
+        Traced.streak = streak
+    assert start_args[0] == args[0]
+    before = ours.stats.as_dict(), looked_at.stats.as_dict()
+    for change, number in steps:
+        change(args, number)
+        known = plain(*args)
+        for mine, theirs in zip(ours(*args), known, strict=True):
+            same(mine, theirs)
+        Traced.streak = lambda traced: None
+        try:
+            for mine, theirs in zip(looked_at(*args), known, strict=True):
+                same(mine, theirs)
+        finally:
+            Traced.streak = streak
+    after = ours.stats.as_dict(), looked_at.stats.as_dict()
+    # Whichever compiles first does so for both.
+    names = after[0].keys() - {"compiles"}
+    differences = [{k: b[k] - a[k] for k in names} for a, b in zip(before, after, strict=True)]
+    assert differences[0] == differences[1]
+    assert _versions(ours) == _versions(looked_at)
+
+
+def start_looked_at(ours, args):
+    """The calls of `start` for a function without streaks."""
+    target = args[0]["a"]
+    own = arguments()
+    for k in range(4 * LONG_WAY_EVERY):
+        own[0] = {**own[0], "a": 10.0 + k}
+        ours(*own)
+        if own[0]["a"] == target:
+            break
+    own[1:] = args[1:]
+    return own
+
+
+def _versions(ours):
+    """What the store holds: bits of the inputs and how often each version was a baseline."""
+    states = ours._traces.latest.store.states
+    return [
+        (
+            state.uses,
+            [
+                np.asarray(value.anchor if value.bits is None else value.bits).tobytes()
+                for value in state.values
+            ],
+        )
+        for state in states
+    ]
+
+
+def served(monkeypatch):
+    """Which calls a streak served, from now on."""
+    seen = []
+    call = Streak.call
+
+    def noted(streak, args, kwargs):
+        result = call(streak, args, kwargs)
+        seen.append(result is not NOT_SERVED)
+        return result
+
+    monkeypatch.setattr(Streak, "call", noted)
+    return seen
+
+
+def renewed(ours, args):
+    """A streak that has all its calls before it."""
+    for k in range(4 * LONG_WAY_EVERY):
+        args[0] = {**args[0], "a": 100.0 + k}
+        ours(*args)
+        streak = ours._streak
+        if streak is not None and streak._num == 0 and streak._limit > 5:
+            return args
+    raise AssertionError("no streak")
+
+
+def test_a_streak_serves_and_now_and_then_a_call_is_looked_at(made, monkeypatch):
+    ours = made[0].fork()
+    args = renewed(ours, start(ours))
+    seen = served(monkeypatch)
+    for k in range(2 * LONG_WAY_EVERY):
+        _a(args, 200.0 + k)
+        ours(*args)
+    assert len(seen) - LONG_WAY_EVERY < sum(seen) < len(seen)
+
+
+CHANGES = {
+    "another leaf": _b,
+    "an array in place": _w_in_place,
+    "an array": _v,
+    "data in place": _x_in_place,
+    "nothing": _nothing,
+    "another type": _a_is_integer,
+    "zero": lambda args, number: _a(args, -0.0),
+    "not a number": lambda args, number: _a(args, float("nan")),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_not_like_the_last_call_is_looked_at(name, made, monkeypatch):
+    ours = made[0].fork()
+    args = start(ours)
+    _a(args, 0.0 if name == "zero" else 1.25)
+    ours(*args)
+    args = args if name != "zero" else renewed(ours, args)
+    seen = served(monkeypatch)
+    if name == "zero":
+        _a(args, 0.0)
+        ours(*args)
+        seen.clear()
+    CHANGES[name](args, 7.0)
+    for mine, known in zip(ours(*args), made[1](*args), strict=True):
+        same(mine, known)
+        np.testing.assert_array_equal(np.signbit(mine), np.signbit(known))
+    assert not any(seen)
+
+
+def test_elements_of_an_array_make_a_streak(monkeypatch):
+    """The same element, which may be written in place; another one is looked at."""
+    tall = lambda w, x: w[0] * jnp.sum(jnp.exp(-w[1] * x)) + w[2]
+    ours = incrax.incremental(tall, tuning=TUNING)
+    args = [np.array([1.0, 0.5, 2.0]), X]
+
+    def change(args, k):
+        args[0][0] = 3.0 + k
+
+    for k in range(4 * LONG_WAY_EVERY):
+        change(args, k)
+        ours(*args)
+        if ours._streak is not None and ours._streak._num == 1 and ours._streak._limit > 4:
+            break
+    seen = served(monkeypatch)
+    change(args, -1.0)
+    same(ours(*args), jax.jit(tall)(*args))
+    assert seen == [True]
+    args[0][2] = 5.0
+    same(ours(*args), jax.jit(tall)(*args))
+    assert seen == [True, False]
+
+
+def test_counters_are_entered_when_they_are_read(made):
+    ours = made[0].fork()
+    args = renewed(ours, start(ours))
+    before = ours.stats.as_dict()
+    for k in range(3):
+        _a(args, 300.0 + k)
+        ours(*args)
+    assert ours._streak._num == 3
+    after = ours.stats.as_dict()
+    assert after["calls"] - before["calls"] == 3
+    assert after["loaded"] > before["loaded"]
+    assert ours.explain().as_dict()["served_by"] == "plan"
+    numbers = [call.number for call in ours._traces.latest.history.calls()]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def test_totals_count_the_streaks_of_functions_that_are_gone(made):
+    with incrax.totals() as counted:
+        ours = made[0].fork()
+        args = renewed(ours, start(ours))
+        calls = ours.stats.calls
+        for k in range(3):
+            _a(args, 300.0 + k)
+            ours(*args)
+        del ours
+        gc.collect()
+        assert counted.total.calls == calls + 3
+
+
+def test_what_was_written_in_between_ends_a_streak(made, monkeypatch):
+    ours = made[0].fork()
+    args = renewed(ours, start(ours))
+    kept = made[1](*args)
+    ours.checkpoint()
+    seen = served(monkeypatch)
+    _a(args, 7.0)
+    ours(*args)
+    assert seen == [False]
+    for mine, known in zip(ours.rollback(), kept, strict=True):
+        same(mine, known)
+    ours.clear()
+    _a(args, 8.0)
+    for mine, known in zip(ours(*args), made[1](*args), strict=True):
+        same(mine, known)
+    assert not any(seen)
+
+
+def test_another_tree_is_looked_at(made, monkeypatch):
+    ours = made[0].fork()
+    p, w, v, x = renewed(ours, start(ours))
+    seen = served(monkeypatch)
+    ours({**p, "a": 7.0}, w, v, x=x)
+    assert seen == [False]
+
+
+def test_a_deleted_input_or_result_is_looked_at(made):
+    ours = made[0].fork()
+    args = renewed(ours, start(ours))
+    _a(args, 5.5)
+    ours(*args)[1].delete()
+    _a(args, 6.5)
+    assert np.isfinite(ours(*args)[1])
+    ours = made[0].fork()
+    args = renewed(ours, start(ours))
+    args[2].delete()
+    _a(args, 7.5)
+    with pytest.raises(incrax.errors.DeletedInputError):
+        ours(*args)
+
+
+def test_nothing_is_held_longer(made):
+    """The version of the last call goes with the next one."""
+    ours = made[0].fork()
+    args = renewed(ours, start(ours))
+    results = []
+    for k in range(3):
+        _a(args, 400.0 + k)
+        results.append(weakref.ref(ours(*args)[0]))
+    gc.collect()
+    assert [ref() is None for ref in results] == [True, True, False]
+
+
+def test_other_threads_call_as_well(made):
+    ours = made[0].fork()
+    start(ours)
+    plain = made[1]
+    wrong = []
+
+    def work(number):
+        args = arguments()
+        for k in range(40):
+            _a(args, number + 0.01 * k)
+            mine, known = ours(*args), plain(*args)
+            wrong.extend(1 for x, y in zip(mine, known, strict=True) if not np.allclose(x, y))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+    assert ours.stats.calls >= 120
+
+
+def test_an_interrupt_leaves_a_version_of_one_call(made, monkeypatch):
+    ours = made[0].fork()
+    args = renewed(ours, start(ours))
+    _a(args, 8.25)
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(ours._traces.latest.history), "repeat", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ours(*args)
+    for mine, known in zip(ours(*args), made[1](*args), strict=True):
+        same(mine, known)
+
+
+def test_a_call_takes_few_moves_between_files(made):
+    del made
+    ours = incrax.incremental(model, tuning=TUNING)
+    args = renewed(ours, start(ours))
+    _a(args, 9.75)
+    assert file_moves(lambda: ours(*args)) <= 35
+
+
+@pytest.mark.parametrize("context", ["verified", "transformed", "not compiled"])
+def test_calls_under_other_rules_are_looked_at(context, made, monkeypatch):
+    ours = made[0].fork()
+    args = renewed(ours, start(ours))
+    seen = served(monkeypatch)
+    _a(args, 10.5)
+    known = made[1](*args)
+    if context == "verified":
+        with incrax.verify(every=1):
+            result = ours(*args)
+    elif context == "transformed":
+        result = jax.jit(lambda a: ours({**args[0], "a": a}, *args[1:]))(10.5)
+    else:
+        with jax.disable_jit():
+            result = ours(*args)
+    np.testing.assert_allclose(result, known)
+    assert not any(seen)
