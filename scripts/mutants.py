@@ -670,7 +670,7 @@ OPTIMISATIONS = [
     Mutant(
         "no call bypasses",
         "engine/policy/bypass.py",
-        "        if self.credit_s >= 0 or not self.weight:",
+        "        if gained_s > 0 or self.credit_s >= 0 or not self.weight:",
         "        if True:",
         "tests/engine/policy/test_ledger.py",
     ),
@@ -795,6 +795,34 @@ MUTANTS = [
         "return max(self.turn_s - BYPASS_S, 0.0) or self._each_s",
         "return self._each_s",
         "tests/inspection/test_logging.py",
+    ),
+    Mutant(
+        "a look is not earlier where a decision is due",
+        "engine/policy/chooser.py",
+        "elif due_in < ledger.granted:",
+        "elif False:",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "calls bypass what is new",
+        "engine/policy/chooser.py",
+        "if bypasses and is_new:",
+        "if False:",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "what gains bypasses for what looks have cost",
+        "engine/policy/bypass.py",
+        "if gained_s > 0 or self.credit_s >= 0",
+        "if self.credit_s >= 0",
+        "tests/engine/policy/test_ledger.py",
+    ),
+    Mutant(
+        "wide arrays reach the device as they are",
+        "_jax.py",
+        "    if aval is None or not is_plain:",
+        "    if not is_plain:",
+        "tests/engine/inputs/test_leaves.py",
     ),
     Mutant(
         "a streak goes on after others wrote in the store",

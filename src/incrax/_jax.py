@@ -26,6 +26,7 @@ from jax._src import source_info_util as _source_info
 from jax._src import tree_util as _tree_util
 from jax._src import xla_bridge as _xla_bridge
 from jax._src.interpreters import partial_eval as _inner_pe
+from jax._src.interpreters import pxla as _pxla
 from jax._src.lax import lax as _lax
 from jax._src.state.types import AbstractRef as _AbstractRef
 from jax.interpreters import ad as _ad
@@ -667,6 +668,30 @@ def is_out_of_memory(error: Exception) -> bool:
 
 is_jit_disabled: Callable[[], bool] = functools.partial(getattr, _config.disable_jit, "value")
 """Whether the user asked for plain evaluation, operation by operation."""
+
+
+@functools.lru_cache(256)
+def _array_aval(shape: tuple[int, ...], dtype: np.dtype, is_wide: bool) -> Any:
+    """The type on the device of an array of NumPy that has the same one there, else None."""
+    del is_wide  # 64 bits are allowed: the type on the device depends on it
+    return (
+        _core.ShapedArray(shape, dtype) if jax.dtypes.canonicalize_dtype(dtype) == dtype else None
+    )
+
+
+@functools.lru_cache(8)
+def _on_device(device: Any) -> Any:
+    return jax.sharding.SingleDeviceSharding(device)
+
+
+def to_device(x: np.ndarray) -> jax.Array:
+    """`jax.device_put` of an array that nobody writes in, which takes 30 us in Python for 3 in C."""
+    aval = _array_aval(x.shape, x.dtype, _config.enable_x64.value)
+    is_plain = traces.trace is evaluating and jax.sharding.get_abstract_mesh().empty
+    if aval is None or not is_plain:
+        return jax.device_put(x)
+    device = _pxla.get_default_device()
+    return _pxla.batched_device_put(aval, _on_device(device), [x], [device], committed=False)
 
 
 class _Noted(_source_info.SourceInfo):

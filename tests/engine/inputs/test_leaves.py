@@ -14,6 +14,7 @@ import pytest
 from helpers import aligned
 
 import incrax
+from incrax import _jax
 from incrax.engine.inputs import leaves
 from incrax.engine.inputs.leaves import (
     NO_ANCHOR,
@@ -516,3 +517,26 @@ def test_two_arrays_of_one_type_are_recognised_quickly():
         assert not has_type(jnp.zeros(4), descriptor(x), anchor)
         assert not has_type(np.zeros(3, np.float32), descriptor(np.zeros(3)), anchor)
         assert not has_type(1.0, descriptor(x), anchor)
+
+
+TYPES = [np.float64, np.float32, np.int64, np.uint8, bool, np.complex128, np.float16]
+
+
+@pytest.mark.parametrize("is_wide", [True, False])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(7,), (0, 3), (3, 4)])
+def test_an_array_on_the_device_is_that_of_device_put(shape, dtype, is_wide):
+    x = np.asfortranarray(np.arange(np.prod(shape)).reshape(shape).astype(dtype))
+    with jax.enable_x64(is_wide):
+        mine, known = _jax.to_device(x), jax.device_put(x)
+    assert (mine.aval, mine.sharding) == (known.aval, known.sharding)
+    assert mine.committed == known.committed
+    np.testing.assert_array_equal(mine, known)
+
+
+def test_an_array_on_the_device_is_where_the_user_wants_it():
+    device = jax.local_devices()[0]
+    with jax.default_device(device):
+        x = _jax.to_device(np.ones(3))
+    assert x.devices() == {device}
+    assert isinstance(jax.jit(lambda: jnp.sum(_jax.to_device(np.ones(3))))(), jax.Array)

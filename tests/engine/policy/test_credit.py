@@ -12,8 +12,10 @@ from helpers import same
 
 import incrax
 from incrax.engine.plan import facts
-from incrax.engine.policy import compile_budget
+from incrax.engine.policy import bypass, compile_budget
+from incrax.engine.policy.bypass import MAX_BYPASSED
 from incrax.engine.policy.candidates import Entry
+from incrax.engine.policy.chooser import MIN_BYPASSED
 from incrax.engine.policy.compile_budget import CALIBRATION_S, LEAST_CLEAN_SHARE, SOLVER, SOLVER_S
 
 X = np.linspace(0.1, 2.0, 5_000)
@@ -169,3 +171,53 @@ def test_planning_takes_what_it_took(monkeypatch):
     assert credit._plan_s == pytest.approx(0.004, rel=1e-3)
     monkeypatch.setattr(credit.clock, "is_running", False)
     assert credit._plan_s != pytest.approx(0.004, rel=1e-3)
+
+
+def refused(monkeypatch, *, count, num_calls):
+    """The account of a function of which a kind of change was refused a program that takes 1 s and
+    saves 1 ms a call.
+    """
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    credit.take_due_in()
+    monkeypatch.setattr(credit, "num_calls", num_calls)
+    monkeypatch.setattr(type(credit), "_price_s", lambda self, entry, work: 1.0)
+    entry = Entry(1, count=count, blame_s=0.0, prior_s=0.0, is_planned=True, promise_s=1e-3)
+    assert not credit.has_earned(entry, 2e-3, 1.0)
+    return credit
+
+
+@pytest.mark.parametrize(("num_calls", "due_in"), [(400, 600.0), (800, 1200.0)])
+def test_what_was_refused_says_when_to_look_again(num_calls, due_in, monkeypatch):
+    """1 s of gain: after 1,000 calls like it, of which 400 came, alone or every other time."""
+    credit = refused(monkeypatch, count=400, num_calls=num_calls)
+    assert credit.take_due_in() == pytest.approx(due_in)
+    assert credit.take_due_in() == math.inf
+
+
+def weighed(monkeypatch):
+    """What decides, in debt for looks, by a clock that runs, and an entry of it."""
+    chooser = called(0.0)._traces.latest.engine.chooser
+    monkeypatch.setattr(bypass, "LOOK_SHARE", 0.01)
+    monkeypatch.setattr(chooser.clock, "is_running", True)
+    monkeypatch.setattr(chooser.whole, "is_settled", True)
+    monkeypatch.setattr(chooser.whole, "seconds", 1e-3)
+    chooser.ledger.grant(0)
+    chooser.ledger.credit_s = -1000.0
+    chooser.ledger.weight = 1
+    chooser.credit.take_due_in()
+    return chooser, max(chooser.entries.values(), key=lambda e: e.count)
+
+
+@pytest.mark.parametrize(("due_in", "expected"), [(40.0, 40), (3.0, MIN_BYPASSED), (1e9, None)])
+def test_a_bypass_ends_where_a_decision_is_due(due_in, expected, monkeypatch):
+    chooser, entry = weighed(monkeypatch)
+    chooser.credit.due_in = due_in
+    chooser.note_call(entry, "whole", 1e-3, 1e-4)
+    assert chooser.ledger.granted + 1 == (expected or MAX_BYPASSED)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_what_is_new_is_looked_at_again(is_new, monkeypatch):
+    chooser, entry = weighed(monkeypatch)
+    chooser.note_call(entry, "whole", 1e-3, 1e-4, is_new=is_new)
+    assert bool(chooser.ledger.granted) is not is_new

@@ -94,6 +94,16 @@ def test_one_slow_look_does_not_end_what_gains():
     assert ledger.verdict.ours_s > 1.0
 
 
+def test_what_gains_is_looked_at_again_after_looks_that_cost_much():
+    ledger = Ledger()
+    ledger.credit_s = -100 * LOOK_S
+    look(ledger, 1e-5)
+    assert ledger.credit_s < 0
+    assert not ledger.left
+    look(ledger, -LOOK_S)
+    assert ledger.left
+
+
 def test_looks_that_have_become_slow_end():
     ledger = Ledger()
     run(ledger, 20, gained_s=1e-4)

@@ -539,8 +539,9 @@ class Engine:
         if was_prepared and not is_try:
             overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
         usual_s = clock.spent_s - spent_s
-        chooser.note_call(entry, candidate, usual_s, overhead_s)
-        if base is not None and (is_try or not was_prepared):
+        is_new = is_try or not was_prepared
+        chooser.note_call(entry, candidate, usual_s, overhead_s, is_new=is_new)
+        if base is not None and is_new:
             self.ledger.note_learning(max(clock.now() - start_s - usual_s, 0.0))
         instead = (
             None

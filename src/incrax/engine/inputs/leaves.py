@@ -206,7 +206,7 @@ class LeafValue:
             self.anchor = NO_ANCHOR
             self._bits = snapshot = _snapshot(x)
             # `jnp.asarray` would compile a program for each shape.
-            self.feed = snapshot if snapshot.nbytes <= SMALL_BYTES else jax.device_put(snapshot)
+            self.feed = snapshot if snapshot.nbytes <= SMALL_BYTES else _jax.to_device(snapshot)
         elif isinstance(x, jax.Array):
             self.array = x
         elif (

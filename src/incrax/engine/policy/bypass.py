@@ -185,7 +185,8 @@ class Ledger:
         self.is_learning = is_learning
         self._weigh()
         self._earn(num_calls * (LOOK_SHARE * whole_s + gained_s))
-        if self.credit_s >= 0 or not self.weight:
+        # What gains is looked at again, whatever looks have cost before.
+        if gained_s > 0 or self.credit_s >= 0 or not self.weight:
             return False
         missing_s = 2 * self.look_s - self.credit_s
         num_granted = math.ceil(missing_s / max(LOOK_SHARE * (self.turn_s or whole_s), 1e-12))

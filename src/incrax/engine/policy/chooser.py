@@ -56,6 +56,9 @@ ones must earn it.
 LOOK_AGAIN_S = 0.05
 """Seconds after which a call is looked at while a thread compiles: what it has made may serve."""
 
+MIN_BYPASSED = 16
+"""Calls that bypass at least, before a decision that is due is looked at."""
+
 MAX_UNUSABLE = 4
 """Calls whose results left the range of numbers before a dirty set gets no plan any more."""
 
@@ -455,25 +458,36 @@ class Chooser:
         program_s: float,
         overhead_s: float,
         num_calls: int = 1,
+        *,
+        is_new: bool = False,
     ) -> None:
-        """Enter calls in the ledger: seconds in programs and of the overhead, of each."""
+        """Enter calls in the ledger: seconds in programs and of the overhead, of each. The next one
+        is looked at where these were served by what is new, or had it made.
+        """
         is_weighed = self.is_timed and self.clock.is_running and not self.race.callback_s
         whole_s = self.whole.seconds
         if not is_weighed or whole_s is None or not self.whole.is_settled:
             return
         behind = self.clock.behind
         num_behind = behind.num_waiting if behind.is_on else 0
+        due_in = self.credit.take_due_in()
         may_learn = num_behind > 0 or (not entry.is_planned and self._may_gain(entry))
         spent_s = program_s + overhead_s
-        if self.ledger.note_call(
+        ledger = self.ledger
+        bypasses = ledger.note_call(
             spent_s, whole_s, overhead_s, is_learning=may_learn, num_calls=num_calls
-        ):
+        )
+        if bypasses and is_new:
+            ledger.grant(0)
+        elif bypasses:
             if candidate != "whole":  # the machine may have changed since programs were timed
                 entries = [*self.entries.values(), *self.slices.entries.values()]
                 self.race.retime(entry.program for entry in entries)
             if num_behind:
-                self.ledger.grant(min(self.ledger.left, int(LOOK_AGAIN_S / whole_s)))
-            self.journal.bypassed(self.ledger.left, self.verdict.sentence)
+                ledger.grant(min(ledger.granted, int(LOOK_AGAIN_S / whole_s)))
+            elif due_in < ledger.granted:  # a decision is worth a look
+                ledger.grant(max(math.ceil(due_in), MIN_BYPASSED))
+            self.journal.bypassed(ledger.left, self.verdict.sentence)
 
     def _may_gain(self, entry: Entry) -> bool:
         """Whether a plan that waits for credit may save something: what was promised, before that

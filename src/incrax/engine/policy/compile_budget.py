@@ -6,6 +6,7 @@ not know how.
 
 from __future__ import annotations
 
+import math
 import sys
 
 from incrax._tuning import Tuning
@@ -76,6 +77,7 @@ class Credit:
     __slots__ = (
         "clock",
         "compile_s",
+        "due_in",
         "expectations",
         "expected_calls",
         "facts",
@@ -102,6 +104,7 @@ class Credit:
         self.hinted_calls = self.expected_calls = tuning.calls or 0
         self.expectations = expectations
         self.num_calls = 0
+        self.due_in = math.inf
         self.planning_s = 0.0
         self.num_programs = 0
         self.num_new = 0
@@ -145,7 +148,10 @@ class Credit:
         program_s = self._price_s(entry, 1.0)
         if self._has_left(plan_s) or entry.count * gain_s > plan_s + program_s:
             return True
-        return self._calls(entry) * gain_s > plan_s + FORESEEN_FACTOR * program_s
+        if self._calls(entry) * gain_s > plan_s + FORESEEN_FACTOR * program_s:
+            return True
+        self._wait(entry, gain_s, plan_s + program_s)
+        return False
 
     @property
     def _program_s(self) -> float:
@@ -228,4 +234,21 @@ class Credit:
         price_s = self._price_s(entry, work)
         if entry.count * gain_s > factor * price_s:
             return True
-        return self._calls(entry) * gain_s > FORESEEN_FACTOR * price_s
+        if self._calls(entry) * gain_s > FORESEEN_FACTOR * price_s:
+            return True
+        self._wait(entry, gain_s, factor * price_s)
+        return False
+
+    def _wait(self, entry: Entry, gain_s: float, price_s: float) -> None:
+        """Note when so many calls like this one came that their gain is worth a price, if they come
+        as often as so far.
+        """
+        if gain_s > 0 and entry.count:
+            num_missing = price_s / gain_s - entry.count
+            self.due_in = min(self.due_in, num_missing * self.num_calls / entry.count)
+
+    def take_due_in(self) -> float:
+        """After how many calls to decide anew what was refused in this one; infinite: nothing was."""
+        due_in = self.due_in
+        self.due_in = math.inf
+        return due_in
