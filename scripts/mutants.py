@@ -825,6 +825,27 @@ MUTANTS = [
         "tests/engine/inputs/test_leaves.py",
     ),
     Mutant(
+        "a streak of rows takes another kind of change",
+        "engine/call/streak.py",
+        "if found is None or slices.kind(kind.leaves, found[1]) != kind:",
+        "if found is None:",
+        "tests/engine/call/test_streak.py",
+    ),
+    Mutant(
+        "a streak of rows adds differences without end",
+        "engine/call/streak.py",
+        "if values is None or not slices.allows_difference(repeat.plan):",
+        "if values is None:",
+        "tests/engine/call/test_slices.py",
+    ),
+    Mutant(
+        "a streak of rows does not count differences",
+        "engine/call/streak.py",
+        "        slices.is_primed(repeat.entry, is_complete=True)\n        engine.store",
+        "        engine.store",
+        "tests/engine/call/test_slices.py",
+    ),
+    Mutant(
         "a streak goes on after others wrote in the store",
         "engine/call/streak.py",
         " or store.states is not self._states",

@@ -17,6 +17,7 @@ from slice_cases import CASES, EARLY, LATE, NUM, Case, serve_by_rows
 
 import incrax
 from incrax.engine.call.rehearsal import dry_run
+from incrax.engine.call.streak import RowStreak
 from incrax.engine.plan import row_share
 from incrax.engine.plan import slices as plans
 from incrax.engine.policy import expectations
@@ -196,7 +197,15 @@ def short_ways(monkeypatch, job):
         seen.append(again(engine, *args) is not None)
         return engine.store.states[-1].outputs if seen[-1] else None
 
+    evaluated = RowStreak._evaluated
+
+    def in_a_row(streak, leaves):
+        outputs = evaluated(streak, leaves)
+        seen.extend([True] if outputs is not None else [])
+        return outputs
+
     monkeypatch.setattr(type(job.engine), "_again_by_rows", watched)
+    monkeypatch.setattr(RowStreak, "_evaluated", in_a_row)
     return seen
 
 
@@ -323,6 +332,7 @@ def test_an_error_on_the_short_way_is_left_to_the_long_one(monkeypatch):
 
     monkeypatch.setattr(type(job.engine.repeat.program), "__call__", fails_once)
     monkeypatch.setattr(type(job.engine.repeat), "is_settled", lambda repeat: True)
+    job.ours._streak = None
     job.change(3)
     assert len(calls) == 2  # once more, the long way
     assert job.engine.repeat is not None  # of the long way

@@ -10,14 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import examples, file_moves, same
+from helpers import EAGER, examples, file_moves, same
 from hypothesis import given
 from hypothesis import strategies as st
+from slice_cases import serve_by_rows
 
 import incrax
 from incrax.engine.call.engine import LONG_WAY_EVERY
 from incrax.engine.call.signature_table import Traced
-from incrax.engine.call.streak import NOT_SERVED, Streak
+from incrax.engine.call.streak import NOT_SERVED, RowStreak, Streak
 
 X = np.linspace(0.1, 2.0, 100_000)
 TUNING = incrax.Tuning(timed=False, compile_s=10.0)
@@ -395,3 +396,160 @@ def test_calls_under_other_rules_are_looked_at(context, made, monkeypatch):
             result = ours(*args)
     np.testing.assert_allclose(result, known)
     assert not any(seen)
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+NUM = 40
+Y = np.random.default_rng(3).normal(size=(NUM, 400))
+
+
+def groups(theta, scale, y):
+    """A sum over groups, of which each reads its own row."""
+    return jnp.sum(jnp.exp(-((y - theta[:, None]) ** 2) * scale)), jnp.sum(theta**2)
+
+
+GROUPS = jax.value_and_grad(groups, has_aux=True)
+
+
+def started_by_rows(ours):
+    """Arguments of a function whose next changes of one row are served by a streak."""
+    args = [np.zeros(NUM), 0.5, Y]
+    for k in range(4 * LONG_WAY_EVERY):
+        args[0] = args[0].copy()
+        args[0][k % NUM] = 0.01 * (k + 1)
+        ours(*args)
+        if isinstance(ours._streak, RowStreak) and ours._streak._limit > 8:
+            return args
+    raise AssertionError("no streak")
+
+
+@pytest.fixture(scope="module")
+def made_by_rows():
+    with pytest.MonkeyPatch.context() as patch:
+        serve_by_rows(patch)
+        ours = incrax.incremental(GROUPS, tuning=EAGER)
+        started_by_rows(ours)
+        yield ours, jax.jit(GROUPS)
+
+
+def _row(args, last, k):
+    args[0] = args[0].copy()
+    args[0][k] += 0.25
+
+
+def _row_in_place(args, last, k):
+    args[0][k] += 0.25
+
+
+def _two_rows(args, last, k):
+    args[0] = args[0].copy()
+    args[0][[k, (k + 3) % NUM]] -= 0.125
+
+
+def _back(args, last, k):
+    args[0] = last
+
+
+def _all_rows(args, last, k):
+    args[0] = args[0] + 0.01
+
+
+def _zero(args, last, k):
+    args[0] = args[0].copy()
+    args[0][k] = -0.0 if args[0][k] == 0.0 else 0.0
+
+
+def _scale(args, last, k):
+    args[1] = 0.75 if args[1] == 0.5 else 0.5
+
+
+def _on_device(args, last, k):
+    args[0] = jnp.asarray(args[0]).at[k].add(0.25)
+
+
+ROW_STEPS = [_row, _row, _row, _row_in_place, _two_rows, _back, _all_rows, _zero, _scale]
+
+
+@examples(1)
+@given(st.lists(st.tuples(st.sampled_from(ROW_STEPS), st.integers(0, NUM - 1)), max_size=25))
+def test_any_changes_of_rows_are_those_that_are_looked_at(made_by_rows, steps):
+    ours, looked_at, plain = made_by_rows[0].fork(), made_by_rows[0].fork(), made_by_rows[1]
+    args = started_by_rows(ours)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Traced, "streak", lambda traced: None)
+        repeated_start(looked_at, args)
+    before = ours.stats.as_dict(), looked_at.stats.as_dict()
+    last = args[0].copy()
+    for change, k in steps:
+        last, kept = args[0].copy(), last
+        change(args, kept, k)
+        known = plain(*args)
+        mine = ours(*args)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Traced, "streak", lambda traced: None)
+            theirs = looked_at(*args)
+        for x, y, z in zip(*map(jax.tree.leaves, (mine, theirs, known)), strict=True):
+            np.testing.assert_array_equal(x, y)
+            np.testing.assert_allclose(x, z, rtol=1e-11, atol=1e-11)
+    after = ours.stats.as_dict(), looked_at.stats.as_dict()
+    names = after[0].keys() - {"compiles"}
+    differences = [{k: b[k] - a[k] for k in names} for a, b in zip(before, after, strict=True)]
+    assert differences[0] == differences[1]
+    assert _versions(ours) == _versions(looked_at)
+
+
+def repeated_start(ours, target):
+    """The calls of `started_by_rows` for a function without streaks."""
+    args = [np.zeros(NUM), 0.5, Y]
+    for k in range(4 * LONG_WAY_EVERY):
+        args[0] = args[0].copy()
+        args[0][k % NUM] = 0.01 * (k + 1)
+        ours(*args)
+        if np.array_equal(args[0], target[0]):
+            return
+    raise AssertionError("not there")
+
+
+def test_rows_make_a_streak(made_by_rows, monkeypatch):
+    ours = made_by_rows[0].fork()
+    args = started_by_rows(ours)
+    seen = served(monkeypatch)
+    ran = ours.stats.ran
+    for k in range(5):
+        _row(args, None, k)
+        ours(*args)
+    assert seen == [True] * 5
+    assert 0 < ours.stats.ran - ran <= 5 * ours.num_equations
+    _two_rows(args, None, 7)
+    ours(*args)
+    assert seen == [True] * 5 + [False]
+
+
+def test_rows_on_the_device_make_a_streak(made_by_rows, monkeypatch):
+    ours = made_by_rows[0].fork()
+    args = started_by_rows(ours)
+    args[0] = jnp.asarray(args[0])
+    for k in range(2 * LONG_WAY_EVERY):
+        _on_device(args, None, k % NUM)
+        ours(*args)
+        if ours._streak is not None and ours._streak._limit > 4:
+            break
+    seen = served(monkeypatch)
+    _on_device(args, None, 5)
+    for x, y in zip(*map(jax.tree.leaves, (ours(*args), made_by_rows[1](*args))), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-11)
+    assert seen == [True]
+
+
+def test_deleted_results_of_the_baseline_are_not_read(made_by_rows):
+    """The gradient with respect to a row is written into that of the version before."""
+    ours = made_by_rows[0].fork()
+    args = started_by_rows(ours)
+    for k in range(4):
+        _row(args, None, k)
+        for x in jax.tree.leaves(ours(*args)):
+            x.delete()
+    _row(args, None, 9)
+    for x, y in zip(*map(jax.tree.leaves, (ours(*args), made_by_rows[1](*args))), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-11)

@@ -280,12 +280,11 @@ class Engine:
         if self.streak is not None:
             self.streak.settle()
 
-    def count_repeats(self, repeat: Repeat, base: State, num: int, overhead_s: float) -> None:
+    def count_repeats(self, repeat: Repeat, num: int, overhead_s: float) -> None:
         """So many calls did what the one before did, the last of which made the latest version."""
-        base.uses += num
         self.stats.calls += num
         self.stats.ran += num * repeat.num_eqns
-        self.stats.loaded += num * len(repeat.loads)
+        self.stats.loaded += num * len(repeat.plan.loads)
         program = repeat.program
         program.num_runs += num
         program_s = program.seconds or 0.0
@@ -445,9 +444,30 @@ class Engine:
         except Exception:  # the long way knows what to do
             self.repeat = None
             return None
-        state = self._new_state("slices", repeat.entry, saved, results)
+        state = self.state_by_rows(repeat.plan, base, dirty, values, results)
         self.slices.is_primed(repeat.entry, is_complete=True)
+        self.again = Again(repeat, base)
         return self._commit_again(repeat, base, state, begun)
+
+    def state_by_rows(
+        self,
+        plan: Plan,
+        base: State,
+        dirty: int,
+        values: tuple[LeafValue, ...],
+        results: Sequence[Any],
+    ) -> State:
+        """The version that a program for rows made of another one."""
+        outputs = plan.outputs_with(base.outputs, results)
+        added = dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))
+        added |= self._saved_outputs(outputs)
+        return State(values, outputs, self._carried_over(base, dirty, added), base.culprit)
+
+    def _saved_outputs(self, outputs: Sequence[Any]) -> dict[Var, Any]:
+        """The outputs that some plan loads."""
+        savable = self.chooser.savable
+        saveable = self.facts.saveable
+        return {v: outputs[i] for i, v in self.out_vars if v in savable and v in saveable}
 
     def _holds(self, repeat: Repeat, results: list[Any]) -> bool:
         """Whether results may be used; the guard, if there is one, is taken from them."""
@@ -746,11 +766,7 @@ class Engine:
             outputs = plan.outputs_with(held, results)
             added.update(zip(plan.saves, results[len(plan.outputs) :], strict=True))
         if not chooser.is_exact:
-            savable = chooser.savable
-            saveable = self.facts.saveable
-            added.update(
-                {v: outputs[i] for i, v in self.out_vars if v in savable and v in saveable}
-            )
+            added.update(self._saved_outputs(outputs))
         table = self._carried_over(base, saved.dirty, added)
         state = State(saved.values, outputs, table, self._culprit(candidate, base, entry))
         if base is not None and table is base.saved:

@@ -34,7 +34,7 @@ from incrax.engine.call.engine import Engine
 from incrax.engine.call.pure import Step, make_step
 from incrax.engine.call.record import History
 from incrax.engine.call.sites import Sites, SitesState, make_sites, named_move
-from incrax.engine.call.streak import Streak
+from incrax.engine.call.streak import Streak, streak_of
 from incrax.engine.call.verification import check_outputs, stale_in, verify
 from incrax.engine.call.warm_up import warm_up
 from incrax.engine.compile.executables import Compiler
@@ -132,7 +132,7 @@ class Traced:
         engine = self.engine
         if engine.again is None or engine.clock.behind.is_on:
             return None
-        made = Streak(self.signature, self.out_tree, engine, engine.again)
+        made = streak_of(self.signature, self.out_tree, engine, engine.again)
         engine.streak = made
         return made
 

@@ -14,6 +14,7 @@ Promise: results, versions and counters are those of calls that were looked at.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from itertools import compress
 from operator import is_not
@@ -25,34 +26,34 @@ import numpy as np
 
 from incrax import _jax
 from incrax._context import context_key
+from incrax._jax import Var
 from incrax._profiling import is_profiled
 from incrax.engine.call.engine import LONG_WAY_EVERY, Again, Engine
 from incrax.engine.compile.timing import SAMPLE
 from incrax.engine.inputs.leaves import NO_ANCHOR, LeafValue
 from incrax.engine.inputs.signature import Signature
+from incrax.engine.policy.expectations import RowKind
+from incrax.engine.store.saved_values import ChangedRows
 from incrax.engine.store.store import State
 
 NOT_SERVED: Any = object()
 """Stands for a result."""
 
 
-class Streak:
+class Streak(abc.ABC):
     """Calls that repeat the last one, each made under the lock of the function.
 
-    Fields: what is repeated, from which version; the versions in the store, which are others as
-    soon as something else wrote there; numbers of the leaves that change, with the elements that
-    do; the objects that all others were; which of those that change may still be computed; arrays
-    that must not have been deleted; how many calls there were and may be, and the seconds that they
-    took beyond their program.
+    Fields: what is repeated, and with what leaves; the versions in the store, which are others as
+    soon as something else wrote there; numbers of all leaves, of those that change, and of those of
+    these that may still be computed; the objects that all others were; arrays that must not have
+    been deleted; how many calls there were and may be, the seconds that they took beyond their
+    program, and those of its newest run.
     """
 
     __slots__ = (
         "_anchors",
         "_arrays",
-        "_base",
-        "_changed",
         "_engine",
-        "_feeds",
         "_limit",
         "_moving",
         "_num",
@@ -60,9 +61,11 @@ class Streak:
         "_out_tree",
         "_overhead_s",
         "_repeat",
+        "_run_s",
         "_running",
         "_signature",
         "_states",
+        "_values",
     )
 
     def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
@@ -71,21 +74,19 @@ class Streak:
         self._out_tree = out_tree
         self._engine = engine
         self._repeat = repeat
-        self._base = base
+        self._values = base.values
         self._states = engine.store.states
-        layout = engine.layout
-        elements = layout.elements(repeat.entry.dirty)
-        self._changed = [(i, mask) for i, mask in enumerate(elements) if mask]
-        self._moving = [i for i, _ in self._changed]
+        elements = engine.layout.elements(repeat.entry.dirty)
+        self._moving = [i for i, mask in enumerate(elements) if mask]
         self._numbers = range(len(elements))
         anchors = [NO_ANCHOR if mask else x for x, mask in zip(base.anchors, elements, strict=True)]
         self._anchors = anchors
-        self._feeds = [value.feed for value in base.values]
         kept = [x for i, x in enumerate(base.outputs) if i not in repeat.plan.outputs]
         self._arrays = [x for x in (*anchors, *kept) if isinstance(x, jax.Array)]
         self._running = [i for i in self._moving if base.values[i].array is not None]
         self._num = 0
         self._overhead_s = 0.0
+        self._run_s = 0.0
         uses = repeat.entry.uses
         runs = repeat.program.num_runs
         self._limit = min(-uses % LONG_WAY_EVERY, -runs % SAMPLE)
@@ -93,39 +94,42 @@ class Streak:
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call like the last one; `NOT_SERVED` where it is to be looked at."""
         engine = self._engine
-        store = engine.store
-        if self._num >= self._limit or store.states is not self._states or is_profiled():
+        if self._num >= self._limit or engine.store.states is not self._states or is_profiled():
             return NOT_SERVED
         start_s = perf_counter()
         leaves = self._leaves(args, kwargs)
         if leaves is None:
             return NOT_SERVED
         waited_s = engine.comparison.wait(leaves, self._running, perf_counter)
-        values = self._values(leaves)
-        if values is None:
+        outputs = self._evaluated(leaves)
+        if outputs is None:
             return NOT_SERVED
-        base = self._base
-        repeat = self._repeat
-        plan = repeat.plan
-        run_s = perf_counter()
-        try:
-            results = repeat.program.executable(self._feeds, repeat.loads)
-            if plan.guard is not None and not bool(np.asarray(results.pop())):
-                return NOT_SERVED
-        except Exception:  # noqa: BLE001  the long way knows what to do
-            return NOT_SERVED
-        run_s = perf_counter() - run_s
-        outputs = plan.outputs_with(base.outputs, results)
-        state = State(tuple(values), outputs, repeat.saved, base.culprit)
-        state.harmless = repeat.entry.dirty
-        states = [*self._states[:-1], state]
-        store.states = states
-        self._states = states
+        self._states = engine.store.states
         self._num += 1
         end_s = perf_counter()
-        self._overhead_s += end_s - start_s - run_s - waited_s
-        engine.history.repeat(start_s, end_s, repeat.record)
+        self._overhead_s += end_s - start_s - self._run_s - waited_s
+        engine.history.repeat(start_s, end_s, self._repeat.record)
         return self._out_tree.unflatten(outputs)
+
+    @abc.abstractmethod
+    def _evaluated(self, leaves: Sequence[Any]) -> list[Any] | None:
+        """The outputs, whose version is in the store then; None where nothing is."""
+
+    def _results(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any] | None:
+        """What the program returns; None where that must not be used, or it failed: the long way
+        knows what to do.
+        """
+        program = self._repeat.program
+        start_s = perf_counter()
+        donated = program.executable.donated and program.pool.take(program.executable.donated)
+        try:
+            results = program.executable(feeds, loads, donated)
+            if self._repeat.plan.guard is not None and not bool(np.asarray(results.pop())):
+                return None
+        except Exception:  # noqa: BLE001
+            return None
+        self._run_s = perf_counter() - start_s
+        return results
 
     def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any] | None:
         """The leaves that are values, if all but those that change are what they were."""
@@ -147,32 +151,67 @@ class Streak:
         """Whether leaves that are other objects, or arrays of NumPy, have the bits that they had,
         but for those that change.
         """
-        values = self._base.values
+        values = self._values
         numbers = [i for i in others if i not in self._moving]
-        if not self._signature.same_types(leaves, numbers, self._base.anchors):
+        if not self._signature.same_types(leaves, numbers, self._states[-1].anchors):
             return False
         resolve = self._engine.comparison.resolve_leaf
         return all([resolve(i, leaves[i]) is values[i] for i in numbers])
 
-    def _values(self, leaves: Sequence[Any]) -> list[LeafValue] | None:
-        """The leaves as values, which the plan is fed with, if just those elements changed that did
-        in the last call.
-        """
-        values = list(self._base.values)
+    def settle(self) -> None:
+        """Enter the calls so far in all that counts."""
+        num = self._num
+        if not num:
+            return
+        overhead_s = self._overhead_s / num
+        self._limit -= num
+        self._num = 0
+        self._overhead_s = 0.0
+        self._engine.count_repeats(self._repeat, num, overhead_s)
+
+
+class PlanStreak(Streak):
+    """By the plan of one set of changed inputs, from one version.
+
+    Fields: that version; the leaves that change, with the elements that do; what the plan is fed
+    with.
+    """
+
+    __slots__ = ("_base", "_changed", "_feeds")
+
+    def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
+        super().__init__(signature, out_tree, engine, again)
+        self._base = again.base
+        elements = engine.layout.elements(again.repeat.entry.dirty)
+        self._changed = [(i, elements[i]) for i in self._moving]
+        self._feeds = [value.feed for value in self._values]
+
+    def _evaluated(self, leaves: Sequence[Any]) -> list[Any] | None:
+        base = self._base
+        values = list(self._values)
         for i, elements in self._changed:
             value = self._new_value(leaves, i, elements)
             if value is None:
                 return None
             values[i] = value
             self._feeds[i] = value.feed
-        return values
+        repeat = self._repeat
+        results = self._results(self._feeds, repeat.loads)
+        if results is None:
+            return None
+        outputs = repeat.plan.outputs_with(base.outputs, results)
+        state = State(tuple(values), outputs, repeat.saved, base.culprit)
+        state.harmless = repeat.entry.dirty
+        base.uses += 1
+        self._engine.store.states = [*self._states[:-1], state]
+        return outputs
 
     def _new_value(self, leaves: Sequence[Any], i: int, elements: int) -> LeafValue | None:
         """A leaf's value, if it differs in just these elements from that of the baseline, and from
         that of the last call, too.
         """
         x = leaves[i]
-        base = self._base.values[i]
+        base = self._values[i]
         latest = self._states[-1].values[i]
         if type(x) is float:
             first = base.anchor
@@ -189,13 +228,88 @@ class Streak:
         is_new = compare(i, value, base) == compare(i, value, latest) == elements
         return value if is_new else None
 
-    def settle(self) -> None:
-        """Enter the calls so far in all that counts."""
-        num = self._num
-        if not num:
-            return
-        overhead_s = self._overhead_s / num
-        self._limit -= num
-        self._num = 0
-        self._overhead_s = 0.0
-        self._engine.count_repeats(self._repeat, self._base, num, overhead_s)
+
+class RowStreak(Streak):
+    """By the program for a few rows, from the version of which the fewest differ.
+
+    Fields: the variables whose values in the baseline the program takes besides leaves, in order
+    (None: the rows' numbers); which of them are inputs or outputs; what decides of changes of rows,
+    and their kind.
+    """
+
+    __slots__ = ("_inputs", "_kind", "_outputs", "_slices", "_sources")
+
+    def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
+        super().__init__(signature, out_tree, engine, again)
+        sliced = again.repeat.plan.sliced
+        assert sliced is not None
+        self._slices = engine.slices
+        self._kind = RowKind(sliced.leaves, sliced.capacity, sliced.within)
+        olds = {**sliced.olds, sliced.numbers: None}
+        loads = again.repeat.program.loads
+        self._sources = [olds.get(var, var) for var in loads]
+        facts = engine.facts
+        self._inputs = {var: i for i, var in enumerate(facts.invars)}
+        self._outputs = {var: i for i, var in reversed(engine.out_vars)}
+
+    def _evaluated(self, leaves: Sequence[Any]) -> list[Any] | None:
+        engine = self._engine
+        slices = self._slices
+        repeat = self._repeat
+        kind = self._kind
+        values = self._with_rows(leaves)
+        if values is None or not slices.allows_difference(repeat.plan):
+            return None
+        found = engine.comparison.nearest(values, kind.leaves, slices.lacks)
+        if found is None or slices.kind(kind.leaves, found[1]) != kind:
+            return None
+        base, numbers = found
+        dirty = engine.comparison.dirty(values, base)
+        loads = self._loads(ChangedRows(base, dirty, numbers, kind))
+        results = None if loads is None else self._results([v.feed for v in values], loads)
+        if results is None:
+            return None
+        state = engine.state_by_rows(repeat.plan, base, dirty, values, results)
+        slices.is_primed(repeat.entry, is_complete=True)
+        engine.store.commit(state, base)
+        return state.outputs
+
+    def _with_rows(self, leaves: Sequence[Any]) -> tuple[LeafValue, ...] | None:
+        """The leaves as values, those that change new ones."""
+        latest = self._states[-1]
+        if not self._signature.same_types(leaves, self._moving, latest.anchors):
+            return None
+        values = list(latest.values)
+        for i in self._moving:
+            values[i] = LeafValue(leaves[i])
+            if values[i].is_deleted():
+                return None
+        return tuple(values)
+
+    def _loads(self, rows: ChangedRows) -> list[Any] | None:
+        """What the program takes besides leaves; None where the baseline lacks some of it. What it
+        reads as it was has no other value: the rows reach none of the rest.
+        """
+        base = rows.base
+        saved = base.saved
+        loads = [
+            rows.padded
+            if var is None
+            else saved[var]
+            if var in saved
+            else self._at_baseline(base, var)
+            for var in self._sources
+        ]
+        return None if any([x is None for x in loads]) else loads
+
+    def _at_baseline(self, base: State, var: Var) -> Any | None:
+        """An input or an output of the baseline."""
+        if var in self._inputs:
+            return base.values[self._inputs[var]].feed
+        return base.outputs[self._outputs[var]] if var in self._outputs else None
+
+
+def streak_of(signature: Signature, out_tree: Any, engine: Engine, again: Again) -> Streak:
+    """What serves calls like one that went the short way."""
+    kind = PlanStreak if again.repeat.plan.sliced is None else RowStreak
+    return kind(signature, out_tree, engine, again)
