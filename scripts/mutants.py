@@ -846,6 +846,13 @@ MUTANTS = [
         "tests/engine/call/test_slices.py",
     ),
     Mutant(
+        "decisions take timed runs, which find colder caches, for calls in a row",
+        "engine/policy/chooser.py",
+        "return min(self.race.whole_s, self.ledger.turn_s or math.inf)",
+        "return self.race.whole_s",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
         "a streak goes on after others wrote in the store",
         "engine/call/streak.py",
         " or store.states is not self._states",

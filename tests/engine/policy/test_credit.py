@@ -221,3 +221,11 @@ def test_what_is_new_is_looked_at_again(is_new, monkeypatch):
     chooser, entry = weighed(monkeypatch)
     chooser.note_call(entry, "whole", 1e-3, 1e-4, is_new=is_new)
     assert bool(chooser.ledger.granted) is not is_new
+
+
+def test_the_account_takes_the_whole_program_for_what_it_takes_in_a_row(monkeypatch):
+    chooser, entry = weighed(monkeypatch)
+    before_s = chooser.ledger.whole_s
+    chooser.ledger.turn_s = 4e-4
+    chooser.note_call(entry, "plan", 1e-4, 1e-4)
+    assert chooser.ledger.whole_s - before_s == pytest.approx(4e-4)

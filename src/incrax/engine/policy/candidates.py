@@ -20,7 +20,7 @@ Candidate = Literal["whole", "segments", "plan", "slices", "priming"]
 MIN_GAIN = 0.02
 """Share of the whole program's time that another candidate must save to be chosen."""
 
-UPKEEP_S = 3e-5
+UPKEEP_S = 2e-5
 """Seconds per call, at least, that it costs to compare its inputs and to look after saved values,
 beyond a bypass.
 """

@@ -40,7 +40,7 @@ CAPACITIES = (1, 4, 16, 64)
 MAX_SHARE = 0.25
 """The share of the rows up to which a change is one of rows."""
 
-ROWS_S = 1.1e-4
+ROWS_S = 8e-5
 """Seconds per call that it costs to find the rows and to look after what is saved for them."""
 
 START_S = 6e-5
