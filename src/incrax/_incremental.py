@@ -125,10 +125,12 @@ class Incremental(Generic[P, R]):
                     break
                 bypass.last = args, kwargs, (result if bypass.holds_results else NOT_HELD)
                 return result
-        elif streak is not None and is_plain:
+        if streak is not None and is_plain:
             with self._lock:
                 result = streak.call(args, kwargs)
             if result is not NOT_SERVED:
+                if bypass is not None:
+                    bypass.hold(args, kwargs, result)
                 return result
         return self._looked_at(args, kwargs)
 
@@ -161,17 +163,19 @@ class Incremental(Generic[P, R]):
                     outputs = profiled(self._name, serve, dynamic, changed, start_s)
                 else:
                     outputs = serve(dynamic, changed, start_s)
-                if traced.bypass is not None and traced.ledger.granted:
-                    self._bypass = traced.bypass
-                else:
-                    self._streak = traced.streak()
+                self._streak = traced.streak()
                 settings = due_verification()
                 if settings is not None:
                     traced.check(self._name, dynamic, changed, outputs, settings)
             except BaseException:
                 self._stats.aborted += 1
                 raise
-            return jax.tree_util.tree_unflatten(traced.out_tree, outputs)
+            result = jax.tree_util.tree_unflatten(traced.out_tree, outputs)
+            bypass = traced.bypass
+            if bypass is not None:
+                bypass.hold(args, kwargs, result)
+                self._bypass = bypass
+            return result
 
     def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function as it is, of arrays; the log says so once."""
@@ -313,6 +317,7 @@ class Incremental(Generic[P, R]):
         Raises:
             NotCalledError: there are neither arguments nor calls.
         """
+        _catch_up(self._traces)
         if args or kwargs:
             given = self._traces.looked_up(args, kwargs, method)
             return Asked(given.traced, given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import weakref
 
@@ -120,9 +121,30 @@ def test_a_look_waits_for_the_last_call_which_would_be_timed_with_it():
     ours(3.0, 1.0, V, X)
     assert running.waited == 0
     ours._bypass.last = args, kwargs, running
-    ledger(ours).grant(0)
+    ledger(ours).turns = itertools.repeat(None, 0)
     ours(4.0, 1.0, V, X)
     assert running.waited == 1
+
+
+def test_a_result_that_was_looked_at_is_held_as_well(monkeypatch):
+    """Until the next call, and for arguments that nobody can change."""
+    ours = incrax.incremental(lambda a, b: (a * b, b))
+    ours(1.0, 1.0)
+    result = ours(2.0, 1.0)
+    before = ours.stats.as_dict()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(ours), "_looked_at", None)
+        assert ours(2.0, 1.0) is result
+    after = ours.stats.as_dict()
+    assert (after["calls"], after["unchanged"]) == (before["calls"] + 1, before["unchanged"] + 1)
+    served = [call.record.candidate for call in ours._traces.latest.history.calls()]
+    assert served == ["whole", "whole", "saved outputs"]
+    v = np.ones(2)
+    held = weakref.ref(v)
+    ours(v, 1.0)
+    del v
+    gc.collect()
+    assert held() is None
 
 
 def test_large_results_are_not_held():

@@ -75,7 +75,7 @@ def ledger(monkeypatch, engine):
     monkeypatch.setattr(
         type(engine.chooser),
         "note_call",
-        lambda *args: spent.append(args[-2] + args[-1]) or note(*args),
+        lambda *args: spent.append(args[3] + args[4]) or note(*args),
     )
     return spent, now_s
 

@@ -23,6 +23,7 @@ from incrax._context import are_switches_on
 from incrax._program import OtherTypesError
 from incrax._stats import Stats
 from incrax.engine.call.engine import Engine
+from incrax.engine.call.record import UNCHANGED
 from incrax.engine.call.verification import verifying
 from incrax.engine.compile.timing import settle
 from incrax.engine.inputs.leaves import IMMUTABLE
@@ -41,15 +42,15 @@ NO_CALL: tuple[tuple[Any, ...], dict[str, Any], Any] = ((), {}, NOT_HELD)
 class Bypass:
     """Calls of one signature.
 
-    Fields: `jax.jit` of the function of its arguments; the ledger; the arguments of the last call
-    that bypassed, by position and by keyword, and its result or `NOT_HELD`; whether results are
-    held; counters; the whole program.
+    Fields: `jax.jit` of the function of its arguments; the ledger; the arguments of the last
+    call, by position and by keyword, and its result or `NOT_HELD`; whether results are
+    held; counters and the history; the whole program.
 
     What it knows of the arguments are their objects: the same immutable ones have the last result.
     Nothing is known of what is in a list, a dict or an array of NumPy, which may have changed.
     """
 
-    __slots__ = ("holds_results", "jitted", "last", "ledger", "stats", "whole")
+    __slots__ = ("history", "holds_results", "jitted", "last", "ledger", "stats", "whole")
 
     def __init__(
         self, jitted: Callable[..., Any], signature: Signature, engine: Engine, stats: Stats
@@ -57,6 +58,7 @@ class Bypass:
         """`jitted` takes the arguments, or, where some leaves are static, those that are not."""
         self.jitted = _of_arguments(jitted, signature) if signature.statics else jitted
         self.ledger = engine.ledger
+        self.history = engine.history
         self.stats = stats
         self.whole = engine.whole
         result_bytes = sum(_jax.aval_bytes(var.aval) for _, var in engine.out_vars)
@@ -64,10 +66,17 @@ class Bypass:
         self.last = NO_CALL
 
     def settle(self) -> None:
-        """Wait for the last call: the next one is looked at, and timed."""
+        """Wait for the last call, if it bypassed: the next one is looked at, and timed."""
         result = self.last[2]
-        if result is not NOT_HELD:
+        if self.ledger.granted and result is not NOT_HELD:
             settle(result)
+
+    def hold(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Hold the result of a call that did not bypass, for another one with the same arguments,
+        if there can be one.
+        """
+        can_be = self.holds_results and not kwargs and IMMUTABLE.issuperset(map(type, args))
+        self.last = (args, kwargs, result) if can_be else NO_CALL
 
     def timed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of the last call before a look, which is timed; `NOT_HELD` where the call is
@@ -95,6 +104,9 @@ class Bypass:
             return False
         self.stats.calls += 1
         self.stats.unchanged += 1
+        self.ledger.unchanged += 1
+        now_s = time.perf_counter()
+        self.history.repeat(now_s, now_s, UNCHANGED)
         return True
 
 

@@ -130,7 +130,7 @@ class Traced:
     def streak(self) -> Streak | None:
         """What serves calls like the last one, if that went the short way."""
         engine = self.engine
-        if engine.again is None or engine.clock.behind.is_on:
+        if engine.again is None or self.ledger.granted or engine.clock.behind.is_on:
             return None
         made = streak_of(self.signature, self.out_tree, engine, engine.again)
         engine.streak = made
