@@ -103,6 +103,7 @@ BENCHMARKS = (
     Benchmark("impacts", 2, needs=("iminuit",)),
     Benchmark("mixture", 2, uses=("iminuit",)),
     Benchmark("amplitude", 7),
+    Benchmark("calls", 1),
     Benchmark("overhead", 2),
     Benchmark("compile", 7),
     Benchmark("pure", 2),
