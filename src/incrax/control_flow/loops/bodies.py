@@ -31,9 +31,9 @@ from incrax import _jax
 from incrax._context import context_key
 from incrax._program import Values, evaluator, from_jaxpr
 from incrax._tables import LruTable, program_bytes
-from incrax.control_flow.loops.messages import other_carry, other_carry_type
 from incrax.engine.program.simplify import drop_dead, needed_equations
 from incrax.engine.program.structure import jaxpr_key
+from incrax.errors import LoopTypeError
 
 T = TypeVar("T")
 MAX_BODIES = 512
@@ -148,7 +148,11 @@ def traced_turn(
         outs, out_tree = jax.tree.flatten(carry)
         results, ys_tree[0] = jax.tree.flatten(ys)
         if out_tree != tree:
-            raise other_carry(name, out_tree, tree)
+            raise LoopTypeError(
+                f"The function of `{name}` got a carry of the structure {tree} and returned one of "
+                f"{out_tree}. A loop's carry has one type for all turns. Nothing was evaluated. "
+                "Return a carry like `init`."
+            )
         return [*map(_strong, map(jnp.asarray, outs), start), *map(jnp.asarray, results)]
 
     while True:
@@ -160,8 +164,13 @@ def traced_turn(
         start = grown
     for (path, _), x, aval in zip(with_paths, start, outs, strict=True):
         if (x.shape, x.dtype) != (aval.shape, aval.dtype):
-            where = f"carry{jax.tree_util.keystr(path)}"
-            raise other_carry_type(name, where, _shown(aval), _shown(jax.typeof(x)))
+            raise LoopTypeError(
+                f"The function of `{name}` got `carry{jax.tree_util.keystr(path)}` as "
+                f"{_shown(jax.typeof(x))} and returned it as {_shown(aval)}. This is usually an "
+                "`init` of integers that becomes floating-point, of float32 beside float64, or of "
+                "one shape that is broadcast to another. A loop's carry has one type for all "
+                "turns. Nothing was evaluated. Give `init` the type that a turn returns."
+            )
     return TracedBody(lift(body), list(body.consts), start, tree, ys_tree[0])
 
 

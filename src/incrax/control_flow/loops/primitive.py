@@ -36,7 +36,7 @@ from incrax.control_flow.loops.bodies import (
     parted,
     transposed,
 )
-from incrax.control_flow.loops.messages import small_memory
+from incrax.errors import MemoryBudgetError
 
 NAME = _jax.LOOP
 
@@ -173,7 +173,12 @@ def cut(spec: Spec, carry_bytes: int, stored_bytes: int) -> int:
             break
     else:
         if spec.is_strict:
-            raise small_memory(spec.memory, int(best[0]), spec.capacity)
+            raise MemoryBudgetError(
+                f"A loop of up to {spec.capacity:,} turns was given {spec.memory:,} bytes for the "
+                f"residuals of its derivative, and needs {int(best[0]):,} even with as few "
+                "checkpoints as can be. Nothing was evaluated. Pass more: "
+                f"`memory={int(best[0])}`."
+            )
     return best[1]
 
 

@@ -22,9 +22,9 @@ from incrax import _jax
 from incrax._messages import wrong_option
 from incrax._program import Values
 from incrax.control_flow.loops.bodies import BodyLayout, call, lift, traced_turn
-from incrax.control_flow.loops.messages import no_condition
 from incrax.control_flow.loops.padded import as_size, checked
 from incrax.control_flow.loops.primitive import Spec, push
+from incrax.errors import LoopTypeError
 
 MEMORY = 2**26
 """Bytes that the residuals of one loop may take unless the caller says otherwise: 64 MiB."""
@@ -90,7 +90,11 @@ def _flat(cond: Callable[[Any], Any], tree: Any) -> Callable[..., Any]:
     def holds(*leaves: Any) -> Any:
         held = jnp.asarray(cond(jax.tree.unflatten(tree, leaves)))
         if held.shape or held.dtype != bool:
-            raise no_condition(jax.typeof(held).str_short(short_dtypes=True))
+            raise LoopTypeError(
+                "The condition of `while_loop` must return one boolean, and returned "
+                f"{jax.typeof(held).str_short(short_dtypes=True)}. Nothing was evaluated. Reduce "
+                "it, for example by `jnp.any`, or compare it with a number."
+            )
         return held
 
     return holds
