@@ -21,7 +21,6 @@ from incrax._messages import not_called
 from incrax._names import name_of
 from incrax._program import Values, type_of
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
-from incrax.derivatives.messages import taken_name, wrong_tangent
 from incrax.derivatives.row_sparse.rows import RowSparse
 from incrax.derivatives.row_sparse.structured import RowsExplanation, sparse_outputs
 from incrax.derivatives.row_sparse.values import Context
@@ -35,6 +34,7 @@ from incrax.engine.inputs.signature import (
     argument_names,
     make_signature,
 )
+from incrax.errors import TangentError
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,7 +335,12 @@ def _check_names(name: str, fun: Function, num_args: int) -> None:
     ):
         return
     if "tangent" not in argument_names(fun, num_args):
-        raise taken_name(name, name_of(fun))
+        raise TangentError(
+            f"`{name}` takes `tangent=` for itself, and `{name_of(fun)}` has a parameter of that "
+            "name, which the call leaves out. Nothing was evaluated or stored. Pass that one by "
+            "position; if it is keyword-only, give it another name: "
+            "`lambda x, t: f(x, tangent=t)`."
+        )
 
 
 def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
@@ -363,6 +368,15 @@ def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
             )
             found[position] = leaf if found[position] is None else found[position] + leaf
     return found
+
+
+def wrong_tangent(name: str, what: str, seen: str, expected: str) -> TangentError:
+    """A tangent of another structure or type."""
+    return TangentError(
+        f"`{name}` got a {what} that is {seen}, and it belongs to {expected}. Nothing was "
+        "evaluated or stored. Pass a pytree like what it belongs to, with arrays of the same "
+        "shapes and dtypes; None for leaves that are not selected."
+    )
 
 
 def fitting(

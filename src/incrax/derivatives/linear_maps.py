@@ -278,16 +278,16 @@ def _traced(
     except (*NO_VALUE, _NoArray):
         return False
     program, (point,) = run_passes(traced, PASSES), points
-    if has_tracer(point.linear.program.consts):
+    linear = point.linear
+    if has_tracer(linear.program.consts):
         return False
     inputs = {*program.invars, *program.constvars}
     computed = tuple(
         dict.fromkeys(v for v in program.outvars if isinstance(v, _jax.Var) and v not in inputs)
     )
     function = jax.jit(evaluator(replace(program, outvars=computed)))
-    return Primal(
-        program, computed, function, device_constants(program), treedef, point.linear, point.types
-    )
+    constants = device_constants(program)
+    return Primal(program, computed, function, constants, treedef, linear, point.types)
 
 
 def _as_array(x: Any) -> Any:

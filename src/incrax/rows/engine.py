@@ -166,7 +166,8 @@ class RowEngine:
         """What follows from the reductions, compiled; functions on the host are remembered, and
         awaited.
         """
-        known = [self.rows.program.eqns[number] for number in phase.rest.eqns]
+        program = self.rows.program
+        known = [program.eqns[number] for number in phase.rest.eqns]
         eqns = self.calls.wrap(known)
         run = jax.jit(rest_function(self.rows, phase, eqns))
         calls_host = any(new is not eqn for new, eqn in zip(eqns, known, strict=True))
@@ -282,7 +283,8 @@ class RowEngine:
         chunks = Chunks(*(b - a for a, b in zip(before, self._counts(), strict=True)))
         self.last = RowRecord(chunks, self.evaluated or self._any_engine(rows))
         self.stats.unchanged += num_known == len(self.passes)
-        return [_jax.as_value(atom, found) for atom in self.rows.program.outvars]
+        program = self.rows.program
+        return [_jax.as_value(atom, found) for atom in program.outvars]
 
     def _counts(self) -> Chunks:
         stats = self.stats

@@ -185,8 +185,8 @@ class RowTrace:
         """Those of the analysed program, for chunks of a capacity that is prepared: other traces
         differ in parameters alone.
         """
-        program = self.cut.rows.program
-        pairs = zip(program.eqns, self._traced(capacity).eqns, strict=True)
+        rows = self.cut.rows
+        pairs = zip(rows.program.eqns, self._traced(capacity).eqns, strict=True)
         return [eqn.replace(params=other.params) for eqn, other in pairs]
 
     # --- numbers made from the number of rows -----------------------------------------------------

@@ -90,7 +90,7 @@ class Bucketed:
         """By name where the function was decorated, else as a new function; compiled programs stay
         behind.
         """
-        return reduced(self, (Bucketed, (self._fun, self._ragged.arguments.names)))
+        return reduced(self, (Bucketed, (self._fun, self._ragged.names)))
 
     def _traced(self, args: Any, kwargs: Any) -> Any:
         self.num_traces += 1

@@ -302,14 +302,14 @@ def _place(name: str | int, positional: Sequence[str]) -> tuple[int | None, str 
     return (name % len(positional), positional[name]) if is_known else (name, None)
 
 
-class RaggedArguments:
-    """Which arguments of a function have a changing number of rows, and capacities used so far.
+class RaggedArguments(NamedArguments):
+    """Those whose number of rows changes, and capacities used so far.
 
     `caller` and `option` name the function of incrax and its option in messages.
     """
 
     def __init__(self, fun: Function, names: Names, caller: str, option: str) -> None:
-        self.arguments: NamedArguments = NamedArguments(fun, names)
+        super().__init__(fun, names)
         self._caller = caller
         self._option = option
         self._capacities: dict[str | int, list[int]] = {name: [] for name in names}
@@ -319,13 +319,13 @@ class RaggedArguments:
         """The arguments with rows up to the least capacity known that they fit in, and the length
         of each.
         """
-        return self._replaced(args, kwargs, self._with_room)
+        return self._made(args, kwargs, self._with_room)
 
     def wrapped(self, args: Any, kwargs: Any) -> tuple[Any, Any, Lengths]:
         """The same without more rows."""
-        return self._replaced(args, kwargs, _ragged)
+        return self._made(args, kwargs, _ragged)
 
-    def _replaced(
+    def _made(
         self, args: Any, kwargs: Any, make: Callable[..., Padded]
     ) -> tuple[Any, Any, Lengths]:
         lengths: Lengths = {}
@@ -337,8 +337,8 @@ class RaggedArguments:
             lengths[name] = num
             return make(name, tree, num)
 
-        args, kwargs = self.arguments.replaced(args, kwargs, replace)
-        for name in self.arguments.names:
+        args, kwargs = self.replaced(args, kwargs, replace)
+        for name in self.names:
             if name not in lengths:
                 raise LoopTypeError(
                     f"`{self._option}` names `{name}`, and this call has no such argument, or one "
