@@ -27,7 +27,13 @@ from incrax.derivatives.sparsity.compressed import (
     dense,
     hessian_values,
 )
-from incrax.derivatives.sparsity.search import Matrix, has_custom_vjp, hessian_pattern, pattern_of
+from incrax.derivatives.sparsity.search import (
+    MAX_WORK,
+    Matrix,
+    has_custom_vjp,
+    hessian_pattern,
+    pattern_of,
+)
 
 MIN_SIZE = 32
 """Elements of the smaller side of a Jacobian from which on its pattern is looked for unasked."""
@@ -51,7 +57,7 @@ def jacobian_blocks(
     if of_vector is None or rows is None or not (is_sparse or rows.size >= MIN_SIZE):
         return None
     columns = of_vector.columns
-    pattern = pattern_of(of_vector.program, (0,), max_work=None if is_sparse else MAX_UNASKED_WORK)
+    pattern = pattern_of(of_vector.program, max_work=_most_work(is_sparse=is_sparse))
     known = None if pattern is None else Colored(pattern)
     way = choose(known, columns.size, rows.size)
     if not is_sparse and "compressed" not in way:
@@ -75,8 +81,7 @@ def hessian_blocks(
     if of_vector is None or [x.aval.shape for x in of_vector.program.outvars] != [()]:
         return None
     columns = of_vector.columns
-    max_work = None if is_sparse else MAX_UNASKED_WORK
-    pattern = hessian_pattern(of_vector.program, (0,), max_work=max_work)
+    pattern = hessian_pattern(of_vector.program, max_work=_most_work(is_sparse=is_sparse))
     known = Colored(_full(columns.size, columns.size) if pattern is None else pattern)
     if not is_sparse and (pattern is None or 2 * known.symmetric.num_colors > columns.size):
         return None
@@ -133,6 +138,10 @@ def _rows(program: Program) -> Ends | None:
     if len({x.dtype for x in types}) != 1 or not jnp.issubdtype(types[0].dtype, jnp.floating):
         return None
     return ends([x.shape for x in types])
+
+
+def _most_work(*, is_sparse: bool) -> int:
+    return MAX_WORK if is_sparse else MAX_UNASKED_WORK
 
 
 def _full(num_rows: int, num_columns: int) -> Matrix:

@@ -184,9 +184,7 @@ def jacobian(
     if mode not in (None, "forward", "reverse"):
         raise ValueError(f'`jacobian(mode=...)` got {mode!r}; use "forward", "reverse", or None.')
     _check_sparse("jacobian", sparse=sparse, has_aux=has_aux)
-    return _made(
-        Jacobian, "jacobian", fun, wrt, options, mode=mode, sparse=sparse, has_aux=has_aux
-    )
+    return _made(Jacobian, "jacobian", fun, wrt, options, mode=mode, sparse=sparse, has_aux=has_aux)
 
 
 @spelled_here
@@ -303,7 +301,12 @@ def jvp(
 
 
 def _made(
-    kind: type[Derivative], name: str, fun: Any, wrt: Any, options: IncrementalOptions, **settings: Any
+    kind: type[Derivative],
+    name: str,
+    fun: Any,
+    wrt: Any,
+    options: IncrementalOptions,
+    **settings: Any,
 ) -> Incremental[..., Any]:
     if not callable(fun):
         raise wrong_option(f"{name}(fun)", fun, "a function")

@@ -71,18 +71,12 @@ def page_data(subject: Subject) -> dict[str, Any]:
     engine = subject.engine
     chooser = engine.chooser
     data = _Data(subject)
-    planner = (
-        "exact policy"
-        if chooser.is_exact
-        else "minimal planner"
-        if data.facts.is_minimal
-        else "cost planner"
-    )
+    planner = "minimal planner" if data.facts.is_minimal else "cost planner"
     return {
         "format": FORMAT,
         "function": {
             "name": subject.name,
-            "planner": planner,
+            "planner": "exact policy" if chooser.is_exact else planner,
             "num_equations": len(data.eqns),
             "num_outputs": len(data.program.outvars),
             "num_signatures": subject.num_signatures,
@@ -151,14 +145,14 @@ class _Data:
         self.row_records = [*row_outlooks(self.engine)]
         self.eqns: Sequence[Equation] = self.program.eqns
         self.numbers = {id(eqn): number for number, eqn in enumerate(self.eqns)}
-        costs = [equation_cost(eqn) for eqn in self.eqns]
+        costs = list(map(equation_cost, self.eqns))
         self.work = {name: np.array([getattr(cost, name) for cost in costs]) for name in WORK}
-        entries = (*self.chooser.entries.values(), *self.engine.slices.entries.values())
+        entries = [e for of in (self.chooser, self.engine.slices) for e in of.entries.values()]
         self.entries: list[Entry] = sorted(entries, key=lambda entry: -entry.count)[:MAX_PLANS]
-        self.table = self.engine.segments
-        groups = self.table.groups.values()
+        self.table = table = self.engine.segments
+        groups = table.groups.values()
         self.segments: list[tuple[int, Any]] = [(self.facts.mask(g[0]), g) for g in groups]
-        if self.table.wanted:
+        if table.wanted:
             self.segments.append((self.layout.full, None))
 
     def _mask(self, dirty: int) -> str:
@@ -174,20 +168,20 @@ class _Data:
         """Numbers of the equations that write some variables; -1 for one that only plans have, each
         number once.
         """
-        writer = self.facts.listing.writer
-        return list(dict.fromkeys(writer.get(var, -1) for var in variables))
+        listing = self.facts.listing
+        return list(dict.fromkeys(listing.writer.get(var, -1) for var in variables))
 
     def leaves(self) -> list[dict[str, Any]]:
         """The inputs, with their bits."""
-        found = []
-        places = zip(self.layout.offsets, self.layout.widths, strict=True)
-        invars = self.program.invars
-        for path, var, (offset, width) in zip(self.engine.paths, invars, places, strict=True):
-            kind, size = sized(var)
-            found.append(
-                {"path": path, "type": kind, "bytes": size, "offset": offset, "width": width}
-            )
-        return found
+        layout = self.layout
+        names = ("path", "type", "bytes", "offset", "width")
+        parts = zip(
+            self.engine.paths, self.program.invars, layout.offsets, layout.widths, strict=True
+        )
+        return [
+            dict(zip(names, (path, *sized(var), *place), strict=True))
+            for path, var, *place in parts
+        ]
 
     # --- equations --------------------------------------------------------------------------------
 
@@ -233,9 +227,9 @@ class _Data:
         timed: list[tuple[Sequence[Equation], float, int]] = [
             (self._plan_of_segment(group).eqns, s, 2) for group, s in measured if s is not None
         ]
-        whole_s = self.engine.whole.seconds
-        if whole_s is not None:
-            timed.append((self.eqns, whole_s, 1))
+        whole = self.engine.whole
+        if whole.seconds is not None:
+            timed.append((self.eqns, whole.seconds, 1))
         seconds = list(map(estimated, self.eqns))
         how = [0] * len(self.eqns)
         for eqns, measured_s, kind in sorted(timed, key=lambda item: -len(item[0])):
@@ -293,12 +287,9 @@ class _Data:
         if not self.chooser.is_timed:
             return {"sentence": "", "ours": {}, "jit": {}}
         found = self.chooser.verdict
-        is_known = found.gain is not None
-        return {
-            "sentence": found.sentence,
-            "ours": found.ours if is_known else {},
-            "jit": found.jit if is_known else {},
-        }
+        if found.gain is None:
+            return {"sentence": found.sentence, "ours": {}, "jit": {}}
+        return {"sentence": found.sentence, "ours": found.ours, "jit": found.jit}
 
     def _asked(self) -> Iterator[int]:
         """The sets to look out for, the most useful first."""
@@ -309,7 +300,7 @@ class _Data:
         yield from (0, layout.full)
         yield from (entry.dirty & ~self.engine.always for entry in self.entries)
         yield from (layout.leaf_mask(index) for index in range(len(layout.widths)))
-        for offset, width in zip(self.layout.offsets, self.layout.widths, strict=True):
+        for offset, width in zip(layout.offsets, layout.widths, strict=True):
             yield from (1 << offset + k for k in range(width) if width > 1)
 
     def described(self, served: Served) -> dict[str, Any]:
@@ -403,15 +394,14 @@ class _Data:
         """A segment, or (None) that of the outputs, with its seconds."""
         plan = self._plan_of_segment(group)
         measured_s = self.table.measured_s(group)
+        race = self.chooser.race
         return {
             "mask": self._mask(mask),
             "is_top": group is None,
             "num_values": len(group or ()),
             "bytes": self._loaded(group or ())["loaded_bytes"],
             "num_equations": plan.num_eqns,
-            "seconds": plan.seconds * self.chooser.race.run_price
-            if measured_s is None
-            else measured_s,
+            "seconds": plan.seconds * race.run_price if measured_s is None else measured_s,
             "is_measured": measured_s is not None,
         }
 
@@ -482,13 +472,14 @@ class _Data:
     def memory(self) -> dict[str, Any]:
         """The budget, and the saved values now, the largest first."""
         sizes = sorted(self.store.sizes().items(), key=lambda item: -item[1])
+        names = self.facts.kept
         saved = [
             {
                 "type": sized(var)[0],
                 "bytes": size,
                 "equation": self.writers([var])[0],
                 "depends_on": self._names(self.facts.mask(var)),
-                "name": self.facts.kept.get(var),
+                "name": names.get(var),
             }
             for var, size in sizes[:MAX_SAVED]
         ]
