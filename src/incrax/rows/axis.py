@@ -15,13 +15,19 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation, Literal, Var
 from incrax._program import STATEFUL, Program, from_jaxpr
-from incrax.engine.inputs.messages import branches_on_rows, mixed_rows
 from incrax.engine.program.simplify import inline_with_lines
+from incrax.errors import MixedRowsError
 from incrax.primitives.entry import GONE, Kind
 from incrax.primitives.row_axis import UNKNOWN, Reduction, Verdict, row_verdict
 from incrax.rows.numbers import CONSTANTS, OUTPUTS, NumberPlace, bits
 
 Pair = tuple[Any, Any]
+
+CURE = (
+    "Nothing was evaluated or stored. A function of `Rows` may map over rows and reduce over them "
+    "(sum, mean, max, min, prod, all, any, matrix products), in any number of rounds. Write it so, "
+    "or pass plain arrays: `rows.tree()`."
+)
 
 NO_PLACE = -1
 """Stands for a row axis that cannot be told: another length than that of the rows, or two such
@@ -54,8 +60,28 @@ _BODIES = frozenset("jaxpr body_jaxpr cond_jaxpr branches ft_in ft_out".split())
 
 def refuse(eqn: Equation, kind: Kind) -> None:
     """Raise `MixedRowsError` with the line of an equation that mixes rows."""
-    types = ", ".join(_type(atom) for atom in eqn.invars)
-    raise mixed_rows(eqn.primitive.name, _jax.source_line(eqn), kind.mixes, types)
+    line = _jax.source_line(eqn)
+    types = ", ".join(map(_type, eqn.invars)) or "no inputs"
+    raise mixed_rows(
+        f"`{eqn.primitive.name}`{f' at {line}' if line else ''}, of {types}", kind.mixes
+    )
+
+
+def mixed_rows(where: str, what: str) -> MixedRowsError:
+    """An equation or a constant that neither maps over rows nor reduces over them."""
+    return MixedRowsError(
+        "`incremental(f)` got `Rows`, which are evaluated chunk by chunk, and f mixes rows: "
+        f"{where}, {what}. {CURE}"
+    )
+
+
+def branches_on_rows(difference: str) -> MixedRowsError:
+    """Traces for two numbers of rows that are not alike."""
+    return MixedRowsError(
+        "`incremental(f)` got `Rows`, and f is another function for another number of rows: two "
+        f"traces differ by {difference}. This is usually a Python branch on the number of rows, or "
+        f"a loop over them. {CURE}"
+    )
 
 
 def compare_rows(
@@ -130,7 +156,7 @@ class RowsComparison:
 
     def _match_constants(self, var: Var, pair: Pair, number: int) -> None:
         if self.axes[var] is not None:
-            raise mixed_rows("constant", "", "has one entry a row", _type(var))
+            raise mixed_rows(f"`constant`, of {_type(var)}", "has one entry a row")
         if _same_number(*pair):
             return
         if np.shape(pair[0]) != () or self._is_inner:

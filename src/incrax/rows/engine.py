@@ -35,14 +35,13 @@ from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.recycling import can_recycle
 from incrax.engine.inputs.chunks import Chunk
 from incrax.engine.inputs.leaves import LeafValue, resolved
-from incrax.engine.inputs.messages import no_checkpoint_of_rows, per_row_of_stream
 from incrax.engine.inputs.rows import Rows
 from incrax.engine.inputs.signature import Function, Signature
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.log import Journal
 from incrax.engine.store.budget import Limits
 from incrax.engine.store.store import is_any_deleted
-from incrax.errors import UnknownInputError
+from incrax.errors import MixedRowsError, NotCalledError, UnknownInputError
 from incrax.rows.combining import chunk_function, combine_all, filled, rest_function
 from incrax.rows.numbers import scales_at
 from incrax.rows.phases import Phase, Section
@@ -203,7 +202,12 @@ class RowEngine:
 
     def check_may_be_kept(self) -> None:
         """Raise, as there are no versions for a checkpoint."""
-        raise no_checkpoint_of_rows()
+        raise NotCalledError(
+            "`checkpoint()` keeps the version of a call without `Rows`, and the last call was one "
+            "with `Rows`. Nothing was kept. Keep the `Rows` and the parameters to go back to: "
+            "`append` and `replace` leave them as they are, and results at the latest few versions "
+            "are saved."
+        )
 
     def forget_checkpoint(self) -> None:
         """There is none."""
@@ -269,7 +273,12 @@ class RowEngine:
         per_row = [v for table in self.passes for v in table.phase.per_row]
         if per_row and any(chunk.is_streamed for chunk in rows.chunks):
             types = ", ".join(v.aval.str_short(short_dtypes=True) for v in per_row)
-            raise per_row_of_stream(types)
+            raise MixedRowsError(
+                f"`incremental(f)` got `Rows` that are read from a file, and f returns {types}, "
+                "with an entry for each row: that may be more than memory holds. Nothing was "
+                "stored. Reduce over the rows, or evaluate slices: `Rows(tree)` of a part that "
+                "fits."
+            )
         self.evaluated = None
         before = self._counts()
         num_known = 0
