@@ -425,16 +425,9 @@ def masked_loop(
         rows: numbers of the rows.
         first: number of the row of the first turn of the longest example.
     """
-    longest = jnp.argmax(num)
     start_of_xs = layout.num_consts + layout.num_carry
     avals = avals_in(jaxpr)
-    stand_ins: dict[int, Any] = {}
-    for number, (x, axis, linear) in enumerate(inputs):
-        if not linear and (axis is not None or number >= layout.num_consts):
-            one = x if axis is None else lax.dynamic_index_in_dim(x, longest, axis, keepdims=False)
-            if number >= start_of_xs:
-                one = lax.dynamic_index_in_dim(one, first, 0, keepdims=False)
-            stand_ins[number] = lax.stop_gradient(one)
+    stand_ins = _stand_ins(layout, inputs, jnp.argmax(num), first)
 
     def turn(num: Any, *values: Any) -> list[Any]:
         others = dict(zip(stand_ins, values, strict=False))
@@ -455,6 +448,20 @@ def masked_loop(
     new = BodyLayout(len(before) + layout.num_consts, layout.num_carry, 1 + layout.num_xs)
     row: Given = (rows, None, False)
     return body, new, [*before, *inputs[:start_of_xs], row, *inputs[start_of_xs:]]
+
+
+def _stand_ins(
+    layout: BodyLayout, inputs: Sequence[Given], example: Any, row: Any
+) -> dict[int, Any]:
+    """Of one example the inputs that need one, by number; of its xs a row."""
+    at = functools.partial(lax.dynamic_index_in_dim, keepdims=False)
+    found: dict[int, Any] = {}
+    for number, (x, axis, linear) in enumerate(inputs):
+        if not linear and (axis is not None or number >= layout.num_consts):
+            one = x if axis is None else at(x, example, axis)
+            is_row = number >= layout.num_consts + layout.num_carry
+            found[number] = lax.stop_gradient(at(one, row, 0) if is_row else one)
+    return found
 
 
 # --- one object for bodies that are alike ---------------------------------------------------------

@@ -24,6 +24,7 @@ from incrax import _jax
 from incrax._program import Values
 from incrax.control_flow.loops.bodies import (
     BodyLayout,
+    Given,
     Linearized,
     avals_in,
     avals_out,
@@ -48,12 +49,10 @@ class Spec(NamedTuple):
     capacity: int
     reverse: bool
     memory: int  # bytes that residuals of reverse mode may take
-    is_linear: tuple[
-        bool, ...
-    ] = ()  # inputs of the body that it is linear in; empty: none is known to be
-    is_strict: bool = (
-        False  # whether to raise where `memory` is too little, and not take as little as can be
-    )
+    is_linear: tuple[bool, ...] = ()
+    """Inputs of the body that it is linear in; empty: none is known to be."""
+    is_strict: bool = False
+    """Whether to raise where `memory` is too little, and not take as little as can be."""
 
     def derived(self, **changes: Any) -> Spec:
         """A loop that a derivative of this one runs."""
@@ -238,12 +237,9 @@ def _pull(cotangents: Values, values: Values, *, jaxpr: Any, spec: Spec) -> list
     mirrored = spec.derived(layout=layout, reverse=not spec.reverse, is_linear=_marks(groups))
     ended, xs_ct = bind(body, mirrored, num, _joined(groups))
     start_ct, sums_ct = spec.layout.split_results(ended)
-    found = iter([*sums_ct, *start_ct, *xs_ct])
-    cts = [next(found) if linear else None for linear in is_linear]
-    return [
-        None,
-        *(ct if isinstance(x, _jax.Linear) else None for x, ct in zip(inputs, cts, strict=True)),
-    ]
+    cts = merged(is_linear, [*sums_ct, *start_ct, *xs_ct], [None] * len(inputs))
+    pairs = zip(_are_linear(inputs), cts, strict=True)
+    return [None, *(ct if linear else None for linear, ct in pairs)]
 
 
 Groups = Sequence[tuple[Sequence[Any], bool]]
@@ -289,31 +285,41 @@ def _batch(
     if not mapped.size or not spec.capacity:
         num = jnp.int32(0)
     elif num_axis is not None:
-        is_linear = spec.is_linear or (False,) * len(inputs)
-        first = jnp.maximum(jnp.max(num) - 1, 0) if spec.reverse else jnp.int32(0)
-        rows = jnp.arange(spec.capacity, dtype=jnp.int32)
-        given = [*zip(inputs, input_axes, is_linear, strict=True)]
-        jaxpr, layout, masked = masked_loop(jaxpr, spec.layout, given, num, rows, first)
-        inputs, input_axes, is_linear = map(list, zip(*masked, strict=True))
-        spec = spec._replace(layout=layout, is_linear=tuple(is_linear))
+        given = [*zip(inputs, input_axes, spec.is_linear or (False,) * len(inputs), strict=True)]
+        jaxpr, spec, inputs, input_axes = _masked(num, given, jaxpr, spec)
         num = jnp.max(num)
     body, outs = batched_body(mapped, jaxpr, spec.layout, [axis is not None for axis in input_axes])
     consts, init, xs = spec.layout.split([*zip(inputs, input_axes, strict=True)])
-    front = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in consts]
     carry = [
-        _as_batch(x, axis, mapped.size) if batched else x
+        jnp.broadcast_to(x, (mapped.size, *x.shape))
+        if batched and axis is None
+        else _moved(x, axis, 0)
         for (x, axis), batched in zip(init, outs, strict=False)
     ]
-    rows = [x if axis is None else jnp.moveaxis(x, axis, 1) for x, axis in xs]
+    front = [_moved(x, axis, 0) for x, axis in consts]
+    rows = [_moved(x, axis, 1) for x, axis in xs]
     ended, ys = bind(body, spec, num, [*front, *carry, *rows])
-    out_axes = [0] * len(init) + [1] * len(ys)
-    return [*ended, *ys], [
-        axis if batched else None for axis, batched in zip(out_axes, outs, strict=True)
-    ]
+    out_axes = [0] * len(ended) + [1] * len(ys)
+    pairs = zip(out_axes, outs, strict=True)
+    return [*ended, *ys], [axis if batched else None for axis, batched in pairs]
 
 
-def _as_batch(x: Any, axis: int | None, size: int) -> Any:
-    return jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+def _masked(
+    num: Any, given: Sequence[Given], jaxpr: Any, spec: Spec
+) -> tuple[Any, Spec, list[Any], list[int | None]]:
+    """The loop for examples that take different numbers of turns: body, all else, inputs and their
+    axes.
+    """
+    first = jnp.maximum(jnp.max(num) - 1, 0) if spec.reverse else jnp.int32(0)
+    rows = jnp.arange(spec.capacity, dtype=jnp.int32)
+    body, layout, masked = masked_loop(jaxpr, spec.layout, given, num, rows, first)
+    inputs, axes, is_linear = map(list, zip(*masked, strict=True))
+    return body, spec._replace(layout=layout, is_linear=tuple(is_linear)), inputs, axes
+
+
+def _moved(x: Any, axis: int | None, place: int) -> Any:
+    """The value with its axis of examples, if it has one, in this place."""
+    return x if axis is None else jnp.moveaxis(x, axis, place)
 
 
 loop_p = _jax.new_primitive(NAME, _jax.Rules(_run, _types, push, _pull, _batch))
