@@ -314,10 +314,8 @@ class _Data:
         made_of_rows = [*served.by_rows, *served.as_whole]
         others = [eqn for n, eqn in zip(numbers, served.ran, strict=True) if n < 0]
         derived = total_cost(others)
-        figures: dict[str, float] = {}
-        for name, work in self.work.items():
-            figures[f"{name}_ran"] = float(work[known].sum()) + getattr(derived, name)
-            figures[f"{name}_avoided"] = float(work[is_avoided].sum())
+        work_ran = {n: float(w[known].sum()) + getattr(derived, n) for n, w in self.work.items()}
+        work_avoided = {name: float(work[is_avoided].sum()) for name, work in self.work.items()}
         return {
             "served_by": served.by,
             "differs": hex(served.changed),
@@ -332,7 +330,8 @@ class _Data:
             "rows": served.rows,
             "by_rows": ranges(self.numbers[id(eqn)] for eqn in served.by_rows),
             "ran": ranges([*known.tolist(), *(self.numbers[id(eqn)] for eqn in made_of_rows)]),
-            **figures,
+            **{f"{name}_ran": number for name, number in work_ran.items()},
+            **{f"{name}_avoided": number for name, number in work_avoided.items()},
         }
 
     def _loaded(self, loads: Sequence[Var]) -> dict[str, int]:

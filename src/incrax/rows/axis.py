@@ -187,21 +187,31 @@ class RowsComparison:
         self._bind(eqn.outvars, other.outvars)
         if eqn.effects or eqn.primitive.name in STATEFUL:
             self.refuse(eqn, EFFECT)
-        is_loop = eqn.primitive.name in LOOPS
         is_row_wise = any(self.axis(a) is not None for a in (*eqn.invars, *eqn.outvars))
-        verdict = self._nested(pair) if is_loop else self._verdict(eqn) if is_row_wise else None
+        if eqn.primitive.name in LOOPS:
+            self._note(eqn, self._nested(pair), is_row_wise=is_row_wise)
+            may_differ = _BODIES
+        else:
+            self._note(eqn, self._verdict(eqn) if is_row_wise else None, is_row_wise=is_row_wise)
+            of_rule = {name for name in eqn.params if name.endswith("_jaxpr") and eqn.params[name]}
+            may_differ = of_rule | _SIZED_PARAMS if is_row_wise else of_rule
+        for name, value in eqn.params.items():
+            if name not in may_differ and not _same_param(value, other.params.get(name)):
+                raise branches_on_rows(f"another `{name}` of {where}")
+
+    def _note(self, eqn: Equation, verdict: Verdict, *, is_row_wise: bool) -> None:
+        """What an equation does to rows: refused, or a reduction; what a row-wise one computes
+        beside rows is the same for every chunk.
+        """
         if isinstance(verdict, Kind):
             self.refuse(eqn, verdict)
-        elif verdict is not None and not self._is_inner:
+        elif self._is_inner:
+            return
+        elif verdict is not None:
             self.reductions[eqn.outvars[0]] = verdict
-        elif is_row_wise and verdict is None and not self._is_inner:
+        elif is_row_wise:
             beside = [v for v in eqn.outvars if self.axes[v] is None]
             self.reductions.update(dict.fromkeys(beside, FIRST))
-        for name, value in eqn.params.items():
-            is_body = name in _BODIES if is_loop else name.endswith("_jaxpr") and value is not None
-            is_sized = is_row_wise and not is_loop and name in _SIZED_PARAMS
-            if not is_body and not is_sized and not _same_param(value, other.params.get(name)):
-                raise branches_on_rows(f"another `{name}` of {where}")
 
     def _verdict(self, eqn: Equation) -> Verdict:
         """What an equation that is no loop does to rows, a `Kind` where it is to be refused."""

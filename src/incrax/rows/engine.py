@@ -20,7 +20,7 @@ from incrax import _jax
 from incrax._jax import Var
 from incrax._messages import deleted_input
 from incrax._names import name_of
-from incrax._program import Values, trace, type_of
+from incrax._program import Program, Values, trace, type_of
 from incrax._progress import Meter
 from incrax._stats import Stats
 from incrax._tables import LruTable, program_bytes
@@ -398,40 +398,40 @@ class RowEngine:
         is_exact = self.options.is_exact
         tuning = self.options.own_tuning()
         name = name_of(self.trace.fun)
-        rows = self.rows
-        run = chunk_function(
-            rows,
-            phase,
-            self.trace.equations(chunk.capacity),
-            self.cut.fixed_numbers(phase),
-            is_padded=chunk.is_padded,
-        )
-        counts = [jax.ShapeDtypeStruct((), np.int32)] if chunk.is_padded else []
-        row_type = self.trace.row_type
-        traced = trace(
-            run, *row_type.avals(chunk.capacity), *counts, *map(type_of, phase.chunk.reads)
-        )
+        traced = self._traced(chunk, phase)
         facts = facts_of(traced, tuning, is_exact=is_exact)
         recycles = can_recycle() and not self.signature.placed
         compiler = Compiler(facts, self.calls, name, on_host=frozenset(), recycles=recycles)
-        known = dict.fromkeys(rows.sizes, "number of rows")
-        known.update(zip(rows.program.invars, self.paths, strict=True))
-        numbers = {var: number for number, var in enumerate(rows.passes)}
-        paths = [
-            *self.paths[: rows.num_row_inputs],
-            *["rows in the chunk" for _ in counts],
-            *[known.get(v) or f"reduction {numbers[v]}" for v in phase.chunk.reads],
-        ]
         share = EXACT_SHARE if is_exact else num_chunks
         limits = self.limits
         shared = Limits(
             limits.versions, limits.budget_bytes // share, limits.planned_bytes // share
         )
-        journal = Journal(name, paths, facts.layout)
+        journal = Journal(name, self._names(chunk, phase), facts.layout)
         whole = compiler.compile_whole(traced)
         return Engine(
             facts, whole, journal, compiler, tuning, self.stats, shared, is_exact=is_exact
         )
+
+    def _traced(self, chunk: Chunk, phase: Phase) -> Program:
+        """The program of a pass for chunks like this one."""
+        eqns = self.trace.equations(chunk.capacity)
+        fixed = self.cut.fixed_numbers(phase)
+        run = chunk_function(self.rows, phase, eqns, fixed, is_padded=chunk.is_padded)
+        row_type = self.trace.row_type
+        counts = [jax.ShapeDtypeStruct((), np.int32)] if chunk.is_padded else []
+        reads = map(type_of, phase.chunk.reads)
+        return trace(run, *row_type.avals(chunk.capacity), *counts, *reads)
+
+    def _names(self, chunk: Chunk, phase: Phase) -> list[str]:
+        """What the inputs of that program are called."""
+        rows = self.rows
+        known = dict.fromkeys(rows.sizes, "number of rows")
+        known.update(zip(rows.program.invars, self.paths, strict=True))
+        numbers = {var: number for number, var in enumerate(rows.passes)}
+        read = [known.get(v) or f"reduction {numbers[v]}" for v in phase.chunk.reads]
+        counts = ["rows in the chunk"] if chunk.is_padded else []
+        return [*self.paths[: rows.num_row_inputs], *counts, *read]
 
     def _any_engine(self, rows: Rows) -> Engine:
         return next(iter(self.engines()), None) or self.first_kin(rows)
