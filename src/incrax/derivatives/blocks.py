@@ -6,7 +6,7 @@ compression does not pay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ from incrax.derivatives.sparsity.search import (
     hessian_pattern,
     pattern_of,
 )
+from incrax.engine.inputs.signature import Function
 
 MIN_SIZE = 32
 """Elements of the smaller side of a Jacobian from which on its pattern is looked for unasked."""
@@ -45,7 +46,7 @@ Blocks = list[list[Any]]
 
 
 def jacobian_blocks(
-    fun: Callable[..., Sequence[Any]], selection: Selection, *, mode: str | None, is_sparse: bool
+    fun: Function, selection: Selection, *, mode: str | None, is_sparse: bool
 ) -> Blocks | None:
     """For each output array its blocks, one per selected leaf; `fun` takes arguments and returns a
     list of arrays.
@@ -73,9 +74,7 @@ def jacobian_blocks(
     return _blocks(values, known.pattern, rows, columns, is_sparse=is_sparse)
 
 
-def hessian_blocks(
-    fun: Callable[..., Sequence[Any]], selection: Selection, *, is_sparse: bool
-) -> Blocks | None:
+def hessian_blocks(fun: Function, selection: Selection, *, is_sparse: bool) -> Blocks | None:
     """The blocks of the Hessian of the only output, a scalar; None as in `jacobian_blocks`."""
     of_vector = traced_of_vector(fun, selection, is_sparse=is_sparse)
     if of_vector is None or [x.aval.shape for x in of_vector.program.outvars] != [()]:
@@ -107,9 +106,7 @@ class OfVector(NamedTuple):
         return joined(evaluator(self.program)(self.program.consts, vector, *self.others))
 
 
-def traced_of_vector(
-    fun: Callable[..., Sequence[Any]], selection: Selection, *, is_sparse: bool
-) -> OfVector | None:
+def traced_of_vector(fun: Function, selection: Selection, *, is_sparse: bool) -> OfVector | None:
     """None where the selected leaves are not real numbers of one type.
 
     Unless something sparse is asked for, also where they are few, or where types say how some value
@@ -156,7 +153,7 @@ def _blocks(
     return dense_blocks(dense(values, pattern), rows, columns)
 
 
-def first_that_works(functions: Sequence[Callable[..., Any]], values: Sequence[Any]) -> Any:
+def first_that_works(functions: Sequence[Function], values: Sequence[Any]) -> Any:
     """The result of the first function that JAX can differentiate as it asks; else the error of the
     first.
 

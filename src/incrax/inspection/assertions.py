@@ -84,7 +84,8 @@ def assert_ran(
         problems += _listed(
             f"{len(others)} equations ran that belong to none of what may run ({shown})", others
         )
-    for name, ids in {name: call.named(name) for name in _names(never)}.items():
+    for name in _names(never):
+        ids = call.named(name)
         found = [eqn for eqn in call.ran if id(eqn) in ids]
         problems += _listed(f"{len(found)} equations of `{name}` ran, and none may", found)
     if at_most is not None and len(call.ran) > at_most:

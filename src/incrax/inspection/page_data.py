@@ -12,7 +12,7 @@ import math
 import platform
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -52,6 +52,10 @@ NUM_CODE = 160
 HOW = ("estimated", "measured as a whole", "measured as a segment")
 
 
+Data: TypeAlias = dict[str, Any]
+"""What JSON can hold, by name."""
+
+
 class Subject(NamedTuple):
     """What a page is about: a function's name, its engine, its calls, its counters; bytes that it
     saves; whether the engine is that of one chunk of `Rows`.
@@ -66,7 +70,7 @@ class Subject(NamedTuple):
     has_rows: bool = False
 
 
-def page_data(subject: Subject) -> dict[str, Any]:
+def page_data(subject: Subject) -> Data:
     """The data of a page."""
     engine = subject.engine
     chooser = engine.chooser
@@ -159,7 +163,7 @@ class _Data:
         """Inputs as bits, but for what runs always."""
         return hex(dirty & ~self.engine.always)
 
-    def _names(self, dirty: int) -> dict[str, Any]:
+    def _names(self, dirty: int) -> Data:
         """Inputs by their first names, and how many there are."""
         found = self.reader.names(dirty)
         return {"names": found[:MAX_NAMES], "num": len(found)}
@@ -171,7 +175,7 @@ class _Data:
         listing = self.facts.listing
         return list(dict.fromkeys(listing.writer.get(var, -1) for var in variables))
 
-    def leaves(self) -> list[dict[str, Any]]:
+    def leaves(self) -> list[Data]:
         """The inputs, with their bits."""
         layout = self.layout
         names = ("path", "type", "bytes", "offset", "width")
@@ -185,7 +189,7 @@ class _Data:
 
     # --- equations --------------------------------------------------------------------------------
 
-    def equations(self) -> dict[str, Any]:
+    def equations(self) -> Data:
         """One list per property, one element per equation; what several share by number, in tables
         of their own.
         """
@@ -241,7 +245,7 @@ class _Data:
 
     # --- what calls would do ----------------------------------------------------------------------
 
-    def outlooks(self) -> list[dict[str, Any]]:
+    def outlooks(self) -> list[Data]:
         """What a call would do, for each input alone, each element of small arrays, and each dirty
         set seen.
         """
@@ -260,7 +264,7 @@ class _Data:
                 meter.advance()
         return found
 
-    def slices(self) -> list[dict[str, Any]]:
+    def slices(self) -> list[Data]:
         """What a call would do that changes few rows of inputs, for each kind of such a change that
         a program serves.
         """
@@ -274,7 +278,7 @@ class _Data:
         entries = [record.entry for record in self.row_records if candidate == "slices"]
         return next((number for number, each in enumerate(entries) if each is entry), -1)
 
-    def last(self) -> dict[str, Any] | None:
+    def last(self) -> Data | None:
         """What changed in the last call, None before the first, and its place among `slices`."""
         record = self.engine.last
         if record is None:
@@ -282,7 +286,7 @@ class _Data:
         changed = self.reader.served(record).changed
         return {"mask": hex(changed), "slice": self.slice_of(record.candidate, record.entry)}
 
-    def verdict(self) -> dict[str, Any]:
+    def verdict(self) -> Data:
         """Whether saving has been worth it: the sentence, and seconds by what for."""
         if not self.chooser.is_timed:
             return {"sentence": "", "ours": {}, "jit": {}}
@@ -303,7 +307,7 @@ class _Data:
         for offset, width in zip(layout.offsets, layout.widths, strict=True):
             yield from (1 << offset + k for k in range(width) if width > 1)
 
-    def described(self, served: Served) -> dict[str, Any]:
+    def described(self, served: Served) -> Data:
         """A call as data: the numbers are those of `explain`; what differs from the values that it
         starts from.
         """
@@ -352,7 +356,7 @@ class _Data:
 
     # --- plans ------------------------------------------------------------------------------------
 
-    def plan(self, entry: Entry) -> dict[str, Any]:
+    def plan(self, entry: Entry) -> Data:
         """A dirty set that was seen, with its candidates and how they were chosen."""
         plan = self.engine.plan_of(entry.candidate, entry)
         own = None if entry.program is None else entry.program.plan
@@ -389,7 +393,7 @@ class _Data:
     def _plan_of_segment(self, group: Any) -> Plan:
         return self.table.top_plan() if group is None else self.table.plan(group)
 
-    def segment(self, mask: int, group: Any) -> dict[str, Any]:
+    def segment(self, mask: int, group: Any) -> Data:
         """A segment, or (None) that of the outputs, with its seconds."""
         plan = self._plan_of_segment(group)
         measured_s = self.table.measured_s(group)
@@ -406,7 +410,7 @@ class _Data:
 
     # --- calls and memory -------------------------------------------------------------------------
 
-    def calls(self) -> dict[str, Any]:
+    def calls(self) -> Data:
         """The latest calls as columns; what several share, by number."""
         history = self.subject.history
         calls = list(history.calls())
@@ -460,7 +464,7 @@ class _Data:
             self.slice_of(record.candidate, record.entry),
         )
 
-    def _named(self, mask: int | None) -> dict[str, Any]:
+    def _named(self, mask: int | None) -> Data:
         """What changed, as bits and by name."""
         return (
             {"mask": None, "num": -1, "names": []}
@@ -468,7 +472,7 @@ class _Data:
             else {"mask": hex(mask), **self._names(mask)}
         )
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Data:
         """The budget, and the saved values now, the largest first."""
         sizes = sorted(self.store.sizes().items(), key=lambda item: -item[1])
         names = self.facts.kept
@@ -505,7 +509,7 @@ class _Did(NamedTuple):
     slice: int = -1
 
 
-def place(text: str) -> dict[str, Any]:
+def place(text: str) -> Data:
     """A place in the user's source, as JAX prints it, with the text of the line; without the
     folders above.
     """

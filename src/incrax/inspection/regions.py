@@ -19,7 +19,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Body, Equation, Var
-from incrax._program import Program, evaluator, from_jaxpr, read_vars, written_vars
+from incrax._program import Program, Values, evaluator, from_jaxpr, read_vars, written_vars
 from incrax.engine.program.constants import known_values, value_of
 from incrax.engine.program.nested import inner_bodies, num_turns
 from incrax.engine.program.simplify import (
@@ -254,7 +254,7 @@ AS_RUN = Form(
 # --- a run that counts ----------------------------------------------------------------------------
 
 
-def run(region: Region, values: Sequence[Any]) -> Sequence[Any]:
+def run(region: Region, values: Values) -> Values:
     """Evaluate a region; it and all inside of whose evaluations values decide count how often they
     run.
 
@@ -273,11 +273,11 @@ def run(region: Region, values: Sequence[Any]) -> Sequence[Any]:
     return [_jax.read(atom, env) for atom in program.outvars]
 
 
-def _apply(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
+def _apply(node: Node, inputs: Values) -> Values:
     return _jax.apply(node.eqn, inputs)
 
 
-def _call(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
+def _call(node: Node, inputs: Values) -> Values:
     """A call that evaluates one body on its inputs; any other is not looked into."""
     region, *others = node.regions
     if others or len(region.program.invars) != len(inputs) or region.times != 1:
@@ -285,11 +285,11 @@ def _call(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
     return run(region, inputs)
 
 
-def _cond(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
+def _cond(node: Node, inputs: Values) -> Values:
     return run(_taken(node.regions, int(inputs[0])), inputs[1:])
 
 
-def _while(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
+def _while(node: Node, inputs: Values) -> Values:
     """What `vmap` makes of a loop has a condition for each row: rows that have ended stay as they
     are.
     """
@@ -308,7 +308,7 @@ def _where(goes_on: np.ndarray, new: Any, old: Any) -> Any:
     return jnp.where(goes_on.reshape(goes_on.shape + (1,) * num_more), new, old)
 
 
-def _scan(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
+def _scan(node: Node, inputs: Values) -> Values:
     """A scan, or a loop of `incrax.control_flow.loops`: its turns one by one to count what is
     inside, its results as they are.
     """
@@ -330,7 +330,7 @@ def _scan(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
     return _apply(node, inputs)
 
 
-_rules: dict[str, Callable[[Node, Sequence[Any]], Sequence[Any]]] = {
+_rules: dict[str, Callable[[Node, Values], Values]] = {
     "cond": _cond,
     "while": _while,
     "scan": _scan,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -310,7 +311,7 @@ class RowEngine:
             return outcome, True
         known = table.results.setdefault(version, {})
         feeds = self._feeds(phase.chunk, env, len(rows))
-        results = _PassEvaluation(self, phase, rows, known, feeds).results()
+        results = _PassEvaluation(self, phase, rows.chunks, known, feeds).results()
         count, columns = filled(phase.kinds, results)
         capacity = len(columns[0]) if columns else 0
         self.stats.compiles += capacity not in table.compiled
@@ -473,27 +474,25 @@ class RowEngine:
                 raise errors[0]
 
 
+@dataclass
 class _PassEvaluation:
     """The results of one pass of a call: known, combined from those of other chunks, or evaluated
     where they are not; `feeds` are what chunks read beside rows.
     """
 
-    def __init__(
-        self,
-        engine: RowEngine,
-        phase: Phase,
-        rows: Rows,
-        known: dict[tuple[int, ...], Results],
-        feeds: list[Any],
-    ) -> None:
-        self.engine = engine
-        self.stats = engine.stats
-        self.phase = phase
-        self.chunks = rows.chunks
-        self.known = known
-        self.feeds = feeds
-        self._previous: Results = []
-        self._bypasses: dict[Chooser, bool] = {}  # after one chunk was looked at
+    engine: RowEngine
+    phase: Phase
+    chunks: Sequence[Chunk]
+    known: dict[tuple[int, ...], Results]
+    feeds: list[Any]
+    _previous: Results = field(default_factory=list)
+    _bypasses: dict[Chooser, bool] = field(default_factory=dict)
+    """After one chunk was looked at."""
+
+    @property
+    def stats(self) -> Stats:
+        """What is counted."""
+        return self.engine.stats
 
     def results(self) -> list[Results]:
         """Partial results in order, those of runs of chunks combined; one by one, with per-row
