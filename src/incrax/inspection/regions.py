@@ -314,7 +314,7 @@ def _scan(node: Node, inputs: Values) -> Values:
     """
     params = node.eqn.params
     if node.name == _jax.LOOP:
-        num_consts, num_carry, _ = params["spec"].layout
+        num_consts, num_carry = params["spec"].layout
         is_reversed = params["spec"].reverse
         length, *operands = inputs
     else:

@@ -41,16 +41,14 @@ MAX_BODIES = 512
 
 
 class BodyLayout(NamedTuple):
-    """Numbers of constants, carries and xs of a body."""
+    """Numbers of constants and carries of a body; its other inputs are xs."""
 
     num_consts: int
     num_carry: int
-    num_xs: int
 
     def split(self, values: Sequence[T]) -> tuple[list[T], list[T], list[T]]:
         """Constants, carry, xs."""
-        rest = len(values) - self.num_consts - self.num_carry
-        consts, carry, xs = in_groups(values, (self.num_consts, self.num_carry, rest))
+        consts, carry, xs = in_groups(values, (*self, len(values)))
         return consts, carry, xs
 
     def split_results(self, values: Sequence[T]) -> tuple[list[T], list[T]]:
@@ -306,7 +304,7 @@ def _split(layout: BodyLayout, moves: tuple[bool, ...], traced: _Traced) -> Line
         prelude=_part(body, consts, fixed),
         primal=_part(body, body.invars, [*body.outvars[:num_outs], *stored]),
         tangent=close(along, [atom.aval for part in inputs for atom in part]),
-        layout=BodyLayout(counts[0] + counts[1], counts[2], counts[3] + counts[4]),
+        layout=BodyLayout(counts[0] + counts[1], counts[2]),
         moves_in=moves,
         moves_out=moves_out,
         rows=tuple(map(xs.index, rows)),
@@ -354,7 +352,7 @@ def transposed(
             return [*carry, *compress(ys, is_wanted)]
 
         (cts,) = jax.linear_transpose(of_linear, [*sums, *carry, *xs])(carry_ct + ys_ct)
-        consts_ct, new_carry_ct, xs_ct = BodyLayout(len(sums), len(carry), 0).split(cts)
+        consts_ct, new_carry_ct, xs_ct = BodyLayout(len(sums), len(carry)).split(cts)
         return [*new_carry_ct, *(t + ct for t, ct in zip(total, consts_ct, strict=True)), *xs_ct]
 
     return close(pull, list(itertools.chain(*inputs)))
@@ -445,7 +443,7 @@ def masked_loop(
     replaced = [avals[number] for number in stand_ins]
     body = close(turn, [integer, *replaced, *avals[:start_of_xs], integer, *avals[start_of_xs:]])
     before: list[Given] = [(num, 0, False), *((x, None, False) for x in stand_ins.values())]
-    new = BodyLayout(len(before) + layout.num_consts, layout.num_carry, 1 + layout.num_xs)
+    new = BodyLayout(len(before) + layout.num_consts, layout.num_carry)
     row: Given = (rows, None, False)
     return body, new, [*before, *inputs[:start_of_xs], row, *inputs[start_of_xs:]]
 

@@ -187,13 +187,12 @@ def in_pieces(
     """The same loop, evaluated in segments."""
     length = -(-spec.capacity // pieces)
     consts, init, xs = spec.layout.split(inputs)
-    layout = spec.layout._replace(num_xs=len(xs) + 1)
     memory = max(0, spec.memory - pieces * carry_bytes)
     inner = spec.derived(capacity=length, memory=memory)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def turn(*values: Any) -> list[Any]:
-        consts, carry, (count, *rows) = layout.split(values)
+        consts, carry, (count, *rows) = spec.layout.split(values)
         return loop_p.bind(count, *consts, *carry, *rows, jaxpr=jaxpr, spec=inner)
 
     starts = jnp.arange(pieces, dtype=jnp.int32) * length
@@ -201,7 +200,7 @@ def in_pieces(
     before, carried, row = spec.layout.split(avals_in(jaxpr))
     rows = [_jax.stacked_aval(aval, length) for aval in row]
     body = close(turn, [*before, *carried, _jax.row_aval(jax.typeof(counts)), *rows])
-    outer = Spec(layout, pieces, spec.reverse, spec.memory)
+    outer = Spec(spec.layout, pieces, spec.reverse, spec.memory)
     segments = [counts, *(_in_rows(x, pieces, length) for x in xs)]
     carry, ys = bind(body, outer, -(-num // length), [*consts, *init, *segments])
     return [*carry, *(y.reshape(-1, *y.shape[2:])[: spec.capacity] for y in ys)]
@@ -233,7 +232,7 @@ def _pull(cotangents: Values, values: Values, *, jaxpr: Any, spec: Spec) -> list
     _, known_rows = parted(_are_linear(xs), xs)
     wanted = [ct for ct in ys_ct if ct is not None]
     groups = ((known, False), ([*ended_ct, *sums], True), (known_rows, False), (wanted, True))
-    layout = BodyLayout(len(known), len(ended_ct) + len(sums), len(known_rows) + len(wanted))
+    layout = BodyLayout(len(known), len(ended_ct) + len(sums))
     mirrored = spec.derived(layout=layout, reverse=not spec.reverse, is_linear=_marks(groups))
     ended, xs_ct = bind(body, mirrored, num, _joined(groups))
     start_ct, sums_ct = spec.layout.split_results(ended)

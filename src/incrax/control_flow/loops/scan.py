@@ -152,7 +152,7 @@ def _fold(
         return out[0], out[1]
 
     traced = traced_turn("scan", init, turn, types)
-    spec = loop(BodyLayout(len(traced.consts), len(traced.init), len(leaves)))
+    spec = loop(BodyLayout(len(traced.consts), len(traced.init)))
     carry, ys = bind(traced.jaxpr, spec, num, [*traced.consts, *traced.init, *leaves])
     return jax.tree.unflatten(traced.tree, carry), jax.tree.unflatten(traced.ys_tree, ys)
 

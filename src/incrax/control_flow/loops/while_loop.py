@@ -112,7 +112,7 @@ class _Parts(NamedTuple):
 
     def split(self, values: Values) -> tuple[list[Any], list[Any], list[Any]]:
         """Constants of the condition, of the turn, carry."""
-        return BodyLayout(self.num_cond, self.num_body, 0).split(values)
+        return BodyLayout(self.num_cond, self.num_body).split(values)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -134,7 +134,7 @@ def _while_jvp(parts: _Parts, values: Values, tangents: Values) -> tuple[list[An
     """Of as many turns as the values take, which does not depend on the values smoothly."""
     dots = [None if type(t) is jax.custom_derivatives.SymbolicZero else t for t in tangents]
     inputs = values[parts.num_cond :]
-    layout = BodyLayout(parts.num_body, len(inputs) - parts.num_body, 0)
+    layout = BodyLayout(parts.num_body, len(inputs) - parts.num_body)
     num, _ = _run(parts, *map(lax.stop_gradient, values))
     if parts.most < MOST:
         num = checked("while_loop", num, parts.most)

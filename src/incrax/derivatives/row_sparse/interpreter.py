@@ -241,7 +241,7 @@ def _scan(eqn: Equation, values: Values, context: Context) -> list[Value]:
     _, atoms = parted(is_summed, [*body.invars[:first], *eqn.invars[first:]])
     pairs = zip(plain, atoms, strict=True)
     given = [typed(context.dense(x, eqn, "the loop reads it"), atom.aval) for x, atom in pairs]
-    layout = BodyLayout(num_consts, num_carry - len(start), 0)
+    layout = BodyLayout(num_consts, num_carry - len(start))
     consts, init, xs = layout.split(given)
     turn_of = _turn(body, is_summed, inner)
     sizes = [*widths[num_consts:first], *[None] * (len(body.outvars) - num_carry)]
