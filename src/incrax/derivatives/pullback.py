@@ -314,12 +314,10 @@ def _outline(leaf: Any) -> Any:
         return leaf
     if _jax.is_mutable_array(leaf):
         return "without a derivative"
-    shape, dtype = (
-        (leaf.shape, leaf.dtype)
-        if isinstance(leaf, jax.Array)
-        else (np.shape(leaf), np.result_type(leaf))
-    )
-    return _without_memory(shape, dtype) if isinstance(dtype, np.dtype) else "without a derivative"
+    dtype = leaf.dtype if isinstance(leaf, jax.Array) else np.result_type(leaf)
+    if not isinstance(dtype, np.dtype):
+        return "without a derivative"
+    return _without_memory(np.shape(leaf), dtype)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -219,12 +219,7 @@ class Linearized(NamedTuple):
     moves_in: tuple[bool, ...]
     moves_out: tuple[bool, ...]
     rows: tuple[int, ...]  # xs that the tangent reads
-    stored: tuple[Any, ...]  # types of the residuals of a turn
-
-    @property
-    def stored_bytes(self) -> int:
-        """Memory for the residuals of one turn."""
-        return sum(map(_jax.aval_bytes, self.stored))
+    stored_bytes: int  # memory for the residuals of one turn
 
 
 @per_configuration
@@ -308,7 +303,7 @@ def _split(layout: BodyLayout, moves: tuple[bool, ...], traced: _Traced) -> Line
         moves_in=moves,
         moves_out=moves_out,
         rows=tuple(map(xs.index, rows)),
-        stored=tuple(var.aval for var in stored),
+        stored_bytes=sum(_jax.aval_bytes(var.aval) for var in stored),
     )
 
 
