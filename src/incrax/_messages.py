@@ -303,6 +303,12 @@ def wrong_option(option: str, value: Any, expected: str) -> TypeError:
     )
 
 
+def check_function(option: str, value: Any) -> None:
+    """Raise where an argument that must be a function is none."""
+    if not callable(value):
+        raise wrong_option(option, value, "a function")
+
+
 def reentrant_call(name: str) -> ReentrantCallError:
     """A call from a callback of the same function."""
     return ReentrantCallError(

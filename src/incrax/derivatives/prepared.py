@@ -18,7 +18,7 @@ import numpy as np
 from incrax._api import incremental
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
-from incrax._messages import wrong_option
+from incrax._messages import check_function
 from incrax._names import name_of
 from incrax._stats import Stats
 from incrax.derivatives.cuts import Mark, without_marks
@@ -84,8 +84,7 @@ def prepare(
         >>> p.flat.gradient(p.flat.x0).tolist()
         [6.0, 12.0]
     """
-    if not callable(fun):
-        raise wrong_option("prepare(fun)", fun, "a function")
+    check_function("prepare(fun)", fun)
     return Prepared(plain(fun), args, wrt, options)
 
 

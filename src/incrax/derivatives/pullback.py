@@ -16,7 +16,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax_options import spelled_here
-from incrax._messages import NUM_SHOWN, wrong_option
+from incrax._messages import NUM_SHOWN, check_function
 from incrax._names import name_of
 from incrax._program import Values
 from incrax.derivatives.cuts import Mark
@@ -79,8 +79,7 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwa
         >>> pullback(1.0, wrt="a").tolist(), pullback.num_operations(wrt="a"), pullback.num_operations()
         ([1.0, 4.0], 1, 3)
     """
-    if not callable(fun):
-        raise wrong_option("vjp(fun)", fun, "a function")
+    check_function("vjp(fun)", fun)
     fun = plain(fun)
     wrt = tuple(range(len(args))) if wrt is None and args else wrt
     selection = select("vjp", fun, wrt, args, kwargs)

@@ -11,7 +11,7 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 from incrax._api import incremental
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
-from incrax._messages import wrong_option
+from incrax._messages import check_function
 from incrax._tuning import Nonfinite, Policy, Tuning
 from incrax.derivatives.differentiated import (
     Derivative,
@@ -308,8 +308,7 @@ def _made(
     options: IncrementalOptions,
     **settings: Any,
 ) -> Incremental[..., Any]:
-    if not callable(fun):
-        raise wrong_option(f"{name}(fun)", fun, "a function")
+    check_function(f"{name}(fun)", fun)
     return incremental(kind(plain(fun), wrt, name, settings), **options)
 
 

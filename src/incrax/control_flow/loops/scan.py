@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from incrax import _jax
 from incrax._jax_options import spelled_here
-from incrax._messages import wrong_option
+from incrax._messages import check_function
 from incrax.control_flow.loops.bodies import BodyLayout, traced_turn
 from incrax.control_flow.loops.padded import (
     Padded,
@@ -90,8 +90,7 @@ def scan(
         >>> float(total), sums.tolist()
         (6.0, [1.0, 3.0, 6.0])
     """
-    if not callable(f):
-        raise wrong_option("scan(f)", f, "a function")
+    check_function("scan(f)", f)
     capacity = None if capacity is None else as_size("scan", "capacity", capacity)
     memory = as_size("scan", "memory", memory)
     rows, num, room = _sized(xs, length, capacity)
@@ -186,6 +185,5 @@ def map(f: Callable[[Any], Any], xs: Any, length: Any = None, *, memory: int = M
         >>> incrax.map(lambda x: x**2, jnp.arange(3.0)).tolist()
         [0.0, 1.0, 4.0]
     """
-    if not callable(f):
-        raise wrong_option("map(f)", f, "a function")
+    check_function("map(f)", f)
     return scan(lambda carry, x: (carry, f(x)), (), xs, length, memory=memory)[1]

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from incrax import _jax
-from incrax._messages import wrong_option
+from incrax._messages import check_function
 from incrax._program import Values
 from incrax.control_flow.loops.bodies import BodyLayout, call, lift, traced_turn
 from incrax.control_flow.loops.padded import as_size, checked
@@ -73,9 +73,8 @@ def while_loop(
         >>> round(float(jax.grad(root)(4.0)), 4)
         0.25
     """
-    for name, value in (("cond", cond), ("body", body)):
-        if not callable(value):
-            raise wrong_option(f"while_loop({name})", value, "a function")
+    check_function("while_loop(cond)", cond)
+    check_function("while_loop(body)", body)
     most = MOST if max_steps is None else as_size("while_loop", "max_steps", max_steps)
     memory = as_size("while_loop", "memory", memory)
     traced = traced_turn("while_loop", init, lambda carry: (body(carry), None))
