@@ -123,7 +123,7 @@ def traced_of_vector(fun: Function, selection: Selection, *, is_sparse: bool) ->
         return None
 
     def run(vector: Any, *others: Any) -> Sequence[Any]:
-        return fun(*selection.merged(columns.split(vector), others))
+        return selection.called(fun, columns.split(vector), others)
 
     point = joined([jnp.asarray(value) for value in values])
     return OfVector(trace(run, point, *others), others, columns, point)

@@ -67,15 +67,6 @@ class Derivative:
         """Whether something is set."""
         return bool(self.settings.get(setting))
 
-    def of_selected(self, selection: Selection) -> Function:
-        """The function of the selected leaves alone."""
-
-        def fun(*values: Any) -> Any:
-            args, kwargs = selection.merged(values)
-            return self.fun(*args, **kwargs)
-
-        return fun
-
 
 # --- gradients ------------------------------------------------------------------------------------
 
@@ -100,7 +91,7 @@ class Gradient(Derivative):
     def _found(self, args: Args, kwargs: Kwargs, rows: Context | None) -> tuple[Any, Any]:
         """Value and gradient; `rows` gets what became of rows."""
         selection = self.select(args, kwargs)
-        function = self.of_selected(selection)
+        function = selection.of_selected(self.fun)
         derivative = jax.value_and_grad(function, _all(selection), has_aux=self.has("has_aux"))
         if rows is None:
             value, gradients = derivative(*selection.values)
@@ -178,10 +169,7 @@ class Jacobian(OfAllOutputs):
             blocks = jacobian_blocks(flat.arrays, selection, mode=mode, is_sparse=is_sparse)
             if blocks is not None:
                 return blocks, None
-
-        def fun(*values: Any) -> Any:
-            return flat(*selection.merged(values))
-
+        fun = selection.of_selected(flat)
         if mode is None:
             modes = _fewest_passes_first(flat, fun, selection.values)
         else:
@@ -211,7 +199,8 @@ def _as_dtype(block: Any, dtype: Any) -> Any:
 
 
 class FlatOutputs:
-    """A function (args, kwargs) -> the arrays of its outputs, in a list, and what is passed on.
+    """A function of the same arguments -> the arrays of its outputs, in a list, and what is passed
+    on.
 
     Fields: of the outputs in the last call their tree, and how many elements they have; None
     before.
@@ -223,7 +212,7 @@ class FlatOutputs:
         self.treedef: Any = None
         self.size: int | None = None
 
-    def __call__(self, args: Args, kwargs: Kwargs) -> tuple[list[Any], Any]:
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         """Call the function."""
         found = self.fun(*args, **kwargs)
         outputs, aux = found if self.has_aux else (found, None)
@@ -232,9 +221,9 @@ class FlatOutputs:
         self.size = sum(leaf.size for leaf in leaves)
         return leaves, aux
 
-    def arrays(self, args: Args, kwargs: Kwargs) -> list[Any]:
+    def arrays(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Call the function, for its outputs alone."""
-        return self(args, kwargs)[0]
+        return self(*args, **kwargs)[0]
 
 
 # --- second order ---------------------------------------------------------------------------------
@@ -249,7 +238,7 @@ class Hessian(OfAllOutputs):
         if block is not None:
             return [[*map(selection.tree, block)]], None
         given = {"argnums": _all(selection), "has_aux": True}
-        inner = jax.jacrev(lambda *values: flat(*selection.merged(values)), **given)
+        inner = jax.jacrev(selection.of_selected(flat), **given)
         values = selection.values
         outer = [each(inner, **given) for each in (jax.jacfwd, jax.jacrev)]
         found, aux = first_that_works(outer, values)
@@ -293,7 +282,7 @@ class HessianProduct(Along):
 
     def along(self, selection: Selection, tangents: tuple[Any, ...]) -> Any:
         """In the shape of the selection."""
-        gradient = jax.grad(self.of_selected(selection), _all(selection))
+        gradient = jax.grad(selection.of_selected(self.fun), _all(selection))
 
         def forward(*values: Any) -> Any:
             return jax.jvp(gradient, values, tangents)[1]
@@ -316,7 +305,7 @@ class Pushforward(Along):
 
     def along(self, selection: Selection, tangents: tuple[Any, ...]) -> Any:
         """Both, and what is passed on."""
-        function = self.of_selected(selection)
+        function = selection.of_selected(self.fun)
         return jax.jvp(
             function, tuple(selection.values), tangents, has_aux=self.settings["has_aux"]
         )

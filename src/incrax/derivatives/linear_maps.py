@@ -196,12 +196,8 @@ def _split(
     is_compiled: bool,
 ) -> AtPoint:
     """Value and linear program, evaluated or traced as the values are."""
-
-    def of_selected(*values: Any) -> Any:
-        args, kwargs = selection.merged(values)
-        return fun(*args, **kwargs)
-
-    value, linear, *aux = jax.vjp(of_selected, *selection.values, has_aux=has_aux)
+    function = selection.of_selected(fun)
+    value, linear, *aux = jax.vjp(function, *selection.values, has_aux=has_aux)
     outputs, out_tree = jax.tree.flatten(value)
     types = OutputTypes(out_tree, tuple(jax.typeof(x) for x in outputs))
     residuals, treedef = jax.tree.flatten(linear)

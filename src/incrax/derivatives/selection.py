@@ -98,6 +98,15 @@ class Selection:
         leaves = [new.get(k, leaf) for k, leaf in enumerate(self.leaves)]
         return without_marks(jax.tree.unflatten(self.treedef, leaves))
 
+    def called(self, fun: Function, values: Values, others: Values | None = None) -> Any:
+        """What a function gives at the arguments with other values, as in `merged`."""
+        args, kwargs = self.merged(values, others)
+        return fun(*args, **kwargs)
+
+    def of_selected(self, fun: Function) -> Function:
+        """The function of the selected leaves alone."""
+        return lambda *values: self.called(fun, values)
+
 
 def select(
     name: str,

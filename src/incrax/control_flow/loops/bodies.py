@@ -21,7 +21,7 @@ import itertools
 import operator
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import compress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ from incrax.engine.program.structure import jaxpr_key
 from incrax.errors import LoopTypeError
 
 T = TypeVar("T")
+ListPair: TypeAlias = tuple[list[Any], list[Any]]
 MAX_BODIES = 512
 """Bodies that are remembered; a forgotten one is compiled again."""
 
@@ -252,7 +253,7 @@ def _traced(jaxpr: Any, moves: Sequence[bool]) -> _Traced:
     def primal(*inputs: Any) -> list[Any]:
         moved, fixed = parted(moves, inputs)
 
-        def of_moved(*moved: Any) -> tuple[list[Any], list[Any]]:
+        def of_moved(*moved: Any) -> ListPair:
             return parted(is_inexact, call(jaxpr, merged(moves, moved, fixed)))
 
         smooth, push, others = jax.linearize(of_moved, *moved, has_aux=True)

@@ -26,6 +26,7 @@ from incrax.control_flow.loops.bodies import (
     BodyLayout,
     Given,
     Linearized,
+    ListPair,
     avals_in,
     avals_out,
     batched_body,
@@ -59,7 +60,7 @@ class Spec(NamedTuple):
         return self._replace(**{"is_linear": (), "is_strict": False, **changes})
 
 
-def bind(jaxpr: Any, spec: Spec, num: Any, values: Values) -> tuple[list[Any], list[Any]]:
+def bind(jaxpr: Any, spec: Spec, num: Any, values: Values) -> ListPair:
     """Run a loop: (carry, ys)."""
     outs = loop_p.bind(jnp.asarray(num, jnp.int32), *values, jaxpr=jaxpr, spec=spec)
     return spec.layout.split_results(outs)
@@ -99,9 +100,7 @@ def _types(*avals: Any, jaxpr: Any, spec: Spec) -> tuple[list[Any], Any]:
 # --- tangents -------------------------------------------------------------------------------------
 
 
-def push(
-    values: Values, tangents: Values, *, jaxpr: Any, spec: Spec
-) -> tuple[list[Any], list[Any]]:
+def push(values: Values, tangents: Values, *, jaxpr: Any, spec: Spec) -> ListPair:
     """Results and their tangents, None for those that do not move."""
     num, *inputs = values
     split = linearized(jaxpr, spec.layout, tuple(t is not None for t in tangents[1:]))
@@ -116,7 +115,7 @@ def push(
 
 def _push_stored(
     num: Any, inputs: Values, tangents: Values, split: Linearized, spec: Spec
-) -> tuple[list[Any], list[Any]]:
+) -> ListPair:
     """The loop with residuals as further ys, and the linear loop that reads them."""
     outs = loop_p.bind(num, *inputs, jaxpr=split.primal, spec=spec.derived())
     num_outs = len(split.moves_out)
@@ -137,7 +136,7 @@ def _tangent(x: Any, dot: Any) -> Any:
 
 def _push_pieces(
     values: Values, tangents: Values, split: Linearized, jaxpr: Any, spec: Spec
-) -> tuple[list[Any], list[Any]]:
+) -> ListPair:
     """The derivative of the same loop in segments, of which a pullback keeps the carries between
     them.
     """
@@ -147,7 +146,7 @@ def _push_pieces(
     is_moved = [t is not None for t in tangents]
     moved, fixed = parted(is_moved, values)
 
-    def of_moved(*moved: Any) -> tuple[list[Any], list[Any]]:
+    def of_moved(*moved: Any) -> ListPair:
         num, *inputs = merged(is_moved, moved, fixed)
         outs = in_pieces(num, inputs, pieces, carry_bytes, jaxpr, spec)
         return parted(split.moves_out, outs)

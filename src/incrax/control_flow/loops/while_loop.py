@@ -21,7 +21,7 @@ from jax import lax
 from incrax import _jax
 from incrax._messages import check_function
 from incrax._program import Values
-from incrax.control_flow.loops.bodies import BodyLayout, call, lift, traced_turn
+from incrax.control_flow.loops.bodies import BodyLayout, ListPair, call, lift, traced_turn
 from incrax.control_flow.loops.padded import as_size, checked
 from incrax.control_flow.loops.primitive import Spec, push
 from incrax.errors import LoopTypeError
@@ -129,7 +129,7 @@ def _run(parts: _Parts, *values: Any) -> tuple[Any, list[Any]]:
 
 
 @functools.partial(_while.defjvp, symbolic_zeros=True)
-def _while_jvp(parts: _Parts, values: Values, tangents: Values) -> tuple[list[Any], list[Any]]:
+def _while_jvp(parts: _Parts, values: Values, tangents: Values) -> ListPair:
     """Of as many turns as the values take, which does not depend on the values smoothly."""
     dots = [None if type(t) is jax.custom_derivatives.SymbolicZero else t for t in tangents]
     inputs = values[parts.num_cond :]
