@@ -715,8 +715,8 @@ MUTANTS = [
     Mutant(
         "deleted results are given once more",
         "engine/call/bypass.py",
-        "if is_any_deleted([*args, *jax.tree.leaves(result)]):",
-        "if False:",
+        "if is_any_deleted([*args, *jax.tree.leaves(result)]) or context_key() != self.config:",
+        "if context_key() != self.config:",
         "tests/engine/call/test_bypass.py",
     ),
     Mutant(
@@ -750,9 +750,23 @@ MUTANTS = [
     Mutant(
         "large results are held",
         "engine/call/bypass.py",
-        "self.holds_results = result_bytes <= MAX_HELD_BYTES",
-        "self.holds_results = True",
+        "result_bytes <= MAX_HELD_BYTES and _is_of_tuples(shape)",
+        "_is_of_tuples(shape)",
         "tests/engine/call/test_bypass.py",
+    ),
+    Mutant(
+        "results are held in containers that their owner may change",
+        "engine/call/bypass.py",
+        "result_bytes <= MAX_HELD_BYTES and _is_of_tuples(shape)",
+        "result_bytes <= MAX_HELD_BYTES",
+        "tests/test_bad_input.py::test_containers_of_results_belong_to_the_caller",
+    ),
+    Mutant(
+        "a result of another configuration is given once more",
+        "engine/call/bypass.py",
+        " or context_key() != self.config:",
+        ":",
+        "tests/test_bad_input.py",
     ),
     Mutant(
         "static leaves of a call that bypasses are not compared",
@@ -855,7 +869,7 @@ MUTANTS = [
     Mutant(
         "a streak goes on after others wrote in the store",
         "engine/call/streak.py",
-        " or store.states is not self._states",
+        " or engine.store.states is not self._states",
         "",
         "tests/engine/call/test_streak.py",
     ),
@@ -911,7 +925,7 @@ MUTANTS = [
     Mutant(
         "calls of a streak are not counted",
         "engine/call/streak.py",
-        "self._engine.count_repeats(self._repeat, self._base, num, overhead_s)",
+        "self._engine.count_repeats(self._repeat, num, overhead_s)",
         "pass",
         "tests/engine/call/test_streak.py",
     ),

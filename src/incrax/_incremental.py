@@ -115,8 +115,10 @@ class Incremental(Generic[P, R]):
             last, _, result = bypass.last
             # Nearly always the first one differs: that is one comparison, not a loop.
             is_same = args and last and args[0] is last[0] and not kwargs
-            if is_same and bypass.is_held(args, last, result):
-                return result
+            if is_same:
+                result = bypass.held(args, last, result)
+                if result is not NOT_HELD:
+                    return result
             for _ in bypass.ledger.turns:  # one turn, if there is one: a countdown in C
                 try:
                     result = bypass.jitted(*args, **kwargs)

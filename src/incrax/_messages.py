@@ -15,7 +15,6 @@ from incrax.errors import (
     NotCalledError,
     PythonBranchError,
     ReentrantCallError,
-    RowShapeError,
     StaleResultError,
     StepTypeError,
     UnknownInputError,
@@ -26,7 +25,7 @@ NUM_SHOWN = 8
 """Entries of a list that a message names."""
 
 
-def _first(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
     """The first names of a list."""
     return ", ".join([*names[:NUM_SHOWN], *["..."] * (len(names) > NUM_SHOWN)]) or "none"
 
@@ -184,7 +183,7 @@ def mutable_static(path: str, value: Any, part: Any) -> UnsupportedLeafError:
 def unknown_input(name: str, known: Sequence[str]) -> UnknownInputError:
     """A path that names no input leaf."""
     return UnknownInputError(
-        f"`{name}` names no input of this function; its inputs are: {_first(known)}. Use a path as "
+        f"`{name}` names no input of this function; its inputs are: {first_names(known)}. Use a path as "
         "`explain()` prints it, "
         "a prefix of one (all leaves below it), or `path[i]` for an element of a small array."
     )
@@ -237,33 +236,6 @@ def unknown_dependency(path: str, function: str, arguments: Sequence[str]) -> Un
         f"one; its arguments are: {', '.join(arguments) or 'none'}. Without it the engine cannot "
         "know when the result is stale. Write it as in the function's body: `mu`, `self.mu`, "
         "`params['mu']`, `theta[3]`."
-    )
-
-
-def unknown_work(name: str, paths: Sequence[str], functions: Sequence[str]) -> UnknownInputError:
-    """A name of `assert_ran` that stands for nothing in the function."""
-    return UnknownInputError(
-        f"`assert_ran(f)` got `{name}`, which is no input of the function, no primitive in it, no "
-        "Python function that made its equations, and no name of a marked value, so that the test "
-        f"could never fail. Its inputs: {_first(paths)}. Its Python functions: "
-        f"{_first(functions)}. Use one of these, or a name as `explain()` prints it."
-    )
-
-
-def counting_twice() -> RuntimeError:
-    """A `totals` that is entered while it counts."""
-    return RuntimeError(
-        "`totals()` is counting already: the same object was entered twice, and would count "
-        "everything twice. Nothing "
-        "was changed. Write `with incrax.totals() as inner:` for a block inside another one."
-    )
-
-
-def not_incremental(name: str, kind: str) -> TypeError:
-    """A report on something that keeps no record."""
-    return TypeError(
-        f"`{name}(f)` got a value of type {kind}, which keeps no record of what it ran. Pass what "
-        "`incremental(f)`, `grad(f)` and the like return, not the function that was given to them."
     )
 
 
@@ -331,6 +303,12 @@ def wrong_option(option: str, value: Any, expected: str) -> TypeError:
     )
 
 
+def check_function(option: str, value: Any) -> None:
+    """Raise where an argument that must be a function is none."""
+    if not callable(value):
+        raise wrong_option(option, value, "a function")
+
+
 def reentrant_call(name: str) -> ReentrantCallError:
     """A call from a callback of the same function."""
     return ReentrantCallError(
@@ -347,36 +325,6 @@ def deleted_input(path: str) -> DeletedInputError:
         f"Array has been deleted: `incremental(f)` got `{path}` whose buffer was donated to "
         "another computation or deleted. The saved values are untouched and the next call works. "
         "Pass a copy, or do not donate this array."
-    )
-
-
-def wrong_rows(indices: Any, values: Any, shape: tuple[int, ...]) -> RowShapeError:
-    """Indices and values that make no row-sparse array."""
-    return RowShapeError(
-        f"`RowSparse(indices, values, shape)` got indices {indices.dtype}{list(indices.shape)}, "
-        f"values {values.dtype}{list(values.shape)} and the shape {shape}; it needs k integer "
-        "indices, values of the shape (k, *shape[1:]), and at least one axis. This is usually one "
-        "index without an axis, or a shape without its first axis. Nothing was made. Give one "
-        "index and one whole row for each stored row."
-    )
-
-
-def other_shape(operation: str, seen: tuple[int, ...], expected: tuple[int, ...]) -> RowShapeError:
-    """Another array of another shape."""
-    return RowShapeError(
-        f"`{operation}` of a `RowSparse` of the shape {expected} got an array of the shape {seen}; "
-        "nothing is "
-        "broadcast, because rows would then stand for others. Use arrays of the same shape."
-    )
-
-
-def not_a_number(operation: str, value: Any) -> TypeError:
-    """An operand that would make a row-sparse array dense."""
-    return TypeError(
-        f"`{operation}` of a `RowSparse` got {type(value).__name__}; rows are multiplied and "
-        "divided by scalars, and `+` and `-` take arrays of the same shape. Other operands would "
-        "give other rows than the stored ones a value. Use `todense()`, or apply the operation to "
-        "`values` after `coalesce()`."
     )
 
 

@@ -90,7 +90,8 @@ def trace_jitted(
             return fun(*args, **kwargs)
         # After `jax.clear_caches`: what is captured may have changed by now.
         leaves, treedef = jax.tree.flatten((args, kwargs))
-        is_known = treedef == in_tree and all(map(_has_type, leaves, known[0].invars))
+        avals = (var.aval for var in known[0].invars)
+        is_known = treedef == in_tree and all(map(has_type, map(jax.typeof, leaves), avals))
         if not is_known or context_key() != config or _jax.is_jit_disabled():
             raise OtherTypesError
         return jax.tree.unflatten(out_tree, evaluator(known[0])(known[0].consts, *leaves))
@@ -108,11 +109,9 @@ def trace_jitted(
     return known[0], out_tree, jitted
 
 
-def _has_type(x: Any, var: Var) -> bool:
-    """Whether a value, or a tracer, has a variable's shape and dtype, weak or not."""
-    aval = jax.typeof(x)
+def has_type(aval: Any, known: Any) -> bool:
+    """Whether two types have the same shape and dtype, weak or not."""
     is_weak = getattr(aval, "weak_type", False)
-    known: Any = var.aval
     is_known_weak = getattr(known, "weak_type", False)
     return (aval.shape, aval.dtype, is_weak) == (known.shape, known.dtype, is_known_weak)
 

@@ -6,7 +6,7 @@ compression does not pay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,7 +27,14 @@ from incrax.derivatives.sparsity.compressed import (
     dense,
     hessian_values,
 )
-from incrax.derivatives.sparsity.search import Matrix, has_custom_vjp, hessian_pattern, pattern_of
+from incrax.derivatives.sparsity.search import (
+    MAX_WORK,
+    Matrix,
+    has_custom_vjp,
+    hessian_pattern,
+    pattern_of,
+)
+from incrax.engine.inputs.signature import Function
 
 MIN_SIZE = 32
 """Elements of the smaller side of a Jacobian from which on its pattern is looked for unasked."""
@@ -39,7 +46,7 @@ Blocks = list[list[Any]]
 
 
 def jacobian_blocks(
-    fun: Callable[..., Sequence[Any]], selection: Selection, *, mode: str | None, is_sparse: bool
+    fun: Function, selection: Selection, *, mode: str | None, is_sparse: bool
 ) -> Blocks | None:
     """For each output array its blocks, one per selected leaf; `fun` takes arguments and returns a
     list of arrays.
@@ -51,7 +58,7 @@ def jacobian_blocks(
     if of_vector is None or rows is None or not (is_sparse or rows.size >= MIN_SIZE):
         return None
     columns = of_vector.columns
-    pattern = pattern_of(of_vector.program, (0,), max_work=None if is_sparse else MAX_UNASKED_WORK)
+    pattern = pattern_of(of_vector.program, max_work=_most_work(is_sparse=is_sparse))
     known = None if pattern is None else Colored(pattern)
     way = choose(known, columns.size, rows.size)
     if not is_sparse and "compressed" not in way:
@@ -67,16 +74,13 @@ def jacobian_blocks(
     return _blocks(values, known.pattern, rows, columns, is_sparse=is_sparse)
 
 
-def hessian_blocks(
-    fun: Callable[..., Sequence[Any]], selection: Selection, *, is_sparse: bool
-) -> Blocks | None:
+def hessian_blocks(fun: Function, selection: Selection, *, is_sparse: bool) -> Blocks | None:
     """The blocks of the Hessian of the only output, a scalar; None as in `jacobian_blocks`."""
     of_vector = traced_of_vector(fun, selection, is_sparse=is_sparse)
     if of_vector is None or [x.aval.shape for x in of_vector.program.outvars] != [()]:
         return None
     columns = of_vector.columns
-    max_work = None if is_sparse else MAX_UNASKED_WORK
-    pattern = hessian_pattern(of_vector.program, (0,), max_work=max_work)
+    pattern = hessian_pattern(of_vector.program, max_work=_most_work(is_sparse=is_sparse))
     known = Colored(_full(columns.size, columns.size) if pattern is None else pattern)
     if not is_sparse and (pattern is None or 2 * known.symmetric.num_colors > columns.size):
         return None
@@ -102,9 +106,7 @@ class OfVector(NamedTuple):
         return joined(evaluator(self.program)(self.program.consts, vector, *self.others))
 
 
-def traced_of_vector(
-    fun: Callable[..., Sequence[Any]], selection: Selection, *, is_sparse: bool
-) -> OfVector | None:
+def traced_of_vector(fun: Function, selection: Selection, *, is_sparse: bool) -> OfVector | None:
     """None where the selected leaves are not real numbers of one type.
 
     Unless something sparse is asked for, also where they are few, or where types say how some value
@@ -121,7 +123,7 @@ def traced_of_vector(
         return None
 
     def run(vector: Any, *others: Any) -> Sequence[Any]:
-        return fun(*selection.merged(columns.split(vector), others))
+        return selection.called(fun, columns.split(vector), others)
 
     point = joined([jnp.asarray(value) for value in values])
     return OfVector(trace(run, point, *others), others, columns, point)
@@ -133,6 +135,10 @@ def _rows(program: Program) -> Ends | None:
     if len({x.dtype for x in types}) != 1 or not jnp.issubdtype(types[0].dtype, jnp.floating):
         return None
     return ends([x.shape for x in types])
+
+
+def _most_work(*, is_sparse: bool) -> int:
+    return MAX_WORK if is_sparse else MAX_UNASKED_WORK
 
 
 def _full(num_rows: int, num_columns: int) -> Matrix:
@@ -147,7 +153,7 @@ def _blocks(
     return dense_blocks(dense(values, pattern), rows, columns)
 
 
-def first_that_works(functions: Sequence[Callable[..., Any]], values: Sequence[Any]) -> Any:
+def first_that_works(functions: Sequence[Function], values: Sequence[Any]) -> Any:
     """The result of the first function that JAX can differentiate as it asks; else the error of the
     first.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +20,6 @@ from incrax._messages import not_called
 from incrax._names import name_of
 from incrax._program import Values, type_of
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
-from incrax.derivatives.messages import taken_name, wrong_tangent
 from incrax.derivatives.row_sparse.rows import RowSparse
 from incrax.derivatives.row_sparse.structured import RowsExplanation, sparse_outputs
 from incrax.derivatives.row_sparse.values import Context
@@ -35,6 +33,7 @@ from incrax.engine.inputs.signature import (
     argument_names,
     make_signature,
 )
+from incrax.errors import TangentError
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,15 +67,6 @@ class Derivative:
         """Whether something is set."""
         return bool(self.settings.get(setting))
 
-    def of_selected(self, selection: Selection) -> Function:
-        """The function of the selected leaves alone."""
-
-        def fun(*values: Any) -> Any:
-            args, kwargs = selection.merged(values)
-            return self.fun(*args, **kwargs)
-
-        return fun
-
 
 # --- gradients ------------------------------------------------------------------------------------
 
@@ -101,7 +91,7 @@ class Gradient(Derivative):
     def _found(self, args: Args, kwargs: Kwargs, rows: Context | None) -> tuple[Any, Any]:
         """Value and gradient; `rows` gets what became of rows."""
         selection = self.select(args, kwargs)
-        function = self.of_selected(selection)
+        function = selection.of_selected(self.fun)
         derivative = jax.value_and_grad(function, _all(selection), has_aux=self.has("has_aux"))
         if rows is None:
             value, gradients = derivative(*selection.values)
@@ -152,36 +142,42 @@ def _all(selection: Selection) -> tuple[int, ...]:
 # --- Jacobians ------------------------------------------------------------------------------------
 
 
-class Jacobian(Derivative):
-    """All derivatives of all outputs: forward, reverse, or compressed by the known sparsity."""
+class OfAllOutputs(Derivative):
+    """Derivatives of each array among the outputs."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
         flat = FlatOutputs(self.fun, has_aux=self.has("has_aux"))
-        rows, aux = self._rows(flat, selection)
-        tree = jax.tree.unflatten(flat.treedef, map(selection.tree, rows))
+        blocks, aux = self.blocks(flat, selection)
+        tree = jax.tree.unflatten(flat.treedef, map(selection.tree, blocks))
         return (tree, aux) if self.has("has_aux") else tree
 
-    def _rows(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, Any]:
-        """For each output array its blocks; and what is passed on."""
+    def blocks(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, Any]:
+        """For each output array its derivatives by each selected leaf; and what is passed on."""
+        raise NotImplementedError
+
+
+class Jacobian(OfAllOutputs):
+    """All derivatives of all outputs: forward, reverse, or compressed by the known sparsity."""
+
+    def blocks(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, Any]:
+        """Arrays."""
         mode = self.settings["mode"]
         is_sparse = self.has("sparse")
         if is_sparse or not (mode or self.has("has_aux")):
             blocks = jacobian_blocks(flat.arrays, selection, mode=mode, is_sparse=is_sparse)
             if blocks is not None:
                 return blocks, None
-
-        def fun(*values: Any) -> Any:
-            return flat(*selection.merged(values))
-
+        fun = selection.of_selected(flat)
         if mode is None:
             modes = _fewest_passes_first(flat, fun, selection.values)
         else:
             modes = [jax.jacfwd if mode == "forward" else jax.jacrev]
         derivatives = [each(fun, _all(selection), has_aux=True) for each in modes]
         rows, aux = first_that_works(derivatives, selection.values)
-        return [_by_leaf(row, selection.values) for row in rows], aux
+        dtypes = [jax.dtypes.result_type(x) for x in selection.values]
+        return [list(map(_as_dtype, row, dtypes)) for row in rows], aux
 
 
 def _fewest_passes_first(flat: FlatOutputs, fun: Function, values: Values) -> list[Function]:
@@ -193,16 +189,8 @@ def _fewest_passes_first(flat: FlatOutputs, fun: Function, values: Values) -> li
     return [jax.jacfwd, jax.jacrev] if is_forward else [jax.jacrev, jax.jacfwd]
 
 
-def _by_leaf(blocks: Sequence[Any], values: Values) -> list[Any]:
-    """Derivatives by leaves, each in its leaf's dtype, as reverse mode gives them; complex ones
-    stay complex.
-    """
-    return [
-        _as_dtype(block, jax.dtypes.result_type(x)) for block, x in zip(blocks, values, strict=True)
-    ]
-
-
 def _as_dtype(block: Any, dtype: Any) -> Any:
+    """A derivative in its leaf's dtype, as reverse mode gives it; a complex one stays complex."""
     kinds = (jnp.floating, jnp.complexfloating)
     is_same_kind = any(
         jnp.issubdtype(block.dtype, kind) and jnp.issubdtype(dtype, kind) for kind in kinds
@@ -211,7 +199,8 @@ def _as_dtype(block: Any, dtype: Any) -> Any:
 
 
 class FlatOutputs:
-    """A function (args, kwargs) -> the arrays of its outputs, in a list, and what is passed on.
+    """A function of the same arguments -> the arrays of its outputs, in a list, and what is passed
+    on.
 
     Fields: of the outputs in the last call their tree, and how many elements they have; None
     before.
@@ -223,7 +212,7 @@ class FlatOutputs:
         self.treedef: Any = None
         self.size: int | None = None
 
-    def __call__(self, args: Args, kwargs: Kwargs) -> tuple[list[Any], Any]:
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
         """Call the function."""
         found = self.fun(*args, **kwargs)
         outputs, aux = found if self.has_aux else (found, None)
@@ -232,64 +221,71 @@ class FlatOutputs:
         self.size = sum(leaf.size for leaf in leaves)
         return leaves, aux
 
-    def arrays(self, args: Args, kwargs: Kwargs) -> list[Any]:
+    def arrays(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Call the function, for its outputs alone."""
-        return self(args, kwargs)[0]
+        return self(*args, **kwargs)[0]
 
 
 # --- second order ---------------------------------------------------------------------------------
 
 
-class Hessian(Derivative):
+class Hessian(OfAllOutputs):
     """All second derivatives of all outputs, compressed by the known sparsity of a scalar one's."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The derivative at these arguments."""
-        selection = self.select(args, kwargs)
-        flat = FlatOutputs(self.fun, has_aux=self.has("has_aux"))
-        blocks = self._compressed(flat, selection)
-        aux = None
-        if blocks is None:
-            given = {"argnums": _all(selection), "has_aux": True}
-            inner = jax.jacrev(lambda *values: flat(*selection.merged(values)), **given)
-            values = selection.values
-            found, aux = first_that_works(
-                [outer(inner, **given) for outer in (jax.jacfwd, jax.jacrev)], values
-            )
-            blocks = [
-                [_by_leaf(row, [x] * len(row)) for row, x in zip(block, values, strict=True)]
-                for block in found
+    def blocks(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, Any]:
+        """Each in the shape of the selection, for the second leaf."""
+        block = self._compressed(flat, selection)
+        if block is not None:
+            return [[*map(selection.tree, block)]], None
+        given = {"argnums": _all(selection), "has_aux": True}
+        inner = jax.jacrev(selection.of_selected(flat), **given)
+        values = selection.values
+        outer = [each(inner, **given) for each in (jax.jacfwd, jax.jacrev)]
+        found, aux = first_that_works(outer, values)
+        dtypes = [jax.dtypes.result_type(x) for x in values]
+        return [
+            [
+                selection.tree([_as_dtype(x, dtype) for x in row])
+                for row, dtype in zip(block, dtypes, strict=True)
             ]
-        tree = jax.tree.unflatten(
-            flat.treedef, [selection.tree([*map(selection.tree, block)]) for block in blocks]
-        )
-        return (tree, aux) if self.has("has_aux") else tree
+            for block in found
+        ], aux
 
     def _compressed(self, flat: FlatOutputs, selection: Selection) -> Any:
-        """The blocks of the only output; None where they are not compressed."""
+        """The block of the only output; None where it is not compressed."""
         if self.has("has_aux"):
             return None
         try:
-            blocks = hessian_blocks(flat.arrays, selection, is_sparse=self.has("sparse"))
+            return hessian_blocks(flat.arrays, selection, is_sparse=self.has("sparse"))
         except (TypeError, ValueError, NotImplementedError):
             if self.has("sparse"):
                 raise
             return None
-        return None if blocks is None else [blocks]
 
 
-class HessianProduct(Derivative):
-    """The Hessian of a scalar function times a tangent."""
+class Along(Derivative):
+    """A derivative along a tangent."""
 
     def __call__(self, *args: Any, tangent: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         _check_names(self.name, self.fun, len(args))
         selection = self.select(args, kwargs)
-        tangents = tangents_of(self.name, selection, tangent)
-        gradient = jax.grad(self.of_selected(selection), _all(selection))
+        return self.along(selection, tuple(tangents_of(self.name, selection, tangent)))
+
+    def along(self, selection: Selection, tangents: tuple[Any, ...]) -> Any:
+        """The derivative at the selected leaves."""
+        raise NotImplementedError
+
+
+class HessianProduct(Along):
+    """The Hessian of a scalar function times a tangent."""
+
+    def along(self, selection: Selection, tangents: tuple[Any, ...]) -> Any:
+        """In the shape of the selection."""
+        gradient = jax.grad(selection.of_selected(self.fun), _all(selection))
 
         def forward(*values: Any) -> Any:
-            return jax.jvp(gradient, values, tuple(tangents))[1]
+            return jax.jvp(gradient, values, tangents)[1]
 
         def reverse(*values: Any) -> Any:
             return jax.grad(lambda *v: _dot(gradient(*v), tangents), _all(selection))(*values)
@@ -304,19 +300,14 @@ def _dot(xs: Values, ys: Values) -> Any:
 # --- tangents -------------------------------------------------------------------------------------
 
 
-class Pushforward(Derivative):
+class Pushforward(Along):
     """Value, and the derivative of all outputs along a tangent."""
 
-    def __call__(self, *args: Any, tangent: Any, **kwargs: Any) -> Any:
-        """The derivative at these arguments."""
-        _check_names(self.name, self.fun, len(args))
-        selection = self.select(args, kwargs)
-        tangents = tangents_of(self.name, selection, tangent)
+    def along(self, selection: Selection, tangents: tuple[Any, ...]) -> Any:
+        """Both, and what is passed on."""
+        function = selection.of_selected(self.fun)
         return jax.jvp(
-            self.of_selected(selection),
-            tuple(selection.values),
-            tuple(tangents),
-            has_aux=self.settings["has_aux"],
+            function, tuple(selection.values), tangents, has_aux=self.settings["has_aux"]
         )
 
 
@@ -335,7 +326,12 @@ def _check_names(name: str, fun: Function, num_args: int) -> None:
     ):
         return
     if "tangent" not in argument_names(fun, num_args):
-        raise taken_name(name, name_of(fun))
+        raise TangentError(
+            f"`{name}` takes `tangent=` for itself, and `{name_of(fun)}` has a parameter of that "
+            "name, which the call leaves out. Nothing was evaluated or stored. Pass that one by "
+            "position; if it is keyword-only, give it another name: "
+            "`lambda x, t: f(x, tangent=t)`."
+        )
 
 
 def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
@@ -363,6 +359,15 @@ def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
             )
             found[position] = leaf if found[position] is None else found[position] + leaf
     return found
+
+
+def wrong_tangent(name: str, what: str, seen: str, expected: str) -> TangentError:
+    """A tangent of another structure or type."""
+    return TangentError(
+        f"`{name}` got a {what} that is {seen}, and it belongs to {expected}. Nothing was "
+        "evaluated or stored. Pass a pytree like what it belongs to, with arrays of the same "
+        "shapes and dtypes; None for leaves that are not selected."
+    )
 
 
 def fitting(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.sparse import BCOO
 
-from incrax.derivatives.sparsity.compressed import bcoo, coordinates
+from incrax.derivatives.sparsity.compressed import coordinates
 from incrax.derivatives.sparsity.search import Matrix
 
 Shapes = Sequence[tuple[int, ...]]
@@ -113,8 +113,15 @@ def _sparse_block(values: jax.Array, i: np.ndarray, j: np.ndarray, row: Any, col
     (a, b, row_shape), (c, d, column_shape) = row, column
     chosen = np.flatnonzero((a <= i) & (i < b) & (c <= j) & (j < d))
     places = [*_unravelled(i[chosen] - a, row_shape), *_unravelled(j[chosen] - c, column_shape)]
-    return bcoo(
-        values if chosen.size == i.size else values[chosen], places, (*row_shape, *column_shape)
+    indices = np.stack(places, axis=1) if places else np.zeros((chosen.size, 0))
+    return BCOO(
+        (
+            values if chosen.size == i.size else values[chosen],
+            jnp.asarray(indices.astype(np.int32)),
+        ),
+        shape=(*row_shape, *column_shape),
+        indices_sorted=True,
+        unique_indices=True,
     )
 
 

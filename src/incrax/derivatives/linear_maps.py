@@ -196,12 +196,8 @@ def _split(
     is_compiled: bool,
 ) -> AtPoint:
     """Value and linear program, evaluated or traced as the values are."""
-
-    def of_selected(*values: Any) -> Any:
-        args, kwargs = selection.merged(values)
-        return fun(*args, **kwargs)
-
-    value, linear, *aux = jax.vjp(of_selected, *selection.values, has_aux=has_aux)
+    function = selection.of_selected(fun)
+    value, linear, *aux = jax.vjp(function, *selection.values, has_aux=has_aux)
     outputs, out_tree = jax.tree.flatten(value)
     types = OutputTypes(out_tree, tuple(jax.typeof(x) for x in outputs))
     residuals, treedef = jax.tree.flatten(linear)
@@ -278,16 +274,16 @@ def _traced(
     except (*NO_VALUE, _NoArray):
         return False
     program, (point,) = run_passes(traced, PASSES), points
-    if has_tracer(point.linear.program.consts):
+    linear = point.linear
+    if has_tracer(linear.program.consts):
         return False
     inputs = {*program.invars, *program.constvars}
     computed = tuple(
         dict.fromkeys(v for v in program.outvars if isinstance(v, _jax.Var) and v not in inputs)
     )
     function = jax.jit(evaluator(replace(program, outvars=computed)))
-    return Primal(
-        program, computed, function, device_constants(program), treedef, point.linear, point.types
-    )
+    constants = device_constants(program)
+    return Primal(program, computed, function, constants, treedef, linear, point.types)
 
 
 def _as_array(x: Any) -> Any:

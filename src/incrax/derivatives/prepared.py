@@ -6,6 +6,7 @@ In: a function and example arguments. Out: a `Prepared`. It must not know how de
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Unpack
@@ -17,18 +18,12 @@ import numpy as np
 from incrax._api import incremental
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
-from incrax._messages import wrong_option
+from incrax._messages import check_function
 from incrax._names import name_of
 from incrax._stats import Stats
 from incrax.derivatives.cuts import Mark, without_marks
 from incrax.derivatives.differentiated import Derivative
 from incrax.derivatives.flat import FreeElements, element_names, ends
-from incrax.derivatives.messages import (
-    not_flat,
-    other_argument_type,
-    other_num_arguments,
-    wrong_length,
-)
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import (
@@ -51,6 +46,7 @@ from incrax.engine.inputs.signature import (
     same_type,
     type_text,
 )
+from incrax.errors import PreparedTypeError, SelectionError, TangentError
 
 
 @spelled_here
@@ -88,8 +84,7 @@ def prepare(
         >>> p.flat.gradient(p.flat.x0).tolist()
         [6.0, 12.0]
     """
-    if not callable(fun):
-        raise wrong_option("prepare(fun)", fun, "a function")
+    check_function("prepare(fun)", fun)
     return Prepared(plain(fun), args, wrt, options)
 
 
@@ -228,14 +223,10 @@ class Prepared:
 
     def _called(self, method: str, args: Args, **kwargs: Any) -> Any:
         self._check(method, args)
-        function = self._made.get(method)
-        if function is None:
-            function = self._known.get(method)
-            if function is None:
-                make = _MAKERS[method]
-                function = make(self._fun, wrt=self._wrt, **self._options)
-            self._made[method] = function
-        return function(*args, **kwargs)
+        if method not in self._made:
+            make = functools.partial(_MAKERS[method], self._fun, wrt=self._wrt, **self._options)
+            self._made[method] = self._known.get(method) or make()
+        return self._made[method](*args, **kwargs)
 
     def _check(self, method: str, args: Args) -> None:
         """Refuse arguments that are not of the example's types."""
@@ -246,18 +237,30 @@ class Prepared:
         rows = zip(known.paths, leaves, jax.tree.leaves(self._args), known.descriptors, strict=True)
         for path, leaf, example, expected in rows:
             if not (same_static(leaf, example) if expected is None else same_type(leaf, expected)):
-                raise other_argument_type(method, path, _type_name(leaf), _type_name(example))
+                raise _other_type(method, path, _type_name(leaf), _type_name(example))
 
     def _check_structures(self, method: str, args: Args) -> None:
         """The first argument of another structure, named."""
         if len(args) != len(self._args):
-            raise other_num_arguments(method, len(args), len(self._args))
+            raise PreparedTypeError(
+                f"`prepare(f).{method}` got {len(args)} arguments; it was prepared for "
+                f"{len(self._args)}. Nothing was evaluated or stored. Pass arguments like those "
+                "given to `prepare`, all by position."
+            )
         names = argument_names(self._fun, len(args))
         for name, arg, example in zip(names, args, self._args, strict=True):
             seen = jax.tree.structure(arg)
             expected = jax.tree.structure(example)
             if seen != expected:
-                raise other_argument_type(method, name, str(seen), str(expected))
+                raise _other_type(method, name, str(seen), str(expected))
+
+
+def _other_type(method: str, path: str, seen: str, expected: str) -> PreparedTypeError:
+    """An argument of another type or static value."""
+    return PreparedTypeError(
+        f"`prepare(f).{method}` got `{path}` as {seen}; it was prepared for {expected}. Nothing "
+        "was evaluated or stored. Convert it, or prepare the function for this type."
+    )
 
 
 class _Plain(Derivative):
@@ -314,7 +317,11 @@ class Flat:
         self._values = selection.values
         for path, value in zip(selection.paths, self._values, strict=True):
             if jnp.iscomplexobj(value):
-                raise not_flat(path, _type_name(value))
+                raise SelectionError(
+                    f"`prepare(f).flat` is a vector of real numbers, and `{path}` is "
+                    f"{_type_name(value)}. Nothing was evaluated or stored. Pass its real and "
+                    "imaginary parts as two arguments, or leave it out of `wrt`."
+                )
         self._ends = ends([np.shape(value) for value in self._values])
         self._leaves = [_held(leaf) for leaf in selection.leaves]
         is_free = []
@@ -385,9 +392,13 @@ class Flat:
 
     def _checked(self, x: Any) -> np.ndarray:
         x = np.asarray(x)
-        size = self._free.numbers.size
+        size = len(self._free.numbers)
         if x.shape != (size,) or x.dtype.kind not in "fiu":
-            raise wrong_length(f"{x.dtype}{list(x.shape)}", size)
+            raise TangentError(
+                f"`prepare(f).flat` got a vector of type {x.dtype}{list(x.shape)}, and the "
+                f"selection has {size} elements. Nothing was evaluated or stored. Pass a vector "
+                "like `flat.x0`."
+            )
         return x
 
     def _parts(self, x: Any) -> list[Any]:

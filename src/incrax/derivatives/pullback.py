@@ -16,17 +16,17 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax_options import spelled_here
-from incrax._messages import wrong_option
+from incrax._messages import NUM_SHOWN, check_function
 from incrax._names import name_of
 from incrax._program import Values
 from incrax.derivatives.cuts import Mark
-from incrax.derivatives.differentiated import fitting
+from incrax.derivatives.differentiated import fitting, wrong_tangent
 from incrax.derivatives.linear_maps import AtPoint, OutputTypes, PrunedProgram, at_point
-from incrax.derivatives.messages import freed_residuals, not_in_pullback, wrong_tangent
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import plain
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.signature import Function
+from incrax.errors import FreedResidualError, SelectionError
 
 _FREED = object()
 
@@ -79,8 +79,7 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwa
         >>> pullback(1.0, wrt="a").tolist(), pullback.num_operations(wrt="a"), pullback.num_operations()
         ([1.0, 4.0], 1, 3)
     """
-    if not callable(fun):
-        raise wrong_option("vjp(fun)", fun, "a function")
+    check_function("vjp(fun)", fun)
     fun = plain(fun)
     wrt = tuple(range(len(args))) if wrt is None and args else wrt
     selection = select("vjp", fun, wrt, args, kwargs)
@@ -213,13 +212,22 @@ class Pullback:
         given_up = []
         for number, path in zip(asked.numbers, asked.paths, strict=True):
             if number not in self._selection.numbers:
-                raise not_in_pullback(path, self._selection.paths)
+                raise SelectionError(
+                    f"The pullback was asked for the cotangent of `{path}`, and it has those of "
+                    f"{_listed(self._selection.paths)}. This is usually an argument that the `wrt` "
+                    "of `vjp` leaves out. Nothing was evaluated. Name it there."
+                )
             if number not in self._kept:
                 given_up.append(path)
-        raise freed_residuals(given_up, self.paths)
+        raise FreedResidualError(
+            f"The pullback was asked for the cotangent of {_listed(given_up)} after "
+            f"`keep(wrt=...)`, which kept what {_listed(self.paths)} needs and freed the rest. "
+            "Nothing was evaluated. Keep these as well, or call `vjp` again."
+        )
 
     def _part(self, numbers: Sequence[int]) -> PrunedProgram:
-        return self._linear.part(tuple(map(self._selection.numbers.index, sorted(numbers))))
+        known = self._selection.numbers
+        return self._linear.part(tuple(map(known.index, sorted(numbers))))
 
     def _computed(self, cotangents: Values, numbers: Sequence[int]) -> list[jax.Array]:
         ordered = sorted(numbers)  # one program, however they are asked for
@@ -275,6 +283,11 @@ class Cotangents(Mapping[Any, Any]):
         return f"cotangents of {', '.join(self)}; {len(self._known)} computed"
 
 
+def _listed(paths: Sequence[str]) -> str:
+    shown = ", ".join(f"`{path}`" for path in paths[:NUM_SHOWN])
+    return shown + (f" and {len(paths) - NUM_SHOWN} more" if len(paths) > NUM_SHOWN else "")
+
+
 # --- leaves ---------------------------------------------------------------------------------------
 
 
@@ -300,12 +313,10 @@ def _outline(leaf: Any) -> Any:
         return leaf
     if _jax.is_mutable_array(leaf):
         return "without a derivative"
-    shape, dtype = (
-        (leaf.shape, leaf.dtype)
-        if isinstance(leaf, jax.Array)
-        else (np.shape(leaf), np.result_type(leaf))
-    )
-    return _without_memory(shape, dtype) if isinstance(dtype, np.dtype) else "without a derivative"
+    dtype = leaf.dtype if isinstance(leaf, jax.Array) else np.result_type(leaf)
+    if not isinstance(dtype, np.dtype):
+        return "without a derivative"
+    return _without_memory(np.shape(leaf), dtype)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -15,19 +15,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._messages import ambiguous_input, unknown_input
+from incrax._messages import NUM_SHOWN, ambiguous_input, unknown_input
 from incrax._program import Values
 from incrax.derivatives.cuts import Cut, Mark, is_mark, without_marks
-from incrax.derivatives.messages import (
-    cut_input,
-    integer_parameter,
-    not_differentiable,
-    nothing_selected,
-    wrong_wrt,
-)
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.engine.inputs.signature import Args, Function, Kwargs, argument_names, leaf_path
+from incrax.errors import SelectionError
+
+_WRT = (
+    "`wrt` takes the path of an argument or of a part of it as `explain()` prints it (or a tuple "
+    "of paths), the number of an argument, a pytree of booleans for the first argument, or a "
+    "function that picks parts: `lambda p: (p.mu, p.layers[0].w)`."
+)
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,15 @@ class Selection:
         leaves = [new.get(k, leaf) for k, leaf in enumerate(self.leaves)]
         return without_marks(jax.tree.unflatten(self.treedef, leaves))
 
+    def called(self, fun: Function, values: Values, others: Values | None = None) -> Any:
+        """What a function gives at the arguments with other values, as in `merged`."""
+        args, kwargs = self.merged(values, others)
+        return fun(*args, **kwargs)
+
+    def of_selected(self, fun: Function) -> Function:
+        """The function of the selected leaves alone."""
+        return lambda *values: self.called(fun, values)
+
 
 def select(
     name: str,
@@ -128,7 +137,14 @@ def select(
     if is_named and usable == [None] and found[0] is not None:
         raise _refusal(name, paths[found[0]], leaves[found[0]])
     if all(k is None for k in usable):
-        raise nothing_selected(name, [paths[k] for k in found if k is not None])
+        seen = [f"`{paths[k]}`" for k in found if k is not None]
+        raise SelectionError(
+            f"`{name}` has nothing to differentiate: of "
+            f"{', '.join(seen[:NUM_SHOWN]) or 'no leaves'}, none is a floating-point or complex "
+            "array without a mark. This is usually a function whose first argument holds integers "
+            "only, or where all is marked by `cut`. Nothing was evaluated or stored. Name others "
+            f"by `wrt`. {_WRT}"
+        )
     numbers = tuple(dict.fromkeys(k for k in usable if k is not None))
     positions = tuple(None if k is None else numbers.index(k) for k in usable)
     return Selection(
@@ -157,6 +173,16 @@ def as_parameters(name: str, fun: Function, wrt: Any, args: Args) -> Args:
     return jax.tree.unflatten(treedef, leaves)
 
 
+def integer_parameter(name: str, path: str, type_name: str) -> SelectionError:
+    """An array of integers was offered as a parameter."""
+    return SelectionError(
+        f"`{name}` was asked to move `{path}` of type {type_name}, and integers have no "
+        "derivative: it would stay where it is. This is usually a number without a decimal point. "
+        "Nothing was evaluated or stored. Write 1.0 instead of 1, `np.array([1.0, 2.0])`; if it is "
+        "no parameter, pass it as another argument or leave it out of `wrt`."
+    )
+
+
 def is_python_int(x: Any) -> bool:
     """Whether a leaf is an integer of Python; a flag is none."""
     return isinstance(x, int) and not isinstance(x, (bool, Enum))
@@ -179,10 +205,18 @@ def _is_usable(leaf: Any, *, allow_int: bool) -> bool:
     return allow_int or jnp.issubdtype(jax.dtypes.result_type(_value(leaf)), jnp.inexact)
 
 
-def _refusal(name: str, path: str, leaf: Any) -> Exception:
+def _refusal(name: str, path: str, leaf: Any) -> SelectionError:
     if isinstance(leaf, Cut):
-        return cut_input(name, path)
-    return not_differentiable(name, path, type_name(_value(leaf)))
+        return SelectionError(
+            f"`{name}(wrt=...)` selects `{path}`, which is marked as constant by `cut`. Nothing "
+            "was evaluated or stored. Take it out of `wrt`, or take the mark off with `uncut`."
+        )
+    return SelectionError(
+        f"`{name}(wrt=...)` selects `{path}` of type {type_name(_value(leaf))}, and only "
+        "floating-point and complex arrays have derivatives. This is usually an index, a count or "
+        "a flag. Nothing was evaluated or stored. Convert it to a floating-point type, or leave it "
+        "out."
+    )
 
 
 def type_name(value: Any) -> str:
@@ -193,6 +227,15 @@ def type_name(value: Any) -> str:
 
 
 # --- the forms of `wrt` ---------------------------------------------------------------------------
+
+
+def wrong_wrt(name: str, wrt: Any, reason: str) -> SelectionError:
+    """A selection that cannot be understood."""
+    text = repr(wrt)
+    shown = text if len(text) <= 80 else f"{text[:77]}..."
+    return SelectionError(
+        f"`{name}(wrt=...)` got {shown}: {reason}. Nothing was evaluated or stored. {_WRT}"
+    )
 
 
 def _asked(name: str, wrt: Any, numbered: Any, names: Sequence[str], paths: Sequence[str]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 from incrax._api import incremental
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
-from incrax._messages import wrong_option
+from incrax._messages import check_function
 from incrax._tuning import Nonfinite, Policy, Tuning
 from incrax.derivatives.differentiated import (
     Derivative,
@@ -132,12 +132,11 @@ def _gradient(
     if sparse not in (None, "rows"):
         raise ValueError(f'`{name}(sparse=...)` got {sparse!r}; use "rows", or None.')
     rows = row_options(name, nonfinite=nonfinite)
-    settings = {
-        "has_aux": has_aux,
-        "rows": rows if sparse else None,
-        "with_value": name == "value_and_grad",
-    }
-    return _made(Gradient, name, fun, wrt, settings, options)
+    with_value = name == "value_and_grad"
+    rows = rows if sparse else None
+    return _made(
+        Gradient, name, fun, wrt, options, has_aux=has_aux, rows=rows, with_value=with_value
+    )
 
 
 @spelled_here
@@ -184,12 +183,8 @@ def jacobian(
     """
     if mode not in (None, "forward", "reverse"):
         raise ValueError(f'`jacobian(mode=...)` got {mode!r}; use "forward", "reverse", or None.')
-    if sparse and has_aux:
-        raise ValueError(
-            "`jacobian(sparse=True)` does not go with `has_aux=True`; leave one of them out."
-        )
-    settings = {"mode": mode, "sparse": sparse, "has_aux": has_aux}
-    return _made(Jacobian, "jacobian", fun, wrt, settings, options)
+    _check_sparse("jacobian", sparse=sparse, has_aux=has_aux)
+    return _made(Jacobian, "jacobian", fun, wrt, options, mode=mode, sparse=sparse, has_aux=has_aux)
 
 
 @spelled_here
@@ -232,13 +227,12 @@ def hessian(
         >>> h(jnp.array([1.0, 3.0]), 2.0).tolist()
         [[12.0, 4.0], [4.0, 0.0]]
     """
-    settings = {"sparse": sparse, "has_aux": has_aux}
-    _check_sparse("hessian", settings)
-    return _made(Hessian, "hessian", fun, wrt, settings, options)
+    _check_sparse("hessian", sparse=sparse, has_aux=has_aux)
+    return _made(Hessian, "hessian", fun, wrt, options, sparse=sparse, has_aux=has_aux)
 
 
-def _check_sparse(name: str, settings: dict[str, Any]) -> None:
-    if settings["sparse"] and settings["has_aux"]:
+def _check_sparse(name: str, *, sparse: bool, has_aux: bool) -> None:
+    if sparse and has_aux:
         raise ValueError(
             f"`{name}(sparse=True)` does not go with `has_aux=True`; leave one of them out."
         )
@@ -273,7 +267,7 @@ def hvp(
         >>> product(jnp.array([1.0, 2.0]), tangent=jnp.array([1.0, 1.0])).tolist()
         [6.0, 12.0]
     """
-    return _made(HessianProduct, "hvp", fun, wrt, {}, options)
+    return _made(HessianProduct, "hvp", fun, wrt, options)
 
 
 @spelled_here
@@ -303,7 +297,7 @@ def jvp(
         >>> [float(part) for part in push(3.0, 2.0, tangent=1.0)]
         [18.0, 12.0]
     """
-    return _made(Pushforward, "jvp", fun, wrt, {"has_aux": has_aux}, options)
+    return _made(Pushforward, "jvp", fun, wrt, options, has_aux=has_aux)
 
 
 def _made(
@@ -311,11 +305,10 @@ def _made(
     name: str,
     fun: Any,
     wrt: Any,
-    settings: dict[str, Any],
     options: IncrementalOptions,
+    **settings: Any,
 ) -> Incremental[..., Any]:
-    if not callable(fun):
-        raise wrong_option(f"{name}(fun)", fun, "a function")
+    check_function(f"{name}(fun)", fun)
     return incremental(kind(plain(fun), wrt, name, settings), **options)
 
 

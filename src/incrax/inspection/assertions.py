@@ -14,7 +14,7 @@ from incrax import _jax
 from incrax import _program as program
 from incrax._incremental import Incremental
 from incrax._jax import Equation, Var
-from incrax._messages import not_called, not_incremental, unknown_work
+from incrax._messages import first_names, not_called
 from incrax._program import read_vars, written_vars
 from incrax.engine.inputs.paths import paths_mask
 from incrax.errors import UnknownInputError
@@ -84,7 +84,8 @@ def assert_ran(
         problems += _listed(
             f"{len(others)} equations ran that belong to none of what may run ({shown})", others
         )
-    for name, ids in {name: call.named(name) for name in _names(never)}.items():
+    for name in _names(never):
+        ids = call.named(name)
         found = [eqn for eqn in call.ran if id(eqn) in ids]
         problems += _listed(f"{len(found)} equations of `{name}` ran, and none may", found)
     if at_most is not None and len(call.ran) > at_most:
@@ -122,7 +123,13 @@ class _LastCall(NamedTuple):
             if found or name in self.paths:
                 return found
             functions = dict.fromkeys(text for eqn in reader.eqns for text in _functions(eqn))
-            raise unknown_work(name, self.paths, list(functions)) from None
+            raise UnknownInputError(
+                f"`assert_ran(f)` got `{name}`, which is no input of the function, no primitive in "
+                "it, no Python function that made its equations, and no name of a marked value, so "
+                f"that the test could never fail. Its inputs: {first_names(self.paths)}. Its Python "
+                f"functions: {first_names(list(functions))}. Use one of these, or a name as `explain()` "
+                "prints it."
+            ) from None
         return found | {number for number, each in self.masks().items() if each & mask}
 
     def masks(self) -> dict[int, int]:
@@ -159,7 +166,11 @@ class _LastCall(NamedTuple):
 def _last(f: Any) -> _LastCall:
     """The last call; of `Rows` what it did with one of the chunks."""
     if not isinstance(f, Incremental):
-        raise not_incremental("assert_ran", type(f).__name__)
+        raise TypeError(
+            f"`assert_ran(f)` got a value of type {type(f).__name__}, which keeps no record of "
+            "what it ran. Pass what `incremental(f)`, `grad(f)` and the like return, not the "
+            "function that was given to them."
+        )
     traced = f._asked("assert_ran()", (), {}).traced
     reader = Reader(traced.engine)
     served = reader.last()
@@ -167,7 +178,8 @@ def _last(f: Any) -> _LastCall:
         raise not_called("assert_ran()")
     if not isinstance(traced, RowEngine):
         return _LastCall(reader, served.by, served.ran, reader.paths)
-    has_run = traced.last is not None and traced.last.chunks.num_run > 0
+    record = traced.last
+    has_run = record is not None and record.chunks.num_run > 0
     paths = [*reader.paths, *traced.paths]
     return _LastCall(reader, served.by, served.ran if has_run else (), paths)
 

@@ -429,7 +429,8 @@ class _Counting:
     @property
     def is_as_run(self) -> bool:
         """Whether the equations are those that the engine runs."""
-        return self.call.plain.is_incremental or self.changing is not None
+        plain = self.call.plain
+        return plain.is_incremental or self.changing is not None
 
     # --- an equation and what is inside ---
 
@@ -586,9 +587,9 @@ class _Counting:
             yield found
 
     def _general_notes(self, found: Sequence[CountedProgram]) -> Iterator[str]:
-        num_guards = self.call.plain.num_guards
-        if num_guards:
-            guards = f"its {num_guards} guards" if num_guards > 1 else "its guard"
+        plain = self.call.plain
+        if plain.num_guards:
+            guards = f"its {plain.num_guards} guards" if plain.num_guards > 1 else "its guard"
             yield (
                 f"Counted is the path that these values take, with {guards}; others may take "
                 "another one."
@@ -618,32 +619,15 @@ class _Counting:
         cost_of = functools.partial(self.cost_of, region=root)
         groups = [(name, root.nodes), *_joined(_by_function(root.nodes), cost_of)]
         parts = cut(whole, [[node.eqn for node in nodes] for _, nodes in groups[1:]])
-        known = dict(zip(whole.invars, self.call.inputs(whole), strict=True))
-        calls: list[Callable[[], Any]] = []
-        memory: list[Memory] = []
         with Meter(f"measuring {name}", len(groups) + MIN_REPEATS) as meter:
-            for program in (whole, *parts):
-                inputs = [program.consts, *(known[var] for var in program.invars)]
-                compiled = jax.jit(evaluator(program)).lower(*inputs).compile()
-                calls.append(functools.partial(compiled, *inputs))
-                memory.append(_memory(compiled))
-                results = jax.block_until_ready(calls[-1]())
-                if program is not whole:
-                    known.update(zip(program.outvars, results, strict=True))
-                meter.advance()
-            rounds: list[list[float]] = []
-            end_s = time.perf_counter() + SPENT_S
-            while len(rounds) < MIN_REPEATS or (
-                len(rounds) < MAX_REPEATS and time.perf_counter() < end_s
-            ):
-                rounds.append([_seconds(call) for call in calls])
-                meter.advance(len(rounds) <= MIN_REPEATS)
+            compiled = [*_compiled([whole, *parts], self.call.inputs(whole), meter)]
+            rounds = _rounds([call for call, _ in compiled], meter)
         medians = map(statistics.median, zip(*rounds, strict=True))
-        found = [
-            MeasuredPart(title, len(nodes), cost_of(nodes), seconds, used)
-            for (title, nodes), seconds, used in zip(groups, medians, memory, strict=True)
-        ]
-        return Measured(name, tuple(found[1:]), found[0], len(rounds))
+        whole_part, *found = (
+            MeasuredPart(title, len(nodes), cost_of(nodes), seconds, memory)
+            for (title, nodes), seconds, (_, memory) in zip(groups, medians, compiled, strict=True)
+        )
+        return Measured(name, tuple(found), whole_part, len(rounds))
 
 
 def _title(node: Node, region: Region, turns: float, known_from: str) -> str:
@@ -695,6 +679,34 @@ class Measured(NamedTuple):
     def sum_s(self) -> float:
         """Seconds of all parts, one after the other."""
         return sum(part.seconds for part in self.parts)
+
+
+def _compiled(
+    programs: Sequence[Program], inputs: Sequence[Any], meter: Meter
+) -> Iterator[tuple[Callable[[], Any], Memory]]:
+    """Calls of a program with these inputs, and of each of its parts, which read what those before
+    it gave; and their memory.
+    """
+    whole, *_ = programs
+    known = dict(zip(whole.invars, inputs, strict=True))
+    for program in programs:
+        given = [program.consts, *(known[var] for var in program.invars)]
+        compiled = jax.jit(evaluator(program)).lower(*given).compile()
+        results = jax.block_until_ready(compiled(*given))
+        if program is not whole:
+            known.update(zip(program.outvars, results, strict=True))
+        meter.advance()
+        yield functools.partial(compiled, *given), _memory(compiled)
+
+
+def _rounds(calls: Sequence[Callable[[], Any]], meter: Meter) -> list[list[float]]:
+    """Seconds of all calls in turn, until some time is spent."""
+    found: list[list[float]] = []
+    end_s = time.perf_counter() + SPENT_S
+    while len(found) < MIN_REPEATS or (len(found) < MAX_REPEATS and time.perf_counter() < end_s):
+        found.append([_seconds(call) for call in calls])
+        meter.advance(len(found) <= MIN_REPEATS)
+    return found
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -786,12 +798,15 @@ class CostReport(Printable):
     @property
     def backward(self) -> PassCost | None:
         """The backward pass; None: not asked for, or there is none, see `notes`."""
-        return next((each for each in self.passes if each.name == "backward"), None)
+        return self._pass("backward")
 
     @property
     def hvp(self) -> PassCost | None:
         """The Hessian times a vector; None likewise."""
-        return next((each for each in self.passes if each.name == "hvp"), None)
+        return self._pass("hvp")
+
+    def _pass(self, name: str) -> PassCost | None:
+        return next((each for each in self.passes if each.name == name), None)
 
     @property
     def per_equation(self) -> tuple[tuple[str, EquationCost], ...]:
@@ -879,8 +894,9 @@ class CostReport(Printable):
         change = (
             "" if self.changing is None else f"; changing: {_named(self.changing) or 'nothing'}"
         )
-        flops = number_text(self.forward.total.flops)
-        return f"cost of {self.name}({_named(self.arguments)}): {flops} FLOPs{change}"
+        total = self.forward.total
+        arguments = _named(self.arguments)
+        return f"cost of {self.name}({arguments}): {number_text(total.flops)} FLOPs{change}"
 
     def tables(self) -> list[Table]:
         """The report for people: totals; the dearest equations, and a turn of each loop; what was

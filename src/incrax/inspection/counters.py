@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from incrax._messages import counting_twice
 from incrax._stats import Stats
 from incrax._table import Printable, Table, many
 from incrax.engine.call.registry import Counters, collect, living, stop_collecting
@@ -51,7 +50,11 @@ class totals(Printable):  # noqa: N801
             RuntimeError: this object is counting already.
         """
         if self._is_open:
-            raise counting_twice()
+            raise RuntimeError(
+                "`totals()` is counting already: the same object was entered twice, and would "
+                "count everything twice. Nothing was changed. Write `with incrax.totals() as "
+                "inner:` for a block inside another one."
+            )
         self._is_open = True
         self._counters = []
         present = [(function._name, function.stats) for function in collect(self._counters)]

@@ -163,7 +163,6 @@ def environment(*, measure: bool = True) -> Environment:
     has_devices = problem is None
     names = {"python": platform.python_version(), "incrax": __version__}
     versions = {**names, **{name: _version(name) for name in PACKAGES}}
-    variables = {name: os.environ[name] for name in sorted(os.environ)}
     return Environment(
         versions=versions,
         machine=_machine(has_devices=has_devices),
@@ -171,7 +170,7 @@ def environment(*, measure: bool = True) -> Environment:
         if has_devices
         else (),
         settings={name: str(_setting(name)) for name in SETTINGS},
-        variables={name: text for name, text in variables.items() if name.startswith(PREFIXES)},
+        variables={n: os.environ[n] for n in sorted(os.environ) if n.startswith(PREFIXES)},
         budget_bytes=default_budget_bytes() if has_devices else 0,
         program_bytes=remembered_bytes(),
         max_program_bytes=max_program_bytes(),

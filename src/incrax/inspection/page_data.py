@@ -12,7 +12,7 @@ import math
 import platform
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -52,6 +52,10 @@ NUM_CODE = 160
 HOW = ("estimated", "measured as a whole", "measured as a segment")
 
 
+Data: TypeAlias = dict[str, Any]
+"""What JSON can hold, by name."""
+
+
 class Subject(NamedTuple):
     """What a page is about: a function's name, its engine, its calls, its counters; bytes that it
     saves; whether the engine is that of one chunk of `Rows`.
@@ -66,23 +70,17 @@ class Subject(NamedTuple):
     has_rows: bool = False
 
 
-def page_data(subject: Subject) -> dict[str, Any]:
+def page_data(subject: Subject) -> Data:
     """The data of a page."""
     engine = subject.engine
     chooser = engine.chooser
     data = _Data(subject)
-    planner = (
-        "exact policy"
-        if chooser.is_exact
-        else "minimal planner"
-        if data.facts.is_minimal
-        else "cost planner"
-    )
+    planner = "minimal planner" if data.facts.is_minimal else "cost planner"
     return {
         "format": FORMAT,
         "function": {
             "name": subject.name,
-            "planner": planner,
+            "planner": "exact policy" if chooser.is_exact else planner,
             "num_equations": len(data.eqns),
             "num_outputs": len(data.program.outvars),
             "num_signatures": subject.num_signatures,
@@ -151,21 +149,21 @@ class _Data:
         self.row_records = [*row_outlooks(self.engine)]
         self.eqns: Sequence[Equation] = self.program.eqns
         self.numbers = {id(eqn): number for number, eqn in enumerate(self.eqns)}
-        costs = [equation_cost(eqn) for eqn in self.eqns]
+        costs = list(map(equation_cost, self.eqns))
         self.work = {name: np.array([getattr(cost, name) for cost in costs]) for name in WORK}
-        entries = (*self.chooser.entries.values(), *self.engine.slices.entries.values())
+        entries = [e for of in (self.chooser, self.engine.slices) for e in of.entries.values()]
         self.entries: list[Entry] = sorted(entries, key=lambda entry: -entry.count)[:MAX_PLANS]
-        self.table = self.engine.segments
-        groups = self.table.groups.values()
+        self.table = table = self.engine.segments
+        groups = table.groups.values()
         self.segments: list[tuple[int, Any]] = [(self.facts.mask(g[0]), g) for g in groups]
-        if self.table.wanted:
+        if table.wanted:
             self.segments.append((self.layout.full, None))
 
     def _mask(self, dirty: int) -> str:
         """Inputs as bits, but for what runs always."""
         return hex(dirty & ~self.engine.always)
 
-    def _names(self, dirty: int) -> dict[str, Any]:
+    def _names(self, dirty: int) -> Data:
         """Inputs by their first names, and how many there are."""
         found = self.reader.names(dirty)
         return {"names": found[:MAX_NAMES], "num": len(found)}
@@ -174,24 +172,24 @@ class _Data:
         """Numbers of the equations that write some variables; -1 for one that only plans have, each
         number once.
         """
-        writer = self.facts.listing.writer
-        return list(dict.fromkeys(writer.get(var, -1) for var in variables))
+        listing = self.facts.listing
+        return list(dict.fromkeys(listing.writer.get(var, -1) for var in variables))
 
-    def leaves(self) -> list[dict[str, Any]]:
+    def leaves(self) -> list[Data]:
         """The inputs, with their bits."""
-        found = []
-        places = zip(self.layout.offsets, self.layout.widths, strict=True)
-        invars = self.program.invars
-        for path, var, (offset, width) in zip(self.engine.paths, invars, places, strict=True):
-            kind, size = sized(var)
-            found.append(
-                {"path": path, "type": kind, "bytes": size, "offset": offset, "width": width}
-            )
-        return found
+        layout = self.layout
+        names = ("path", "type", "bytes", "offset", "width")
+        parts = zip(
+            self.engine.paths, self.program.invars, layout.offsets, layout.widths, strict=True
+        )
+        return [
+            dict(zip(names, (path, *sized(var), *place), strict=True))
+            for path, var, *place in parts
+        ]
 
     # --- equations --------------------------------------------------------------------------------
 
-    def equations(self) -> dict[str, Any]:
+    def equations(self) -> Data:
         """One list per property, one element per equation; what several share by number, in tables
         of their own.
         """
@@ -233,9 +231,9 @@ class _Data:
         timed: list[tuple[Sequence[Equation], float, int]] = [
             (self._plan_of_segment(group).eqns, s, 2) for group, s in measured if s is not None
         ]
-        whole_s = self.engine.whole.seconds
-        if whole_s is not None:
-            timed.append((self.eqns, whole_s, 1))
+        whole = self.engine.whole
+        if whole.seconds is not None:
+            timed.append((self.eqns, whole.seconds, 1))
         seconds = list(map(estimated, self.eqns))
         how = [0] * len(self.eqns)
         for eqns, measured_s, kind in sorted(timed, key=lambda item: -len(item[0])):
@@ -247,7 +245,7 @@ class _Data:
 
     # --- what calls would do ----------------------------------------------------------------------
 
-    def outlooks(self) -> list[dict[str, Any]]:
+    def outlooks(self) -> list[Data]:
         """What a call would do, for each input alone, each element of small arrays, and each dirty
         set seen.
         """
@@ -266,7 +264,7 @@ class _Data:
                 meter.advance()
         return found
 
-    def slices(self) -> list[dict[str, Any]]:
+    def slices(self) -> list[Data]:
         """What a call would do that changes few rows of inputs, for each kind of such a change that
         a program serves.
         """
@@ -280,7 +278,7 @@ class _Data:
         entries = [record.entry for record in self.row_records if candidate == "slices"]
         return next((number for number, each in enumerate(entries) if each is entry), -1)
 
-    def last(self) -> dict[str, Any] | None:
+    def last(self) -> Data | None:
         """What changed in the last call, None before the first, and its place among `slices`."""
         record = self.engine.last
         if record is None:
@@ -288,17 +286,14 @@ class _Data:
         changed = self.reader.served(record).changed
         return {"mask": hex(changed), "slice": self.slice_of(record.candidate, record.entry)}
 
-    def verdict(self) -> dict[str, Any]:
+    def verdict(self) -> Data:
         """Whether saving has been worth it: the sentence, and seconds by what for."""
         if not self.chooser.is_timed:
             return {"sentence": "", "ours": {}, "jit": {}}
         found = self.chooser.verdict
-        is_known = found.gain is not None
-        return {
-            "sentence": found.sentence,
-            "ours": found.ours if is_known else {},
-            "jit": found.jit if is_known else {},
-        }
+        if found.gain is None:
+            return {"sentence": found.sentence, "ours": {}, "jit": {}}
+        return {"sentence": found.sentence, "ours": found.ours, "jit": found.jit}
 
     def _asked(self) -> Iterator[int]:
         """The sets to look out for, the most useful first."""
@@ -309,10 +304,10 @@ class _Data:
         yield from (0, layout.full)
         yield from (entry.dirty & ~self.engine.always for entry in self.entries)
         yield from (layout.leaf_mask(index) for index in range(len(layout.widths)))
-        for offset, width in zip(self.layout.offsets, self.layout.widths, strict=True):
+        for offset, width in zip(layout.offsets, layout.widths, strict=True):
             yield from (1 << offset + k for k in range(width) if width > 1)
 
-    def described(self, served: Served) -> dict[str, Any]:
+    def described(self, served: Served) -> Data:
         """A call as data: the numbers are those of `explain`; what differs from the values that it
         starts from.
         """
@@ -323,10 +318,8 @@ class _Data:
         made_of_rows = [*served.by_rows, *served.as_whole]
         others = [eqn for n, eqn in zip(numbers, served.ran, strict=True) if n < 0]
         derived = total_cost(others)
-        figures: dict[str, float] = {}
-        for name, work in self.work.items():
-            figures[f"{name}_ran"] = float(work[known].sum()) + getattr(derived, name)
-            figures[f"{name}_avoided"] = float(work[is_avoided].sum())
+        work_ran = {n: float(w[known].sum()) + getattr(derived, n) for n, w in self.work.items()}
+        work_avoided = {name: float(work[is_avoided].sum()) for name, work in self.work.items()}
         return {
             "served_by": served.by,
             "differs": hex(served.changed),
@@ -341,7 +334,8 @@ class _Data:
             "rows": served.rows,
             "by_rows": ranges(self.numbers[id(eqn)] for eqn in served.by_rows),
             "ran": ranges([*known.tolist(), *(self.numbers[id(eqn)] for eqn in made_of_rows)]),
-            **figures,
+            **{f"{name}_ran": number for name, number in work_ran.items()},
+            **{f"{name}_avoided": number for name, number in work_avoided.items()},
         }
 
     def _loaded(self, loads: Sequence[Var]) -> dict[str, int]:
@@ -362,7 +356,7 @@ class _Data:
 
     # --- plans ------------------------------------------------------------------------------------
 
-    def plan(self, entry: Entry) -> dict[str, Any]:
+    def plan(self, entry: Entry) -> Data:
         """A dirty set that was seen, with its candidates and how they were chosen."""
         plan = self.engine.plan_of(entry.candidate, entry)
         own = None if entry.program is None else entry.program.plan
@@ -399,25 +393,24 @@ class _Data:
     def _plan_of_segment(self, group: Any) -> Plan:
         return self.table.top_plan() if group is None else self.table.plan(group)
 
-    def segment(self, mask: int, group: Any) -> dict[str, Any]:
+    def segment(self, mask: int, group: Any) -> Data:
         """A segment, or (None) that of the outputs, with its seconds."""
         plan = self._plan_of_segment(group)
         measured_s = self.table.measured_s(group)
+        race = self.chooser.race
         return {
             "mask": self._mask(mask),
             "is_top": group is None,
             "num_values": len(group or ()),
             "bytes": self._loaded(group or ())["loaded_bytes"],
             "num_equations": plan.num_eqns,
-            "seconds": plan.seconds * self.chooser.race.run_price
-            if measured_s is None
-            else measured_s,
+            "seconds": plan.seconds * race.run_price if measured_s is None else measured_s,
             "is_measured": measured_s is not None,
         }
 
     # --- calls and memory -------------------------------------------------------------------------
 
-    def calls(self) -> dict[str, Any]:
+    def calls(self) -> Data:
         """The latest calls as columns; what several share, by number."""
         history = self.subject.history
         calls = list(history.calls())
@@ -471,7 +464,7 @@ class _Data:
             self.slice_of(record.candidate, record.entry),
         )
 
-    def _named(self, mask: int | None) -> dict[str, Any]:
+    def _named(self, mask: int | None) -> Data:
         """What changed, as bits and by name."""
         return (
             {"mask": None, "num": -1, "names": []}
@@ -479,16 +472,17 @@ class _Data:
             else {"mask": hex(mask), **self._names(mask)}
         )
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Data:
         """The budget, and the saved values now, the largest first."""
         sizes = sorted(self.store.sizes().items(), key=lambda item: -item[1])
+        names = self.facts.kept
         saved = [
             {
                 "type": sized(var)[0],
                 "bytes": size,
                 "equation": self.writers([var])[0],
                 "depends_on": self._names(self.facts.mask(var)),
-                "name": self.facts.kept.get(var),
+                "name": names.get(var),
             }
             for var, size in sizes[:MAX_SAVED]
         ]
@@ -515,7 +509,7 @@ class _Did(NamedTuple):
     slice: int = -1
 
 
-def place(text: str) -> dict[str, Any]:
+def place(text: str) -> Data:
     """A place in the user's source, as JAX prints it, with the text of the line; without the
     folders above.
     """

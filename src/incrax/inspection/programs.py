@@ -22,7 +22,7 @@ import numpy as np
 from incrax import _jax
 from incrax._incremental import Incremental
 from incrax._locations import NO_VALUE, place_of_error
-from incrax._program import Program, trace, trace_with_tree
+from incrax._program import Program, Values, trace, trace_with_tree
 from incrax.control_flow.tapes.guarded import Guarded, path_alone
 from incrax.derivatives.cuts import Mark, is_mark, without_marks
 from incrax.derivatives.selection import select
@@ -46,7 +46,7 @@ def model_of(fun: Any) -> Bound | None:
 
 
 def function_of_model(
-    fun: Any, model: Bound, args: Sequence[Any], inputs: Mapping[str, Any]
+    fun: Any, model: Bound, args: Values, inputs: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The function behind a model or its method and the inputs it holds, some of them with other
     values or types.
@@ -198,7 +198,7 @@ class Call:
         further = [var.aval for var in program.invars[len(self.numbers) :]]
         return [*self.values, *(jnp.ones(aval.shape, aval.dtype) for aval in further)]
 
-    def result(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def result(self, values: Values) -> tuple[list[Any], list[Any]]:
         """Leaves of the result at other values, and of what is passed on beside it."""
         leaves = list(self.leaves)
         for number, value in zip(self.numbers, values, strict=True):
@@ -312,7 +312,7 @@ def gradient(
     """
     further = () if is_scalar(results) else results
 
-    def evaluate(values: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+    def evaluate(values: Values, cotangents: Values) -> Any:
         fun, at = _of_selected(call, numbers, values)
         outs, pullback, others = jax.vjp(fun, *at, has_aux=True)
         return outs, others, pullback(list(cotangents) or [jnp.ones_like(x) for x in outs])
@@ -326,7 +326,7 @@ def hessian_product(call: Call, numbers: Sequence[int], *, is_forward: bool = Tr
     """
     every = tuple(range(len(numbers)))
 
-    def evaluate(values: Sequence[Any], tangents: Sequence[Any]) -> Any:
+    def evaluate(values: Values, tangents: Values) -> Any:
         fun, at = _of_selected(call, numbers, values)
         derivative = jax.grad(lambda *xs: fun(*xs)[0][0], argnums=every)
         if is_forward:
@@ -343,7 +343,7 @@ def hessian_product(call: Call, numbers: Sequence[int], *, is_forward: bool = Tr
 
 
 def _of_selected(
-    call: Call, numbers: Sequence[int], values: Sequence[Any]
+    call: Call, numbers: Sequence[int], values: Values
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The results with a derivative, and all others, as a function of what is differentiated; and
     where that is.

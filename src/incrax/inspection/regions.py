@@ -18,18 +18,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Atom, Body, Equation, Literal, Var
-from incrax._program import Program, evaluator, from_jaxpr, read_vars, written_vars
-from incrax.engine.program.constants import known_values
+from incrax._jax import Atom, Body, Equation, Var
+from incrax._program import Program, Values, evaluator, from_jaxpr, read_vars, written_vars
+from incrax.engine.program.constants import known_values, value_of
 from incrax.engine.program.nested import inner_bodies, num_turns
 from incrax.engine.program.simplify import (
     Pass,
+    branch_of,
     drop_dead,
     fold_constants,
     inline_with_lines,
     inline_with_lines_but_remat,
     merge_equal,
     reading,
+    renaming,
     run_passes,
 )
 from incrax.engine.rewrites.inverses import cancel_inverses
@@ -121,20 +123,29 @@ def _node(eqn: Equation, known: Known, form: Form) -> Node:
         _region(each.kind, run_passes(_program(each.body), form.inner), form)
         for each in inner_bodies(eqn)
     ]
-    turns = num_turns(eqn)
-    if eqn.primitive.name == "while":
-        turns = _turns_of_counter(eqn, regions[0], regions[1], known)
-    elif eqn.primitive.name == _jax.LOOP and turns is None:
-        turns = _integer(eqn.invars[0], known)
-    side = _integer(eqn.invars[0], known) if regions and regions[0].kind == "branch" else None
-    for number, region in enumerate(regions):
-        if region.kind == "branch":
-            region.times = (
-                None if side is None else float(number == min(max(side, 0), len(regions) - 1))
-            )
-        else:
-            region.times = None if turns is None else turns + (region.kind == "condition")
+    if regions and regions[0].kind == "branch":
+        index = _integer(eqn.invars[0], known)
+        taken = None if index is None else _taken(regions, index)
+        for region in regions:
+            region.times = None if taken is None else float(region is taken)
+        return Node(eqn, regions)
+    turns = _turns(eqn, regions, known)
+    for region in regions:
+        region.times = None if turns is None else turns + (region.kind == "condition")
     return Node(eqn, regions)
+
+
+def _taken(branches: Sequence[Region], index: int) -> Region:
+    """The branch of an index, which is clipped."""
+    return branches[min(max(index, 0), len(branches) - 1)]
+
+
+def _turns(eqn: Equation, regions: Sequence[Region], known: Known) -> float | None:
+    """How often a loop turns; None where values decide. Once of what is no loop."""
+    if eqn.primitive.name == "while":
+        return _turns_of_counter(eqn, *regions, known)
+    turns = num_turns(eqn)
+    return _integer(eqn.invars[0], known) if turns is None else turns
 
 
 def _program(body: Body) -> Program:
@@ -146,15 +157,9 @@ def _program(body: Body) -> Program:
 
 def _integer(atom: Atom, known: Known) -> int | None:
     """The value of an integer, or of a truth value, where it is known."""
-    if isinstance(atom, Literal):
-        value: Any = np.asarray(atom.val)
-    else:
-        value = known.get(atom)
-    return (
-        int(value)
-        if value is not None and value.shape == () and value.dtype.kind in "biu"
-        else None
-    )
+    value = value_of(atom, known)
+    is_integer = value is not None and value.shape == () and value.dtype.kind in "biu"
+    return int(value) if is_integer else None
 
 
 def _turns_of_counter(eqn: Equation, turn: Region, condition: Region, known: Known) -> int | None:
@@ -167,30 +172,32 @@ def _turns_of_counter(eqn: Equation, turn: Region, condition: Region, known: Kno
     test = asked.eqns[0] if len(asked.eqns) == 1 else None
     if test is None or asked.outvars[0] is not test.outvars[0]:
         return None
-    num_asked = eqn.params["cond_nconsts"]
-    num_fixed = eqn.params["body_nconsts"]
-    sides: list[tuple[int, int]] = []
-    for side in test.invars:
-        atom: Any = side
-        step: int | None = 0
-        if side in asked.invars:
-            number = asked.invars.index(side)
-            if number >= num_asked:
-                step = _step(turn.program, num_fixed, number - num_asked)
-                number += num_fixed
-            atom = eqn.invars[number]
-        start = _integer(atom, known)
-        if start is None or step is None:
-            return None
-        sides.append((start, step))
     name = test.primitive.name
     if name not in ("lt", "le", "gt", "ge"):
         return None
+    sides = [_side(eqn, atom, turn.program, asked, known) for atom in test.invars]
     (low, slow), (high, fast) = sides if name in ("lt", "le") else sides[::-1]
+    if low is None or high is None or slow is None or fast is None:
+        return None
     start = low - high - (name in ("le", "ge"))
     if start >= 0:
         return 0
     return math.ceil(-start / (slow - fast)) if slow > fast else None
+
+
+def _side(
+    eqn: Equation, atom: Any, turn: Program, asked: Program, known: Known
+) -> tuple[int | None, int | None]:
+    """Where a side of a loop's condition starts, and by how much a turn moves it."""
+    if atom not in asked.invars:
+        return _integer(atom, known), 0
+    number = asked.invars.index(atom)
+    num_asked = eqn.params["cond_nconsts"]
+    if number < num_asked:
+        return _integer(eqn.invars[number], known), 0
+    num_fixed = eqn.params["body_nconsts"]
+    step = _step(turn, num_fixed, number - num_asked)
+    return _integer(eqn.invars[num_fixed + number], known), step
 
 
 def _step(body: Program, num_fixed: int, number: int) -> int | None:
@@ -199,15 +206,13 @@ def _step(body: Program, num_fixed: int, number: int) -> int | None:
     after = body.outvars[number]
     if after is before:
         return 0
-    (eqn, *_) = [*(eqn for eqn in body.eqns if after in eqn.outvars), None]
-    name = "" if eqn is None else eqn.primitive.name
-    if eqn is None or name not in ("add", "sub"):
+    eqn = next((eqn for eqn in body.eqns if after in eqn.outvars), None)
+    if eqn is None or eqn.primitive.name not in ("add", "sub"):
         return None
-    first, second = eqn.invars
-    if name == "add" and second is before:
-        first, second = second, first
+    is_sum = eqn.primitive.name == "add"
+    first, second = eqn.invars[::-1] if is_sum and eqn.invars[1] is before else eqn.invars
     step = _integer(second, {}) if first is before else None
-    return -step if step is not None and name == "sub" else step
+    return step if step is None or is_sum else -step
 
 
 # --- its two forms --------------------------------------------------------------------------------
@@ -224,19 +229,11 @@ def choose_platform(program: Program) -> Program:
     """Replace the question which platform a program runs on by the answer for the default
     backend.
     """
-    asked = [eqn for eqn in program.eqns if eqn.primitive.name == "platform_index"]
-    names: dict[Atom, Literal | None] = {eqn.outvars[0]: _platform(eqn) for eqn in asked}
-    rename = lambda atom: (names.get(atom) or atom) if isinstance(atom, Var) else atom
-    return program.with_eqns([reading(eqn, rename) for eqn in program.eqns]) if names else program
-
-
-def _platform(eqn: Equation) -> Literal | None:
     backend = jax.default_backend()
-    groups = [
-        group if isinstance(group, (tuple, list)) else (group,) for group in eqn.params["platforms"]
-    ]
-    fitting = [number for number, group in enumerate(groups) if None in group or backend in group]
-    return _jax.literal(fitting[0], eqn.outvars[0].aval) if fitting else None
+    asked = (eqn for eqn in program.eqns if eqn.primitive.name == "platform_index")
+    names = {eqn.outvars[0]: found for eqn in asked if (found := branch_of(eqn, backend))}
+    rename = renaming(names)
+    return program.with_eqns([reading(eqn, rename) for eqn in program.eqns])
 
 
 _SIMPLER = (choose_platform, fold_constants, merge_equal, drop_dead)
@@ -257,7 +254,7 @@ AS_RUN = Form(
 # --- a run that counts ----------------------------------------------------------------------------
 
 
-def run(region: Region, values: Sequence[Any]) -> Sequence[Any]:
+def run(region: Region, values: Values) -> Values:
     """Evaluate a region; it and all inside of whose evaluations values decide count how often they
     run.
 
@@ -276,11 +273,11 @@ def run(region: Region, values: Sequence[Any]) -> Sequence[Any]:
     return [_jax.read(atom, env) for atom in program.outvars]
 
 
-def _apply(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
+def _apply(node: Node, inputs: Values) -> Values:
     return _jax.apply(node.eqn, inputs)
 
 
-def _call(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
+def _call(node: Node, inputs: Values) -> Values:
     """A call that evaluates one body on its inputs; any other is not looked into."""
     region, *others = node.regions
     if others or len(region.program.invars) != len(inputs) or region.times != 1:
@@ -288,12 +285,11 @@ def _call(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
     return run(region, inputs)
 
 
-def _cond(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
-    index = min(max(int(inputs[0]), 0), len(node.regions) - 1)
-    return run(node.regions[index], inputs[1:])
+def _cond(node: Node, inputs: Values) -> Values:
+    return run(_taken(node.regions, int(inputs[0])), inputs[1:])
 
 
-def _while(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
+def _while(node: Node, inputs: Values) -> Values:
     """What `vmap` makes of a loop has a condition for each row: rows that have ended stay as they
     are.
     """
@@ -312,13 +308,13 @@ def _where(goes_on: np.ndarray, new: Any, old: Any) -> Any:
     return jnp.where(goes_on.reshape(goes_on.shape + (1,) * num_more), new, old)
 
 
-def _scan(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
+def _scan(node: Node, inputs: Values) -> Values:
     """A scan, or a loop of `incrax.control_flow.loops`: its turns one by one to count what is
     inside, its results as they are.
     """
     params = node.eqn.params
     if node.name == _jax.LOOP:
-        num_consts, num_carry, _ = params["spec"].layout
+        num_consts, num_carry = params["spec"].layout
         is_reversed = params["spec"].reverse
         length, *operands = inputs
     else:
@@ -334,7 +330,7 @@ def _scan(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
     return _apply(node, inputs)
 
 
-_rules: dict[str, Callable[[Node, Sequence[Any]], Sequence[Any]]] = {
+_rules: dict[str, Callable[[Node, Values], Values]] = {
     "cond": _cond,
     "while": _while,
     "scan": _scan,

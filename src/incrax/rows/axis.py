@@ -15,13 +15,19 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation, Literal, Var
 from incrax._program import STATEFUL, Program, from_jaxpr
-from incrax.engine.inputs.messages import branches_on_rows, mixed_rows
 from incrax.engine.program.simplify import inline_with_lines
+from incrax.errors import MixedRowsError
 from incrax.primitives.entry import GONE, Kind
 from incrax.primitives.row_axis import UNKNOWN, Reduction, Verdict, row_verdict
 from incrax.rows.numbers import CONSTANTS, OUTPUTS, NumberPlace, bits
 
 Pair = tuple[Any, Any]
+
+CURE = (
+    "Nothing was evaluated or stored. A function of `Rows` may map over rows and reduce over them "
+    "(sum, mean, max, min, prod, all, any, matrix products), in any number of rounds. Write it so, "
+    "or pass plain arrays: `rows.tree()`."
+)
 
 NO_PLACE = -1
 """Stands for a row axis that cannot be told: another length than that of the rows, or two such
@@ -54,8 +60,28 @@ _BODIES = frozenset("jaxpr body_jaxpr cond_jaxpr branches ft_in ft_out".split())
 
 def refuse(eqn: Equation, kind: Kind) -> None:
     """Raise `MixedRowsError` with the line of an equation that mixes rows."""
-    types = ", ".join(_type(atom) for atom in eqn.invars)
-    raise mixed_rows(eqn.primitive.name, _jax.source_line(eqn), kind.mixes, types)
+    line = _jax.source_line(eqn)
+    types = ", ".join(map(_type, eqn.invars)) or "no inputs"
+    raise mixed_rows(
+        f"`{eqn.primitive.name}`{f' at {line}' if line else ''}, of {types}", kind.mixes
+    )
+
+
+def mixed_rows(where: str, what: str) -> MixedRowsError:
+    """An equation or a constant that neither maps over rows nor reduces over them."""
+    return MixedRowsError(
+        "`incremental(f)` got `Rows`, which are evaluated chunk by chunk, and f mixes rows: "
+        f"{where}, {what}. {CURE}"
+    )
+
+
+def branches_on_rows(difference: str) -> MixedRowsError:
+    """Traces for two numbers of rows that are not alike."""
+    return MixedRowsError(
+        "`incremental(f)` got `Rows`, and f is another function for another number of rows: two "
+        f"traces differ by {difference}. This is usually a Python branch on the number of rows, or "
+        f"a loop over them. {CURE}"
+    )
 
 
 def compare_rows(
@@ -130,7 +156,7 @@ class RowsComparison:
 
     def _match_constants(self, var: Var, pair: Pair, number: int) -> None:
         if self.axes[var] is not None:
-            raise mixed_rows("constant", "", "has one entry a row", _type(var))
+            raise mixed_rows(f"`constant`, of {_type(var)}", "has one entry a row")
         if _same_number(*pair):
             return
         if np.shape(pair[0]) != () or self._is_inner:
@@ -161,21 +187,31 @@ class RowsComparison:
         self._bind(eqn.outvars, other.outvars)
         if eqn.effects or eqn.primitive.name in STATEFUL:
             self.refuse(eqn, EFFECT)
-        is_loop = eqn.primitive.name in LOOPS
         is_row_wise = any(self.axis(a) is not None for a in (*eqn.invars, *eqn.outvars))
-        verdict = self._nested(pair) if is_loop else self._verdict(eqn) if is_row_wise else None
+        if eqn.primitive.name in LOOPS:
+            self._note(eqn, self._nested(pair), is_row_wise=is_row_wise)
+            may_differ = _BODIES
+        else:
+            self._note(eqn, self._verdict(eqn) if is_row_wise else None, is_row_wise=is_row_wise)
+            of_rule = {name for name in eqn.params if name.endswith("_jaxpr") and eqn.params[name]}
+            may_differ = of_rule | _SIZED_PARAMS if is_row_wise else of_rule
+        for name, value in eqn.params.items():
+            if name not in may_differ and not _same_param(value, other.params.get(name)):
+                raise branches_on_rows(f"another `{name}` of {where}")
+
+    def _note(self, eqn: Equation, verdict: Verdict, *, is_row_wise: bool) -> None:
+        """What an equation does to rows: refused, or a reduction; what a row-wise one computes
+        beside rows is the same for every chunk.
+        """
         if isinstance(verdict, Kind):
             self.refuse(eqn, verdict)
-        elif verdict is not None and not self._is_inner:
+        elif self._is_inner:
+            return
+        elif verdict is not None:
             self.reductions[eqn.outvars[0]] = verdict
-        elif is_row_wise and verdict is None and not self._is_inner:
+        elif is_row_wise:
             beside = [v for v in eqn.outvars if self.axes[v] is None]
             self.reductions.update(dict.fromkeys(beside, FIRST))
-        for name, value in eqn.params.items():
-            is_body = name in _BODIES if is_loop else name.endswith("_jaxpr") and value is not None
-            is_sized = is_row_wise and not is_loop and name in _SIZED_PARAMS
-            if not is_body and not is_sized and not _same_param(value, other.params.get(name)):
-                raise branches_on_rows(f"another `{name}` of {where}")
 
     def _verdict(self, eqn: Equation) -> Verdict:
         """What an equation that is no loop does to rows, a `Kind` where it is to be refused."""

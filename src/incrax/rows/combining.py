@@ -15,6 +15,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation, Var
+from incrax._program import Values
 from incrax.primitives.row_axis import Reduction
 from incrax.rows.axis import IDEMPOTENT
 from incrax.rows.phases import Phase, RowProgram
@@ -114,7 +115,7 @@ def filled(
 
 
 def _combine_partials(
-    kinds: Sequence[Reduction], count: Any, columns: Sequence[Sequence[Any]]
+    kinds: Sequence[Reduction], count: Any, columns: Sequence[Values]
 ) -> list[Any]:
     """Reduce the first `count` of each column, in their order."""
     pairs = zip(kinds, columns, strict=True)
@@ -124,7 +125,7 @@ def _combine_partials(
 _combine_together = jax.jit(_combine_partials, static_argnums=0)
 
 
-def _combined(kind: str, count: Any, parts: Sequence[Any]) -> Any:
+def _combined(kind: str, count: Any, parts: Values) -> Any:
     if kind == "first" or len(parts) == 1:
         return parts[0]
     stack = jnp.stack(list(parts))
@@ -143,9 +144,7 @@ def rest_function(
     `eqns` are those of the rest, as they are to be evaluated.
     """
 
-    def run(
-        count: Any, partials: Sequence[Sequence[Any]], scales: Any, reads: Sequence[Any]
-    ) -> list[Any]:
+    def run(count: Any, partials: Sequence[Values], scales: Any, reads: Values) -> list[Any]:
         env = _constants(rows) | dict(zip(phase.rest.reads, reads, strict=True))
         totals = _combine_partials(phase.kinds, count, partials)
         for k, (var, total) in enumerate(zip(phase.partials, totals, strict=True)):

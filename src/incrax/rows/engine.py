@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -20,7 +21,7 @@ from incrax import _jax
 from incrax._jax import Var
 from incrax._messages import deleted_input
 from incrax._names import name_of
-from incrax._program import Values, trace, type_of
+from incrax._program import Program, Values, trace, type_of
 from incrax._progress import Meter
 from incrax._stats import Stats
 from incrax._tables import LruTable, program_bytes
@@ -35,14 +36,13 @@ from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.recycling import can_recycle
 from incrax.engine.inputs.chunks import Chunk
 from incrax.engine.inputs.leaves import LeafValue, resolved
-from incrax.engine.inputs.messages import no_checkpoint_of_rows, per_row_of_stream
 from incrax.engine.inputs.rows import Rows
 from incrax.engine.inputs.signature import Function, Signature
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.log import Journal
 from incrax.engine.store.budget import Limits
 from incrax.engine.store.store import is_any_deleted
-from incrax.errors import UnknownInputError
+from incrax.errors import MixedRowsError, NotCalledError, UnknownInputError
 from incrax.rows.combining import chunk_function, combine_all, filled, rest_function
 from incrax.rows.numbers import scales_at
 from incrax.rows.phases import Phase, Section
@@ -172,7 +172,8 @@ class RowEngine:
         """What follows from the reductions, compiled; functions on the host are remembered, and
         awaited.
         """
-        known = [self.rows.program.eqns[number] for number in phase.rest.eqns]
+        program = self.rows.program
+        known = [program.eqns[number] for number in phase.rest.eqns]
         eqns = self.calls.wrap(known)
         run = jax.jit(rest_function(self.rows, phase, eqns))
         calls_host = any(new is not eqn for new, eqn in zip(eqns, known, strict=True))
@@ -208,7 +209,12 @@ class RowEngine:
 
     def check_may_be_kept(self) -> None:
         """Raise, as there are no versions for a checkpoint."""
-        raise no_checkpoint_of_rows()
+        raise NotCalledError(
+            "`checkpoint()` keeps the version of a call without `Rows`, and the last call was one "
+            "with `Rows`. Nothing was kept. Keep the `Rows` and the parameters to go back to: "
+            "`append` and `replace` leave them as they are, and results at the latest few versions "
+            "are saved."
+        )
 
     def forget_checkpoint(self) -> None:
         """There is none."""
@@ -274,7 +280,12 @@ class RowEngine:
         per_row = [v for table in self.passes for v in table.phase.per_row]
         if per_row and any(chunk.is_streamed for chunk in rows.chunks):
             types = ", ".join(v.aval.str_short(short_dtypes=True) for v in per_row)
-            raise per_row_of_stream(types)
+            raise MixedRowsError(
+                f"`incremental(f)` got `Rows` that are read from a file, and f returns {types}, "
+                "with an entry for each row: that may be more than memory holds. Nothing was "
+                "stored. Reduce over the rows, or evaluate slices: `Rows(tree)` of a part that "
+                "fits."
+            )
         self.evaluated = None
         before = self._counts()
         num_known = 0
@@ -288,7 +299,8 @@ class RowEngine:
         chunks = Chunks(*(b - a for a, b in zip(before, self._counts(), strict=True)))
         self.last = RowRecord(chunks, self.evaluated or self._any_engine(rows))
         self.stats.unchanged += num_known == len(self.passes)
-        return [_jax.as_value(atom, found) for atom in self.rows.program.outvars]
+        program = self.rows.program
+        return [_jax.as_value(atom, found) for atom in program.outvars]
 
     def _counts(self) -> Chunks:
         stats = self.stats
@@ -305,7 +317,7 @@ class RowEngine:
             return outcome, True
         known = table.results.setdefault(version, {})
         feeds = self._feeds(phase.chunk, env, len(rows))
-        results = _PassEvaluation(self, phase, rows, known, feeds).results()
+        results = _PassEvaluation(self, phase, rows.chunks, known, feeds).results()
         count, columns = filled(phase.kinds, results)
         capacity = len(columns[0]) if columns else 0
         self.stats.compiles += capacity not in table.compiled
@@ -393,40 +405,40 @@ class RowEngine:
         is_exact = self.options.is_exact
         tuning = self.options.own_tuning()
         name = name_of(self.trace.fun)
-        rows = self.rows
-        run = chunk_function(
-            rows,
-            phase,
-            self.trace.equations(chunk.capacity),
-            self.cut.fixed_numbers(phase),
-            is_padded=chunk.is_padded,
-        )
-        counts = [jax.ShapeDtypeStruct((), np.int32)] if chunk.is_padded else []
-        row_type = self.trace.row_type
-        traced = trace(
-            run, *row_type.avals(chunk.capacity), *counts, *map(type_of, phase.chunk.reads)
-        )
+        traced = self._traced(chunk, phase)
         facts = facts_of(traced, tuning, is_exact=is_exact)
         recycles = can_recycle() and not self.signature.placed
         compiler = Compiler(facts, self.calls, name, on_host=frozenset(), recycles=recycles)
-        known = dict.fromkeys(rows.sizes, "number of rows")
-        known.update(zip(rows.program.invars, self.paths, strict=True))
-        numbers = {var: number for number, var in enumerate(rows.passes)}
-        paths = [
-            *self.paths[: rows.num_row_inputs],
-            *["rows in the chunk" for _ in counts],
-            *[known.get(v) or f"reduction {numbers[v]}" for v in phase.chunk.reads],
-        ]
         share = EXACT_SHARE if is_exact else num_chunks
         limits = self.limits
         shared = Limits(
             limits.versions, limits.budget_bytes // share, limits.planned_bytes // share
         )
-        journal = Journal(name, paths, facts.layout)
+        journal = Journal(name, self._names(chunk, phase), facts.layout)
         whole = compiler.compile_whole(traced)
         return Engine(
             facts, whole, journal, compiler, tuning, self.stats, shared, is_exact=is_exact
         )
+
+    def _traced(self, chunk: Chunk, phase: Phase) -> Program:
+        """The program of a pass for chunks like this one."""
+        eqns = self.trace.equations(chunk.capacity)
+        fixed = self.cut.fixed_numbers(phase)
+        run = chunk_function(self.rows, phase, eqns, fixed, is_padded=chunk.is_padded)
+        row_type = self.trace.row_type
+        counts = [jax.ShapeDtypeStruct((), np.int32)] if chunk.is_padded else []
+        reads = map(type_of, phase.chunk.reads)
+        return trace(run, *row_type.avals(chunk.capacity), *counts, *reads)
+
+    def _names(self, chunk: Chunk, phase: Phase) -> list[str]:
+        """What the inputs of that program are called."""
+        rows = self.rows
+        known = dict.fromkeys(rows.sizes, "number of rows")
+        known.update(zip(rows.program.invars, self.paths, strict=True))
+        numbers = {var: number for number, var in enumerate(rows.passes)}
+        read = [known.get(v) or f"reduction {numbers[v]}" for v in phase.chunk.reads]
+        counts = ["rows in the chunk"] if chunk.is_padded else []
+        return [*self.paths[: rows.num_row_inputs], *counts, *read]
 
     def _any_engine(self, rows: Rows) -> Engine:
         return next(iter(self.engines()), None) or self.first_kin(rows)
@@ -468,27 +480,25 @@ class RowEngine:
                 raise errors[0]
 
 
+@dataclass
 class _PassEvaluation:
     """The results of one pass of a call: known, combined from those of other chunks, or evaluated
     where they are not; `feeds` are what chunks read beside rows.
     """
 
-    def __init__(
-        self,
-        engine: RowEngine,
-        phase: Phase,
-        rows: Rows,
-        known: dict[tuple[int, ...], Results],
-        feeds: list[Any],
-    ) -> None:
-        self.engine = engine
-        self.stats = engine.stats
-        self.phase = phase
-        self.chunks = rows.chunks
-        self.known = known
-        self.feeds = feeds
-        self._previous: Results = []
-        self._bypasses: dict[Chooser, bool] = {}  # after one chunk was looked at
+    engine: RowEngine
+    phase: Phase
+    chunks: Sequence[Chunk]
+    known: dict[tuple[int, ...], Results]
+    feeds: list[Any]
+    _previous: Results = field(default_factory=list)
+    _bypasses: dict[Chooser, bool] = field(default_factory=dict)
+    """After one chunk was looked at."""
+
+    @property
+    def stats(self) -> Stats:
+        """What is counted."""
+        return self.engine.stats
 
     def results(self) -> list[Results]:
         """Partial results in order, those of runs of chunks combined; one by one, with per-row

@@ -20,11 +20,10 @@ from incrax._jax import Equation, Var
 from incrax._program import Program, trace_with_tree, type_of
 from incrax._tables import LruTable
 from incrax.engine.inputs.chunks import RowType
-from incrax.engine.inputs.messages import untraceable_rows
 from incrax.engine.inputs.signature import Function, Signature
 from incrax.engine.program.simplify import drop_dead, inline_with_lines, run_passes
 from incrax.errors import IncraxError, MixedRowsError
-from incrax.rows.axis import RowsComparison, compare_rows
+from incrax.rows.axis import CURE, RowsComparison, compare_rows
 from incrax.rows.numbers import FORMS, NumberPlace, Sized, SizeForm, fits, lift, numbers_at
 from incrax.rows.phases import Phase, RowProgram, analyse_rows, cut_phases
 
@@ -185,8 +184,8 @@ class RowTrace:
         """Those of the analysed program, for chunks of a capacity that is prepared: other traces
         differ in parameters alone.
         """
-        program = self.cut.rows.program
-        pairs = zip(program.eqns, self._traced(capacity).eqns, strict=True)
+        rows = self.cut.rows
+        pairs = zip(rows.program.eqns, self._traced(capacity).eqns, strict=True)
         return [eqn.replace(params=other.params) for eqn, other in pairs]
 
     # --- numbers made from the number of rows -----------------------------------------------------
@@ -228,7 +227,12 @@ class RowTrace:
             raise
         except Exception as error:
             if self._programs:
-                raise untraceable_rows(num_rows, error) from error
+                raise MixedRowsError(
+                    f"`incremental(f)` got `Rows`, and f cannot be traced for {num_rows} rows: "
+                    f"{type(error).__name__}: {error} This is usually an array with one entry a "
+                    "row that f takes from elsewhere: a closed-over constant or another argument. "
+                    f"Put it into the same `Rows`. {CURE}"
+                ) from error
             raise
         return run_passes(program, (inline_with_lines, drop_dead))
 

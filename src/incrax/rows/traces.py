@@ -16,9 +16,9 @@ from incrax._messages import nothing_saved
 from incrax._program import Values
 from incrax.engine.call.signature_table import Given, Traces
 from incrax.engine.inputs.leaves import LeafValue
-from incrax.engine.inputs.messages import many_rows
 from incrax.engine.inputs.rows import Rows, as_plain, has_rows
 from incrax.engine.inputs.signature import Args, Kwargs, Signature, make_signature
+from incrax.errors import RowsError
 from incrax.rows.engine import RowEngine
 from incrax.rows.trace import RowTrace
 
@@ -60,7 +60,12 @@ class RowTraces(Traces):
         found = [leaf for leaf in leaves if type(leaf) is Rows]
         if len(found) > 1:
             named = make_signature(self.fun, args, kwargs).named_statics
-            raise many_rows([path for path, x in named.items() if type(x) is Rows])
+            places = ", ".join(f"`{path}`" for path, x in named.items() if type(x) is Rows)
+            raise RowsError(
+                f"`incremental(f)` got `Rows` in {len(found)} places: {places}. They may be cut "
+                "into chunks differently. Nothing was evaluated or stored. Put all columns into "
+                "one: `Rows({'x': x, 'y': y})`."
+            )
         return found[0]
 
     def _given(self, rows: Rows, leaves: Values, treedef: Any) -> Given:

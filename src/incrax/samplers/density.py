@@ -19,12 +19,12 @@ from incrax import Incremental, Tuning, _jax, frozen, incremental
 from incrax._messages import wrong_option
 from incrax.derivatives.cuts import is_mark, without_marks
 from incrax.derivatives.flat import element_names
-from incrax.derivatives.messages import integer_parameter
 from incrax.derivatives.prepared import Flat, prepare
 from incrax.derivatives.selection import (
     Mirror,
     Selection,
     as_parameters,
+    integer_parameter,
     is_python_int,
     select,
     type_name,

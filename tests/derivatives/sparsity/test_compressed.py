@@ -12,10 +12,10 @@ from derivatives.sparsity.numeric import POINTS, N, band
 from scipy.sparse import csr_array
 
 from incrax._program import trace
+from incrax.derivatives.flat import ends, sparse_blocks
 from incrax.derivatives.sparsity import compressed
 from incrax.derivatives.sparsity.compressed import (
     Colored,
-    bcoo,
     choose,
     compressed_jacobian,
     coordinates,
@@ -200,11 +200,9 @@ def test_values_are_in_order_of_rows_then_columns():
 def test_a_bcoo_matrix_has_the_values_at_sorted_unique_indices():
     fun = JACOBIANS["differences"]
     pattern = pattern_of(trace(fun, X))
-    made = jax.jit(
-        lambda x: bcoo(
-            compressed_jacobian(fun, x, Colored(pattern)), coordinates(pattern), pattern.shape
-        )
-    )(X)
+    rows, columns = (ends([(n,)]) for n in pattern.shape)
+    values = lambda x: compressed_jacobian(fun, x, Colored(pattern))
+    ((made,),) = jax.jit(lambda x: sparse_blocks(values(x), pattern, rows, columns))(X)
     assert made.indices_sorted
     assert made.unique_indices
     assert made.nse == pattern.nnz

@@ -313,11 +313,10 @@ def test_patterns_are_found_while_jit_traces():
 # --- limits ---------------------------------------------------------------------------------------
 
 
-def test_a_pattern_that_takes_too_much_work_is_none(monkeypatch):
+def test_a_pattern_that_takes_too_much_work_is_none():
     program = trace(lambda x: jnp.cumsum(x) * x[0], X)
     assert pattern_of(program) is not None
-    monkeypatch.setattr(search, "MAX_WORK", 50)
-    assert pattern_of(program) is None
+    assert pattern_of(program, max_work=50) is None
 
 
 def test_a_pattern_of_too_many_nonzeros_is_none_before_it_is_made(monkeypatch):

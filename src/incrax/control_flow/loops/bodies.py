@@ -21,7 +21,7 @@ import itertools
 import operator
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import compress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -31,26 +31,25 @@ from incrax import _jax
 from incrax._context import context_key
 from incrax._program import Values, evaluator, from_jaxpr
 from incrax._tables import LruTable, program_bytes
-from incrax.control_flow.loops.messages import other_carry, other_carry_type
 from incrax.engine.program.simplify import drop_dead, needed_equations
 from incrax.engine.program.structure import jaxpr_key
+from incrax.errors import LoopTypeError
 
 T = TypeVar("T")
+ListPair: TypeAlias = tuple[list[Any], list[Any]]
 MAX_BODIES = 512
 """Bodies that are remembered; a forgotten one is compiled again."""
 
 
 class BodyLayout(NamedTuple):
-    """Numbers of constants, carries and xs of a body."""
+    """Numbers of constants and carries of a body; its other inputs are xs."""
 
     num_consts: int
     num_carry: int
-    num_xs: int
 
     def split(self, values: Sequence[T]) -> tuple[list[T], list[T], list[T]]:
         """Constants, carry, xs."""
-        rest = len(values) - self.num_consts - self.num_carry
-        consts, carry, xs = in_groups(values, (self.num_consts, self.num_carry, rest))
+        consts, carry, xs = in_groups(values, (*self, len(values)))
         return consts, carry, xs
 
     def split_results(self, values: Sequence[T]) -> tuple[list[T], list[T]]:
@@ -148,7 +147,11 @@ def traced_turn(
         outs, out_tree = jax.tree.flatten(carry)
         results, ys_tree[0] = jax.tree.flatten(ys)
         if out_tree != tree:
-            raise other_carry(name, out_tree, tree)
+            raise LoopTypeError(
+                f"The function of `{name}` got a carry of the structure {tree} and returned one of "
+                f"{out_tree}. A loop's carry has one type for all turns. Nothing was evaluated. "
+                "Return a carry like `init`."
+            )
         return [*map(_strong, map(jnp.asarray, outs), start), *map(jnp.asarray, results)]
 
     while True:
@@ -160,8 +163,13 @@ def traced_turn(
         start = grown
     for (path, _), x, aval in zip(with_paths, start, outs, strict=True):
         if (x.shape, x.dtype) != (aval.shape, aval.dtype):
-            where = f"carry{jax.tree_util.keystr(path)}"
-            raise other_carry_type(name, where, _shown(aval), _shown(jax.typeof(x)))
+            raise LoopTypeError(
+                f"The function of `{name}` got `carry{jax.tree_util.keystr(path)}` as "
+                f"{_shown(jax.typeof(x))} and returned it as {_shown(aval)}. This is usually an "
+                "`init` of integers that becomes floating-point, of float32 beside float64, or of "
+                "one shape that is broadcast to another. A loop's carry has one type for all "
+                "turns. Nothing was evaluated. Give `init` the type that a turn returns."
+            )
     return TracedBody(lift(body), list(body.consts), start, tree, ys_tree[0])
 
 
@@ -212,12 +220,7 @@ class Linearized(NamedTuple):
     moves_in: tuple[bool, ...]
     moves_out: tuple[bool, ...]
     rows: tuple[int, ...]  # xs that the tangent reads
-    stored: tuple[Any, ...]  # types of the residuals of a turn
-
-    @property
-    def stored_bytes(self) -> int:
-        """Memory for the residuals of one turn."""
-        return sum(map(_jax.aval_bytes, self.stored))
+    stored_bytes: int  # memory for the residuals of one turn
 
 
 @per_configuration
@@ -250,7 +253,7 @@ def _traced(jaxpr: Any, moves: Sequence[bool]) -> _Traced:
     def primal(*inputs: Any) -> list[Any]:
         moved, fixed = parted(moves, inputs)
 
-        def of_moved(*moved: Any) -> tuple[list[Any], list[Any]]:
+        def of_moved(*moved: Any) -> ListPair:
             return parted(is_inexact, call(jaxpr, merged(moves, moved, fixed)))
 
         smooth, push, others = jax.linearize(of_moved, *moved, has_aux=True)
@@ -297,11 +300,11 @@ def _split(layout: BodyLayout, moves: tuple[bool, ...], traced: _Traced) -> Line
         prelude=_part(body, consts, fixed),
         primal=_part(body, body.invars, [*body.outvars[:num_outs], *stored]),
         tangent=close(along, [atom.aval for part in inputs for atom in part]),
-        layout=BodyLayout(counts[0] + counts[1], counts[2], counts[3] + counts[4]),
+        layout=BodyLayout(counts[0] + counts[1], counts[2]),
         moves_in=moves,
         moves_out=moves_out,
         rows=tuple(map(xs.index, rows)),
-        stored=tuple(var.aval for var in stored),
+        stored_bytes=sum(_jax.aval_bytes(var.aval) for var in stored),
     )
 
 
@@ -345,7 +348,7 @@ def transposed(
             return [*carry, *compress(ys, is_wanted)]
 
         (cts,) = jax.linear_transpose(of_linear, [*sums, *carry, *xs])(carry_ct + ys_ct)
-        consts_ct, new_carry_ct, xs_ct = BodyLayout(len(sums), len(carry), 0).split(cts)
+        consts_ct, new_carry_ct, xs_ct = BodyLayout(len(sums), len(carry)).split(cts)
         return [*new_carry_ct, *(t + ct for t, ct in zip(total, consts_ct, strict=True)), *xs_ct]
 
     return close(pull, list(itertools.chain(*inputs)))
@@ -416,16 +419,9 @@ def masked_loop(
         rows: numbers of the rows.
         first: number of the row of the first turn of the longest example.
     """
-    longest = jnp.argmax(num)
     start_of_xs = layout.num_consts + layout.num_carry
     avals = avals_in(jaxpr)
-    stand_ins: dict[int, Any] = {}
-    for number, (x, axis, linear) in enumerate(inputs):
-        if not linear and (axis is not None or number >= layout.num_consts):
-            one = x if axis is None else lax.dynamic_index_in_dim(x, longest, axis, keepdims=False)
-            if number >= start_of_xs:
-                one = lax.dynamic_index_in_dim(one, first, 0, keepdims=False)
-            stand_ins[number] = lax.stop_gradient(one)
+    stand_ins = _stand_ins(layout, inputs, jnp.argmax(num), first)
 
     def turn(num: Any, *values: Any) -> list[Any]:
         others = dict(zip(stand_ins, values, strict=False))
@@ -443,9 +439,23 @@ def masked_loop(
     replaced = [avals[number] for number in stand_ins]
     body = close(turn, [integer, *replaced, *avals[:start_of_xs], integer, *avals[start_of_xs:]])
     before: list[Given] = [(num, 0, False), *((x, None, False) for x in stand_ins.values())]
-    new = BodyLayout(len(before) + layout.num_consts, layout.num_carry, 1 + layout.num_xs)
+    new = BodyLayout(len(before) + layout.num_consts, layout.num_carry)
     row: Given = (rows, None, False)
     return body, new, [*before, *inputs[:start_of_xs], row, *inputs[start_of_xs:]]
+
+
+def _stand_ins(
+    layout: BodyLayout, inputs: Sequence[Given], example: Any, row: Any
+) -> dict[int, Any]:
+    """Of one example the inputs that need one, by number; of its xs a row."""
+    at = functools.partial(lax.dynamic_index_in_dim, keepdims=False)
+    found: dict[int, Any] = {}
+    for number, (x, axis, linear) in enumerate(inputs):
+        if not linear and (axis is not None or number >= layout.num_consts):
+            one = x if axis is None else at(x, example, axis)
+            is_row = number >= layout.num_consts + layout.num_carry
+            found[number] = lax.stop_gradient(at(one, row, 0) if is_row else one)
+    return found
 
 
 # --- one object for bodies that are alike ---------------------------------------------------------

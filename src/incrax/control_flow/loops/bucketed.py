@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from incrax._jax_options import spelled_here
-from incrax._messages import wrong_option
+from incrax._messages import check_function
 from incrax._names import reduced
 from incrax.control_flow.loops.padded import Names, RaggedArguments, exact, is_staged, is_traced
 from incrax.engine.inputs.signature import Function
@@ -49,8 +49,7 @@ def bucketed(fun: Function, *, ragged: str | int | Names = ()) -> Bucketed:
         >>> [float(total(np.arange(n))) for n in (3, 5)], total.num_traces
         ([1.0, 2.0], 1)
     """
-    if not callable(fun):
-        raise wrong_option("bucketed(fun)", fun, "a function")
+    check_function("bucketed(fun)", fun)
     names = (ragged,) if isinstance(ragged, (str, int)) else tuple(ragged)
     return Bucketed(fun, names)
 
@@ -90,7 +89,7 @@ class Bucketed:
         """By name where the function was decorated, else as a new function; compiled programs stay
         behind.
         """
-        return reduced(self, (Bucketed, (self._fun, self._ragged.arguments.names)))
+        return reduced(self, (Bucketed, (self._fun, self._ragged.names)))
 
     def _traced(self, args: Any, kwargs: Any) -> Any:
         self.num_traces += 1

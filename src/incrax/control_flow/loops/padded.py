@@ -26,14 +26,8 @@ from jax import lax
 
 from incrax import _jax
 from incrax._messages import wrong_option
-from incrax.control_flow.loops.messages import (
-    no_integer,
-    no_ragged,
-    other_lengths,
-    too_long,
-    unknown_length,
-)
 from incrax.engine.inputs.signature import Args, Function, Kwargs
+from incrax.errors import CapacityError, LoopTypeError
 
 SMALLEST = 64
 """The least capacity: shorter arrays are padded to it."""
@@ -62,7 +56,11 @@ def num_rows(name: str, tree: Any) -> int | None:
         for path, x in leaves
     ]
     if len({length for _, length in lengths}) > 1 or any(length == "none" for _, length in lengths):
-        raise other_lengths(name, lengths)
+        shown = ", ".join(f"`{path}` {length}" for path, length in lengths[:8])
+        raise LoopTypeError(
+            f"`{name}` goes through its arrays row by row, and they have different numbers of "
+            f"rows: {shown}. Nothing was evaluated. Pass arrays with equal first axes."
+        )
     return int(lengths[0][1]) if lengths else None
 
 
@@ -70,12 +68,15 @@ def as_length(name: str, what: str, length: Any) -> Any:
     """A length as an int, or as the tracer that it is."""
     has_dtype = np.issubdtype(getattr(length, "dtype", bool), np.integer)
     is_integer = has_dtype or (isinstance(length, int) and not isinstance(length, bool))
-    if np.ndim(length) or not is_integer:
-        raise no_integer(name, what, _seen(length))
-    if is_traced(length):
+    is_right = is_integer and not np.ndim(length)
+    if is_right and is_traced(length):
         return length
-    if int(length) < 0:
-        raise no_integer(name, what, str(int(length)))
+    if not is_right or int(length) < 0:
+        seen = int(length) if is_right else _seen(length)
+        raise LoopTypeError(
+            f"`{name}({what}=...)` got {seen}; it must be one integer, at least 0. Nothing was "
+            "evaluated."
+        )
     return int(length)
 
 
@@ -154,7 +155,11 @@ def checked(name: str, num: Any, capacity: int) -> Any:
 def check_room(name: str, num: Any, capacity: int) -> None:
     """Raise if `num`, which is known, is more than there is room for."""
     if int(num) > capacity:
-        raise too_long(name, int(num), capacity)
+        raise CapacityError(
+            f"`{name}` was asked for {int(num)} rows or turns, and there is room for {capacity}. "
+            "Rows are never dropped silently. Pass arrays with more rows, or a larger `capacity=` "
+            "or `size=`."
+        )
 
 
 def _checked_on_host(name: str, capacity: int, num: Any) -> Any:
@@ -213,7 +218,12 @@ class Padded:
         try:
             return operator.index(self.length)
         except jax.errors.TracerIntegerConversionError:
-            raise unknown_length(self.capacity) from None
+            raise LoopTypeError(
+                f"`len()` of a `Padded` with room for {self.capacity} rows was asked for inside a "
+                "traced function (jit, grad, vmap), where the number of rows is unknown. Nothing "
+                "was evaluated. Use `length`, which is traced, or `capacity`, which is not; in a "
+                "function of `incrax.guarded`, outside of transformations, `len` is a guard."
+            ) from None
 
     def __bool__(self) -> bool:
         """True, also without rows."""
@@ -292,14 +302,14 @@ def _place(name: str | int, positional: Sequence[str]) -> tuple[int | None, str 
     return (name % len(positional), positional[name]) if is_known else (name, None)
 
 
-class RaggedArguments:
-    """Which arguments of a function have a changing number of rows, and capacities used so far.
+class RaggedArguments(NamedArguments):
+    """Those whose number of rows changes, and capacities used so far.
 
     `caller` and `option` name the function of incrax and its option in messages.
     """
 
     def __init__(self, fun: Function, names: Names, caller: str, option: str) -> None:
-        self.arguments: NamedArguments = NamedArguments(fun, names)
+        super().__init__(fun, names)
         self._caller = caller
         self._option = option
         self._capacities: dict[str | int, list[int]] = {name: [] for name in names}
@@ -309,13 +319,13 @@ class RaggedArguments:
         """The arguments with rows up to the least capacity known that they fit in, and the length
         of each.
         """
-        return self._replaced(args, kwargs, self._with_room)
+        return self._made(args, kwargs, self._with_room)
 
     def wrapped(self, args: Any, kwargs: Any) -> tuple[Any, Any, Lengths]:
         """The same without more rows."""
-        return self._replaced(args, kwargs, _ragged)
+        return self._made(args, kwargs, _ragged)
 
-    def _replaced(
+    def _made(
         self, args: Any, kwargs: Any, make: Callable[..., Padded]
     ) -> tuple[Any, Any, Lengths]:
         lengths: Lengths = {}
@@ -327,10 +337,14 @@ class RaggedArguments:
             lengths[name] = num
             return make(name, tree, num)
 
-        args, kwargs = self.arguments.replaced(args, kwargs, replace)
-        for name in self.arguments.names:
+        args, kwargs = self.replaced(args, kwargs, replace)
+        for name in self.names:
             if name not in lengths:
-                raise no_ragged(self._option, str(name))
+                raise LoopTypeError(
+                    f"`{self._option}` names `{name}`, and this call has no such argument, or one "
+                    "without arrays in it. Nothing was evaluated. Name arguments as in the "
+                    "function's signature, or by position."
+                )
         return args, kwargs, lengths
 
     def _with_room(self, name: str | int, tree: Any, num: int) -> Padded:

@@ -24,7 +24,9 @@ from incrax import _jax
 from incrax._program import Values
 from incrax.control_flow.loops.bodies import (
     BodyLayout,
+    Given,
     Linearized,
+    ListPair,
     avals_in,
     avals_out,
     batched_body,
@@ -36,7 +38,7 @@ from incrax.control_flow.loops.bodies import (
     parted,
     transposed,
 )
-from incrax.control_flow.loops.messages import small_memory
+from incrax.errors import MemoryBudgetError
 
 NAME = _jax.LOOP
 
@@ -48,19 +50,17 @@ class Spec(NamedTuple):
     capacity: int
     reverse: bool
     memory: int  # bytes that residuals of reverse mode may take
-    is_linear: tuple[
-        bool, ...
-    ] = ()  # inputs of the body that it is linear in; empty: none is known to be
-    is_strict: bool = (
-        False  # whether to raise where `memory` is too little, and not take as little as can be
-    )
+    is_linear: tuple[bool, ...] = ()
+    """Inputs of the body that it is linear in; empty: none is known to be."""
+    is_strict: bool = False
+    """Whether to raise where `memory` is too little, and not take as little as can be."""
 
     def derived(self, **changes: Any) -> Spec:
         """A loop that a derivative of this one runs."""
         return self._replace(**{"is_linear": (), "is_strict": False, **changes})
 
 
-def bind(jaxpr: Any, spec: Spec, num: Any, values: Values) -> tuple[list[Any], list[Any]]:
+def bind(jaxpr: Any, spec: Spec, num: Any, values: Values) -> ListPair:
     """Run a loop: (carry, ys)."""
     outs = loop_p.bind(jnp.asarray(num, jnp.int32), *values, jaxpr=jaxpr, spec=spec)
     return spec.layout.split_results(outs)
@@ -100,9 +100,7 @@ def _types(*avals: Any, jaxpr: Any, spec: Spec) -> tuple[list[Any], Any]:
 # --- tangents -------------------------------------------------------------------------------------
 
 
-def push(
-    values: Values, tangents: Values, *, jaxpr: Any, spec: Spec
-) -> tuple[list[Any], list[Any]]:
+def push(values: Values, tangents: Values, *, jaxpr: Any, spec: Spec) -> ListPair:
     """Results and their tangents, None for those that do not move."""
     num, *inputs = values
     split = linearized(jaxpr, spec.layout, tuple(t is not None for t in tangents[1:]))
@@ -117,7 +115,7 @@ def push(
 
 def _push_stored(
     num: Any, inputs: Values, tangents: Values, split: Linearized, spec: Spec
-) -> tuple[list[Any], list[Any]]:
+) -> ListPair:
     """The loop with residuals as further ys, and the linear loop that reads them."""
     outs = loop_p.bind(num, *inputs, jaxpr=split.primal, spec=spec.derived())
     num_outs = len(split.moves_out)
@@ -138,7 +136,7 @@ def _tangent(x: Any, dot: Any) -> Any:
 
 def _push_pieces(
     values: Values, tangents: Values, split: Linearized, jaxpr: Any, spec: Spec
-) -> tuple[list[Any], list[Any]]:
+) -> ListPair:
     """The derivative of the same loop in segments, of which a pullback keeps the carries between
     them.
     """
@@ -148,7 +146,7 @@ def _push_pieces(
     is_moved = [t is not None for t in tangents]
     moved, fixed = parted(is_moved, values)
 
-    def of_moved(*moved: Any) -> tuple[list[Any], list[Any]]:
+    def of_moved(*moved: Any) -> ListPair:
         num, *inputs = merged(is_moved, moved, fixed)
         outs = in_pieces(num, inputs, pieces, carry_bytes, jaxpr, spec)
         return parted(split.moves_out, outs)
@@ -173,7 +171,12 @@ def cut(spec: Spec, carry_bytes: int, stored_bytes: int) -> int:
             break
     else:
         if spec.is_strict:
-            raise small_memory(spec.memory, int(best[0]), spec.capacity)
+            raise MemoryBudgetError(
+                f"A loop of up to {spec.capacity:,} turns was given {spec.memory:,} bytes for the "
+                f"residuals of its derivative, and needs {int(best[0]):,} even with as few "
+                "checkpoints as can be. Nothing was evaluated. Pass more: "
+                f"`memory={int(best[0])}`."
+            )
     return best[1]
 
 
@@ -183,13 +186,12 @@ def in_pieces(
     """The same loop, evaluated in segments."""
     length = -(-spec.capacity // pieces)
     consts, init, xs = spec.layout.split(inputs)
-    layout = spec.layout._replace(num_xs=len(xs) + 1)
     memory = max(0, spec.memory - pieces * carry_bytes)
     inner = spec.derived(capacity=length, memory=memory)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def turn(*values: Any) -> list[Any]:
-        consts, carry, (count, *rows) = layout.split(values)
+        consts, carry, (count, *rows) = spec.layout.split(values)
         return loop_p.bind(count, *consts, *carry, *rows, jaxpr=jaxpr, spec=inner)
 
     starts = jnp.arange(pieces, dtype=jnp.int32) * length
@@ -197,7 +199,7 @@ def in_pieces(
     before, carried, row = spec.layout.split(avals_in(jaxpr))
     rows = [_jax.stacked_aval(aval, length) for aval in row]
     body = close(turn, [*before, *carried, _jax.row_aval(jax.typeof(counts)), *rows])
-    outer = Spec(layout, pieces, spec.reverse, spec.memory)
+    outer = Spec(spec.layout, pieces, spec.reverse, spec.memory)
     segments = [counts, *(_in_rows(x, pieces, length) for x in xs)]
     carry, ys = bind(body, outer, -(-num // length), [*consts, *init, *segments])
     return [*carry, *(y.reshape(-1, *y.shape[2:])[: spec.capacity] for y in ys)]
@@ -229,16 +231,13 @@ def _pull(cotangents: Values, values: Values, *, jaxpr: Any, spec: Spec) -> list
     _, known_rows = parted(_are_linear(xs), xs)
     wanted = [ct for ct in ys_ct if ct is not None]
     groups = ((known, False), ([*ended_ct, *sums], True), (known_rows, False), (wanted, True))
-    layout = BodyLayout(len(known), len(ended_ct) + len(sums), len(known_rows) + len(wanted))
+    layout = BodyLayout(len(known), len(ended_ct) + len(sums))
     mirrored = spec.derived(layout=layout, reverse=not spec.reverse, is_linear=_marks(groups))
     ended, xs_ct = bind(body, mirrored, num, _joined(groups))
     start_ct, sums_ct = spec.layout.split_results(ended)
-    found = iter([*sums_ct, *start_ct, *xs_ct])
-    cts = [next(found) if linear else None for linear in is_linear]
-    return [
-        None,
-        *(ct if isinstance(x, _jax.Linear) else None for x, ct in zip(inputs, cts, strict=True)),
-    ]
+    cts = merged(is_linear, [*sums_ct, *start_ct, *xs_ct], [None] * len(inputs))
+    pairs = zip(_are_linear(inputs), cts, strict=True)
+    return [None, *(ct if linear else None for linear, ct in pairs)]
 
 
 Groups = Sequence[tuple[Sequence[Any], bool]]
@@ -284,31 +283,41 @@ def _batch(
     if not mapped.size or not spec.capacity:
         num = jnp.int32(0)
     elif num_axis is not None:
-        is_linear = spec.is_linear or (False,) * len(inputs)
-        first = jnp.maximum(jnp.max(num) - 1, 0) if spec.reverse else jnp.int32(0)
-        rows = jnp.arange(spec.capacity, dtype=jnp.int32)
-        given = [*zip(inputs, input_axes, is_linear, strict=True)]
-        jaxpr, layout, masked = masked_loop(jaxpr, spec.layout, given, num, rows, first)
-        inputs, input_axes, is_linear = map(list, zip(*masked, strict=True))
-        spec = spec._replace(layout=layout, is_linear=tuple(is_linear))
+        given = [*zip(inputs, input_axes, spec.is_linear or (False,) * len(inputs), strict=True)]
+        jaxpr, spec, inputs, input_axes = _masked(num, given, jaxpr, spec)
         num = jnp.max(num)
     body, outs = batched_body(mapped, jaxpr, spec.layout, [axis is not None for axis in input_axes])
     consts, init, xs = spec.layout.split([*zip(inputs, input_axes, strict=True)])
-    front = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in consts]
     carry = [
-        _as_batch(x, axis, mapped.size) if batched else x
+        jnp.broadcast_to(x, (mapped.size, *x.shape))
+        if batched and axis is None
+        else _moved(x, axis, 0)
         for (x, axis), batched in zip(init, outs, strict=False)
     ]
-    rows = [x if axis is None else jnp.moveaxis(x, axis, 1) for x, axis in xs]
+    front = [_moved(x, axis, 0) for x, axis in consts]
+    rows = [_moved(x, axis, 1) for x, axis in xs]
     ended, ys = bind(body, spec, num, [*front, *carry, *rows])
-    out_axes = [0] * len(init) + [1] * len(ys)
-    return [*ended, *ys], [
-        axis if batched else None for axis, batched in zip(out_axes, outs, strict=True)
-    ]
+    out_axes = [0] * len(ended) + [1] * len(ys)
+    pairs = zip(out_axes, outs, strict=True)
+    return [*ended, *ys], [axis if batched else None for axis, batched in pairs]
 
 
-def _as_batch(x: Any, axis: int | None, size: int) -> Any:
-    return jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+def _masked(
+    num: Any, given: Sequence[Given], jaxpr: Any, spec: Spec
+) -> tuple[Any, Spec, list[Any], list[int | None]]:
+    """The loop for examples that take different numbers of turns: body, all else, inputs and their
+    axes.
+    """
+    first = jnp.maximum(jnp.max(num) - 1, 0) if spec.reverse else jnp.int32(0)
+    rows = jnp.arange(spec.capacity, dtype=jnp.int32)
+    body, layout, masked = masked_loop(jaxpr, spec.layout, given, num, rows, first)
+    inputs, axes, is_linear = map(list, zip(*masked, strict=True))
+    return body, spec._replace(layout=layout, is_linear=tuple(is_linear)), inputs, axes
+
+
+def _moved(x: Any, axis: int | None, place: int) -> Any:
+    """The value with its axis of examples, if it has one, in this place."""
+    return x if axis is None else jnp.moveaxis(x, axis, place)
 
 
 loop_p = _jax.new_primitive(NAME, _jax.Rules(_run, _types, push, _pull, _batch))

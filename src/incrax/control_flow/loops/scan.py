@@ -14,9 +14,8 @@ import jax.numpy as jnp
 
 from incrax import _jax
 from incrax._jax_options import spelled_here
-from incrax._messages import wrong_option
+from incrax._messages import check_function
 from incrax.control_flow.loops.bodies import BodyLayout, traced_turn
-from incrax.control_flow.loops.messages import no_capacity, no_length, no_pair
 from incrax.control_flow.loops.padded import (
     Padded,
     as_length,
@@ -30,6 +29,7 @@ from incrax.control_flow.loops.padded import (
     padded,
 )
 from incrax.control_flow.loops.primitive import Spec, bind
+from incrax.errors import LoopTypeError
 
 MEMORY = 2**28
 """Bytes that the residuals of one loop may take unless the caller says otherwise: 256 MiB."""
@@ -90,11 +90,10 @@ def scan(
         >>> float(total), sums.tolist()
         (6.0, [1.0, 3.0, 6.0])
     """
-    if not callable(f):
-        raise wrong_option("scan(f)", f, "a function")
+    check_function("scan(f)", f)
     capacity = None if capacity is None else as_size("scan", "capacity", capacity)
     memory = as_size("scan", "memory", memory)
-    rows, num, room = _sized("scan", xs, length, capacity)
+    rows, num, room = _sized(xs, length, capacity)
     if not (isinstance(xs, Padded) and xs.is_checked and length is None and is_traced(num)):
         num = checked("scan", num, room)
     if not is_staged() and not any(is_traced(x) for x in (num, *jax.tree.leaves(rows))):
@@ -108,18 +107,25 @@ def scan(
     return carry, ys if is_traced(num) else jax.tree.map(lambda y: cut(y, num), ys)
 
 
-def _sized(name: str, xs: Any, length: Any, capacity: int | None) -> tuple[Any, Any, int]:
+def _sized(xs: Any, length: Any, capacity: int | None) -> tuple[Any, Any, int]:
     """Rows, how many of them count, and how many there are."""
     rows = xs.values if isinstance(xs, Padded) else xs
-    there = num_rows(name, rows)
+    there = num_rows("scan", rows)
     if length is None:
         length = xs.length if isinstance(xs, Padded) else there
     if length is None:
-        raise no_length(name)
-    num = as_length(name, "length", length)
+        raise LoopTypeError(
+            "`scan` got neither arrays in `xs` nor a `length`, so that the number of turns is "
+            "unknown. Nothing was evaluated. Pass one of them."
+        )
+    num = as_length("scan", "length", length)
     room = capacity if there is None else there
     if room is None and is_traced(num):
-        raise no_capacity(name)
+        raise LoopTypeError(
+            "`scan` got a traced `length` and no arrays in `xs`. What it stacks, and what its "
+            "derivatives store, needs a size that is known while tracing. Nothing was evaluated. "
+            "Pass `capacity=`, the largest length that may come."
+        )
     return rows, num, num if room is None else room
 
 
@@ -137,11 +143,15 @@ def _fold(
     def turn(carry: Any, *row: Any) -> tuple[Any, Any]:
         out = f(carry, jax.tree.unflatten(rows_tree, row))
         if not isinstance(out, (tuple, list)) or len(out) != 2:
-            raise no_pair("scan", _shown(out))
+            raise LoopTypeError(
+                "The function of `scan` must return a pair, the carry and a row of results, and "
+                f"returned {_shown(out)}. Nothing was evaluated. Return `(carry, y)`, with None "
+                "for y where there is nothing to stack."
+            )
         return out[0], out[1]
 
     traced = traced_turn("scan", init, turn, types)
-    spec = loop(BodyLayout(len(traced.consts), len(traced.init), len(leaves)))
+    spec = loop(BodyLayout(len(traced.consts), len(traced.init)))
     carry, ys = bind(traced.jaxpr, spec, num, [*traced.consts, *traced.init, *leaves])
     return jax.tree.unflatten(traced.tree, carry), jax.tree.unflatten(traced.ys_tree, ys)
 
@@ -175,6 +185,5 @@ def map(f: Callable[[Any], Any], xs: Any, length: Any = None, *, memory: int = M
         >>> incrax.map(lambda x: x**2, jnp.arange(3.0)).tolist()
         [0.0, 1.0, 4.0]
     """
-    if not callable(f):
-        raise wrong_option("map(f)", f, "a function")
+    check_function("map(f)", f)
     return scan(lambda carry, x: (carry, f(x)), (), xs, length, memory=memory)[1]

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from incrax.control_flow.loops.messages import no_size, other_mask
 from incrax.control_flow.loops.padded import (
     SMALLEST,
     Padded,
@@ -25,6 +24,7 @@ from incrax.control_flow.loops.padded import (
     padded,
     put_like,
 )
+from incrax.errors import CapacityError, LoopTypeError
 
 NAME = "select_rows"
 
@@ -60,8 +60,12 @@ def select_rows(x: Any, mask: Any, size: int | None = None) -> Padded:
     mask = mask if isinstance(mask, (np.ndarray, jax.Array)) else np.asarray(mask)
     for path, leaf in jax.tree_util.tree_leaves_with_path(x):
         if mask.dtype != bool or mask.ndim != 1 or np.shape(leaf)[:1] != mask.shape:
-            seen = str(jax.typeof(jnp.asarray(leaf)))
-            raise other_mask(f"x{jax.tree_util.keystr(path)}", str(jax.typeof(mask)), seen)
+            raise LoopTypeError(
+                f"`select_rows` got a mask of type {jax.typeof(mask)} for "
+                f"`x{jax.tree_util.keystr(path)}` of type {jax.typeof(jnp.asarray(leaf))}; it takes "
+                "one boolean per row. Nothing was evaluated. Reduce a mask of elements to one of "
+                "rows, for example by `jnp.all(mask, axis=1)`."
+            )
     chosen = _chosen(mask, size)
     rows = jax.tree.map(lambda leaf: _gathered(leaf, chosen), x)
     return Padded(rows, chosen.num, is_checked=True)
@@ -108,7 +112,12 @@ def _room_by_guards(num: Any) -> int:
         while num > room:
             room *= 2
     except jax.errors.ConcretizationTypeError:
-        raise no_size(NAME) from None
+        raise CapacityError(
+            "`select_rows` was called inside a traced function (jit, grad, vmap), where the number "
+            "of rows that it finds is unknown. Nothing was evaluated. Pass `size=`, the largest "
+            "number that may come, or call it in a function of `incrax.guarded`, where a capacity "
+            "is a path."
+        ) from None
     return room
 
 

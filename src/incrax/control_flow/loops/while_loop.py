@@ -19,12 +19,12 @@ import numpy as np
 from jax import lax
 
 from incrax import _jax
-from incrax._messages import wrong_option
+from incrax._messages import check_function
 from incrax._program import Values
-from incrax.control_flow.loops.bodies import BodyLayout, call, lift, traced_turn
-from incrax.control_flow.loops.messages import no_condition
+from incrax.control_flow.loops.bodies import BodyLayout, ListPair, call, lift, traced_turn
 from incrax.control_flow.loops.padded import as_size, checked
 from incrax.control_flow.loops.primitive import Spec, push
+from incrax.errors import LoopTypeError
 
 MEMORY = 2**26
 """Bytes that the residuals of one loop may take unless the caller says otherwise: 64 MiB."""
@@ -73,9 +73,8 @@ def while_loop(
         >>> round(float(jax.grad(root)(4.0)), 4)
         0.25
     """
-    for name, value in (("cond", cond), ("body", body)):
-        if not callable(value):
-            raise wrong_option(f"while_loop({name})", value, "a function")
+    check_function("while_loop(cond)", cond)
+    check_function("while_loop(body)", body)
     most = MOST if max_steps is None else as_size("while_loop", "max_steps", max_steps)
     memory = as_size("while_loop", "memory", memory)
     traced = traced_turn("while_loop", init, lambda carry: (body(carry), None))
@@ -90,7 +89,11 @@ def _flat(cond: Callable[[Any], Any], tree: Any) -> Callable[..., Any]:
     def holds(*leaves: Any) -> Any:
         held = jnp.asarray(cond(jax.tree.unflatten(tree, leaves)))
         if held.shape or held.dtype != bool:
-            raise no_condition(jax.typeof(held).str_short(short_dtypes=True))
+            raise LoopTypeError(
+                "The condition of `while_loop` must return one boolean, and returned "
+                f"{jax.typeof(held).str_short(short_dtypes=True)}. Nothing was evaluated. Reduce "
+                "it, for example by `jnp.any`, or compare it with a number."
+            )
         return held
 
     return holds
@@ -108,7 +111,7 @@ class _Parts(NamedTuple):
 
     def split(self, values: Values) -> tuple[list[Any], list[Any], list[Any]]:
         """Constants of the condition, of the turn, carry."""
-        return BodyLayout(self.num_cond, self.num_body, 0).split(values)
+        return BodyLayout(self.num_cond, self.num_body).split(values)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -126,11 +129,11 @@ def _run(parts: _Parts, *values: Any) -> tuple[Any, list[Any]]:
 
 
 @functools.partial(_while.defjvp, symbolic_zeros=True)
-def _while_jvp(parts: _Parts, values: Values, tangents: Values) -> tuple[list[Any], list[Any]]:
+def _while_jvp(parts: _Parts, values: Values, tangents: Values) -> ListPair:
     """Of as many turns as the values take, which does not depend on the values smoothly."""
     dots = [None if type(t) is jax.custom_derivatives.SymbolicZero else t for t in tangents]
     inputs = values[parts.num_cond :]
-    layout = BodyLayout(parts.num_body, len(inputs) - parts.num_body, 0)
+    layout = BodyLayout(parts.num_body, len(inputs) - parts.num_body)
     num, _ = _run(parts, *map(lax.stop_gradient, values))
     if parts.most < MOST:
         num = checked("while_loop", num, parts.most)

@@ -7,7 +7,7 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
-from incrax._messages import wrong_option
+from incrax._messages import check_function, wrong_option
 from incrax.control_flow.loops.padded import Names
 from incrax.control_flow.tapes.explanation import TapeReport, branches_of
 from incrax.control_flow.tapes.guarded import Guarded
@@ -135,8 +135,8 @@ def guarded(
 
 def _check(f: Any, guard: Any, max_paths: Any, fallback: Any, floats: Any) -> None:
     """Raise TypeError or ValueError for wrong options."""
-    if f is not None and not callable(f):
-        raise wrong_option("guarded(f)", f, "a function")
+    if f is not None:
+        check_function("guarded(f)", f)
     if guard is not None and not callable(guard):
         raise wrong_option("guarded(guard=...)", guard, "a function of the same arguments")
     if not isinstance(floats, bool):

@@ -33,8 +33,8 @@ import numpy as np
 
 from incrax import _jax
 from incrax._locations import defining_file, is_installed, is_own_module
-from incrax.control_flow.tapes.messages import not_comparable
 from incrax.engine.inputs.mutable import has_fields_in_c, slots_of
+from incrax.errors import CapturedStateError
 
 MISSING = object()
 """Stands for a variable, or an attribute, without a value."""
@@ -328,7 +328,7 @@ class Captured:
             name, value = self._waiting.popleft()
             if len(self._seen) > MAX_VALUES:
                 reason = f"with more than {MAX_VALUES:,} values in all that it captures"
-                raise not_comparable(self.name, name, reason)
+                raise self._not_comparable(name, reason)
             self._follow(name, value)
 
     def _follow(self, name: str, value: Any) -> None:
@@ -363,11 +363,19 @@ class Captured:
         elif has_fields_in_c(type(value)) or not (readers or type(value) is object):
             if _pickled(value) is None:
                 reason = f"of type {type(value).__name__}, whose content cannot be compared"
-                raise not_comparable(self.name, name, reason)
+                raise self._not_comparable(name, reason)
             readers = [lambda: (_pickled(value), ())]
         for read in readers:
             self.mutable[name] = None
             self._watch(name, read)
+
+    def _not_comparable(self, captured: str, reason: str) -> CapturedStateError:
+        return CapturedStateError(
+            f"`guarded({self.name})` captures `{captured}`, {reason}. If it changed, a path "
+            "recorded before would go on answering as if it had not. Nothing was recorded; paths "
+            "recorded before are as they were. Pass what the function reads of it as an argument, "
+            "or list it in `constant=` if it never changes."
+        )
 
     def _watch(self, name: str, read: Reader) -> None:
         container = Container.of(name, read)

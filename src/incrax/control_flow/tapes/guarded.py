@@ -25,17 +25,12 @@ from incrax._tuning import is_disabled
 from incrax.control_flow.loops.padded import Lengths, RaggedArguments, exact
 from incrax.control_flow.tapes.explanation import TapeExplanation, explain, outcomes_of
 from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, make_path
-from incrax.control_flow.tapes.messages import (
-    constant_of_derivative,
-    eager_from_now,
-    too_many_paths,
-    unknown_branch,
-)
 from incrax.control_flow.tapes.paths import OtherTypes, Path, TapeStats, int_of
 from incrax.control_flow.tapes.statics import as_static, of_static
 from incrax.control_flow.tapes.tape import Tape
 from incrax.engine.inputs.leaves import has_tracer
 from incrax.engine.inputs.signature import Args, Kwargs, Signature
+from incrax.errors import FloatGuardError, PythonBranchError, TooManyPathsError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -239,13 +234,18 @@ class Guarded(Generic[P, R]):
             TooManyPathsError: the user asked for an error.
         """
         options = self._options
-        lines = outcomes_of(tapes)
+        seen = (
+            f"`guarded({self._subject.name})` has met more than {options.max_paths} paths. "
+            f"Outcomes seen, by guard: {'; '.join(outcomes_of(tapes))}. The usual cause is a "
+            "branch inside a loop over elements, or a Python integer that takes many values. Use "
+            "`jnp.where` or `jax.lax.cond` for the first of these guards."
+        )
         if options.fallback == "error":
-            raise too_many_paths(self._subject.name, options.max_paths, lines)
+            raise TooManyPathsError(f'{seen} Raise `max_paths`, or pass `fallback="eager"`.')
         if not self._has_warned:
             self._has_warned = True
-            text = eager_from_now(self._subject.name, options.max_paths, lines)
-            warnings.warn(text, UserWarning, stacklevel=6)
+            rest = "on any other the function is called as it is, operation by operation."
+            warnings.warn(f"{seen} Recorded paths stay compiled; {rest}", UserWarning, stacklevel=6)
 
     # --- under other transformations --------------------------------------------------------------
 
@@ -262,14 +262,27 @@ class Guarded(Generic[P, R]):
             try:
                 return self._plain(args, kwargs)
             except NO_VALUE as error:
-                raise unknown_branch(self._subject.name, place_of_error(error)) from error
+                raise PythonBranchError(
+                    f"`guarded({self._subject.name})` was called inside `jit`, `vmap`, `scan` or "
+                    "another transformation that knows no values, and Python asks for one: "
+                    f"{place_of_error(error)}. Which path is right cannot be known there; under "
+                    "`vmap`, rows may need different ones. Use `jax.lax.cond` (or `jnp.where`) for "
+                    "this branch, call it outside the transformation, or put `guarded` outside: "
+                    "`guarded(jax.grad(f))`, and a loop over rows instead of `vmap`."
+                ) from error
         tree = jax.tree_util.tree_structure((args, kwargs))
         signature, known = self._subject.signed(*jax.tree_util.tree_unflatten(tree, concrete))
         path = self.path_at(signature, known)
         if path is None:
             return self._plain(args, kwargs)
         if path.floats and has_tracer(leaves):
-            raise constant_of_derivative(self._subject.name, path.floats)
+            raise FloatGuardError(
+                f"`guarded({self._subject.name})` is differentiated, and its path turned floats "
+                f"into Python or NumPy values: {'; '.join(path.floats)}. They are constants of the "
+                "path, so that their part of the derivative would be missing. Compute with "
+                "`jax.numpy` there, or mark what is meant to be constant by "
+                "`jax.lax.stop_gradient`."
+            )
         results = path.results(path.consts, *signature.dynamic_leaves(leaves))
         return jax.tree_util.tree_unflatten(path.out_tree, results)
 

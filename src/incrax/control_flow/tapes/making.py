@@ -19,19 +19,20 @@ from incrax._program import Values
 from incrax.control_flow.loops.padded import NamedArguments
 from incrax.control_flow.tapes.captured import Captured, captured_by
 from incrax.control_flow.tapes.conversions import learned
-from incrax.control_flow.tapes.messages import (
-    branch_inside,
-    clock_or_random,
-    float_guard,
-    kept_tracer,
-    no_array,
-)
 from incrax.control_flow.tapes.paths import Path, TapeStats
 from incrax.control_flow.tapes.recording import Recording, record
 from incrax.control_flow.tapes.statics import of_static, static_values
 from incrax.control_flow.tapes.watching import RunLog, watched
 from incrax.engine.inputs.signature import Function, Signature, make_signature
-from incrax.errors import TapeError
+from incrax.errors import (
+    CapturedStateError,
+    FloatGuardError,
+    NotReproducibleError,
+    PythonBranchError,
+    TapeError,
+)
+
+_UNTOUCHED = "Nothing was recorded; paths recorded before are as they were."
 
 MAX_ROUNDS = 3
 """Recordings of one call: one more where code was found that is reached in no other way than by
@@ -89,12 +90,23 @@ def observed(subject: RecordedFunction, signature: Signature, leaves: Values) ->
         captured = subject.captured(statics)
         log = RunLog()
         if captured.tracers:
-            raise kept_tracer(subject.name, captured.tracers[0])
+            raise CapturedStateError(
+                f"`guarded({subject.name})` captures `{captured.tracers[0]}`, which holds a traced "
+                "value that an earlier call put there. Functions are recorded with traced values "
+                "in place of arrays; outside of that call they have no value. "
+                f"{_UNTOUCHED} Remove it there, and return what is to be kept as a result instead."
+            )
         try:
             with watched(captured, log):
                 recording = record(_flat(subject, signature, trees), values)
         except NO_VALUE as error:
-            raise branch_inside(subject.name, place_of_error(error)) from error
+            raise PythonBranchError(
+                f"`guarded({subject.name})` found Python control flow in a part that JAX traces "
+                "without values (a function under `jax.jit` or `vmap`, a body of `scan`, a "
+                "function with a derivative rule of its own): "
+                f"{place_of_error(error)}. {_UNTOUCHED} Use `jax.lax.cond` or `jnp.where` there, "
+                "or move the branch out of that part."
+            ) from error
         found = log.new_roots(captured)
         if not found or number + 1 == MAX_ROUNDS:
             return Observed(recording, captured, log, trees[-1])
@@ -113,10 +125,22 @@ def make_path(
     begin = time.perf_counter()
     run = observed(subject, signature, leaves)
     if run.log.impure:
-        raise clock_or_random(subject.name, *run.log.impure[0])
+        source, where = run.log.impure[0]
+        raise NotReproducibleError(
+            f"`guarded({subject.name})` saw {source} ({where}). A compiled path would repeat what "
+            f"it gave while recording, at every call. {_UNTOUCHED} Pass what it read as an "
+            "argument, or draw with `jax.random` from a key that is one."
+        )
     path = Path(run.recording, run.out_tree, stats)
     if path.floats and not subject.options.floats:
-        raise float_guard(subject.name, list(dict.fromkeys(path.floats)))
+        raise FloatGuardError(
+            f"`guarded({subject.name})` saw floats turned into Python or NumPy values, or text: "
+            f"{'; '.join(dict.fromkeys(path.floats))}. A compiled path holds for one value of what "
+            "Python read, so that each new float would be recorded and compiled anew, and no "
+            f"derivative would pass through it. {_UNTOUCHED} Compare the array itself "
+            "(`if x > 0:` records only the side), compute with `jax.numpy`, print with "
+            "`jax.debug.print`; or pass `floats=True` if it takes few values."
+        )
     if path.needs_check:
         path.stages  # noqa: B018 - a guard that needs an effect is refused now
     path.record_s = time.perf_counter() - begin
@@ -156,4 +180,8 @@ def _array(name: str, result: Any) -> Any:
     except TypeError as error:
         if isinstance(error, TapeError):
             raise
-        raise no_array(name, result) from error
+        raise TapeError(
+            f"`guarded({name})` returned {result!r:.60}, of type {type(result).__name__}. What a "
+            f"compiled path returns are arrays and numbers, in any pytree. {_UNTOUCHED} Return a "
+            "number that stands for it, or compute it outside."
+        ) from error

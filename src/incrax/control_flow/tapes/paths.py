@@ -18,7 +18,7 @@ import jax
 
 from incrax import _jax
 from incrax._context import context_key
-from incrax._program import STATEFUL, Program, Values, evaluator
+from incrax._program import STATEFUL, Program, Values, evaluator, has_type
 from incrax._table import Counters
 from incrax.control_flow.tapes.guards import Guard, first_failing, key_of
 from incrax.control_flow.tapes.recording import Recording, effectless
@@ -244,15 +244,6 @@ def int_of(x: jax.Array) -> int:
         return int.from_bytes(cast(Any, x), sys.byteorder)
     except (BufferError, TypeError, RuntimeError):  # not on a processor; or what its program raised
         return int(x)
-
-
-def has_type(aval: Any, expected: Any) -> bool:
-    """Whether two types are the same, weak types told apart."""
-    return (
-        aval.shape == expected.shape
-        and aval.dtype == expected.dtype
-        and getattr(aval, "weak_type", False) == getattr(expected, "weak_type", False)
-    )
 
 
 def _is_dangerous(eqn: Any) -> bool:

@@ -15,7 +15,6 @@ from incrax import _jax
 from incrax._program import STATEFUL, Program, Values, evaluator, from_jaxpr
 from incrax.control_flow.tapes.conversions import RecordedTracer
 from incrax.control_flow.tapes.guards import Guard
-from incrax.control_flow.tapes.messages import escaped_tracer, guard_on_effect
 from incrax.engine.program.simplify import inline, needed_equations
 from incrax.errors import GuardOnEffectError
 
@@ -63,7 +62,12 @@ class Recorder(_jax.JaxprTrace):
             UnexpectedTracerError: the run is over.
         """
         if self.is_over:
-            raise jax.errors.UnexpectedTracerError(escaped_tracer())
+            raise jax.errors.UnexpectedTracerError(
+                "A traced value of a guarded function was read after the call that made it. "
+                "Functions are recorded with traced values in place of arrays, and later calls do "
+                "not run them, so that it would be out of date. Return it as a result instead of "
+                "storing it."
+            )
         try:
             return self.known_value(tracer)
         except GuardOnEffectError as error:
@@ -130,7 +134,7 @@ def _values_of(eqn: Any, values: Values) -> Sequence[Any]:
         return _jax.apply(eqn, values)
     called = _jax.called_jaxpr(eqn)
     if called is None:
-        raise guard_on_effect(eqn.primitive.name, _jax.source_line(eqn))
+        raise _guard_on_effect(eqn)
     program = inline(from_jaxpr(called))
     needed = program.with_eqns(effectless(program.eqns, program.outvars))
     return evaluator(needed)(needed.consts, *values)
@@ -145,8 +149,18 @@ def effectless(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
     kept = needed_equations(eqns, outvars, has_effects=False)
     for eqn in kept:
         if eqn.effects or eqn.primitive.name in STATEFUL:
-            raise guard_on_effect(eqn.primitive.name, _jax.source_line(eqn))
+            raise _guard_on_effect(eqn)
     return kept
+
+
+def _guard_on_effect(eqn: Any) -> GuardOnEffectError:
+    return GuardOnEffectError(
+        f"Python asked for a value that `{eqn.primitive.name}` made ({_jax.source_line(eqn)}). "
+        "That is an effect: to find out which path is right, it would have to run before it is "
+        "known that it should. Nothing was recorded; paths recorded before are as they were. "
+        "Branch on values that need no effect, use `jax.pure_callback` if the function on the host "
+        "is pure, or `jax.lax.cond` for this branch."
+    )
 
 
 def record(fun: Flat, values: Values) -> Recording:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from incrax._program import Values
-from incrax.control_flow.tapes.messages import other_way
 from incrax.control_flow.tapes.paths import Path, TapeStats
+from incrax.errors import NotReproducibleError
 
 Attempt = Callable[[Path], tuple[int, Any]]
 """Try a path: the number of its first guard that fails, and its results if none does."""
@@ -48,11 +48,15 @@ class Tape:
                 return other
             ours = path.guards[number:]
             theirs = other.guards[number:]
-            if not ours:
-                place = f"{theirs[0].place}, which was not reached"
-                raise other_way(self.captured.name, place)
-            if not theirs or ours[0].site != theirs[0].site:
-                raise other_way(self.captured.name, ours[0].place)
+            if not ours or not theirs or ours[0].site != theirs[0].site:
+                place = ours[0].place if ours else f"{theirs[0].place}, which was not reached"
+                raise NotReproducibleError(
+                    f"`guarded({self.captured.name})` went another way than before although all it "
+                    f"had read was the same: at {place}. It depends on something that is no "
+                    "argument and was not seen to be captured: a file, an iterator, an object "
+                    "inside an installed package. Nothing was recorded; paths recorded before are "
+                    "as they were. Pass it as an argument, or as `static=`."
+                )
         self.paths.append(path)
         self._prefer(path)
         return path

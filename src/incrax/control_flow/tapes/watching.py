@@ -31,7 +31,7 @@ _IMPURE = {
     id(input): "the terminal, by `input`",
     id(os.urandom): "the randomness of the system",
 }
-_SEED = random.Random.seed.__code__
+_SEED = random.seed.__code__
 _STANDARD = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
 _SHARED: tuple[tuple[str, Any], ...] = (
     ("random", getattr(random.getstate, "__self__", None)),

@@ -232,82 +232,80 @@ def _scan(eqn: Equation, values: Values, context: Context) -> list[Value]:
     """
     _check_opens(eqn, values)
     body = from_jaxpr(eqn.params["jaxpr"])
-    layout = BodyLayout(*_jax.scan_counts(eqn), 0)
-    consts, start, xs = layout.split(values)
-    const_vars, carried, _ = layout.split(body.invars)
+    num_consts, num_carry = _jax.scan_counts(eqn)
+    first = num_consts + num_carry
     inner = context.within(eqn)
-    widths = _widths_of_carries(eqn, body, start, inner)
+    widths = _widths_of_carries(eqn, body, values, inner)
     is_summed = [width is not None for width in widths]
-    zeros_of, plain = parted(is_summed, start)
-    turn_of = _turn(body, carried, is_summed, inner)
-    sizes = [*widths, *[None] * (len(body.outvars) - len(carried))]
+    start, plain = parted(is_summed, values)
+    _, atoms = parted(is_summed, [*body.invars[:first], *eqn.invars[first:]])
+    pairs = zip(plain, atoms, strict=True)
+    given = [typed(context.dense(x, eqn, "the loop reads it"), atom.aval) for x, atom in pairs]
+    layout = BodyLayout(num_consts, num_carry - len(start))
+    consts, init, xs = layout.split(given)
+    turn_of = _turn(body, is_summed, inner)
+    sizes = [*widths[num_consts:first], *[None] * (len(body.outvars) - num_carry)]
     avals = [var.aval for var in body.outvars]
     dense = lambda value: inner.dense(value, eqn, "the loop carries or stacks it")
 
-    def entering(values: Values, atoms: Sequence[Any]) -> list[Any]:
-        pairs = zip(values, atoms, strict=True)
-        return [typed(context.dense(x, eqn, "the loop reads it"), atom.aval) for x, atom in pairs]
-
-    consts = entering(consts, const_vars)
-
     def turn(carry: list[Any], x: list[Any]) -> tuple[list[Any], Any]:
-        leaving = _leaving(turn_of(consts, carry, x), sizes, avals, dense)
-        carry, ys = layout.split_results(leaving)
-        rows, carry = parted(is_summed, carry)
+        leaving = _leaving(turn_of(*consts, *carry, *x), sizes, avals, dense)
+        rows, others = parted([size is not None for size in sizes], leaving)
+        carry, ys = layout.split_results(others)
         return carry, (ys, rows)
 
-    init = entering(plain, parted(is_summed, carried)[1])
-    rows_of_xs = entering(xs, layout.split(eqn.invars)[2])
     options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    carry, (ys, of_turns) = jax.lax.scan(turn, init, rows_of_xs, **options)
+    carry, (ys, of_turns) = jax.lax.scan(turn, init, xs, **options)
     order = slice(None, None, -1 if options["reverse"] else 1)  # that of the turns
-    sums = []
-    for value, var, (numbers, rows) in zip(
-        zeros_of, parted(is_summed, carried)[0], of_turns, strict=True
-    ):
-        total = rows[order].reshape(-1, *value.shape[1:])
-        of_loop = summed_rows(numbers[order].reshape(-1), total, var.aval)
-        sums.append(added([value, of_loop], var.aval))
-    return [*merged(is_summed, sums, carry), *ys]
+    sums = [
+        _with_rows_of_turns(value, numbers[order], rows[order])
+        for value, (numbers, rows) in zip(start, of_turns, strict=True)
+    ]
+    return [*merged(is_summed[num_consts:first], sums, carry), *ys]
 
 
-def _turn(
-    body: Program, carried: Sequence[Any], is_summed: Sequence[bool], context: Context
-) -> Callable[..., list[Value]]:
-    """A turn of (constants, other carries, row), in which some carries are zeros."""
-    start = [zeros(var.aval) for var in parted(is_summed, carried)[0]]
-    inputs = lambda consts, carry, x: [*consts, *merged(is_summed, start, carry), *x]
-    return lambda *given: run(body, inputs(*given), context)
+def _with_rows_of_turns(start: Value, numbers: Any, rows: Any) -> Value:
+    """What a carry of zeros is after a loop, in whose turns these rows were added to it."""
+    aval = jax.ShapeDtypeStruct(start.shape, rows.dtype)
+    flat = rows.reshape(-1, *start.shape[1:])
+    return added([start, summed_rows(numbers.reshape(-1), flat, aval)], aval)
+
+
+def _turn(body: Program, is_summed: Sequence[bool], context: Context) -> Callable[..., list[Value]]:
+    """A turn of all inputs but those that are sums, which are zeros in it."""
+    start = [zeros(var.aval) for var in parted(is_summed, body.invars)[0]]
+    return lambda *others: run(body, merged(is_summed, start, others), context)
 
 
 def _widths_of_carries(
-    eqn: Equation, body: Program, init: Values, context: Context
+    eqn: Equation, body: Program, values: Values, context: Context
 ) -> list[int | None]:
-    """How many rows a turn adds to each carry that is zeros to which the loop does nothing else;
-    None for the others.
+    """How many rows a turn adds to each input that is a carry of zeros to which the loop does
+    nothing else; None for the others.
     """
-    layout = BodyLayout(*_jax.scan_counts(eqn), 0)
-    const_vars, carried, row_vars = layout.split(body.invars)
+    num_consts, num_carry = _jax.scan_counts(eqn)
+    results = [*[None] * num_consts, *body.outvars[:num_carry]]
+    results += [None] * (len(values) - len(results))
     is_summed = [
-        is_sparse(value) and _is_only_added_to(body, var, out)
-        for value, var, out in zip(init, carried, body.outvars, strict=False)
+        out is not None and is_sparse(value) and _is_only_added_to(body, var, out)
+        for value, var, out in zip(values, body.invars, results, strict=True)
     ]
-    turn = _turn(body, carried, is_summed, context.fresh())
-    variables = const_vars, parted(is_summed, carried)[1], row_vars
-    counts = _num_rows(turn, *([type_of(var) for var in part] for part in variables))
-    widths: list[int | None] = []
-    for value, var, flag, count in zip(init, carried, is_summed, counts, strict=False):
-        width = count if flag else None
+    types = map(type_of, parted(is_summed, body.invars)[1])
+    counts = [None] * num_consts + _num_rows(_turn(body, is_summed, context.fresh()), *types)
+    widths: list[int | None] = [None] * len(values)
+    for n in range(num_consts, num_consts + num_carry):
+        value = values[n]
+        width = counts[n] if is_summed[n] else None
+        aval = body.invars[n].aval
         try:
             if is_sparse(value) and width is None:
                 raise BecomesDense("the loop reads its carry")
             if width is not None:
-                context.check(width * eqn.params["length"] + num_stored(value), var.aval)
+                context.check(width * eqn.params["length"] + num_stored(value), aval)
+            widths[n] = width
         except BecomesDense as error:
-            width = None
-            rows = value if has_rows(value) else no_rows(var.aval)
+            rows = value if has_rows(value) else no_rows(aval)
             context.note(DENSE, eqn, rows, str(error))
-        widths.append(width)
     return widths
 
 

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._messages import not_a_number, other_shape, wrong_rows
 from incrax.engine.plan.row_sets import ids_read
+from incrax.errors import RowShapeError
 
 
 class Slots(NamedTuple):
@@ -118,7 +118,14 @@ class RowSparse:
             is_integer = True
         is_row_each = indices.ndim == 1 and values.shape == (*indices.shape, *shape[1:])
         if not (shape and is_integer and is_row_each):
-            raise wrong_rows(indices, values, shape)
+            raise RowShapeError(
+                "`RowSparse(indices, values, shape)` got indices "
+                f"{indices.dtype}{list(indices.shape)}, values {values.dtype}{list(values.shape)} "
+                f"and the shape {shape}; it needs k integer indices, values of the shape "
+                "(k, *shape[1:]), and at least one axis. This is usually one index without an "
+                "axis, or a shape without its first axis. Nothing was made. Give one index and one "
+                "whole row for each stored row."
+            )
         _fill(self, indices, values, shape)
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
@@ -168,7 +175,7 @@ class RowSparse:
         """`table + r.todense()`, by a scatter; `table` has the shape of the array."""
         table = jnp.asarray(table)
         if table.shape != self.shape:
-            raise other_shape("add_to", table.shape, self.shape)
+            raise _other_shape("add_to", table.shape, self.shape)
         dtype = jnp.promote_types(table.dtype, self.dtype)
         numbers = canonical(self.indices, self.shape[0])
         return table.astype(dtype).at[numbers].add(self.values.astype(dtype), mode="drop")
@@ -191,7 +198,7 @@ class RowSparse:
         if isinstance(other, (int, float)) and other == 0:  # the start of sum()
             return self
         if jnp.ndim(other) == 0:
-            raise not_a_number("+", other)
+            raise _not_a_number("+", other)
         return self.add_to(other)
 
     __radd__ = __add__
@@ -216,7 +223,7 @@ class RowSparse:
 
     def _joined(self, other: RowSparse) -> RowSparse:
         if other.shape != self.shape:
-            raise other_shape("+", other.shape, self.shape)
+            raise _other_shape("+", other.shape, self.shape)
         numbers = [canonical(rows.indices, rows.shape[0]) for rows in (self, other)]
         dtype = jnp.promote_types(self.dtype, other.dtype)
         values = [self.values.astype(dtype), other.values.astype(dtype)]
@@ -229,8 +236,27 @@ def _fill(rows: RowSparse, indices: Any, values: Any, shape: tuple[int, ...]) ->
     return rows
 
 
+def _other_shape(operation: str, seen: tuple[int, ...], expected: tuple[int, ...]) -> RowShapeError:
+    """Another array of another shape."""
+    return RowShapeError(
+        f"`{operation}` of a `RowSparse` of the shape {expected} got an array of the shape {seen}; "
+        "nothing is "
+        "broadcast, because rows would then stand for others. Use arrays of the same shape."
+    )
+
+
+def _not_a_number(operation: str, value: Any) -> TypeError:
+    """An operand that would make a row-sparse array dense."""
+    return TypeError(
+        f"`{operation}` of a `RowSparse` got {type(value).__name__}; rows are multiplied and "
+        "divided by scalars, and `+` and `-` take arrays of the same shape. Other operands would "
+        "give other rows than the stored ones a value. Use `todense()`, or apply the operation to "
+        "`values` after `coalesce()`."
+    )
+
+
 def _scalar(operation: str, x: Any) -> Any:
     """A factor: what is no number would make other rows than the stored ones matter."""
     if isinstance(x, RowSparse) or jnp.ndim(x) != 0:
-        raise not_a_number(operation, x)
+        raise _not_a_number(operation, x)
     return x

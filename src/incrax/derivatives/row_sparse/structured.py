@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from incrax._jax import Literal, Tracer
 from incrax._jax_options import spelled_here
-from incrax._messages import wrong_option
+from incrax._messages import check_function, wrong_option
 from incrax._program import trace_with_tree
 from incrax._table import Printable, Table, many
 from incrax._tuning import Nonfinite
@@ -172,8 +172,7 @@ def structured(
         >>> step.explain(table, jnp.array([3])).became_dense
         ()
     """
-    if not callable(step):
-        raise wrong_option("structured(step)", step, "a function")
+    check_function("structured(step)", step)
     options = row_options("structured", cut_over, min_bytes, nonfinite)
     return Structured(step, donate_argnums, options)
 

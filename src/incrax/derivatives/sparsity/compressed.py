@@ -13,14 +13,13 @@ full rows need not forbid anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.sparse import BCOO
 from scipy.sparse import csr_array
 
 from incrax.derivatives.sparsity.search import Matrix
@@ -208,8 +207,7 @@ def compressed_jacobian(
         mode: one pushforward per colour of the columns, or one pullback per colour of the rows.
 
     Returns:
-        (number of nonzeros,), as `dense` and `bcoo` take them. Nothing is evaluated if there are
-        none.
+        (number of nonzeros,), as `dense` takes them. Nothing is evaluated if there are none.
     """
     if mode == "forward":
         return _values(
@@ -279,16 +277,3 @@ def dense(values: jax.Array, pattern: Matrix) -> jax.Array:
     rows, columns = coordinates(pattern)
     zeros = jnp.zeros(pattern.shape, values.dtype)
     return zeros.at[rows, columns].set(values, indices_are_sorted=True, unique_indices=True)
-
-
-def bcoo(values: jax.Array, places: Sequence[np.ndarray], shape: tuple[int, ...]) -> BCOO:
-    """A sparse array of JAX with these values; places are sorted, unique indices along each axis:
-    `coordinates`.
-    """
-    indices = np.stack(places, axis=1) if places else np.zeros((values.size, 0), int)
-    return BCOO(
-        (values, jnp.asarray(indices.astype(np.int32))),
-        shape=shape,
-        indices_sorted=True,
-        unique_indices=True,
-    )

@@ -60,16 +60,15 @@ MAX_REPEATS = 8
 
 
 def pattern_of(
-    program: Program, wrt: Sequence[int] | None = None, *, max_work: int | None = None
+    program: Program, wrt: Sequence[int] = (0,), *, max_work: int = MAX_WORK
 ) -> Matrix | None:
-    """Which elements of a program's outputs depend on which elements of its inputs number `wrt`
-    (None: of all).
+    """Which elements of a program's outputs depend on which elements of its inputs number `wrt`.
 
     Args:
         program: what to differentiate; calls with a derivative rule of their own must not have been
             opened.
         wrt: numbers of inputs of floating type.
-        max_work: nonzeros made in all beyond which the search is given up; None: `MAX_WORK`.
+        max_work: nonzeros made in all beyond which the search is given up.
 
     Returns:
         A boolean matrix with sorted indices: a row for each element of the outputs, in order, a
@@ -79,15 +78,13 @@ def pattern_of(
         the time of the nonzeros made; nothing of the program is compiled but small equations that
         move constants.
     """
-    chosen = tuple(range(len(program.invars))) if wrt is None else tuple(wrt)
     if has_custom_vjp(program) or any(_jax.is_ref(var.aval) for var in program.invars):
         return None
-    linear = _pushforward(program, chosen)
+    linear = _pushforward(program, wrt)
     seeds = linear.invars[len(program.invars) :]
     sizes = [_jax.aval_size(atom.aval) for atom in linear.outvars]
     try:
-        outputs = _depend(linear, seeds, MAX_WORK if max_work is None else max_work)
-        found = _stacked(outputs, sizes)
+        found = _stacked(_depend(linear, seeds, max_work), sizes)
     except _TooMuch:
         return None
     num_columns = sum(_jax.aval_size(var.aval) for var in seeds)
@@ -95,19 +92,18 @@ def pattern_of(
 
 
 def hessian_pattern(
-    program: Program, wrt: Sequence[int] | None = None, *, max_work: int | None = None
+    program: Program, wrt: Sequence[int] = (0,), *, max_work: int = MAX_WORK
 ) -> Matrix | None:
     """Which elements of the Hessian of a program with one scalar output can be nonzero; symmetric.
 
     Rows and columns are the elements of the inputs number `wrt`, in order, as in `pattern_of`.
     """
-    chosen = tuple(range(len(program.invars))) if wrt is None else tuple(wrt)
 
     def gradient(*leaves: Any) -> Any:
-        scalar = lambda *xs: _run(program, leaves, chosen, xs)[0].reshape(())
-        return jax.grad(scalar, tuple(range(len(chosen))))(*(leaves[k] for k in chosen))
+        scalar = lambda *xs: _run(program, leaves, wrt, xs)[0].reshape(())
+        return jax.grad(scalar, tuple(range(len(wrt))))(*(leaves[k] for k in wrt))
 
-    pattern = pattern_of(trace(gradient, *map(type_of, program.invars)), chosen, max_work=max_work)
+    pattern = pattern_of(trace(gradient, *map(type_of, program.invars)), wrt, max_work=max_work)
     return None if pattern is None else _tidy(pattern + pattern.T)
 
 

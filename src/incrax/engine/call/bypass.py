@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from incrax import _jax
-from incrax._context import are_switches_on
+from incrax._context import are_switches_on, context_key
 from incrax._program import OtherTypesError
 from incrax._stats import Stats
 from incrax.engine.call.engine import Engine
@@ -44,25 +44,32 @@ class Bypass:
 
     Fields: `jax.jit` of the function of its arguments; the ledger; the arguments of the last
     call, by position and by keyword, and its result or `NOT_HELD`; whether results are
-    held; counters and the history; the whole program.
+    held; the configuration that the program is for; counters and the history; the whole program.
 
     What it knows of the arguments are their objects: the same immutable ones have the last result.
     Nothing is known of what is in a list, a dict or an array of NumPy, which may have changed.
     """
 
-    __slots__ = ("history", "holds_results", "jitted", "last", "ledger", "stats", "whole")
+    __slots__ = ("config", "history", "holds_results", "jitted", "last", "ledger", "stats", "whole")
 
     def __init__(
-        self, jitted: Callable[..., Any], signature: Signature, engine: Engine, stats: Stats
+        self,
+        jitted: Callable[..., Any],
+        signature: Signature,
+        out_tree: Any,
+        engine: Engine,
+        stats: Stats,
     ) -> None:
         """`jitted` takes the arguments, or, where some leaves are static, those that are not."""
         self.jitted = _of_arguments(jitted, signature) if signature.statics else jitted
         self.ledger = engine.ledger
+        self.config = signature.config
         self.history = engine.history
         self.stats = stats
         self.whole = engine.whole
         result_bytes = sum(_jax.aval_bytes(var.aval) for _, var in engine.out_vars)
-        self.holds_results = result_bytes <= MAX_HELD_BYTES
+        shape = jax.tree.unflatten(out_tree, [0] * out_tree.num_leaves)
+        self.holds_results = result_bytes <= MAX_HELD_BYTES and _is_of_tuples(shape)
         self.last = NO_CALL
 
     def settle(self) -> None:
@@ -94,20 +101,29 @@ class Bypass:
         self.last = args, kwargs, (result if self.holds_results else NOT_HELD)
         return result
 
-    def is_held(self, args: tuple[Any, ...], last: tuple[Any, ...], result: Any) -> bool:
-        """Whether the last result, of the arguments `last`, is that of these."""
+    def held(self, args: tuple[Any, ...], last: tuple[Any, ...], result: Any) -> Any:
+        """The last result, of the arguments `last`, if it is that of these; else `NOT_HELD`."""
         if result is NOT_HELD or len(args) != len(last) or not all(map(is_, args, last)):
-            return False
+            return NOT_HELD
         if not IMMUTABLE.issuperset(map(type, args)):
-            return False
-        if is_any_deleted([*args, *jax.tree.leaves(result)]):
-            return False
+            return NOT_HELD
+        if is_any_deleted([*args, *jax.tree.leaves(result)]) or context_key() != self.config:
+            return NOT_HELD
         self.stats.calls += 1
         self.stats.unchanged += 1
         self.ledger.unchanged += 1
         now_s = time.perf_counter()
         self.history.repeat(now_s, now_s, UNCHANGED)
-        return True
+        return result
+
+
+def _is_of_tuples(result: Any) -> bool:
+    """Whether the containers of a result, whose leaves are integers here, cannot be changed by whom
+    it is given to.
+    """
+    if type(result) is tuple:
+        return all(map(_is_of_tuples, result))
+    return type(result) is int
 
 
 def is_looked_at() -> bool:

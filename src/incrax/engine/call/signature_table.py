@@ -106,7 +106,9 @@ class Traced:
         self.store = engine.store
         self.comparison = engine.comparison
         jitted = None if engine.must_wait or engine.always else analysis.jitted
-        self.bypass = None if jitted is None else Bypass(jitted, signature, engine, stats)
+        self.bypass = (
+            None if jitted is None else Bypass(jitted, signature, analysis.out_tree, engine, stats)
+        )
 
     @property
     def num_bytes(self) -> int:

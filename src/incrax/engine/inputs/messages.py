@@ -2,62 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from incrax._messages import NUM_SHOWN
-from incrax.errors import MixedRowsError, NotCalledError, RowsError, UnsupportedLeafError
-
-_ROWS_CURE = (
-    "Nothing was evaluated or stored. A function of `Rows` may map over rows and reduce over them "
-    "(sum, mean, max, min, prod, all, any, matrix products), in any number of rounds. Write it so, "
-    "or pass plain arrays: `rows.tree()`."
-)
-
-
-def mixed_rows(primitive: str, line: str, what: str, types: str) -> MixedRowsError:
-    """An equation that neither maps over rows nor reduces over them."""
-    where = f" at {line}" if line else ""
-    return MixedRowsError(
-        "`incremental(f)` got `Rows`, which are evaluated chunk by chunk, and f mixes rows: "
-        f"`{primitive}`{where}, of {types or 'no inputs'}, {what}. {_ROWS_CURE}"
-    )
-
-
-def branches_on_rows(difference: str) -> MixedRowsError:
-    """Traces for two numbers of rows that are not alike."""
-    return MixedRowsError(
-        "`incremental(f)` got `Rows`, and f is another function for another number of rows: two "
-        f"traces differ by {difference}. This is usually a Python branch on the number of rows, or "
-        f"a loop over them. {_ROWS_CURE}"
-    )
-
-
-def untraceable_rows(num_rows: int, error: Exception) -> MixedRowsError:
-    """A function that cannot be traced for another number of rows."""
-    return MixedRowsError(
-        f"`incremental(f)` got `Rows`, and f cannot be traced for {num_rows} rows: "
-        f"{type(error).__name__}: {error} This is usually an array with one entry a row that f "
-        "takes from elsewhere: a closed-over constant or another argument. Put it into the same "
-        f"`Rows`. {_ROWS_CURE}"
-    )
-
-
-def per_row_of_stream(types: str) -> MixedRowsError:
-    """Per-row results of data that are streamed."""
-    return MixedRowsError(
-        f"`incremental(f)` got `Rows` that are read from a file, and f returns {types}, with an "
-        "entry for each row: that may be more than memory holds. Nothing was stored. Reduce over "
-        "the rows, or evaluate slices: `Rows(tree)` of a part that fits."
-    )
-
-
-def many_rows(paths: Sequence[str]) -> RowsError:
-    """Several `Rows` in one call."""
-    return RowsError(
-        f"`incremental(f)` got `Rows` in {len(paths)} places: "
-        f"{', '.join(f'`{p}`' for p in paths)}. They may be cut into chunks differently. Nothing "
-        "was evaluated or stored. Put all columns into one: `Rows({'x': x, 'y': y})`."
-    )
+from incrax.errors import RowsError, UnsupportedLeafError
 
 
 def no_rows() -> RowsError:
@@ -111,15 +59,6 @@ def no_row_number(start: object) -> TypeError:
     return TypeError(
         f"`rows.replace` got {start!r} as the first row to replace; rows are counted by integers "
         "from 0. Nothing was changed. Write `rows.replace(start, tree)`."
-    )
-
-
-def no_checkpoint_of_rows() -> NotCalledError:
-    """A checkpoint after a call with rows."""
-    return NotCalledError(
-        "`checkpoint()` keeps the version of a call without `Rows`, and the last call was one with "
-        "`Rows`. Nothing was kept. Keep the `Rows` and the parameters to go back to: `append` and "
-        "`replace` leave them as they are, and results at the latest few versions are saved."
     )
 
 

@@ -89,7 +89,8 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
         called = None if eqn.primitive.name in closed else _jax.called_jaxpr(eqn)
         inputs = eqn.invars
         if eqn.primitive.name == "platform_index" and not closed:
-            names.update({var: found for var in eqn.outvars if (found := _platform(eqn))})
+            found = branch_of(eqn, _jax.only_platform())
+            names.update({} if found is None else {eqn.outvars[0]: found})
         elif eqn.primitive.name == "cond" and isinstance(inputs[0], Literal):
             branches = eqn.params["branches"]
             called = branches[min(max(int(inputs[0].val), 0), len(branches) - 1)]
@@ -137,9 +138,10 @@ def reading(eqn: Equation, rename: Callable[[Atom], Atom]) -> Equation:
     return eqn if all(map(is_, invars, eqn.invars)) else eqn.replace(invars=invars)
 
 
-def _platform(eqn: Equation) -> Literal | None:
-    """Which branch is that of the platform; None where this process has several."""
-    platform = _jax.only_platform()
+def branch_of(eqn: Equation, platform: str | None) -> Literal | None:
+    """What a question for the platform gives on this one; None where it is not known, or no branch
+    is for it.
+    """
     if platform is None:
         return None
     groups = [x if isinstance(x, (tuple, list)) else (x,) for x in eqn.params["platforms"]]

@@ -17,8 +17,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax.derivatives.cuts import without_marks
-from incrax.derivatives.messages import wrong_wrt
-from incrax.derivatives.selection import Selection, select
+from incrax.derivatives.selection import Selection, select, wrong_wrt
 from incrax.engine.inputs.leaves import has_tracer, is_dynamic
 from incrax.engine.inputs.signature import with_names
 from incrax.models.held.encoding import (

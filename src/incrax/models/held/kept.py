@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._table import Counters
-from incrax.derivatives.differentiated import fitting
-from incrax.derivatives.messages import wrong_tangent
+from incrax.derivatives.differentiated import fitting, wrong_tangent
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.engine.inputs.leaves import LeafValue, descriptor, has_tracer, is_dynamic, same_value
 from incrax.engine.inputs.signature import same_static, same_type
