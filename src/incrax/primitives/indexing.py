@@ -128,30 +128,17 @@ class Windows(NamedTuple):
     def numbers(self, indices: np.ndarray) -> np.ndarray:
         """The number of the element at each place of each window; -1 where a window is dropped."""
         batch = indices.shape[:-1]
-        starts = np.zeros((*batch, len(self.shape)), int)
-        for place, d in enumerate(self.indexed):
-            starts[..., d] = indices[..., place]
-        for d, axis in zip(self.batching, self.indices_batching, strict=True):
-            starts[..., d] = np.arange(batch[axis]).reshape(
-                [-1 if a == axis else 1 for a in range(len(batch))]
-            )
-        last = np.subtract(self.shape, self.sizes)
-        is_inside = ((starts >= 0) & (starts <= last)).all(-1)
-        starts = np.clip(starts, 0, last)
-        strides = [math.prod(self.shape[d + 1 :]) for d in range(len(self.shape))]
-        within = sum(
-            (
-                stride
-                * np.arange(size).reshape([-1 if a == d else 1 for a in range(len(self.shape))])
-                for d, (size, stride) in enumerate(zip(self.sizes, strides, strict=True))
-            ),
-            np.zeros((1,) * len(self.shape), int),
-        )
+        starts = np.zeros((len(self.shape), *batch), int)
+        starts[list(self.indexed)] = np.moveaxis(indices, -1, 0)
+        starts[list(self.batching)] = np.indices(batch)[list(self.indices_batching)]
+        last = np.subtract(self.shape, self.sizes).reshape(-1, *(1,) * len(batch))
+        is_inside = ((starts >= 0) & (starts <= last)).all(0)
+        first = np.ravel_multi_index(tuple(np.clip(starts, 0, last)), self.shape)
+        within = np.ravel_multi_index(tuple(np.indices(self.sizes)), self.shape)
         within = within.reshape([self.sizes[d] for d in self.window_axes])
-        spread = (*batch, *(1,) * within.ndim)
-        numbers = (starts @ np.asarray(strides, int)).reshape(spread) + within
+        numbers = np.add.outer(first, within)
         if self.is_dropping:
-            numbers = np.where(is_inside.reshape(spread), numbers, -1)
+            numbers[~is_inside] = -1
         return np.transpose(numbers, np.argsort([*self.batch, *self.offsets]))
 
     def place_of(self, axis: int) -> int | None:

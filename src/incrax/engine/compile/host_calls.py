@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
+from incrax._program import Values
 from incrax.engine.program.functions import function_key
 
 T = TypeVar("T")
@@ -89,7 +90,7 @@ class HostCalls:
 
     # --- what is remembered -----------------------------------------------------------------------
 
-    def results(self, function: Callable[..., Any], operands: Sequence[Any]) -> list[Any]:
+    def results(self, function: Callable[..., Any], operands: Values) -> list[Any]:
         """What a pure function returns; it runs if it was not called with these bits, or that was
         forgotten.
         """
@@ -114,7 +115,7 @@ class HostCalls:
             self._results.clear()
             self.num_bytes = 0
 
-    def _run(self, function: Callable[..., Any], operands: Sequence[Any]) -> list[Any]:
+    def _run(self, function: Callable[..., Any], operands: Values) -> list[Any]:
         start_s = time.perf_counter()
         try:
             return list(function(*operands))
@@ -130,7 +131,7 @@ class HostCalls:
             self._results.move_to_end(key)
             return found[0]
 
-    def _remember(self, key: _Key, results: Sequence[Any]) -> list[np.ndarray]:
+    def _remember(self, key: _Key, results: Values) -> list[np.ndarray]:
         """Private copies: a function may return the same buffer each time."""
         kept = [np.array(x) for x in results]
         num_bytes = sum(len(bits) for _, _, bits in key.operands) + sum(x.nbytes for x in kept)
@@ -176,7 +177,7 @@ class _Key(NamedTuple):
     operands: tuple[tuple[Any, Any, bytes], ...]
 
 
-def _key(function: Callable[..., Any], operands: Sequence[Any], max_bytes: int) -> _Key | None:
+def _key(function: Callable[..., Any], operands: Values, max_bytes: int) -> _Key | None:
     """The key of a call; None where operands are too large or no plain arrays."""
     if (
         any(_jax.is_key_dtype(x.dtype) for x in operands)

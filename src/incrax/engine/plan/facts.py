@@ -64,6 +64,11 @@ class Facts:
         """The outputs of the program."""
         return self.program.outvars
 
+    @cached_property
+    def returned(self) -> tuple[Var, ...]:
+        """The outputs that are no literals."""
+        return tuple(atom for atom in self.outvars if isinstance(atom, Var))
+
     @property
     def layout(self) -> Layout:
         """Which bits of a mask are whose."""

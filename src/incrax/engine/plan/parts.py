@@ -28,7 +28,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import read_vars
+from incrax._program import Values, read_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import reached_equations
 from incrax.engine.plan.row_sets import ids_read
@@ -132,12 +132,12 @@ class RowParts:
         self._known = known
         self._value_of = value_of
         self._own = _Rows(np.arange(self._length, dtype=np.int32)[:, None])
-        self._ids: dict[tuple[Atom, bool], _Rows] = {}
+        self._ids: dict[tuple[int, bool], _Rows] = {}
         self._states: dict[Var, _Entries | _SumOfRows] = {
             var: _Entries((_Term(x, self._own),), 0) for var, x in rows.items()
         }
         self._met: list[_Rows] = []
-        dirty = sum(facts.layout.leaf_mask(facts.invars.index(var)) for var in rows)
+        dirty = sum(map(facts.mask, rows))
         if isinstance(out, Literal) or not facts.mask(out) & dirty:
             self.parts = jnp.zeros(self._length, out.aval.dtype)
             return
@@ -191,7 +191,7 @@ class RowParts:
 
     def _applied(
         self, eqn: Equation, given: Mapping[int, _Term], *, is_first: bool = True
-    ) -> Sequence[Any]:
+    ) -> Values:
         """The equation of these operands; other dirty ones are zero, and all where it is not the
         first.
         """
@@ -302,8 +302,9 @@ class RowParts:
         operand, indices = eqn.invars
         is_first = term.rows is self._own
         clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
-        if is_first and (indices, clips) in self._ids:
-            return self._ids[indices, clips]
+        key = (id(indices), clips)
+        if is_first and key in self._ids:
+            return self._ids[key]
         length = shape_of(operand)[axes[0]]
         known = self._value_of(indices) if isinstance(indices, Var) else indices.val
         numbers = None
@@ -316,7 +317,7 @@ class RowParts:
         if not is_first:
             return _Rows(numbers)
         ids = ids_read(jnp, jnp.asarray(self._clean(indices)), length, clips=clips)
-        return self._ids.setdefault((indices, clips), _Rows(numbers, ids))
+        return self._ids.setdefault(key, _Rows(numbers, ids))
 
     # --- sums over the entries --------------------------------------------------------------------
 
@@ -340,7 +341,7 @@ class RowParts:
         if pair is None:
             raise NotByRowsError
 
-        def of_entry(factors: Sequence[Any]) -> Any:
+        def of_entry(factors: Values) -> Any:
             whole = [jnp.expand_dims(x, d) for x, d in zip(factors, pair, strict=True)]
             return _jax.apply(eqn, whole)[0]
 

@@ -13,10 +13,9 @@ import jax
 
 from incrax import _jax
 from incrax._jax import Equation, Literal, Var
-from incrax._program import Program, evaluated, from_jaxpr, read_vars, type_of, written_vars
+from incrax._program import Program, Values, evaluated, from_jaxpr, read_vars, type_of
 from incrax.engine.program.cost import is_free
-from incrax.engine.program.simplify import drop_dead, inline, merge_equal, run_passes
-from incrax.engine.rewrites.derived import renamed
+from incrax.engine.program.simplify import drop_dead, inline, merge_equal, renamed, run_passes
 
 
 def hoist_invariants(program: Program) -> Program:
@@ -104,15 +103,15 @@ def _rewrite_while(eqn: Equation) -> list[Equation] | None:
     body = _simplified(eqn.params["body_jaxpr"])
     hoisted, kept = _split(body, body.invars[:num_body], may_run=False)
 
-    def loop(*values: Any) -> Sequence[Any]:
+    def loop(*values: Any) -> Values:
         outer = _bind(body, body.invars[:num_body], values[num_cond:first])
         _jax.evaluate(hoisted, outer)
 
-        def proceed(carry: Sequence[Any]) -> Any:
+        def proceed(carry: Values) -> Any:
             env = _bind(cond, cond.invars, [*values[:num_cond], *carry])
             return evaluated(cond.eqns, cond.outvars, env)[0]
 
-        def step(carry: Sequence[Any]) -> list[Any]:
+        def step(carry: Values) -> list[Any]:
             moving = zip(body.invars[num_body:], carry, strict=True)
             return evaluated(kept, body.outvars, {**outer, **dict(moving)})
 
@@ -122,7 +121,7 @@ def _rewrite_while(eqn: Equation) -> list[Equation] | None:
     return _substitute(eqn, loop) if hoisted and is_scalar else None
 
 
-def _bind(program: Program, variables: Sequence[Var], values: Sequence[Any]) -> dict[Var, Any]:
+def _bind(program: Program, variables: Sequence[Var], values: Values) -> dict[Var, Any]:
     return {
         **dict(zip(program.constvars, program.consts, strict=True)),
         **dict(zip(variables, values, strict=True)),
@@ -137,9 +136,6 @@ def _substitute(eqn: Equation, fun: Callable[..., Any]) -> list[Equation] | None
     body = _jax.trace_body(fun, *inputs)
     pairs = zip(body.outvars, eqn.outvars, strict=True)
     if body.constvars or any(atom.aval.dtype != var.aval.dtype for atom, var in pairs):
-        return None
-    is_made = {var for inner in body.eqns for var in written_vars(inner)}
-    if len(is_made.intersection(body.outvars)) < len(eqn.outvars):
         return None
     return list(renamed(body, eqn.invars, eqn.outvars)[1])
 
