@@ -136,7 +136,7 @@ class Windows(NamedTuple):
         first = np.ravel_multi_index(tuple(np.clip(starts, 0, last)), self.shape)
         within = np.ravel_multi_index(tuple(np.indices(self.sizes)), self.shape)
         within = within.reshape([self.sizes[d] for d in self.window_axes])
-        numbers = np.add.outer(first, within)
+        numbers = np.array(np.add.outer(first, within))
         if self.is_dropping:
             numbers[~is_inside] = -1
         return np.transpose(numbers, np.argsort([*self.batch, *self.offsets]))

@@ -93,7 +93,7 @@ def test_the_whole_program_is_that_of_jit():
     ours = incrax.incremental(total)
     ours(*HOST)
     whole = ours._traces.latest.engine.chooser.whole.executable
-    assert not whole.packing.packs
+    assert not whole.family.packing.packs
     compiled.clear()
     ours._traces.latest.bypass.jitted(*HOST)
     assert compiled == []

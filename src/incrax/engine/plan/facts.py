@@ -156,6 +156,10 @@ class Facts:
         size = 0 if var in self.derived.matrices else _jax.aval_bytes(var.aval)
         return self.calibration.load_seconds(size)
 
+    def save_seconds(self, var: Var) -> float:
+        """Estimated seconds to return a value from a program."""
+        return self.calibration.save_seconds(_jax.aval_bytes(var.aval))
+
     def is_saveable(self, var: Var) -> bool:
         """Whether a value can be kept: a derived one, or an array that an equation writes and no
         effect touches.

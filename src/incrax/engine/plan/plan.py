@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from incrax import _jax
 from incrax._collection import uncollected
 from incrax._jax import Equation, Var
 from incrax._profiling import annotated
@@ -191,26 +190,17 @@ def plan_dirty(
     may_derive = may_derive and not facts.is_minimal and not facts.is_explicit
     reached_saves = tuple(dict.fromkeys(v for v in saves if facts.mask(v) & dirty))
     outputs = facts.dirty_outputs(dirty)
-    targets = [
-        atom
-        for atom in (*(facts.outvars[i] for i in outputs), *reached_saves)
-        if isinstance(atom, Var)
-    ]
+    reached = (facts.outvars[i] for i in outputs)
+    targets = [atom for atom in (*reached, *reached_saves) if isinstance(atom, Var)]
     known = frozenset(wanted)
 
     def load_seconds(var: Var) -> float | None:
-        if not facts.is_saveable(var) or facts.mask(var) & dirty:
+        if facts.mask(var) & dirty:
             return None
         if only_wanted and var not in known and var not in facts.derived.recipes:
             return None
-        if facts.is_minimal:
-            return MIN_LOAD_S
-        price = facts.load_seconds(var)
-        if var not in known:
-            price += NEW_VALUE_S + SAVE_SHARE * facts.calibration.save_seconds(
-                _jax.aval_bytes(var.aval)
-            )
-        return price * prices.load
+        seconds = _load_seconds(facts, var, is_new=var not in known)
+        return seconds if seconds is None or facts.is_minimal else seconds * prices.load
 
     search = _Search(
         facts, load_seconds, dirty, prices.run, reached_saves, outputs, may_reorder=may_derive
@@ -223,6 +213,20 @@ def plan_dirty(
                 search.plan(form.eqns, targets, guard=form.guard, statistics=form.statistics)
             )
     return min(plans, key=lambda p: p.seconds)
+
+
+def _load_seconds(facts: Facts, var: Var, *, is_new: bool) -> float | None:
+    """The price of loading a value, and a share of keeping it where no other plan does; None where
+    it cannot be kept.
+    """
+    if not facts.is_saveable(var):
+        return None
+    if facts.is_minimal:
+        return MIN_LOAD_S
+    seconds = facts.load_seconds(var)
+    if not is_new:
+        return seconds
+    return seconds + NEW_VALUE_S + SAVE_SHARE * facts.save_seconds(var)
 
 
 class _OtherForm(NamedTuple):
@@ -406,9 +410,6 @@ class _Search(NamedTuple):
 
     def _seconds(self, eqns: Iterable[Equation], loads: Iterable[Var]) -> float:
         facts = self.facts
-        save_seconds = facts.calibration.save_seconds
-        return (
-            sum(map(facts.seconds, eqns)) * self.run_price
-            + sum(map(facts.load_seconds, loads))
-            + sum(save_seconds(_jax.aval_bytes(var.aval)) for var in self.saves)
-        )
+        run_s = sum(map(facts.seconds, eqns)) * self.run_price
+        load_s = sum(map(facts.load_seconds, loads))
+        return run_s + load_s + sum(map(facts.save_seconds, self.saves))

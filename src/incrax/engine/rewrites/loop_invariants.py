@@ -73,46 +73,44 @@ def _without_free_ends(eqns: Sequence[Equation]) -> list[Equation]:
 
 
 def _rewrite_scan(eqn: Equation) -> list[Equation] | None:
-    num_consts, num_carry = _jax.scan_counts(eqn)
-    first = num_consts + num_carry
+    scan = _jax.scan_of(eqn)
     body = _simplified(eqn.params["jaxpr"])
-    hoisted, kept = _split(body, body.invars[:num_consts], may_run=eqn.params["length"] > 0)
-    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+    fixed = body.invars[: scan.num_consts]
+    hoisted, kept = _split(body, fixed, may_run=eqn.params["length"] > 0)
 
     def loop(*values: Any) -> list[Any]:
-        outer = _bind(body, body.invars[:num_consts], values[:num_consts])
+        consts, carry, rows = scan.split(values)
+        outer = _bind(body, fixed, consts)
         _jax.evaluate(hoisted, outer)
 
         def step(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-            moving = zip(body.invars[num_consts:], [*carry, *xs], strict=True)
+            moving = zip(body.invars[len(fixed) :], [*carry, *xs], strict=True)
             outputs = evaluated(kept, body.outvars, {**outer, **dict(moving)})
-            return outputs[:num_carry], outputs[num_carry:]
+            return outputs[: len(carry)], outputs[len(carry) :]
 
-        start = list(values[num_consts:first])
-        carry, ys = jax.lax.scan(step, start, list(values[first:]), **options)
-        return [*carry, *ys]
+        return scan.run(step, carry, rows)
 
     return _substitute(eqn, loop) if hoisted else None
 
 
 def _rewrite_while(eqn: Equation) -> list[Equation] | None:
     num_cond = eqn.params["cond_nconsts"]
-    num_body = eqn.params["body_nconsts"]
-    first = num_cond + num_body
     cond = _simplified(eqn.params["cond_jaxpr"])
     body = _simplified(eqn.params["body_jaxpr"])
-    hoisted, kept = _split(body, body.invars[:num_body], may_run=False)
+    fixed = body.invars[: eqn.params["body_nconsts"]]
+    hoisted, kept = _split(body, fixed, may_run=False)
 
-    def loop(*values: Any) -> Values:
-        outer = _bind(body, body.invars[:num_body], values[num_cond:first])
+    def loop(*values: Any) -> Sequence[Any]:
+        first = num_cond + len(fixed)
+        outer = _bind(body, fixed, values[num_cond:first])
         _jax.evaluate(hoisted, outer)
 
-        def proceed(carry: Values) -> Any:
+        def proceed(carry: Sequence[Any]) -> Any:
             env = _bind(cond, cond.invars, [*values[:num_cond], *carry])
             return evaluated(cond.eqns, cond.outvars, env)[0]
 
-        def step(carry: Values) -> list[Any]:
-            moving = zip(body.invars[num_body:], carry, strict=True)
+        def step(carry: Sequence[Any]) -> list[Any]:
+            moving = zip(body.invars[len(fixed) :], carry, strict=True)
             return evaluated(kept, body.outvars, {**outer, **dict(moving)})
 
         return jax.lax.while_loop(proceed, step, list(values[first:]))

@@ -13,8 +13,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
-
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax._program import Program, all_read, evaluated, from_jaxpr, trace, written_vars
@@ -105,9 +103,8 @@ def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Values], list[Any
     None if all outputs are wanted. A scan inside the body is not split: it is of the first if that
     needs an output.
     """
-    num_consts, num_carry = _jax.scan_counts(eqn)
     body = inline_jits(from_jaxpr(eqn.params["jaxpr"]))
-    carried = body.invars[num_consts:][:num_carry]
+    _, carried, _ = _jax.scan_of(eqn).split(body.invars)
     is_first = _needed_outputs(body, carried, [var in wanted for var in eqn.outvars])
     if all(is_first):
         return None
@@ -115,7 +112,7 @@ def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Values], list[Any
     second = [k for k, flag in enumerate(is_first) if not flag]
     outputs = [body.outvars[k] for k in first]
     others = [body.outvars[k] for k in second]
-    split = _split(body.eqns, outputs, others, [carried[k] for k in first if k < num_carry])
+    split = _split(body.eqns, outputs, others, [carried[k] for k in first if k < len(carried)])
     now = _HalfScan(eqn, body, split.now, first, (*outputs, *split.handed), [])
     later = _HalfScan(eqn, body, split.later, second, others, split.handed)
 
@@ -146,24 +143,23 @@ class _HalfScan(NamedTuple):
 
     def run(self, values: Values, stacks: Values) -> list[Any]:
         """What all turns return, on the operands of the whole scan and what was handed over."""
-        body = self.body
-        num_consts, num_carry = _jax.scan_counts(self.eqn)
+        scan = _jax.scan_of(self.eqn)
+        own = [k for k in self.numbers if k < scan.num_carry]
         read = all_read(self.eqns, self.returned)
-        own = [num_consts + k for k in self.numbers if k < num_carry]
-        first = num_consts + num_carry
-        rows = [k for k, var in enumerate(body.invars) if k >= first and var in read]
-        moving = (*(body.invars[k] for k in [*own, *rows]), *self.taken)
-        variables = (*body.constvars, *body.invars[:num_consts], *moving)
-        fixed = (*body.consts, *values[:num_consts])
+        fixed, carried, rows = scan.split(self.body.invars)
+        consts, start, xs = scan.split(values)
+        taken = [(var, x) for var, x in zip(rows, xs, strict=True) if var in read]
+        variables = (
+            *(*self.body.constvars, *fixed, *(carried[k] for k in own)),
+            *(*(var for var, _ in taken), *self.taken),
+        )
 
         def turn(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-            found = _evaluated(self.eqns, self.returned, variables, (*fixed, *carry, *xs))
+            given = (*self.body.consts, *consts, *carry, *xs)
+            found = _evaluated(self.eqns, self.returned, variables, given)
             return found[: len(carry)], found[len(carry) :]
 
-        options = {name: self.eqn.params[name] for name in ("length", "reverse", "unroll")}
-        xs = [*(values[k] for k in rows), *stacks]
-        end, ys = jax.lax.scan(turn, [values[k] for k in own], xs, **options)
-        return [*end, *ys]
+        return scan.run(turn, [start[k] for k in own], [*(x for _, x in taken), *stacks])
 
 
 def _needed_outputs(body: Program, carried: Sequence[Var], is_wanted: list[bool]) -> list[bool]:
