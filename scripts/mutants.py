@@ -1712,7 +1712,7 @@ MUTANTS = [
     Mutant(
         "compilations reckoned by the clock where it must not decide",
         "engine/compile/timing.py",
-        "elapsed if clock.is_running else usual_s(self.executable.num_eqns)",
+        "elapsed if clock.is_running else usual_s(family.num_eqns)",
         "elapsed",
     ),
     Mutant(

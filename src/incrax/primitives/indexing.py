@@ -214,38 +214,43 @@ def _scatter(kind: str) -> Any:
 
     def index(eqn: Equation, view: View) -> list[Reads]:
         windows = windows_of(eqn)
-        scattered = of_numbers(SCATTERED.get(kind, WRITTEN_OVER), eqn.invars[0])
-        rank = len(windows.shape)
-        places = {place: d for d in range(rank) if (place := windows.place_of(d)) is not None}
-        old = along(rank, set(range(rank)) - set(places.values()), WRITTEN)
-        new = []
-        rank = rank_of(eqn.invars[2])
-        for axis in range(rank):
-            other = Axis(-1 - axis, scattered if axis in windows.batch else OVERWRITES)
-            new.append(Axis(places[axis], PUT) if axis in places else other)
-        batch = [
-            Axis(out, kind if out >= 0 else WRITTEN_OVER)
-            for out, kind in (new[d] for d in windows.batch)
-        ]
-        indices = Read((*batch, Axis(-1 - rank, INDICES)))
+        old, indices, new = _scattered(eqn, windows, kind)
         view.check(math.prod(windows.shape))
         known = view.value(eqn.invars[1])
-        if known is None:
-            return [Reads([old, indices, Read(tuple(new))])]
-
-        def pairs() -> tuple[np.ndarray, np.ndarray]:
-            targets = windows.numbers(known).ravel()
-            return targets[targets >= 0], np.flatnonzero(targets >= 0)
-
-        def kept() -> tuple[np.ndarray, np.ndarray]:
-            numbers = np.setdiff1d(element_numbers(windows.shape), pairs()[0])
-            return numbers, numbers
-
-        is_set = eqn.primitive.name == "scatter"
-        old = old._replace(pairs=kept) if is_set else old
-        return [Reads([old, indices, Read(tuple(new), pairs)])]
+        if known is not None:
+            written = lambda: _written(windows.numbers(known).ravel())
+            new = new._replace(pairs=written)
+            if eqn.primitive.name == "scatter":
+                old = old._replace(pairs=lambda: _all_but(written()[0], windows.shape))
+        return [Reads([old, indices, new])]
 
     return index
+
+
+def _scattered(eqn: Equation, windows: Windows, kind: str) -> tuple[Read, Read, Read]:
+    """How the operand, the indices and the updates are read, axis by axis."""
+    scattered = of_numbers(SCATTERED.get(kind, WRITTEN_OVER), eqn.invars[0])
+    rank = len(windows.shape)
+    places = {place: d for d in range(rank) if (place := windows.place_of(d)) is not None}
+    old = along(rank, set(range(rank)) - set(places.values()), WRITTEN)
+    new = []
+    rank = rank_of(eqn.invars[2])
+    for axis in range(rank):
+        other = Axis(-1 - axis, scattered if axis in windows.batch else OVERWRITES)
+        new.append(Axis(places[axis], PUT) if axis in places else other)
+    batch = [new[d] for d in windows.batch]
+    batch = [axis if axis.out >= 0 else Axis(axis.out, WRITTEN_OVER) for axis in batch]
+    return old, Read((*batch, Axis(-1 - rank, INDICES))), Read(tuple(new))
+
+
+def _written(targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which elements are written by which updates, of those that are not dropped."""
+    return targets[targets >= 0], np.flatnonzero(targets >= 0)
+
+
+def _all_but(written: np.ndarray, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    kept = np.setdiff1d(element_numbers(shape), written)
+    return kept, kept
 
 
 # --- work -----------------------------------------------------------------------------------------

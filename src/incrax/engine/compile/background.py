@@ -18,7 +18,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -44,21 +45,38 @@ def is_wanted(background: bool | None) -> bool:
     return os.environ.get("INCRAX_BACKGROUND") == "1" if background is None else background
 
 
+SETTERS = (jax.enable_x64, jax.default_matmul_precision, jax.default_device)
+
+
+def _settings() -> tuple[Any, ...]:
+    """What they have set here, in their order."""
+    config: Any = jax.config
+    return config.jax_enable_x64, config.jax_default_matmul_precision, config.jax_default_device
+
+
+@contextlib.contextmanager
+def _set(settings: tuple[Any, ...]) -> Iterator[None]:
+    """JAX as it was set where these were read; what is set for all threads holds without this."""
+    with contextlib.ExitStack() as stack:
+        for setter, value, own in zip(SETTERS, settings, _settings(), strict=True):
+            if value != own:
+                stack.enter_context(setter(value))
+        yield
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Compilation:
     """One program to compile: for these types, in the configuration of JAX where it was made.
 
     `seconds` is what it took, 0 where it failed.
     """
 
-    __slots__ = ("__weakref__", "call", "context", "is_done", "seconds", "settings", "types")
-
-    def __init__(self, call: Any, types: Sequence[Any]) -> None:
-        self.call = call
-        self.types = types
-        self.context = context_key()
-        self.settings = _settings()
-        self.seconds = 0.0
-        self.is_done = False
+    call: Any
+    types: Sequence[Any]
+    context: Hashable = field(default_factory=context_key)
+    settings: tuple[Any, ...] = field(default_factory=_settings)
+    seconds: float = 0.0
+    is_done: bool = False
 
     def run(self) -> None:
         """Compile. Called in the thread: nothing may be raised."""
@@ -77,25 +95,6 @@ class Compilation:
         if not _Process.worker.is_closed:
             lowered.compile()
         self.seconds = time.perf_counter() - start
-
-
-SETTERS = (jax.enable_x64, jax.default_matmul_precision, jax.default_device)
-
-
-def _settings() -> tuple[Any, ...]:
-    """What they have set here, in their order."""
-    config: Any = jax.config
-    return config.jax_enable_x64, config.jax_default_matmul_precision, config.jax_default_device
-
-
-@contextlib.contextmanager
-def _set(settings: tuple[Any, ...]) -> Iterator[None]:
-    """JAX as it was set where these were read; what is set for all threads holds without this."""
-    with contextlib.ExitStack() as stack:
-        for setter, value, own in zip(SETTERS, settings, _settings(), strict=True):
-            if value != own:
-                stack.enter_context(setter(value))
-        yield
 
 
 class Worker:

@@ -53,11 +53,6 @@ class Family:
     num_eqns: int
     donated: tuple[Any, ...] = ()
 
-    def called(self, leaves: list[Any]) -> tuple[Callable[..., list[Any]], list[Any]]:
-        """Which of the two runs on these leaves, and what it takes in their place."""
-        packed = self.packing.join(leaves) if self.packing.packs else None
-        return (self.call, leaves) if packed is None else (self.packed_call, packed)
-
 
 @dataclass(frozen=True)
 class Executable:
@@ -74,21 +69,14 @@ class Executable:
     is_shared: bool = False
     plan: Plan | None = None
 
-    @property
-    def num_eqns(self) -> int:
-        """How many equations it runs."""
-        return self.family.num_eqns
-
-    @property
-    def donated(self) -> tuple[Any, ...]:
-        """Types of the buffers that it overwrites."""
-        return self.family.donated
-
     def specimen(self, feeds: Values) -> tuple[Callable[..., Any], list[Any]]:
         """The jitted function that runs on such feeds, and the types of all its arguments."""
-        call, read = self.family.called([feeds[i] for i in self.leaves])
-        given = map(jax.typeof, (*read, *self.constants))
-        avals = [*given, *(var.aval for var in self.loads), *self.donated]
+        family = self.family
+        read = [feeds[i] for i in self.leaves]
+        packed = family.packing.join(read) if family.packing.packs else None
+        call = family.call if packed is None else family.packed_call
+        given = map(jax.typeof, (*(read if packed is None else packed), *self.constants))
+        avals = [*given, *(var.aval for var in self.loads), *family.donated]
         return call, [
             jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in avals
         ]
@@ -97,8 +85,12 @@ class Executable:
         """Run on the leaves' feeds (all of them, by number), the loaded values in order, and
         buffers to overwrite.
         """
-        call, read = self.family.called([feeds[i] for i in self.leaves])
-        return call(*read, *self.constants, *loaded, *donated)
+        family = self.family
+        read = [feeds[i] for i in self.leaves]
+        packed = family.packing.join(read) if family.packing.packs else None
+        if packed is None:
+            return family.call(*read, *self.constants, *loaded, *donated)
+        return family.packed_call(*packed, *self.constants, *loaded, *donated)
 
 
 class Compiler:

@@ -74,12 +74,12 @@ class HostCalls:
         """Equations whose functions on the host go through here; `is_awaited`: by a call that holds
         its lock.
         """
-        return tuple(
-            [
-                _jax.with_host_functions(eqn, lambda e: _HostFunction.of(e, self, is_awaited))
-                for eqn in eqns
-            ]
-        )
+
+        def wrapped(eqn: Equation) -> _HostFunction:
+            is_pure = eqn.primitive.name == "pure_callback"
+            return _HostFunction(eqn.params["callback"], self, is_pure, is_awaited)
+
+        return tuple([_jax.with_host_functions(eqn, wrapped) for eqn in eqns])
 
     def is_awaited_here(self) -> bool:
         """Whether this thread runs a function on the host for a call, which holds its lock and
@@ -153,19 +153,13 @@ class _HostFunction:
     is_pure: bool
     is_awaited: bool
 
-    @classmethod
-    def of(cls, eqn: Equation, calls: HostCalls, is_awaited: bool) -> _HostFunction:
-        return cls(eqn.params["callback"], calls, eqn.primitive.name == "pure_callback", is_awaited)
-
     def __call__(self, *operands: Any) -> Any:
         before = _thread.callers
         _thread.callers = (*before, self.calls) if self.is_awaited else before
         try:
-            return (
-                self.calls.results(self.function, operands)
-                if self.is_pure
-                else self.function(*operands)
-            )
+            if self.is_pure:
+                return self.calls.results(self.function, operands)
+            return self.function(*operands)
         finally:
             _thread.callers = before
 
@@ -179,11 +173,8 @@ class _Key(NamedTuple):
 
 def _key(function: Callable[..., Any], operands: Values, max_bytes: int) -> _Key | None:
     """The key of a call; None where operands are too large or no plain arrays."""
-    if (
-        any(_jax.is_key_dtype(x.dtype) for x in operands)
-        or sum(x.nbytes for x in operands) > max_bytes
-    ):
+    has_keys = any(_jax.is_key_dtype(x.dtype) for x in operands)
+    if has_keys or sum(x.nbytes for x in operands) > max_bytes:
         return None
-    return _Key(
-        function_key(function), tuple((x.shape, x.dtype, np.asarray(x).tobytes()) for x in operands)
-    )
+    bits = tuple((x.shape, x.dtype, np.asarray(x).tobytes()) for x in operands)
+    return _Key(function_key(function), bits)

@@ -192,11 +192,14 @@ class TimedProgram:
         )
 
     def _run(self, feeds: Values, loads: Values) -> list[Any]:
-        donated = self.executable.donated
-        buffers = self.pool.take(donated) if donated else ()
-        if not self._is_timed():
-            return self._run_settled(feeds, loads, buffers)
+        family = self.executable.family
+        buffers = self.pool.take(family.donated) if family.donated else ()
         clock = self.clock
+        behind = clock.behind
+        is_disturbed = behind.is_on and self.seconds is not None and behind.num_waiting > 0
+        is_due = self.is_due or not self.num_runs % SAMPLE
+        if is_disturbed or (self.is_settled and not (is_due and clock.rounds)):
+            return self._run_settled(feeds, loads, buffers)
         self.is_due = False
         jax.block_until_ready(loads)
         clock.settle()  # a program that still runs would be timed as well
@@ -213,16 +216,8 @@ class TimedProgram:
         self.is_settled = self.num_runs > clock.rounds or is_long
         if self.plan is not None:
             known = Times(self.num_runs, tuple(self.times), self.seconds, self.is_settled)
-            clock.families[self.executable.family] = known
+            clock.families[family] = known
         return results
-
-    def _is_timed(self) -> bool:
-        """Whether the next run is: one of the first, one that is due, or one in `SAMPLE`."""
-        behind = self.clock.behind
-        if behind.is_on and self.seconds is not None and behind.num_waiting > 0:
-            return False
-        is_due = self.is_due or not self.num_runs % SAMPLE
-        return not self.is_settled or (is_due and self.clock.rounds > 0)
 
     def _note_run(self, elapsed: float) -> None:
         self.times.append(elapsed)
@@ -234,7 +229,8 @@ class TimedProgram:
         """Of what a thread compiled, the seconds count that it took from the caller."""
         clock = self.clock
         behind = clock.behind
-        self.first_s = elapsed if clock.is_running else usual_s(self.executable.num_eqns)
+        family = self.executable.family
+        self.first_s = elapsed if clock.is_running else usual_s(family.num_eqns)
         job_s = 0.0 if self.job is None else self.job.seconds
         self.job = None
         behind.seconds += job_s
