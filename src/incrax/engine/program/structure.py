@@ -74,7 +74,9 @@ def _value_key(value: Any) -> Hashable:
         return type(value), tuple(_value_key(x) for x in value)
     if _jax.is_jaxpr(value):
         return jaxpr_key(value)
-    if isinstance(value, float):
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    if isinstance(value, float | complex):
         return repr(value)
     if callable(value) and not isinstance(value, type):
         return function_key(value)
