@@ -170,18 +170,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew)
 
 
+@dataclass(eq=False)
 class Background:
     """What one engine has compiled behind its calls.
 
-    Fields: whether it has anything; jobs that have not ended; seconds of those whose programs were
-    run.
+    Fields: whether it has anything; seconds of jobs whose programs were run; jobs that have not
+    ended; the thread that took the latest.
     """
 
-    def __init__(self, *, is_on: bool = False) -> None:
-        self.is_on = is_on
-        self.seconds = 0.0
-        self._jobs: list[Compilation] = []
-        self._worker = _Process.worker
+    is_on: bool = False
+    seconds: float = 0.0
+    _jobs: list[Compilation] = field(default_factory=list)
+    _worker: Worker = field(default_factory=lambda: _Process.worker)
 
     def compile(self, call: Callable[..., Any], types: Sequence[Any]) -> Compilation | None:
         """A job of the thread; None where too many wait."""

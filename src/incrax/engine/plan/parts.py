@@ -175,8 +175,11 @@ class RowParts:
         if aligned is not None:
             self._map_rows(eqn, operands, aligned)
             return
-        rules = {"reduce_sum": self._reduced, "dot_general": self._contracted}
-        rules["gather"] = self._looked_up
+        rules: dict[str, Callable[..., _Entries | _SumOfRows]] = {
+            "reduce_sum": self._reduced,
+            "dot_general": self._contracted,
+            "gather": self._looked_up,
+        }
         rule = self._moved if entry_of(eqn).runs else rules.get(eqn.primitive.name)
         if rule is None or len(eqn.outvars) > 1:
             raise NotByRowsError
