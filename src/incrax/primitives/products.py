@@ -125,21 +125,26 @@ def _conv(eqn: Equation, view: View) -> list[Reads]:
     if eqn.params["batch_group_count"] == 1:
         left[image[0]] = Axis(out[0])
         right[kernel[0]] = Axis(out[1])
-    reads = [Read(tuple(left)), Read(tuple(right))]
     size = _jax.aval_size(eqn.invars[1].aval)
-    if view.zeros and size <= MAX_KERNEL:
-        view.check(size * _jax.aval_size(eqn.outvars[0].aval))
-        met = functools.cache(lambda: _met_elements(eqn))
-        factors = [view.factor(atom) for atom in eqn.invars]
+    if not view.zeros or size > MAX_KERNEL:
+        return [Reads([Read(tuple(left)), Read(tuple(right))])]
+    view.check(size * _jax.aval_size(eqn.outvars[0].aval))
+    pairs = _conv_pairs(eqn, view)
+    return [Reads([Read(tuple(left), lambda: pairs(0)), Read(tuple(right), lambda: pairs(1))])]
 
-        def pairs(number: int) -> tuple[Any, Any]:
-            target, *sources = met()
-            other = factors[1 - number]
-            is_met = slice(None) if other is None else np.ravel(other)[sources[1 - number]] != 0
-            return target[is_met], sources[number][is_met]
 
-        reads = [read._replace(pairs=lambda n=n: pairs(n)) for n, read in enumerate(reads)]
-    return [Reads(reads)]
+def _conv_pairs(eqn: Equation, view: View) -> Callable[[int], tuple[Any, Any]]:
+    """Which elements of a factor, by its number, meet nonzero elements of the other."""
+    met = functools.cache(lambda: _met_elements(eqn))
+    factors = [view.factor(atom) for atom in eqn.invars]
+
+    def pairs(number: int) -> tuple[Any, Any]:
+        target, *sources = met()
+        other = factors[1 - number]
+        is_met = slice(None) if other is None else np.ravel(other)[sources[1 - number]] != 0
+        return target[is_met], sources[number][is_met]
+
+    return pairs
 
 
 def _conv_windows(eqn: Equation) -> list[Window]:

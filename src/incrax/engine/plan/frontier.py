@@ -321,12 +321,7 @@ def _small_source_side(
         left[start][end] = min(left[start].get(end, 0) + room, INFINITE)
         left[end].setdefault(start, 0)
     while True:
-        before = {_SOURCE: _SOURCE}
-        reached = [_SOURCE]
-        for node in reached:  # which grows as it is walked
-            found = [end for end, room in left[node].items() if room and end not in before]
-            before.update(dict.fromkeys(found, node))
-            reached += found
+        before = _reached_from_source(left)
         if _SINK not in before:
             return np.array([node in before for node in range(num_nodes)])
         path = [_SINK]
@@ -337,6 +332,17 @@ def _small_source_side(
         for start, end in steps:
             left[start][end] -= flow
             left[end][start] += flow
+
+
+def _reached_from_source(left: Sequence[Mapping[int, int]]) -> dict[int, int]:
+    """The nodes that can be reached where room is left, each with the one before it, nearest first."""
+    before = {_SOURCE: _SOURCE}
+    reached = [_SOURCE]
+    for node in reached:  # which grows as it is walked
+        found = [end for end, room in left[node].items() if room and end not in before]
+        before.update(dict.fromkeys(found, node))
+        reached += found
+    return before
 
 
 def _trimmed(
