@@ -1427,8 +1427,8 @@ MUTANTS = [
     Mutant(
         "weak type missing in the key",
         "engine/inputs/leaves.py",
-        "return x.shape, x.dtype, x.weak_type, plain_sharding",
-        "return x.shape, x.dtype, False, plain_sharding",
+        'return x.shape, x.dtype, getattr(x, "weak_type", False), sharding',
+        "return x.shape, x.dtype, False, sharding",
     ),
     Mutant(
         "structure missing in the fast look-up",
@@ -1469,8 +1469,8 @@ MUTANTS = [
     Mutant(
         "a carry taken for loop-invariant",
         "engine/rewrites/loop_invariants.py",
-        "_split(body, body.invars[:num_consts], may_run",
-        "_split(body, body.invars[: num_consts + 1], may_run",
+        "_split(body, fixed, may_run=eqn",
+        "_split(body, body.invars[: scan.num_consts + 1], may_run=eqn",
     ),
     Mutant(
         "buffers recycled while a version holds them",
