@@ -343,7 +343,7 @@ def scan_counts(eqn: Equation) -> tuple[int, int]:
     return len(list(consts.vals)), len(list(carry.vals))
 
 
-class Scan(NamedTuple):
+class ScanParts(NamedTuple):
     """The parts of a scan: how many of what it takes, or its body takes, are constants, and how many
     are carried; the rest are rows.
     """
@@ -363,10 +363,10 @@ class Scan(NamedTuple):
         return [*last, *stacked]
 
 
-def scan_of(eqn: Equation) -> Scan:
+def scan_of(eqn: Equation) -> ScanParts:
     """The parts of a scan equation."""
     options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    return Scan(*scan_counts(eqn), options)
+    return ScanParts(*scan_counts(eqn), options)
 
 
 def sub_bodies(eqn: Equation) -> list[Body]:
