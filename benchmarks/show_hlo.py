@@ -37,9 +37,9 @@ def compiled_of_ours(
         return None, "the whole program serves"
     executable = entry.program.executable
     feeds = [value.feed for value in engine.store.states[-1].values]
-    shapes = [*(var.aval for var in executable.loads), *executable.donated]
+    shapes = [*(var.aval for var in executable.loads), *executable.family.donated]
     structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in shapes]
-    compiled = executable.call.lower(
+    compiled = executable.family.call.lower(
         *[feeds[i] for i in executable.leaves], *executable.constants, *structs
     ).compile()
     return compiled, "loads " + ", ".join(

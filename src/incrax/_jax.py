@@ -344,6 +344,32 @@ def scan_counts(eqn: Equation) -> tuple[int, int]:
     return len(list(consts.vals)), len(list(carry.vals))
 
 
+class ScanParts(NamedTuple):
+    """The parts of a scan: how many of what it takes, or its body takes, are constants, and how many
+    are carried; the rest are rows.
+    """
+
+    num_consts: int
+    num_carry: int
+    options: dict[str, Any]
+
+    def split(self, taken: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        """Constants, carries and rows."""
+        first = self.num_consts + self.num_carry
+        return taken[: self.num_consts], taken[self.num_consts : first], taken[first:]
+
+    def run(self, turn: Callable[..., Any], carry: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
+        """The results of all turns of a function `(carry, rows) -> (carry, results)`."""
+        last, stacked = jax.lax.scan(turn, list(carry), list(rows), **self.options)
+        return [*last, *stacked]
+
+
+def scan_of(eqn: Equation) -> ScanParts:
+    """The parts of a scan equation."""
+    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+    return ScanParts(*scan_counts(eqn), options)
+
+
 def sub_bodies(eqn: Equation) -> list[Body]:
     """The jaxprs inside an equation's parameters, opened."""
     return [open_jaxpr(jaxpr) for jaxpr in _core.jaxprs_in_params(eqn.params)]

@@ -73,34 +73,32 @@ def _unrolled(
     eqn: Equation, body: Any, operands: Sequence[Any], known: Any, domain: Domain
 ) -> list[Any]:
     """Iteration by iteration; adds the outputs that are constants."""
-    num_consts, num_carry = _jax.scan_counts(eqn)
-    first = num_consts + num_carry
-    values = list(operands[:first])
-    constants = _constants(eqn, known, domain)
-    xs = operands[first:]
-    known_xs = constants[first:]
-    del constants[first:]
-    shapes = [shape_of(var) for var in body.invars[first:]]
+    scan = _jax.scan_of(eqn)
+    consts, carry, xs = scan.split(operands)
+    known_consts, known_carry, known_xs = scan.split(_constants(eqn, known, domain))
+    _, _, whole = scan.split(eqn.invars)
+    _, _, parts = scan.split(body.invars)
+    num_carry = scan.num_carry
     rows: list[list[Any]] = []
     learnt: list[list[Any]] = []
     for i in _iterations(eqn):
-        slices = [domain.take(x, _row(shape, i)) for x, shape in zip(xs, shapes, strict=True)]
-        known_slices = [
-            domain.row_of(x, i, a.aval) for x, a in zip(known_xs, eqn.invars[first:], strict=True)
+        row = [domain.take(x, _row(shape_of(var), i)) for x, var in zip(xs, parts, strict=True)]
+        known_row = [
+            domain.row_of(x, i, atom.aval) for x, atom in zip(known_xs, whole, strict=True)
         ]
-        inner = domain.walk(body, [*values, *slices], [*constants, *known_slices])
+        constants = [*known_consts, *known_carry, *known_row]
+        inner = domain.walk(body, [*consts, *carry, *row], constants)
         found = [domain.constant_of(atom, inner.known) for atom in body.outvars]
-        values[num_consts:] = inner.outputs[:num_carry]
-        constants[num_consts:] = found[:num_carry]
+        carry = inner.outputs[:num_carry]
+        known_carry = found[:num_carry]
         rows.append(inner.outputs[num_carry:])
         learnt.append(found[num_carry:])
     step = -1 if eqn.params["reverse"] else 1
-    domain.learn_outputs(
-        eqn, constants[num_consts:], [each[::step] for each in zip(*learnt, strict=True)], known
-    )
+    stacked = [column[::step] for column in zip(*learnt, strict=True)]
+    domain.learn_outputs(eqn, known_carry, stacked, known)
     avals = [atom.aval for atom in body.outvars[num_carry:]]
     ys = [domain.stacked([row[k] for row in rows[::step]], aval) for k, aval in enumerate(avals)]
-    return [*values[num_consts:], *ys]
+    return [*carry, *ys]
 
 
 def _iterations(eqn: Equation) -> range:
@@ -117,29 +115,26 @@ def _repeated(
     eqn: Equation, body: Any, operands: Sequence[Any], known: Any, domain: Domain
 ) -> list[Any]:
     """What holds for every iteration, of each carry and of a row of each stacked output."""
-    num_consts, num_carry = _jax.scan_counts(eqn)
-    first = num_consts + num_carry
+    scan = _jax.scan_of(eqn)
+    consts, carry, xs = scan.split(operands)
+    _, _, whole = scan.split(eqn.invars)
+    _, _, parts = scan.split(body.invars)
     rows = [
         domain.take(domain.grouped(x, shape_of(atom), [0]), element_numbers(shape_of(var)))
-        for x, atom, var in zip(
-            operands[first:], eqn.invars[first:], body.invars[first:], strict=True
-        )
+        for x, atom, var in zip(xs, whole, parts, strict=True)
     ]
-    constants = _constants(eqn, known, domain)[:num_consts] + [None] * (len(operands) - num_consts)
+    known_consts, *others = scan.split(_constants(eqn, known, domain))
+    constants = [*known_consts, *(None for own in others for _ in own)]
 
     def step(carry: Sequence[Any]) -> list[Any]:
-        outputs = domain.walk(body, [*operands[:num_consts], *carry, *rows], constants).outputs
+        outputs = domain.walk(body, [*consts, *carry, *rows], constants).outputs
         return [domain.in_loop(x) for x in outputs]
 
-    carry = _settled(
-        lambda carry: step(carry)[:num_carry], eqn, operands, operands[num_consts:first], domain
-    )
-    ys = zip(
-        step(carry)[num_carry:], eqn.outvars[num_carry:], body.outvars[num_carry:], strict=True
-    )
+    num_carry = scan.num_carry
+    carry = _settled(lambda carry: step(carry)[:num_carry], eqn, operands, carry, domain)
     stacked = [
-        domain.take(y, np.broadcast_to(element_numbers(shape_of(a)), shape_of(var)))
-        for y, var, a in ys
+        domain.take(y, np.broadcast_to(element_numbers(shape_of(atom)), shape_of(var)))
+        for y, var, atom in [*zip(step(carry), eqn.outvars, body.outvars, strict=True)][num_carry:]
     ]
     return [*carry, *stacked]
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
+from incrax._program import all_read, read_vars
 from incrax.primitives.entry import Read, Reads, View, element_numbers, mapped, shape_of
 from incrax.primitives.table import entry_of
 
@@ -144,30 +145,19 @@ class Domain(ABC):
         view = self.view(known)
         env: dict[Var, Any] = dict(zip(program.invars, operands, strict=True))
         env.update(dict.fromkeys(program.constvars, self.NOTHING))
-        last_read: dict[Any, int] = {}
+        last_read = _last_reads(program)
+        read = lambda atom: self.NOTHING if isinstance(atom, Literal) else env[atom]
         for number, eqn in enumerate(program.eqns):
-            for atom in eqn.invars:
-                if not isinstance(atom, Literal):
-                    last_read[atom] = number
-        for atom in program.outvars:
-            if not isinstance(atom, Literal):
-                last_read[atom] = len(program.eqns)
-        for number, eqn in enumerate(program.eqns):
-            inputs = [
-                self.NOTHING if isinstance(atom, Literal) else env[atom] for atom in eqn.invars
-            ]
+            inputs = list(map(read, eqn.invars))
             results = self.enter(eqn, inputs, known)
             if results is None:
                 results = self._equation(eqn, inputs, known, view)
             self.finished(results)
             env.update(zip(eqn.outvars, results, strict=True))
-            for atom in eqn.invars:
-                if not isinstance(atom, Literal) and last_read[atom] == number:
-                    env[atom] = self.retired(env[atom])
-        outputs = [
-            self.NOTHING if isinstance(atom, Literal) else env[atom] for atom in program.outvars
-        ]
-        return Walked(env, outputs, known)
+            for var in read_vars(eqn):
+                if last_read.get(var) == number:
+                    env[var] = self.retired(env[var])
+        return Walked(env, list(map(read, program.outvars)), known)
 
     def _equation(
         self, eqn: Equation, operands: Sequence[Any], known: Any, view: View
@@ -221,3 +211,14 @@ class Domain(ABC):
         return self.take(
             value, np.broadcast_to(np.transpose(own, [*order, *gone]).reshape(lengths), out)
         )
+
+
+def _last_reads(program: Any) -> dict[Var, int]:
+    """The number of the last equation that reads a variable that is no output."""
+    outputs = all_read((), program.outvars)
+    return {
+        var: number
+        for number, eqn in enumerate(program.eqns)
+        for var in read_vars(eqn)
+        if var not in outputs
+    }

@@ -345,8 +345,6 @@ COMPLEX_FACTOR = 4.0
 more.
 """
 
-_kinds: dict[Any, str] = {}
-
 
 def kind_of(eqn: Equation) -> str:
     """What an equation computes with: "c" complex numbers, "f" floating-point numbers, "i" anything
@@ -358,19 +356,14 @@ def kind_of(eqn: Equation) -> str:
 
 def dtype_kind(aval: Any) -> str:
     """The same of a type."""
-    dtype = getattr(aval, "dtype", None)
-    kind = _kinds.get(dtype)
-    if kind is None:
-        is_complex = dtype is not None and jnp.issubdtype(dtype, jnp.complexfloating)
-        kind = (
-            "c"
-            if is_complex
-            else "f"
-            if dtype is not None and jnp.issubdtype(dtype, jnp.floating)
-            else "i"
-        )
-        _kinds[dtype] = kind
-    return kind
+    return _kind_of(getattr(aval, "dtype", None))
+
+
+@functools.cache
+def _kind_of(dtype: Any) -> str:
+    kinds = {"c": jnp.complexfloating, "f": jnp.floating}
+    found = [kind for kind, of in kinds.items() if dtype is not None and jnp.issubdtype(dtype, of)]
+    return found[0] if found else "i"
 
 
 def in_size(eqn: Equation) -> int:

@@ -128,30 +128,17 @@ class Windows(NamedTuple):
     def numbers(self, indices: np.ndarray) -> np.ndarray:
         """The number of the element at each place of each window; -1 where a window is dropped."""
         batch = indices.shape[:-1]
-        starts = np.zeros((*batch, len(self.shape)), int)
-        for place, d in enumerate(self.indexed):
-            starts[..., d] = indices[..., place]
-        for d, axis in zip(self.batching, self.indices_batching, strict=True):
-            starts[..., d] = np.arange(batch[axis]).reshape(
-                [-1 if a == axis else 1 for a in range(len(batch))]
-            )
-        last = np.subtract(self.shape, self.sizes)
-        is_inside = ((starts >= 0) & (starts <= last)).all(-1)
-        starts = np.clip(starts, 0, last)
-        strides = [math.prod(self.shape[d + 1 :]) for d in range(len(self.shape))]
-        within = sum(
-            (
-                stride
-                * np.arange(size).reshape([-1 if a == d else 1 for a in range(len(self.shape))])
-                for d, (size, stride) in enumerate(zip(self.sizes, strides, strict=True))
-            ),
-            np.zeros((1,) * len(self.shape), int),
-        )
+        starts = np.zeros((len(self.shape), *batch), int)
+        starts[list(self.indexed)] = np.moveaxis(indices, -1, 0)
+        starts[list(self.batching)] = np.indices(batch)[list(self.indices_batching)]
+        last = np.subtract(self.shape, self.sizes).reshape(-1, *(1,) * len(batch))
+        is_inside = ((starts >= 0) & (starts <= last)).all(0)
+        first = np.ravel_multi_index(tuple(np.clip(starts, 0, last)), self.shape)
+        within = np.ravel_multi_index(tuple(np.indices(self.sizes)), self.shape)
         within = within.reshape([self.sizes[d] for d in self.window_axes])
-        spread = (*batch, *(1,) * within.ndim)
-        numbers = (starts @ np.asarray(strides, int)).reshape(spread) + within
+        numbers = np.array(np.add.outer(first, within))
         if self.is_dropping:
-            numbers = np.where(is_inside.reshape(spread), numbers, -1)
+            numbers[~is_inside] = -1
         return np.transpose(numbers, np.argsort([*self.batch, *self.offsets]))
 
     def place_of(self, axis: int) -> int | None:
@@ -227,38 +214,43 @@ def _scatter(kind: str) -> Any:
 
     def index(eqn: Equation, view: View) -> list[Reads]:
         windows = windows_of(eqn)
-        scattered = of_numbers(SCATTERED.get(kind, WRITTEN_OVER), eqn.invars[0])
-        rank = len(windows.shape)
-        places = {place: d for d in range(rank) if (place := windows.place_of(d)) is not None}
-        old = along(rank, set(range(rank)) - set(places.values()), WRITTEN)
-        new = []
-        rank = rank_of(eqn.invars[2])
-        for axis in range(rank):
-            other = Axis(-1 - axis, scattered if axis in windows.batch else OVERWRITES)
-            new.append(Axis(places[axis], PUT) if axis in places else other)
-        batch = [
-            Axis(out, kind if out >= 0 else WRITTEN_OVER)
-            for out, kind in (new[d] for d in windows.batch)
-        ]
-        indices = Read((*batch, Axis(-1 - rank, INDICES)))
+        old, indices, new = _scattered(eqn, windows, kind)
         view.check(math.prod(windows.shape))
         known = view.value(eqn.invars[1])
-        if known is None:
-            return [Reads([old, indices, Read(tuple(new))])]
-
-        def pairs() -> tuple[np.ndarray, np.ndarray]:
-            targets = windows.numbers(known).ravel()
-            return targets[targets >= 0], np.flatnonzero(targets >= 0)
-
-        def kept() -> tuple[np.ndarray, np.ndarray]:
-            numbers = np.setdiff1d(element_numbers(windows.shape), pairs()[0])
-            return numbers, numbers
-
-        is_set = eqn.primitive.name == "scatter"
-        old = old._replace(pairs=kept) if is_set else old
-        return [Reads([old, indices, Read(tuple(new), pairs)])]
+        if known is not None:
+            written = lambda: _written(windows.numbers(known).ravel())
+            new = new._replace(pairs=written)
+            if eqn.primitive.name == "scatter":
+                old = old._replace(pairs=lambda: _all_but(written()[0], windows.shape))
+        return [Reads([old, indices, new])]
 
     return index
+
+
+def _scattered(eqn: Equation, windows: Windows, kind: str) -> tuple[Read, Read, Read]:
+    """How the operand, the indices and the updates are read, axis by axis."""
+    scattered = of_numbers(SCATTERED.get(kind, WRITTEN_OVER), eqn.invars[0])
+    rank = len(windows.shape)
+    places = {place: d for d in range(rank) if (place := windows.place_of(d)) is not None}
+    old = along(rank, set(range(rank)) - set(places.values()), WRITTEN)
+    new = []
+    rank = rank_of(eqn.invars[2])
+    for axis in range(rank):
+        other = Axis(-1 - axis, scattered if axis in windows.batch else OVERWRITES)
+        new.append(Axis(places[axis], PUT) if axis in places else other)
+    batch = [new[d] for d in windows.batch]
+    batch = [axis if axis.out >= 0 else Axis(axis.out, WRITTEN_OVER) for axis in batch]
+    return old, Read((*batch, Axis(-1 - rank, INDICES))), Read(tuple(new))
+
+
+def _written(targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which elements are written by which updates, of those that are not dropped."""
+    return targets[targets >= 0], np.flatnonzero(targets >= 0)
+
+
+def _all_but(written: np.ndarray, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    kept = np.setdiff1d(element_numbers(shape), written)
+    return kept, kept
 
 
 # --- work -----------------------------------------------------------------------------------------

@@ -125,43 +125,55 @@ def _conv(eqn: Equation, view: View) -> list[Reads]:
     if eqn.params["batch_group_count"] == 1:
         left[image[0]] = Axis(out[0])
         right[kernel[0]] = Axis(out[1])
-    reads = [Read(tuple(left)), Read(tuple(right))]
     size = _jax.aval_size(eqn.invars[1].aval)
-    if view.zeros and size <= MAX_KERNEL:
-        view.check(size * _jax.aval_size(eqn.outvars[0].aval))
-        met = functools.cache(lambda: _met_elements(eqn))
-        factors = [view.factor(atom) for atom in eqn.invars]
+    if not view.zeros or size > MAX_KERNEL:
+        return [Reads([Read(tuple(left)), Read(tuple(right))])]
+    view.check(size * _jax.aval_size(eqn.outvars[0].aval))
+    pairs = _conv_pairs(eqn, view)
+    return [Reads([Read(tuple(left), lambda: pairs(0)), Read(tuple(right), lambda: pairs(1))])]
 
-        def pairs(number: int) -> tuple[Any, Any]:
-            target, *sources = met()
-            other = factors[1 - number]
-            is_met = slice(None) if other is None else np.ravel(other)[sources[1 - number]] != 0
-            return target[is_met], sources[number][is_met]
 
-        reads = [read._replace(pairs=lambda n=n: pairs(n)) for n, read in enumerate(reads)]
-    return [Reads(reads)]
+def _conv_pairs(eqn: Equation, view: View) -> Callable[[int], tuple[Any, Any]]:
+    """Which elements of a factor, by its number, meet nonzero elements of the other."""
+    met = functools.cache(lambda: _met_elements(eqn))
+    factors = [view.factor(atom) for atom in eqn.invars]
+
+    def pairs(number: int) -> tuple[Any, Any]:
+        target, *sources = met()
+        other = factors[1 - number]
+        is_met = slice(None) if other is None else np.ravel(other)[sources[1 - number]] != 0
+        return target[is_met], sources[number][is_met]
+
+    return pairs
 
 
 def _conv_windows(eqn: Equation) -> list[Window]:
-    image, kernel, out = eqn.params["dimension_numbers"]
-    found = []
-    for n, (low, _) in enumerate(eqn.params["padding"]):
-        alone = {
-            "padding": with_item(eqn.params["padding"], n, (0, 0)),
-            "lhs_dilation": with_item(eqn.params["lhs_dilation"], n, 1),
-        }
-        window = Window(
-            image[2 + n],
-            out[2 + n],
-            with_parameters(eqn, alone),
-            taps=shape_of(eqn.invars[1])[kernel[2 + n]],
-            stride=eqn.params["window_strides"][n],
-            low=low,
-            dilation=eqn.params["rhs_dilation"][n],
-            spread=eqn.params["lhs_dilation"][n],
-        )
-        found.append(window)
-    return found
+    _, kernel, _ = eqn.params["dimension_numbers"]
+    strides = eqn.params["window_strides"]
+    dilations = eqn.params["rhs_dilation"]
+    lengths = shape_of(eqn.invars[1])
+    return [
+        _conv_window(eqn, n, lengths[axis], strides[n], dilations[n])
+        for n, axis in enumerate(kernel[2:])
+    ]
+
+
+def _conv_window(eqn: Equation, n: int, taps: int, stride: int, dilation: int) -> Window:
+    """Windows along one spatial axis of the image."""
+    image, _, out = eqn.params["dimension_numbers"]
+    padding = eqn.params["padding"]
+    holes = eqn.params["lhs_dilation"]
+    alone = {"padding": with_item(padding, n, (0, 0)), "lhs_dilation": with_item(holes, n, 1)}
+    return Window(
+        image[2 + n],
+        out[2 + n],
+        with_parameters(eqn, alone),
+        taps,
+        stride,
+        low=padding[n][0],
+        dilation=dilation,
+        spread=holes[n],
+    )
 
 
 def across(
@@ -171,26 +183,13 @@ def across(
     an axis of the kernel meets as many of the image as the result has there. And this axis. None
     where these axes are not read together.
     """
-    params = eqn.params
-    image, kernel, out = params["dimension_numbers"]
-    for n, (low, _) in enumerate(params["padding"]):
-        source, axis = image[2 + n], kernel[2 + n]
+    image, kernel, out = eqn.params["dimension_numbers"]
+    lengths = shape_of(eqn.outvars[0])
+    for n, (source, axis) in enumerate(zip(image[2:], kernel[2:], strict=True)):
         if image_axis in (None, source) and kernel_axis in (None, axis):
-            alone = {
-                "padding": with_item(params["padding"], n, (0, 0)),
-                "lhs_dilation": with_item(params["lhs_dilation"], n, 1),
-            }
-            window = Window(
-                source,
-                out[2 + n],
-                with_parameters(eqn, alone),
-                taps=shape_of(eqn.outvars[0])[out[2 + n]],
-                stride=params["rhs_dilation"][n],
-                low=low,
-                dilation=params["window_strides"][n],
-                spread=params["lhs_dilation"][n],
-            )
-            return window, axis
+            stride = eqn.params["rhs_dilation"][n]
+            dilation = eqn.params["window_strides"][n]
+            return _conv_window(eqn, n, lengths[out[2 + n]], stride, dilation), axis
     return None
 
 

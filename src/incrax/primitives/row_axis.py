@@ -66,32 +66,26 @@ def _verdict(eqn: Equation, reads: Sequence[Read | None], ins: Axes, out: int | 
         for d, axis in enumerate(() if read is None else read.axes):
             if d == row:
                 rows.append((number, axis))
-            elif (
-                out is not None and axis.out == out >= 0 and not _is_stretched(eqn, number, d, axis)
-            ):
+            elif 0 <= axis.out == out and not _is_stretched(eqn, number, d, axis):
                 return axis.kind if axis.kind.mixes else REARRANGED
     mixed = [axis.kind for _, axis in rows if axis.kind.mixes and axis.out not in labels]
     if mixed:
         return mixed[0]
     reduced = [(number, axis) for number, axis in rows if axis.out in labels]
-    return (
-        _reduction(eqn, reads, reduced, ins)
-        if reduced
-        else _mapped(eqn, {axis.out for _, axis in rows}, out)
-    )
+    if reduced:
+        return _reduction(eqn, reads, reduced, ins)
+    return _mapped(eqn, {axis.out for _, axis in rows}, out)
 
 
 def _mapped(eqn: Equation, places: set[int], out: int | None) -> Verdict:
     """All that are rows are to go to the rows of the output."""
-    if (
-        len(places) > 1
-    ):  # by another operation the pairs may be taken apart again, as by the diagonal
+    if len(places) > 1:
+        # By another operation the pairs may be taken apart again, as by the diagonal.
         return REARRANGED if entry_of(eqn).is_elementwise else PAIRED
-    if out is not None and out < 0:
-        return (
-            None  # another number of entries than there are rows: said by who compares the traces
-        )
-    return None if places <= {out} else GONE if out is None else REARRANGED
+    # Below 0 the output has another number of entries: said by who compares the traces.
+    if places <= {out} or (out is not None and out < 0):
+        return None
+    return GONE if out is None else REARRANGED
 
 
 def _is_stretched(eqn: Equation, number: int, d: int, axis: Axis) -> bool:
@@ -107,24 +101,18 @@ def _reduction(
     reduced.
     """
     (label, kind), *_ = (axis for _, axis in reduced)
-    together = [
-        (n, d)
-        for n, read in enumerate(reads)
-        if read
-        for d, axis in enumerate(read.axes)
+    known = [(number, read.axes) for number, read in enumerate(reads) if read]
+    are_rows = all(
+        ins[number] == d
+        for number, axes in known
+        for d, axis in enumerate(axes)
         if axis.out == label
-    ]
+    )
     masked = tuple(number for number, axis in reduced if axis.kind.reduction)
-    if (
-        not masked
-        or len({axis.out for _, axis in reduced}) > 1
-        or any(ins[number] != d for number, d in together)
-    ):
+    if not masked or not are_rows or len({axis.out for _, axis in reduced}) > 1:
         return kind
     rank = rank_of(eqn.outvars[0])
-    starts = (
-        n for n, read in enumerate(reads) if read and ins[n] is None and _is_whole(read.axes, rank)
-    )
+    starts = (number for number, axes in known if ins[number] is None and _is_whole(axes, rank))
     reduction = next(axis.kind.reduction for _, axis in reduced if axis.kind.reduction)
     return Reduction(reduction, masked, next(starts, None))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import incrax
-from incrax.engine.plan import colours as module
+from incrax.engine.plan.parts import colours_of
 from incrax.primitives.on_rows import NotByRowsError
 
 SIDE = 4
@@ -28,6 +28,7 @@ CASES = {
     "line": (lambda x, w: -jnp.sum((x[1:] - x[:-1]) ** 2) * w - jnp.sum(jnp.cosh(x)), 2),
     "ring": (lambda x, w: jnp.sum(x * jnp.roll(x, 1)) * w, 2),
     "far": (lambda x, w: jnp.sum(jnp.log1p((x[3:] - x[:-3] + x[1:-2]) ** 2)) * w, 4),
+    "nothing": (lambda x, w: w * 2.0, 1),
     "alone": (lambda x, w: jnp.sum(jnp.sin(x)) * w, 1),
     "padded": (lambda x, w: jnp.sum(jnp.tanh(x * jnp.pad(x, (1, 0), constant_values=2.0)[:-1])) - w, 2),
     "reversed": (lambda x, w: jnp.sum(x * x[::-1]) * w, 2),
@@ -42,7 +43,6 @@ UNKNOWN = {
     "largest": lambda x, w: jnp.max(x) * w,
     "centred": lambda x, w: jnp.sum((x - jnp.mean(x)) ** 2) * w,
     "of another row, as data says": lambda x, w: jnp.sum(x[(FIELD * w).astype(int)] * x),
-    "nothing": lambda x, w: w * 2.0,
 }
 
 
@@ -103,5 +103,5 @@ def test_too_many_colours():
     )
     assert sites.colours(state, ["x"]).max() == 1  # one row that all others meet
     all_pairs = np.array([(a, b) for a in range(20) for b in range(a)], np.int32)
-    assert module.colours_of([all_pairs], 20) is None
-    np.testing.assert_array_equal(module.colours_of([all_pairs[:0]], 3), [0, 0, 0])
+    assert colours_of([all_pairs], 20) is None
+    np.testing.assert_array_equal(colours_of([all_pairs[:0]], 3), [0, 0, 0])

@@ -41,6 +41,9 @@ INDEPENDENT = {
     "look-up clipped": (lambda p: jnp.sum(p["x"].at[IDS * 2 - 3].get(mode="clip") ** 2 * FLAT), "x"),
     "product": (lambda p: FLAT[:NUM] @ jnp.tanh(p["x"]) + p["x"] @ p["x"], "x"),
     "rows of vectors": (lambda p: -jnp.sum((p["v"] @ MATRIX) * p["v"]) + jnp.sum(p["v"].T @ DATA), "v"),
+    "moved": (
+        lambda p: jnp.sum(jnp.sin(p["x"])[1:] * FLAT[1:NUM] + p["x"][:-1]) + p["x"][::-1] @ DATA[:, 0], "x"),
+    "terms of one row": (lambda p: jnp.sum(jnp.tanh(p["x"][jnp.arange(900) // 450])), "x"),
     "vmap": (lambda p: jnp.sum(jax.vmap(lambda v, y: jnp.max(jnp.exp(v * p["s"] - y)))(p["v"], DATA)), "v"),
     "soft-max within rows": (lambda p: jnp.sum(jax.nn.log_softmax(p["v"], axis=1) * DATA), "v"),
     "several sums": (lambda p: (jnp.sum(jnp.exp(p["x"]) * DATA.T, axis=1) * p["b"][:4]).sum(), "x"),

@@ -189,7 +189,7 @@ def test_a_call_that_waits_for_its_guard_is_not_counted_twice(monkeypatch):
             return np.asarray(True)
 
     class Slow:
-        donated = ()
+        family = executable.family
 
         def __call__(self, *args):
             return [*executable(*args)[:-1], Late()]

@@ -85,7 +85,7 @@ def test_packed_calls_equal_jit_and_keep_weak_types():
         same(list(returned), list(known))
     entries = ours._traces.latest.engine.chooser.entries.values()
     plans = [entry.program.executable for entry in entries if entry.program is not None]
-    assert any(plan.packing.packs for plan in plans)
+    assert any(plan.family.packing.packs for plan in plans)
 
 
 def test_the_whole_program_is_that_of_jit():
@@ -93,7 +93,7 @@ def test_the_whole_program_is_that_of_jit():
     ours = incrax.incremental(total)
     ours(*HOST)
     whole = ours._traces.latest.engine.chooser.whole.executable
-    assert not whole.packing.packs
+    assert not whole.family.packing.packs
     compiled.clear()
     ours._traces.latest.bypass.jitted(*HOST)
     assert compiled == []

@@ -4,6 +4,8 @@ overhead.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -40,7 +42,7 @@ class Time:
 class Executable:
     """Takes the given seconds in turn, and the last of them from then on."""
 
-    donated, num_eqns = (), 1
+    family = SimpleNamespace(donated=(), num_eqns=1)
 
     def __init__(self, time, *seconds):
         self.time, self.seconds = time, list(seconds)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import incrax
 from incrax._program import trace
+from incrax.engine.compile.timing import compiled
 from incrax.engine.plan.families import MAX_PIECE, canonical_form
 
 EAGER = incrax.Tuning(race=False, calibrate=False, compile_s=float("inf"), hot_after=1)
@@ -204,10 +205,9 @@ def test_seconds_of_a_family_are_those_of_its_first_member():
     engine = ours._traces.latest.engine
     (first,) = programs(ours)
     assert first.is_settled
-    plan = first.plan
-    executable = engine.chooser.compiler.compile_plan(plan)
-    other = type(first)(executable.plan, executable, engine.clock, engine.store.pool)
-    assert executable.is_shared
+    compiler = engine.chooser.compiler
+    other = compiled(first.plan, compiler, engine.stats, engine.clock, engine.store.pool)
+    assert other.executable.is_shared
     assert other.is_settled
     assert other.seconds == first.seconds
 

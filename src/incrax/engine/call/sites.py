@@ -36,9 +36,8 @@ from incrax.engine.call.pure import strong
 from incrax.engine.compile.executables import device_constants
 from incrax.engine.inputs.leaves import different_bits
 from incrax.engine.inputs.paths import is_within
-from incrax.engine.plan.colours import ColouredParts, colours_of
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.parts import row_parts
+from incrax.engine.plan.parts import RowParts
 from incrax.engine.plan.plan import plan_fill, reached_equations
 from incrax.engine.plan.row_sets import DirtyRows, RowSet, row_set, taken, with_rows
 from incrax.engine.plan.slices import AgainError, Slicer, value_at
@@ -361,11 +360,10 @@ class Sites:
 
         Cost: one evaluation of what the inputs reach.
         """
-        by_var, known = self._of_rows(state, rows)
-        facts = self._form.facts
-        if coloured:
-            return ColouredParts(facts, by_var, known, self._form.value_of).parts
-        return row_parts(facts, by_var, known)
+        found = self._by_rows(state, rows)
+        if not (coloured or found.are_apart):
+            raise NotByRowsError
+        return found.parts
 
     def colours(self, state: SitesState, paths: Sequence[str]) -> np.ndarray | None:
         """A colour for each row of some inputs, such that rows of one colour do not interact, as on
@@ -377,30 +375,29 @@ class Sites:
         key = tuple(paths)
         if key not in form.colours:
             inputs = self.inputs(state)
-            found: list[ColouredParts] = []
+            found: list[RowParts] = []
 
             def look(state: SitesState, rows: Mapping[str, Any]) -> Any:
-                found.append(ColouredParts(form.facts, *self._of_rows(state, rows), form.value_of))
+                found.append(self._by_rows(state, rows))
                 return found[0].parts
 
             try:
                 jax.eval_shape(look, state, {path: inputs[path] for path in paths})
-                form.colours[key] = colours_of(found[0].met, len(inputs[key[0]]))
+                form.colours[key] = found[0].colours()
             except NotByRowsError:
                 form.colours[key] = None
         return form.colours[key]
 
-    def _of_rows(
-        self, state: SitesState, rows: Mapping[str, Any]
-    ) -> tuple[dict[Var, Any], Mapping[Var, Any]]:
-        """Inputs that change, and values of what does not depend on them."""
+    def _by_rows(self, state: SitesState, rows: Mapping[str, Any]) -> RowParts:
+        """The function by its terms, some inputs given."""
         form = self._form
         given = {form.index(path): strong(value) for path, value in rows.items()}
         dirty = sum(map(form.facts.layout.leaf_mask, given))
         env = self._env(state)
         clean = {var: x for var, x in env.items() if not self._reaches(var, dirty)}
         known = _Known(form.facts, {**form.tables, **clean}, env)
-        return {form.facts.invars[leaf]: value for leaf, value in given.items()}, known
+        by_var = {form.facts.invars[leaf]: value for leaf, value in given.items()}
+        return RowParts(form.facts, by_var, known, form.value_of)
 
     def are_independent(self, state: SitesState, paths: Sequence[str]) -> bool:
         """Whether rows of some inputs are known not to interact: the function is a sum of parts, of

@@ -121,7 +121,8 @@ class Streak(abc.ABC):
         """
         program = self._repeat.program
         start_s = perf_counter()
-        donated = program.executable.donated and program.pool.take(program.executable.donated)
+        types = program.executable.family.donated
+        donated = program.pool.take(types) if types else ()
         try:
             results = program.executable(feeds, loads, donated)
             if self._repeat.plan.guard is not None and not bool(np.asarray(results.pop())):

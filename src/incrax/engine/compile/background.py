@@ -18,7 +18,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -44,21 +45,38 @@ def is_wanted(background: bool | None) -> bool:
     return os.environ.get("INCRAX_BACKGROUND") == "1" if background is None else background
 
 
+SETTERS = (jax.enable_x64, jax.default_matmul_precision, jax.default_device)
+
+
+def _settings() -> tuple[Any, ...]:
+    """What they have set here, in their order."""
+    config: Any = jax.config
+    return config.jax_enable_x64, config.jax_default_matmul_precision, config.jax_default_device
+
+
+@contextlib.contextmanager
+def _set(settings: tuple[Any, ...]) -> Iterator[None]:
+    """JAX as it was set where these were read; what is set for all threads holds without this."""
+    with contextlib.ExitStack() as stack:
+        for setter, value, own in zip(SETTERS, settings, _settings(), strict=True):
+            if value != own:
+                stack.enter_context(setter(value))
+        yield
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Compilation:
     """One program to compile: for these types, in the configuration of JAX where it was made.
 
     `seconds` is what it took, 0 where it failed.
     """
 
-    __slots__ = ("__weakref__", "call", "context", "is_done", "seconds", "settings", "types")
-
-    def __init__(self, call: Any, types: Sequence[Any]) -> None:
-        self.call = call
-        self.types = types
-        self.context = context_key()
-        self.settings = _settings()
-        self.seconds = 0.0
-        self.is_done = False
+    call: Any
+    types: Sequence[Any]
+    context: Hashable = field(default_factory=context_key)
+    settings: tuple[Any, ...] = field(default_factory=_settings)
+    seconds: float = 0.0
+    is_done: bool = False
 
     def run(self) -> None:
         """Compile. Called in the thread: nothing may be raised."""
@@ -77,25 +95,6 @@ class Compilation:
         if not _Process.worker.is_closed:
             lowered.compile()
         self.seconds = time.perf_counter() - start
-
-
-SETTERS = (jax.enable_x64, jax.default_matmul_precision, jax.default_device)
-
-
-def _settings() -> tuple[Any, ...]:
-    """What they have set here, in their order."""
-    config: Any = jax.config
-    return config.jax_enable_x64, config.jax_default_matmul_precision, config.jax_default_device
-
-
-@contextlib.contextmanager
-def _set(settings: tuple[Any, ...]) -> Iterator[None]:
-    """JAX as it was set where these were read; what is set for all threads holds without this."""
-    with contextlib.ExitStack() as stack:
-        for setter, value, own in zip(SETTERS, settings, _settings(), strict=True):
-            if value != own:
-                stack.enter_context(setter(value))
-        yield
 
 
 class Worker:
@@ -171,18 +170,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew)
 
 
+@dataclass(eq=False)
 class Background:
     """What one engine has compiled behind its calls.
 
-    Fields: whether it has anything; jobs that have not ended; seconds of those whose programs were
-    run.
+    Fields: whether it has anything; seconds of jobs whose programs were run; jobs that have not
+    ended; the thread that took the latest.
     """
 
-    def __init__(self, *, is_on: bool = False) -> None:
-        self.is_on = is_on
-        self.seconds = 0.0
-        self._jobs: list[Compilation] = []
-        self._worker = _Process.worker
+    is_on: bool = False
+    seconds: float = 0.0
+    _jobs: list[Compilation] = field(default_factory=list)
+    _worker: Worker = field(default_factory=lambda: _Process.worker)
 
     def compile(self, call: Callable[..., Any], types: Sequence[Any]) -> Compilation | None:
         """A job of the thread; None where too many wait."""

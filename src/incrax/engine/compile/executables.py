@@ -23,7 +23,7 @@ from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax._names import as_program_name
 from incrax._profiling import annotated
-from incrax._program import STATEFUL, Program, all_read, evaluator
+from incrax._program import STATEFUL, Program, Values, all_read, evaluated, evaluator
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.packing import Packing
 from incrax.engine.compile.recycling import is_recyclable
@@ -58,46 +58,39 @@ class Family:
 class Executable:
     """A compiled plan and where its arguments come from.
 
-    Fields: what it shares with its family, and the same by name, to be read at each call; leaf
-    numbers; constants; loads; whether the family had a member before; the plan, in whose order
-    values to save are returned (None: the whole program).
+    Fields: what it shares with its family; leaf numbers; constants; loads; whether the family had a
+    member before; the plan, in whose order values to save are returned (None: the whole program).
     """
 
     family: Family
-    call: Callable[..., list[Any]]
-    packed_call: Callable[..., list[Any]]
-    packing: Packing
     leaves: tuple[int, ...]
-    constants: tuple[Any, ...]
-    loads: tuple[Var, ...]
-    num_eqns: int
-    donated: tuple[Any, ...] = ()
+    constants: tuple[Any, ...] = ()
+    loads: tuple[Var, ...] = ()
     is_shared: bool = False
     plan: Plan | None = None
 
-    def specimen(self, feeds: Sequence[Any]) -> tuple[Callable[..., Any], list[Any]]:
+    def specimen(self, feeds: Values) -> tuple[Callable[..., Any], list[Any]]:
         """The jitted function that runs on such feeds, and the types of all its arguments."""
+        family = self.family
         read = [feeds[i] for i in self.leaves]
-        packed = self.packing.join(read) if self.packing.packs else None
-        call = self.call if packed is None else self.packed_call
+        packed = family.packing.join(read) if family.packing.packs else None
+        call = family.call if packed is None else family.packed_call
         given = map(jax.typeof, (*(read if packed is None else packed), *self.constants))
-        avals = [*given, *(var.aval for var in self.loads), *self.donated]
+        avals = [*given, *(var.aval for var in self.loads), *family.donated]
         return call, [
             jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in avals
         ]
 
-    def __call__(
-        self, feeds: Sequence[Any], loaded: Sequence[Any], donated: Sequence[Any] = ()
-    ) -> list[Any]:
+    def __call__(self, feeds: Values, loaded: Values, donated: Values = ()) -> list[Any]:
         """Run on the leaves' feeds (all of them, by number), the loaded values in order, and
         buffers to overwrite.
         """
+        family = self.family
         read = [feeds[i] for i in self.leaves]
-        if self.packing.packs:
-            packed = self.packing.join(read)
-            if packed is not None:
-                return self.packed_call(*packed, *self.constants, *loaded, *donated)
-        return self.call(*read, *self.constants, *loaded, *donated)
+        packed = family.packing.join(read) if family.packing.packs else None
+        if packed is None:
+            return family.call(*read, *self.constants, *loaded, *donated)
+        return family.packed_call(*packed, *self.constants, *loaded, *donated)
 
 
 class Compiler:
@@ -154,14 +147,13 @@ class Compiler:
         is_shared = family is not None
         if family is None:
             family = self._compiled(plan, form, read, donated)
-            if key is not None:
-                self._families[key] = family
+        if key is not None:
+            self._families[key] = family
         places = [index for piece in form.pieces for index in piece.start]
         given = tuple(self.constants[var] for var in read.passed)
         if places:
             given = (*given, jax.device_put(np.array(places, np.int32)))
-        made = self._executable(family, read.leaves, given, read.loads)
-        return replace(made, is_shared=is_shared, plan=plan)
+        return Executable(family, read.leaves, given, read.loads, is_shared, plan)
 
     def _form(self, plan: Plan) -> CanonicalPlan:
         """The plan's equations in canonical order; as they are, without a key, where the program can
@@ -220,41 +212,35 @@ class Compiler:
         """The program of a plan."""
         program = self.facts.program
         eqns = self._wrapped(form.eqns)
-        targets = [*(program.outvars[i] for i in plan.outputs), *plan.saves]
+        guard = () if plan.guard is None else (plan.guard,)
+        returned = [*(program.outvars[i] for i in plan.outputs), *plan.saves, *guard]
         num_outputs = len(plan.outputs)
         embedded = {var: self.constants[var] for var in read.embedded}
-        names = [*(program.invars[i] for i in read.leaves), *read.passed]
-        loads = read.loads
-        has_places = bool(form.pieces)
-        num_inputs = len(names) + has_places + len(loads)
-        results = [*targets, *(() if plan.guard is None else (plan.guard,))]
-        # Saved values are where all inputs are: what loads one follows it there, as what reads such
-        # an input does.
-        is_bound = (
-            loads
-            or not self.placed.keys().isdisjoint(read.leaves)
-            or self._placed_constants([*read.passed, *read.embedded])
-        )
-        out_shardings = self._out_shardings(results, is_bound=bool(is_bound))
+        leaves = [program.invars[i] for i in read.leaves]
+        places = [_PLACES] if form.pieces else []
+        names: list[Any] = [*leaves, *read.passed, *places, *read.loads]
 
         def run_plan(*values: Any) -> list[Any]:
-            inputs = values[:num_inputs]
-            env = {**embedded, **dict(zip(names, inputs, strict=False))}
-            env.update(zip(loads, inputs[num_inputs - len(loads) :], strict=True))
-            _take_pieces(form.pieces, env, inputs[len(names)] if has_places else ())
-            _jax.evaluate(eqns, env)
-            results = [_jax.read(atom, env) for atom in targets]
+            inputs = values[: len(names)]
+            env = {**embedded, **dict(zip(names, inputs, strict=True))}
+            _take_pieces(form.pieces, env, env.get(_PLACES, ()))
+            results = evaluated(eqns, returned, env)
             outputs = results[:num_outputs]
-            saves = results[num_outputs:]
-            guard = [] if plan.guard is None else [env[plan.guard]]
-            return outputs + [_as_own(x, [*inputs, *outputs]) for x in saves] + guard
+            return outputs + [_as_own(x, [*inputs, *outputs]) for x in results[num_outputs:]]
 
         run_plan.__name__ = f"{self.name}_plan"
-        call = _jit(run_plan, num_inputs, len(donated), out_shardings)
-        num_others = num_inputs - len(read.leaves)
-        return self._family(
-            run_plan, call, read.leaves, num_others, len(plan.eqns), donated, out_shardings
-        )
+        out_shardings = self._out_shardings(returned, is_bound=self._is_bound(read))
+        num_others = len(names) - len(leaves)
+        num_eqns = len(plan.eqns)
+        return self._family(run_plan, read.leaves, num_others, num_eqns, donated, out_shardings)
+
+    def _is_bound(self, read: _Arguments) -> bool:
+        """Whether what a plan reads is where all inputs are: saved values are, and what loads one
+        follows it there, as what reads such an input does.
+        """
+        constants = [*read.passed, *read.embedded]
+        is_placed = not self.placed.keys().isdisjoint(read.leaves)
+        return bool(read.loads or is_placed or self._placed_constants(constants))
 
     @annotated("compile")
     def compile_whole(
@@ -268,9 +254,8 @@ class Compiler:
         is_plain = not self.facts.calls_host and not any(map(_is_held_in_parts, program.consts))
         if jitted is not None and is_plain:
             # Nothing is packed: calls that nobody looks at run this same program.
-            packing = Packing(leaves, [self.facts.invars[i].aval for i in leaves], frozenset())
-            family = Family(jitted, jitted, packing, num_eqns)
-            return self._executable(family, leaves, (), ())
+            packing = Packing((), (), frozenset())
+            return Executable(Family(jitted, jitted, packing, num_eqns), leaves)
         constants = device_constants(program)
         run = evaluator(program.with_eqns(self._wrapped(program.eqns)))
         closed = {v for v in program.constvars if not _is_held_in_parts(constants[v])}
@@ -283,9 +268,8 @@ class Compiler:
             return run(tuple(consts), *values[:num_leaves])
 
         run_whole.__name__ = f"{self.name}_whole"
-        call = jax.jit(run_whole)
-        family = self._family(run_whole, call, leaves, len(passed), num_eqns, ())
-        return self._executable(family, leaves, passed, ())
+        family = self._family(run_whole, leaves, len(passed), num_eqns)
+        return Executable(family, leaves, passed)
 
     def _wrapped(self, eqns: tuple[Equation, ...]) -> tuple[Equation, ...]:
         """Equations whose functions on the host are remembered."""
@@ -324,50 +308,36 @@ class Compiler:
 
     def _donated(self, plan: Plan) -> tuple[Any, ...]:
         """Types of the buffers that a plan's saves are written to."""
-        returned = {atom for atom in self.facts.outvars if isinstance(atom, Var)}
+        returned = self.facts.returned
         saves = [var for var in plan.saves if self.recycles and var not in returned]
         return tuple(var.aval for var in saves if is_recyclable(var.aval))
 
     def _family(
         self,
         run: Callable[..., list[Any]],
-        call: Callable[..., list[Any]],
         leaves: tuple[int, ...],
         num_others: int,
         num_eqns: int,
-        donated: tuple[Any, ...],
+        donated: tuple[Any, ...] = (),
         out_shardings: list[Any] | None = None,
     ) -> Family:
         """A function of leaves and so many other arguments, and the same with packed leaves."""
         packing = Packing(leaves, [self.facts.invars[i].aval for i in leaves], self.on_host)
+        num_packed = packing.num_arguments
 
         def run_packed(*values: Any) -> list[Any]:
-            num_arguments = packing.num_arguments
-            return run(*packing.split(values[:num_arguments]), *values[num_arguments:])
+            return run(*packing.split(values[:num_packed]), *values[num_packed:])
 
         run_packed.__name__ = run.__name__
-        num_inputs = packing.num_arguments + num_others
-        packed_call = _jit(run_packed, num_inputs, len(donated), out_shardings)
+        call, packed_call = (
+            _jit(fun, num + num_others, len(donated), out_shardings)
+            for fun, num in ((run, len(leaves)), (run_packed, num_packed))
+        )
         return Family(call, packed_call, packing, num_eqns, donated)
 
-    def _executable(
-        self,
-        family: Family,
-        leaves: tuple[int, ...],
-        constants: tuple[Any, ...],
-        loads: tuple[Var, ...],
-    ) -> Executable:
-        return Executable(
-            family,
-            family.call,
-            family.packed_call,
-            family.packing,
-            leaves,
-            constants,
-            loads,
-            family.num_eqns,
-            family.donated,
-        )
+
+_PLACES = "places"
+"""Names the argument that has the places of pieces, one after the other."""
 
 
 class _Arguments(NamedTuple):
@@ -381,7 +351,7 @@ class _Arguments(NamedTuple):
     loads: tuple[Var, ...]
 
 
-def _take_pieces(pieces: Iterable[Elements], env: dict[Var, Any], places: Sequence[Any]) -> None:
+def _take_pieces(pieces: Iterable[Elements], env: dict[Var, Any], places: Values) -> None:
     """Add the pieces of arguments in `env`, whose places stand one after the other."""
     start = 0
     for piece in pieces:
@@ -418,7 +388,7 @@ def _on_device(const: Any) -> Any:
     return const if is_there else jax.device_put(const)
 
 
-def _as_own(x: Any, others: Sequence[Any]) -> Any:
+def _as_own(x: Any, others: Values) -> Any:
     """A value to save; a copy where it would share the buffer of an argument or an output."""
     return (
         jnp.array(x, copy=True)

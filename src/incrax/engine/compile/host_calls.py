@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
+from incrax._program import Values
 from incrax.engine.program.functions import function_key
 
 T = TypeVar("T")
@@ -73,12 +74,12 @@ class HostCalls:
         """Equations whose functions on the host go through here; `is_awaited`: by a call that holds
         its lock.
         """
-        return tuple(
-            [
-                _jax.with_host_functions(eqn, lambda e: _HostFunction.of(e, self, is_awaited))
-                for eqn in eqns
-            ]
-        )
+
+        def wrapped(eqn: Equation) -> _HostFunction:
+            is_pure = eqn.primitive.name == "pure_callback"
+            return _HostFunction(eqn.params["callback"], self, is_pure, is_awaited)
+
+        return tuple([_jax.with_host_functions(eqn, wrapped) for eqn in eqns])
 
     def is_awaited_here(self) -> bool:
         """Whether this thread runs a function on the host for a call, which holds its lock and
@@ -89,7 +90,7 @@ class HostCalls:
 
     # --- what is remembered -----------------------------------------------------------------------
 
-    def results(self, function: Callable[..., Any], operands: Sequence[Any]) -> list[Any]:
+    def results(self, function: Callable[..., Any], operands: Values) -> list[Any]:
         """What a pure function returns; it runs if it was not called with these bits, or that was
         forgotten.
         """
@@ -114,7 +115,7 @@ class HostCalls:
             self._results.clear()
             self.num_bytes = 0
 
-    def _run(self, function: Callable[..., Any], operands: Sequence[Any]) -> list[Any]:
+    def _run(self, function: Callable[..., Any], operands: Values) -> list[Any]:
         start_s = time.perf_counter()
         try:
             return list(function(*operands))
@@ -130,7 +131,7 @@ class HostCalls:
             self._results.move_to_end(key)
             return found[0]
 
-    def _remember(self, key: _Key, results: Sequence[Any]) -> list[np.ndarray]:
+    def _remember(self, key: _Key, results: Values) -> list[np.ndarray]:
         """Private copies: a function may return the same buffer each time."""
         kept = [np.array(x) for x in results]
         num_bytes = sum(len(bits) for _, _, bits in key.operands) + sum(x.nbytes for x in kept)
@@ -152,19 +153,13 @@ class _HostFunction:
     is_pure: bool
     is_awaited: bool
 
-    @classmethod
-    def of(cls, eqn: Equation, calls: HostCalls, is_awaited: bool) -> _HostFunction:
-        return cls(eqn.params["callback"], calls, eqn.primitive.name == "pure_callback", is_awaited)
-
     def __call__(self, *operands: Any) -> Any:
         before = _thread.callers
         _thread.callers = (*before, self.calls) if self.is_awaited else before
         try:
-            return (
-                self.calls.results(self.function, operands)
-                if self.is_pure
-                else self.function(*operands)
-            )
+            if self.is_pure:
+                return self.calls.results(self.function, operands)
+            return self.function(*operands)
         finally:
             _thread.callers = before
 
@@ -176,13 +171,10 @@ class _Key(NamedTuple):
     operands: tuple[tuple[Any, Any, bytes], ...]
 
 
-def _key(function: Callable[..., Any], operands: Sequence[Any], max_bytes: int) -> _Key | None:
+def _key(function: Callable[..., Any], operands: Values, max_bytes: int) -> _Key | None:
     """The key of a call; None where operands are too large or no plain arrays."""
-    if (
-        any(_jax.is_key_dtype(x.dtype) for x in operands)
-        or sum(x.nbytes for x in operands) > max_bytes
-    ):
+    has_keys = any(_jax.is_key_dtype(x.dtype) for x in operands)
+    if has_keys or sum(x.nbytes for x in operands) > max_bytes:
         return None
-    return _Key(
-        function_key(function), tuple((x.shape, x.dtype, np.asarray(x).tobytes()) for x in operands)
-    )
+    bits = tuple((x.shape, x.dtype, np.asarray(x).tobytes()) for x in operands)
+    return _Key(function_key(function), bits)

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from incrax import _jax
+from incrax._program import Values
 from incrax.engine.inputs.leaves import SMALL_BYTES
 
 MIN_PACKED = 12
@@ -39,7 +40,7 @@ class Pack(NamedTuple):
     dtype: np.dtype
     are_scalars: bool
 
-    def join(self, feeds: Sequence[Any]) -> np.ndarray | None:
+    def join(self, feeds: Values) -> np.ndarray | None:
         """One vector of all values; None where one of them is on a device."""
         mine = [feeds[i] for i in self.positions]
         if not {type(x) for x in mine} <= (_SCALARS if self.are_scalars else _ARRAYS):
@@ -65,9 +66,7 @@ class Packing:
     over.
     """
 
-    def __init__(
-        self, leaves: Sequence[int], avals: Sequence[Any], on_host: frozenset[int]
-    ) -> None:
+    def __init__(self, leaves: Sequence[int], avals: Values, on_host: frozenset[int]) -> None:
         """`leaves` are numbers among all leaves, `avals` their types, `on_host` what `packable`
         said of all leaves.
         """
@@ -81,7 +80,7 @@ class Packing:
         """Arguments that take the place of the leaves."""
         return len(self.packs) + len(self.left_over)
 
-    def join(self, feeds: Sequence[Any]) -> list[Any] | None:
+    def join(self, feeds: Values) -> list[Any] | None:
         """The arguments for these leaves; None where a leaf came from a device."""
         vectors: list[Any] = []
         for pack in self.packs:
@@ -91,7 +90,7 @@ class Packing:
             vectors.append(vector)
         return vectors + [feeds[i] for i in self.left_over]
 
-    def split(self, arguments: Sequence[Any]) -> list[Any]:
+    def split(self, arguments: Values) -> list[Any]:
         """The leaves of these arguments, inside a program."""
         leaves: list[Any] = [None] * self.num_leaves
         for pack, vector in zip(self.packs, arguments, strict=False):
@@ -121,7 +120,7 @@ def _is_packable(x: Any) -> bool:
     return isinstance(x, (float, complex))
 
 
-def _packs(leaves: Sequence[int], avals: Sequence[Any], on_host: frozenset[int]) -> Iterable[Pack]:
+def _packs(leaves: Sequence[int], avals: Values, on_host: frozenset[int]) -> Iterable[Pack]:
     groups: dict[tuple[np.dtype, bool], list[int]] = {}
     for position, (number, aval) in enumerate(zip(leaves, avals, strict=True)):
         if number in on_host:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -34,23 +35,20 @@ def can_recycle() -> bool:
     return jax.default_backend() == "cpu" and jax.device_count() == 1
 
 
+@dataclass(eq=False, kw_only=True)
 class Pool:
     """Buffers by shape and dtype; at most as many bytes as one version of the saved values."""
 
-    def __init__(self, *, is_active: bool) -> None:
-        self.is_active = is_active
-        self._free: dict[tuple[tuple[int, ...], np.dtype], list[jax.Array]] = {}
+    is_active: bool
+    _free: dict[tuple[tuple[int, ...], np.dtype], list[jax.Array]] = field(default_factory=dict)
 
     def give(self, arrays: Iterable[Any], version: Iterable[Any]) -> None:
         """Add arrays that nobody else holds; of each type at most as many stay as a version has."""
-        usable = [
-            x
-            for x in arrays
-            if isinstance(x, jax.Array) and is_recyclable(x.aval) and not x.is_deleted()
-        ]
-        if not usable or not self.is_active:
+        if not self.is_active:
             return
-        limits = Counter([(x.shape, x.dtype) for x in version])
+        arrays = [x for x in arrays if isinstance(x, jax.Array)]
+        usable = [x for x in arrays if is_recyclable(x.aval) and not x.is_deleted()]
+        limits = Counter([(x.shape, x.dtype) for x in version] if usable else ())
         for array in usable:
             free = self._free.setdefault((array.shape, array.dtype), [])
             if len(free) < limits[array.shape, array.dtype]:

@@ -13,7 +13,8 @@ import contextlib
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ import numpy as np
 
 from incrax._jax import Var, first_buffer
 from incrax._profiling import is_profiled, profiled
+from incrax._program import Values
 from incrax._stats import Stats
 from incrax.engine.compile.background import CALLER_SHARE, Background, Compilation
 from incrax.engine.compile.executables import Compiler, Executable, Family
@@ -33,58 +35,50 @@ SAMPLE = 32
 LONG_S = 0.1
 """Seconds of timed runs in all after which no more are needed at the start."""
 
-EQUATION_S = 2e-3
-"""Seconds to compile one equation, assumed where the clock must not decide."""
+PROGRAM_S = 0.05
+EQUATION_S = 1e-3
+"""Seconds to compile a program, and for each of its equations, on a machine of 2026."""
 
 WINDOW = 5
 """Latest timed runs, of which the lower quartile counts: noise mostly adds."""
 
 
+@dataclass(slots=True, eq=False)
 class Clock:
     """What the programs of one engine share.
 
-    Fields: timed runs per program at the start; `ticks` counts what may change a choice between
-    programs (timed runs, changes of the wanted values); what tells the time; whether measured
-    seconds may decide anything; seconds spent in programs so far, each run as long as it usually
-    takes; seconds that passed in calls of programs and in waiting for their results; seconds of
-    first runs of plans, most of it compilation; a result of each run that was not waited for, by
-    which one sees whether it failed; the times of each family of plans; what a thread compiles.
+    Fields: timed runs per program at the start; what tells the time; `ticks` counts what may change
+    a choice between programs (timed runs, changes of the wanted values); whether measured seconds
+    may decide anything; seconds spent in programs so far, each run as long as it usually takes;
+    seconds that passed in calls of programs and in waiting for their results; seconds of first runs
+    of plans, most of it compilation; a result of each run that was not waited for, by which one sees
+    whether it failed; the times of each family of plans; what a thread compiles.
     """
 
-    __slots__ = (
-        "behind",
-        "compiling_s",
-        "families",
-        "is_running",
-        "now",
-        "passed_s",
-        "rounds",
-        "spent_s",
-        "ticks",
-        "unproven",
+    rounds: int
+    now: Callable[[], float]
+    ticks: int = 0
+    is_running: bool = True
+    spent_s: float = 0.0
+    passed_s: float = 0.0
+    compiling_s: float = 0.0
+    unproven: list[Any] = field(default_factory=list)
+    families: weakref.WeakKeyDictionary[Family, Times] = field(
+        default_factory=weakref.WeakKeyDictionary
     )
-
-    def __init__(
-        self, rounds: int, now: Callable[[], float], ticks: int = 0, *, is_running: bool = True
-    ) -> None:
-        self.rounds = rounds
-        self.now = now
-        self.ticks = ticks
-        self.is_running = is_running
-        self.spent_s = 0.0
-        self.passed_s = 0.0
-        self.compiling_s = 0.0
-        self.unproven: list[Any] = []
-        self.families: weakref.WeakKeyDictionary[Family, Times] = weakref.WeakKeyDictionary()
-        self.behind = Background()
+    behind: Background = field(default_factory=Background)
 
     def copy(self) -> Clock:
         """A clock for a fork: what was spent so far is not its own."""
-        other = Clock(self.rounds, self.now, self.ticks, is_running=self.is_running)
-        other.unproven = list(self.unproven)
-        other.families.update(self.families)
-        other.behind = Background(is_on=self.behind.is_on)
-        return other
+        return replace(
+            self,
+            spent_s=0.0,
+            passed_s=0.0,
+            compiling_s=0.0,
+            unproven=list(self.unproven),
+            families=self.families.copy(),
+            behind=Background(is_on=self.behind.is_on),
+        )
 
     def began(self, begin_s: float | None) -> float:
         """When a call began, by this clock; `begin_s` is that of `perf_counter`, None stands for
@@ -116,6 +110,11 @@ class Clock:
         return is_true
 
 
+def usual_s(num_eqns: int) -> float:
+    """Seconds to compile a program of so many equations; assumed where the clock must not decide."""
+    return PROGRAM_S + EQUATION_S * num_eqns
+
+
 def settle(results: Any) -> None:
     """Wait for results of earlier calls; whether they failed, or are deleted, is for others to say."""
     for x in jax.tree.leaves(results):
@@ -134,46 +133,27 @@ class Times(NamedTuple):
     is_settled: bool
 
 
+@dataclass(slots=True, eq=False)
 class TimedProgram:
-    """One executable; `plan` is None for the whole program, `seconds` is None until it was timed.
+    """One executable with its times.
 
-    `first_s` are the seconds of the first run, compilation included; `is_settled` says that the
-    first timed runs were made, or took long enough to be believed; `is_due` that the next one is
-    timed all the same. A plan whose family is known needs no first run, and is as fast as that.
+    Fields: its plan (None: the whole program); the executable; what it shares with others; how often
+    it ran; the latest timed runs; seconds of a run, None until it was timed; whether the first timed
+    runs were made, or took long enough to be believed; seconds of the first run, compilation
+    included; whether the next one is timed all the same; what a thread compiles of it.
     """
 
-    __slots__ = (
-        "clock",
-        "executable",
-        "first_s",
-        "is_due",
-        "is_settled",
-        "job",
-        "num_runs",
-        "plan",
-        "pool",
-        "seconds",
-        "times",
-    )
-
-    def __init__(self, plan: Plan | None, executable: Executable, clock: Clock, pool: Pool) -> None:
-        self.plan = plan
-        self.executable = executable
-        self.clock = clock
-        self.pool = pool
-        self.num_runs = 0
-        self.is_settled = False
-        self.is_due = False
-        self.times: deque[float] = deque(maxlen=WINDOW)
-        self.seconds: float | None = None
-        self.first_s = 0.0
-        known = None if plan is None else clock.families.get(executable.family)
-        if known is not None:
-            self.num_runs = known.num_runs
-            self.times.extend(known.latest)
-            self.seconds = known.seconds
-            self.is_settled = known.is_settled
-        self.job: Compilation | None = None
+    plan: Plan | None
+    executable: Executable
+    clock: Clock
+    pool: Pool
+    num_runs: int = 0
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    seconds: float | None = None
+    is_settled: bool = False
+    first_s: float = 0.0
+    is_due: bool = False
+    job: Compilation | None = None
 
     @property
     def loads(self) -> tuple[Var, ...]:
@@ -182,15 +162,10 @@ class TimedProgram:
 
     def copy(self, clock: Clock, pool: Pool) -> TimedProgram:
         """The same executable with times of its own."""
-        other = TimedProgram(self.plan, self.executable, clock, pool)
-        other.num_runs = self.num_runs
-        other.times = self.times.copy()
-        other.seconds = self.seconds
-        other.first_s = self.first_s
-        other.is_settled = self.is_settled
-        return other
+        times = self.times.copy()
+        return replace(self, clock=clock, pool=pool, times=times, is_due=False, job=None)
 
-    def is_at_hand(self, feeds: Sequence[Any]) -> bool:
+    def is_at_hand(self, feeds: Values) -> bool:
         """Whether a run should not wait for a thread that compiles it, which begins to where there
         is one.
         """
@@ -210,57 +185,59 @@ class TimedProgram:
             self.num_runs = 1
             self.is_settled = False
 
-    def __call__(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any]:
+    def __call__(self, feeds: Values, loads: Values) -> list[Any]:
         """Run; where it is timed, wait for what it reads before and for its results after."""
         return (
             profiled("run", self._run, feeds, loads) if is_profiled() else self._run(feeds, loads)
         )
 
-    def _run(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any]:
-        rounds = self.clock.rounds
-        donated = self.pool.take(self.executable.donated) if self.executable.donated else ()
-        is_due = self.is_due or not self.num_runs % SAMPLE
-        behind = self.clock.behind
+    def _run(self, feeds: Values, loads: Values) -> list[Any]:
+        family = self.executable.family
+        buffers = self.pool.take(family.donated) if family.donated else ()
+        clock = self.clock
+        behind = clock.behind
         is_disturbed = behind.is_on and self.seconds is not None and behind.num_waiting > 0
-        if is_disturbed or (self.is_settled and not (is_due and rounds)):
-            return self._run_settled(feeds, loads, donated)
+        is_due = self.is_due or not self.num_runs % SAMPLE
+        if is_disturbed or (self.is_settled and not (is_due and clock.rounds)):
+            return self._run_settled(feeds, loads, buffers)
         self.is_due = False
         jax.block_until_ready(loads)
-        self.clock.settle()  # a program that still runs would be timed as well
-        start = self.clock.now()
-        results = jax.block_until_ready(self.executable(feeds, loads, donated))
-        elapsed = max(self.clock.now() - start, 0.0)
-        self.clock.passed_s += elapsed
+        clock.settle()  # a program that still runs would be timed as well
+        start = clock.now()
+        results = jax.block_until_ready(self.executable(feeds, loads, buffers))
+        elapsed = max(clock.now() - start, 0.0)
+        clock.passed_s += elapsed
         if self.num_runs:
-            self.times.append(elapsed)
-            self.seconds = sorted(self.times)[len(self.times) // 4]
-            self.clock.ticks += 1
-            self.clock.spent_s += self.seconds
+            self._note_run(elapsed)
         else:
-            self.first_s = (
-                elapsed if self.clock.is_running else EQUATION_S * self.executable.num_eqns
-            )
-            self.clock.compiling_s += self.first_s if self.plan is not None else 0.0
-            self._count_job()
+            self._note_first(elapsed)
         self.num_runs += 1
-        self.is_settled = self.num_runs > rounds or (
-            len(self.times) > 2 and sum(self.times) >= LONG_S
-        )
+        is_long = len(self.times) > 2 and sum(self.times) >= LONG_S
+        self.is_settled = self.num_runs > clock.rounds or is_long
         if self.plan is not None:
             known = Times(self.num_runs, tuple(self.times), self.seconds, self.is_settled)
-            self.clock.families[self.executable.family] = known
+            clock.families[family] = known
         return results
 
-    def _count_job(self) -> None:
-        """What a thread needed counts by what it took from the caller."""
+    def _note_run(self, elapsed: float) -> None:
+        self.times.append(elapsed)
+        self.seconds = sorted(self.times)[len(self.times) // 4]
+        self.clock.ticks += 1
+        self.clock.spent_s += self.seconds
+
+    def _note_first(self, elapsed: float) -> None:
+        """Of what a thread compiled, the seconds count that it took from the caller."""
+        clock = self.clock
+        behind = clock.behind
+        family = self.executable.family
+        self.first_s = elapsed if clock.is_running else usual_s(family.num_eqns)
         job_s = 0.0 if self.job is None else self.job.seconds
         self.job = None
-        self.clock.behind.seconds += job_s
-        self.clock.compiling_s += CALLER_SHARE * job_s
+        behind.seconds += job_s
+        own_s = 0.0 if self.plan is None else self.first_s
+        clock.compiling_s += own_s + CALLER_SHARE * job_s
 
-    def _run_settled(
-        self, feeds: Sequence[Any], loads: Sequence[Any], donated: Sequence[Any]
-    ) -> list[Any]:
+    def _run_settled(self, feeds: Values, loads: Values, donated: Values) -> list[Any]:
         """Run without waiting; it counts as long as it took before."""
         start = self.clock.now()
         results = self.executable(feeds, loads, donated)
@@ -274,7 +251,20 @@ class TimedProgram:
 def compiled(
     plan: Plan, compiler: Compiler, stats: Stats, clock: Clock, pool: Pool
 ) -> TimedProgram:
-    """The program of a plan, counted unless its family has one; its plan is in the program's order."""
+    """The program of a plan, which is then in the program's order; counted unless its family has
+    one: then it needs no first run, and is as fast as that.
+    """
     executable = compiler.compile_plan(plan)
     stats.compiles += not executable.is_shared
-    return TimedProgram(executable.plan, executable, clock, pool)
+    program = TimedProgram(executable.plan, executable, clock, pool)
+    known = clock.families.get(executable.family)
+    if known is None:
+        return program
+    times = deque(known.latest, WINDOW)
+    return replace(
+        program,
+        num_runs=known.num_runs,
+        times=times,
+        seconds=known.seconds,
+        is_settled=known.is_settled,
+    )

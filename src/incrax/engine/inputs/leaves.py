@@ -130,16 +130,10 @@ def descriptor(x: Any) -> tuple[Any, ...]:
         return "ref", str(x.aval)
     if isinstance(x, _PYTHON_SCALARS):
         return descriptor(_plain_scalar(x))
-    if type(x) is _ARRAY:
-        return x.shape, x.dtype, x.weak_type, plain_sharding(x.sharding) if x.committed else None
     if isinstance(x, _jax.Tracer):
         return x.shape, x.dtype, False, None
-    return (
-        x.shape,
-        x.dtype,
-        False,
-        plain_sharding(x.sharding) if getattr(x, "committed", False) else None,
-    )
+    sharding = plain_sharding(x.sharding) if getattr(x, "committed", False) else None
+    return x.shape, x.dtype, getattr(x, "weak_type", False), sharding
 
 
 def has_type(x: Any, known: Any, anchor: Any = None) -> bool:
@@ -209,11 +203,7 @@ class LeafValue:
             self.feed = snapshot if snapshot.nbytes <= SMALL_BYTES else _jax.to_device(snapshot)
         elif isinstance(x, jax.Array):
             self.array = x
-        elif (
-            isinstance(x, _PYTHON_SCALARS)
-            and type(x) not in _PYTHON_SCALARS
-            and not isinstance(x, np.generic)
-        ):
+        elif isinstance(x, _PYTHON_SCALARS) and not isinstance(x, np.generic):
             self.feed = _plain_scalar(x)
 
     @property

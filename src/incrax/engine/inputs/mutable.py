@@ -113,9 +113,8 @@ def mutable_part(x: Any) -> Any:
         return None
     wrapped = getattr(x, "__wrapped__", None)
     if callable(x) and wrapped is not None and type(x).__module__.split(".")[0] == "incrax":
-        return mutable_part(
-            wrapped
-        )  # a compiled function: its saved values change, what it returns does not
+        # A compiled function: its saved values change, what it returns does not.
+        return mutable_part(wrapped)
     if type(x).__module__.split(".")[0] in _COMPILED:
         return None
     return x if has_state(x) else None

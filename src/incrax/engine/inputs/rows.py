@@ -110,8 +110,11 @@ class Rows:
         def read(start: int, stop: int) -> list[np.ndarray]:
             return checked_read(source, start, stop, row_type)[0]
 
+        return cls._of(row_type, chunk_rows, cut(num_rows, chunk_rows, read, is_streamed=True))
+
+    @classmethod
+    def _of(cls, row_type: RowType, chunk_rows: int, chunks: Iterable[Chunk]) -> Rows:
         rows = cls.__new__(cls)
-        chunks = cut(num_rows, chunk_rows, read, is_streamed=True)
         rows._set(row_type, chunk_rows, tuple(chunks))
         return rows
 
@@ -196,9 +199,7 @@ class Rows:
         return self._with(chunks)
 
     def _with(self, chunks: Iterable[Chunk]) -> Rows:
-        rows = Rows.__new__(Rows)
-        rows._set(self._type, self.chunk_rows, tuple(chunks))
-        return rows
+        return self._of(self._type, self.chunk_rows, chunks)
 
     def _leaves_of(self, tree: Any, method: str) -> list[np.ndarray]:
         leaves, row_type = checked(tree, may_be_empty=True)

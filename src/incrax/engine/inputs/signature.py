@@ -17,6 +17,7 @@ import jax
 
 from incrax._context import context_key
 from incrax._messages import mutable_static, unhashable_static
+from incrax._program import Values
 from incrax.engine.inputs.leaves import check_dynamic, descriptor, has_type, is_dynamic
 from incrax.engine.inputs.mutable import mutable_part
 from incrax.engine.inputs.placement import Placed
@@ -58,18 +59,18 @@ class Signature:
         """Which leaves are none."""
         return tuple(known is None for known in self.descriptors)
 
-    def dynamic_leaves(self, leaves: Sequence[Any]) -> Sequence[Any]:
+    def dynamic_leaves(self, leaves: Values) -> Values:
         """The leaves that are values."""
         return list(compress(leaves, self.is_dynamic)) if self.statics else leaves
 
-    def serves(self, leaves: Sequence[Any], treedef: Any) -> bool:
+    def serves(self, leaves: Values, treedef: Any) -> bool:
         """Whether a call with these leaves has this signature."""
         if treedef != self.treedef or context_key() != self.config or not self.same_statics(leaves):
             return False
         dynamic = self.dynamic_leaves(leaves)
         return self.same_types(dynamic, range(len(dynamic)), ())
 
-    def same_statics(self, leaves: Sequence[Any]) -> bool:
+    def same_statics(self, leaves: Values) -> bool:
         """Whether leaves of the same tree have the same static values in the same places."""
         if any(is_dynamic(x) is not flag for x, flag in zip(leaves, self.is_dynamic, strict=True)):
             return False
@@ -80,9 +81,7 @@ class Signature:
             and tuple(map(hash, statics)) == self.hashes
         )
 
-    def same_types(
-        self, dynamic: Sequence[Any], numbers: Iterable[int], anchors: Sequence[Any]
-    ) -> bool:
+    def same_types(self, dynamic: Values, numbers: Iterable[int], anchors: Values) -> bool:
         """Whether some of the dynamic leaves are values of the known types; anchors are values that
         are.
         """
@@ -136,7 +135,7 @@ class Signature:
         known: dict[Any, type] = {descriptor(kind()): kind for kind in (bool, int, float, complex)}
         return tuple(known.get(d) for d in self.dynamic_types)
 
-    def rebuild(self, dynamic: Sequence[Any]) -> tuple[Args, Kwargs]:
+    def rebuild(self, dynamic: Values) -> tuple[Args, Kwargs]:
         """Arguments from the dynamic leaves."""
         values = iter(dynamic)
         statics = iter(self.statics)

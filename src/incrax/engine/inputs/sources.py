@@ -52,7 +52,8 @@ class ParquetSource:
         except ImportError:
             raise no_pyarrow() from None
         self.file = parquet.ParquetFile(path)
-        self.columns = list(self.file.schema_arrow.names if columns is None else columns)
+        schema = self.file.schema_arrow
+        self.columns = list(schema.names if columns is None else columns)
         metadata = self.file.metadata
         sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         self.starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])

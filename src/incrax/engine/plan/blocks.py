@@ -23,17 +23,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from incrax import _jax
-from incrax._jax import Equation, Literal, Var
-from incrax._program import read_vars, written_vars
+from incrax._jax import Atom, Equation, Literal, Var
+from incrax._program import Values, read_vars, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Blocked, Plan, plan_fill
-from incrax.engine.rewrites.derived import written_by
+from incrax.engine.rewrites.derived import traced_equations
 from incrax.engine.rewrites.row_reductions import RowAxes, row_axes
 from incrax.primitives.entry import shape_of
 from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, run_on_rows
@@ -116,9 +115,8 @@ def _with_work(facts: Facts, eqns: Iterable[Equation], rows: RowAxes) -> frozens
 
 
 def _ends(facts: Facts, rows: RowAxes, divided: frozenset[Var]) -> tuple[Var, ...]:
-    returned = [atom for atom in facts.outvars if isinstance(atom, Var)]
     others = [var for eqn in facts.eqns if id(eqn) not in rows.aligned for var in read_vars(eqn)]
-    return tuple(var for var in dict.fromkeys([*returned, *others]) if var in divided)
+    return tuple(var for var in dict.fromkeys([*facts.returned, *others]) if var in divided)
 
 
 # --- the plan of a group --------------------------------------------------------------------------
@@ -127,28 +125,84 @@ def _ends(facts: Facts, rows: RowAxes, divided: frozenset[Var]) -> tuple[Var, ..
 @dataclass
 class _InBlocks:
     """Equations that run inside the loop, on rows, and those in front of it, as a whole, both in
-    order; variables that are needed whole; of what is read in blocks and not made in them, the axis.
+    order.
+
+    Fields: the rows; of what the loop makes for others, and of what is read in blocks, the axis of
+    rows; the equations inside, those in front; variables that are needed whole.
     """
 
+    values: RowValues
+    group: Mapping[Var, int]
+    rows: dict[Var, int]
     inside: list[tuple[Equation, Aligned]] = field(default_factory=list)
     outside: list[Equation] = field(default_factory=list)
     whole: set[Var] = field(default_factory=set)
-    rows: dict[Var, int] = field(default_factory=dict)
 
     @property
     def made(self) -> set[Var]:
         """What the loop makes."""
         return {var for eqn, _ in self.inside for var in written_vars(eqn)}
 
+    def run(self, env: dict[Var, Any], numbers: Any, count: Any, olds: Values) -> list[Any]:
+        """The values with these blocks written in."""
+        _jax.evaluate(self.outside, env)
 
-def _divide(eqns: Sequence[Equation], group: Mapping[Var, int], rows: RowAxes) -> _InBlocks:
+        def turn(k: Any, held: list[Any]) -> list[Any]:
+            block = lax.dynamic_index_in_dim(numbers, k, keepdims=False)
+            return self._with_block(block, env, held)
+
+        return lax.fori_loop(np.int32(0), count, turn, list(olds))
+
+    def _with_block(self, block: Any, whole: Mapping[Var, Any], held: Values) -> list[Any]:
+        """The values with one block written in.
+
+        The last block begins where it has as many rows as all others; of those that it has in common
+        with the one before, it writes none: each row is always written by the same block.
+        """
+        size = self.values.size
+        first = lax.mul(block, np.int32(size))
+        start = lax.min(first, np.int32(self.values.length - size))
+        is_own = lax.ge(lax.add(start, lax.iota(np.int32, size)), first)
+        rows_of = self._rows_at(start, whole)
+        results = []
+        for (var, axis), old in zip(self.group.items(), held, strict=True):
+            new = rows_of(var, axis)
+            if self.values.length % size:
+                own = lax.broadcast_in_dim(is_own, jnp.shape(new), (axis,))
+                new = lax.select(own, new, lax.dynamic_slice_in_dim(old, start, size, axis))
+            results.append(lax.dynamic_update_slice_in_dim(old, new, start, axis))
+        return results
+
+    def _rows_at(self, start: Any, whole: Mapping[Var, Any]) -> Callable[[Var, int], Any]:
+        """What tells the rows of a variable, along an axis, from some one on."""
+        size = self.values.size
+        made: dict[Var, Any] = {}
+
+        def rows_of(var: Var, axis: int) -> Any:
+            if var in made:
+                return made[var]
+            return lax.dynamic_slice_in_dim(whole[var], start, size, axis)
+
+        def operand(atom: Atom, axis: int | None) -> Any:
+            if isinstance(atom, Literal):
+                return atom.val
+            return whole[atom] if axis is None else rows_of(atom, axis)
+
+        for eqn, aligned in self.inside:
+            operands = list(map(operand, eqn.invars, aligned.operands))
+            made.update(zip(eqn.outvars, run_on_rows(eqn, aligned, size, operands), strict=True))
+        return rows_of
+
+
+def _divide(eqns: Sequence[Equation], group: Sequence[Var], values: RowValues) -> _InBlocks:
     """Walk back from the group: what its rows are made of row by row is made inside."""
-    found = _InBlocks(rows=dict(group))
+    axes = {var: values.rows.axes[var] for var in group}
+    found = _InBlocks(values, axes, dict(axes))
     for eqn in reversed(eqns):
         written = written_vars(eqn)
         needed = {var: found.rows[var] for var in written if var in found.rows}
         is_inside = bool(needed) and found.whole.isdisjoint(written)
-        aligned = _aligned(eqn, needed, rows) if is_inside else None
+        aligned = _aligned(eqn, needed, values.rows) if is_inside else None
         if aligned is None:
             found.outside.insert(0, eqn)
             found.whole.update(read_vars(eqn))
@@ -193,28 +247,29 @@ def block_plan(
         return is_below(var) and not (has_rows and blocked_of(var) is None)
 
     fill = plan_fill(facts, group, may_load)
-    division = _divide(fill.eqns, {var: axes[var] for var in group}, values.rows)
-    by_rows = _reaching(facts, division, values, fill.loads, blocked_of)
+    division = _divide(fill.eqns, group, values)
+    by_rows = _reaching(facts, division, fill.loads, blocked_of)
     if by_rows and fill.seconds >= MIN_VALUE_S:
         with contextlib.suppress(NotByRowsError):
-            return _traced(group, values, fill, division, by_rows)
+            return _traced(group, fill, division, by_rows)
     return plan_fill(facts, group, is_below)
 
 
 def _reaching(
     facts: Facts,
     division: _InBlocks,
-    values: RowValues,
     loads: Iterable[Var],
     blocked_of: Callable[[Var], Blocked | None],
 ) -> int:
     """Mask of the inputs of which a row reaches its own block alone."""
+    values = division.values
     by_rows = 0
     whole = 0
     for var in division.whole:
         whole |= facts.mask(var)
     loaded = frozenset(loads)
     made = division.made
+    axes = values.rows.axes
     for var, axis in division.rows.items():
         if var in made:
             continue
@@ -223,7 +278,7 @@ def _reaching(
             mine = facts.mask(var)
         elif var in loaded:
             blocked = blocked_of(var)
-            is_along = axis == values.rows.axes.get(var)
+            is_along = axis == axes.get(var)
             if blocked is not None and is_along and blocked.length == values.length:
                 mine = blocked.by_rows
         by_rows |= mine
@@ -231,9 +286,8 @@ def _reaching(
     return by_rows & ~whole
 
 
-def _traced(
-    group: Sequence[Var], values: RowValues, fill: Plan, division: _InBlocks, by_rows: int
-) -> Plan:
+def _traced(group: Sequence[Var], fill: Plan, division: _InBlocks, by_rows: int) -> Plan:
+    values = division.values
     num = math.ceil(values.length / values.size)
     blocked = Blocked(
         length=values.length,
@@ -247,62 +301,13 @@ def _traced(
     written = {var for eqn in fill.eqns for var in written_vars(eqn)}
     read = dict.fromkeys(var for eqn in fill.eqns for var in read_vars(eqn))
     known = [var for var in read if var not in written]
-    axes = {var: values.rows.axes[var] for var in group}
 
     def fun(*given: Any) -> list[Any]:
         env = dict(zip(known, given, strict=False))
         numbers, count, *olds = given[len(known) :]
-        _jax.evaluate(division.outside, env)
+        return division.run(env, numbers, count, olds)
 
-        def turn(k: Any, held: list[Any]) -> list[Any]:
-            block = lax.dynamic_index_in_dim(numbers, k, keepdims=False)
-            return _with_block(block, env, division, values, axes, held)
-
-        return lax.fori_loop(np.int32(0), count, turn, olds)
-
-    taken = [*known, blocked.numbers, blocked.count, *blocked.olds]
-    types = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in taken]
-    eqns = written_by(_jax.trace_body(fun, *types), taken, list(group))
-    loads = (*fill.loads, blocked.numbers, blocked.count, *blocked.olds)
+    own = (blocked.numbers, blocked.count, *blocked.olds)
+    _, eqns = traced_equations(fun, [*known, *own], group)
+    loads = (*fill.loads, *own)
     return Plan(0, loads, eqns, tuple(group), (), fill.seconds, fill.loads, blocked=blocked)
-
-
-def _with_block(
-    block: Any,
-    whole: Mapping[Var, Any],
-    division: _InBlocks,
-    values: RowValues,
-    group: Mapping[Var, int],
-    held: Sequence[Any],
-) -> list[Any]:
-    """The values with one block written in.
-
-    The last block begins where it has as many rows as all others; of those that it has in common
-    with the one before, it writes none: each row is always written by the same block.
-    """
-    length = values.length
-    size = values.size
-    first = lax.mul(block, np.int32(size))
-    start = lax.min(first, np.int32(length - size))
-    made: dict[Var, Any] = {}
-
-    def rows_of(var: Var, axis: int) -> Any:
-        return made[var] if var in made else lax.dynamic_slice_in_dim(whole[var], start, size, axis)
-
-    for eqn, aligned in division.inside:
-        operands = []
-        for atom, axis in zip(eqn.invars, aligned.operands, strict=True):
-            if isinstance(atom, Literal):
-                operands.append(atom.val)
-            else:
-                operands.append(whole[atom] if axis is None else rows_of(atom, axis))
-        made.update(zip(eqn.outvars, run_on_rows(eqn, aligned, size, operands), strict=True))
-    results = []
-    for (var, axis), old in zip(group.items(), held, strict=True):
-        new = rows_of(var, axis)
-        if length % size:
-            is_own = lax.ge(lax.add(start, lax.iota(np.int32, size)), first)
-            own = lax.broadcast_in_dim(is_own, jnp.shape(new), (axis,))
-            new = lax.select(own, new, lax.dynamic_slice_in_dim(old, start, size, axis))
-        results.append(lax.dynamic_update_slice_in_dim(old, new, start, axis))
-    return results

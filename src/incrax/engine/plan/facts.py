@@ -64,6 +64,11 @@ class Facts:
         """The outputs of the program."""
         return self.program.outvars
 
+    @cached_property
+    def returned(self) -> tuple[Var, ...]:
+        """The outputs that are no literals."""
+        return tuple(atom for atom in self.outvars if isinstance(atom, Var))
+
     @property
     def layout(self) -> Layout:
         """Which bits of a mask are whose."""
@@ -150,6 +155,10 @@ class Facts:
             return MARKED_LOAD_S
         size = 0 if var in self.derived.matrices else _jax.aval_bytes(var.aval)
         return self.calibration.load_seconds(size)
+
+    def save_seconds(self, var: Var) -> float:
+        """Estimated seconds to return a value from a program."""
+        return self.calibration.save_seconds(_jax.aval_bytes(var.aval))
 
     def is_saveable(self, var: Var) -> bool:
         """Whether a value can be kept: a derived one, or an array that an equation writes and no

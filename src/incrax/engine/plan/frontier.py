@@ -26,7 +26,7 @@ one window, so that the time grows with their number.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -246,32 +246,42 @@ def _minimum_cut(
     if not window:
         return set(), set(targets)
     nodes = {number: index for index, number in enumerate(sorted(window), 2)}
-    readers: dict[Var, list[int]] = {var: [] for var in targets}
-    for number in nodes:
-        for var in dict.fromkeys(read_vars(listing.eqns[number])):
-            if not is_had(var):
-                readers.setdefault(var, []).append(nodes[number])
     edges = [(_SOURCE, node, run_seconds(number)) for number, node in nodes.items()]
-    wanted = frozenset(targets)
     places: dict[Var, int] = {}
     num_nodes = len(nodes) + 2
-    for var, read_by in readers.items():
-        if var in wanted:
-            place = _SINK
+    for var, read_by in _readers(listing, nodes, targets, is_had).items():
+        if not read_by:
+            places[var] = _SINK
         elif len(read_by) == 1:
-            place = read_by[0]
+            (places[var],) = read_by
         else:
-            place = num_nodes
-            num_nodes = num_nodes + 1
-            edges.extend((place, reader, np.inf) for reader in read_by)
+            places[var] = num_nodes
+            edges.extend((num_nodes, reader, np.inf) for reader in read_by)
+            num_nodes += 1
         load_s = price(var)
-        edges.append(
-            (nodes.get(listing.writer[var], _SOURCE), place, np.inf if load_s is None else load_s)
-        )
-        places[var] = place
+        writer = nodes.get(listing.writer[var], _SOURCE)
+        edges.append((writer, places[var], np.inf if load_s is None else load_s))
     on_source_side = _source_side(edges, num_nodes)
     chosen = {number for number, node in nodes.items() if not on_source_side[node]}
     return chosen, {var for var, place in places.items() if not on_source_side[place]}
+
+
+def _readers(
+    listing: Listing,
+    nodes: Mapping[int, int],
+    targets: Iterable[Var],
+    is_had: Callable[[Var], bool],
+) -> dict[Var, list[int]]:
+    """The variables that are not had, with the nodes of the equations that read them; of targets
+    with none, as they are wanted anyway.
+    """
+    found: dict[Var, list[int]] = {var: [] for var in targets}
+    wanted = frozenset(targets)
+    for number, node in nodes.items():
+        for var in dict.fromkeys(read_vars(listing.eqns[number])):
+            if var not in wanted and not is_had(var):
+                found.setdefault(var, []).append(node)
+    return found
 
 
 def _source_side(edges: Sequence[tuple[int, int, float]], num_nodes: int) -> np.ndarray:
@@ -311,12 +321,7 @@ def _small_source_side(
         left[start][end] = min(left[start].get(end, 0) + room, INFINITE)
         left[end].setdefault(start, 0)
     while True:
-        before = {_SOURCE: _SOURCE}
-        reached = [_SOURCE]
-        for node in reached:  # which grows as it is walked
-            found = [end for end, room in left[node].items() if room and end not in before]
-            before.update(dict.fromkeys(found, node))
-            reached += found
+        before = _reached_from_source(left)
         if _SINK not in before:
             return np.array([node in before for node in range(num_nodes)])
         path = [_SINK]
@@ -327,6 +332,17 @@ def _small_source_side(
         for start, end in steps:
             left[start][end] -= flow
             left[end][start] += flow
+
+
+def _reached_from_source(left: Sequence[Mapping[int, int]]) -> dict[int, int]:
+    """The nodes that can be reached where room is left, each with the one before it, nearest first."""
+    before = {_SOURCE: _SOURCE}
+    reached = [_SOURCE]
+    for node in reached:  # which grows as it is walked
+        found = [end for end, room in left[node].items() if room and end not in before]
+        before.update(dict.fromkeys(found, node))
+        reached += found
+    return before
 
 
 def _trimmed(

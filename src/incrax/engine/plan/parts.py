@@ -1,32 +1,41 @@
-"""Rows that do not meet: a number as a sum of parts, each of which depends on one row of an input.
+"""A number as a sum of terms, each of which depends on a few rows of some inputs; colours of rows,
+such that no term depends on two rows of one colour.
 
-In: `Facts`, values of the inputs, some of which have rows. Out: f(x) = c + sum_i p_i(x_i), the p_i;
-or the statement that nothing of the kind is known. It must not know who moves the rows.
+In: `Facts`, values of the inputs, some of which have rows. Out: f(x) = c + sum_e t_e(x), of each term
+its rows; of each row the terms that have it; colours. It must not know who moves the rows.
 
-The equations behind the inputs map rows to rows, as in `slices`, until a sum over the rows; what
-comes after must be linear. A look-up `x[ids]` with clean ids has the rows of its ids, so that the
-sum over its rows is one by ids. Everything is computed as a whole: one evaluation gives all parts.
+The equations behind the inputs map rows to rows, as in `slices`, move them, or look them up, until a
+sum over the rows; what comes after must be linear. An entry along the axis of a variable has a list
+of rows, of its own number before rows are moved to others. What is linear keeps terms apart, and a
+product is that of all pairs: in s * (left + right) left and right do not meet. Everything is
+computed as a whole: one evaluation gives all parts.
 
-Promise: where only some rows of x change to y, f(y) - f(x) = sum over these of p_i(y_i) - p_i(x_i).
+Promise: where only some rows of x, of one colour, change to y, f(y) - f(x) is the sum over these of
+q_i(y) - q_i(x), q_i = sum of t_e over the terms that have row i. Where no term has two rows, all
+rows are of one colour.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import read_vars
+from incrax._program import Values, read_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import reached_equations
 from incrax.engine.plan.row_sets import ids_read
-from incrax.engine.plan.slices import batch_of
-from incrax.primitives.on_rows import NotByRowsError, aligned_by
+from incrax.engine.plan.slices import batch_of, member_table
+from incrax.primitives.entry import shape_of
+from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_by
+from incrax.primitives.table import entry_of
 
 LINEAR_IN_ALL = frozenset(
     """add add_any sub neg convert_element_type reduce_sum reshape squeeze broadcast_in_dim
@@ -37,187 +46,411 @@ LINEAR_IN_ALL = frozenset(
 LINEAR_IN_ONE = frozenset({"mul", "dot_general"})
 """What is linear in any one of its operands, the others given."""
 
+MAX_TERMS = 16
+MAX_MET = 16
+"""Terms of an entry; rows of a term."""
+MAX_MEMBERS = 256
+"""Terms that have one row, among those that have several."""
+MAX_COLOURS = 16
+MAX_ROWS = 2**20
+"""Of what is coloured, row by row."""
 
-class _ByRows(NamedTuple):
-    """A variable whose entries along an axis belong to one row each: the row of that number, or of
-    that id, which a look-up by these indices has read.
+
+class _Rows(NamedTuple):
+    """Which rows each entry along an axis has, shape (entries, k); the number of rows stands for
+    none. `ids`: as a program has them, of one row each; `numbers`: the same, if it is known while
+    JAX traces.
     """
 
-    value: Any
-    axis: int
-    indices: Var | None = None
+    numbers: np.ndarray | None
     ids: Any = None
 
+    @property
+    def num_met(self) -> int:
+        """How many rows a term has at most."""
+        return 1 if self.numbers is None else self.numbers.shape[1]
 
-class SumOfRows(NamedTuple):
+    @property
+    def known(self) -> np.ndarray:
+        """The numbers.
+
+        Raises:
+            NotByRowsError: they are not known.
+        """
+        if self.numbers is None:
+            raise NotByRowsError
+        return self.numbers
+
+
+class _Term(NamedTuple):
+    """A summand of a variable."""
+
+    value: Any
+    rows: _Rows
+
+
+class _Entries(NamedTuple):
+    """A variable as a sum of terms, whose entries along an axis have some rows each."""
+
+    terms: tuple[_Term, ...]
+    axis: int
+
+
+class _SumOfRows(NamedTuple):
     """A variable that is a constant and a sum over rows: the summands, along the first axis."""
 
     parts: Any
 
 
-def row_parts(facts: Facts, rows: Mapping[Var, Any], known: Mapping[Var, Any]) -> Any:
-    """The parts p_i of the function's only output, shape (rows,).
+ValueOf = Callable[[Var], Any]
 
-    Args:
-        facts: the analysed function.
-        rows: inputs of which a row each changes together; all have as many.
-        known: values of the other variables that do not depend on them.
+
+class RowParts:
+    """One evaluation of f by terms.
+
+    Fields: q_i of each row, shape (rows,); rows of the terms, an element for each sum.
+    """
+
+    def __init__(
+        self, facts: Facts, rows: Mapping[Var, Any], known: Mapping[Var, Any], value_of: ValueOf
+    ) -> None:
+        """Evaluate.
+
+        Args:
+            facts: the analysed function.
+            rows: inputs of which a row each changes together; all have as many.
+            known: values of the other variables that do not depend on them.
+            value_of: values of indices, as far as they are known while JAX traces.
+
+        Raises:
+            NotByRowsError: nothing of the kind is known.
+        """
+        out = facts.outvars[0]
+        if len(facts.outvars) > 1 or out.aval.shape:
+            raise NotByRowsError
+        (self._length,) = {x.shape[0] for x in rows.values()}
+        self._known = known
+        self._value_of = value_of
+        self._own = _Rows(np.arange(self._length, dtype=np.int32)[:, None])
+        self._ids: dict[tuple[int, bool], _Rows] = {}
+        self._states: dict[Var, _Entries | _SumOfRows] = {
+            var: _Entries((_Term(x, self._own),), 0) for var, x in rows.items()
+        }
+        self._met: list[_Rows] = []
+        dirty = sum(map(facts.mask, rows))
+        if isinstance(out, Literal) or not facts.mask(out) & dirty:
+            self.parts = jnp.zeros(self._length, out.aval.dtype)
+            return
+        for eqn in reached_equations(facts, dirty, [out]):
+            self._step(eqn)
+        found = self._states[out]
+        if isinstance(found, _Entries):
+            raise NotByRowsError
+        self.parts = found.parts
+
+    @property
+    def are_apart(self) -> bool:
+        """Whether each term has one row, at most."""
+        return all(rows.num_met == 1 for rows in self._met)
+
+    def colours(self) -> np.ndarray | None:
+        """A colour for each row; see `colours_of`.
+
+        Raises:
+            NotByRowsError: it is not known which rows meet.
+        """
+        return colours_of([rows.known for rows in self._met], self._length)
+
+    def _step(self, eqn: Equation) -> None:
+        read = [self._states[var] for var in read_vars(eqn) if var in self._states]
+        sums = [state for state in read if isinstance(state, _SumOfRows)]
+        if eqn.effects or (sums and len(sums) < len(read)):
+            raise NotByRowsError
+        if sums:
+            self._states[eqn.outvars[0]] = _SumOfRows(self._linear_parts(eqn))
+            return
+        operands = {n: x for n, x in enumerate(map(self._entries, eqn.invars)) if x is not None}
+        axes = [operands[n].axis if n in operands else None for n in range(len(eqn.invars))]
+        aligned = aligned_by(eqn, axes)
+        if aligned is not None:
+            self._map_rows(eqn, operands, aligned)
+            return
+        rules: dict[str, Callable[..., _Entries | _SumOfRows]] = {
+            "reduce_sum": self._reduced,
+            "dot_general": self._contracted,
+            "gather": self._looked_up,
+        }
+        rule = self._moved if entry_of(eqn).runs else rules.get(eqn.primitive.name)
+        if rule is None or len(eqn.outvars) > 1:
+            raise NotByRowsError
+        self._states[eqn.outvars[0]] = rule(eqn, operands, axes)
+
+    def _entries(self, atom: Atom) -> _Entries | None:
+        found = self._states.get(atom) if isinstance(atom, Var) else None
+        return found if isinstance(found, _Entries) else None
+
+    def _clean(self, atom: Atom) -> Any:
+        return atom.val if isinstance(atom, Literal) else self._known[atom]
+
+    def _applied(
+        self, eqn: Equation, given: Mapping[int, _Term], *, is_first: bool = True
+    ) -> Values:
+        """The equation of these operands; other dirty ones are zero, and all where it is not the
+        first.
+        """
+        values = []
+        for number, atom in enumerate(eqn.invars):
+            if number in given:
+                values.append(given[number].value)
+            elif is_first and self._entries(atom) is None:
+                values.append(self._clean(atom))
+            else:
+                values.append(jnp.zeros(atom.aval.shape, atom.aval.dtype))
+        return _jax.apply(eqn, values)
+
+    # --- entries to entries -----------------------------------------------------------------------
+
+    def _map_rows(self, eqn: Equation, operands: Mapping[int, _Entries], aligned: Aligned) -> None:
+        """Each entry is made of the entries of its place."""
+        is_linear = eqn.primitive.name in LINEAR_IN_ALL and not _rounds(eqn)
+        groups = self._groups(eqn, operands, is_linear=is_linear)
+        rows = [self._joined([term.rows for term in own.values()]) for own in groups]
+        values = [
+            self._applied(eqn, own, is_first=not (is_linear and place))
+            for place, own in enumerate(groups)
+        ]
+        for number, (var, axis) in enumerate(zip(eqn.outvars, aligned.outputs, strict=True)):
+            if axis is None:  # of a loop that makes something else, too
+                raise NotByRowsError
+            terms = [_Term(made[number], own) for made, own in zip(values, rows, strict=True)]
+            self._states[var] = _Entries(tuple(terms), axis)
+
+    def _groups(
+        self, eqn: Equation, operands: Mapping[int, _Entries], *, is_linear: bool
+    ) -> Sequence[Mapping[int, _Term]]:
+        """The terms of the operands that make one of the result, for each one."""
+        terms = {number: entries.terms for number, entries in operands.items()}
+        if is_linear:
+            by_rows: dict[int, dict[int, _Term]] = {}
+            for number, own in terms.items():
+                for term in own:
+                    by_rows.setdefault(id(term.rows), {})[number] = term
+            return _bounded(by_rows.values())
+        name = eqn.primitive.name
+        is_one = name in LINEAR_IN_ONE or (name == "div" and list(terms) == [0])
+        if not is_one or _rounds(eqn):
+            terms = {number: (self._merged(own),) for number, own in terms.items()}
+        return _bounded(
+            dict(zip(terms, chosen, strict=True)) for chosen in itertools.product(*terms.values())
+        )
+
+    def _merged(self, terms: Sequence[_Term]) -> _Term:
+        """Their sum, which has all rows that any has."""
+        value = sum((term.value for term in terms[1:]), terms[0].value)
+        return _Term(value, self._joined([term.rows for term in terms]))
+
+    def _joined(self, rows: Sequence[_Rows]) -> _Rows:
+        """Rows of each entry, each once.
+
+        Raises:
+            NotByRowsError: they are too many, or not known.
+        """
+        if all(each is rows[0] for each in rows):
+            return rows[0]
+        found = np.sort(np.concatenate([each.known for each in rows], axis=1), axis=1)
+        # The greatest number stands for none; a row that repeats the one before it does, too.
+        spare = np.int32(self._length)
+        is_same = np.diff(found, axis=1, prepend=-1) == 0
+        found = np.sort(np.where(is_same, spare, found), axis=1)
+        found = found[:, ~np.all(found == spare, axis=0)]
+        if found.shape[1] > MAX_MET:
+            raise NotByRowsError
+        return _Rows(found)
+
+    def _moved(self, eqn: Equation, operands: Mapping[int, _Entries], axes: Any) -> _Entries:
+        """Entries go to other places."""
+        (axis,) = {axis for axis in axes if axis is not None}
+        runs_of = entry_of(eqn).runs
+        assert runs_of is not None
+        (runs,) = runs_of(eqn, axis)
+        if not operands.keys() <= {run.operand for run in runs}:
+            raise NotByRowsError
+        terms = []
+        for place in range(max(len(x.terms) for x in operands.values())):
+            own = {n: x.terms[place] for n, x in operands.items() if place < len(x.terms)}
+            width = max(term.rows.num_met for term in own.values())
+            rows = np.full((shape_of(eqn.outvars[0])[axis], width), self._length, np.int32)
+            for run in runs:
+                if run.operand in own:
+                    source = own[run.operand].rows.known
+                    to = run.out + run.out_step * np.arange(run.num)
+                    rows[to, : source.shape[1]] = source[run.first + run.step * np.arange(run.num)]
+            (value,) = self._applied(eqn, own, is_first=not place)
+            terms.append(_Term(value, _Rows(rows)))
+        return _Entries(_bounded(terms), axis)
+
+    def _looked_up(self, eqn: Equation, operands: Mapping[int, _Entries], axes: Any) -> _Entries:
+        """`x[ids]`: entries that have the rows of those that were looked up."""
+        if 0 not in operands or 1 in operands:
+            raise NotByRowsError
+        batch = batch_of(eqn, axes[0])
+        terms = [
+            _Term(self._applied(eqn, {0: term}, is_first=not place)[0], self._read(eqn, axes, term))
+            for place, term in enumerate(operands[0].terms)
+        ]
+        return _Entries(_bounded(terms), batch)
+
+    def _read(self, eqn: Equation, axes: Any, term: _Term) -> _Rows:
+        """Which rows look-ups read; by the same indices, the same."""
+        operand, indices = eqn.invars
+        is_first = term.rows is self._own
+        clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
+        key = (id(indices), clips)
+        if is_first and key in self._ids:
+            return self._ids[key]
+        length = shape_of(operand)[axes[0]]
+        known = self._value_of(indices) if isinstance(indices, Var) else indices.val
+        numbers = None
+        if known is not None:
+            none = np.full((1, term.rows.num_met), self._length, np.int32)
+            read = ids_read(np, np.asarray(known), length, clips=clips)
+            numbers = np.concatenate([term.rows.known, none])[read]
+        elif not is_first:
+            raise NotByRowsError
+        if not is_first:
+            return _Rows(numbers)
+        ids = ids_read(jnp, jnp.asarray(self._clean(indices)), length, clips=clips)
+        return self._ids.setdefault(key, _Rows(numbers, ids))
+
+    # --- sums over the entries --------------------------------------------------------------------
+
+    def _reduced(self, eqn: Equation, operands: Mapping[int, _Entries], axes: Any) -> _SumOfRows:
+        """A sum over the entries, and other axes."""
+        (axis,) = axes
+        summed = eqn.params["axes"]
+        if axis not in summed:
+            raise NotByRowsError
+        others = tuple(d + (d < axis) for d in summed if d != axis)
+        return self._summed(
+            _Term(jnp.sum(jnp.moveaxis(x, axis, 0), others, x.dtype), rows)
+            for x, rows in operands[0].terms
+        )
+
+    def _contracted(self, eqn: Equation, operands: Mapping[int, _Entries], axes: Any) -> _SumOfRows:
+        """A product of matrices, summed over the entries."""
+        contracted, _ = eqn.params["dimension_numbers"]
+        fits = lambda pair: all(axis in (None, d) for axis, d in zip(axes, pair, strict=True))
+        pair = next(filter(fits, zip(*contracted, strict=True)), None)
+        if pair is None:
+            raise NotByRowsError
+
+        def of_entry(factors: Values) -> Any:
+            whole = [jnp.expand_dims(x, d) for x, d in zip(factors, pair, strict=True)]
+            return _jax.apply(eqn, whole)[0]
+
+        def product(chosen: Mapping[int, _Term]) -> _Term:
+            factors = [
+                chosen[n].value if n in chosen else self._clean(atom)
+                for n, atom in enumerate(eqn.invars)
+            ]
+            apart = [jnp.moveaxis(x, d, 0) for x, d in zip(factors, pair, strict=True)]
+            rows = self._joined([term.rows for term in chosen.values()])
+            return _Term(jax.vmap(of_entry)(apart), rows)
+
+        return self._summed(map(product, self._groups(eqn, operands, is_linear=False)))
+
+    def _summed(self, terms: Iterable[_Term]) -> _SumOfRows:
+        """Terms along the first axis: each row has the sum of those in which it is."""
+        total: Any = 0
+        for term in terms:
+            self._met.append(term.rows)
+            total = total + self._by_row(*term)
+        return _SumOfRows(total)
+
+    def _by_row(self, value: Any, rows: _Rows) -> Any:
+        length = self._length
+        if rows is self._own:
+            return value
+        if rows.num_met == 1:
+            ids = rows.known[:, 0] if rows.ids is None else rows.ids
+            room = jnp.zeros((length + 1, *value.shape[1:]), value.dtype)
+            return room.at[ids].add(value)[:length]
+        flat = rows.known.ravel()
+        width = int(np.bincount(flat, minlength=1)[:length].max(initial=1))
+        if width > MAX_MEMBERS:
+            raise NotByRowsError
+        slots = member_table(flat, length, width, clips=False)
+        padded = jnp.concatenate([value, jnp.zeros((1, *value.shape[1:]), value.dtype)])
+        return jnp.sum(padded[slots // rows.num_met], axis=1, dtype=value.dtype)
+
+    # --- after the sum ----------------------------------------------------------------------------
+
+    def _linear_parts(self, eqn: Equation) -> Any:
+        """An equation of sums: what each row adds to its result."""
+        name = eqn.primitive.name
+        states = [self._states.get(x) if isinstance(x, Var) else None for x in eqn.invars]
+        is_sum = [state is not None for state in states]
+        is_scaled = name in LINEAR_IN_ONE and sum(is_sum) == 1
+        is_divided = name == "div" and is_sum == [True, False]
+        if not (name in LINEAR_IN_ALL or is_scaled or is_divided):
+            raise NotByRowsError
+        if _rounds(eqn) or (is_divided and not _is_real(eqn.outvars[0])):
+            raise NotByRowsError
+        clean = [None if own else self._clean(x) for x, own in zip(eqn.invars, is_sum, strict=True)]
+        if name in LINEAR_IN_ALL:  # what is added is a constant, of which no row has a part
+            clean = [None if x is None else jnp.zeros_like(x) for x in clean]
+
+        def of_row(parts: list[Any]) -> Any:
+            own = iter(parts)
+            values = [next(own) if is_own else x for is_own, x in zip(is_sum, clean, strict=True)]
+            return _jax.apply(eqn, values)[0]
+
+        return jax.vmap(of_row)([x.parts for x in states if isinstance(x, _SumOfRows)])
+
+
+def _is_real(atom: Atom) -> bool:
+    return jnp.issubdtype(atom.aval.dtype, jnp.inexact)
+
+
+def _rounds(eqn: Equation) -> bool:
+    """Whether an equation makes integers of other numbers."""
+    return not _is_real(eqn.outvars[0]) and any(map(_is_real, eqn.invars))
+
+
+def _bounded(terms: Any) -> tuple[Any, ...]:
+    """All of them.
 
     Raises:
-        NotByRowsError: rows may meet.
+        NotByRowsError: they are too many.
     """
-    out = facts.outvars[0]
-    if len(facts.outvars) > 1 or out.aval.shape:
+    found = tuple(itertools.islice(terms, MAX_TERMS + 1))
+    if len(found) > MAX_TERMS:
         raise NotByRowsError
-    (length,) = {x.shape[0] for x in rows.values()}
-    states: dict[Var, _ByRows | SumOfRows] = {var: _ByRows(x, 0) for var, x in rows.items()}
-    dirty = dirty_of(facts, rows)
-    if isinstance(out, Literal) or not facts.mask(out) & dirty:
-        return jnp.zeros(length, out.aval.dtype)
-    for eqn in reached_equations(facts, dirty, [out]):
-        _step(eqn, states, known, length)
-    found = states[out]
-    if isinstance(found, _ByRows):
-        raise NotByRowsError
-    return found.parts
+    return found
 
 
-def dirty_of(facts: Facts, inputs: Iterable[Var]) -> int:
-    """The mask of some inputs."""
-    return sum(facts.layout.leaf_mask(facts.invars.index(var)) for var in inputs)
+def colours_of(met: Sequence[np.ndarray], length: int) -> np.ndarray | None:
+    """A colour for each row, such that no term has two rows of one; None: it takes too many.
 
-
-def _step(
-    eqn: Equation, states: dict[Var, _ByRows | SumOfRows], known: Mapping[Var, Any], length: int
-) -> None:
-    read = [states[var] for var in read_vars(eqn) if var in states]
-    if eqn.effects:
-        raise NotByRowsError
-    if all(isinstance(state, SumOfRows) for state in read):
-        (var,) = eqn.outvars
-        states[var] = SumOfRows(linear_parts(eqn, states, known))
-        return
-    by_rows = [state for state in read if isinstance(state, _ByRows)]
-    first = by_rows[0]
-    if len(by_rows) < len(read) or any(x.indices is not first.indices for x in by_rows):
-        raise NotByRowsError
-    axes = [_axis_of(atom, states) for atom in eqn.invars]
-    aligned = aligned_by(eqn, axes)
-    if aligned is not None:
-        if None in aligned.outputs:  # of a loop that makes something else, too
-            raise NotByRowsError
-        values = _jax.apply(eqn, [_value(atom, states, known) for atom in eqn.invars])
-        for var, axis, value in zip(eqn.outvars, aligned.outputs, values, strict=True):
-            assert axis is not None
-            states[var] = _ByRows(value, axis, first.indices, first.ids)
-        return
-    meeting = _MEETINGS.get(eqn.primitive.name)
-    if meeting is None:
-        raise NotByRowsError
-    states[eqn.outvars[0]] = meeting(eqn, axes, states, known, length)
-
-
-def _axis_of(atom: Atom, states: Mapping[Var, Any]) -> int | None:
-    return None if isinstance(atom, Literal) or atom not in states else states[atom].axis
-
-
-def _value(atom: Atom, states: Mapping[Var, Any], known: Mapping[Var, Any]) -> Any:
-    if isinstance(atom, Literal):
-        return atom.val
-    return states[atom].value if atom in states else known[atom]
-
-
-# --- after the sum --------------------------------------------------------------------------------
-
-
-def linear_parts(eqn: Equation, states: Mapping[Var, Any], known: Mapping[Var, Any]) -> Any:
-    """An equation of sums: what each row adds to its result."""
-    name = eqn.primitive.name
-    is_sum = [isinstance(atom, Var) and atom in states for atom in eqn.invars]
-    is_scaled = name in LINEAR_IN_ONE and sum(is_sum) == 1
-    is_divided = name == "div" and is_sum == [True, False]
-    if not (name in LINEAR_IN_ALL or is_scaled or is_divided):
-        raise NotByRowsError
-    is_real = [jnp.issubdtype(x.aval.dtype, jnp.inexact) for x in (*eqn.outvars, *eqn.invars)]
-    if not is_real[0] and (is_divided or any(is_real)):
-        raise NotByRowsError  # it rounds to integers
-    others = [
-        None if own else _clean(eqn, atom, known)
-        for atom, own in zip(eqn.invars, is_sum, strict=True)
+    Greedy, in the order of the rows: a chessboard takes two.
+    """
+    if length > MAX_ROWS:
+        return None
+    pairs = [
+        rows[:, [a, b]] for rows in met for a, b in itertools.combinations(range(rows.shape[1]), 2)
     ]
-
-    def of_row(parts: list[Any]) -> Any:
-        own = iter(parts)
-        values = [next(own) if is_own else x for is_own, x in zip(is_sum, others, strict=True)]
-        return _jax.apply(eqn, values)[0]
-
-    given = [states[atom].parts for atom, own in zip(eqn.invars, is_sum, strict=True) if own]
-    return jax.vmap(of_row)(given)
-
-
-def _clean(eqn: Equation, atom: Atom, known: Mapping[Var, Any]) -> Any:
-    """A clean operand; what is added to a sum is a constant, of which no row has a part."""
-    value = atom.val if isinstance(atom, Literal) else known[atom]
-    return jnp.zeros_like(value) if eqn.primitive.name in LINEAR_IN_ALL else value
-
-
-# --- where rows are summed, or looked up ----------------------------------------------------------
-
-
-def _reduced(eqn: Equation, axes: Any, states: Any, known: Any, length: int) -> SumOfRows:
-    """A sum over the rows, and other axes."""
-    del known
-    state = states[eqn.invars[0]]
-    if axes[0] not in eqn.params["axes"]:
-        raise NotByRowsError
-    others = tuple(d for d in eqn.params["axes"] if d != axes[0])
-    value = jnp.moveaxis(state.value, axes[0], 0)
-    moved = tuple(d + (d < axes[0]) for d in others)
-    return SumOfRows(_by_row(lax.reduce_sum(value, moved) if moved else value, state, length))
-
-
-def _contracted(eqn: Equation, axes: Any, states: Any, known: Any, length: int) -> SumOfRows:
-    """A product of matrices, summed over the rows."""
-    contracted, _ = eqn.params["dimension_numbers"]
-    place = next(
-        (n for n, pair in enumerate(zip(*contracted, strict=True)) if _fits(axes, pair)), None
-    )
-    if place is None:
-        raise NotByRowsError
-    pair = [each[place] for each in contracted]
-    values = [_value(atom, states, known) for atom in eqn.invars]
-    first = next(states[atom] for atom in eqn.invars if isinstance(atom, Var) and atom in states)
-
-    def of_row(rows: list[Any]) -> Any:
-        whole = [jnp.expand_dims(x, d) for x, d in zip(rows, pair, strict=True)]
-        return _jax.apply(eqn, whole)[0]
-
-    apart = [jnp.moveaxis(x, d, 0) for x, d in zip(values, pair, strict=True)]
-    return SumOfRows(_by_row(jax.vmap(of_row)(apart), first, length))
-
-
-def _fits(axes: Any, pair: tuple[int, int]) -> bool:
-    """Whether what has rows has them along these dimensions."""
-    return all(axis in (None, d) for axis, d in zip(axes, pair, strict=True))
-
-
-def _by_row(value: Any, state: _ByRows, length: int) -> Any:
-    """Summands along the first axis as one for each row of the input; some may be of no row."""
-    if state.indices is None:
-        return value
-    return jnp.zeros((length + 1, *value.shape[1:]), value.dtype).at[state.ids].add(value)[:length]
-
-
-def _looked_up(eqn: Equation, axes: Any, states: Any, known: Any, length: int) -> _ByRows:
-    """`x[ids]`: entries that belong to the rows that were looked up."""
-    operand, indices = eqn.invars
-    is_plain = axes[0] is not None and axes[1] is None and isinstance(indices, Var)
-    if not is_plain or states[operand].indices is not None:
-        raise NotByRowsError
-    batch = batch_of(eqn, axes[0])
-    clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
-    (value,) = _jax.apply(eqn, [states[operand].value, known[indices]])
-    return _ByRows(value, batch, indices, ids_read(jnp, known[indices], length, clips=clips))
-
-
-_MEETINGS = {"reduce_sum": _reduced, "dot_general": _contracted, "gather": _looked_up}
+    found = np.concatenate([*pairs, np.zeros((0, 2), np.int32)])
+    found = found[(found < length).all(axis=1)]
+    both = np.unique(np.concatenate([found, found[:, ::-1]]), axis=0)
+    starts = np.searchsorted(both[:, 0], np.arange(length + 1)).tolist()
+    others = both[:, 1].tolist()
+    colours = [-1] * length
+    for row in range(length):
+        taken = {colours[other] for other in others[starts[row] : starts[row + 1]]}
+        colour = 0
+        while colour in taken:
+            colour += 1
+        if colour >= MAX_COLOURS:
+            return None
+        colours[row] = colour
+    return np.array(colours, np.int32)

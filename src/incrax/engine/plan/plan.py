@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from incrax import _jax
 from incrax._collection import uncollected
 from incrax._jax import Equation, Var
 from incrax._profiling import annotated
@@ -198,29 +197,20 @@ def plan_dirty(
     may_derive = may_derive and not facts.is_minimal and not facts.is_explicit
     reached_saves = tuple(dict.fromkeys(v for v in saves if facts.mask(v) & dirty))
     outputs = facts.dirty_outputs(dirty)
-    targets = [
-        atom
-        for atom in (*(facts.outvars[i] for i in outputs), *reached_saves)
-        if isinstance(atom, Var)
-    ]
+    reached = (facts.outvars[i] for i in outputs)
+    targets = [atom for atom in (*reached, *reached_saves) if isinstance(atom, Var)]
     known = frozenset(wanted)
 
     def load_seconds(var: Var) -> float | None:
-        if not facts.is_saveable(var) or facts.mask(var) & dirty:
+        if facts.mask(var) & dirty:
             return None
         if only_wanted and var not in known and var not in facts.derived.recipes:
             return None
-        if facts.is_minimal:
-            return MIN_LOAD_S
-        price = facts.load_seconds(var)
-        if var not in known:
-            price += NEW_VALUE_S + SAVE_SHARE * facts.calibration.save_seconds(
-                _jax.aval_bytes(var.aval)
-            )
-        return price * prices.load
+        seconds = _load_seconds(facts, var, is_new=var not in known)
+        return seconds if seconds is None or facts.is_minimal else seconds * prices.load
 
     search = _Search(
-        facts, dirty, load_seconds, prices.run, reached_saves, outputs, may_reorder=may_derive
+        facts, load_seconds, dirty, prices.run, reached_saves, outputs, may_reorder=may_derive
     )
     eqns = reached_equations(facts, dirty, targets, reached_saves, may_regroup=may_derive)
     plans = [search.plan(eqns, targets)]
@@ -230,6 +220,20 @@ def plan_dirty(
                 search.plan(form.eqns, targets, guard=form.guard, statistics=form.statistics)
             )
     return min(plans, key=lambda p: p.seconds)
+
+
+def _load_seconds(facts: Facts, var: Var, *, is_new: bool) -> float | None:
+    """The price of loading a value, and a share of keeping it where no other plan does; None where
+    it cannot be kept.
+    """
+    if not facts.is_saveable(var):
+        return None
+    if facts.is_minimal:
+        return MIN_LOAD_S
+    seconds = facts.load_seconds(var)
+    if not is_new:
+        return seconds
+    return seconds + NEW_VALUE_S + SAVE_SHARE * facts.save_seconds(var)
 
 
 class _OtherForm(NamedTuple):
@@ -281,20 +285,22 @@ def plan_top(facts: Facts, wanted: Iterable[Var]) -> Plan:
     """Plan that computes all outputs from the inputs and the wanted values."""
     known = frozenset(wanted)
     load_seconds = lambda var: facts.load_seconds(var) if var in known else None
-    outputs = tuple(range(len(facts.outvars)))
-    search = _Search(facts, facts.layout.full, load_seconds, 1.0, (), outputs)
-    return search.plan((), [atom for atom in facts.outvars if isinstance(atom, Var)], facts.effects)
+    search = _Search(
+        facts, load_seconds, facts.layout.full, outputs=facts.dirty_outputs(facts.layout.full)
+    )
+    return search.plan((), facts.returned, facts.effects)
 
 
 @uncollected
 def plan_whole(facts: Facts, saves: Iterable[Var]) -> Plan:
     """Plan that computes all outputs from the inputs alone, and saves some values."""
     saves = tuple(saves)
-    outputs = tuple(range(len(facts.outvars)))
-    search = _Search(facts, 0, lambda _: None, 1.0, saves, outputs)
-    returned = [atom for atom in facts.outvars if isinstance(atom, Var)]
+    search = _Search(
+        facts, lambda _: None, saves=saves, outputs=facts.dirty_outputs(facts.layout.full)
+    )
     derived = facts.derived
-    plan = search.plan((), [*returned, *saves, *derived.made_with(saves)], facts.effects)
+    targets = [*facts.returned, *saves, *derived.made_with(saves)]
+    plan = search.plan((), targets, facts.effects)
     return replace(plan, eqns=derived.put_instead(plan.eqns))
 
 
@@ -312,7 +318,7 @@ def plan_fill(facts: Facts, missing: Iterable[Var], is_available: Callable[[Var]
             return None
         return MIN_LOAD_S if facts.is_minimal else facts.load_seconds(var)
 
-    return _Search(facts, 0, load_seconds, 1.0, missing, ()).plan((), missing)
+    return _Search(facts, load_seconds, saves=missing).plan((), missing)
 
 
 def reached_equations(
@@ -353,11 +359,11 @@ class _Search(NamedTuple):
     """
 
     facts: Facts
-    dirty: int
     load_seconds: Callable[[Var], float | None]
-    run_price: float
-    saves: tuple[Var, ...]
-    outputs: tuple[int, ...]
+    dirty: int = 0
+    run_price: float = 1.0
+    saves: tuple[Var, ...] = ()
+    outputs: tuple[int, ...] = ()
     may_reorder: bool = False
 
     def plan(
@@ -371,40 +377,46 @@ class _Search(NamedTuple):
         """The plan that runs some equations, and whatever else they and the targets need."""
         facts = self.facts
         wanted = targets if guard is None else [*targets, guard]
-        written = {var for eqn in eqns for var in written_vars(eqn)}
-        read = dict.fromkeys(var for eqn in eqns for var in read_vars(eqn))
-        needed = [var for var in dict.fromkeys([*read, *wanted]) if var not in written]
-        listing = facts.listing.extended(facts.derived.recipe(needed))
-        seconds = lambda number: (
-            1.0 if facts.is_minimal else facts.seconds(listing.eqns[number]) * self.run_price
-        )
-        frontier = choose_frontier(listing, needed, must_run, self.load_seconds, seconds)
-        ran = (*(listing.eqns[number] for number in frontier.run), *eqns)
+        before, loads = self._before(eqns, wanted, must_run)
+        ran = (*before, *eqns)
         if facts.effects:
             ran = in_order(ran) or ran
-        loads = frontier.load
         base_loads = tuple(var for var in loads if var not in facts.derived.recipes)
         if self.dirty and not facts.is_minimal and not facts.is_explicit:
             ran, loads = stack_rows(ran, loads, wanted, facts.derived)
-        seconds_in_all = self._seconds(ran, loads)
         return Plan(
             self.dirty,
             loads,
             ran,
             self.saves,
             self.outputs,
-            seconds_in_all,
+            self._seconds(ran, loads),
             base_loads,
             guard,
             statistics,
             may_reorder=self.may_reorder,
         )
 
+    def _before(
+        self, eqns: Sequence[Equation], wanted: Sequence[Var], must_run: Sequence[int]
+    ) -> tuple[list[Equation], tuple[Var, ...]]:
+        """What to run and to load so that these equations can run, and all that is wanted is there."""
+        facts = self.facts
+        written = {var for eqn in eqns for var in written_vars(eqn)}
+        read = [var for eqn in eqns for var in read_vars(eqn)]
+        needed = [var for var in dict.fromkeys([*read, *wanted]) if var not in written]
+        listing = facts.listing.extended(facts.derived.recipe(needed))
+
+        def seconds(number: int) -> float:
+            if facts.is_minimal:
+                return 1.0
+            return facts.seconds(listing.eqns[number]) * self.run_price
+
+        chosen = choose_frontier(listing, needed, must_run, self.load_seconds, seconds)
+        return [listing.eqns[number] for number in chosen.run], chosen.load
+
     def _seconds(self, eqns: Iterable[Equation], loads: Iterable[Var]) -> float:
         facts = self.facts
-        seconds = sum(map(facts.seconds, eqns)) * self.run_price + sum(
-            map(facts.load_seconds, loads)
-        )
-        return seconds + sum(
-            facts.calibration.save_seconds(_jax.aval_bytes(var.aval)) for var in self.saves
-        )
+        run_s = sum(map(facts.seconds, eqns)) * self.run_price
+        load_s = sum(map(facts.load_seconds, loads))
+        return run_s + load_s + sum(map(facts.save_seconds, self.saves))

@@ -17,7 +17,7 @@ rounding.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +27,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom, Body, Equation, Var
-from incrax._program import read_vars
+from incrax._program import Values, read_vars
 from incrax.engine.plan.row_sets import RowSet
 from incrax.engine.program.cost import Calibration
 
@@ -120,7 +120,7 @@ class Resumable(NamedTuple):
         """Of the operands, the first that has a row per step."""
         return self.num_consts + self.num_carry
 
-    def recorded(self, values: Sequence[Any]) -> tuple[list[Any], Records]:
+    def recorded(self, values: Values) -> tuple[list[Any], Records]:
         """Results and records: the scan itself, which writes records as it runs. Not blocks of
         steps, in whose place XLA would run many small loops.
         """
@@ -131,7 +131,7 @@ class Resumable(NamedTuple):
         records = Records(starts, [room(x, num_blocks) for x in sums])
         zeros = [jnp.zeros_like(x) for x in sums]
 
-        def turn(state: Any, xs: Sequence[Any]) -> Any:
+        def turn(state: Any, xs: Values) -> Any:
             step, carry, sums, (starts, parts) = state
             block = lax.div(step, np.int32(self.stride))
             is_first = lax.eq(lax.rem(step, np.int32(self.stride)), np.int32(0))
@@ -148,7 +148,7 @@ class Resumable(NamedTuple):
         return self._results(values, carry, records, ys), records
 
     def resumed(
-        self, values: Sequence[Any], ys: Sequence[Any], old: Records, spans: Spans
+        self, values: Values, ys: Values, old: Records, spans: Spans
     ) -> tuple[list[Any], Records, Spans]:
         """Results, records, and which rows of the results may be others.
 
@@ -199,11 +199,11 @@ class Resumable(NamedTuple):
     # --- parts ------------------------------------------------------------------------------------
 
     def run_steps(
-        self, values: Sequence[Any], carry: Any, sums: Any, rows: list[Any], length: int
+        self, values: Values, carry: Any, sums: Any, rows: list[Any], length: int
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Some steps one after the other."""
 
-        def turn(state: Any, xs: Sequence[Any]) -> Any:
+        def turn(state: Any, xs: Values) -> Any:
             carry, sums = state
             carry, sums, ys = self._turn(values, carry, sums, xs)
             return (carry, sums), ys
@@ -216,7 +216,7 @@ class Resumable(NamedTuple):
         return lax.scan(turn, state, rows, length, reverse=self.is_reverse, unroll=unroll)
 
     def _turn(
-        self, values: Sequence[Any], carry: Sequence[Any], sums: Sequence[Any], xs: Sequence[Any]
+        self, values: Values, carry: Values, sums: Values, xs: Values
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """One step."""
         body = self.body
@@ -229,16 +229,14 @@ class Resumable(NamedTuple):
         results = [_strong(_jax.read(atom, env), atom) for atom in body.outvars]
         return *self._parted(results[: self.num_carry]), results[self.num_carry :]
 
-    def _parted(self, carry: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def _parted(self, carry: Values) -> tuple[list[Any], list[Any]]:
         """Carries that are read, and those that are only added to."""
         found: tuple[list[Any], list[Any]] = ([], [])
         for x, var, is_sum in zip(carry, self.body.outvars, self.is_sum, strict=False):
             found[is_sum].append(_strong(x, var))
         return found
 
-    def _results(
-        self, values: Sequence[Any], carry: Sequence[Any], records: Records, ys: Sequence[Any]
-    ) -> list[Any]:
+    def _results(self, values: Values, carry: Values, records: Records, ys: Values) -> list[Any]:
         """The scan's results, typed as they are."""
         last = iter(carry)
         parts = iter(records.sums)
@@ -306,7 +304,7 @@ class _Blocks(NamedTuple):
     """What all blocks read: operands, zero for what is only added to, the baseline's records."""
 
     loop: Resumable
-    values: Sequence[Any]
+    values: Values
     zeros: list[Any]
     old: Records
 
@@ -441,11 +439,11 @@ def _put(buffer: Any, x: Any, place: Any) -> Any:
     return lax.dynamic_update_index_in_dim(buffer, x, place, 0)
 
 
-def _at(buffers: Sequence[Any], place: Any) -> list[Any]:
+def _at(buffers: Values, place: Any) -> list[Any]:
     return [lax.dynamic_index_in_dim(x, place, keepdims=False) for x in buffers]
 
 
-def _agree(one: Sequence[Any], other: Sequence[Any]) -> Any:
+def _agree(one: Values, other: Values) -> Any:
     """Whether all bits are the same: 0.0 is not -0.0, and NaN may be itself."""
     same = [
         jnp.all(lax.eq(a, b))

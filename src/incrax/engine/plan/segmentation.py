@@ -122,9 +122,11 @@ class Segmentation:
             values = self.row_values.get(group[0])
 
             def is_below(var: Var) -> bool:
+                if var not in self.wanted or facts.mask(var) & ~mask:
+                    return False
                 # Of values that depend on the same, those in blocks come first.
                 may_equal = is_derived or (values is None and var in self.row_values)
-                return var in self.wanted and self._is_below(facts.mask(var), mask, may_equal)
+                return may_equal or facts.mask(var) != mask
 
             if values is None:
                 found = plan_fill(facts, group, is_below)
@@ -136,10 +138,6 @@ class Segmentation:
     def _blocked(self, var: Var) -> Blocked | None:
         """How a wanted value is computed, if it is in blocks."""
         return self.plan(self.group_of(var)).blocked if var in self.row_values else None
-
-    @staticmethod
-    def _is_below(mask: int, other: int, may_equal: bool) -> bool:
-        return not mask & ~other and (mask != other or may_equal)
 
     def top_plan(self) -> Plan:
         """The plan from the wanted values to the outputs."""

@@ -11,7 +11,7 @@ import sys
 
 from incrax._tuning import Tuning
 from incrax.engine.compile.background import CALLER_SHARE
-from incrax.engine.compile.timing import Clock, TimedProgram
+from incrax.engine.compile.timing import Clock, TimedProgram, usual_s
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import MAX_EDGES
 from incrax.engine.policy.candidates import UPKEEP_S, Entry
@@ -59,16 +59,8 @@ MIN_COMPILE_S = 0.05
 """Seconds that a compilation is taken to need at least."""
 
 
-PROGRAM_S = 0.05
-COMPILED_EQUATION_S = 1e-3
-"""Seconds to compile a program, and for each of its equations, on a machine of 2026."""
-
 MAX_SLOWNESS = 2.0
 """Times the usual seconds that a machine is believed to need."""
-
-
-def _usual_s(num_eqns: int) -> float:
-    return PROGRAM_S + COMPILED_EQUATION_S * num_eqns
 
 
 class Credit:
@@ -195,9 +187,9 @@ class Credit:
         """Seconds to compile so many equations, over those of the whole program's first run; of
         these, what is far beyond the usual is its run and its constants, which no other has.
         """
-        whole_s = _usual_s(len(self.facts.eqns))
+        whole_s = usual_s(len(self.facts.eqns))
         usual_share = min(MAX_SLOWNESS * whole_s / max(self.whole.first_s, 1e-9), 1.0)
-        return usual_share * _usual_s(num_eqns) / whole_s
+        return usual_share * usual_s(num_eqns) / whole_s
 
     def allows(self, entry: Entry, whole_s: float, *, is_early: bool, work: float = 1.0) -> bool:
         """Whether to compile for a dirty set as much as so many whole programs: on trust if it is

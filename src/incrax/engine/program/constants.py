@@ -9,7 +9,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import STATEFUL, Program
+from incrax._program import STATEFUL, Program, Values
 from incrax.primitives.table import entry_of
 
 MAX_SIZE = 4096
@@ -118,7 +118,7 @@ def learn(eqn: Equation, known: Known, *, defers: bool = False) -> None:
             known[var] = Deferred(lambda number=number: results.value[number], depth + 1)
 
 
-def numpy_value(eqn: Equation, values: Sequence[Any]) -> np.ndarray | None:
+def numpy_value(eqn: Equation, values: Values) -> np.ndarray | None:
     """The output of an equation on these values, of any shape; None where NumPy may give other bits
     than XLA.
     """
@@ -131,7 +131,7 @@ def numpy_value(eqn: Equation, values: Sequence[Any]) -> np.ndarray | None:
     return None if result is None or _has_subnormal(result) else np.asarray(result, dtype)
 
 
-def _by_jax(eqn: Equation, inputs: Sequence[Any]) -> Sequence[Any]:
+def _by_jax(eqn: Equation, inputs: Values) -> Values:
     with jax.ensure_compile_time_eval():
         return _jax.apply(eqn, list(map(value_at, inputs)))
 

@@ -14,6 +14,7 @@ import functools
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -72,19 +73,14 @@ class Layout:
 
 def make_layout(avals: Sequence[object], max_elements: int) -> Layout:
     """Give each element of a small leaf its own bit, each other leaf one."""
-    offsets = []
-    widths = []
-    offset = 1
-    for aval in avals:
+
+    def width(aval: object) -> int:
         size = _jax.aval_size(aval)
-        is_tracked = 1 < size <= max_elements and not _jax.is_key_dtype(
-            getattr(aval, "dtype", np.float32)
-        )
-        width = size if is_tracked else 1
-        offsets.append(offset)
-        widths.append(width)
-        offset += width
-    return Layout(tuple(offsets), tuple(widths))
+        is_key = _jax.is_key_dtype(getattr(aval, "dtype", np.float32))
+        return size if size <= max_elements and not is_key else 1
+
+    widths = tuple(max(width(aval), 1) for aval in avals)
+    return Layout(tuple(accumulate(widths[:-1], initial=1)) if widths else (), widths)
 
 
 @dataclass(frozen=True)
@@ -184,21 +180,17 @@ class _Bits(Domain):
 
     def grouped(self, value: Masks, shape: Sequence[int], axes: Sequence[int]) -> Masks:
         del shape
-        if isinstance(value, np.ndarray):
-            for axis in (
-                axes
-            ):  # one by one: NumPy takes a union of objects for an operation that minds the order
-                value = np.bitwise_or.reduce(value, axis=axis, keepdims=True, initial=0)
+        # One by one: NumPy takes a union of objects for an operation that minds the order.
+        for axis in axes if isinstance(value, np.ndarray) else ():
+            value = np.bitwise_or.reduce(value, axis=axis, keepdims=True, initial=0)
         return value
 
     def running(self, value: Masks, shape: Sequence[int], axis: int, direction: int) -> Masks:
         del shape
         if isinstance(value, int):
             return value
-        result = np.bitwise_or.accumulate(
-            np.flip(value, axis) if direction < 0 else value, axis=axis
-        )
-        return np.flip(result, axis) if direction < 0 else result
+        turned = (lambda x: np.flip(x, axis)) if direction < 0 else np.asarray
+        return turned(np.bitwise_or.accumulate(turned(value), axis=axis))
 
     def union(self, values: Sequence[Masks]) -> Masks:
         return functools.reduce(operator.or_, values) if values else 0
@@ -218,10 +210,8 @@ class _Bits(Domain):
 
     def known(self, program: Program, constants: Sequence[np.ndarray | None]) -> Known:
         known = known_constants(program)
-        known.update(
-            {var: x for var, x in zip(program.invars, constants, strict=True) if x is not None}
-        )
-        return known
+        given = zip(program.invars, constants, strict=True)
+        return known | {var: x for var, x in given if x is not None}
 
     def view(self, known: Known) -> View:
         return _KnownView(known)

@@ -8,18 +8,20 @@ reductions have modules of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import is_
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import STATEFUL, Program, all_read, read_vars, written_vars
+from incrax._jax import Atom, Body, Equation, Literal, Var
+from incrax._program import Program, all_read, read_vars, written_vars
 from incrax.engine.program.constants import known_values
-from incrax.engine.program.functions import function_key
+from incrax.engine.program.structure import equation_key
 
 Pass = Callable[[Program], Program]
 
@@ -78,47 +80,88 @@ def inline_with_lines_but_remat(program: Program) -> Program:
 
 
 def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False) -> Program:
-    eqns: list[Equation] = []
-    constvars = list(program.constvars)
-    consts = list(program.consts)
-    names: dict[Var, Atom] = {}
-    resolve = renaming(names)
+    inlining = _Inlining(closed, has_lines)
+    for eqn in program.eqns:
+        inlining.visit(eqn)
+    return Program(
+        program.invars,
+        (*program.constvars, *inlining.consts),
+        (*program.consts, *inlining.consts.values()),
+        tuple(inlining.eqns),
+        tuple(map(inlining.resolve, program.outvars)),
+    )
 
-    def visit(eqn: Equation) -> None:
-        eqn = reading(eqn, resolve)
-        called = None if eqn.primitive.name in closed else _jax.called_jaxpr(eqn)
-        inputs = eqn.invars
-        if eqn.primitive.name == "platform_index" and not closed:
-            found = branch_of(eqn, _jax.only_platform())
-            names.update({} if found is None else {eqn.outvars[0]: found})
-        elif eqn.primitive.name == "cond" and isinstance(inputs[0], Literal):
-            branches = eqn.params["branches"]
-            called = branches[min(max(int(inputs[0].val), 0), len(branches) - 1)]
-            inputs = inputs[1:]
-        if called is None and has_lines:
-            called, inputs = _jax.opaque_call(eqn) or (None, inputs)
+
+class _Inlining:
+    """One walk through equations: those that stay, and the constants of what was opened."""
+
+    def __init__(self, closed: frozenset[str], has_lines: bool) -> None:
+        self.eqns: list[Equation] = []
+        self.consts: dict[Var, Any] = {}
+        self._closed = closed
+        self._has_lines = has_lines
+        self._names: dict[Var, Atom] = {}
+        self.resolve = renaming(self._names)
+
+    def visit(self, eqn: Equation) -> None:
+        """Add an equation, or those inside."""
+        eqn = reading(eqn, self.resolve)
+        called, inputs = self._called(eqn)
         if called is None:
-            eqns.append(eqn)
+            self.eqns.append(eqn)
             return
         body = _jax.open_jaxpr(called)
-        fresh = [_jax.new_var(inner.aval) for inner in body.constvars]
-        constvars.extend(fresh)
-        consts.extend(body.consts)
-        names.update(zip(body.constvars, fresh, strict=True))
-        names.update(zip(body.invars, inputs, strict=True))
-        for inner in body.eqns:
-            outputs = [_fresh(var) for var in inner.outvars]
-            names.update(zip(inner.outvars, outputs, strict=True))
-            source = (
-                eqn.source_info if has_lines and not _jax.source_line(inner) else inner.source_info
-            )
-            visit(inner.replace(outvars=outputs, source_info=source))
-        names.update(zip(eqn.outvars, [resolve(atom) for atom in body.outvars], strict=True))
+        constvars = [_jax.new_var(var.aval) for var in body.constvars]
+        self.consts.update(zip(constvars, body.consts, strict=True))
+        results, opened = renamed(body, [*constvars, *inputs])
+        for inner in opened:
+            is_ours = self._has_lines and not _jax.source_line(inner)
+            self.visit(inner.replace(source_info=eqn.source_info) if is_ours else inner)
+        self._names.update(zip(eqn.outvars, results, strict=True))
 
-    for eqn in program.eqns:
-        visit(eqn)
-    outvars = tuple(resolve(atom) for atom in program.outvars)
-    return Program(program.invars, tuple(constvars), tuple(consts), tuple(eqns), outvars)
+    def _called(self, eqn: Equation) -> tuple[Any, Sequence[Atom]]:
+        """The jaxpr that stands for an equation (None: it stays), and its inputs."""
+        name = eqn.primitive.name
+        if name == "platform_index" and not self._closed:
+            found = branch_of(eqn, _jax.only_platform())
+            self._names.update({} if found is None else {eqn.outvars[0]: found})
+        called = None if name in self._closed else _jax.called_jaxpr(eqn)
+        if name == "cond" and isinstance(eqn.invars[0], Literal):
+            index, *inputs = eqn.invars
+            branches = eqn.params["branches"]
+            return branches[min(max(int(index.val), 0), len(branches) - 1)], inputs
+        found = _jax.opaque_call(eqn) if called is None and self._has_lines else None
+        return (called, eqn.invars) if found is None else found
+
+
+def renamed(
+    body: Body, inputs: Sequence[Atom], outputs: Sequence[Var] | None = None
+) -> tuple[list[Any], tuple[Equation, ...]]:
+    """What a body writes, and its equations, on other constants and inputs; they may write to given
+    variables, each by itself. What is inside has new names: one body may be taken twice.
+    """
+    names: dict[Any, Any] = dict(zip((*body.constvars, *body.invars), inputs, strict=True))
+    copied: list[tuple[Atom, Var]] = []
+    pairs = zip(body.outvars, () if outputs is None else outputs, strict=outputs is not None)
+    for atom, new in pairs:
+        if isinstance(new, _jax.DropVar):
+            continue
+        if isinstance(atom, Literal) or atom in names:
+            copied.append((atom, new))
+        else:
+            names[atom] = new
+    resolve = lambda atom: atom if isinstance(atom, Literal) else names[atom]
+    eqns = []
+    for eqn in body.eqns:
+        for var in written_vars(eqn):
+            names.setdefault(var, _jax.new_var(var.aval))
+        outvars = [names.get(var, var) for var in eqn.outvars]
+        eqns.append(eqn.replace(invars=list(map(resolve, eqn.invars)), outvars=outvars))
+    for atom, new in copied:
+        like = jax.ShapeDtypeStruct(new.aval.shape, new.aval.dtype)
+        (copy,) = _jax.trace_body(lambda x: jnp.array(x, copy=True), like).eqns
+        eqns.append(copy.replace(invars=[resolve(atom)], outvars=[new]))
+    return list(map(resolve, body.outvars)), tuple(eqns)
 
 
 def renaming(names: Mapping[Var, Atom]) -> Callable[[Atom], Atom]:
@@ -147,11 +190,6 @@ def branch_of(eqn: Equation, platform: str | None) -> Literal | None:
     groups = [x if isinstance(x, (tuple, list)) else (x,) for x in eqn.params["platforms"]]
     fitting = [n for n, group in enumerate(groups) if None in group or platform in group]
     return _jax.literal(fitting[0], eqn.outvars[0].aval) if fitting else None
-
-
-def _fresh(var: Var) -> Var:
-    """A new name for an inner variable: one jaxpr may be called twice."""
-    return var if isinstance(var, _jax.DropVar) else _jax.new_var(var.aval)
 
 
 # --- fold -----------------------------------------------------------------------------------------
@@ -209,44 +247,6 @@ def merge_equal(program: Program) -> Program:
             seen[key] = list(eqn.outvars)
         eqns.append(eqn)
     return program.with_eqns(eqns, tuple(map(resolve, program.outvars)))
-
-
-def equation_key(
-    eqn: Equation, number: Callable[[Atom], Hashable] | None = None
-) -> Hashable | None:
-    """What equations have in common that give the same results; None for one that may give another
-    each time.
-
-    `number` is what stands for an input; the atom itself by default.
-    """
-    if eqn.effects or eqn.primitive.name in STATEFUL:
-        return None
-    params = tuple((name, _param_key(value)) for name, value in sorted(eqn.params.items()))
-    key = (eqn.primitive, params, tuple(map(number or atom_key, eqn.invars)), id(eqn.ctx))
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key
-
-
-def _param_key(value: Any) -> Hashable:
-    """Parameters that compare by value; anything holding a jaxpr, and functions, compare by
-    identity.
-    """
-    if isinstance(value, np.ndarray):
-        return value.dtype, value.shape, value.tobytes()
-    if isinstance(value, bool | int | float | complex | str | type(None)):
-        return type(value), repr(value)
-    return function_key(value) if callable(value) and not isinstance(value, type) else value
-
-
-def atom_key(atom: Atom) -> Hashable:
-    """A variable by itself, a literal by type and bits."""
-    if isinstance(atom, Literal):
-        value = np.asarray(atom.val)
-        return atom.aval, value.dtype, value.tobytes()
-    return atom
 
 
 # --- dead code ------------------------------------------------------------------------------------

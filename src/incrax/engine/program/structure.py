@@ -1,18 +1,19 @@
 """What equations compute, whatever their variables are called and wherever they were written.
 
-In: parameters of equations, jaxprs. Out: hashable keys, equal where the same is computed. Constants
-and functions compare by identity; names that say nothing of results, and source lines, do not count.
+In: equations, jaxprs. Out: hashable keys, equal where the same is computed. Constants and functions
+compare by identity; names that say nothing of results, and source lines, do not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Equation, Literal
+from incrax._jax import Atom, Equation, Literal
+from incrax._program import STATEFUL
 from incrax.engine.program.functions import Identity, function_key
 
 _NAMED = frozenset({"jit", "pjit", _jax.KEEP})
@@ -21,7 +22,22 @@ _NAMED = frozenset({"jit", "pjit", _jax.KEEP})
 
 def literal_key(atom: Literal) -> Hashable:
     """A literal by type and bits."""
-    return type(atom.val), atom.aval, np.asarray(atom.val).tobytes()
+    value = np.asarray(atom.val)
+    return atom.aval, value.dtype, value.tobytes()
+
+
+def atom_key(atom: Atom) -> Hashable:
+    """A variable by itself, a literal by type and bits."""
+    return literal_key(atom) if isinstance(atom, Literal) else atom
+
+
+def equation_key(eqn: Equation, number: Callable[[Atom], Hashable] = atom_key) -> Hashable | None:
+    """What equations have in common that give the same results; None for one that may give another
+    each time. `number` is what stands for an input.
+    """
+    if eqn.effects or eqn.primitive.name in STATEFUL:
+        return None
+    return operation_key(eqn), tuple(map(number, eqn.invars))
 
 
 def operation_key(eqn: Equation) -> Hashable:
@@ -37,18 +53,18 @@ def jaxpr_key(jaxpr: Any) -> Hashable:
     body = _jax.open_jaxpr(jaxpr)
     numbers: dict[Any, int] = {}
 
-    def atom_key(atom: Any) -> Hashable:
-        if isinstance(atom, Literal):
-            return literal_key(atom)
-        return numbers.setdefault(atom, len(numbers)), atom.aval
+    def numbered(atoms: Iterable[Any]) -> Hashable:
+        return tuple(
+            literal_key(atom)
+            if isinstance(atom, Literal)
+            else (numbers.setdefault(atom, len(numbers)), atom.aval)
+            for atom in atoms
+        )
 
-    inputs = tuple(atom_key(var) for var in (*body.constvars, *body.invars))
-    eqns = tuple(
-        (operation_key(eqn), tuple(atom_key(atom) for atom in (*eqn.invars, *eqn.outvars)))
-        for eqn in body.eqns
-    )
-    outputs = tuple(atom_key(atom) for atom in body.outvars)
-    return len(body.constvars), tuple(Identity(c) for c in body.consts), inputs, eqns, outputs
+    inputs = numbered((*body.constvars, *body.invars))
+    eqns = tuple((operation_key(eqn), numbered((*eqn.invars, *eqn.outvars))) for eqn in body.eqns)
+    outputs = numbered(body.outvars)
+    return len(body.constvars), tuple(map(Identity, body.consts)), inputs, eqns, outputs
 
 
 def _value_key(value: Any) -> Hashable:
@@ -58,7 +74,9 @@ def _value_key(value: Any) -> Hashable:
         return type(value), tuple(_value_key(x) for x in value)
     if _jax.is_jaxpr(value):
         return jaxpr_key(value)
-    if isinstance(value, float):
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    if isinstance(value, float | complex):
         return repr(value)
     if callable(value) and not isinstance(value, type):
         return function_key(value)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -113,7 +113,7 @@ def _line(forms: Forms, var: Var, group: Group) -> str:
     )
 
 
-def _groups(forms: Forms, mask: Callable[[Var], int]) -> Iterable[Group]:
+def _groups(forms: Forms, mask: Callable[[Var], int]) -> list[Group]:
     """The reductions by what their statistics depend on, and by how many reductions the numbers
     need before.
     """
@@ -124,17 +124,23 @@ def _groups(forms: Forms, mask: Callable[[Var], int]) -> Iterable[Group]:
             clean = functools.reduce(operator.or_, map(mask, cone.clean), 0)
             level = max((forms.level.get(symbol, 0) for symbol, _ in cone.symbols), default=0)
             found.setdefault((clean, level), []).append(var)
-    for reductions in found.values():
-        cone = forms.cone(reductions)
-        numbers = [*reductions, *(symbol for symbol, _ in cone.symbols)]
-        dtypes = {np.finfo(var.aval.dtype).dtype for var in numbers}
-        if len(dtypes) == 1 and min(dtypes).itemsize in MAX_GROWTH:
-            by_degree: tuple[list[Output], ...] = ([], [], [])
-            for var in reductions:
-                for k, term in enumerate(forms.of[var]):
-                    by_degree[term.degree].append(Output(var, k))
-            constant, linear, curved = by_degree
-            yield Group(tuple(curved), (*constant, *linear), cone, dtypes.pop())
+    groups = [_group(forms, reductions) for reductions in found.values()]
+    return [group for group in groups if group is not None]
+
+
+def _group(forms: Forms, reductions: Sequence[Var]) -> Group | None:
+    """The terms of some reductions by degree; None where numbers are of several types."""
+    cone = forms.cone(reductions)
+    numbers = [*reductions, *(symbol for symbol, _ in cone.symbols)]
+    dtype, *others = {np.finfo(var.aval.dtype).dtype for var in numbers}
+    if others or dtype.itemsize not in MAX_GROWTH:
+        return None
+    by_degree: tuple[list[Output], ...] = ([], [], [])
+    for var in reductions:
+        for k, term in enumerate(forms.of[var]):
+            by_degree[term.degree].append(Output(var, k))
+    constant, linear, curved = by_degree
+    return Group(tuple(curved), (*constant, *linear), cone, dtype)
 
 
 def _is_handy(group: Group) -> bool:

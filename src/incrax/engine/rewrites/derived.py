@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Atom, Body, Equation, Literal, Var
+from incrax._jax import Body, Equation, Var
 from incrax._program import read_vars, written_vars
-from incrax.engine.program.simplify import needed_equations
+from incrax.engine.program.simplify import needed_equations, reading, renamed, renaming
 
 
 class HostRecipe(NamedTuple):
@@ -83,8 +83,7 @@ class DerivedTable:
         key = tuple(results)
         if key not in self._made_together:
             flat = lambda *values: [x for part in fun(*values) for x in part]
-            types = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs]
-            body = _jax.trace_body(flat, *types)
+            body = _traced(flat, inputs)
             made = [_jax.new_var(atom.aval) for atom in body.outvars]
             self.recipes.update(dict.fromkeys(made, written_by(body, inputs, made)))
             self.instead.update(zip(results, made, strict=False))
@@ -103,13 +102,9 @@ class DerivedTable:
         if not names:
             return tuple(eqns)
         replaced = set(names.values())
+        resolve = renaming(names)
         kept = [
-            eqn.replace(
-                invars=[
-                    names.get(atom, atom) if isinstance(atom, Var) else atom for atom in eqn.invars
-                ],
-                outvars=[names.get(var, var) for var in eqn.outvars],
-            )
+            reading(eqn, resolve).replace(outvars=list(map(resolve, eqn.outvars)))
             for eqn in eqns
             if replaced.isdisjoint(eqn.outvars)
         ]
@@ -130,60 +125,23 @@ class DerivedTable:
         return list(dict.fromkeys(eqn for var in variables for eqn in self.recipes.get(var, ())))
 
 
+def _traced(fun: Callable[..., Any], inputs: Sequence[Var]) -> Body:
+    types = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs]
+    body = _jax.trace_body(fun, *types)
+    assert not body.consts
+    return body
+
+
 def traced_equations(
     fun: Callable[..., Any], inputs: Sequence[Var], outputs: Sequence[Var] | None = None
 ) -> tuple[list[Var], tuple[Equation, ...]]:
     """The equations of a function applied to variables; it may write to given output variables."""
-    types = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs]
-    body = _jax.trace_body(fun, *types)
-    assert not body.consts
-    return renamed(body, inputs, outputs)
+    return renamed(_traced(fun, inputs), inputs, outputs)
 
 
-def renamed(
-    body: Body, inputs: Sequence[Atom], outputs: Sequence[Var] | None = None
-) -> tuple[list[Var], tuple[Equation, ...]]:
-    """What a body writes, and its equations, on other inputs; they may write to given variables."""
-    names: dict[Any, Any] = dict(zip(body.invars, inputs, strict=True))
-    pairs = zip(body.outvars, () if outputs is None else outputs, strict=outputs is not None)
-    names.update((var, new) for var, new in pairs if not isinstance(new, _jax.DropVar))
-    eqns = []
-    for eqn in body.eqns:
-        for var in written_vars(eqn):
-            names.setdefault(var, _jax.new_var(var.aval))
-        invars = [names.get(atom, atom) if isinstance(atom, Var) else atom for atom in eqn.invars]
-        outvars = [names.get(var, var) for var in eqn.outvars]
-        eqns.append(eqn.replace(invars=invars, outvars=outvars))
-    return [names[var] for var in body.outvars], tuple(eqns)
-
-
-def written_by(
-    body: _jax.Body, inputs: Sequence[Var], results: Sequence[Var]
-) -> tuple[Equation, ...]:
-    """The equations of a trace that its results need, in these variables; each result is written by
-    itself.
-    """
-    assert not body.consts
-    names: dict[Any, Any] = dict(zip(body.invars, inputs, strict=True))
-    copies = []
-    for var, atom in zip(results, body.outvars, strict=True):
-        if isinstance(atom, Var) and atom not in names:
-            names[atom] = var
-        else:
-            copies.append((atom, var))
-    eqns = []
-    for eqn in body.eqns:
-        for var in eqn.outvars:
-            names.setdefault(var, _jax.new_var(var.aval))
-        invars = [atom if isinstance(atom, Literal) else names[atom] for atom in eqn.invars]
-        eqns.append(eqn.replace(invars=invars, outvars=[names[var] for var in eqn.outvars]))
-    for atom, var in copies:
-        source = atom if isinstance(atom, Literal) else names[atom]
-        (copy,) = _jax.trace_body(
-            lambda x: jnp.array(x, copy=True), jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
-        ).eqns
-        eqns.append(copy.replace(invars=[source], outvars=[var]))
-    return tuple(needed_equations(eqns, results))
+def written_by(body: Body, inputs: Sequence[Var], results: Sequence[Var]) -> tuple[Equation, ...]:
+    """The equations of a trace that its results need, in these variables."""
+    return tuple(needed_equations(renamed(body, inputs, results)[1], results))
 
 
 def in_order(eqns: Sequence[Equation]) -> tuple[Equation, ...] | None:

@@ -12,6 +12,8 @@ evaluated.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
@@ -247,21 +249,24 @@ def _sum(eqn: Equation, forms: Sequence[Form]) -> Found:
     if not added or any(form != CLEAN for i, form in enumerate(forms) if i not in added):
         return None
     terms = [term for i in added for term in forms[i]]
-    common = Counter(terms[0].factors)
-    for term in terms[1:]:
-        common &= Counter(term.factors)
-
-    def extras(term: FormTerm) -> tuple[Factor, ...]:
-        return tuple((Counter(term.factors) - common).elements())
-
+    common = functools.reduce(operator.and_, [Counter(term.factors) for term in terms])
+    extras = lambda term: tuple((Counter(term.factors) - common).elements())
     degree = max(term.degree + len(extras(term)) for term in terms)
-    if degree <= max(1, *(term.degree for term in terms)):
-        reads = [tuple(FormRead(k, extras(t)) for k, t in enumerate(form)) for form in forms]
-        return {FormTerm(_sorted(common.elements()), degree): [_chosen(reads, added)]}
+    if degree > max(1, *(term.degree for term in terms)):
+        return _sum_by_factors(forms, terms, added)
+    reads = [tuple(FormRead(k, extras(term)) for k, term in enumerate(form)) for form in forms]
+    return {FormTerm(_sorted(common.elements()), degree): [_chosen(reads, added)]}
+
+
+def _sum_by_factors(
+    forms: Sequence[Form], terms: Sequence[FormTerm], added: Sequence[int]
+) -> Found:
+    """A sum with a term for each product of factors."""
     options = []
     for factors in dict.fromkeys(term.factors for term in terms):
         reads = [
-            tuple(FormRead(k) for k, t in enumerate(form) if t.factors == factors) for form in forms
+            tuple(FormRead(k) for k, term in enumerate(form) if term.factors == factors)
+            for form in forms
         ]
         degree = max(term.degree for term in terms if term.factors == factors)
         options.append((FormTerm(factors, degree), _chosen(reads, added)))

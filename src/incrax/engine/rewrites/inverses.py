@@ -21,14 +21,8 @@ from incrax._jax import Atom, Body, Equation, Literal, Var
 from incrax._program import Program, from_jaxpr, trace, type_of
 from incrax.engine.program.constants import known_values
 from incrax.engine.program.passes import LADJ, OUTPUT, Claim, claim_of, has_claim
-from incrax.engine.program.simplify import (
-    atom_key,
-    drop_dead,
-    equation_key,
-    inline_jits,
-    reading,
-    renaming,
-)
+from incrax.engine.program.simplify import drop_dead, inline_jits, reading, renaming
+from incrax.engine.program.structure import equation_key, literal_key
 from incrax.primitives.indexing import gathered_numbers
 
 MAX_PERMUTED = 1 << 16
@@ -114,7 +108,7 @@ class _Rewriting:
             self._add(eqn)
 
     def _number(self, atom: Atom) -> Hashable:
-        return atom_key(atom) if isinstance(atom, Literal) else self._numbers.get(atom, atom)
+        return literal_key(atom) if isinstance(atom, Literal) else self._numbers.get(atom, atom)
 
     def _all(self, atoms: Sequence[Atom]) -> Hashable:
         return tuple(map(self._number, atoms))

@@ -13,10 +13,9 @@ import jax
 
 from incrax import _jax
 from incrax._jax import Equation, Literal, Var
-from incrax._program import Program, evaluated, from_jaxpr, read_vars, type_of, written_vars
+from incrax._program import Program, Values, evaluated, from_jaxpr, read_vars, type_of
 from incrax.engine.program.cost import is_free
-from incrax.engine.program.simplify import drop_dead, inline, merge_equal, run_passes
-from incrax.engine.rewrites.derived import renamed
+from incrax.engine.program.simplify import drop_dead, inline, merge_equal, renamed, run_passes
 
 
 def hoist_invariants(program: Program) -> Program:
@@ -74,38 +73,36 @@ def _without_free_ends(eqns: Sequence[Equation]) -> list[Equation]:
 
 
 def _rewrite_scan(eqn: Equation) -> list[Equation] | None:
-    num_consts, num_carry = _jax.scan_counts(eqn)
-    first = num_consts + num_carry
+    scan = _jax.scan_of(eqn)
     body = _simplified(eqn.params["jaxpr"])
-    hoisted, kept = _split(body, body.invars[:num_consts], may_run=eqn.params["length"] > 0)
-    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+    fixed = body.invars[: scan.num_consts]
+    hoisted, kept = _split(body, fixed, may_run=eqn.params["length"] > 0)
 
     def loop(*values: Any) -> list[Any]:
-        outer = _bind(body, body.invars[:num_consts], values[:num_consts])
+        consts, carry, rows = scan.split(values)
+        outer = _bind(body, fixed, consts)
         _jax.evaluate(hoisted, outer)
 
         def step(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-            moving = zip(body.invars[num_consts:], [*carry, *xs], strict=True)
+            moving = zip(body.invars[len(fixed) :], [*carry, *xs], strict=True)
             outputs = evaluated(kept, body.outvars, {**outer, **dict(moving)})
-            return outputs[:num_carry], outputs[num_carry:]
+            return outputs[: len(carry)], outputs[len(carry) :]
 
-        start = list(values[num_consts:first])
-        carry, ys = jax.lax.scan(step, start, list(values[first:]), **options)
-        return [*carry, *ys]
+        return scan.run(step, carry, rows)
 
     return _substitute(eqn, loop) if hoisted else None
 
 
 def _rewrite_while(eqn: Equation) -> list[Equation] | None:
     num_cond = eqn.params["cond_nconsts"]
-    num_body = eqn.params["body_nconsts"]
-    first = num_cond + num_body
     cond = _simplified(eqn.params["cond_jaxpr"])
     body = _simplified(eqn.params["body_jaxpr"])
-    hoisted, kept = _split(body, body.invars[:num_body], may_run=False)
+    fixed = body.invars[: eqn.params["body_nconsts"]]
+    hoisted, kept = _split(body, fixed, may_run=False)
 
     def loop(*values: Any) -> Sequence[Any]:
-        outer = _bind(body, body.invars[:num_body], values[num_cond:first])
+        first = num_cond + len(fixed)
+        outer = _bind(body, fixed, values[num_cond:first])
         _jax.evaluate(hoisted, outer)
 
         def proceed(carry: Sequence[Any]) -> Any:
@@ -113,7 +110,7 @@ def _rewrite_while(eqn: Equation) -> list[Equation] | None:
             return evaluated(cond.eqns, cond.outvars, env)[0]
 
         def step(carry: Sequence[Any]) -> list[Any]:
-            moving = zip(body.invars[num_body:], carry, strict=True)
+            moving = zip(body.invars[len(fixed) :], carry, strict=True)
             return evaluated(kept, body.outvars, {**outer, **dict(moving)})
 
         return jax.lax.while_loop(proceed, step, list(values[first:]))
@@ -122,7 +119,7 @@ def _rewrite_while(eqn: Equation) -> list[Equation] | None:
     return _substitute(eqn, loop) if hoisted and is_scalar else None
 
 
-def _bind(program: Program, variables: Sequence[Var], values: Sequence[Any]) -> dict[Var, Any]:
+def _bind(program: Program, variables: Sequence[Var], values: Values) -> dict[Var, Any]:
     return {
         **dict(zip(program.constvars, program.consts, strict=True)),
         **dict(zip(variables, values, strict=True)),
@@ -137,9 +134,6 @@ def _substitute(eqn: Equation, fun: Callable[..., Any]) -> list[Equation] | None
     body = _jax.trace_body(fun, *inputs)
     pairs = zip(body.outvars, eqn.outvars, strict=True)
     if body.constvars or any(atom.aval.dtype != var.aval.dtype for atom, var in pairs):
-        return None
-    is_made = {var for inner in body.eqns for var in written_vars(inner)}
-    if len(is_made.intersection(body.outvars)) < len(eqn.outvars):
         return None
     return list(renamed(body, eqn.invars, eqn.outvars)[1])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -108,14 +108,18 @@ def stack_rows(
     merged = [new for n, eqn in enumerate(eqns) for new in inserted.get(n, (eqn,))]
     body = needed_equations(merged, kept)
     used = all_read(body, kept)
-    slices = [
+    new_loads = [var for var in (*loads, *matrices) if var in used and var not in places]
+    return (*_slices(places, used), *body), tuple(new_loads)
+
+
+def _slices(places: Mapping[Var, tuple[Var, int]], used: Collection[Var]) -> list[Equation]:
+    """Rows that something else reads, too, taken out of the matrices."""
+    return [
         eqn
         for row, (matrix, number) in places.items()
         if row in used
         for eqn in traced_equations(_row(number, row), [matrix], [row])[1]
     ]
-    new_loads = [var for var in (*loads, *matrices) if var in used and var not in places]
-    return (*slices, *body), tuple(new_loads)
 
 
 def _siblings(eqns: Sequence[Equation], loads: set[Var]) -> dict[Var, dict[int, Var]]:

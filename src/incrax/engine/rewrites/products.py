@@ -118,29 +118,31 @@ def make_matrix(pieces: Sequence[Piece], table: DerivedTable) -> tuple[Var, list
     """The variable with the rows of pieces, each once, with its flag, and the numbers of their
     rows.
     """
-    keys = [row_key(piece.row) for piece in pieces]
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    rows = list({key: piece.row for key, piece in zip(keys, pieces, strict=True)}.values())
+    by_key = {row_key(piece.row): piece.row for piece in pieces}
+    keys = list(by_key)
+    rows = list(by_key.values())
     ((array, _), *_) = pieces[0].shared
     terms = [term for row in rows for term in row]
     inputs = list(dict.fromkeys(var for term in terms for var, _ in term.factors))
     dtype = array.aval.dtype
     size = _jax.aval_size(array.aval)
 
-    def entry(term: Product, values: Values) -> Any:
-        scalars = term.chosen(lambda var: not is_array(var))
-        scalar = multiply(_number(term.number, dtype), _named(scalars, values))
-        return multiply(lax.broadcast(scalar, (size,)), _named(term.chosen(is_array), values))
-
     def stack(*flat: Any) -> tuple[Any, Any]:
         values = dict(zip(inputs, map(_flat, flat), strict=True))
-        entries = [[entry(term, values) for term in row] for row in rows]
+        entries = [[_entry(term, values, size, dtype) for term in row] for row in rows]
         matrix = jnp.stack([functools.reduce(lax.add, row) for row in entries])
         is_bounded = _bounds(terms, values, dtype) <= _tiny(dtype) ** -_MATRIX_RANGE
         return matrix, jnp.all(is_bounded)
 
     matrix = table.make(("rows", tuple(rows), size, dtype), inputs, stack, is_matrix=True)
-    return matrix, [numbers[key] for key in keys]
+    return matrix, [keys.index(row_key(piece.row)) for piece in pieces]
+
+
+def _entry(term: Product, values: Values, size: int, dtype: Any) -> Any:
+    """One term of a row."""
+    scalars = term.chosen(lambda var: not is_array(var))
+    scalar = multiply(_number(term.number, dtype), _named(scalars, values))
+    return multiply(lax.broadcast(scalar, (size,)), _named(term.chosen(is_array), values))
 
 
 def _flat(value: Any) -> Any:

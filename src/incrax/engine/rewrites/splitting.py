@@ -13,8 +13,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
-
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax._program import Program, all_read, evaluated, from_jaxpr, trace, written_vars
@@ -105,49 +103,63 @@ def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Values], list[Any
     None if all outputs are wanted. A scan inside the body is not split: it is of the first if that
     needs an output.
     """
-    num_consts, num_carry = _jax.scan_counts(eqn)
-    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
     body = inline_jits(from_jaxpr(eqn.params["jaxpr"]))
-    carried = body.invars[num_consts:][:num_carry]
-    xs = body.invars[num_consts + num_carry :]
+    _, carried, _ = _jax.scan_of(eqn).split(body.invars)
     is_first = _needed_outputs(body, carried, [var in wanted for var in eqn.outvars])
     if all(is_first):
         return None
-    chosen = {
-        half: [k for k, flag in enumerate(is_first) if flag == half] for half in (True, False)
-    }
-    outputs = {half: [body.outvars[k] for k in numbers] for half, numbers in chosen.items()}
-    own = {half: [k for k in numbers if k < num_carry] for half, numbers in chosen.items()}
-    split = _split(body.eqns, outputs[True], outputs[False], [carried[k] for k in own[True]])
-
-    def scanned(half: bool, values: Values, stacks: Values) -> list[Any]:
-        eqns, given, handed = (
-            (split.now, [], split.handed) if half else (split.later, split.handed, [])
-        )
-        wanted = (*outputs[half], *handed)
-        read = all_read(eqns, wanted)
-        x_numbers = [k for k, var in enumerate(xs) if var in read]
-        moving = (*(carried[k] for k in own[half]), *(xs[k] for k in x_numbers), *given)
-        variables = (*body.constvars, *body.invars[:num_consts], *moving)
-
-        def turn(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-            found = _evaluated(
-                eqns, wanted, variables, (*body.consts, *values[:num_consts], *carry, *xs)
-            )
-            return found[: len(carry)], found[len(carry) :]
-
-        start = [values[num_consts + k] for k in own[half]]
-        rows = [values[num_consts + num_carry + k] for k in x_numbers]
-        end, ys = jax.lax.scan(turn, start, [*rows, *stacks], **options)
-        return [*end, *ys]
+    first = [k for k, flag in enumerate(is_first) if flag]
+    second = [k for k, flag in enumerate(is_first) if not flag]
+    outputs = [body.outvars[k] for k in first]
+    others = [body.outvars[k] for k in second]
+    split = _split(body.eqns, outputs, others, [carried[k] for k in first if k < len(carried)])
+    now = _HalfScan(eqn, body, split.now, first, (*outputs, *split.handed), [])
+    later = _HalfScan(eqn, body, split.later, second, others, split.handed)
 
     def run(values: Values) -> list[Any]:
-        first = scanned(True, values, ())
-        num = len(outputs[True])
-        results = {True: iter(first), False: iter(scanned(False, values, first[num:]))}
-        return [next(results[half]) for half in is_first]
+        results = now.run(values, ())
+        handed = results[len(first) :]
+        found = dict(
+            zip([*first, *second], results[: len(first)] + later.run(values, handed), strict=True)
+        )
+        return [found[k] for k in range(len(is_first))]
 
     return run
+
+
+class _HalfScan(NamedTuple):
+    """A scan that makes some of the outputs of another one.
+
+    Fields: that one, with its body; equations of a turn; numbers of the outputs; what a turn
+    returns: these, and what it hands over; what it takes that another scan handed over.
+    """
+
+    eqn: Equation
+    body: Program
+    eqns: Equations
+    numbers: Sequence[int]
+    returned: Atoms
+    taken: Sequence[Var]
+
+    def run(self, values: Values, stacks: Values) -> list[Any]:
+        """What all turns return, on the operands of the whole scan and what was handed over."""
+        scan = _jax.scan_of(self.eqn)
+        own = [k for k in self.numbers if k < scan.num_carry]
+        read = all_read(self.eqns, self.returned)
+        fixed, carried, rows = scan.split(self.body.invars)
+        consts, start, xs = scan.split(values)
+        taken = [(var, x) for var, x in zip(rows, xs, strict=True) if var in read]
+        variables = (
+            *(*self.body.constvars, *fixed, *(carried[k] for k in own)),
+            *(*(var for var, _ in taken), *self.taken),
+        )
+
+        def turn(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
+            given = (*self.body.consts, *consts, *carry, *xs)
+            found = _evaluated(self.eqns, self.returned, variables, given)
+            return found[: len(carry)], found[len(carry) :]
+
+        return scan.run(turn, [start[k] for k in own], [*(x for _, x in taken), *stacks])
 
 
 def _needed_outputs(body: Program, carried: Sequence[Var], is_wanted: list[bool]) -> list[bool]:

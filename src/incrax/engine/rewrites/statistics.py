@@ -259,24 +259,26 @@ def taylor(group: Group, known: Any, z: Any) -> tuple[Any, Any]:
     """P(z), and whether no term is much larger than it, or than the terms of the direct form are at
     z.
     """
-    p, m, *_ = group.sizes
     centre, *derivatives = jnp.split(known, np.cumsum(group.sizes)[:-1])
-
-    def series(d: Any, values: Any, slopes: Any, curvatures: Any) -> Any:
-        straight = (values + d @ slopes.reshape(p, m)).reshape(2, -1)
-        if not curvatures.size:
-            return straight
-        bent = jnp.einsum("i,isjk,k->sj", d, curvatures.reshape(p, 2, -1, p), d)
-        return straight + jnp.pad(0.5 * bent, ((0, 0), (0, m // 2 - group.num_curved)))
-
     d = z - centre
     with jax.default_matmul_precision("highest"):
-        total, scale = series(d, *derivatives)
-        terms = jnp.max(series(jnp.abs(d), *map(jnp.abs, derivatives)), axis=0)
+        total, scale = _series(group, d, *derivatives)
+        sizes = _series(group, jnp.abs(d), *map(jnp.abs, derivatives))
+        terms = jnp.max(sizes, axis=0)
     size = jnp.maximum(jnp.abs(total), jnp.abs(scale))
     growth = MAX_GROWTH[np.dtype(group.dtype).itemsize]
     is_right = _are_within(terms, MAX_TERM) & (terms <= growth * size)
     return total, jnp.all(_are_within(d, MAX_STEP)) & jnp.all(is_right)
+
+
+def _series(group: Group, d: Any, values: Any, slopes: Any, curvatures: Any) -> Any:
+    """P and the scales, (2, m / 2), at a distance d from the centre."""
+    p, m, *_ = group.sizes
+    straight = (values + d @ slopes.reshape(p, m)).reshape(2, -1)
+    if not curvatures.size:
+        return straight
+    bent = jnp.einsum("i,isjk,k->sj", d, curvatures.reshape(p, 2, -1, p), d)
+    return straight + jnp.pad(0.5 * bent, ((0, 0), (0, m // 2 - group.num_curved)))
 
 
 def _are_within(x: Any, exponent: float) -> Any:

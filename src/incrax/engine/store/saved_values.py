@@ -23,7 +23,14 @@ from incrax.engine.plan.plan import Blocked, Plan, plan_fill
 from incrax.engine.plan.slices import ValueOf
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.expectations import RowKind
-from incrax.engine.store.store import Comparison, Pairs, State, Store, available_in
+from incrax.engine.store.store import (
+    Comparison,
+    Pairs,
+    State,
+    Store,
+    available_in,
+    is_any_deleted,
+)
 
 
 class Owner(Protocol):
@@ -118,9 +125,7 @@ class SavedValues:
         """Whether the outputs that a plan does not compute are at hand."""
         if len(plan.outputs) == len(self.facts.outvars):
             return True
-        return self.base is not None and not any(
-            [getattr(x, "is_deleted", bool)() for x in self.base.outputs]
-        )
+        return self.base is not None and not is_any_deleted(self.base.outputs)
 
     def for_rows(self, program: TimedProgram) -> list[Any] | None:
         """What a program for rows takes besides leaves; None where the baseline lacks some of it, or
@@ -142,7 +147,7 @@ class SavedValues:
                 found.append(self._at_baseline(sliced.olds[var]))
             else:
                 found.append(self.find(var))
-        is_complete = not any([x is None or getattr(x, "is_deleted", bool)() for x in found])
+        is_complete = not any([x is None for x in found]) and not is_any_deleted(found)
         return found if is_complete else None
 
     def _at_baseline(self, var: Var) -> Any | None:
@@ -151,8 +156,9 @@ class SavedValues:
         assert base is not None
         if var in base.saved:
             return base.saved[var]
-        if var in self.facts.invars:
-            return base.values[self.facts.invars.index(var)].feed
+        inputs = self.facts.invars
+        if var in inputs:
+            return base.values[inputs.index(var)].feed
         outputs = self.facts.outvars
         return base.outputs[outputs.index(var)] if var in outputs else None
 
@@ -236,13 +242,16 @@ class SavedValues:
 
     def _start_of_blocks(self, blocked: Blocked, mask: int) -> BlockStart:
         """The version of which the fewest blocks differ; from nothing, all of them do."""
+        layout = self.facts.layout
         kept = list(blocked.olds.values())
         best = BlockStart([None] * len(kept), np.arange(blocked.num))
         for state, dirty in self.pairs:
             olds = [state.saved.get(var) for var in kept]
-            if dirty & mask & ~blocked.by_rows or any([x is None or x.is_deleted() for x in olds]):
+            if dirty & mask & ~blocked.by_rows or any([x is None for x in olds]):
                 continue
-            leaves = [leaf for leaf, _ in self.facts.layout.leaves_of(dirty & mask)]
+            if is_any_deleted(olds):
+                continue
+            leaves = [leaf for leaf, _ in layout.leaves_of(dirty & mask)]
             rows = self.comparison.rows(self.values, state, leaves)
             numbers = None if rows is None else np.unique(rows // blocked.size)
             if numbers is not None and numbers.size < best.numbers.size:

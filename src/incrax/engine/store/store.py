@@ -18,6 +18,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import jax
@@ -25,6 +26,7 @@ import numpy as np
 
 from incrax._jax import ArrayImpl, Tracer, Var, aval_bytes
 from incrax._profiling import is_profiled, profiled
+from incrax._program import Values
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.inputs.leaves import (
     LeafValue,
@@ -42,30 +44,25 @@ LARGE_BYTES = 2**20
 """NumPy arrays from which on the seconds are counted that it takes to find them unchanged."""
 
 
+@dataclass(slots=True, eq=False)
 class State:
     """One version of everything that depends on the inputs.
 
-    Fields: leaf values and their anchors; outputs; saved values; the dirty set whose whole
-    evaluation left saved values stale, if any; how often it was a baseline since; a dirty set that
-    reaches none of the saved values (-1: not known).
+    Fields: leaf values; outputs; saved values; the dirty set whose whole evaluation left saved
+    values stale, if any; how often it was a baseline since; a dirty set that reaches none of the
+    saved values (-1: not known); the anchors of the leaf values.
     """
 
-    __slots__ = ("anchors", "culprit", "harmless", "outputs", "saved", "uses", "values")
+    values: tuple[LeafValue, ...]
+    outputs: list[Any]
+    saved: dict[Var, Any]
+    culprit: int | None
+    uses: int = 0
+    harmless: int = -1
+    anchors: tuple[Any, ...] = field(init=False)
 
-    def __init__(
-        self,
-        values: tuple[LeafValue, ...],
-        outputs: list[Any],
-        saved: dict[Var, Any],
-        culprit: int | None,
-    ) -> None:
-        self.values = values
-        self.anchors = tuple([value.anchor for value in values])
-        self.outputs = outputs
-        self.saved = saved
-        self.culprit = culprit
-        self.uses = 0
-        self.harmless = -1
+    def __post_init__(self) -> None:
+        self.anchors = tuple([value.anchor for value in self.values])
 
     def copy(self) -> State:
         """The same version for another store: arrays are shared, the table is not."""
@@ -75,61 +72,36 @@ class State:
 Pairs: TypeAlias = list[tuple[State, int]]
 
 
+@dataclass(slots=True, eq=False)
 class Store:
-    """The only mutable holder of saved values of one traced signature."""
+    """The only mutable holder of saved values of one traced signature.
 
-    __slots__ = (
-        "bound_bytes",
-        "budget_bytes",
-        "evicted",
-        "expected",
-        "order",
-        "outputs",
-        "pinned",
-        "pool",
-        "shared",
-        "states",
-        "versions",
-    )
+    Fields: how many versions are kept; bytes of saved values; in which order those of a version go;
+    spare buffers; variables of the program that are returned, whose buffers users may hold; the
+    versions; the one that is kept; buffers that other stores hold, by `id`; bytes of all that may be
+    saved, and what this is; what was evicted and nobody asked for yet.
+    """
 
-    def __init__(
-        self,
-        versions: int,
-        budget_bytes: int,
-        order: Callable[[State], list[Var]],
-        pool: Pool,
-        outputs: frozenset[Var],
-    ) -> None:
-        self.states: list[State] = []
-        self.pinned: State | None = None
-        self.versions = versions
-        self.budget_bytes = budget_bytes
-        self.order = order
-        self.pool = pool
-        self.outputs = outputs
-        self.shared: frozenset[int] = frozenset()
-        self.bound_bytes = 0
-        self.expected: Iterable[Var] = ()
-        self.evicted: list[Var] = []
+    versions: int
+    budget_bytes: int
+    order: Callable[[State], list[Var]]
+    pool: Pool
+    outputs: frozenset[Var]
+    states: list[State] = field(default_factory=list)
+    pinned: State | None = None
+    shared: frozenset[int] = frozenset()
+    bound_bytes: int = 0
+    expected: Iterable[Var] = ()
+    evicted: list[Var] = field(default_factory=list)
 
     def fork(self, order: Callable[[State], list[Var]]) -> Store:
         """A store with the same values; buffers that both hold are never recycled."""
-        other = Store(
-            self.versions,
-            self.budget_bytes,
-            order,
-            Pool(is_active=self.pool.is_active),
-            self.outputs,
-        )
-        other.states = [state.copy() for state in self.states]
-        if self.pinned is not None:
-            other.pinned = other.states[self.states.index(self.pinned)]
-        other.bound_bytes = self.bound_bytes
-        other.expected = self.expected
         ids = frozenset(id(x) for state in self.states for x in state.saved.values())
         self.shared |= ids
-        other.shared = self.shared
-        return other
+        states = [state.copy() for state in self.states]
+        pinned = None if self.pinned is None else states[self.states.index(self.pinned)]
+        pool = Pool(is_active=self.pool.is_active)
+        return replace(self, order=order, pool=pool, states=states, pinned=pinned, evicted=[])
 
     def expect(self, saved: Iterable[Var]) -> None:
         """Announce which variables may be saved, and drop others: while all fit, no account is kept
@@ -303,15 +275,19 @@ class Store:
         return found
 
 
+@dataclass(eq=False)
 class Comparison:
-    """Compares leaves with the states of one store."""
+    """Compares leaves with the states of one store.
 
-    def __init__(self, store: Store, layout: Layout) -> None:
-        self.store = store
-        self.layout = layout
-        self.unchanged_s: dict[int, float] = {}
+    Fields: the store; which bits of a mask are whose; for large NumPy arrays that were found
+    unchanged, the seconds that this took, by leaf.
+    """
 
-    def changed_leaves(self, leaves: Sequence[Any]) -> list[int] | None:
+    store: Store
+    layout: Layout
+    unchanged_s: dict[int, float] = field(default_factory=dict)
+
+    def changed_leaves(self, leaves: Values) -> list[int] | None:
         """Numbers of the leaves that are not the very objects of the latest state; None without a
         state.
         """
@@ -325,7 +301,7 @@ class Comparison:
         ]
 
     def wait(
-        self, leaves: Sequence[Any], changed: Sequence[int] | None, now: Callable[[], float]
+        self, leaves: Values, changed: Sequence[int] | None, now: Callable[[], float]
     ) -> float:
         """Wait for inputs that are still computed; its seconds, which are no overhead."""
         running = [leaves[i] for i in changed or () if not _is_at_hand(leaves[i])]
@@ -337,15 +313,13 @@ class Comparison:
         return now() - start_s
 
     def awaited(
-        self, leaves: Sequence[Any], changed: Sequence[int] | None, now: Callable[[], float]
+        self, leaves: Values, changed: Sequence[int] | None, now: Callable[[], float]
     ) -> tuple[tuple[LeafValue, ...], float]:
         """As `resolve`, and the seconds of waiting before."""
         waited_s = self.wait(leaves, changed, now)
         return self.resolve(leaves, changed), waited_s
 
-    def resolve(
-        self, leaves: Sequence[Any], changed: Sequence[int] | None
-    ) -> tuple[LeafValue, ...]:
+    def resolve(self, leaves: Values, changed: Sequence[int] | None) -> tuple[LeafValue, ...]:
         """Each leaf as the stored value that it equals, or as a new one."""
         states = self.store.states
         if changed is None or not states:
@@ -400,7 +374,7 @@ class Comparison:
         return known[0] if len(known) == 1 else np.unique(np.concatenate(known))
 
     def anew(
-        self, leaves: Sequence[Any], changed: Sequence[int], fresh: Sequence[int]
+        self, leaves: Values, changed: Sequence[int], fresh: Sequence[int]
     ) -> tuple[LeafValue, ...] | None:
         """The leaves, some of them compared with nothing, all others the latest version's.
 
@@ -468,14 +442,14 @@ class Comparison:
         return dirty
 
 
+@dataclass(eq=False)
 class Baselines:
     """Ranks the versions of one store; `always` are the bits of what runs at every call."""
 
-    def __init__(self, store: Store, comparison: Comparison, chooser: Chooser, always: int) -> None:
-        self.store = store
-        self.comparison = comparison
-        self.chooser = chooser
-        self.always = always
+    store: Store
+    comparison: Comparison
+    chooser: Chooser
+    always: int
 
     def compare(self, values: tuple[LeafValue, ...]) -> Pairs:
         """Each state with its dirty set, the best baseline last."""
@@ -581,9 +555,14 @@ def _is_sound(x: Any) -> bool:
     return True
 
 
-def is_any_deleted(outputs: Iterable[Any]) -> bool:
-    """Whether a result's buffer was donated or deleted by its owner."""
-    return any([isinstance(x, jax.Array) and x.is_deleted() for x in outputs])
+def is_deleted(x: Any) -> bool:
+    """Whether a value's buffer was donated or deleted by its owner."""
+    return isinstance(x, jax.Array) and x.is_deleted()
+
+
+def is_any_deleted(values: Iterable[Any]) -> bool:
+    """Whether the buffer of one of them was."""
+    return any([is_deleted(x) for x in values])
 
 
 def available_in(states: Iterable[tuple[State, int]], var: Var, mask: int) -> Any | None:
@@ -591,10 +570,9 @@ def available_in(states: Iterable[tuple[State, int]], var: Var, mask: int) -> An
     buffer.
     """
     for state, dirty in states:
-        if not mask & dirty:
-            value = state.saved.get(var)
-            if value is not None and not (isinstance(value, jax.Array) and value.is_deleted()):
-                return value
+        value = None if mask & dirty else state.saved.get(var)
+        if value is not None and not is_deleted(value):
+            return value
     return None
 
 
