@@ -276,12 +276,8 @@ class Sites:
                 numbers = jnp.where(numbers < 0, jnp.maximum(numbers[0], 0), numbers)
                 rows[path] = numbers, value[numbers]
         is_few = _everywhere(functools.reduce(lax.bitwise_and, are_few))
-        by_rows = lambda: self.look(state, rows)
-        nothing = lambda: jax.tree.map(
-            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(by_rows)
-        )
-        as_whole = lambda: (nothing()[0], self.look(state, values)[1])
-        few, out = lax.cond(is_few, by_rows, as_whole)
+        few, out = self.look(state, rows)
+        out = lax.cond(is_few, lambda: out, lambda: self.look(state, values)[1])
         return FoundDelta(few, values, is_few), out
 
     def settle(
