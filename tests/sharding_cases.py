@@ -595,6 +595,7 @@ def branched(theta, y):
 
 
 def looped(theta, y):
+    y = jnp.asarray(y)
     found = jax.lax.fori_loop(0, 5, lambda k, x: jnp.sin(x) + y[k, 0], theta)
     return jnp.sum(found) + jnp.max(theta) + jnp.cumsum(jnp.sort(theta))[2]
 
@@ -644,7 +645,8 @@ def test_a_shard_map_that_checks_what_varies(mesh, fun):
     over_rows = jax.shard_map(
         on_device, mesh=mesh, in_specs=(everywhere, everywhere, everywhere, own, own), out_specs=own
     )
-    found = jax.jit(over_rows)(sites, state, at_first, numbers, jnp.asarray(rows))
+    sharded = jax.device_put((numbers, rows), NamedSharding(mesh, own))
+    found = jax.jit(over_rows)(sites, state, at_first, *sharded)
     for number, row, values in zip(numbers, rows, found, strict=True):
         value, slope = jax.value_and_grad(
             lambda x, i=number: fun(jnp.asarray(theta).at[i].set(x), y)

@@ -236,10 +236,20 @@ def _bind_in_shard_map(eqn: Equation, values: Sequence[Any], mesh: Any) -> Seque
     """
     axes = frozenset().union(*map(_varying_axes, values))
     if axes:
-        values = [_as_varying(x, axes) for x in values]
+        values = varying_alike(values)
         eqn = with_bodies(eqn, lambda body: _varying_body(body, axes, mesh))
     with eqn.ctx.manager, jax.sharding.use_abstract_mesh(mesh):
         return _bind(eqn, values)
+
+
+def varying_alike(tree: Any) -> Any:
+    """The same values, of which each is known to differ along all axes along which one is: then
+    branches that read some of them return results of the same types.
+    """
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        return tree
+    axes = frozenset().union(*map(_varying_axes, jax.tree.leaves(tree)))
+    return jax.tree.map(lambda x: _as_varying(x, axes), tree)
 
 
 def _varying_axes(x: Any) -> frozenset[Any]:

@@ -226,6 +226,7 @@ class Sites:
             `vmap` sums are summed anew for all candidates, or chains, where one of them needs it.
             With `max_rows` the inputs are compared, and all must have few.
         """
+        state, changes = _jax.varying_alike((state, dict(changes)))
         if max_rows is not None:
             return self._look_found(state, changes, max_rows)
         form = self._form
@@ -295,6 +296,7 @@ class Sites:
 
         Cost: reads and writes the rows, and the sums; of rows that were too many, one evaluation.
         """
+        state, delta, accept = _jax.varying_alike((state, delta, accept))
         if isinstance(delta, FoundDelta):
             anew = lambda: lax.cond(accept, lambda: self.start(delta.values, state), lambda: state)
             by_rows = lambda: self.settle(state, delta.few, accept)
