@@ -818,6 +818,13 @@ MUTANTS = [
         "tests/engine/call/test_sites.py",
     ),
     Mutant(
+        "under `shard_map`, branches return values that vary along other axes",
+        "_jax.py",
+        "    return jax.tree.map(lambda x: _as_varying(x, axes), tree)",
+        "    return tree",
+        "tests/test_sharding.py",
+    ),
+    Mutant(
         "rows of a refused change are written",
         "engine/call/sites.py",
         "                new = jnp.where(accept, new, taken(values[place.slot], place.axis, rows))",
@@ -837,6 +844,13 @@ MUTANTS = [
         "accept = drawn.bounds < log_ratio",
         "accept = ~(drawn.bounds >= log_ratio)",
         "tests/samplers/test_compiled_sweeps.py",
+    ),
+    Mutant(
+        "rows side by side are accepted by a ratio that is too near to one",
+        "samplers/compiled_sweeps.py",
+        "accept = own & (drawn.bounds < proposed - parts + gained)",
+        "accept = own & (drawn.bounds < 0.7 * (proposed - parts) + gained)",
+        "tests/samplers/test_calibration.py",
     ),
     Mutant(
         "a compiled chain notes the log-density of what it refused",
