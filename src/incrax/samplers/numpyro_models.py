@@ -17,13 +17,14 @@ from jax.core import Tracer
 
 from incrax import incremental
 from incrax._extras import needed
-from incrax.samplers.compiled_sweeps import ROWS, SweepBlock, drawn_rows
 from incrax.samplers.messages import (
     no_discrete_sites,
     no_inner_model,
     not_enumerable,
     traced_arguments,
 )
+from incrax.samplers.sweep_blocks import ROWS, SweepBlock
+from incrax.samplers.sweep_draws import drawn_rows
 from incrax.samplers.updates import Categorical, Walk
 
 

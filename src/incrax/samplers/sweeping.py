@@ -22,7 +22,8 @@ from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import NotCalledError
 from incrax.samplers.blocking import Blocks
 from incrax.samplers.chain import Chain, Job, generators
-from incrax.samplers.compiled_sweeps import ROWS, compiled_chain, is_by_rows
+from incrax.samplers.checkpoints import saved_warmup
+from incrax.samplers.compiled_sweeps import compiled_chain
 from incrax.samplers.density import Density
 from incrax.samplers.messages import (
     bad_start,
@@ -34,6 +35,7 @@ from incrax.samplers.messages import (
     wrong_number,
     wrong_starts,
 )
+from incrax.samplers.sweep_blocks import ROWS, is_by_rows
 from incrax.samplers.updates import (
     Block,
     Categorical,
@@ -87,7 +89,8 @@ def gibbs(
         key: a key of `jax.random`, or an integer.
         num_sweeps: samples of a chain, one after each sweep.
         num_warmup: sweeps before the first sample, in which widths that are not given are found.
-            None: half of `num_sweeps` where there are such widths, else 0.
+            None: those of the checkpoint, if there is one, else half of `num_sweeps` where there are
+            such widths, else 0.
         chains: how many; results then have an axis for them. None: one, without that axis.
         starts: where each chain starts: a tree in the shape of what is sampled, with the chains
             along the first axis of each leaf. None: all at the arguments.
@@ -304,6 +307,8 @@ def _job(
         devices = tuple(devices)
         if not devices or not all(isinstance(device, jax.Device) for device in devices):
             raise wrong_option("devices", devices, "one device of JAX, or several")
+    if num_warmup is None:
+        num_warmup = saved_warmup(checkpoint)
     if num_warmup is None:
         is_adapted = any(target_of(update, 1) for update in updates.values())
         num_warmup = num_sweeps // 2 if is_adapted else 0
