@@ -54,8 +54,8 @@ for a normal.
 """
 
 MIN_ROWS = 16
-"""Rows of an input from which on walks that name them one by one are compiled; of fewer, the calls
-take less than compiling.
+"""Rows of an input from which on walks that name them one by one are compiled, and elements of a
+trajectory; of fewer, the calls take less than compiling.
 """
 
 
@@ -121,9 +121,9 @@ def gibbs(
         `Hamiltonian` evaluates value and gradient by its block alone; on the host by an incremental
         function of its own.
 
-    Sweeps are compiled, without being asked, too where `updates` is None or walks name all rows of
-    an input one by one. A function with effects, or that calls the host, stays on the host:
-    `Chain.why_on_host` says why.
+    Sweeps are compiled, without being asked, too where `updates` is None, walks name all rows of an
+    input one by one, or a `Hamiltonian` moves 16 elements or more. A function with effects, or that
+    calls the host, stays on the host: `Chain.why_on_host` says why.
 
     Example:
         >>> import jax.numpy as jnp
@@ -385,9 +385,9 @@ def _merged(
     density: Density, updates: Mapping[Any, Any], groups: Sequence[tuple[str, ...]]
 ) -> dict[Any, Any] | None:
     """Walks of all rows of an input one after the other, as one block by rows; None: there are
-    none, or other updates.
+    none, and no trajectories of many elements, or there are other updates.
     """
-    if not all(isinstance(update, Walk) for update in updates.values()):
+    if not all(isinstance(update, (Walk, Hamiltonian)) for update in updates.values()):
         return None
     rows = [(name, of) for name, of in _rows_of(density).items() if len(of) >= MIN_ROWS]
     by_first = {of[0]: (name, of) for name, of in rows}
@@ -398,17 +398,21 @@ def _merged(
         names, (asked, update) = pairs[place]
         name, of = by_first.get(names, ("", []))
         own = pairs[place : place + max(len(of), 1)]
-        walks = [walk for _, (_, walk) in own]
+        walks = [walk for _, (_, walk) in own if isinstance(walk, Walk)]
         is_same = len({(walk.times, walk.width is None) for walk in walks}) == 1
-        if of and [each for each, _ in own] == of and is_same:
-            widths = [widths_of("Walk", w.width, n) for n, (_, w) in own]
-            width = None if update.width is None else np.concatenate(widths)
-            merged[name] = Walk(width, update.times)
+        is_all = len(walks) == len(of) > 0 and [each for each, _ in own] == of
+        if is_all and is_same:
+            widths = [widths_of("Walk", w.width, n) for w, n in zip(walks, of, strict=True)]
+            width = None if walks[0].width is None else np.concatenate(widths)
+            merged[name] = Walk(width, walks[0].times)
             place += len(of)
         else:
             merged[asked] = update
             place += 1
-    return merged if len(merged) < len(updates) else None
+    has_long_trajectory = any(
+        isinstance(update, Hamiltonian) and len(names) >= MIN_ROWS for names, (_, update) in pairs
+    )
+    return merged if has_long_trajectory or len(merged) < len(updates) else None
 
 
 # --- on the host ----------------------------------------------------------------------------------
