@@ -278,6 +278,7 @@ class Sites:
                 rows[path] = numbers, value[numbers]
         is_few = _everywhere(functools.reduce(lax.bitwise_and, are_few))
         few, out = self.look(state, rows)
+        assert isinstance(few, Delta)
         out = lax.cond(is_few, lambda: out, lambda: self.look(state, values)[1])
         return FoundDelta(few, values, is_few), out
 
