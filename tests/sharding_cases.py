@@ -581,6 +581,79 @@ def walk(sites, state, keys):
     return jax.lax.scan(step, (state, sites.look(state, {})[1]), turns)[0]
 
 
+def scanned(theta, y):
+    def step(carry, row):
+        return 0.5 * carry + jnp.sin(row[0]) * jnp.sum(jnp.cos(row[1:])), carry
+
+    last, before = jax.lax.scan(step, 0.1, jnp.concatenate([theta[:, None], y], 1))
+    return last + jnp.sum(before**2)
+
+
+def branched(theta, y):
+    share = jax.lax.switch(jnp.int32(theta[0] > 0), [lambda: 1.0, lambda: 2.0])
+    return share * jnp.sum(jax.lax.cond(theta[1] > 0, jnp.sin, jnp.cos, theta)[:, None] * y)
+
+
+def looped(theta, y):
+    y = jnp.asarray(y)
+    found = jax.lax.fori_loop(0, 5, lambda k, x: jnp.sin(x) + y[k, 0], theta)
+    return jnp.sum(found) + jnp.max(theta) + jnp.cumsum(jnp.sort(theta))[2]
+
+
+def of_matrices(theta, y):
+    outer = jax.vmap(lambda t, row: jnp.eye(5) * (2 + t**2) + jnp.outer(row, row))(theta, y)
+    return jnp.sum(jnp.linalg.cholesky(outer))
+
+
+def with_rules(theta, y):
+    """A function with a derivative of its own, one that is compiled, and a recomputed one."""
+    held = jax.checkpoint(lambda x: jnp.sin(x) * jnp.exp(x))(theta)
+    return jnp.sum(jax.nn.relu(theta)[:, None] * y) + jnp.sum(jax.nn.softmax(held))
+
+
+@pytest.mark.parametrize("fun", [scanned, branched, looped, of_matrices, with_rules])
+def test_a_shard_map_that_checks_what_varies(mesh, fun):
+    """Each device moves another row: by number, found, by many candidates, with its slope, and by
+    the pure form.
+    """
+    rng = np.random.default_rng(2)
+    theta, rows, y = rng.normal(size=6), rng.normal(size=4), rng.normal(size=(6, 5))
+    numbers = jnp.arange(4)
+    frozen = incrax.frozen(y)
+    state, sites = incrax.incremental(fun).sites(theta, y, moves=["theta[*]"])
+    at_first, step = incrax.incremental(fun).pure(theta, frozen)
+
+    def on_device(sites, state, at_first, number, row):
+        i, x = number[0], row[0]
+        moved = sites.inputs(state)["theta"].at[i].set(x)
+        delta, by_number = sites.look(state, {"theta": (i, x)})
+        settled = sites.settle(state, delta, by_number < jnp.inf)
+        found = sites.look(state, {"theta": moved}, max_rows=2)[1]
+        slope = jax.grad(lambda x: sites.look(state, {"theta": (i, x)})[1])(x)
+        each = jax.vmap(lambda x: sites.look(state, {"theta": (i, x)})[1])(jnp.stack([x, x]))
+        values = (
+            by_number,
+            sites.look(settled, {})[1],
+            found,
+            *each,
+            step(at_first, moved, frozen)[1],
+        )
+        return jnp.stack([*values, slope])[None]
+
+    own = PartitionSpec("rows")
+    everywhere = PartitionSpec()
+    over_rows = jax.shard_map(
+        on_device, mesh=mesh, in_specs=(everywhere, everywhere, everywhere, own, own), out_specs=own
+    )
+    sharded = jax.device_put((numbers, rows), NamedSharding(mesh, own))
+    found = jax.jit(over_rows)(sites, state, at_first, *sharded)
+    for number, row, values in zip(numbers, rows, found, strict=True):
+        value, slope = jax.value_and_grad(
+            lambda x, i=number: fun(jnp.asarray(theta).at[i].set(x), y)
+        )(row)
+        np.testing.assert_allclose(values, [*[value] * 6, slope], rtol=1e-12)
+
+
 @pytest.mark.parametrize("how", ["sharded state", "shard_map"])
 def test_chains_of_ones_own_over_a_mesh_are_those_of_one_device(mesh, how):
     """By `shard_map` to the bit; else XLA may join operations otherwise."""
@@ -592,7 +665,7 @@ def test_chains_of_ones_own_over_a_mesh_are_those_of_one_device(mesh, how):
     if how == "shard_map":
         over_chains = jax.shard_map(
             over_chains, mesh=mesh, in_specs=(PartitionSpec(), by_chain, by_chain),
-            out_specs=by_chain, check_vma=False,
+            out_specs=by_chain,
         )  # fmt: skip
     sharded = jax.device_put((states, keys), NamedSharding(mesh, by_chain))
     there = jax.device_put(sites, NamedSharding(mesh, PartitionSpec()))

@@ -33,7 +33,7 @@ from jax.interpreters import ad as _ad
 from jax.interpreters import batching as _batching
 from jax.interpreters import mlir as _mlir
 from jax.interpreters import partial_eval as _pe
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 Atom: TypeAlias = Any  # Var | Literal
 
@@ -212,11 +212,12 @@ def evaluate(eqns: Iterable[Equation], env: dict[Var, Any]) -> None:
 def apply(eqn: Equation, values: Sequence[Any]) -> Sequence[Any]:
     """What an equation makes of some values, under its own context and source."""
     name_stack = _source_info.current_name_stack() + eqn.source_info.name_stack
-    with (
-        _source_info.user_context(eqn.source_info.traceback, name_stack=name_stack),
-        eqn.ctx.manager,
-    ):
-        return _bind(eqn, values)
+    mesh = jax.sharding.get_abstract_mesh()
+    with _source_info.user_context(eqn.source_info.traceback, name_stack=name_stack):
+        if mesh.manual_axes:
+            return _bind_in_shard_map(eqn, values, mesh)
+        with eqn.ctx.manager:
+            return _bind(eqn, values)
 
 
 def _bind(eqn: Equation, values: Sequence[Any]) -> Sequence[Any]:
@@ -226,6 +227,55 @@ def _bind(eqn: Equation, values: Sequence[Any]) -> Sequence[Any]:
         values = [*subfuns, *values]
     results = eqn.primitive.bind(*values, **params)
     return results if eqn.primitive.multiple_results else [results]
+
+
+def _bind_in_shard_map(eqn: Equation, values: Sequence[Any], mesh: Any) -> Sequence[Any]:
+    """The same of an equation that was traced outside a `shard_map`, whose mesh is none.
+
+    Where it checks what varies, primitives want values that differ between devices along the same
+    axes. The functions of `jax.lax` see to it; bound primitives, and inner jaxprs, do not.
+    """
+    axes = frozenset().union(*map(_varying_axes, values))
+    if axes:
+        values = varying_alike(values)
+        eqn = with_bodies(eqn, lambda body: _varying_body(body, axes, mesh))
+    with eqn.ctx.manager, jax.sharding.use_abstract_mesh(mesh):
+        return _bind(eqn, values)
+
+
+def varying_alike(tree: Any) -> Any:
+    """The same values, of which each is known to differ along all axes along which one is: then
+    branches that read some of them return results of the same types.
+    """
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        return tree
+    axes = frozenset().union(*map(_varying_axes, jax.tree.leaves(tree)))
+    return jax.tree.map(lambda x: _as_varying(x, axes), tree)
+
+
+def _varying_axes(x: Any) -> frozenset[Any]:
+    """The axes of the mesh along which a value is known to differ; none where nobody checks."""
+    return getattr(getattr(jax.typeof(x), "mat", None), "varying", frozenset())
+
+
+def _as_varying(x: Any, axes: frozenset[Any]) -> Any:
+    missing = tuple(axes - _varying_axes(x))
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+
+def _varying_body(body: Body, axes: frozenset[Any], mesh: Any) -> Body:
+    """A body of which all inputs and outputs vary along some axes."""
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    varying = _core.ManualAxisType(varying=axes)
+    avals = [var.aval.update(sharding=everywhere, manual_axis_type=varying) for var in body.invars]
+
+    def run(*values: Any) -> list[Any]:
+        env = dict(zip(body.constvars, body.consts, strict=True))
+        env.update(zip(body.invars, values, strict=True))
+        evaluate(body.eqns, env)
+        return [_as_varying(read(atom, env), axes) for atom in body.outvars]
+
+    return trace_body(run, *avals)
 
 
 def as_product(eqn: Equation) -> Equation:
@@ -537,8 +587,6 @@ def row_aval(aval: Any) -> Any:
 def with_bodies(eqn: Equation, change: Callable[[Body], Body]) -> Equation:
     """The equation with each jaxpr in its parameters changed; the very one if `change` gives the
     very bodies.
-
-    Inputs and constants of a body must stay.
     """
     params = {name: _with_bodies(value, change) for name, value in eqn.params.items()}
     is_same = all(params[name] is value for name, value in eqn.params.items())
@@ -559,8 +607,13 @@ def _with_bodies(value: Any, change: Callable[[Body], Body]) -> Any:
     if changed is body:
         return value
     jaxpr: Any = value.jaxpr if isinstance(value, _ClosedJaxpr) else value
-    replaced = jaxpr.replace(eqns=list(changed.eqns), outvars=list(changed.outvars))
-    return value.replace(jaxpr=replaced) if jaxpr is not value else replaced
+    parts = {
+        name: list(getattr(changed, name)) for name in ("constvars", "invars", "eqns", "outvars")
+    }
+    replaced = jaxpr.replace(**parts)
+    if jaxpr is value:
+        return replaced
+    return value.replace(jaxpr=replaced, consts=list(changed.consts))
 
 
 def with_host_functions(eqn: Equation, wrap: Callable[[Equation], Callable[..., Any]]) -> Equation:

@@ -14,7 +14,9 @@ import pytest
 import incrax
 from incrax import samplers
 from incrax.engine.call.sites import Sites
-from incrax.samplers.compiled_sweeps import SweepBlock, _Draws, _step_each, drawn_rows
+from incrax.samplers.sweep_blocks import SweepBlock
+from incrax.samplers.sweep_draws import drawn_rows
+from incrax.samplers.sweep_steps import Draws, step_each
 
 GRID = (np.arange(2000) + 0.5) / 2000
 """Uniform numbers; shares of them are probabilities up to 1 / 2000."""
@@ -130,9 +132,9 @@ def test_a_step_of_a_walk_is_in_detailed_balance():
         at = sites.start({"x": start[None]}, state)
 
         def one(bound):
-            draws = _Draws({"x": move[None]}, bound[None])
+            draws = Draws({"x": move[None]}, bound[None])
             position = at, sites.look(at, {})[1]
-            return _step_each(sites, position, block, draws, jnp.zeros(1))[1]
+            return step_each(sites, position, block, draws, jnp.zeros(1))[1]
 
         return jnp.mean(jax.vmap(one)(jnp.log(GRID)))
 

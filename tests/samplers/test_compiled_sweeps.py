@@ -14,7 +14,7 @@ import pytest
 import incrax
 from incrax import samplers
 from incrax.engine.call.sites import Sites
-from incrax.samplers import compiled_sweeps
+from incrax.samplers import compiled_sweeps, sweep_blocks, sweep_steps
 
 
 @pytest.fixture(autouse=True, params=["together", "row by row"])
@@ -189,17 +189,17 @@ def test_a_trajectory_is_that_of_numpy():
         x = x + scale * step * v
         v = v + 0.5 * scale * step * widths**2 * gradient(x)
     lost = 0.5 * (velocity**2 - v**2) / widths**2
-    block = compiled_sweeps.SweepBlock("x", ("x",), 3, num_leaps=9, step_size=step)
+    block = sweep_blocks.SweepBlock("x", ("x",), 3, num_leaps=9, step_size=step)
     given = lambda at, bounds: (
         block, lambda q: log_density(q["x"]), {"x": jnp.asarray(start[at])},
-        compiled_sweeps._Draws({"x": jnp.asarray(velocity[at])}, bounds, jnp.full(bounds.shape, 5)),
+        sweep_steps.Draws({"x": jnp.asarray(velocity[at])}, bounds, jnp.full(bounds.shape, 5)),
         jnp.asarray(scale[at]), {"x": jnp.asarray(widths[at])},
     )  # fmt: skip
-    rows, gained = compiled_sweeps._proposed(*given(slice(None), jnp.zeros(3)))
+    rows, gained = sweep_steps.proposal_of(*given(slice(None), jnp.zeros(3)))
     np.testing.assert_allclose(rows["x"], x, rtol=1e-12)
     np.testing.assert_allclose(gained, lost, rtol=1e-10)
     for at in range(3):
-        rows, gained = compiled_sweeps._proposed(*given(at, jnp.zeros(())))
+        rows, gained = sweep_steps.proposal_of(*given(at, jnp.zeros(())))
         np.testing.assert_allclose(rows["x"], x[at], rtol=1e-12)
         np.testing.assert_allclose(gained, lost[at], rtol=1e-10)
 
@@ -294,7 +294,7 @@ def test_rows_that_do_not_interact_move_together_as_they_would_by_turns(how, mon
     moves = {ROWS: samplers.Walk(times=3), "p['mu']": samplers.Walk(0.9)}
     found = chain(60, updates=moves)
     steps = []
-    monkeypatch.setattr(compiled_sweeps, "_step_each", lambda *args: steps.append(1) or walk(*args))
+    monkeypatch.setattr(compiled_sweeps, "step_each", lambda *args: steps.append(1) or walk(*args))
     chain(60, updates=moves)
     assert len(steps) == (1 if how == "together" else 2)  # traced: the mean's, and the rows'
     monkeypatch.setattr(Sites, "are_independent", lambda *args: False)
@@ -304,4 +304,4 @@ def test_rows_that_do_not_interact_move_together_as_they_would_by_turns(how, mon
     assert found.acceptance == expected.acceptance
 
 
-walk = compiled_sweeps._step_each
+walk = sweep_steps.step_each

@@ -10,7 +10,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.infer.util import log_density
+from numpyro.infer.util import log_density, potential_energy
 
 import incrax
 from incrax import samplers
@@ -57,6 +57,73 @@ def test_the_log_density_is_that_of_numpyro():
     others = {"mu": p["mu"], "scale": given["scale"]}
     found = model.conditional({"z": p["z"]}, others, data)
     np.testing.assert_allclose(found, expected - 0.3, rtol=1e-12)
+
+
+def nested_plates(y):
+    with numpyro.plate("rows", 3, dim=-2):
+        level = numpyro.sample("level", dist.Normal(0.0, 1.0))
+        with numpyro.plate("columns", 4, dim=-1):
+            effect = numpyro.sample("effect", dist.Normal(level, 1.0))
+            numpyro.sample("y", dist.Normal(effect, 1.0), obs=y)
+
+
+def simplices_of_labels(y):
+    with numpyro.plate("kinds", 2):
+        p = numpyro.sample("p", dist.Dirichlet(jnp.ones(4)))
+    with numpyro.plate("n", y.size):
+        z = numpyro.sample("z", dist.Bernoulli(0.4))
+        numpyro.sample("y", dist.Categorical(p[z]), obs=jnp.int32(y.ravel() > 0))
+
+
+def correlations(y):
+    factor = numpyro.sample("factor", dist.LKJCholesky(4, 2.0))
+    scale = numpyro.sample("scale", dist.HalfCauchy(jnp.ones(4)).to_event(1))
+    normal = dist.MultivariateNormal(jnp.zeros(4), scale_tril=scale[:, None] * factor)
+    numpyro.sample("y", normal, obs=y)
+
+
+def ordered_cuts(y):
+    ordered = dist.transforms.OrderedTransform()
+    cuts = dist.TransformedDistribution(dist.Normal(0, 1).expand([3]).to_event(1), ordered)
+    at = numpyro.sample("cuts", cuts)
+    numpyro.sample("y", dist.OrderedLogistic(jnp.zeros(12), at), obs=jnp.int32(y.ravel() > 0))
+
+
+def masked_and_missing(y):
+    """What is masked does not count; what is missing is sampled."""
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    with numpyro.plate("n", y.size):
+        with numpyro.handlers.mask(mask=y.ravel() > 0):
+            numpyro.sample("masked", dist.Normal(mean, 1.0), obs=y.ravel())
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y.ravel(), obs_mask=y.ravel() < 1)
+
+
+def improper(y):
+    """A prior without draws, and discrete events of two axes."""
+    slope = numpyro.sample("slope", dist.ImproperUniform(dist.constraints.positive, (), ()))
+    z = numpyro.sample("z", dist.Categorical(jnp.ones(3) / 3).expand([3, 4]).to_event(2))
+    numpyro.sample("y", dist.Normal(slope * z, 1.0), obs=y)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [nested_plates, simplices_of_labels, correlations, ordered_cuts, masked_and_missing, improper],
+)
+def test_models_of_all_kinds_have_the_density_of_numpyro(model):
+    y = np.random.default_rng(5).normal(size=(3, 4))
+    found = samplers.from_numpyro(model, y)
+    p, data = found.args
+    moved = {name: x if name in found.discrete else x + 0.1 for name, x in p.items()}
+    labels = {
+        name: x[0] for name, x in found.constrained({k: x[None] for k, x in p.items()}).items()
+    }
+    given = numpyro.handlers.condition(model, {name: labels[name] for name in found.discrete})
+    others = {name: x for name, x in moved.items() if name not in found.discrete}
+    expected = -potential_energy(given, (y,), {}, others)
+    np.testing.assert_allclose(found.log_density(moved, data), expected, rtol=1e-12)
+    assert set(found.updates) == {
+        f"p['{k}']" + "[*]" * (k not in found.discrete and x.ndim > 0) for k, x in p.items()
+    }
 
 
 def test_a_model_is_sampled_as_it_is():

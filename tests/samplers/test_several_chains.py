@@ -219,6 +219,13 @@ def test_a_chain_goes_on_as_if_nothing_had_happened(tmp_path, monkeypatch, chain
     assert sorted(path.name for path in tmp_path.iterdir()) == ["chain.npz"]
 
 
+def test_more_sweeps_of_a_chain_keep_its_warm_up(tmp_path):
+    file = tmp_path / "chain.npz"
+    run(6, updates=ADAPTED, checkpoint=file)
+    found = run(10, updates=ADAPTED, checkpoint=file)
+    same(found, run(10, updates=ADAPTED, num_warmup=3))
+
+
 @pytest.mark.parametrize(
     "other",
     [{"key": 4}, {"chains": 3}, {"y": Y + 1}, {"num_warmup": 3}, {"num": 5},

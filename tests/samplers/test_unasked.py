@@ -100,7 +100,7 @@ FEW = {"b": np.zeros(2)}
 @pytest.mark.parametrize(
     ("updates", "start"),
     [
-        ({**row_walks(), "p['a']": samplers.Hamiltonian(0.1)}, START),
+        ({**row_walks(), "p['a']": samplers.Conditional(lambda rng, p, scales: 0.0)}, START),
         ({f"p['b'][{k}]": samplers.Walk(1.0) for k in range(2)}, FEW),
         ({**row_walks(NUM - 1), f"p['b'][{NUM - 1}]": samplers.Walk(1.0, times=3),
           "p['a']": samplers.Walk(1.0)}, START),
@@ -115,6 +115,19 @@ def test_other_blocks_stay_on_the_host(updates, start):
         "blocks other than walks of each row of an input move one call after another"
     )
     assert "; on the host: blocks other than" in repr(found)
+
+
+def test_trajectories_of_many_elements_are_compiled():
+    updates = {
+        "p['b']": samplers.Hamiltonian(0.9, num_steps=8, width=SCALES),
+        "p['a']": samplers.Walk(2.4),
+    }
+    found = gibbs(updates=updates, num=600)
+    assert found.why_on_host is None
+    np.testing.assert_allclose(found.samples.std(axis=0)[1:], SCALES, rtol=0.25)
+    beside = gibbs(updates={**row_walks(), "p['a']": samplers.Hamiltonian(0.9)}, num=2)
+    assert beside.why_on_host is None
+    assert set(beside.acceptance) == {ROWS, "p['a']"}
 
 
 def test_a_function_that_calls_the_host_says_so():

@@ -25,6 +25,14 @@ EVERY_S = 10.0
 """Seconds between two writings; what a crash may cost."""
 
 
+def saved_warmup(path: Any) -> int | None:
+    """Sweeps of the warm-up of the run in a file; None: there is no file."""
+    if path is None or not Path(os.fspath(path)).exists():
+        return None
+    with np.load(os.fspath(path), allow_pickle=False) as file:
+        return int(json.loads(str(file["about"]))[1])
+
+
 class Checkpoint:
     """A file that a run is written to now and then, and taken up from; None: there is none.
 

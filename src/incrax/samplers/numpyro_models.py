@@ -17,13 +17,14 @@ from jax.core import Tracer
 
 from incrax import incremental
 from incrax._extras import needed
-from incrax.samplers.compiled_sweeps import ROWS, SweepBlock, drawn_rows
 from incrax.samplers.messages import (
     no_discrete_sites,
     no_inner_model,
     not_enumerable,
     traced_arguments,
 )
+from incrax.samplers.sweep_blocks import ROWS, SweepBlock
+from incrax.samplers.sweep_draws import drawn_rows
 from incrax.samplers.updates import Categorical, Walk
 
 
@@ -99,22 +100,21 @@ class NumPyroModel:
         self._data = [x for x, is_data in zip(leaves, self._is_data, strict=True) if is_data]
         key = jax.random.key(key) if isinstance(key, int) else key
         draws, medians = jax.random.split(key)
+        infer = needed("numpyro.infer", "from_numpyro", "samplers")
+        # Medians of what is not discrete, since improper distributions have no draws.
+        medians_of = lambda site: None if _is_discrete(site) else infer.init_to_median(site)
         seeded = self._handlers.seed(model, draws)
-        trace = self._handlers.trace(seeded).get_trace(*args, **kwargs)
+        started = self._handlers.substitute(seeded, substitute_fn=medians_of)
+        trace = self._handlers.trace(started).get_trace(*args, **kwargs)
         self._values: dict[str, np.ndarray] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         start: dict[str, Any] = {}
         for name, site in trace.items():
-            if (
-                site["type"] == "sample"
-                and not site["is_observed"]
-                and site["fn"].support.is_discrete
-            ):
+            if _is_discrete(site) and not site["is_observed"]:
                 self._values[name] = _support(name, site["fn"])
                 self._shapes[name] = np.shape(site["value"])
                 start[name] = jnp.reshape(site["value"], -1)
         fixed = self._handlers.condition(model, self._shaped(start))
-        infer = needed("numpyro.infer", "from_numpyro", "samplers")
         info = util.initialize_model(
             medians, fixed, init_strategy=infer.init_to_median, model_args=args, model_kwargs=kwargs
         )
@@ -200,12 +200,18 @@ class NumPyroModel:
         return {name: jnp.reshape(x, self._shapes[name]) for name, x in z.items()}
 
 
+def _is_discrete(site: Mapping[str, Any]) -> bool:
+    return site["type"] == "sample" and site["fn"].support.is_discrete
+
+
 def _support(name: str, distribution: Any) -> np.ndarray:
-    """All values of a discrete site.
+    """All values of an element of a discrete site.
 
     Raises:
         ProposalError: there is no list of them.
     """
+    while type(distribution).__name__ == "Independent":  # by `to_event`: each element as before
+        distribution = distribution.base_dist
     if distribution.event_shape or not distribution.has_enumerate_support:
         raise not_enumerable(name, type(distribution).__name__)
     return np.asarray(distribution.enumerate_support(expand=False)).reshape(-1)

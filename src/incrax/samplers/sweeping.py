@@ -22,7 +22,8 @@ from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import NotCalledError
 from incrax.samplers.blocking import Blocks
 from incrax.samplers.chain import Chain, Job, generators
-from incrax.samplers.compiled_sweeps import ROWS, compiled_chain, is_by_rows
+from incrax.samplers.checkpoints import saved_warmup
+from incrax.samplers.compiled_sweeps import compiled_chain
 from incrax.samplers.density import Density
 from incrax.samplers.messages import (
     bad_start,
@@ -34,6 +35,7 @@ from incrax.samplers.messages import (
     wrong_number,
     wrong_starts,
 )
+from incrax.samplers.sweep_blocks import ROWS, is_by_rows
 from incrax.samplers.updates import (
     Block,
     Categorical,
@@ -52,8 +54,8 @@ for a normal.
 """
 
 MIN_ROWS = 16
-"""Rows of an input from which on walks that name them one by one are compiled; of fewer, the calls
-take less than compiling.
+"""Rows of an input from which on walks that name them one by one are compiled, and elements of a
+trajectory; of fewer, the calls take less than compiling.
 """
 
 
@@ -87,7 +89,8 @@ def gibbs(
         key: a key of `jax.random`, or an integer.
         num_sweeps: samples of a chain, one after each sweep.
         num_warmup: sweeps before the first sample, in which widths that are not given are found.
-            None: half of `num_sweeps` where there are such widths, else 0.
+            None: those of the checkpoint, if there is one, else half of `num_sweeps` where there are
+            such widths, else 0.
         chains: how many; results then have an axis for them. None: one, without that axis.
         starts: where each chain starts: a tree in the shape of what is sampled, with the chains
             along the first axis of each leaf. None: all at the arguments.
@@ -118,9 +121,9 @@ def gibbs(
         `Hamiltonian` evaluates value and gradient by its block alone; on the host by an incremental
         function of its own.
 
-    Sweeps are compiled, without being asked, too where `updates` is None or walks name all rows of
-    an input one by one. A function with effects, or that calls the host, stays on the host:
-    `Chain.why_on_host` says why.
+    Sweeps are compiled, without being asked, too where `updates` is None, walks name all rows of an
+    input one by one, or a `Hamiltonian` moves 16 elements or more. A function with effects, or that
+    calls the host, stays on the host: `Chain.why_on_host` says why.
 
     Example:
         >>> import jax.numpy as jnp
@@ -305,6 +308,8 @@ def _job(
         if not devices or not all(isinstance(device, jax.Device) for device in devices):
             raise wrong_option("devices", devices, "one device of JAX, or several")
     if num_warmup is None:
+        num_warmup = saved_warmup(checkpoint)
+    if num_warmup is None:
         is_adapted = any(target_of(update, 1) for update in updates.values())
         num_warmup = num_sweeps // 2 if is_adapted else 0
     if num_warmup < 0:
@@ -380,9 +385,9 @@ def _merged(
     density: Density, updates: Mapping[Any, Any], groups: Sequence[tuple[str, ...]]
 ) -> dict[Any, Any] | None:
     """Walks of all rows of an input one after the other, as one block by rows; None: there are
-    none, or other updates.
+    none, and no trajectories of many elements, or there are other updates.
     """
-    if not all(isinstance(update, Walk) for update in updates.values()):
+    if not all(isinstance(update, (Walk, Hamiltonian)) for update in updates.values()):
         return None
     rows = [(name, of) for name, of in _rows_of(density).items() if len(of) >= MIN_ROWS]
     by_first = {of[0]: (name, of) for name, of in rows}
@@ -393,17 +398,21 @@ def _merged(
         names, (asked, update) = pairs[place]
         name, of = by_first.get(names, ("", []))
         own = pairs[place : place + max(len(of), 1)]
-        walks = [walk for _, (_, walk) in own]
+        walks = [walk for _, (_, walk) in own if isinstance(walk, Walk)]
         is_same = len({(walk.times, walk.width is None) for walk in walks}) == 1
-        if of and [each for each, _ in own] == of and is_same:
-            widths = [widths_of("Walk", w.width, n) for n, (_, w) in own]
-            width = None if update.width is None else np.concatenate(widths)
-            merged[name] = Walk(width, update.times)
+        is_all = len(walks) == len(of) > 0 and [each for each, _ in own] == of
+        if is_all and is_same:
+            widths = [widths_of("Walk", w.width, n) for w, n in zip(walks, of, strict=True)]
+            width = None if walks[0].width is None else np.concatenate(widths)
+            merged[name] = Walk(width, walks[0].times)
             place += len(of)
         else:
             merged[asked] = update
             place += 1
-    return merged if len(merged) < len(updates) else None
+    has_long_trajectory = any(
+        isinstance(update, Hamiltonian) and len(names) >= MIN_ROWS for names, (_, update) in pairs
+    )
+    return merged if has_long_trajectory or len(merged) < len(updates) else None
 
 
 # --- on the host ----------------------------------------------------------------------------------

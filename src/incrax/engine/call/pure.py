@@ -248,6 +248,8 @@ class Step:
         hidden = [i for i in self._frozen if isinstance(given[i], _jax.Tracer)]
         leaves = self._checked(given, hidden)
         are_weak = self._are_weak(given)
+        state, moved = _jax.varying_alike((state, self._carried(leaves)))
+        leaves = tuple(self._all_inputs(moved, leaves))
         stepped = lambda: self._stepped(state, leaves, changed)
         if hidden:
             # The state goes with the frozen data: of others the result is computed anew, and the

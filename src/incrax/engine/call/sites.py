@@ -225,6 +225,7 @@ class Sites:
             `vmap` sums are summed anew for all candidates, or chains, where one of them needs it.
             With `max_rows` the inputs are compared, and all must have few.
         """
+        state, changes = _jax.varying_alike((state, dict(changes)))
         if max_rows is not None:
             return self._look_found(state, changes, max_rows)
         form = self._form
@@ -275,12 +276,9 @@ class Sites:
                 numbers = jnp.where(numbers < 0, jnp.maximum(numbers[0], 0), numbers)
                 rows[path] = numbers, value[numbers]
         is_few = _everywhere(functools.reduce(lax.bitwise_and, are_few))
-        by_rows = lambda: self.look(state, rows)
-        nothing = lambda: jax.tree.map(
-            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(by_rows)
-        )
-        as_whole = lambda: (nothing()[0], self.look(state, values)[1])
-        few, out = lax.cond(is_few, by_rows, as_whole)
+        few, out = self.look(state, rows)
+        assert isinstance(few, Delta)
+        out = lax.cond(is_few, lambda: out, lambda: self.look(state, values)[1])
         return FoundDelta(few, values, is_few), out
 
     def settle(
@@ -298,6 +296,7 @@ class Sites:
 
         Cost: reads and writes the rows, and the sums; of rows that were too many, one evaluation.
         """
+        state, delta, accept = _jax.varying_alike((state, delta, accept))
         if isinstance(delta, FoundDelta):
             anew = lambda: lax.cond(accept, lambda: self.start(delta.values, state), lambda: state)
             by_rows = lambda: self.settle(state, delta.few, accept)

@@ -1,0 +1,190 @@
+"""What moves in a sweep: blocks, with the data of each.
+
+In: a log-density, names and updates. Out: `SweepBlock`s. It must not know how they move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from incrax._messages import not_by_rows
+from incrax.engine.call.sites import Sites, SitesState
+from incrax.engine.inputs.paths import is_within
+from incrax.engine.program.functions import Identity
+from incrax.samplers.density import Density
+from incrax.samplers.messages import (
+    not_compiled,
+    not_one_input,
+    other_candidates,
+    unequal_rows,
+)
+from incrax.samplers.updates import Categorical, Hamiltonian, Kernel, Walk, target_of, widths_of
+
+ROWS = "[*]"
+"""After a path: each row along the first axis is a block of its own."""
+
+MIN_OF_COLOUR = 64
+"""Rows of a colour, on average, from which on they move at once."""
+
+Data = dict[str, np.ndarray]
+"""Of a block, by path: widths in the shape of the input, or the values that a row may take."""
+
+
+def is_by_rows(name: Any) -> bool:
+    """Whether a block's name says that each row is a block of its own."""
+    parts = name if isinstance(name, tuple) else (name,)
+    return any(isinstance(part, str) and part.endswith(ROWS) for part in parts)
+
+
+class SweepBlock(NamedTuple):
+    """A block that moves as a whole, or blocks of which each has one row of the same inputs.
+
+    Fields: how the user names it; paths of the inputs; how many rows these have, None: it moves as
+    a whole; steps in a row; how many values it takes, None: it moves continuously; which share of
+    steps the warm-up wants accepted, None: widths are given; whether rows are known not to
+    interact; of values, whether the next one is proposed at random, and never the same, see
+    `Categorical`; of trajectories, how many leapfrog steps they have at most and of which size, 0:
+    it walks; by how many colours rows move that interact with few others, 0: one by one; the
+    function that makes its kernel, None: it has none; of a block that is a part of its inputs,
+    numbers of its elements, None: it is all of them.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    num_rows: int | None
+    times: int = 1
+    num_values: int | None = None
+    target: float | None = None
+    is_independent: bool = False
+    random_walk: bool = False
+    modified: bool = False
+    num_leaps: int = 0
+    step_size: float = 1.0
+    num_colours: int = 0
+    kernel: Identity | None = None
+    elements: tuple[int, ...] | None = None
+
+    @property
+    def num_blocks(self) -> int:
+        """One, or one for each row."""
+        return 1 if self.num_rows is None else self.num_rows
+
+    @property
+    def is_together(self) -> bool:
+        """Whether all rows, or all of a colour, move at once."""
+        return self.is_independent or self.num_colours > 0
+
+    @property
+    def num_steps(self) -> int:
+        """In a sweep."""
+        return self.times * self.num_blocks
+
+    @property
+    def num_looks(self) -> int:
+        """In a sweep, at most; a gradient counts as one."""
+        of_step = self.num_values or 1
+        return self.num_steps * (self.num_leaps + 2 if self.num_leaps else of_step)
+
+    @property
+    def move(self) -> tuple[str, ...]:
+        """As `Incremental.sites` names it."""
+        suffix = "" if self.num_rows is None else ROWS
+        return tuple(path + suffix for path in self.paths)
+
+
+def coloured(block: SweepBlock, sites: Sites, state: SitesState) -> SweepBlock:
+    """A block by rows that knows which of them may move at once."""
+    if sites.are_independent(state, block.paths):
+        return block._replace(is_independent=True)
+    colours = sites.colours(state, block.paths)
+    num = 0 if colours is None else int(colours.max()) + 1
+    # An evaluation of all rows for each colour must cost less than a step of each row.
+    return block._replace(num_colours=num if num * MIN_OF_COLOUR <= block.num_blocks else 0)
+
+
+def made_block(
+    density: Density, name: Any, update: Any, names: Sequence[str]
+) -> tuple[SweepBlock, Data]:
+    """A block of the sweep, and its data."""
+    shown = ", ".join(name) if isinstance(name, tuple) else name
+    is_own = np.isin(density.names, names)
+    if isinstance(update, Categorical):
+        return _categorical(density, shown, update, is_own)
+    if not isinstance(update, (Walk, Hamiltonian, Kernel)):
+        raise not_compiled(shown, type(update).__name__)
+    update.check(names)
+    # Elements in the order of the vector, widths in that in which the block names them.
+    order = {each: k for k, each in enumerate(density.names)}
+    widths = np.zeros(len(order))
+    kind = type(update).__name__
+    width = 1.0 if isinstance(update, Kernel) else update.width
+    widths[[order[each] for each in names]] = widths_of(kind, width, names)
+    moved = {path: x for path, x in _by_path(density, widths) if np.any(x)}
+    num_rows = _num_rows(name, shown, moved)
+    size = len(names) // (num_rows or 1)
+    block = SweepBlock(shown, tuple(moved), num_rows, target=target_of(update, size))
+    if isinstance(update, Hamiltonian):
+        leaps = {"num_leaps": update.num_steps, "step_size": float(update.step)}
+        return block._replace(**leaps), moved
+    if isinstance(update, Kernel):
+        is_own = np.concatenate([np.ravel(x) > 0 for x in moved.values()])
+        part = None if np.all(is_own) else tuple(np.flatnonzero(is_own).tolist())
+        step_size = 1.0 if update.step_size is None else float(update.step_size)
+        block = block._replace(kernel=Identity(update.make), elements=part, step_size=step_size)
+        return block._replace(times=update.times), {}
+    if update.width is None:
+        # A vector of d normal elements wants steps of 2.4 / sqrt(d); see `sweeping.WIDTH`.
+        moved = {path: x / np.sqrt(size) for path, x in moved.items()}
+    return block._replace(times=update.times), moved
+
+
+def _by_path(density: Density, x: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    return list(zip(density.selection.paths, density.split(x), strict=True))
+
+
+def _num_rows(name: Any, shown: str, moved: Mapping[str, np.ndarray]) -> int | None:
+    """How many rows move by themselves; None: none.
+
+    Raises:
+        BlockError: different numbers.
+    """
+    if not is_by_rows(name):
+        return None
+    parts = name if isinstance(name, tuple) else (name,)
+    by_rows = [part.removesuffix(ROWS) for part in parts if part.endswith(ROWS)]
+    lengths: dict[str, int | None] = dict.fromkeys(moved)
+    for path, x in moved.items():
+        if any(is_within(path, part) for part in by_rows):
+            if not x.ndim:
+                raise not_by_rows(path, x.shape)
+            lengths[path] = len(x)
+    found = set(lengths.values())
+    if len(found) > 1:
+        raise unequal_rows(shown, lengths)
+    return found.pop()
+
+
+def _categorical(
+    density: Density, shown: str, update: Categorical, is_own: np.ndarray
+) -> tuple[SweepBlock, Data]:
+    own = [(path, x) for path, x in _by_path(density, is_own) if np.any(x)]
+    if len(own) > 1 or not np.all(own[0][1]):
+        raise not_one_input(shown, [path for path, _ in own])
+    path, x = own[0]
+    place = density.selection.paths.index(path)
+    dtype = jax.dtypes.result_type(density.selection.values[place])
+    values = update.candidates
+    expected = x.shape[1:]
+    if values.shape[1:] != expected or not np.array_equal(values.astype(dtype), values):
+        seen = f"dtype {values.dtype} and shape {values.shape}"
+        raise other_candidates(shown, seen, f"a row has dtype {dtype} and shape {expected}")
+    num_rows = len(x) if x.ndim else None
+    block = SweepBlock(
+        shown, (path,), num_rows, 1, len(values),
+        random_walk=update.random_walk, modified=update.modified,
+    )  # fmt: skip
+    return block, {path: values.astype(dtype)}

@@ -1,0 +1,260 @@
+"""How blocks move within a compiled sweep: walks, trajectories along the gradient, kernels of other
+libraries; row by row, or all rows side by side.
+
+In: a state with its log-density, a block, random numbers. Out: the next state, and what was
+accepted. It must not know what is recorded of a sweep.
+
+A step of a walk is Metropolis: theta_i' = theta_i + w_i z, accepted where log u < f(theta') -
+f(theta). f(theta') is `Sites.look`, theta' is written by `Sites.settle`. A Hamiltonian step is the
+same with theta' at the end of a trajectory along the gradient of `look`. A kernel has `look` as its
+log-density, and decides itself. Rows that are known not to interact, f = c + sum_i p_i(theta_i),
+move all at once, each by its own p_i: given all else their conditional distributions are
+independent, and the same random numbers give the same chain.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.flatten_util import ravel_pytree
+
+from incrax.engine.call.sites import Sites, SitesState
+from incrax.samplers.sweep_blocks import Data, SweepBlock
+
+Position = tuple[SitesState, Any]
+"""A state and its log-density."""
+
+Rows = dict[str, Any]
+"""Of the inputs of a block, by path: one row of each, or all that move together."""
+
+
+class Draws(NamedTuple):
+    """Random numbers of a block, by sweep and step: by how much each input moves, or its velocity
+    at the start of a trajectory, by path; what the gain in log-density is compared with, or where
+    among all probabilities the value lies; how many leapfrog steps; the key of a kernel.
+    """
+
+    moves: dict[str, Any]
+    bounds: Any
+    num_leaps: Any = None
+    keys: Any = None
+
+
+def step_each(
+    sites: Sites, position: Position, block: SweepBlock, draws: Draws, log_scale: Any,
+    widths: Data | None = None,
+) -> tuple[Position, Any, Any]:  # fmt: skip
+    """All steps of a block in one sweep; how many were accepted, and, where widths are adapted, of
+    each row which share.
+    """
+    numbers = np.arange(block.num_steps, dtype=np.int32) // block.times
+    is_adapted = block.target is not None
+    scales = jnp.exp(log_scale)[numbers] if is_adapted else None
+
+    def step(carry: Any, turn: Any) -> Any:
+        state, value, count = carry
+        number, drawn, scale, own_widths = turn
+        inputs = sites.inputs(state)
+        start = {path: inputs[path] for path in block.paths}
+        changes = lambda rows: rows
+        if block.num_rows is not None:
+            row_of = lambda x: lax.dynamic_index_in_dim(x, number, keepdims=False)
+            start = jax.tree.map(row_of, start)
+            changes = lambda rows: {path: (number, row) for path, row in rows.items()}
+        log_density = lambda rows: sites.look(state, changes(rows))[1]
+        if block.kernel is not None:
+            rows, accept, share = _by_kernel(block, log_density, start, drawn.keys, scale)
+            delta, proposed = sites.look(state, changes(rows))
+        else:
+            rows, gained = proposal_of(block, log_density, start, drawn, scale, own_widths)
+            delta, proposed = sites.look(state, changes(rows))
+            log_ratio = proposed - value + gained
+            accept = drawn.bounds < log_ratio  # false where it is NaN
+            share = accept
+        state = sites.settle(state, delta, accept)
+        value = jnp.where(accept, proposed, value)
+        return (state, value, count + accept), share if is_adapted else None
+
+    if widths is not None and block.num_rows is None:
+        widths = {path: x[None] for path, x in widths.items()}
+    turns = numbers, draws, scales, widths
+    (state, value, count), shares = lax.scan(step, (*position, np.int32(0)), turns)
+    share = jnp.mean(shares.reshape(-1, block.times), 1, value.dtype) if is_adapted else None
+    return (state, value), count, share
+
+
+def step_together(
+    sites: Sites, position: Position, block: SweepBlock, draws: Draws, log_scale: Any,
+    widths: Data | None = None,
+) -> tuple[Position, Any, Any]:  # fmt: skip
+    """The same for rows that do not interact: all rows make their first step, then their second."""
+    state, value = position
+    inputs = sites.inputs(state)
+    rows = {path: inputs[path] for path in block.paths}
+    # Random numbers are in the order in which rows take turns.
+    turns = jax.tree.map(
+        lambda x: jnp.moveaxis(x.reshape(block.num_blocks, block.times, *x.shape[1:]), 1, 0), draws
+    )
+    move = _Together(sites, state, block, turns, log_scale, widths)
+    steps = move.by_walks if block.kernel is None else move.by_kernels
+    count: Any = 0
+    total: Any = 0
+    for own in colours_of(sites, state, block):
+        rows, more, of_share = steps(rows, own)
+        count = count + more
+        total = total + of_share
+    state = sites.start(rows, state)
+    share = total.astype(value.dtype) / block.times
+    return (state, sites.look(state, {})[1]), jnp.sum(count, dtype=np.int32), share
+
+
+class _Together(NamedTuple):
+    """Steps side by side of those rows of a block that have one colour.
+
+    Fields: where they start; the block; random numbers by turn and row; logarithms of what widens
+    steps; widths. Its methods take all rows, and which of them are the colour's own; they return the
+    rows, how many steps of each were accepted, and the sum of the shares to adapt by.
+    """
+
+    sites: Sites
+    state: SitesState
+    block: SweepBlock
+    turns: Draws
+    log_scale: Any
+    widths: Data | None
+
+    def by_kernels(self, rows: Rows, own: Any) -> tuple[Rows, Any, Any]:
+        """By a kernel for each row: none needs the new values of the others."""
+        sites = self.sites
+        at = sites.start(rows, self.state)
+        numbers = np.arange(self.block.num_blocks, dtype=np.int32)
+
+        def step_of_row(number: Any, row: Rows, key: Any, scale: Any) -> Any:
+            changes = lambda row: {path: (number, x) for path, x in row.items()}
+            log_density = lambda row: sites.look(at, changes(row))[1]
+            return _by_kernel(self.block, log_density, row, key, scale)
+
+        def step(carry: Any, drawn: Any) -> Any:
+            rows, count, total = carry
+            scales = jnp.exp(self.log_scale)
+            new, accept, share = jax.vmap(step_of_row)(numbers, rows, drawn.keys, scales)
+            accept = own & accept
+            rows = {path: where_rows(accept, new[path], x) for path, x in rows.items()}
+            return (rows, count + accept, total + jnp.where(own, share, 0)), None
+
+        none = jnp.zeros(self.block.num_blocks, np.int32)
+        carry = rows, none, none.astype(jnp.result_type(float))
+        (rows, count, total), _ = lax.scan(step, carry, self.turns)
+        return rows, count, total
+
+    def by_walks(self, rows: Rows, own: Any) -> tuple[Rows, Any, Any]:
+        """By walks, or along the gradient; each accepted by what its row adds to the density."""
+        block = self.block
+        sites = self.sites
+        is_coloured = not block.is_independent
+        parts_of = lambda rows: jnp.where(
+            own, sites.parts(self.state, rows, coloured=is_coloured), 0
+        )
+        # What others do not move has no gradient, and no velocity.
+        free = lambda new: {path: where_rows(own, new[path], x) for path, x in rows.items()}
+
+        def step(carry: Any, drawn: Any) -> Any:
+            rows, parts, count = carry
+            log_density = lambda rows: jnp.sum(parts_of(free(rows)))
+            drawn = drawn._replace(moves={p: where_rows(own, x, 0) for p, x in drawn.moves.items()})
+            scale = jnp.exp(self.log_scale)
+            proposal, gained = proposal_of(block, log_density, rows, drawn, scale, self.widths)
+            proposed = parts_of(proposal)
+            accept = own & (drawn.bounds < proposed - parts + gained)  # false where it is NaN
+            rows = {path: where_rows(accept, proposal[path], x) for path, x in rows.items()}
+            return (rows, jnp.where(accept, proposed, parts), count + accept), None
+
+        carry = rows, parts_of(rows), jnp.zeros(block.num_blocks, np.int32)
+        (rows, _, count), _ = lax.scan(step, carry, self.turns)
+        return rows, count, count
+
+
+def proposal_of(
+    block: SweepBlock, log_density: Any, start: Rows, drawn: Draws, scale: Any, widths: Any
+) -> tuple[Rows, Any]:
+    """Where a step leads, and how much kinetic energy is lost on the way, of each row where rows
+    move together; `scale` widens steps, of each row or of one.
+    """
+    widened = lambda x, by: x if by is None else (x * _by_row(by, x)).astype(x.dtype)
+    if not block.num_leaps:
+        return {path: x + widened(drawn.moves[path], scale) for path, x in start.items()}, 0
+    # q' = v, v' = w^2 dlogp/dq: Hamilton's equations in velocities v = w^2 p, of masses 1 / w^2.
+    step = block.step_size if scale is None else block.step_size * scale
+    gradient = jax.grad(log_density)
+    num_axes = jnp.ndim(drawn.bounds)
+    num_leaps = jnp.reshape(drawn.num_leaps, -1)[0]
+
+    def kinetic(velocity: Rows) -> Any:
+        """Of each row, or all."""
+        total = 0
+        for path, v in velocity.items():
+            of = jnp.where(widths[path] > 0, v / widths[path], 0)
+            total = total + 0.5 * jnp.sum(of**2, axis=tuple(range(num_axes, of.ndim)))
+        return total
+
+    def kick(rows: Rows, velocity: Rows, share: Any) -> Rows:
+        found = gradient(rows)
+        return {
+            path: v + jnp.where(widths[path] > 0, widened(widths[path] ** 2 * x, share * step), 0)
+            for (path, v), x in zip(velocity.items(), found.values(), strict=True)
+        }
+
+    def leap(turn: Any, carry: Any) -> Any:
+        rows, velocity = carry
+        rows = {path: x + widened(velocity[path], step) for path, x in rows.items()}
+        return rows, kick(rows, velocity, jnp.where(turn == num_leaps - 1, 0.5, 1.0))
+
+    carry = start, kick(start, drawn.moves, 0.5)
+    rows, velocity = lax.fori_loop(0, num_leaps, leap, carry)
+    return rows, kinetic(drawn.moves) - kinetic(velocity)
+
+
+def _by_kernel(
+    block: SweepBlock, log_density: Any, start: Rows, words: Any, scale: Any
+) -> tuple[Rows, Any, Any]:
+    """A step of a kernel of another library: where it leads, whether it moved, and with which
+    probability it was accepted.
+    """
+    assert block.kernel is not None
+    flat, rows_of = ravel_pytree([start[path] for path in block.paths])
+    is_whole = block.elements is None
+    elements = np.array(() if is_whole else block.elements, int)
+    filled = lambda x: x if is_whole else flat.at[elements].set(x)
+    at = lambda x: dict(zip(block.paths, rows_of(filled(x)), strict=True))
+    step_size = block.step_size if scale is None else block.step_size * scale
+    algorithm = block.kernel.value(lambda x: log_density(at(x)), step_size)
+    # Not by the default generator, whose keys the user may have made longer.
+    key = jax.random.wrap_key_data(words, impl="threefry2x32")
+    position = flat if is_whole else flat[elements]
+    found, info = algorithm.step(key, algorithm.init(position, key))
+    has_moved = jnp.any(found.position != position)
+    rate = getattr(info, "acceptance_rate", has_moved)
+    return at(found.position), has_moved, jnp.asarray(rate).astype(flat.dtype)
+
+
+def _by_row(factor: Any, x: Any) -> Any:
+    """One factor, or one of each row, in as many axes as rows have."""
+    factor = jnp.asarray(factor)
+    return factor.reshape(*factor.shape, *[1] * (x.ndim - factor.ndim))
+
+
+def colours_of(sites: Sites, state: SitesState, block: SweepBlock) -> list[Any]:
+    """Of each colour, which rows have it; of rows that do not interact all have one."""
+    if block.is_independent:
+        return [np.ones(block.num_blocks, bool)]
+    colours = sites.colours(state, block.paths)
+    return [colours == colour for colour in range(block.num_colours)]
+
+
+def where_rows(accept: Any, new: Any, old: Any) -> Any:
+    """Row by row."""
+    return jnp.where(accept.reshape(-1, *[1] * (new.ndim - 1)), new, old)
