@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound, incremental
-from incrax._messages import NUM_SHOWN
+from incrax._messages import listed
 from incrax.derivatives.selection import type_name
 from incrax.engine.inputs.paths import is_within
 from incrax.errors import AmbiguousInputError, BindError, UnknownInputError
@@ -287,9 +287,8 @@ def _check_shared(
 ) -> None:
     for name, word in words.items():
         if word not in owners:
-            shown = ", ".join(f"`{each}`" for each in list(models)[:NUM_SHOWN])
             raise BindError(
-                f"`simultaneous(shared=...)` names `{name}`, and none of the models {shown} has "
+                f"`simultaneous(shared=...)` names `{name}`, and none of the models {listed(models)} has "
                 "one input of this name. No model was made. Use an input's name, a path as "
                 "`print(model)` shows it, or its end where that is unique."
             )
@@ -350,8 +349,7 @@ def _composed(model: Bound, change: Callable[[Any, tuple[Any, ...]], Any]) -> Bo
 
 def _wrong_constraint(names: Sequence[str], reason: str) -> BindError:
     """A constraint that cannot be evaluated."""
-    shown = ", ".join(f"`{name}`" for name in names)
     return BindError(
-        f"The constraint of {shown} {reason}. No model was made. Pass `gaussian_constraint(name, "
+        f"The constraint of {listed(names)} {reason}. No model was made. Pass `gaussian_constraint(name, "
         "value, sigma)`, or `covariance=` of shape (k, k) for k elements in all."
     )

@@ -18,6 +18,7 @@ import numpy as np
 import scipy.optimize
 
 from incrax._extras import needed
+from incrax._messages import listed
 from incrax.engine.compile.captured import with_captured
 from incrax.errors import MethodError, MinimumError
 from incrax.fit.box import Box
@@ -439,15 +440,13 @@ def _no_bounds(method: str, known: Sequence[str]) -> MethodError:
 
 def unknown_options(method: str, options: Sequence[str], known: Sequence[str]) -> MethodError:
     """Options that a method does not have."""
-    shown = ", ".join(f"`{name}`" for name in options)
-    listed = ", ".join(f"`{name}`" for name in known)
     rest = (
-        f"Those of {method!r} are {listed}."
+        f"Those of {method!r} are {listed(known)}."
         if known
         else f"`scipy.optimize.show_options` lists those of {method!r}."
     )
     return MethodError(
-        f"`minimize(method={method!r})` got the options {shown}. Nothing was evaluated. {rest} "
+        f"`minimize(method={method!r})` got the options {listed(options)}. Nothing was evaluated. {rest} "
         "Arguments of the function go by position, and `wrt` says which of them are free."
     )
 

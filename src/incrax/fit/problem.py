@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound
-from incrax._messages import NUM_SHOWN
+from incrax._messages import listed
 from incrax._tables import LruTable
 from incrax.derivatives.cuts import Mark, is_mark
 from incrax.derivatives.flat import Ends, FreeElements, element_names, ends
@@ -229,9 +229,8 @@ def _layout(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any)
     leaves = zip(is_value, selection.leaves, strict=True)
     shapes = ends([np.shape(value) for value in values])
     if not shapes.size:
-        shown = ", ".join(f"`{each}`" for each in selection.paths[:NUM_SHOWN])
         raise ParameterTypeError(
-            f"`{name}` has no parameter to fit: {shown} without any element. This is usually an "
+            f"`{name}` has no parameter to fit: {listed(selection.paths)} without any element. This is usually an "
             "array that was cut or filtered to nothing. Nothing was evaluated. Pass at least one "
             "number, or name what is free by `wrt`."
         )
@@ -355,7 +354,7 @@ def _parts_named(
         numbers = [k for k, each in enumerate(layout.names) if each in found]
         parts += [(k, k + 1, ()) for k in numbers]
     known = found if parts else layout.paths
-    shown = ", ".join(f"`{each}`" for each in known[:NUM_SHOWN])
+    shown = listed(known)
     if not parts:
         raise BoundsError(
             f"`{caller}(bounds=...)` names `{name}`, and no free parameter has this path. This "

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._messages import NUM_SHOWN
+from incrax._messages import listed
 from incrax._table import Printable, Table
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import CovarianceError, MinimumError
@@ -595,9 +595,8 @@ class FitResult(Printable):
             if given.names != plain["names"]:
                 raise MinimumError(
                     "`from_json` was given a function with the free elements "
-                    f"{', '.join(given.names[:NUM_SHOWN])}, and the fit was of "
-                    f"{', '.join(plain['names'][:NUM_SHOWN])}. Nothing was evaluated. Pass the "
-                    "function, arguments and `wrt` of the fit."
+                    f"{listed(given.names)}, and the fit was of {listed(plain['names'])}. Nothing was "
+                    "evaluated. Pass the function, arguments and `wrt` of the fit."
                 )
             given = given if bounds is not None else given._replace(box=plain["bounds"])
             task = None if task is None else task._replace(problem=given)
@@ -637,19 +636,17 @@ class FitResult(Printable):
 
 def unknown_element(name: Any, names: Sequence[str]) -> MinimumError:
     """A scan over what is not free."""
-    shown = ", ".join(f"`{each}`" for each in names[:NUM_SHOWN])
     return MinimumError(
         f"{name!r} names no free element of this fit. This is usually a typing error, an array "
         "without `[i]`, or a parameter that `wrt` leaves out. Nothing was evaluated. Free are "
-        f"{shown}."
+        f"{listed(names)}."
     )
 
 
 def _several_elements(name: str, found: Sequence[str]) -> MinimumError:
     """A name that several elements have."""
-    shown = ", ".join(f"`{each}`" for each in found[:NUM_SHOWN])
     return MinimumError(
-        f"{name!r} may be {shown}. This is usually an array without `[i]`, or a name that two "
+        f"{name!r} may be {listed(found)}. This is usually an array without `[i]`, or a name that two "
         "models have. Nothing was evaluated. Write the whole name of the one you mean."
     )
 

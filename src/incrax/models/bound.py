@@ -230,9 +230,8 @@ class Bound(Printable):
         numbers = self._inputs.numbers(STATE)
         if not numbers:
             raise BindError(
-                '`update` needs inputs with the role "state", and this model has none. The '
-                'model is as it was. Give an input that role: `bind(..., roles={"moments": '
-                '"state"})`.'
+                '`update` needs inputs with the role "state", and this model has none. The model '
+                'is as it was. Give an input that role: `bind(..., roles={"moments": "state"})`.'
             )
         self._inputs.commit(dict(zip(numbers, self._called("updates"), strict=True)))
 

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from incrax._messages import listed
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.derivatives.selection import type_name
 from incrax.engine.inputs.paths import is_within
 from incrax.errors import BindError
 from incrax.models.modules import Opened
-from incrax.models.names import listed, names_of, parts_of
+from incrax.models.names import names_of, parts_of
 
 Function = Callable[..., Any]
 OPTIONS = ("roles", "bounds", "transforms")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import DictKey, GetAttrKey, keystr, tree_flatten_with_path
 
-from incrax._messages import NUM_SHOWN
+from incrax._messages import listed
 from incrax.engine.inputs.paths import is_within
 from incrax.errors import AmbiguousInputError, UnknownInputError
 
@@ -129,9 +129,3 @@ def _children(name: str, tree: Any) -> list[tuple[str, Any]]:
     """The parts of a tree one level below, with their paths; none of a leaf."""
     pairs = tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
     return [(f"{name}{keystr(keys)}", part) for keys, part in pairs if keys]
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names as messages show them."""
-    rest = f", and {len(names) - NUM_SHOWN} more" if len(names) > NUM_SHOWN else ""
-    return (", ".join(f"`{name}`" for name in names[:NUM_SHOWN]) or "none") + rest
