@@ -56,8 +56,7 @@ if TYPE_CHECKING:
     from incrax.inspection.counters import totals
     from incrax.inspection.environment import Environment, environment
     from incrax.inspection.page import Report, report
-    from incrax.models.api import bind
-    from incrax.models.bound import Bound
+    from incrax.models.bound import Bound, bind
     from incrax.models.held.epoch import EpochGradient
     from incrax.models.held.holding import Held, hold
     from incrax.models.held.kept import HoldStats, Kept
@@ -87,8 +86,7 @@ _LATER = {
     "inspection.counters": "totals",
     "inspection.environment": "Environment environment",
     "inspection.page": "Report report",
-    "models.api": "bind",
-    "models.bound": "Bound",
+    "models.bound": "Bound bind",
     "models.held.epoch": "EpochGradient",
     "models.held.holding": "Held hold",
     "models.held.kept": "HoldStats Kept",

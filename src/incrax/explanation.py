@@ -113,7 +113,7 @@ class Reader:
             else [*filling, *(self.eqns if plan is None else plan.eqns)]
         )
         how = "measured" if entry is not None and entry.is_final else "expected"
-        reason = self.facts.algebra.reason
+        algebra = self.facts.algebra
         statistics = None if plan is None else plan.statistics
         sliced = None if plan is None else plan.sliced
         return Served(
@@ -127,7 +127,11 @@ class Reader:
             if entry is None
             else {f"{name}, {how}": s for name, s in entry.seconds.items()},
             uses=0 if entry is None else entry.count,
-            statistics=statistics.lines if statistics is not None else (reason,) if reason else (),
+            statistics=statistics.lines
+            if statistics is not None
+            else (algebra.reason,)
+            if algebra.reason
+            else (),
             num_ran=len(ran) if plan is None else len(ran) - len(plan.eqns) + plan.num_eqns,
             rows=_blocks(in_blocks) if sliced is None else self._rows(sliced),
             left_out=sum((_left_out(each) for each in in_blocks), ZERO),
@@ -159,9 +163,12 @@ class Reader:
         if served.why == NOT_COMPARED:
             yield "not compared", "while saving does not pay, a call goes straight to `jax.jit`"
             return
-        states = self.engine.store.states
+        store = self.engine.store
+        baseline = store.states[-1] if store.states else None
         for index, _ in self.layout.leaves_of(served.changed):
-            by_identity = is_compared_by_identity(states[-1].anchors[index] if states else None)
+            by_identity = is_compared_by_identity(
+                None if baseline is None else baseline.anchors[index]
+            )
             how = "it is another array than" if by_identity else "its bits differ from those"
             for name in self.names(served.changed & self.layout.leaf_mask(index)):
                 yield name, f"{how} at the baseline"
@@ -332,9 +339,9 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
     reader = Reader(engine)
     served = (reader.last() or reader.first()) if leaves is None else reader.dry_run(leaves)
     ran_ids = set(map(id, served.ran))
-    marked = reader.facts.kept
+    facts = reader.facts
     kept = [(var, "loaded") for var in served.loads] + [(var, "filled") for var in served.filled]
-    constants = map(sized, reader.facts.program.constvars)
+    constants = map(sized, facts.program.constvars)
     return Explanation(
         is_dry_run=leaves is not None,
         changed=tuple(reader.changes(served)),
@@ -344,7 +351,7 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         num_equations=len(reader.eqns),
         loaded=tuple(map(sized, served.loads)),
         filled=tuple(map(sized, served.filled)),
-        kept=tuple((name, done) for var, done in kept if (name := marked.get(var)) is not None),
+        kept=tuple((name, done) for var, done in kept if (name := facts.kept.get(var)) is not None),
         statistics=tuple(served.statistics),
         cost_ran=total_cost(served.ran) + served.left_out.times(-1.0),
         cost_avoided=served.left_out

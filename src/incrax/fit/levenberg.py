@@ -125,28 +125,16 @@ def levenberg_marquardt(
         >>> round(float(result.params["b"]), 4)
         2.0
     """
-    if isinstance(residuals, Bound):
-        check_alone(residuals, SQUARES, args, wrt, bounds)
-        task = problem_of(residuals)
-        model = residuals
-        residuals = model.function if model.options else plain(model.function)
-    elif callable(residuals):
-        given = parameters(SQUARES, residuals, args, wrt)
-        residuals = given.fun
-        task = problem(given, bounds)
-        model = None
-    else:
-        raise wrong_option(
-            "levenberg_marquardt(residuals)", residuals, "a function or a bound model"
-        )
-    tolerance = (
-        float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
-    )
-    asked = task
-    task = task.pinned()
+    model = residuals if isinstance(residuals, Bound) else None
+    residuals, asked = _asked(residuals, args, wrt, bounds)
+    if tolerance is None:
+        tolerance = np.finfo(asked.x.dtype).eps ** (2 / 3)
+    task = asked.pinned()
     roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
     search = chosen(check_solver(solver), residuals, task, roots)
-    settings = SearchSettings(check_loss(loss), tolerance, int(max_steps), is_accelerated, search)
+    settings = SearchSettings(
+        check_loss(loss), float(tolerance), int(max_steps), is_accelerated, search
+    )
     setup = Setup(settings, task.box, np.asarray(loss_scale, task.x.dtype))
     if search != "dense":
         residuals = plain(residuals)
@@ -165,6 +153,18 @@ def levenberg_marquardt(
     return made
 
 
+def _asked(residuals: Any, args: tuple[Any, ...], wrt: Any, bounds: Any) -> tuple[Any, Problem]:
+    """The function of residuals, and what of its arguments is free."""
+    if isinstance(residuals, Bound):
+        check_alone(residuals, SQUARES, args, wrt, bounds)
+        function = residuals.function
+        return (function if residuals.options else plain(function)), problem_of(residuals)
+    if not callable(residuals):
+        raise wrong_option(f"{SQUARES}(residuals)", residuals, "a function or a bound model")
+    given = parameters(SQUARES, residuals, args, wrt)
+    return given.fun, problem(given, bounds)
+
+
 # --- one program ----------------------------------------------------------------------------------
 
 
@@ -178,8 +178,6 @@ def _compiled(fun: Function, task: Problem, roots: Any, setup: Setup, *, progres
         return program(search, numbers, (task.others, roots))
 
     search, found = run(steps.start(task.x))
-    if found.summary.is_over:
-        return found
     with Meter("least squares", setup.settings.max_steps, is_shown=progress) as meter:
         while not found.summary.is_over:
             meter.advance(int(found.summary.num_steps) - meter.done)
@@ -206,9 +204,7 @@ def _programs(fun: Function, layout: ArgumentLayout, settings: SearchSettings) -
 def _types(fun: Function, task: Problem) -> Any:
     """The types of the residuals."""
     function = plain(fun)
-    return jax.eval_shape(
-        lambda x, others: function(*task.layout.arguments(x, others)), task.x, task.others
-    )
+    return jax.eval_shape(lambda *given: function(*task.with_others(*given)), task.x, task.others)
 
 
 _ENDS = (

@@ -92,6 +92,10 @@ class ArgumentLayout(NamedTuple):
                 leaves[number] = value
         return jax.tree.unflatten(self.treedef, leaves)[0]
 
+    def by_path(self, x: Any) -> dict[str, Any]:
+        """The parts of a vector, in the shapes of the free leaves."""
+        return dict(zip(self.paths, self.ends.split(x), strict=True))
+
     def free_leaves(self, x: Any) -> list[Any]:
         """A vector as the free leaves."""
         parts = self.ends.split(x)
@@ -118,7 +122,11 @@ class Problem(NamedTuple):
 
     def arguments(self, x: Any) -> tuple[Any, ...]:
         """Those of the function at a vector."""
-        return self.layout.arguments(self.whole(x), self.others)
+        return self.with_others(x, self.others)
+
+    def with_others(self, x: Any, others: Sequence[Any]) -> tuple[Any, ...]:
+        """The same with other values of what is fixed."""
+        return self.layout.arguments(self.whole(x), others)
 
     def whole(self, x: Any) -> Any:
         """All elements of the layout at a vector of the free ones."""
@@ -138,8 +146,7 @@ class Problem(NamedTuple):
             return None
         is_free = np.zeros(len(self.layout.names), bool)
         is_free[self.free.numbers] = True
-        parts = self.layout.ends.split(is_free)
-        return dict(zip(self.layout.paths, parts, strict=True))
+        return self.layout.by_path(is_free)
 
     def pinned(self) -> Problem:
         """The same problem of all elements of the layout, what is fixed between two bounds at its
@@ -159,8 +166,9 @@ class Problem(NamedTuple):
 
     def selected(self, x: Any) -> Any:
         """A vector in the shape of the selection, None where nothing is free."""
-        tree_of = self.tree_of or self.layout.mirror.tree
-        return joined(tree_of(self.layout.free_leaves(self.whole(x))))
+        layout = self.layout
+        tree_of = self.tree_of or layout.mirror.tree
+        return joined(tree_of(layout.free_leaves(self.whole(x))))
 
 
 def problem(asked: Parameters, bounds: Any, *, caller: str = SQUARES) -> Problem:

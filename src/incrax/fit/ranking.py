@@ -21,7 +21,7 @@ from incrax.fit.drawing import axes_for
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.records import Record
 from incrax.fit.result import NOISE, FitResult, elements_named
-from incrax.fit.scans import fit_of
+from incrax.fit.scans import fit_of, minimum_of
 from incrax.fit.task import CountedTask, Counts, Work
 
 TOLERANCE = 1e-6
@@ -229,7 +229,7 @@ def impacts(
     interest = result.number(poi)
     numbers = _nuisances(result, interest, nuisances)
     centres, widths = _known(result, constraints or {})
-    errors = np.array([_errors(result, number) for number in numbers]).reshape(-1, 2)
+    errors = np.array([result.error_sides(number) for number in numbers]).reshape(-1, 2)
     eps = float(np.finfo(task.dtype).eps)
     goal = max(tolerance * result.errordef, NOISE * eps * abs(result.value))
     best = _best(result, counted, goal)
@@ -272,23 +272,12 @@ def _sizes(shifts: np.ndarray) -> np.ndarray:
     return np.fmax(*np.abs(shifts).T)
 
 
-def _errors(result: FitResult, number: int) -> tuple[float, float]:
-    """Below and above, both positive."""
-    found = result.intervals.get(result.names[number])
-    if found is not None and found.is_valid and found.cl in (None, 1):
-        return -found.lower, found.upper
-    error = float(result.errors[number])
-    return (error, error) if np.isfinite(error) else (np.nan, np.nan)
-
-
 def _best(result: FitResult, counted: CountedTask, goal: float) -> Minimum:
     """The minimum, as exact as those that are compared with it.
 
     A method of a fit is content a hundredth of an error away, which would be part of every shift.
     """
-    first = Minimum(
-        result.values, result.value, result.gradient, result.second_derivatives, is_converged=True
-    )
+    first = minimum_of(result)
     found = Follower(counted, first, [], goal).at([])
     return found if found.is_converged else first
 

@@ -55,10 +55,9 @@ class Inputs:
         self, given: Mapping[str, Any], roles: Roles, bounds: Any, transforms: Any
     ) -> None:
         """See `bind`."""
-        self.opened: dict[str, Opened] = {
-            name: found for name, each in given.items() if (found := opened(each))
-        }
-        trees = {name: _as_tree(each) for name, each in given.items()}
+        modules = {name: opened(each) for name, each in given.items()}
+        self.opened: dict[str, Opened] = {name: each for name, each in modules.items() if each}
+        trees = {**given, **{name: each.tree for name, each in self.opened.items()}}
         self.names: Names = names_of(trees)
         leaves = jax.tree.leaves(tuple(trees.values()))
         self.leaves: list[Any] = leaves
@@ -262,7 +261,8 @@ class Inputs:
         for path, value in pairs:
             given = self._given(path, value)
             if self._is_data(path):
-                trees = with_part(trees, path, _all_held(path, given))
+                held = jax.tree.map(lambda leaf, path=path: _held(path, leaf, DATA), given)
+                trees = with_part(trees, path, held)
             else:
                 found.update(self._checked(path, given))
         self._adopt(trees)
@@ -470,11 +470,6 @@ def replaced(leaves: Sequence[Any], numbers: Sequence[int], values: Sequence[Any
     return found
 
 
-def _as_tree(value: Any) -> Any:
-    found = opened(value)
-    return value if found is None else found.tree
-
-
 def _check_disjoint(paths: Sequence[str]) -> None:
     for number, path in enumerate(paths):
         for other in paths[:number]:
@@ -483,10 +478,6 @@ def _check_disjoint(paths: Sequence[str]) -> None:
                     f"`{other}` and `{path}` were to be set at once, and one is part of the other. "
                     "The model is as it was. Set one of them."
                 )
-
-
-def _all_held(path: str, tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: _held(path, leaf, DATA), tree)
 
 
 def _held(path: str, leaf: Any, role: str) -> Any:

@@ -170,7 +170,7 @@ def _units(density: Density, deps: DependenceTable) -> list[Unit]:
     names = density.names
     units = []
     start = 0
-    for path, shape in zip(density.selection.paths, density.shapes, strict=True):
+    for path, shape in zip(density.paths, density.shapes, strict=True):
         size = int(np.prod(shape))
         own = names[start : start + size]
         if widths.get(path, 1) > 1:

@@ -7,6 +7,7 @@ evaluate. It must not know how points are proposed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -68,7 +69,8 @@ class Density:
         if not is_bare or found[0].shape != () or not jnp.issubdtype(found[0].dtype, jnp.floating):
             raise not_a_scalar(", ".join(f"{x.dtype}{list(x.shape)}" for x in found) or "nothing")
         self.shapes: list[tuple[int, ...]] = [np.shape(value) for value in self.selection.values]
-        self.names: tuple[str, ...] = element_names(self.selection.paths, self.shapes)
+        self.paths: tuple[str, ...] = self.selection.paths
+        self.names: tuple[str, ...] = element_names(self.paths, self.shapes)
 
     @cached_property
     def flat(self) -> Flat:
@@ -120,7 +122,7 @@ class Density:
         Raises:
             PositionError: it has another structure.
         """
-        return dict(zip(self.selection.paths, self._placed(tree), strict=True))
+        return dict(zip(self.paths, self._placed(tree), strict=True))
 
     def of_vector(self) -> Callable[[Any], Any]:
         """The log-density as a function of a vector, traced or not; see `of_leaves`."""
@@ -150,7 +152,7 @@ class Density:
         # The minimal planner saves all that data alone decide.
         pure: Any = incremental(self.plain, tuning=Tuning(planner="minimal")).pure
         state, step = pure(*args)
-        return step.remainder(state, *args, moving=self.selection.paths)
+        return step.remainder(state, *args, moving=self.paths)
 
     def _of(self, leaves_of: Callable[[Any], Sequence[Any]]) -> Callable[[Any], Any]:
         rest = self.of_leaves()
@@ -181,7 +183,7 @@ class Density:
 
     def split(self, x: Any) -> list[Any]:
         """Vectors of shape (*batch, n) as leaves of shape (*batch, *shape)."""
-        sizes = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
+        sizes = np.cumsum([math.prod(shape) for shape in self.shapes])[:-1]
         batch = x.shape[:-1]
         array = jnp if isinstance(x, jax.Array) else np
         parts = array.split(x, sizes, axis=-1)

@@ -118,7 +118,7 @@ class NumPyroModel:
         info = util.initialize_model(
             medians, fixed, init_strategy=infer.init_to_median, model_args=args, model_kwargs=kwargs
         )
-        self._start = {**start, **{name: jnp.asarray(x) for name, x in info.param_info.z.items()}}
+        self._start = {**start, **jax.tree.map(jnp.asarray, dict(info.param_info.z))}
 
     @property
     def args(self) -> tuple[Any, ...]:
