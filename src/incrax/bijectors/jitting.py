@@ -9,7 +9,6 @@ a module of Equinox, where they are settings.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -17,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from incrax._extras import is_of
 from incrax._messages import wrong_option
 from incrax._program import evaluator, from_jaxpr, trace
 from incrax.bijectors.boundary import Outgoing, Template, incoming, outgoing
@@ -223,8 +223,7 @@ def _are_settings(tree: Any) -> list[bool]:
 
 
 def _holds_settings(x: Any) -> bool:
-    equinox = sys.modules.get("equinox")
-    is_module = equinox is not None and isinstance(x, equinox.Module)
+    is_module = is_of("equinox", "Module", x)
     return is_module or isinstance(x, Remembered) or _is_bijection(x)
 
 

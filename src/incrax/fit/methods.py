@@ -5,7 +5,6 @@ In: counted functions of a vector. Out: the end of a search; of Minuit also inte
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -279,12 +278,6 @@ NUM_KEPT = 8
 """Methods whose programs are kept, of each function."""
 TOLERANCE = 1e-6
 """Of optax: the greatest element of the gradient, relative to the value or 1."""
-
-
-def is_of(library: str, kind: str, x: Any) -> bool:
-    """Whether it is of a library's class; if it is, the library is imported already."""
-    module = sys.modules.get(library)
-    return module is not None and isinstance(x, getattr(module, kind))
 
 
 class _Given(NamedTuple):

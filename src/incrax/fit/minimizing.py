@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from incrax import Bound
+from incrax._extras import is_of
 from incrax._progress import Meter
 from incrax.errors import MethodError
 from incrax.fit.covariance import SLOPE, steepest
@@ -22,7 +23,6 @@ from incrax.fit.methods import (
     by_optax,
     by_optimistix,
     by_scipy,
-    is_of,
     scipy_name,
     unknown_options,
 )

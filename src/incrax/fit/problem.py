@@ -312,8 +312,6 @@ def _box(caller: str, layout: ArgumentLayout, bounds: Any, x: np.ndarray) -> Box
     for path, pair in bounds.items():
         parts = _parts_named(caller, layout, path)
         seen = f"{pair!r} for `{path}`"
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise _wrong_bounds(caller, seen, "it is no pair (lower, upper)")
         try:
             for first, last, shape in parts:
                 low, high = bounds_from(pair, shape, x.dtype)
@@ -359,19 +357,16 @@ def _parts_named(
     ]
     if not parts:
         found = completed(layout.names, name)
-        numbers = [k for k, each in enumerate(layout.names) if each in found]
-        parts += [(k, k + 1, ()) for k in numbers]
-    known = found if parts else layout.paths
-    shown = listed(known)
+        parts = [(k, k + 1, ()) for k, each in enumerate(layout.names) if each in found]
     if not parts:
         raise BoundsError(
             f"`{caller}(bounds=...)` names `{name}`, and no free parameter has this path. This "
             "is usually a typing error, or a parameter that `wrt` leaves out. Nothing was "
-            f"evaluated. Free are {shown}."
+            f"evaluated. Free are {listed(layout.paths)}."
         )
     if len(found) > 1:
         raise BoundsError(
-            f"`{caller}(bounds=...)` names `{name}`, which may be {shown}. Nothing was evaluated. "
+            f"`{caller}(bounds=...)` names `{name}`, which may be {listed(found)}. Nothing was evaluated. "
             "Write the whole path of the one you mean."
         )
     return parts

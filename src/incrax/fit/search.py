@@ -22,6 +22,7 @@ from incrax.derivatives.transforms import options_of, plain
 from incrax.fit import steps
 from incrax.fit.problem import ArgumentLayout, Problem, remembered, weighed_vector
 from incrax.fit.steps import Found, LinearizedPoint, Search, SearchSettings, Setup
+from incrax.fit.task import Callback
 
 
 class Maths(NamedTuple):
@@ -194,8 +195,6 @@ def looped(squares: LeastSquares, search: Search, max_jacobians: Any) -> Turn:
 
 
 # --- driven by the host, whatever evaluates and solves --------------------------------------------
-
-Callback = Callable[[Any, float], bool | None]
 
 
 def searched(

@@ -443,8 +443,8 @@ class Inputs:
     def _adopt(self, trees: Mapping[str, Any]) -> None:
         """Take other trees; what is new in them is data, whose structure alone may change."""
         known = dict(zip(self.names.paths, self.roles, strict=True))
-        self.leaves = jax.tree.leaves(tuple(trees.values()))
-        if jax.tree.structure(tuple(trees.values())) != self.names.treedef:
+        self.leaves, treedef = jax.tree.flatten(tuple(trees.values()))
+        if treedef != self.names.treedef:
             self.names = names_of(trees)
             self.roles = tuple(known.get(path, DATA) for path in self.names.paths)
 
