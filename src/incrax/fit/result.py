@@ -379,9 +379,15 @@ class FitResult(Printable):
         """What may be left to gain at a minimum, in units of the function: a tenth of an error, or
         rounding errors.
         """
+        return self.near_enough(ENOUGH)
+
+    def near_enough(self, share: float) -> float:
+        """A share of the error definition, or rounding errors of the function where these are
+        larger.
+        """
         dtype = np.float64 if self._task is None else self._task.dtype
         eps = float(np.finfo(dtype).eps)
-        return max(ENOUGH * self.errordef, NOISE * eps * abs(self.value))
+        return max(share * self.errordef, NOISE * eps * abs(self.value))
 
     def left(self, hessian: np.ndarray) -> float:
         """What is left to gain within the bounds, by a Hessian or an estimate of it."""

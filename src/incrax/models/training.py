@@ -69,10 +69,8 @@ class Training:
                 "of the earlier roles. The model is as it was. Call `model.training(optimizer)` "
                 "again."
             )
-        is_value = [is_dynamic(leaf) for leaf in inputs.leaves]
-        leaves = list(zip(is_value, inputs.leaves, strict=True))
-        statics = tuple(None if is_one else leaf for is_one, leaf in leaves)
-        others = [as_plain(leaf) if is_one else None for is_one, leaf in leaves]
+        statics = tuple(None if is_dynamic(leaf) else leaf for leaf in inputs.leaves)
+        others = [as_plain(leaf) if is_dynamic(leaf) else None for leaf in inputs.leaves]
         key = (inputs.names.treedef, statics)
         loss, stepped, state, self._optimizer_state = self._step(
             key, self._trained(), others, self._optimizer_state
@@ -98,14 +96,17 @@ def _step_of(
     what is new.
     """
 
-    masks = [inputs.masks.get(path) for path in inputs.paths(TRAINABLE)]
+    masks = [inputs.masks.get(path, True) for path in inputs.paths(TRAINABLE)]
+
+    def moving(moves: Any) -> list[Any]:
+        """Gradients or steps, 0 where elements are fixed."""
+        rows = zip(masks, inputs.leaves_in(moves), strict=True)
+        return [jnp.where(mask, move, 0) for mask, move in rows]
 
     def step(key: Any, trained: Any, others: Any, optimizer_state: Any) -> Any:
         treedef, statics = key
-        fixed = [
-            static if other is None else other
-            for static, other in zip(statics, others, strict=True)
-        ]
+        pairs = zip(statics, others, strict=True)
+        fixed = [static if other is None else other for static, other in pairs]
 
         def args(trained: Any, state: Any = None) -> Any:
             leaves = inputs.with_leaves(TRAINABLE, inputs.leaves_in(trained), fixed)
@@ -117,23 +118,16 @@ def _step_of(
             lambda trained: functions.both(*args(trained, before)), has_aux=True
         )
         (loss, after), gradient = both(trained)
-        gradient = inputs.tree(
-            [_moving(*row) for row in zip(masks, inputs.leaves_in(gradient), strict=True)]
-        )
+        gradient = inputs.tree(moving(gradient))
         moves, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
         # An optimiser may move what has no gradient, as decays of weights do.
-        moved = [_moving(*row) for row in zip(masks, inputs.leaves_in(moves), strict=True)]
-        leaves = zip(inputs.paths(TRAINABLE), inputs.leaves_in(trained), moved, strict=True)
+        rows = inputs.leaves_in(trained), moving(moves)
+        leaves = zip(inputs.paths(TRAINABLE), *rows, strict=True)
         stepped = [_moved(inputs, *row) for row in leaves]
         state = {"before": before, "after": after, "never": ()}[updates]
         return loss, stepped, state, optimizer_state
 
     return step
-
-
-def _moving(mask: Any, move: Any) -> Any:
-    """A gradient or a step, 0 where an element is fixed."""
-    return move if mask is None else jnp.where(mask, move, 0)
 
 
 def _moved(inputs: Inputs, path: str, x: Any, move: Any) -> Any:

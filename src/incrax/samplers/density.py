@@ -7,7 +7,6 @@ evaluate. It must not know how points are proposed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 from incrax import Incremental, Tuning, _jax, frozen, incremental
 from incrax._messages import wrong_option
 from incrax.derivatives.cuts import is_mark, without_marks
-from incrax.derivatives.flat import element_names
+from incrax.derivatives.flat import Ends, element_names, ends
 from incrax.derivatives.messages import integer_parameter
 from incrax.derivatives.prepared import Flat, prepare
 from incrax.derivatives.selection import (
@@ -68,7 +67,7 @@ class Density:
         is_bare = jax.tree_util.all_leaves([returned])
         if not is_bare or found[0].shape != () or not jnp.issubdtype(found[0].dtype, jnp.floating):
             raise not_a_scalar(", ".join(f"{x.dtype}{list(x.shape)}" for x in found) or "nothing")
-        self.shapes: list[tuple[int, ...]] = [np.shape(value) for value in self.selection.values]
+        self.ends: Ends = ends([np.shape(value) for value in self.selection.values])
         self.paths: tuple[str, ...] = self.selection.paths
         self.names: tuple[str, ...] = element_names(self.paths, self.shapes)
 
@@ -88,6 +87,11 @@ class Density:
         function: Any = self.function
         value = float(function(*self.bare(self.arguments(x))))
         return value if value == value else -np.inf
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of the leaves."""
+        return self.ends.shapes
 
     @property
     def x0(self) -> np.ndarray:
@@ -183,13 +187,9 @@ class Density:
 
     def split(self, x: Any) -> list[Any]:
         """Vectors of shape (*batch, n) as leaves of shape (*batch, *shape)."""
-        sizes = np.cumsum([math.prod(shape) for shape in self.shapes])[:-1]
         batch = x.shape[:-1]
-        array = jnp if isinstance(x, jax.Array) else np
-        parts = array.split(x, sizes, axis=-1)
-        return [
-            part.reshape((*batch, *shape)) for part, shape in zip(parts, self.shapes, strict=True)
-        ]
+        parts = self.ends.parts()
+        return [x[..., first:last].reshape((*batch, *shape)) for first, last, shape in parts]
 
 
 def _with_discrete(

@@ -105,11 +105,8 @@ class NumPyroModel:
         self._shapes: dict[str, tuple[int, ...]] = {}
         start: dict[str, Any] = {}
         for name, site in trace.items():
-            if (
-                site["type"] == "sample"
-                and not site["is_observed"]
-                and site["fn"].support.is_discrete
-            ):
+            is_latent = site["type"] == "sample" and not site["is_observed"]
+            if is_latent and site["fn"].support.is_discrete:
                 self._values[name] = _support(name, site["fn"])
                 self._shapes[name] = np.shape(site["value"])
                 start[name] = jnp.reshape(site["value"], -1)
@@ -155,9 +152,7 @@ class NumPyroModel:
             data: arrays among the model's arguments.
         """
         args, kwargs = self._arguments(data)
-        discrete = {name: p[name] for name in self._values}
-        others = {name: x for name, x in p.items() if name not in self._values}
-        fixed = self._handlers.condition(self._model, self._shaped(discrete))
+        fixed, _, others = self._conditioned(p)
         return -self._util.potential_energy(fixed, args, kwargs, others)
 
     def conditional(
@@ -181,14 +176,18 @@ class NumPyroModel:
         args, kwargs = self._arguments(self._data)
 
         def one(p: Mapping[str, Any]) -> dict[str, Any]:
-            discrete = self._shaped({name: p[name] for name in self._values})
-            others = {name: x for name, x in p.items() if name not in self._values}
-            fixed = self._handlers.condition(self._model, discrete)
+            fixed, discrete, others = self._conditioned(p)
             found = self._util.constrain_fn(fixed, args, kwargs, others, return_deterministic=True)
             return {**found, **discrete}
 
         found = jax.jit(lambda p: jax.lax.map(one, p))(flat)
         return {name: np.asarray(x).reshape(*batch, *x.shape[1:]) for name, x in found.items()}
+
+    def _conditioned(self, p: Mapping[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        """The model at the values of its discrete sites, these values, and the others."""
+        discrete = self._shaped({name: p[name] for name in self._values})
+        others = {name: x for name, x in p.items() if name not in self._values}
+        return self._handlers.condition(self._model, discrete), discrete, others
 
     def _arguments(self, data: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         given = iter(data)
@@ -313,29 +312,24 @@ def _gibbs_fn(model: NumPyroModel, how: Mapping[str, Any]) -> Callable[..., dict
     """Draws of all discrete sites, as `HMCGibbs` calls it."""
     p, data = model.args
     at = model.constrained({name: x[None] for name, x in p.items()})
-    names = [name for name in p if name not in model.discrete]
-    others = {name: jnp.asarray(at[name][0]) for name in names}
-    z0 = {name: p[name] for name in model.discrete}
-    moves = [
-        *(f"z[{name!r}]{ROWS}" for name in model.discrete), *(f"others[{name!r}]" for name in names)
-    ]  # fmt: skip
+    z = {name: f"z[{name!r}]" for name in model.discrete}
+    rest = {name: f"others[{name!r}]" for name in p if name not in z}
+    others = {name: jnp.asarray(at[name][0]) for name in rest}
+    moves = [*(path + ROWS for path in z.values()), *rest.values()]
     f: Any = incremental(model.conditional)
-    state, sites = f.sites(z0, others, data, moves=moves)
+    state, sites = f.sites({name: p[name] for name in z}, others, data, moves=moves)
     blocks = []
-    for name, update in model.updates.items():
-        if isinstance(update, Categorical):
-            path = name.replace("p", "z", 1)
-            values = update.candidates
-            is_independent = sites.are_independent(state, [path])
-            block = SweepBlock(
-                path, (path,), len(sites.inputs(state)[path]), 1, len(values),
-                is_independent=is_independent, **how,
-            )  # fmt: skip
-            blocks.append((block, values))
+    for name, path in z.items():
+        values = model._values[name]
+        is_independent = sites.are_independent(state, [path])
+        block = SweepBlock(
+            path, (path,), len(p[name]), 1, len(values), is_independent=is_independent, **how
+        )
+        blocks.append((block, values))
 
     def draw(rng_key: Any, gibbs_sites: Mapping[str, Any], hmc_sites: Mapping[str, Any]) -> Any:
-        given = {f"z[{name!r}]": jnp.reshape(gibbs_sites[name], -1) for name in model.discrete}
-        given.update({f"others[{name!r}]": hmc_sites[name] for name in names})
+        given = {path: jnp.reshape(gibbs_sites[name], -1) for name, path in z.items()}
+        given |= {path: hmc_sites[name] for name, path in rest.items()}
         dtypes = {path: x.dtype for path, x in sites.inputs(state).items()}
         place = sites.start({path: x.astype(dtypes[path]) for path, x in given.items()}, state)
         position = place, sites.look(place, {})[1]
@@ -346,10 +340,8 @@ def _gibbs_fn(model: NumPyroModel, how: Mapping[str, Any]) -> Callable[..., dict
             position, _ = drawn_rows(sites, position, block, uniform, candidates)
         found = sites.inputs(position[0])
         return {
-            name: jnp.reshape(found[f"z[{name!r}]"], jnp.shape(gibbs_sites[name])).astype(
-                gibbs_sites[name].dtype
-            )
-            for name in model.discrete
+            name: found[path].reshape(gibbs_sites[name].shape).astype(gibbs_sites[name].dtype)
+            for name, path in z.items()
         }
 
     return draw
