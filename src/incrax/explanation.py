@@ -100,44 +100,44 @@ class Reader:
     def served(self, record: CallRecord) -> Served:
         """A call as reports need it."""
         plan = record.plan
-        entry = record.entry
         in_blocks = [each.blocked for each in record.segments if each.blocked is not None]
-        filling = [
-            eqn
-            for segment in record.segments
-            for eqn in (segment.eqns if segment.blocked is None else segment.blocked.eqns)
-        ]
-        ran = (
-            []
-            if record.candidate == "saved outputs"
-            else [*filling, *(self.eqns if plan is None else plan.eqns)]
-        )
-        how = "measured" if entry is not None and entry.is_final else "expected"
-        algebra = self.facts.algebra
-        statistics = None if plan is None else plan.statistics
-        sliced = None if plan is None else plan.sliced
-        return Served(
+        ran: list[Equation] = []
+        if record.candidate != "saved outputs":
+            for segment in record.segments:
+                ran += segment.eqns if segment.blocked is None else segment.blocked.eqns
+            ran += self.eqns if plan is None else plan.eqns
+        found = Served(
             by=record.candidate,
             why=_why(record),
             changed=record.dirty & ~self.engine.always,
             ran=ran,
             loads=record.loads,
             filled=record.filled,
-            seconds={}
-            if entry is None
-            else {f"{name}, {how}": s for name, s in entry.seconds.items()},
-            uses=0 if entry is None else entry.count,
-            statistics=statistics.lines
-            if statistics is not None
-            else (algebra.reason,)
-            if algebra.reason
-            else (),
-            num_ran=len(ran) if plan is None else len(ran) - len(plan.eqns) + plan.num_eqns,
-            rows=_blocks(in_blocks) if sliced is None else self._rows(sliced),
+            statistics=self._statistics(record),
+            num_ran=len(ran),
+            rows=_blocks(in_blocks),
             left_out=sum((_left_out(each) for each in in_blocks), ZERO),
-            by_rows=() if sliced is None else sliced.by_rows,
-            as_whole=() if sliced is None else sliced.as_whole,
         )
+        entry = record.entry
+        if entry is not None:
+            how = "measured" if entry.is_final else "expected"
+            seconds = {f"{name}, {how}": each for name, each in entry.seconds.items()}
+            found = found._replace(seconds=seconds, uses=entry.count)
+        if plan is not None:
+            found = found._replace(num_ran=len(ran) - len(plan.eqns) + plan.num_eqns)
+        if plan is not None and plan.sliced is not None:
+            sliced = plan.sliced
+            rows = self._rows(sliced)
+            found = found._replace(rows=rows, by_rows=sliced.by_rows, as_whole=sliced.as_whole)
+        return found
+
+    def _statistics(self, record: CallRecord) -> Sequence[str]:
+        """What came from statistics, or why nothing can."""
+        plan = record.plan
+        if plan is not None and plan.statistics is not None:
+            return plan.statistics.lines
+        algebra = self.facts.algebra
+        return (algebra.reason,) if algebra.reason else ()
 
     def _rows(self, sliced: Sliced) -> str:
         names = ", ".join(str(self.paths[leaf]) for leaf in sliced.leaves)
@@ -164,11 +164,9 @@ class Reader:
             yield "not compared", "while saving does not pay, a call goes straight to `jax.jit`"
             return
         store = self.engine.store
-        baseline = store.states[-1] if store.states else None
+        anchors = store.states[-1].anchors if store.states else None
         for index, _ in self.layout.leaves_of(served.changed):
-            by_identity = is_compared_by_identity(
-                None if baseline is None else baseline.anchors[index]
-            )
+            by_identity = anchors is not None and is_compared_by_identity(anchors[index])
             how = "it is another array than" if by_identity else "its bits differ from those"
             for name in self.names(served.changed & self.layout.leaf_mask(index)):
                 yield name, f"{how} at the baseline"
