@@ -208,7 +208,7 @@ def measure_whole(
     plain = jax.jit(model.log_density)
     rng = np.random.default_rng(seed)
     width = STEP * model.widths(mode.parameters, flights)["plane"]
-    steps = lambda place: jax.block_until_ready(_whole_steps(place, _turns(rng, width), data))
+    steps = lambda place: jax.block_until_ready(_whole_steps(place, _turns(rng, width), data))[0]
     place = steps((p, plain(p, *data)))
     begin_s = time.perf_counter()
     num_steps = 0
@@ -246,6 +246,6 @@ def _whole_steps(place: Any, turns: Any, data: Any) -> Any:
         proposed = model.log_density(moved, *data)
         accept = bound < proposed - value
         p = {**p, "plane": jnp.where(accept, moved["plane"], p["plane"])}
-        return (p, jnp.where(accept, proposed, value)), None
+        return (p, jnp.where(accept, proposed, value)), accept
 
-    return jax.lax.scan(step, place, turns)[0]
+    return jax.lax.scan(step, place, turns)

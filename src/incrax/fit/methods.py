@@ -18,6 +18,7 @@ import scipy.optimize
 
 from incrax._extras import needed
 from incrax._messages import listed
+from incrax._tables import LruTable
 from incrax.engine.compile.captured import with_captured
 from incrax.errors import MethodError, MinimumError
 from incrax.fit.box import Box
@@ -295,22 +296,24 @@ class _Given(NamedTuple):
         return self.value_of(x, self.others)
 
 
-def _given(task: Task, value_of: Any) -> _Given:
-    on_device = lambda x: jax.device_put(x) if isinstance(x, np.ndarray) else x
-    others = None if value_of is None else jax.tree.map(on_device, task.problem.others)
-    return _Given(value_of, others, task.bounds)
-
-
 def _value_of(task: Task) -> Any:
     value = lambda x, others: task.fun(*task.problem.with_others(x, others))
     return with_captured(value, jnp.asarray(task.x), task.problem.others)
 
 
-_programs: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+_programs: WeakKeyDictionary[Any, LruTable[Any, Any]] = WeakKeyDictionary()
 """What was compiled for functions whose derivatives are kept, those of bound models."""
 
 
-def _kept(task: Task, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+def _program(task: Task, make: Callable[..., tuple[Any, Any]], *key: Any) -> tuple[Any, _Given]:
+    """What `make(task, *key)` compiles, and what it reads beside the point."""
+    program, value_of = _kept(task, make, key)
+    on_device = lambda x: jax.device_put(x) if isinstance(x, np.ndarray) else x
+    others = None if value_of is None else jax.tree.map(on_device, task.problem.others)
+    return program, _Given(value_of, others, task.bounds)
+
+
+def _kept(task: Task, make: Callable[..., Any], key: tuple[Any, ...]) -> Any:
     """What was made before for this function and key.
 
     Only a bound model comes back with the same derivatives. Any other function is traced anew at
@@ -320,41 +323,20 @@ def _kept(task: Task, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
     try:
         hash(key)
     except TypeError:
-        return make()
+        return make(task, *key)
     if task.prepared is None or task.problem.free is not None:
-        return make()
-    known = _programs.setdefault(task.prepared, {})
-    if key not in known:
-        while len(known) >= NUM_KEPT:
-            known.pop(next(iter(known)))
-        known[key] = make()
-    return known[key]
+        return make(task, *key)
+    known = _programs.setdefault(task.prepared, LruTable(NUM_KEPT))
+    found = known.get(key)
+    return known.setdefault(key, make(task, *key)) if found is None else found
 
 
 def by_optax(counted: CountedTask, optimiser: Any, settings: MethodSettings) -> Ended:
     """Steps of an optimiser, each followed by a projection into the bounds."""
-    optax = needed("optax", "minimize(method=an optax optimiser)", "fit")
     tolerance = TOLERANCE if settings.tolerance is None else settings.tolerance
-    transform = optax.with_extra_args_support(optimiser)
-    task = counted.task
-
-    def made() -> tuple[Any, Any]:
-        takes_value = isinstance(optimiser, optax.GradientTransformationExtraArgs)
-        value_of = _value_of(task) if takes_value else None
-
-        @jax.jit
-        def advanced(given: _Given, x: Any, state: Any, seen: tuple[Any, Any]) -> tuple[Any, Any]:
-            value, gradient = seen
-            extra = {"value": value, "grad": gradient, "value_fn": given.value}
-            updates, state = transform.update(gradient, state, x, **extra)
-            return given.box.inside(optax.apply_updates(x, updates)), state
-
-        return advanced, value_of
-
-    advanced, value_of = _kept(task, (optimiser,), made)
-    given = _given(task, value_of)
-    x = jnp.asarray(task.x)
-    state = transform.init(x)
+    advanced, given = _program(counted.task, _optax_step, optimiser)
+    x = jnp.asarray(counted.task.x)
+    state = optimiser.init(x)
     max_steps = settings.options.get("max_steps", MAX_STEPS)
     for number in range(max_steps + 1):
         value, gradient = counted.value_and_gradient(x)
@@ -368,30 +350,32 @@ def by_optax(counted: CountedTask, optimiser: Any, settings: MethodSettings) -> 
     return Ended(np.asarray(x), False, "step limit reached", is_limited=True, num_steps=max_steps)
 
 
+def _optax_step(task: Task, optimiser: Any) -> tuple[Any, Any]:
+    optax = needed("optax", "minimize(method=an optax optimiser)", "fit")
+    transform = optax.with_extra_args_support(optimiser)
+    takes_value = isinstance(optimiser, optax.GradientTransformationExtraArgs)
+
+    @jax.jit
+    def advanced(given: _Given, x: Any, state: Any, seen: tuple[Any, Any]) -> tuple[Any, Any]:
+        value, gradient = seen
+        extra = {"value": value, "grad": gradient, "value_fn": given.value}
+        updates, state = transform.update(gradient, state, x, **extra)
+        return given.box.inside(optax.apply_updates(x, updates)), state
+
+    return advanced, _value_of(task) if takes_value else None
+
+
 def by_optimistix(counted: CountedTask, minimiser: Any, settings: MethodSettings) -> Ended:
     """A whole search in one program: nothing is saved, the function is traced as it is.
 
     Raises:
         MethodError: there are bounds.
     """
-    optimistix = needed("optimistix", "minimize(method=an optimistix minimiser)", "fit")
     task = counted.task
     if task.bounds.is_bounded:
         raise _no_bounds(type(minimiser).__name__, ["migrad", *BOUNDED])
     options = {"max_steps": MAX_STEPS, **settings.options, "throw": False}
-
-    def made() -> tuple[Any, Any]:
-        @jax.jit
-        def run(given: _Given, x: Any) -> tuple[Any, Any, Any]:
-            value = lambda x, given: given.value(x)
-            found = optimistix.minimise(value, minimiser, x, args=given, **options)
-            is_done = found.result == optimistix.RESULTS.successful
-            return found.value, is_done, found.stats["num_steps"]
-
-        return run, _value_of(task)
-
-    run, value_of = _kept(task, (minimiser, *options.items()), made)
-    given = _given(task, value_of)
+    run, given = _program(task, _optimistix_search, minimiser, *options.items())
     x, is_done, num_steps = jax.device_get(run(given, jnp.asarray(task.x)))
     counted.counts = Counts(gradients=int(num_steps))
     is_limited = not is_done and int(num_steps) >= options["max_steps"]
@@ -403,6 +387,19 @@ def by_optimistix(counted: CountedTask, minimiser: Any, settings: MethodSettings
         is_limited=is_limited,
         num_steps=int(num_steps),
     )
+
+
+def _optimistix_search(task: Task, minimiser: Any, *options: tuple[str, Any]) -> tuple[Any, Any]:
+    optimistix = needed("optimistix", "minimize(method=an optimistix minimiser)", "fit")
+
+    @jax.jit
+    def run(given: _Given, x: Any) -> tuple[Any, Any, Any]:
+        value = lambda x, given: given.value(x)
+        found = optimistix.minimise(value, minimiser, x, args=given, **dict(options))
+        is_done = found.result == optimistix.RESULTS.successful
+        return found.value, is_done, found.stats["num_steps"]
+
+    return run, _value_of(task)
 
 
 def _no_bounds(method: str, known: Sequence[str]) -> MethodError:

@@ -59,25 +59,28 @@ class Inputs:
         self.opened: dict[str, Opened] = {name: each for name, each in modules.items() if each}
         trees = {**given, **{name: each.tree for name, each in self.opened.items()}}
         self.names: Names = names_of(trees)
-        leaves = jax.tree.leaves(tuple(trees.values()))
-        self.leaves: list[Any] = leaves
+        self.leaves: list[Any] = jax.tree.leaves(tuple(trees.values()))
         roles, of_elements = self._split(roles)
-        self.roles: tuple[str, ...] = roles_of(self.names, leaves, roles, self._own_roles())
+        self.roles: tuple[str, ...] = roles_of(self.names, self.leaves, roles, self._own_roles())
         self.masks: dict[str, np.ndarray] = {}
-        leaves = list(map(as_parameter, leaves, self.roles))
-        bounds, bounds_of_elements = self._split(bounds)
-        self.bounds: dict[str, Bounds] = bounds_of(self.names, leaves, self.roles, bounds)
-        for name, pair in bounds_of_elements.items():
-            path, index = self._place(name)
-            leaf = leaves[self.names.number(path)]
-            known = self.bounds.get(path)
-            self.bounds[path] = with_element(self.names, self.roles, path, leaf, known, index, pair)
+        self.leaves = list(map(as_parameter, self.leaves, self.roles))
+        self.bounds: dict[str, Bounds] = self._bounds(bounds)
         self.transforms: dict[str, Transform] = transforms_of(self.names, self.roles, transforms)
-        rows = zip(self.names.paths, leaves, self.roles, strict=True)
-        self.leaves = [_held(path, leaf, role) for path, leaf, role in rows]
+        self.leaves = list(map(_held, self.names.paths, self.leaves, self.roles))
         self.watchers: list[Watcher] = []
         for name, role in of_elements.items():
             self.set_role(name, role)
+
+    def _bounds(self, given: Any) -> dict[str, Bounds]:
+        """Those of whole leaves, then those of elements of them."""
+        given, of_elements = self._split(given)
+        found = bounds_of(self.names, self.leaves, self.roles, given)
+        for name, pair in of_elements.items():
+            path, index = self._place(name)
+            leaf = self.leaf(path)
+            known = found.get(path)
+            found[path] = with_element(self.names, self.roles, path, leaf, known, index, pair)
+        return found
 
     @property
     def args(self) -> tuple[Any, ...]:

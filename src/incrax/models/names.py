@@ -6,6 +6,7 @@ In: inputs by name, pytrees. Out: paths of their leaves, and what a user's name 
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from jax.tree_util import keystr, tree_flatten_with_path
 from incrax._messages import listed
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import AmbiguousInputError, UnknownInputError
+
+_completed = functools.lru_cache(1024)(completed)  # users set the same few names again and again
 
 
 class Names(NamedTuple):
@@ -33,7 +36,7 @@ class Names(NamedTuple):
         """
         if name in self.inputs or any(is_within(path, name) for path in self.paths):
             return name
-        found = completed(self.paths, name)
+        found = _completed(self.paths, name)
         if len(found) > 1:
             raise AmbiguousInputError(
                 f"`{name}` may be {listed(found)}. The model is as it was. Write the whole path of "

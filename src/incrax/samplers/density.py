@@ -62,11 +62,7 @@ class Density:
             self.selection = select(name, self.plain, wrt, args, {})
         self._args = args
         self._has_marks = any(map(is_mark, jax.tree.leaves(args, is_leaf=is_mark)))
-        returned = jax.eval_shape(lambda: self.plain(*self.bare(args)))
-        found = jax.tree.leaves(returned)
-        is_bare = jax.tree_util.all_leaves([returned])
-        if not is_bare or found[0].shape != () or not jnp.issubdtype(found[0].dtype, jnp.floating):
-            raise not_a_scalar(", ".join(f"{x.dtype}{list(x.shape)}" for x in found) or "nothing")
+        _check_scalar(jax.eval_shape(lambda: self.plain(*self.bare(args))))
         self.ends: Ends = ends([np.shape(value) for value in self.selection.values])
         self.paths: tuple[str, ...] = self.selection.paths
         self.names: tuple[str, ...] = element_names(self.paths, self.shapes)
@@ -190,6 +186,13 @@ class Density:
         batch = x.shape[:-1]
         parts = self.ends.parts()
         return [x[..., first:last].reshape((*batch, *shape)) for first, last, shape in parts]
+
+
+def _check_scalar(found: Any) -> None:
+    leaves = jax.tree.leaves(found)
+    is_real = lambda x: x.shape == () and jnp.issubdtype(x.dtype, jnp.floating)
+    if not jax.tree_util.all_leaves([found]) or not is_real(found):
+        raise not_a_scalar(", ".join(f"{x.dtype}{list(x.shape)}" for x in leaves) or "nothing")
 
 
 def _with_discrete(
