@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from incrax._messages import listed
+from incrax._names import name_of
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.derivatives.selection import type_name
 from incrax.engine.inputs.paths import is_within
@@ -47,7 +48,7 @@ def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             f"`bind(f)` got {fun!r} of type {type(fun).__name__}, which cannot be called. Nothing "
             "was bound. Pass a function of the inputs."
         )
-    name = _name(fun)
+    name = name_of(fun)
     if isinstance(fun, Guarded):
         raise BindError(
             f"`bind({name})` got a guarded function, and a bound model traces its function as a "
@@ -98,10 +99,6 @@ def _parameters(fun: Function) -> Mapping[str, inspect.Parameter] | None:
         return None
 
 
-def _name(fun: Any) -> str:
-    return getattr(fun, "__name__", type(fun).__name__)
-
-
 class HeldState(NamedTuple):
     """Paths of the leaves that a function updates: those with the role now, and those that had it
     when it was bound.
@@ -147,7 +144,7 @@ def functions_of(
     def updates(*args: Any) -> tuple[Any, ...]:
         return both(*args)[1]
 
-    return Functions(*(_named(each, _name(fun), inputs) for each in (value, updates, both)))
+    return Functions(*(_named(each, name_of(fun), inputs) for each in (value, updates, both)))
 
 
 def _applied(fun: Function, given: dict[str, Any]) -> Any:

@@ -20,12 +20,11 @@ from incrax.derivatives.cuts import without_marks
 from incrax.derivatives.messages import wrong_wrt
 from incrax.derivatives.selection import Selection, select
 from incrax.engine.inputs.leaves import has_tracer, is_dynamic
-from incrax.engine.inputs.signature import with_names
+from incrax.engine.inputs.signature import argument_names, with_names
 from incrax.models.held.encoding import (
     active_leaves,
     checked_rows,
     keys_of,
-    signature_of,
     taken,
     with_active,
     with_cotangents,
@@ -146,10 +145,10 @@ class EpochGradient:
 
     def _names(self, batches: Batches, num_args: int) -> list[str]:
         """Names of the arguments: those of the encoder, and of the loss after what a batch has."""
-        ours = [*signature_of(self._setting.encoder).parameters, "params", "rows"][:2]
-        theirs = list(signature_of(self._loss).parameters)[1 + len(batches.others) :][:num_args]
-        rest = (f"args[{k}]" for k in range(len(theirs), num_args))
-        names = [*ours, "batches", *theirs, *rest]
+        num_own = 1 + len(batches.others)
+        ours = argument_names(self._setting.encoder, 2)
+        theirs = argument_names(self._loss, num_own + num_args)[num_own:]
+        names = [*ours, "batches", *theirs]
         return [name if names.index(name) == k else f"_{k}" for k, name in enumerate(names)]
 
 
