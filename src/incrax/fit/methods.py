@@ -307,28 +307,23 @@ _programs: WeakKeyDictionary[Any, LruTable[Any, Any]] = WeakKeyDictionary()
 
 def _program(task: Task, make: Callable[..., tuple[Any, Any]], *key: Any) -> tuple[Any, _Given]:
     """What `make(task, *key)` compiles, and what it reads beside the point."""
-    program, value_of = _kept(task, make, key)
+    program, value_of = _programs_of(task).made((make, *key), lambda: make(task, *key))
     on_device = lambda x: jax.device_put(x) if isinstance(x, np.ndarray) else x
     others = None if value_of is None else jax.tree.map(on_device, task.problem.others)
     return program, _Given(value_of, others, task.bounds)
 
 
-def _kept(task: Task, make: Callable[..., Any], key: tuple[Any, ...]) -> Any:
-    """What was made before for this function and key.
+def _programs_of(task: Task) -> LruTable[Any, Any]:
+    """What was made before for this function.
 
     Only a bound model comes back with the same derivatives. Any other function is traced anew at
     each fit, as what it closes over may have changed; a model of which something is held, too, as
     that is a constant of the trace.
     """
-    try:
-        hash(key)
-    except TypeError:
-        return make(task, *key)
+    nothing = LruTable[Any, Any](NUM_KEPT)
     if task.prepared is None or task.problem.free is not None:
-        return make(task, *key)
-    known = _programs.setdefault(task.prepared, LruTable(NUM_KEPT))
-    found = known.get(key)
-    return known.setdefault(key, make(task, *key)) if found is None else found
+        return nothing
+    return _programs.setdefault(task.prepared, nothing)
 
 
 def by_optax(counted: CountedTask, optimiser: Any, settings: MethodSettings) -> Ended:

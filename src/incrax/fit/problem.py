@@ -6,7 +6,6 @@ way back.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -38,15 +37,8 @@ NUM_PROGRAMS = 64
 
 def remembered(make: Callable[..., Any]) -> Callable[..., Any]:
     """A function that keeps what it returned lately, where its arguments can be hashed."""
-    cached = functools.lru_cache(NUM_PROGRAMS)(make)
-
-    def kept_or_made(*key: Any) -> Any:
-        try:
-            return cached(*key)
-        except TypeError:  # a static value of the key has no hash
-            return make(*key)
-
-    return kept_or_made
+    table: LruTable[Any, Any] = LruTable(NUM_PROGRAMS)
+    return lambda *key: table.made(key, lambda: make(*key))
 
 
 class ArgumentLayout(NamedTuple):
@@ -202,13 +194,8 @@ def laid_out(
     kinds = tuple(map(type, jax.tree.leaves(wrt)))  # 1 is no True here, although they are equal
     real = jax.dtypes.canonicalize_dtype(float)
     key = (name, names, wrt, kinds, treedef, real, *map(_kind, leaves))
-    try:
-        layout = _layouts.get(key)
-    except TypeError:  # a mask, a mark, or a static value without a hash
-        return _layout(name, fun, args, wrt), list(map(_unmarked, leaves))
-    if layout is None:
-        layout = _layout(name, fun, args, wrt)
-        _layouts.add(key, layout)
+    # A mask, a mark, or a static value may have no hash.
+    layout = _layouts.made(key, lambda: _layout(name, fun, args, wrt))
     return layout, list(map(_unmarked, leaves))
 
 
