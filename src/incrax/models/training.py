@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from incrax.engine.inputs.frames import Frame, framed
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.rows import as_plain
 from incrax.errors import BindError
@@ -69,11 +70,10 @@ class Training:
                 "of the earlier roles. The model is as it was. Call `model.training(optimizer)` "
                 "again."
             )
-        statics = tuple(None if is_dynamic(leaf) else leaf for leaf in inputs.leaves)
-        others = [as_plain(leaf) if is_dynamic(leaf) else None for leaf in inputs.leaves]
-        key = (inputs.names.treedef, statics)
+        is_value = list(map(is_dynamic, inputs.leaves))
+        frame, values = framed(inputs.names.treedef, inputs.leaves, is_value)
         loss, stepped, state, self._optimizer_state = self._step(
-            key, self._trained(), others, self._optimizer_state
+            frame, self._trained(), as_plain(values), self._optimizer_state
         )
         numbers = [*inputs.numbers(TRAINABLE), *(inputs.numbers(STATE) if state else ())]
         inputs.commit(dict(zip(numbers, [*stepped, *state], strict=True)))
@@ -92,7 +92,7 @@ def _fitted(inputs: Inputs) -> tuple[tuple[str, ...], ...]:
 def _step_of(
     functions: Functions, inputs: Inputs, optimizer: Any, updates: str
 ) -> Callable[..., Any]:
-    """((tree of inputs, static leaves), trained, other leaves, the optimiser's state) -> loss and
+    """(frame of the inputs, trained, their values, the optimiser's state) -> loss and
     what is new.
     """
 
@@ -103,15 +103,13 @@ def _step_of(
         rows = zip(masks, inputs.leaves_in(moves), strict=True)
         return [jnp.where(mask, move, 0) for mask, move in rows]
 
-    def step(key: Any, trained: Any, others: Any, optimizer_state: Any) -> Any:
-        treedef, statics = key
-        pairs = zip(statics, others, strict=True)
-        fixed = [static if other is None else other for static, other in pairs]
+    def step(frame: Frame, trained: Any, values: Any, optimizer_state: Any) -> Any:
+        fixed = frame.with_values(values)
 
         def args(trained: Any, state: Any = None) -> Any:
             leaves = inputs.with_leaves(TRAINABLE, inputs.leaves_in(trained), fixed)
             leaves = leaves if state is None else inputs.with_leaves(STATE, state, leaves)
-            return jax.tree.unflatten(treedef, leaves)
+            return jax.tree.unflatten(frame.treedef, leaves)
 
         before = functions.updates(*args(trained)) if updates == "before" else None
         both = jax.value_and_grad(

@@ -17,6 +17,7 @@ from jax.core import Tracer
 
 from incrax import incremental
 from incrax._extras import needed
+from incrax.engine.inputs.frames import framed
 from incrax.samplers.compiled_sweeps import ROWS, SweepBlock, drawn_rows
 from incrax.samplers.messages import (
     no_discrete_sites,
@@ -92,11 +93,10 @@ class NumPyroModel:
         self._handlers = needed("numpyro.handlers", "from_numpyro", "samplers")
         self._util = util
         self._model = model
-        leaves, self._treedef = jax.tree.flatten((args, dict(kwargs)))
+        leaves, treedef = jax.tree.flatten((args, dict(kwargs)))
         # Sizes of plates and flags must be known while JAX traces; arrays are data.
-        self._is_data = [isinstance(x, (np.ndarray, jax.Array)) for x in leaves]
-        self._others = leaves
-        self._data = [x for x, is_data in zip(leaves, self._is_data, strict=True) if is_data]
+        is_data = [isinstance(x, (np.ndarray, jax.Array)) for x in leaves]
+        self._frame, self._data = framed(treedef, leaves, is_data)
         key = jax.random.key(key) if isinstance(key, int) else key
         draws, medians = jax.random.split(key)
         seeded = self._handlers.seed(model, draws)
@@ -151,7 +151,7 @@ class NumPyroModel:
             p: values by name, as in `args`.
             data: arrays among the model's arguments.
         """
-        args, kwargs = self._arguments(data)
+        args, kwargs = self._frame.filled(data)
         fixed, _, others = self._conditioned(p)
         return -self._util.potential_energy(fixed, args, kwargs, others)
 
@@ -159,7 +159,7 @@ class NumPyroModel:
         self, z: Mapping[str, Any], others: Mapping[str, Any], data: Sequence[Any]
     ) -> jax.Array:
         """Log-density of discrete sites given the others, these as the model has them."""
-        args, kwargs = self._arguments(data)
+        args, kwargs = self._frame.filled(data)
         given = {**self._shaped(z), **others}
         return self._util.log_density(self._model, args, kwargs, given)[0]
 
@@ -173,7 +173,7 @@ class NumPyroModel:
         ndim = next(np.ndim(x) - self._start[name].ndim for name, x in tree.items())
         batch = np.shape(next(iter(tree.values())))[:ndim]
         flat = {name: jnp.reshape(x, (-1, *np.shape(x)[ndim:])) for name, x in tree.items()}
-        args, kwargs = self._arguments(self._data)
+        args, kwargs = self._frame.filled(self._data)
 
         def one(p: Mapping[str, Any]) -> dict[str, Any]:
             fixed, discrete, others = self._conditioned(p)
@@ -188,12 +188,6 @@ class NumPyroModel:
         discrete = self._shaped({name: p[name] for name in self._values})
         others = {name: x for name, x in p.items() if name not in self._values}
         return self._handlers.condition(self._model, discrete), discrete, others
-
-    def _arguments(self, data: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        given = iter(data)
-        pairs = zip(self._others, self._is_data, strict=True)
-        leaves = [next(given) if is_data else x for x, is_data in pairs]
-        return jax.tree.unflatten(self._treedef, leaves)
 
     def _shaped(self, z: Mapping[str, Any]) -> dict[str, Any]:
         return {name: jnp.reshape(x, self._shapes[name]) for name, x in z.items()}

@@ -15,6 +15,7 @@ import numpy as np
 
 from incrax._jax import Equation, Var, is_key_dtype, source_line
 from incrax._program import Program, trace
+from incrax.engine.inputs.frames import framed
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.policy.agreement import difference
 from incrax.engine.program.simplify import drop_dead, inline_with_lines, run_passes
@@ -62,12 +63,8 @@ def check_row_by_row(
 
 def _traces(encoder: Any, params: Any, data: tuple[Any, ...]) -> list[Program]:
     leaves, treedef = jax.tree.flatten(params)
-    values = [x for x in leaves if is_dynamic(x)]
-
-    def encode(values: Any, data: Any) -> Any:
-        rest = iter(values)
-        whole = jax.tree.unflatten(treedef, [next(rest) if is_dynamic(x) else x for x in leaves])
-        return encoder(whole, *data)
+    frame, values = framed(treedef, leaves, list(map(is_dynamic, leaves)))
+    encode = lambda values, data: encoder(frame.filled(values), *data)
 
     def sized(num_rows: int) -> Any:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_rows, *x.shape[1:]), x.dtype), data)
