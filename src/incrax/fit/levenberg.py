@@ -126,31 +126,29 @@ def levenberg_marquardt(
         >>> round(float(result.params["b"]), 4)
         2.0
     """
-    model = residuals if isinstance(residuals, Bound) else None
-    residuals, asked = _asked(residuals, args, wrt, bounds)
-    if tolerance is None:
-        tolerance = np.finfo(asked.x.dtype).eps ** (2 / 3)
+    fun, asked = _asked(residuals, args, wrt, bounds)
+    tolerance = np.finfo(asked.x.dtype).eps ** (2 / 3) if tolerance is None else tolerance
     task = asked.pinned()
-    roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
-    search = chosen(check_solver(solver), residuals, task, roots)
+    roots = None if weights is None else roots_of_weights(weights, _types(fun, task))
+    search = chosen(check_solver(solver), fun, task, roots)
     settings = SearchSettings(
         check_loss(loss), float(tolerance), int(max_steps), is_accelerated, search
     )
     setup = Setup(settings, task.box, np.asarray(loss_scale, task.x.dtype))
     if search != "dense":
-        residuals = plain(residuals)
+        fun = plain(fun)
     if search == "sparse":
-        squares = sparse(residuals, task, roots, setup)
+        squares = sparse(fun, task, roots, setup)
         found = searched(squares, task, callback, progress=progress)
-    elif callback is None and not isinstance(residuals, Incremental):
-        found = _compiled(residuals, task, roots, setup, progress=progress)
+    elif callback is None and not isinstance(fun, Incremental):
+        found = _compiled(fun, task, roots, setup, progress=progress)
     else:
-        squares = least_squares(hosted(residuals, task.layout), (task.others, roots), setup)
+        squares = least_squares(hosted(fun, task.layout), (task.others, roots), setup)
         found = searched(squares, task, callback, progress=progress)
     made = _result(asked, found, is_absolute=is_absolute)
-    if model is not None:
-        model.keep_differentiated()
-        model.set_vector(asked.box.inside(made.values))
+    if isinstance(residuals, Bound):
+        residuals.keep_differentiated()
+        residuals.set_vector(asked.box.inside(made.values))
     return made
 
 

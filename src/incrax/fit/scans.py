@@ -408,7 +408,8 @@ def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: flo
             reason = f"its standard error is {error}, so that there is no width"
             raise _wrong_grid(name, "None", reason)
         ends = result.values[number] + width * error * np.array([-1.0, 1.0])
-        return np.linspace(*ends.clip(lower, upper), num_points)
+        low, high = ends.clip(lower, upper)
+        return np.linspace(low, high, num_points)
     found = np.asarray(grid, np.float64)
     if found.ndim != 1 or not found.size or not np.all(np.isfinite(found)):
         raise _wrong_grid(name, repr(grid), "it is no vector of finite numbers")

@@ -175,4 +175,5 @@ def toys(
             'up before. Nothing was fitted. Pass a list, or a new generator: `({"x": sample(k)} '
             "for k in range(100))`."
         )
-    return Toys(names, *map(np.array, zip(*fits, strict=True)), start)
+    values, errors, minima, converged = map(np.array, zip(*fits, strict=True))
+    return Toys(names, values, errors, minima, converged, start)

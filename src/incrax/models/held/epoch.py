@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 
 from incrax import _jax
+from incrax._locations import shortened
 from incrax.derivatives.cuts import without_marks
 from incrax.derivatives.messages import wrong_wrt
 from incrax.derivatives.selection import Selection, select
@@ -29,7 +30,7 @@ from incrax.models.held.encoding import (
     with_active,
     with_cotangents,
 )
-from incrax.models.held.kept import Setting, padded, shown
+from incrax.models.held.kept import Setting, padded
 from incrax.models.held.messages import batches_selected, other_batches, wrong_row_numbers
 from incrax.models.held.programs import Programs, is_plain
 
@@ -179,7 +180,7 @@ def _numbers(numbers: Any, num_rows: int) -> Any:
     try:
         found = numbers if has_tracer([numbers]) else np.asarray(numbers)
     except (TypeError, ValueError):
-        raise wrong_row_numbers(NAME, shown(numbers), num_rows) from None
+        raise wrong_row_numbers(NAME, shortened(repr(numbers)), num_rows) from None
     is_empty = isinstance(found, np.ndarray) and not found.size
     if found.ndim == 0 or not (is_empty or jnp.issubdtype(found.dtype, jnp.integer)):
         raise wrong_row_numbers(NAME, f"{found.dtype}{list(found.shape)}", num_rows)
