@@ -126,42 +126,44 @@ def levenberg_marquardt(
         >>> round(float(result.params["b"]), 4)
         2.0
     """
-    fun, asked = _asked(residuals, args, wrt, bounds)
-    tolerance = np.finfo(asked.x.dtype).eps ** (2 / 3) if tolerance is None else tolerance
-    task = asked.pinned()
-    roots = None if weights is None else roots_of_weights(weights, _types(fun, task))
-    search = chosen(check_solver(solver), fun, task, roots)
-    settings = SearchSettings(
-        check_loss(loss), float(tolerance), int(max_steps), is_accelerated, search
-    )
-    setup = Setup(settings, task.box, np.asarray(loss_scale, task.x.dtype))
-    if search != "dense":
-        fun = plain(fun)
-    if search == "sparse":
-        squares = sparse(fun, task, roots, setup)
-        found = searched(squares, task, callback, progress=progress)
-    elif callback is None and not isinstance(fun, Incremental):
-        found = _compiled(fun, task, roots, setup, progress=progress)
-    else:
-        squares = least_squares(hosted(fun, task.layout), (task.others, roots), setup)
-        found = searched(squares, task, callback, progress=progress)
-    made = _result(asked, found, is_absolute=is_absolute)
-    if isinstance(residuals, Bound):
-        residuals.keep_differentiated()
-        residuals.set_vector(asked.box.inside(made.values))
-    return made
-
-
-def _asked(residuals: Any, args: tuple[Any, ...], wrt: Any, bounds: Any) -> tuple[Any, Problem]:
-    """The function of residuals, and what of its arguments is free."""
     if isinstance(residuals, Bound):
         check_alone(residuals, SQUARES, args, wrt, bounds)
-        function = residuals.function
-        return (function if residuals.options else plain(function)), problem_of(residuals)
-    if not callable(residuals):
-        raise wrong_option(f"{SQUARES}(residuals)", residuals, "a function or a bound model")
-    given = parameters(SQUARES, residuals, args, wrt)
-    return given.fun, problem(given, bounds)
+        task = problem_of(residuals)
+        model = residuals
+        residuals = model.function if model.options else plain(model.function)
+    elif callable(residuals):
+        given = parameters(SQUARES, residuals, args, wrt)
+        residuals = given.fun
+        task = problem(given, bounds)
+        model = None
+    else:
+        raise wrong_option(
+            "levenberg_marquardt(residuals)", residuals, "a function or a bound model"
+        )
+    tolerance = (
+        float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
+    )
+    asked = task
+    task = task.pinned()
+    roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
+    search = chosen(check_solver(solver), residuals, task, roots)
+    settings = SearchSettings(check_loss(loss), tolerance, int(max_steps), is_accelerated, search)
+    setup = Setup(settings, task.box, np.asarray(loss_scale, task.x.dtype))
+    if search != "dense":
+        residuals = plain(residuals)
+    if search == "sparse":
+        squares = sparse(residuals, task, roots, setup)
+        found = searched(squares, task, callback, progress=progress)
+    elif callback is None and not isinstance(residuals, Incremental):
+        found = _compiled(residuals, task, roots, setup, progress=progress)
+    else:
+        squares = least_squares(hosted(residuals, task.layout), (task.others, roots), setup)
+        found = searched(squares, task, callback, progress=progress)
+    made = _result(asked, found, is_absolute=is_absolute)
+    if model is not None:
+        model.keep_differentiated()
+        model.set_vector(asked.box.inside(made.values))
+    return made
 
 
 # --- one program ----------------------------------------------------------------------------------
