@@ -265,10 +265,10 @@ def counting_twice() -> RuntimeError:
     )
 
 
-def not_incremental(kind: str) -> TypeError:
+def not_incremental(name: str, kind: str) -> TypeError:
     """A report on something that keeps no record."""
     return TypeError(
-        f"`assert_ran(f)` got a value of type {kind}, which keeps no record of what it ran. Pass what "
+        f"`{name}(f)` got a value of type {kind}, which keeps no record of what it ran. Pass what "
         "`incremental(f)`, `grad(f)` and the like return, not the function that was given to them."
     )
 

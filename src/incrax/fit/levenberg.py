@@ -35,7 +35,6 @@ from incrax.fit.problem import (
 from incrax.fit.result import FitResult, LinearModel, Status
 from incrax.fit.search import evaluations, hosted, least_squares, looped, searched
 from incrax.fit.steps import Found, SearchSettings, Setup
-from incrax.fit.task import Callback
 
 Function = Callable[..., Any]
 FIRST_ROUND = 100
@@ -56,7 +55,7 @@ def levenberg_marquardt(
     is_accelerated: bool = True,
     is_absolute: bool = False,
     solver: Solver = "dense",
-    callback: Callback | None = None,
+    callback: Callable[[Any, float], bool | None] | None = None,
     progress: bool = True,
 ) -> FitResult:
     """Minimise half the sum of squared residuals over part of the arguments of a function.

@@ -159,7 +159,7 @@ class _LastCall(NamedTuple):
 def _last(f: Any) -> _LastCall:
     """The last call; of `Rows` what it did with one of the chunks."""
     if not isinstance(f, Incremental):
-        raise not_incremental(type(f).__name__)
+        raise not_incremental("assert_ran", type(f).__name__)
     traced = f._asked("assert_ran()", (), {}).traced
     reader = Reader(traced.engine)
     served = reader.last()
