@@ -71,9 +71,9 @@ class Training:
                 "again."
             )
         is_value = list(map(is_dynamic, inputs.leaves))
-        frame, values = framed(inputs.names.treedef, inputs.leaves, is_value)
+        frame, leaves = framed(inputs.names.treedef, inputs.leaves, is_value)
         loss, stepped, state, self._optimizer_state = self._step(
-            frame, self._trained(), as_plain(values), self._optimizer_state
+            frame, self._trained(), as_plain(leaves), self._optimizer_state
         )
         numbers = [*inputs.numbers(TRAINABLE), *(inputs.numbers(STATE) if state else ())]
         inputs.commit(dict(zip(numbers, [*stepped, *state], strict=True)))
