@@ -143,8 +143,9 @@ class Remembered:
             snapshot = seen.watch.snapshot
             made_by = weakref.ref(self), snapshot, direction, value, weak_context, _is_wide()
             # What is traced elsewhere than the output is no answer wherever the output is.
-            rest = jax.tree.leaves(found[1:])
-            are_known = all(is_known_with(x, found.output) for x in rest)
+            are_known = isinstance(found.output, _jax.ArrayImpl) or all(
+                is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])
+            )
             attach(found.output, (Origin(*made_by, *(found[1:] if are_known else ())),))
         return found
 

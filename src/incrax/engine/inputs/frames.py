@@ -5,17 +5,14 @@ In: a tree, which of its leaves are values. Out: a `Frame` with holes, and the v
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 
-class Hole(enum.Enum):
-    """Stands where a value was."""
-
-    VALUE = "value"
+class Hole:
+    """Stands where a value was: the class itself, whose hash is that of an object."""
 
 
 class Frame(NamedTuple):
@@ -23,7 +20,7 @@ class Frame(NamedTuple):
 
     treedef: Any
     leaves: tuple[Any, ...]
-    """Those that are static; `Hole.VALUE` for each value."""
+    """Those that are static; `Hole` for each value."""
 
     def filled(self, values: Iterable[Any]) -> Any:
         """The tree with these values."""
@@ -32,7 +29,7 @@ class Frame(NamedTuple):
     def with_values(self, values: Iterable[Any]) -> list[Any]:
         """All leaves of the tree."""
         rest = iter(values)
-        return [next(rest) if leaf is Hole.VALUE else leaf for leaf in self.leaves]
+        return [next(rest) if leaf is Hole else leaf for leaf in self.leaves]
 
 
 def framed(
@@ -40,5 +37,5 @@ def framed(
 ) -> tuple[Frame, list[Any]]:
     """A tree as its frame and its values."""
     pairs = list(zip(leaves, is_value, strict=True))
-    frame = Frame(treedef, tuple(Hole.VALUE if flag else leaf for leaf, flag in pairs))
+    frame = Frame(treedef, tuple(Hole if flag else leaf for leaf, flag in pairs))
     return frame, [leaf for leaf, flag in pairs if flag]
