@@ -1850,8 +1850,8 @@ MUTANTS = [
     Mutant(
         "tracers that functions close over are compiled in",
         "bijectors/evaluation.py",
-        "is_safe = not (seen.snapshot.is_opaque or seen.snapshot.is_traced)",
-        "is_safe = not seen.snapshot.is_opaque",
+        "if seen.snapshot.is_opaque or seen.snapshot.is_traced:",
+        "if seen.snapshot.is_opaque:",
     ),
     Mutant(
         "arrays that functions close over are no part of what is compiled",
