@@ -27,10 +27,10 @@ needs_demo = pytest.mark.skipif(None in NEEDED, reason=f"the demo needs {', '.jo
 
 @pytest.fixture
 def never_run(monkeypatch):
-    def run(options):
+    def read_flights(rows, seed):
         raise AssertionError("the demo was started")
 
-    monkeypatch.setattr(demo, "run", run)
+    monkeypatch.setattr(demo.data, "read_flights", read_flights)
 
 
 @pytest.fixture

@@ -46,6 +46,14 @@ def test_a_table_is_the_latest_of_a_list(steps, size):
     assert table.copy().items() == table.items()
 
 
+def test_a_value_is_made_once_for_a_key_and_each_time_where_it_has_no_hash():
+    table, made = LruTable(1), []
+    for key in ("a", "a", "b", "a", ["c"], ["c"]):
+        assert table.made(key, lambda key=key: made.append(key) or str(key)) == str(key)
+    assert made == ["a", "b", "a", ["c"], ["c"]]
+    assert table.values() == ["a"]
+
+
 def test_a_report_or_a_fresh_call_is_no_use_of_a_trace():
     f = incrax.incremental(lambda a, x: a * jnp.sum(x), tuning=incrax.Tuning(max_signatures=2))
     for size in (1, 2):

@@ -36,22 +36,23 @@ def _check(f: Any, policy: Any, memory: Any, versions: Any, tuning: Any, *, alge
     """Raise TypeError or ValueError for options of a wrong type or value."""
     if policy not in ("fast", "exact"):
         raise ValueError(f'`incremental(policy=...)` got {policy!r}; use "fast" or "exact".')
-    if f is not None and not callable(f):
-        raise wrong_option("incremental(f)", f, "a function")
-    if memory is not None and not _is_integer(memory):
-        raise wrong_option("incremental(memory=...)", memory, "an integer number of bytes, or None")
-    if not _is_integer(versions):
-        raise wrong_option("incremental(versions=...)", versions, "an integer")
-    if not isinstance(algebra, bool):
-        raise wrong_option("incremental(algebra=...)", algebra, "True or False")
+    has_bytes = memory is None or _is_integer(memory)
+    has_tuning = tuning is None or isinstance(tuning, Tuning)
+    for option, value, is_right, expected in (
+        ("f", f, f is None or callable(f), "a function"),
+        ("memory=...", memory, has_bytes, "an integer number of bytes, or None"),
+        ("versions=...", versions, _is_integer(versions), "an integer"),
+        ("algebra=...", algebra, isinstance(algebra, bool), "True or False"),
+        ("tuning=...", tuning, has_tuning, "an incrax.Tuning, or None"),
+    ):
+        if not is_right:
+            raise wrong_option(f"incremental({option})", value, expected)
     if algebra and policy == "exact":
         raise ValueError(
             '`incremental(algebra=True)` got policy="exact": statistics are made about the point '
             "of their first use, "
             'on which the last bits depend. Use policy="fast", or leave algebra out.'
         )
-    if tuning is not None and not isinstance(tuning, Tuning):
-        raise wrong_option("incremental(tuning=...)", tuning, "an incrax.Tuning, or None")
     if memory is not None and memory < 0:
         raise ValueError(
             f"`incremental(memory=...)` got {memory}; it is a number of bytes, at least 0."

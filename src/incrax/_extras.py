@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 from incrax._messages import missing_extra
@@ -22,3 +23,9 @@ def needed(module: str, what: str, extra: str) -> Any:
         if error.name is None or error.name.partition(".")[0] != library:
             raise
         raise missing_extra(what, library, extra) from None
+
+
+def is_of(library: str, kind: str, x: Any) -> bool:
+    """Whether it is of a class of an optional library; if it is, the library is imported already."""
+    module = sys.modules.get(library)
+    return module is not None and isinstance(x, getattr(module, kind))

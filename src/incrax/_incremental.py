@@ -98,7 +98,8 @@ class Incremental(Generic[P, R]):
         Raises:
             ReentrantCallError: this thread works for a call that holds it.
         """
-        if self._traces.calls.is_awaited_here():
+        calls = self._traces.calls
+        if calls.is_awaited_here():
             raise reentrant_call(self._name)
         return self._lock
 
@@ -415,8 +416,9 @@ class Incremental(Generic[P, R]):
         if traced is None:
             return self._fun(*args, **kwargs)
         engine = traced.engine
+        options = self._traces.options
         dynamic = traced.signature.dynamic_leaves(leaves)
-        if self._is_disabled or not self._traces.options.is_exact:
+        if self._is_disabled or not options.is_exact:
             outputs = profiled(self._name, engine.fresh, dynamic)
         else:
             with self._locked():  # segments are compiled, and their buffers taken, as in a call

@@ -222,9 +222,6 @@ def apply(eqn: Equation, values: Sequence[Any]) -> Sequence[Any]:
 
 def _bind(eqn: Equation, values: Sequence[Any]) -> Sequence[Any]:
     params = eqn.primitive.get_bind_params(eqn.params)
-    if isinstance(params, tuple):  # JAX before 0.9.2 returned (subfuns, params)
-        subfuns, params = params
-        values = [*subfuns, *values]
     results = eqn.primitive.bind(*values, **params)
     return results if eqn.primitive.multiple_results else [results]
 
@@ -316,15 +313,11 @@ def literal(value: Any, aval: Any) -> Literal | None:
 
 _CALL_PARAMS = {
     "jit": "jaxpr",
-    "pjit": "jaxpr",
     "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
     "eval_jaxpr": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
     "checkpoint": "jaxpr",
-    "remat": "jaxpr",
     "remat2": "jaxpr",
 }
 
@@ -344,7 +337,7 @@ def called_jaxpr(eqn: Equation) -> Any | None:
     param = _CALL_PARAMS.get(eqn.primitive.name)
     if param is None or any("Ref" in type(effect).__name__ for effect in eqn.effects):
         return None
-    if eqn.primitive.name in ("jit", "pjit") and not _is_plain_jit(eqn.params):
+    if eqn.primitive.name == "jit" and not _is_plain_jit(eqn.params):
         return None
     return eqn.params.get(param)
 
@@ -368,19 +361,13 @@ def opaque_call(eqn: Equation) -> tuple[Any, list[Atom]] | None:
 
 
 def _is_plain_jit(params: dict[str, Any]) -> bool:
-    constrained = [*params.get("in_shardings", ()), *params.get("out_shardings", ())]
-    has_layouts = any(
-        x is not None for x in [*params.get("in_layouts", ()), *params.get("out_layouts", ())]
-    )
+    placed = [*params.get("in_shardings", ()), *params.get("out_shardings", ())]
+    layouts = [*params.get("in_layouts", ()), *params.get("out_layouts", ())]
     return (
-        all(_is_unspecified(s) for s in constrained)
-        and not has_layouts
+        all(type(each).__name__ == "UnspecifiedValue" for each in placed)
+        and all(each is None for each in layouts)
         and not params.get("compiler_options_kvs")
     )
-
-
-def _is_unspecified(sharding: Any) -> bool:
-    return type(sharding).__name__ == "UnspecifiedValue"
 
 
 # --- loops and branches ---------------------------------------------------------------------------

@@ -248,6 +248,6 @@ def place_of_error(error: BaseException) -> str:
     return f"{os.path.basename(code.co_filename)}:{span[0]}: {_source(found.tb_frame, span)}"
 
 
-def caller(depth: int = 1) -> FrameType | None:
-    """The frame `depth` calls outside the caller's."""
-    return sys._getframe(depth + 1)
+def caller() -> FrameType | None:
+    """The frame that called the function which asks."""
+    return sys._getframe(2)

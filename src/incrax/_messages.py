@@ -4,7 +4,7 @@ consequence, what to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from incrax.errors import (
@@ -23,6 +23,13 @@ from incrax.errors import (
 
 NUM_SHOWN = 8
 """Entries of a list that a message names."""
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first names of a list, each as code."""
+    shown = [f"`{name}`" for name in names]
+    more = [f"and {len(shown) - NUM_SHOWN} more"] * (len(shown) > NUM_SHOWN)
+    return ", ".join([*shown[:NUM_SHOWN], *more]) or "none"
 
 
 def first_names(names: Sequence[str]) -> str:
@@ -119,9 +126,8 @@ def other_weak_type(paths: Sequence[str]) -> StepTypeError:
     """Arguments whose types are weak where the examples' are not, or the other way round, in other
     arithmetic.
     """
-    shown = ", ".join(f"`{path}`" for path in paths)
     return StepTypeError(
-        f"`step` got {shown} as a Python number where the pure form was made with an array, or the "
+        f"`step` got {listed(paths)} as a Python number where the pure form was made with an array, or the "
         "other way round. JAX gives numbers and arrays different types here: the function computes "
         "with other dtypes than those that the state has. Make the form with the same kind, such "
         "as `jnp.float32(1.0)` for an array."
@@ -192,7 +198,7 @@ def unknown_input(name: str, known: Sequence[str]) -> UnknownInputError:
 def ambiguous_input(name: str, found: Sequence[str]) -> AmbiguousInputError:
     """A short name that several inputs have."""
     return AmbiguousInputError(
-        f"`{name}` may be {', '.join(f'`{each}`' for each in found[:NUM_SHOWN])}. Nothing was "
+        f"`{name}` may be {listed(found)}. Nothing was "
         "evaluated or stored. Write the whole path of the one you mean."
     )
 

@@ -9,12 +9,12 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-import jax
+from jax.profiler import TraceAnnotation
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-is_profiled: Callable[[], bool] = jax.profiler.TraceAnnotation.is_enabled
+is_profiled: Callable[[], bool] = TraceAnnotation.is_enabled
 """Whether a profile is being taken, by this process or through a profiler server."""
 
 
@@ -27,7 +27,7 @@ def annotated(stage: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             if not is_profiled():
                 return function(*args, **kwargs)
-            with jax.profiler.TraceAnnotation(name):
+            with TraceAnnotation(name):
                 return function(*args, **kwargs)
 
         return run
@@ -39,5 +39,5 @@ def profiled(title: str, function: Callable[..., R], *args: Any) -> R:
     """The result of a function, in a span `incrax/<title>` if a profile is taken."""
     if not is_profiled():
         return function(*args)
-    with jax.profiler.TraceAnnotation(f"incrax/{title}"):
+    with TraceAnnotation(f"incrax/{title}"):
         return function(*args)

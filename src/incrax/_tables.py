@@ -97,6 +97,14 @@ class LruTable(Generic[K, V]):
                 self.add(key, value)
             return value if found is None else found
 
+    def made(self, key: K, make: Callable[[], V]) -> V:
+        """The value of a key, made if there is none; not kept if something in the key has no hash."""
+        try:
+            found = self.get(key)
+        except TypeError:
+            return make()
+        return self.setdefault(key, make()) if found is None else found
+
     def pop(self, key: K) -> V | None:
         """Take a value out, if it is there."""
         with self._lock:

@@ -100,40 +100,44 @@ class Reader:
     def served(self, record: CallRecord) -> Served:
         """A call as reports need it."""
         plan = record.plan
-        entry = record.entry
         in_blocks = [each.blocked for each in record.segments if each.blocked is not None]
-        filling = [
-            eqn
-            for segment in record.segments
-            for eqn in (segment.eqns if segment.blocked is None else segment.blocked.eqns)
-        ]
-        ran = (
-            []
-            if record.candidate == "saved outputs"
-            else [*filling, *(self.eqns if plan is None else plan.eqns)]
-        )
-        how = "measured" if entry is not None and entry.is_final else "expected"
-        reason = self.facts.algebra.reason
-        statistics = None if plan is None else plan.statistics
-        sliced = None if plan is None else plan.sliced
-        return Served(
+        ran: list[Equation] = []
+        if record.candidate != "saved outputs":
+            for segment in record.segments:
+                ran += segment.eqns if segment.blocked is None else segment.blocked.eqns
+            ran += self.eqns if plan is None else plan.eqns
+        found = Served(
             by=record.candidate,
             why=_why(record),
             changed=record.dirty & ~self.engine.always,
             ran=ran,
             loads=record.loads,
             filled=record.filled,
-            seconds={}
-            if entry is None
-            else {f"{name}, {how}": s for name, s in entry.seconds.items()},
-            uses=0 if entry is None else entry.count,
-            statistics=statistics.lines if statistics is not None else (reason,) if reason else (),
-            num_ran=len(ran) if plan is None else len(ran) - len(plan.eqns) + plan.num_eqns,
-            rows=_blocks(in_blocks) if sliced is None else self._rows(sliced),
+            statistics=self._statistics(record),
+            num_ran=len(ran),
+            rows=_blocks(in_blocks),
             left_out=sum((_left_out(each) for each in in_blocks), ZERO),
-            by_rows=() if sliced is None else sliced.by_rows,
-            as_whole=() if sliced is None else sliced.as_whole,
         )
+        entry = record.entry
+        if entry is not None:
+            how = "measured" if entry.is_final else "expected"
+            seconds = {f"{name}, {how}": each for name, each in entry.seconds.items()}
+            found = found._replace(seconds=seconds, uses=entry.count)
+        if plan is not None:
+            found = found._replace(num_ran=len(ran) - len(plan.eqns) + plan.num_eqns)
+        if plan is not None and plan.sliced is not None:
+            sliced = plan.sliced
+            rows = self._rows(sliced)
+            found = found._replace(rows=rows, by_rows=sliced.by_rows, as_whole=sliced.as_whole)
+        return found
+
+    def _statistics(self, record: CallRecord) -> Sequence[str]:
+        """What came from statistics, or why nothing can."""
+        plan = record.plan
+        if plan is not None and plan.statistics is not None:
+            return plan.statistics.lines
+        algebra = self.facts.algebra
+        return (algebra.reason,) if algebra.reason else ()
 
     def _rows(self, sliced: Sliced) -> str:
         names = ", ".join(str(self.paths[leaf]) for leaf in sliced.leaves)
@@ -159,9 +163,10 @@ class Reader:
         if served.why == NOT_COMPARED:
             yield "not compared", "while saving does not pay, a call goes straight to `jax.jit`"
             return
-        states = self.engine.store.states
+        store = self.engine.store
+        anchors = store.states[-1].anchors if store.states else None
         for index, _ in self.layout.leaves_of(served.changed):
-            by_identity = is_compared_by_identity(states[-1].anchors[index] if states else None)
+            by_identity = anchors is not None and is_compared_by_identity(anchors[index])
             how = "it is another array than" if by_identity else "its bits differ from those"
             for name in self.names(served.changed & self.layout.leaf_mask(index)):
                 yield name, f"{how} at the baseline"
@@ -332,9 +337,9 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
     reader = Reader(engine)
     served = (reader.last() or reader.first()) if leaves is None else reader.dry_run(leaves)
     ran_ids = set(map(id, served.ran))
-    marked = reader.facts.kept
+    facts = reader.facts
     kept = [(var, "loaded") for var in served.loads] + [(var, "filled") for var in served.filled]
-    constants = map(sized, reader.facts.program.constvars)
+    constants = map(sized, facts.program.constvars)
     return Explanation(
         is_dry_run=leaves is not None,
         changed=tuple(reader.changes(served)),
@@ -344,7 +349,7 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         num_equations=len(reader.eqns),
         loaded=tuple(map(sized, served.loads)),
         filled=tuple(map(sized, served.filled)),
-        kept=tuple((name, done) for var, done in kept if (name := marked.get(var)) is not None),
+        kept=tuple((name, done) for var, done in kept if (name := facts.kept.get(var)) is not None),
         statistics=tuple(served.statistics),
         cost_ran=total_cost(served.ran) + served.left_out.times(-1.0),
         cost_avoided=served.left_out

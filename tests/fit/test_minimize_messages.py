@@ -237,7 +237,7 @@ def test_json_with_another_function(found):
     assert text_of(
         fit.MinimumError, fit.FitResult.from_json, found.to_json(), loss, START, wrt="p['a']"
     ) == (
-        "`from_json` was given a function with the free elements p['a'], and the fit was of "
-        "p['a'], p['b'][0], "
-        "p['b'][1]. Nothing was evaluated. Pass the function, arguments and `wrt` of the fit."
+        "`from_json` was given a function with the free elements `p['a']`, and the fit was of "
+        "`p['a']`, `p['b'][0]`, `p['b'][1]`. Nothing was evaluated. Pass the function, arguments "
+        "and `wrt` of the fit."
     )

@@ -49,7 +49,7 @@ def test_nothing_is_made_without_a_profile(monkeypatch):
         is_enabled = staticmethod(lambda: False)
         __init__ = refuse
 
-    monkeypatch.setattr(_profiling.jax.profiler, "TraceAnnotation", Refused)
+    monkeypatch.setattr(_profiling, "TraceAnnotation", Refused)
     f = incrax.incremental(likelihood, tuning=MINIMAL)
     assert float(f(1.0, 2.0, X)) == pytest.approx(2.0 * np.exp(X).sum())
 

@@ -68,6 +68,15 @@ def test_names_are_inputs_paths_or_their_ends():
     assert m["mu"] == 3.0
 
 
+def test_an_end_of_a_path_may_have_several_keys():
+    layers = {"first": {"w": [1.0, 2.0]}, "last": {"w": [3.0, 4.0]}}
+    m = incrax.bind(lambda p: sum(jax.tree.leaves(p)), p=layers)
+    m.set({"last.w[1]": 5.0, "p['first']['w'][0]": 0.0})
+    assert (m["last.w[1]"], m["first.w[0]"], float(m.value())) == (5.0, 0.0, 10.0)
+    with pytest.raises(incrax.errors.AmbiguousInputError, match="w"):
+        m.set({"w[0]": 1.0})
+
+
 def test_values_take_the_type_of_what_they_replace():
     m = model()
     m.set(mu=np.float32(0.1), w=np.array([3, 4]), sigma=jnp.asarray(2))

@@ -81,8 +81,8 @@ BINDING = {
     ),
     "no pair": (
         lambda: model(bounds={"sigma": 0.0}),
-        f"`bind(bounds=...)` got 0.0 for `params['sigma']`: it is no pair. {NOTHING} Pass a pair: "
-        "`bounds={\"params['sigma']\": (0, None)}`.",
+        "`bind(bounds=...)` got 0.0 for `params['sigma']`: it is no pair (lower, upper). "
+        f"{NOTHING} Pass a pair: `bounds={{\"params['sigma']\": (0, None)}}`.",
     ),
     "empty": (
         lambda: model(bounds={"sigma": (2.0, 1.0)}),

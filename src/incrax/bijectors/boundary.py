@@ -10,13 +10,19 @@ further values that the program must take or return, and the records, attached a
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from incrax import _jax
 from incrax._jax import is_known_with
-from incrax.bijectors.memory import Origin, attach, is_kept, is_readable, records_of
+from incrax.bijectors.memory import (
+    Origin,
+    attach,
+    can_be_remembered,
+    is_kept,
+    is_readable,
+    records_of,
+)
 from incrax.bijectors.remembered import Remembered
 from incrax.bijectors.snapshots import BijectionCode, Snapshot, reference
 
@@ -55,9 +61,7 @@ class Template(NamedTuple):
         arrays = [at(where) for where in self.arrays]
         source = at(self.source)
         contexts = [] if self.context is None else [at(self.context)]
-        if not all(
-            is_kept(x) and is_known_with(x, output) for x in (output, *arrays, source, *contexts)
-        ):
+        if not can_be_remembered(output, *arrays, source, *contexts):
             return
         owner = self.bijection if self.owner is None else reference(bijections[self.owner])
         context = reference(contexts[0]) if contexts else None
@@ -115,9 +119,9 @@ class _Numbered:
 
     def further(self, start: int) -> Iterator[tuple[int, Any]]:
         """Values from a number on, those that are added meanwhile too, each once."""
-        for number in itertools.takewhile(lambda n: n < len(self.all), itertools.count(start)):
-            if self.numbers[id(self.all[number])] == number:
-                yield number, self.all[number]
+        for number, x in enumerate(self.all):  # which grows meanwhile
+            if number >= start and self.numbers[id(x)] == number:
+                yield number, x
 
     def add(self, x: Any) -> int:
         """The number of a value, which is added if it has none."""

@@ -7,7 +7,6 @@ every call, so that a program is always traced from a bijection as it is now.
 
 from __future__ import annotations
 
-import enum
 import functools
 import itertools
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ import numpy as np
 from incrax import _jax
 from incrax.bijectors.adapters import Adapter
 from incrax.bijectors.snapshots import BijectionCode, BijectionWatch, watch
+from incrax.engine.inputs.frames import Frame, framed
 from incrax.engine.program.passes import KEPT, LADJ, OUTPUT, Key, claim
 from incrax.engine.rewrites.splitting import InTwo
 
@@ -36,21 +36,14 @@ class Evaluated(NamedTuple):
     """What the log-determinant can be computed from without the pass, or None."""
 
 
-class _Hole(enum.Enum):
-    ARRAY = "array"
-
-
 class Skeleton:
     """A bijection without its leaves that are arrays. Hashable."""
 
-    __slots__ = ("adapter", "code", "constants", "leaves", "treedef")
+    __slots__ = ("adapter", "code", "constants", "frame")
 
-    def __init__(
-        self, adapter: Adapter, seen: BijectionWatch, leaves: Sequence[Any], treedef: Any
-    ) -> None:
+    def __init__(self, adapter: Adapter, seen: BijectionWatch, frame: Frame) -> None:
         self.adapter: Adapter = adapter
-        self.treedef: Any = treedef
-        self.leaves: Sequence[Any] = leaves
+        self.frame: Frame = frame
         self.code: BijectionCode = seen.snapshot.code
         self.constants: Sequence[Any] = seen.arrays
 
@@ -70,20 +63,13 @@ class Skeleton:
         """Output and log-determinant of a pass, of the arrays, the value and the context if there
         is one.
         """
-        rest = iter(operands[:num_arrays])
-        leaves = [next(rest) if leaf is _Hole.ARRAY else leaf for leaf in self.leaves]
+        bijection = self.frame.filled(operands[:num_arrays])
         value, *contexts = operands[num_arrays:]
-        return self.adapter(
-            jax.tree.unflatten(self.treedef, leaves), direction, value, *(contexts or [None])
-        )
+        return self.adapter(bijection, direction, value, *(contexts or [None]))
 
 
 def _as_list(context: Any) -> list[Any]:
     return [] if context is None else [context]
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array)
 
 
 def _skeleton(bijection: Any, adapter: Adapter) -> tuple[Skeleton | None, tuple[Any, ...]]:
@@ -91,16 +77,14 @@ def _skeleton(bijection: Any, adapter: Adapter) -> tuple[Skeleton | None, tuple[
     leaves, treedef = jax.tree.flatten(bijection)
     if len(leaves) == 1 and leaves[0] is bijection:
         return None, ()
-    arrays = tuple(filter(_is_array, leaves))
-    rest = [_Hole.ARRAY if _is_array(leaf) else leaf for leaf in leaves]
+    frame, arrays = framed(treedef, leaves, [isinstance(leaf, jax.Array) for leaf in leaves])
     try:
-        seen = watch(jax.tree.unflatten(treedef, rest))
+        seen = watch(jax.tree.unflatten(treedef, frame.leaves))
     except Exception:  # of a class that takes arrays only
         return None, ()
-    is_safe = not (
-        seen.snapshot.is_opaque or seen.snapshot.is_traced
-    )  # a tracer would be compiled in
-    return (Skeleton(adapter, seen, rest, treedef), arrays) if is_safe else (None, ())
+    if seen.snapshot.is_opaque or seen.snapshot.is_traced:  # a tracer would be compiled in
+        return None, ()
+    return Skeleton(adapter, seen, frame), tuple(arrays)
 
 
 _numbers = itertools.count()

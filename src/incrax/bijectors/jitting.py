@@ -9,19 +9,20 @@ a module of Equinox, where they are settings.
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from incrax._extras import is_of
 from incrax._messages import wrong_option
 from incrax._program import evaluator, from_jaxpr, trace
 from incrax.bijectors.boundary import Outgoing, Template, incoming, outgoing
 from incrax.bijectors.remembered import Remembered
 from incrax.bijectors.switches import is_recording, requires_ladj
+from incrax.engine.inputs.frames import Frame, framed
 from incrax.engine.rewrites.inverses import cancel_all
 from incrax.errors import UnsupportedLeafError
 
@@ -165,18 +166,14 @@ class _AfterCall:
 # --- arguments ------------------------------------------------------------------------------------
 
 _NUMBERS = (bool, int, float, complex)
-_ARRAY = object()
 
 
-class _Frame(NamedTuple):
+class _Frame(Frame):
     """A tree without its arrays. Compared by value."""
-
-    treedef: Any
-    statics: tuple[Any, ...]
 
     @property
     def _key(self) -> Hashable:
-        return self.treedef, tuple(map(_static_key, self.statics))
+        return self.treedef, tuple(map(_static_key, self.leaves))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Frame) and self._key == other._key
@@ -184,27 +181,16 @@ class _Frame(NamedTuple):
     def __hash__(self) -> int:
         return hash(self._key)
 
-    def filled(self, arrays: Sequence[Any]) -> Any:
-        """The tree with arrays in their places."""
-        rest = iter(arrays)
-        return jax.tree.unflatten(
-            self.treedef, [next(rest) if x is _ARRAY else x for x in self.statics]
-        )
-
 
 def _taken_apart(tree: Any) -> tuple[_Frame, list[Any]]:
     """A tree without its arrays, and these."""
     leaves, treedef = jax.tree.flatten(tree)
-    are_settings = (
-        _are_settings(tree)
-        if any(isinstance(x, _NUMBERS) for x in leaves)
-        else [False] * len(leaves)
-    )
-    flags = [
-        _is_array(x) and not is_setting for x, is_setting in zip(leaves, are_settings, strict=True)
-    ]
-    statics = tuple(_ARRAY if flag else x for x, flag in zip(leaves, flags, strict=True))
-    return _Frame(treedef, statics), [x for x, flag in zip(leaves, flags, strict=True) if flag]
+    is_array = list(map(_is_array, leaves))
+    if any(isinstance(x, _NUMBERS) for x in leaves):
+        pairs = zip(is_array, _are_settings(tree), strict=True)
+        is_array = [flag and not is_setting for flag, is_setting in pairs]
+    frame, arrays = framed(treedef, leaves, is_array)
+    return _Frame(*frame), arrays
 
 
 def _is_array(x: Any) -> bool:
@@ -223,8 +209,7 @@ def _are_settings(tree: Any) -> list[bool]:
 
 
 def _holds_settings(x: Any) -> bool:
-    equinox = sys.modules.get("equinox")
-    is_module = equinox is not None and isinstance(x, equinox.Module)
+    is_module = is_of("equinox", "Module", x)
     return is_module or isinstance(x, Remembered) or _is_bijection(x)
 
 
@@ -249,7 +234,7 @@ def _check_hashable(frame: _Frame, tree: tuple[Any, Any]) -> None:
         UnsupportedLeafError: one has no hash, or is a bijection whose parameters cannot be seen.
     """
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
-    for (path, _), x in zip(paths, frame.statics, strict=True):
+    for (path, _), x in zip(paths, frame.leaves, strict=True):
         name = ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
         kind = type(x).__name__
         if _is_bijection(x):

@@ -105,6 +105,11 @@ def is_readable(x: Any) -> bool:
     return x is not None and (isinstance(x, _jax.Tracer) or not x.is_deleted())
 
 
+def can_be_remembered(output: Any, *needed: Any) -> bool:
+    """Whether an output, and what made it, can be used wherever the output can."""
+    return all(is_kept(x) and _jax.is_known_with(x, output) for x in (output, *needed))
+
+
 def attach(output: Any, records: tuple[Origin, ...]) -> None:
     """Remember how an array was made."""
     if isinstance(output, _jax.ArrayImpl):

@@ -18,7 +18,7 @@ from incrax import _jax
 from incrax._jax import is_known_with
 from incrax.bijectors.adapters import adapter_of
 from incrax.bijectors.evaluation import Evaluated, Evaluator
-from incrax.bijectors.memory import Origin, attach, is_kept, is_readable, records_of
+from incrax.bijectors.memory import Origin, attach, can_be_remembered, is_readable, records_of
 from incrax.bijectors.snapshots import BijectionWatch, watch
 from incrax.bijectors.switches import is_recording, warn_of_slow_ladj
 from incrax.bijectors.switches import requires_ladj as is_ladj_required
@@ -140,17 +140,13 @@ class Remembered:
         found = seen.evaluator.run(direction, value, context, is_ladj_required(requires_ladj))
         if is_recording() and _can_record(seen.watch, value, context, found.output):
             weak_context = None if context is None else weakref.ref(context)
-            bijection = weakref.ref(self)
-            record = Origin(
-                bijection, seen.watch.snapshot, direction, value, weak_context, _is_wide()
-            )
-            is_concrete = isinstance(found.output, _jax.ArrayImpl)
-            if is_concrete or all(
+            snapshot = seen.watch.snapshot
+            made_by = weakref.ref(self), snapshot, direction, value, weak_context, _is_wide()
+            # What is traced elsewhere than the output is no answer wherever the output is.
+            are_known = isinstance(found.output, _jax.ArrayImpl) or all(
                 is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])
-            ):
-                record.ladj = found.ladj
-                record.kept = found.kept
-            attach(found.output, (record,))
+            )
+            attach(found.output, (Origin(*made_by, *(found[1:] if are_known else ())),))
         return found
 
     def _seen(self) -> _Seen:
@@ -245,7 +241,7 @@ def _ladj(seen: _Seen, record: Origin, output: Any, context: Any) -> Any:
     if not is_readable(record.ladj):
         kept = record.kept if all(map(is_readable, record.kept or ())) else None
         ladj = seen.evaluator.ladj(record.direction, record.source, output, context, kept)
-        if not is_kept(ladj) or not is_known_with(ladj, output):
+        if not can_be_remembered(output, ladj):
             return ladj
         record.ladj = ladj
     return record.ladj
@@ -269,9 +265,8 @@ def _can_record(watch: BijectionWatch, value: Any, context: Any, output: Any) ->
     )
     if not is_concrete:  # else every output is an array of its own (`Evaluator`)
         needed = (*inputs, *watch.arrays)
-        if not all(is_kept(x) and is_known_with(x, output) for x in (output, *needed)):
-            return False
-        if records_of(output) or any(output is x for x in needed):
+        has_own_history = records_of(output) or any(output is x for x in needed)
+        if has_own_history or not can_be_remembered(output, *needed):
             return False
     return _is_of_one_type(value, output) and watch.is_current()
 

@@ -27,6 +27,7 @@ import jax
 import numpy as np
 
 from incrax import _jax
+from incrax._extras import is_of
 from incrax._names import is_global
 
 _PLAIN_VALUES = frozenset((type(None), bool, int, str, bytes, type(Ellipsis), range))
@@ -209,7 +210,7 @@ class _ObjectWalk:
             self._visit_all(tuple(x))
         elif type(x) in _READERS:
             self._visit_container(functools.partial(_READERS[type(x)], x))
-        elif _is_equinox_module(x) or (library in _FROZEN and _has_attributes_only(x)):
+        elif is_of("equinox", "Module", x) or (library in _FROZEN and _has_attributes_only(x)):
             self._visit_all(_attributes(x))
         elif _has_attributes_only(x):
             self._visit_container(functools.partial(_attributes, x))
@@ -264,12 +265,6 @@ def _attributes(x: Any) -> Sequence[Any]:
     """
     names = sorted(name for name, value in vars(x).items() if not isinstance(value, weakref.ref))
     return (*names, *(vars(x)[name] for name in names))
-
-
-def _is_equinox_module(x: Any) -> bool:
-    """Whether an object's fields cannot be set."""
-    equinox = sys.modules.get("equinox")
-    return equinox is not None and isinstance(x, equinox.Module)
 
 
 def _has_attributes_only(x: Any) -> bool:

@@ -27,7 +27,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 COMMANDS = {"demo": demo, "report": report, "cost": cost, "doctor": doctor, "cache": cache}
-CHECKS = {"demo": demo.check_arguments, "report": report.check_arguments}
 """What refuses options that cannot work before anything runs."""
 OF_OPTIONS = (
     UsageError,
@@ -57,17 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     name = f"incrax {options.command}"
     try:
-        if options.command in CHECKS:
-            CHECKS[options.command](options)
         with _interrupts.raised():
             return COMMANDS[options.command].run(options)
     except (UsageError, incrax.IncraxError) as error:
         sys.stderr.write(f"{name}: error: {' '.join(str(error).split())}\n")
         return 2 if isinstance(error, OF_OPTIONS) else 1
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # what is flushed at exit has a reader
+        # What is flushed at exit has a reader.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
         sys.stderr.write(f"{name}: interrupted\n")

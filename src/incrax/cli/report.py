@@ -64,6 +64,7 @@ def check_arguments(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Call the function and write its page."""
+    check_arguments(options)
     function, start = loading.function_and_arguments(options)
     evaluate: Callable[..., Any]
     if isinstance(function, incrax.Bound):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
-import io
-import zipfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-KINDS = ("plane", "airport", "airline")
-COLUMNS = ("tailnum", "dest", "carrier", "arr_delay")
+KINDS = {"plane": "tailnum", "airport": "dest", "airline": "carrier"}
+"""What a flight has an effect of, and the columns of the data that name it."""
+DELAY = "arr_delay"
 
 
 class MissingDataError(Exception):
@@ -46,30 +43,26 @@ def read_flights(rows: int | None = None, seed: int = 1) -> Flights:
         MissingDataError: the package is not installed.
     """
     folder = _folder()
-    with (
-        zipfile.ZipFile(folder / "flights.csv.zip") as archive,
-        archive.open("flights.csv") as file,
-    ):
-        lines = _cells(io.TextIOWrapper(file, newline=""), COLUMNS)
-        found = [cells for cells in lines if cells[-1] not in ("", "NA")]
-    *columns, delays = (np.array(column) for column in zip(*found, strict=True))
-    delay = delays.astype(np.float64)
-    if rows is not None and rows < delay.size:
-        chosen = np.random.default_rng(seed).choice(delay.size, rows, replace=False)
-        columns = [column[chosen] for column in columns]
-        delay = delay[chosen]
+    import pandas  # here, as the command line imports this module before it knows the command
+
+    table = pandas.read_csv(folder / "flights.csv.zip", usecols=[*KINDS.values(), DELAY])
+    table = table.dropna(subset=DELAY)
+    if rows is not None and rows < len(table):
+        table = table.iloc[np.random.default_rng(seed).choice(len(table), rows, replace=False)]
     ids: dict[str, np.ndarray] = {}
     names: dict[str, np.ndarray] = {}
-    for kind, column in zip(KINDS, columns, strict=True):
-        names[kind], numbers = np.unique(column, return_inverse=True)
+    for kind, column in KINDS.items():
+        names[kind], numbers = np.unique(table[column].to_numpy(str), return_inverse=True)
         ids[kind] = numbers.astype(np.int32)
-    return Flights(ids, delay, names)
+    return Flights(ids, table[DELAY].to_numpy(np.float64), names)
 
 
 def read_airlines() -> dict[str, str]:
     """Names of airlines by their codes."""
-    with (_folder() / "airlines.csv").open(newline="", encoding="utf-8") as file:
-        return {code: name for code, name in _cells(file, ("carrier", "name"))}
+    folder = _folder()
+    import pandas
+
+    return pandas.read_csv(folder / "airlines.csv", index_col="carrier")["name"].to_dict()
 
 
 def _folder() -> Path:
@@ -80,11 +73,3 @@ def _folder() -> Path:
             'in a clone pip install ".[demo]"'
         )
     return Path(spec.origin).parent / "data"
-
-
-def _cells(file: io.TextIOBase, columns: Sequence[str]) -> Iterator[list[str]]:
-    rows = csv.reader(file)
-    header = next(rows)
-    places = [header.index(column) for column in columns]
-    for row in rows:
-        yield [row[place] for place in places]

@@ -176,11 +176,10 @@ def sample(mode: Mode, flights: Flights, num_sweeps: int, seed: int) -> Sampled:
     """
     start = mode.parameters
     width = jax.tree.map(lambda x: STEP * x, model.widths(start, flights))
-    updates: dict[Any, samplers.Walk] = {
-        f"p['{kind}'][*]": samplers.Walk(width[kind]) for kind in KINDS
-    }
-    updates |= {f"p['{name}']": samplers.Walk(width[name]) for name in ("level", "noise")}
-    updates |= {f"p['spread']['{kind}']": samplers.Walk(width["spread"][kind]) for kind in KINDS}
+    widths = {f"p['{kind}'][*]": width[kind] for kind in KINDS}
+    widths |= {f"p['{name}']": width[name] for name in ("level", "noise")}
+    widths |= {f"p['spread']['{kind}']": width["spread"][kind] for kind in KINDS}
+    updates: dict[Any, samplers.Walk] = {name: samplers.Walk(x) for name, x in widths.items()}
     begin_s = time.perf_counter()
     chain = samplers.gibbs(
         model.log_density,
@@ -207,25 +206,27 @@ def measure_whole(
     data = jax.tree.map(jnp.asarray, (flights.ids, flights.delay))
     p = jax.tree.map(jnp.asarray, mode.parameters)
     plain = jax.jit(model.log_density)
-    place = p, plain(p, *data)
     rng = np.random.default_rng(seed)
     width = STEP * model.widths(mode.parameters, flights)["plane"]
-    place, _ = jax.block_until_ready(_whole_steps(place, _turns(rng, width), data))
+    steps = lambda place: jax.block_until_ready(_whole_steps(place, _turns(rng, width), data))[0]
+    place = steps((p, plain(p, *data)))
     begin_s = time.perf_counter()
     num_steps = 0
     while (seconds := time.perf_counter() - begin_s) < JIT_S:
         advance("jax.jit", int(100 * seconds / JIT_S), 100)
-        place, _ = jax.block_until_ready(_whole_steps(place, _turns(rng, width), data))
+        place = steps(place)
         num_steps += JIT_CHUNK
     seconds = time.perf_counter() - begin_s
     advance("jax.jit", 100, 100)
-    samples = sampled.chain.tree()
-    difference = 0.0
-    for number in np.linspace(0, len(sampled.chain.samples) - 1, NUM_COMPARED).astype(int):
-        value = float(plain(jax.tree.map(lambda x, k=number: x[k], samples), *data))
-        ours = float(sampled.chain.log_densities[number])
-        difference = max(difference, abs(ours / value - 1))
-    return WholeSteps(num_steps, seconds, difference)
+    return WholeSteps(num_steps, seconds, _difference(sampled.chain, lambda p: plain(p, *data)))
+
+
+def _difference(chain: samplers.Chain, value: Callable[[Any], Any]) -> float:
+    """The greatest relative one of log-densities at some samples."""
+    numbers = np.linspace(0, len(chain.samples) - 1, NUM_COMPARED).astype(int)
+    samples = chain.tree()
+    values = [float(value(jax.tree.map(lambda x, k=k: x[k], samples))) for k in numbers]
+    return float(np.max(np.abs(chain.log_densities[numbers] / values - 1)))
 
 
 def _turns(rng: np.random.Generator, width: np.ndarray) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,10 @@ class Ranked(NamedTuple):
     counts: np.ndarray
     interval: np.ndarray
 
+    def rows(self) -> Iterator[tuple[str, int, np.ndarray]]:
+        """Each name with its flights and interval."""
+        return zip(self.names, self.counts, self.interval.T, strict=True)
+
     def ends(self, num: int) -> Ranked:
         """The most punctual and the latest: twice `num`, or all if there are fewer."""
         size = len(self.names)
@@ -53,8 +58,7 @@ def print_effects(console: Console, ranked: dict[str, Ranked]) -> None:
     rows: list[tuple[str, ...]] = []
     for kind, found in ranked.items():
         rows.append((f"{kind}s: {len(found.names):,}", "", "", "", ""))
-        ends = found.ends(NUM_LISTED)
-        for name, count, limits in zip(ends.names, ends.counts, ends.interval.T, strict=True):
+        for name, count, limits in found.ends(NUM_LISTED).rows():
             rows.append((f"  {name}", f"{count:,}", *[f"{x:+.1f}" for x in limits]))
     title = "minutes that come with it, in relation to the mean of its kind, 90 % intervals"
     console.print(Table(title, ("", "flights", "from", "median", "to"), rows))
@@ -139,17 +143,10 @@ def _draw_ends(axis: Any, kind: str, found: Ranked) -> None:
     ends = found.ends(NUM_DRAWN)
     places = np.arange(len(ends.names))
     low, middle, high = ends.interval
-    is_late = middle > 0
-    for chosen, color in ((is_late, "C3"), (~is_late, "C0")):
-        axis.errorbar(
-            middle[chosen],
-            places[chosen],
-            xerr=(middle[chosen] - low[chosen], high[chosen] - middle[chosen]),
-            fmt="o",
-            color=color,
-            ms=4,
-        )
-    labels = [f"{name} ({count:,})" for name, count in zip(ends.names, ends.counts, strict=True)]
+    colors = np.where(middle > 0, "C3", "C0")
+    axis.hlines(places, low, high, colors=colors)
+    axis.scatter(middle, places, s=16, c=colors)
+    labels = [f"{name} ({count:,})" for name, count, _ in ends.rows()]
     axis.set_yticks(places, labels, fontsize=8)
     axis.axvline(0, color="grey", lw=1)
     axis.set(

@@ -92,10 +92,9 @@ def differenced(
     """
     columns = []
     for number in range(x.size):
-        column = _column(gradient, x, number, bounds, errordef)
-        if column is None:
+        columns.append(_column(gradient, x, number, bounds, errordef))
+        if columns[-1] is None:
             return None
-        columns.append(column)
     hessian = 0.5 * (np.stack(columns) + np.transpose(columns))
     scale = np.sqrt(np.diagonal(hessian))
     is_clear = np.linalg.eigvalsh(hessian / scale / scale[:, None])[0] > LEAST_EIGENVALUE

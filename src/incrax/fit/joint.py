@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound, incremental
-from incrax._messages import NUM_SHOWN
+from incrax._messages import listed
 from incrax.derivatives.selection import type_name
 from incrax.engine.inputs.paths import is_within
 from incrax.errors import AmbiguousInputError, BindError, UnknownInputError
@@ -186,39 +186,29 @@ def simultaneous(
             "`simultaneous(models)` got no model. No model was made. Pass a mapping of names to "
             "bound models."
         )
-    models = dict(models)
     words = {name: _word(name) for name in shared}
+    parts = [_part(name, model, words) for name, model in models.items()]
     inputs: dict[str, Any] = dict.fromkeys(words.values())
     owners: dict[str, str] = {}  # of each shared input: the first model that has it
     settings: dict[str, dict[str, Any]] = {"roles": {}, "bounds": {}, "transforms": {}}
-    places: dict[str, dict[str, str]] = {}
-    for name, model in models.items():
-        _check_part(name, model, words.values())
-        places[name] = _places(name, model, words)
-    for name, model in models.items():
-        own = dict(zip(model.inputs, model.args, strict=True))
-        for path, word in places[name].items():
+    for name, model, places in parts:
+        for path, word in places.items():
             value = model[path]
             if owners.setdefault(word, name) == name:
                 inputs[word] = value
             _check_type(word, (name, value), (owners[word], inputs[word]))
-            own = with_part(own, path, None)
-        inputs[name] = own
-        owned = [word for word, owner in owners.items() if owner == name]
+    for part in parts:
+        inputs[part.name] = part.own_inputs()
+        owned = [word for word, owner in owners.items() if owner == part.name]
         for option, found in settings.items():
-            found |= _renamed(getattr(model, option), (name, model, places[name]), owned)
+            found |= part.renamed(getattr(part.model, option), owned)
     _check_shared(words, owners, models)
 
     def total(**given: Any) -> Any:
-        values = []
-        for name, model in models.items():
-            trees = given[name]
-            for path, word in places[name].items():
-                trees = with_part(trees, path, given[word])
-            values.append(model.function(*(trees[each] for each in model.inputs)))
+        values = [part.value(given) for part in parts]
         return sum(values[1:], values[0])
 
-    options = next(iter(models.values())).options
+    options = parts[0].model.options
     joint = Bound(incremental(total, **options), inputs, **settings)
     return constrained(joint, *constraints) if constraints else joint
 
@@ -232,8 +222,43 @@ def _word(name: str) -> str:
     return found[1] if found else name
 
 
-def _places(name: str, model: Bound, words: Mapping[str, str]) -> dict[str, str]:
-    """The shared inputs of the sum by the paths that they have in a model."""
+class _Part(NamedTuple):
+    """A model in a sum."""
+
+    name: str
+    model: Bound
+    places: dict[str, str]
+    """The shared inputs of the sum by the paths that they have in the model."""
+
+    def own_inputs(self) -> dict[str, Any]:
+        """The model's inputs, None where one is shared."""
+        own = dict(zip(self.model.inputs, self.model.args, strict=True))
+        for path in self.places:
+            own = with_part(own, path, None)
+        return own
+
+    def value(self, given: Mapping[str, Any]) -> Any:
+        """The model's value, from the inputs of the sum."""
+        trees = given[self.name]
+        for path, word in self.places.items():
+            trees = with_part(trees, path, given[word])
+        return self.model.function(*(trees[each] for each in self.model.inputs))
+
+    def renamed(self, values: Mapping[str, Any], owned: Collection[str]) -> dict[str, Any]:
+        """Values of the model's leaves by their paths in the sum; of shared inputs those owned."""
+        found = {}
+        for path, value in values.items():
+            outer = next((each for each in self.places if is_within(path, each)), None)
+            if outer is None:
+                owner = max((each for each in self.model.inputs if is_within(path, each)), key=len)
+                found[f"{self.name}[{owner!r}]{path.removeprefix(owner)}"] = value
+            elif self.places[outer] in owned:
+                found[self.places[outer] + path.removeprefix(outer)] = value
+        return found
+
+
+def _part(name: str, model: Bound, words: Mapping[str, str]) -> _Part:
+    _check_part(name, model, words.values())
     found: dict[str, str] = {}
     for each, word in words.items():
         try:
@@ -249,23 +274,7 @@ def _places(name: str, model: Bound, words: Mapping[str, str]) -> dict[str, str]
                     f"`{name}` one is part of the other. No model was made. Share one of them."
                 )
         found[path] = word
-    return found
-
-
-def _renamed(
-    values: Mapping[str, Any], part: tuple[str, Bound, Mapping[str, str]], owned: Collection[str]
-) -> dict[str, Any]:
-    """Values of the leaves of a part by their paths in the sum; of shared inputs those owned."""
-    name, model, places = part
-    found = {}
-    for path, value in values.items():
-        outer = next((each for each in places if is_within(path, each)), None)
-        if outer is None:
-            owner = max((each for each in model.inputs if is_within(path, each)), key=len)
-            found[f"{name}[{owner!r}]{path.removeprefix(owner)}"] = value
-        elif places[outer] in owned:
-            found[places[outer] + path.removeprefix(outer)] = value
-    return found
+    return _Part(name, model, found)
 
 
 def _check_part(name: Any, model: Bound, shared: Collection[str]) -> None:
@@ -287,9 +296,8 @@ def _check_shared(
 ) -> None:
     for name, word in words.items():
         if word not in owners:
-            shown = ", ".join(f"`{each}`" for each in list(models)[:NUM_SHOWN])
             raise BindError(
-                f"`simultaneous(shared=...)` names `{name}`, and none of the models {shown} has "
+                f"`simultaneous(shared=...)` names `{name}`, and none of the models {listed(models)} has "
                 "one input of this name. No model was made. Use an input's name, a path as "
                 "`print(model)` shows it, or its end where that is unique."
             )
@@ -350,8 +358,7 @@ def _composed(model: Bound, change: Callable[[Any, tuple[Any, ...]], Any]) -> Bo
 
 def _wrong_constraint(names: Sequence[str], reason: str) -> BindError:
     """A constraint that cannot be evaluated."""
-    shown = ", ".join(f"`{name}`" for name in names)
     return BindError(
-        f"The constraint of {shown} {reason}. No model was made. Pass `gaussian_constraint(name, "
+        f"The constraint of {listed(names)} {reason}. No model was made. Pass `gaussian_constraint(name, "
         "value, sigma)`, or `covariance=` of shape (k, k) for k elements in all."
     )

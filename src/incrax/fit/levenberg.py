@@ -178,8 +178,6 @@ def _compiled(fun: Function, task: Problem, roots: Any, setup: Setup, *, progres
         return program(search, numbers, (task.others, roots))
 
     search, found = run(steps.start(task.x))
-    if found.summary.is_over:
-        return found
     with Meter("least squares", setup.settings.max_steps, is_shown=progress) as meter:
         while not found.summary.is_over:
             meter.advance(int(found.summary.num_steps) - meter.done)
@@ -206,9 +204,7 @@ def _programs(fun: Function, layout: ArgumentLayout, settings: SearchSettings) -
 def _types(fun: Function, task: Problem) -> Any:
     """The types of the residuals."""
     function = plain(fun)
-    return jax.eval_shape(
-        lambda x, others: function(*task.layout.arguments(x, others)), task.x, task.others
-    )
+    return jax.eval_shape(lambda *given: function(*task.with_others(*given)), task.x, task.others)
 
 
 _ENDS = (

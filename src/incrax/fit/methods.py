@@ -5,7 +5,6 @@ In: counted functions of a vector. Out: the end of a search; of Minuit also inte
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,8 @@ import numpy as np
 import scipy.optimize
 
 from incrax._extras import needed
+from incrax._messages import listed
+from incrax._tables import LruTable
 from incrax.engine.compile.captured import with_captured
 from incrax.errors import MethodError, MinimumError
 from incrax.fit.box import Box
@@ -32,15 +33,13 @@ NEAR_BOUND = 3.0
 
 def by_minuit(counted: CountedTask, settings: MethodSettings) -> Ended:
     """MIGRAD with the gradient, and from strategy 1 on the Hessian, of the task."""
-    options = dict(settings.options)
-    strategy = options.pop("strategy", 0)
-    use_simplex = options.pop("use_simplex", True)
-    with_gradient = options.pop("with_gradient", True)
+    options = settings.options
+    strategy = options.get("strategy", 0)
+    with_gradient = options.get("with_gradient", True)
     hessian = (lambda x: positive(counted.hessian(x))) if strategy and with_gradient else None
     start = counted.task.x
-    minuit = _minuit(
-        counted, start, settings.errordef, hessian=hessian, with_gradient=with_gradient
-    )
+    gradient = counted.gradient if with_gradient else False
+    minuit = _minuit(counted, start, settings.errordef, hessian, gradient)
     minuit.strategy = strategy
     if "step" in options:
         minuit.errors = np.broadcast_to(options["step"], start.shape)
@@ -48,7 +47,8 @@ def by_minuit(counted: CountedTask, settings: MethodSettings) -> Ended:
     if settings.tolerance is not None:
         minuit.tol = settings.tolerance
     # Limits are this package's: Minuit counts calls that remembered values answer.
-    minuit.migrad(ncall=max(10 * settings.max_calls, 10_000), use_simplex=use_simplex)
+    ncall = max(10 * settings.max_calls, 10_000)
+    minuit.migrad(ncall=ncall, use_simplex=options.get("use_simplex", True))
     reasons = [text for name, text in _REASONS.items() if getattr(minuit.fmin, name)]
     return Ended(
         np.array(minuit.values),
@@ -65,12 +65,10 @@ def _metric(minuit: Any) -> np.ndarray | None:
     if minuit.covariance is None:
         return None
     covariance = np.array(minuit.covariance)
-    x = np.array(minuit.values)
-    lower, upper = np.array(minuit.limits).T
-    room = np.minimum(x - lower, upper - x)
-    if not np.all(np.isfinite(covariance)) or np.any(
-        room <= NEAR_BOUND * np.sqrt(np.abs(np.diagonal(covariance)))
-    ):
+    errors = np.sqrt(np.abs(np.diagonal(covariance)))
+    # How far each element is from its bounds.
+    room = np.abs(np.array(minuit.limits).T - np.array(minuit.values))
+    if not np.all(np.isfinite(covariance)) or np.any(room <= NEAR_BOUND * errors):
         return None
     try:
         return 2 * minuit.errordef * np.linalg.inv(covariance)
@@ -92,15 +90,9 @@ def positive(hessian: np.ndarray) -> np.ndarray:
 
 
 def _minuit(
-    counted: CountedTask,
-    x: np.ndarray,
-    errordef: float,
-    *,
-    hessian: Any,
-    with_gradient: bool = True,
+    counted: CountedTask, x: np.ndarray, errordef: float, hessian: Any, gradient: Any
 ) -> Any:
     library = needed("iminuit", 'minimize(method="migrad"), minos and contour', "fit")
-    gradient = counted.gradient if with_gradient else False
     names = counted.task.names
     minuit = library.Minuit(counted.value, x, grad=gradient, hessian=hessian, name=names)
     minuit.errordef = errordef
@@ -157,7 +149,7 @@ def minuit_at(
         MinimumError: inside of the `with` block, Minuit gives up.
     """
     metric = None if hessian is None else (lambda _: hessian)
-    minuit = _minuit(counted, x, errordef, hessian=metric)
+    minuit = _minuit(counted, x, errordef, metric, counted.gradient)
     minuit.strategy = 0
     minuit.hesse()
     if not minuit.valid:
@@ -219,7 +211,7 @@ def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> End
     if task.bounds.is_bounded and not takes.bounds:
         raise _no_bounds(method, ["migrad", *BOUNDED])
     watched = _Watched()
-    given: dict[str, Any] = {"jac": True} if takes.gradient else {}
+    given: dict[str, Any] = {"jac": takes.gradient}
     if takes.second is not None:
         given[takes.second] = watched.of(counted.hessian if takes.second == "hess" else counted.hvp)
     if task.bounds.is_bounded:
@@ -246,14 +238,12 @@ def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> End
             if watched.is_finite or watched.failure is error:
                 raise
             return Ended(counted.best[1], False, f"a derivative is not finite: {error}")
-    is_limited = not found.success and any(word in found.message.lower() for word in LIMITS)
-    num_steps = getattr(found, "nit", None)
     return Ended(
         np.asarray(found.x),
         bool(found.success),
         found.message,
-        is_limited=is_limited,
-        num_steps=num_steps,
+        is_limited=not found.success and any(word in found.message.lower() for word in LIMITS),
+        num_steps=found.get("nit"),
     )
 
 
@@ -291,18 +281,6 @@ TOLERANCE = 1e-6
 """Of optax: the greatest element of the gradient, relative to the value or 1."""
 
 
-def is_optax(x: Any) -> bool:
-    """Whether it is an optimiser of optax; if it is, the library is imported already."""
-    module = sys.modules.get("optax")
-    return module is not None and isinstance(x, module.GradientTransformation)
-
-
-def is_optimistix(x: Any) -> bool:
-    """Whether it is a minimiser of optimistix."""
-    module = sys.modules.get("optimistix")
-    return module is not None and isinstance(x, module.AbstractMinimiser)
-
-
 class _Given(NamedTuple):
     """What a compiled step or search reads beside the point, as arguments: as constants data would
     be folded and compiled for a minute, and compile anew for the next data set.
@@ -318,79 +296,68 @@ class _Given(NamedTuple):
         return self.value_of(x, self.others)
 
 
-def _given(task: Task, value_of: Any) -> _Given:
-    on_device = lambda x: jax.device_put(x) if isinstance(x, np.ndarray) else x
-    others = None if value_of is None else jax.tree.map(on_device, task.problem.others)
-    return _Given(value_of, others, task.bounds)
-
-
 def _value_of(task: Task) -> Any:
-    problem = task.problem
-    value = lambda x, others: task.fun(*problem.layout.arguments(problem.whole(x), others))
+    value = lambda x, others: task.fun(*task.problem.with_others(x, others))
     return with_captured(value, jnp.asarray(task.x), task.problem.others)
 
 
-_programs: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+_programs: WeakKeyDictionary[Any, LruTable[Any, Any]] = WeakKeyDictionary()
 """What was compiled for functions whose derivatives are kept, those of bound models."""
 
 
-def _kept(task: Task, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-    """What was made before for this function and key.
+def _program(task: Task, make: Callable[..., tuple[Any, Any]], *key: Any) -> tuple[Any, _Given]:
+    """What `make(task, *key)` compiles, and what it reads beside the point."""
+    program, value_of = _programs_of(task).made((make, *key), lambda: make(task, *key))
+    on_device = lambda x: jax.device_put(x) if isinstance(x, np.ndarray) else x
+    others = None if value_of is None else jax.tree.map(on_device, task.problem.others)
+    return program, _Given(value_of, others, task.bounds)
+
+
+def _programs_of(task: Task) -> LruTable[Any, Any]:
+    """What was made before for this function.
 
     Only a bound model comes back with the same derivatives. Any other function is traced anew at
     each fit, as what it closes over may have changed; a model of which something is held, too, as
     that is a constant of the trace.
     """
-    try:
-        hash(key)
-    except TypeError:
-        return make()
+    nothing = LruTable[Any, Any](NUM_KEPT)
     if task.prepared is None or task.problem.free is not None:
-        return make()
-    known = _programs.setdefault(task.prepared, {})
-    if key not in known:
-        while len(known) >= NUM_KEPT:
-            known.pop(next(iter(known)))
-        known[key] = make()
-    return known[key]
+        return nothing
+    return _programs.setdefault(task.prepared, nothing)
 
 
 def by_optax(counted: CountedTask, optimiser: Any, settings: MethodSettings) -> Ended:
     """Steps of an optimiser, each followed by a projection into the bounds."""
-    optax = needed("optax", "minimize(method=an optax optimiser)", "fit")
     tolerance = TOLERANCE if settings.tolerance is None else settings.tolerance
-    box = counted.bounds
-    transform = optax.with_extra_args_support(optimiser)
-    task = counted.task
-
-    def made() -> tuple[Any, Any]:
-        takes_value = isinstance(optimiser, optax.GradientTransformationExtraArgs)
-        value_of = _value_of(task) if takes_value else None
-
-        @jax.jit
-        def advanced(given: _Given, x: Any, state: Any, seen: tuple[Any, Any]) -> tuple[Any, Any]:
-            value, gradient = seen
-            extra = {"value": value, "grad": gradient, "value_fn": given.value}
-            updates, state = transform.update(gradient, state, x, **extra)
-            return given.box.inside(optax.apply_updates(x, updates)), state
-
-        return advanced, value_of
-
-    advanced, value_of = _kept(task, (optimiser,), made)
-    given = _given(task, value_of)
-    x = jnp.asarray(task.x)
-    state = transform.init(x)
+    advanced, given = _program(counted.task, _optax_step, optimiser)
+    x = jnp.asarray(counted.task.x)
+    state = optimiser.init(x)
     max_steps = settings.options.get("max_steps", MAX_STEPS)
     for number in range(max_steps + 1):
         value, gradient = counted.value_and_gradient(x)
-        step = x - box.inside(x - gradient)
-        if np.abs(step).max() <= tolerance * max(1.0, abs(value)):
-            return Ended(np.asarray(x), True, "gradient below the tolerance", num_steps=number)
-        if not np.isfinite(value):
-            return Ended(np.asarray(x), False, "not finite", num_steps=number)
+        step = x - counted.bounds.inside(x - gradient)
+        is_done = bool(np.abs(step).max() <= tolerance * max(1.0, abs(value)))
+        if is_done or not np.isfinite(value):
+            message = "gradient below the tolerance" if is_done else "not finite"
+            return Ended(np.asarray(x), is_done, message, num_steps=number)
         if number < max_steps:
             x, state = advanced(given, x, state, (value, gradient))
     return Ended(np.asarray(x), False, "step limit reached", is_limited=True, num_steps=max_steps)
+
+
+def _optax_step(task: Task, optimiser: Any) -> tuple[Any, Any]:
+    optax = needed("optax", "minimize(method=an optax optimiser)", "fit")
+    transform = optax.with_extra_args_support(optimiser)
+    takes_value = isinstance(optimiser, optax.GradientTransformationExtraArgs)
+
+    @jax.jit
+    def advanced(given: _Given, x: Any, state: Any, seen: tuple[Any, Any]) -> tuple[Any, Any]:
+        value, gradient = seen
+        extra = {"value": value, "grad": gradient, "value_fn": given.value}
+        updates, state = transform.update(gradient, state, x, **extra)
+        return given.box.inside(optax.apply_updates(x, updates)), state
+
+    return advanced, _value_of(task) if takes_value else None
 
 
 def by_optimistix(counted: CountedTask, minimiser: Any, settings: MethodSettings) -> Ended:
@@ -399,33 +366,35 @@ def by_optimistix(counted: CountedTask, minimiser: Any, settings: MethodSettings
     Raises:
         MethodError: there are bounds.
     """
-    optimistix = needed("optimistix", "minimize(method=an optimistix minimiser)", "fit")
     task = counted.task
     if task.bounds.is_bounded:
         raise _no_bounds(type(minimiser).__name__, ["migrad", *BOUNDED])
     options = {"max_steps": MAX_STEPS, **settings.options, "throw": False}
-
-    def made() -> tuple[Any, Any]:
-        @jax.jit
-        def run(given: _Given, x: Any) -> tuple[Any, Any, Any]:
-            value = lambda x, given: given.value(x)
-            found = optimistix.minimise(value, minimiser, x, args=given, **options)
-            is_done = found.result == optimistix.RESULTS.successful
-            return found.value, is_done, found.stats["num_steps"]
-
-        return run, _value_of(task)
-
-    run, value_of = _kept(task, (minimiser, *options.items()), made)
-    given = _given(task, value_of)
+    run, given = _program(task, _optimistix_search, minimiser, *options.items())
     x, is_done, num_steps = jax.device_get(run(given, jnp.asarray(task.x)))
     counted.counts = Counts(gradients=int(num_steps))
     is_limited = not is_done and int(num_steps) >= options["max_steps"]
-    message = (
-        "converged" if is_done else "step limit reached" if is_limited else "the minimiser gave up"
-    )
+    message = "step limit reached" if is_limited else "the minimiser gave up"
     return Ended(
-        np.asarray(x), bool(is_done), message, is_limited=is_limited, num_steps=int(num_steps)
+        np.asarray(x),
+        bool(is_done),
+        "converged" if is_done else message,
+        is_limited=is_limited,
+        num_steps=int(num_steps),
     )
+
+
+def _optimistix_search(task: Task, minimiser: Any, *options: tuple[str, Any]) -> tuple[Any, Any]:
+    optimistix = needed("optimistix", "minimize(method=an optimistix minimiser)", "fit")
+
+    @jax.jit
+    def run(given: _Given, x: Any) -> tuple[Any, Any, Any]:
+        value = lambda x, given: given.value(x)
+        found = optimistix.minimise(value, minimiser, x, args=given, **dict(options))
+        is_done = found.result == optimistix.RESULTS.successful
+        return found.value, is_done, found.stats["num_steps"]
+
+    return run, _value_of(task)
 
 
 def _no_bounds(method: str, known: Sequence[str]) -> MethodError:
@@ -439,15 +408,11 @@ def _no_bounds(method: str, known: Sequence[str]) -> MethodError:
 
 def unknown_options(method: str, options: Sequence[str], known: Sequence[str]) -> MethodError:
     """Options that a method does not have."""
-    shown = ", ".join(f"`{name}`" for name in options)
-    listed = ", ".join(f"`{name}`" for name in known)
-    rest = (
-        f"Those of {method!r} are {listed}."
-        if known
-        else f"`scipy.optimize.show_options` lists those of {method!r}."
-    )
+    rest = f"`scipy.optimize.show_options` lists those of {method!r}."
+    if known:
+        rest = f"Those of {method!r} are {listed(known)}."
     return MethodError(
-        f"`minimize(method={method!r})` got the options {shown}. Nothing was evaluated. {rest} "
+        f"`minimize(method={method!r})` got the options {listed(options)}. Nothing was evaluated. {rest} "
         "Arguments of the function go by position, and `wrt` says which of them are free."
     )
 

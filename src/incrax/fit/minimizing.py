@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from incrax import Bound
+from incrax._extras import is_of
 from incrax._progress import Meter
 from incrax.errors import MethodError
 from incrax.fit.covariance import SLOPE, steepest
@@ -22,8 +23,6 @@ from incrax.fit.methods import (
     by_optax,
     by_optimistix,
     by_scipy,
-    is_optax,
-    is_optimistix,
     scipy_name,
     unknown_options,
 )
@@ -146,7 +145,7 @@ def _method(
     known = scipy_name(method) if isinstance(method, str) else None
     if known is not None:
         return known, lambda counted: by_scipy(counted, known, settings)
-    if is_optimistix(method):
+    if is_of("optimistix", "AbstractMinimiser", method):
         if callback is not None:
             raise MethodError(
                 f"`minimize(callback=...)` was given a callback, and {type(method).__name__} "
@@ -154,7 +153,7 @@ def _method(
                 "evaluated. Leave the callback out, or use a method of SciPy, Minuit or optax."
             )
         return type(method).__name__, lambda counted: by_optimistix(counted, method, settings)
-    if is_optax(method):
+    if is_of("optax", "GradientTransformation", method):
         _check_options("optax", settings, ("max_steps",))
         return "optax", lambda counted: by_optax(counted, method, settings)
     raise MethodError(

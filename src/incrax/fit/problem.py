@@ -6,7 +6,6 @@ way back.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound
-from incrax._messages import NUM_SHOWN
+from incrax._messages import listed
 from incrax._tables import LruTable
 from incrax.derivatives.cuts import Mark, is_mark
 from incrax.derivatives.flat import Ends, FreeElements, element_names, ends
@@ -38,15 +37,8 @@ NUM_PROGRAMS = 64
 
 def remembered(make: Callable[..., Any]) -> Callable[..., Any]:
     """A function that keeps what it returned lately, where its arguments can be hashed."""
-    cached = functools.lru_cache(NUM_PROGRAMS)(make)
-
-    def kept_or_made(*key: Any) -> Any:
-        try:
-            return cached(*key)
-        except TypeError:  # a static value of the key has no hash
-            return make(*key)
-
-    return kept_or_made
+    table: LruTable[Any, Any] = LruTable(NUM_PROGRAMS)
+    return lambda *key: table.made(key, lambda: make(*key))
 
 
 class ArgumentLayout(NamedTuple):
@@ -92,6 +84,10 @@ class ArgumentLayout(NamedTuple):
                 leaves[number] = value
         return jax.tree.unflatten(self.treedef, leaves)[0]
 
+    def by_path(self, x: Any) -> dict[str, Any]:
+        """The parts of a vector, in the shapes of the free leaves."""
+        return dict(zip(self.paths, self.ends.split(x), strict=True))
+
     def free_leaves(self, x: Any) -> list[Any]:
         """A vector as the free leaves."""
         parts = self.ends.split(x)
@@ -118,7 +114,11 @@ class Problem(NamedTuple):
 
     def arguments(self, x: Any) -> tuple[Any, ...]:
         """Those of the function at a vector."""
-        return self.layout.arguments(self.whole(x), self.others)
+        return self.with_others(x, self.others)
+
+    def with_others(self, x: Any, others: Sequence[Any]) -> tuple[Any, ...]:
+        """The same with other values of what is fixed."""
+        return self.layout.arguments(self.whole(x), others)
 
     def whole(self, x: Any) -> Any:
         """All elements of the layout at a vector of the free ones."""
@@ -138,8 +138,7 @@ class Problem(NamedTuple):
             return None
         is_free = np.zeros(len(self.layout.names), bool)
         is_free[self.free.numbers] = True
-        parts = self.layout.ends.split(is_free)
-        return dict(zip(self.layout.paths, parts, strict=True))
+        return self.layout.by_path(is_free)
 
     def pinned(self) -> Problem:
         """The same problem of all elements of the layout, what is fixed between two bounds at its
@@ -159,8 +158,9 @@ class Problem(NamedTuple):
 
     def selected(self, x: Any) -> Any:
         """A vector in the shape of the selection, None where nothing is free."""
-        tree_of = self.tree_of or self.layout.mirror.tree
-        return joined(tree_of(self.layout.free_leaves(self.whole(x))))
+        layout = self.layout
+        tree_of = self.tree_of or layout.mirror.tree
+        return joined(tree_of(layout.free_leaves(self.whole(x))))
 
 
 def problem(asked: Parameters, bounds: Any, *, caller: str = SQUARES) -> Problem:
@@ -194,13 +194,8 @@ def laid_out(
     kinds = tuple(map(type, jax.tree.leaves(wrt)))  # 1 is no True here, although they are equal
     real = jax.dtypes.canonicalize_dtype(float)
     key = (name, names, wrt, kinds, treedef, real, *map(_kind, leaves))
-    try:
-        layout = _layouts.get(key)
-    except TypeError:  # a mask, a mark, or a static value without a hash
-        return _layout(name, fun, args, wrt), list(map(_unmarked, leaves))
-    if layout is None:
-        layout = _layout(name, fun, args, wrt)
-        _layouts.add(key, layout)
+    # A mask, a mark, or a static value may have no hash.
+    layout = _layouts.made(key, lambda: _layout(name, fun, args, wrt))
     return layout, list(map(_unmarked, leaves))
 
 
@@ -229,9 +224,8 @@ def _layout(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any)
     leaves = zip(is_value, selection.leaves, strict=True)
     shapes = ends([np.shape(value) for value in values])
     if not shapes.size:
-        shown = ", ".join(f"`{each}`" for each in selection.paths[:NUM_SHOWN])
         raise ParameterTypeError(
-            f"`{name}` has no parameter to fit: {shown} without any element. This is usually an "
+            f"`{name}` has no parameter to fit: {listed(selection.paths)} without any element. This is usually an "
             "array that was cut or filtered to nothing. Nothing was evaluated. Pass at least one "
             "number, or name what is free by `wrt`."
         )
@@ -305,8 +299,6 @@ def _box(caller: str, layout: ArgumentLayout, bounds: Any, x: np.ndarray) -> Box
     for path, pair in bounds.items():
         parts = _parts_named(caller, layout, path)
         seen = f"{pair!r} for `{path}`"
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise _wrong_bounds(caller, seen, "it is no pair (lower, upper)")
         try:
             for first, last, shape in parts:
                 low, high = bounds_from(pair, shape, x.dtype)
@@ -352,19 +344,16 @@ def _parts_named(
     ]
     if not parts:
         found = completed(layout.names, name)
-        numbers = [k for k, each in enumerate(layout.names) if each in found]
-        parts += [(k, k + 1, ()) for k in numbers]
-    known = found if parts else layout.paths
-    shown = ", ".join(f"`{each}`" for each in known[:NUM_SHOWN])
+        parts = [(k, k + 1, ()) for k, each in enumerate(layout.names) if each in found]
     if not parts:
         raise BoundsError(
             f"`{caller}(bounds=...)` names `{name}`, and no free parameter has this path. This "
             "is usually a typing error, or a parameter that `wrt` leaves out. Nothing was "
-            f"evaluated. Free are {shown}."
+            f"evaluated. Free are {listed(layout.paths)}."
         )
     if len(found) > 1:
         raise BoundsError(
-            f"`{caller}(bounds=...)` names `{name}`, which may be {shown}. Nothing was evaluated. "
+            f"`{caller}(bounds=...)` names `{name}`, which may be {listed(found)}. Nothing was evaluated. "
             "Write the whole path of the one you mean."
         )
     return parts

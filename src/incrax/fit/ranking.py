@@ -20,8 +20,8 @@ from incrax.errors import MinimumError
 from incrax.fit.drawing import axes_for
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.records import Record
-from incrax.fit.result import NOISE, FitResult, elements_named
-from incrax.fit.scans import fit_of
+from incrax.fit.result import FitResult, elements_named
+from incrax.fit.scans import fit_of, minimum_of
 from incrax.fit.task import CountedTask, Counts, Work
 
 TOLERANCE = 1e-6
@@ -223,29 +223,26 @@ def impacts(
         (("p['theta']",), [[0.5, -0.5]], [0.0])
     """
     result = fit_of(result, "impacts")
-    task = result.task("impacts")
-    counted = CountedTask(task)
+    counted = CountedTask(result.task("impacts"))
     result.check_near("impacts")
     interest = result.number(poi)
     numbers = _nuisances(result, interest, nuisances)
     centres, widths = _known(result, constraints or {})
-    errors = np.array([_errors(result, number) for number in numbers]).reshape(-1, 2)
-    eps = float(np.finfo(task.dtype).eps)
-    goal = max(tolerance * result.errordef, NOISE * eps * abs(result.value))
+    errors = np.array([result.error_sides(number) for number in numbers]).reshape(-1, 2)
+    goal = result.near_enough(tolerance)
     best = _best(result, counted, goal)
     ends = best.x[numbers, None] + errors * [-1.0, 1.0]
     held = np.clip(ends, *(bound[numbers, None] for bound in result.bounds))
-    rows = []
+    shifts = np.full(held.shape, np.nan)
+    is_converged = np.zeros(held.shape, bool)
     with Meter("impacts", held.size, is_shown=progress) as meter:
-        for number, ends in zip(numbers, held, strict=True):
+        for row, number in enumerate(numbers):
             follower = Follower(counted, best, [number], goal)
-            for value in ends:
-                at = follower.at([value]) if np.isfinite(value) else None
-                shift = np.nan if at is None else at.x[interest] - best.x[interest]
-                rows.append((shift, at is not None and at.is_converged))
+            for side in np.flatnonzero(np.isfinite(held[row])):
+                at = follower.at(held[row, [side]])
+                shifts[row, side] = at.x[interest] - best.x[interest]
+                is_converged[row, side] = at.is_converged
                 meter.advance()
-    # Of no nuisance parameter, too, a table of two columns.
-    shifts, is_converged = np.array(rows, float).reshape(-1, 2, 2).transpose(2, 0, 1)
     order = np.argsort(-np.nan_to_num(_sizes(shifts), nan=-1.0), kind="stable")
     chosen = numbers[order]
     return Impacts(
@@ -257,7 +254,7 @@ def impacts(
         errors=errors[order],
         held=held[order],
         shifts=shifts[order],
-        is_converged=is_converged[order].astype(bool),
+        is_converged=is_converged[order],
         centres=centres[chosen],
         widths=widths[chosen],
         counts=counted.counts,
@@ -272,23 +269,12 @@ def _sizes(shifts: np.ndarray) -> np.ndarray:
     return np.fmax(*np.abs(shifts).T)
 
 
-def _errors(result: FitResult, number: int) -> tuple[float, float]:
-    """Below and above, both positive."""
-    found = result.intervals.get(result.names[number])
-    if found is not None and found.is_valid and found.cl in (None, 1):
-        return -found.lower, found.upper
-    error = float(result.errors[number])
-    return (error, error) if np.isfinite(error) else (np.nan, np.nan)
-
-
 def _best(result: FitResult, counted: CountedTask, goal: float) -> Minimum:
     """The minimum, as exact as those that are compared with it.
 
     A method of a fit is content a hundredth of an error away, which would be part of every shift.
     """
-    first = Minimum(
-        result.values, result.value, result.gradient, result.second_derivatives, is_converged=True
-    )
+    first = minimum_of(result)
     found = Follower(counted, first, [], goal).at([])
     return found if found.is_converged else first
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._messages import NUM_SHOWN
+from incrax._messages import listed
 from incrax._table import Printable, Table
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import CovarianceError, MinimumError
@@ -57,12 +57,10 @@ def element_number(name: str, names: Sequence[str]) -> int:
     Raises:
         MinimumError: none has this name, or several.
     """
-    if name in names:
-        return names.index(name)
-    number, *others = elements_named(name, names)
-    if others:
-        raise _several_elements(name, [names[k] for k in (number, *others)])
-    return number
+    numbers = [*elements_named(name, names)]
+    if len(numbers) > 1:
+        raise _several_elements(name, [names[k] for k in numbers])
+    return numbers[0]
 
 
 def elements_named(name: str, names: Sequence[str]) -> dict[int, str]:
@@ -281,7 +279,8 @@ class FitResult(Printable):
             MinimumError: nothing free has this name, or several things have.
         """
         found = elements_named(name, self.names)
-        return self.values[[*found]] if any(found.values()) else self.values[self.number(name)]
+        numbers = [*found]
+        return self.values[numbers if any(found.values()) else numbers[0]]
 
     # --- derivatives and errors -------------------------------------------------------------------
 
@@ -380,9 +379,15 @@ class FitResult(Printable):
         """What may be left to gain at a minimum, in units of the function: a tenth of an error, or
         rounding errors.
         """
+        return self.near_enough(ENOUGH)
+
+    def near_enough(self, share: float) -> float:
+        """A share of the error definition, or rounding errors of the function where these are
+        larger.
+        """
         dtype = np.float64 if self._task is None else self._task.dtype
         eps = float(np.finfo(dtype).eps)
-        return max(ENOUGH * self.errordef, NOISE * eps * abs(self.value))
+        return max(share * self.errordef, NOISE * eps * abs(self.value))
 
     def left(self, hessian: np.ndarray) -> float:
         """What is left to gain within the bounds, by a Hessian or an estimate of it."""
@@ -397,6 +402,16 @@ class FitResult(Printable):
         """Standard errors, shape (n,): roots of the diagonal of `covariance`."""
         with np.errstate(invalid="ignore"):
             return np.sqrt(np.diagonal(self.covariance))
+
+    def error_sides(self, number: int) -> tuple[float, float]:
+        """The error of an element below and above, both positive: those of MINOS for one sigma where
+        it found them, else the standard error; NaN where there is none.
+        """
+        found = self.intervals.get(self.names[number])
+        if found is not None and found.is_valid and found.cl in (None, 1):
+            return -found.lower, found.upper
+        error = float(self.errors[number])
+        return (error, error) if np.isfinite(error) else (np.nan, np.nan)
 
     @cached_property
     def correlation(self) -> np.ndarray:
@@ -520,19 +535,13 @@ class FitResult(Printable):
         """
         size = (10, 1.5 + 0.3 * len(self.names))
         figure, (left, right) = axes_for("FitResult.plot", ax, 2, size)
-        found = [self.intervals.get(name) for name in self.names]
-        rows = zip(found, self.errors, strict=True)
-        sides = [
-            (error, error) if each is None else (-each.lower, each.upper) for each, error in rows
-        ]
+        sides = [self.error_sides(k) for k in range(len(self.names))]
         scale = np.where(self.values == 0, 1.0, np.abs(self.values)) / 100
         places = np.arange(len(self.names))[::-1]
         relative = np.nan_to_num(np.transpose(sides) / scale)
         left.errorbar(0 * places, places, xerr=relative, fmt="o", color="C0")
-        labels = [
-            f"{name} = {value:.5g}" for name, value in zip(self.names, self.values, strict=True)
-        ]
-        left.set_yticks(places, labels)
+        pairs = zip(self.names, self.values, strict=True)
+        left.set_yticks(places, [f"{name} = {value:.5g}" for name, value in pairs])
         left.set_xlabel("error, % of the value")
         image = right.imshow(self.correlation, vmin=-1, vmax=1, cmap="RdBu")
         right.set_xticks(range(len(self.names)), self.names, rotation=90)
@@ -586,21 +595,20 @@ class FitResult(Printable):
         if "residuals" in content:
             linear = LinearModel(**records.fields_of(LinearModel, content))
         task = given = None
-        if fun is not None:
-            task = make_task(fun, args, wrt, bounds) if linear is None else None
-            if task is None:
-                given = problem(parameters(SQUARES, fun, args, wrt), bounds)
-            else:
-                given = task.problem
+        if fun is not None and linear is None:
+            task = make_task(fun, args, wrt, bounds)
+            given = task.problem
+        elif fun is not None:
+            given = problem(parameters(SQUARES, fun, args, wrt), bounds)
+        if given is not None:
             if given.names != plain["names"]:
                 raise MinimumError(
                     "`from_json` was given a function with the free elements "
-                    f"{', '.join(given.names[:NUM_SHOWN])}, and the fit was of "
-                    f"{', '.join(plain['names'][:NUM_SHOWN])}. Nothing was evaluated. Pass the "
-                    "function, arguments and `wrt` of the fit."
+                    f"{listed(given.names)}, and the fit was of {listed(plain['names'])}. Nothing was "
+                    "evaluated. Pass the function, arguments and `wrt` of the fit."
                 )
             given = given if bounds is not None else given._replace(box=plain["bounds"])
-            task = None if task is None else task._replace(problem=given)
+            task = task and task._replace(problem=given)
         edm = float(content["edm"])
         found = FitResult(**plain, _edm=edm, _linear=linear, _problem=given, _task=task)
         if linear is None:
@@ -625,31 +633,24 @@ class FitResult(Printable):
         """The same point with another status and a reason behind the method's own account."""
         message = f"{self.message}; {reason}" if reason else self.message
         found = replace(self, status=status or self.status, message=message, _edm=edm)
-        found.keep(
-            **{
-                name: self.__dict__[name]
-                for name in ("gradient", "hessian", "second_derivatives")
-                if name in self.__dict__
-            }
-        )
+        known = {"gradient", "hessian", "second_derivatives"} & self.__dict__.keys()
+        found.keep(**{name: self.__dict__[name] for name in known})
         return found
 
 
 def unknown_element(name: Any, names: Sequence[str]) -> MinimumError:
     """A scan over what is not free."""
-    shown = ", ".join(f"`{each}`" for each in names[:NUM_SHOWN])
     return MinimumError(
         f"{name!r} names no free element of this fit. This is usually a typing error, an array "
         "without `[i]`, or a parameter that `wrt` leaves out. Nothing was evaluated. Free are "
-        f"{shown}."
+        f"{listed(names)}."
     )
 
 
 def _several_elements(name: str, found: Sequence[str]) -> MinimumError:
     """A name that several elements have."""
-    shown = ", ".join(f"`{each}`" for each in found[:NUM_SHOWN])
     return MinimumError(
-        f"{name!r} may be {shown}. This is usually an array without `[i]`, or a name that two "
+        f"{name!r} may be {listed(found)}. This is usually an array without `[i]`, or a name that two "
         "models have. Nothing was evaluated. Write the whole name of the one you mean."
     )
 

@@ -175,17 +175,16 @@ class Scan(Record, Printable):
     def _draw_line(self, axes: Any) -> None:
         order = np.argsort(self.grid)
         axes.plot(self.grid[order], self.rise[order], ".-")
-        for level in LEVELS:
-            if level * self.errordef <= 1.2 * np.nanmax(self.rise, initial=self.errordef):
-                axes.axhline(level * self.errordef, color="grey", lw=0.5)
+        for level in self._levels(1.2 * np.nanmax(self.rise, initial=self.errordef)):
+            axes.axhline(level, color="grey", lw=0.5)
+
+    def _levels(self, highest: float) -> list[float]:
+        """Rises at one, two and three standard errors, those that are drawn."""
+        return [rise for level in LEVELS if (rise := level * self.errordef) < highest]
 
     def _draw_plane(self, axes: Any) -> None:
         filled = axes.contourf(*self.grids, self.rise.T, levels=20, cmap="viridis_r")
-        levels = [
-            level * self.errordef
-            for level in LEVELS
-            if level * self.errordef < np.nanmax(self.rise)
-        ]
+        levels = self._levels(np.nanmax(self.rise))
         if levels:
             axes.contour(*self.grids, self.rise.T, levels=levels, colors="white", linewidths=0.7)
         axes.figure.colorbar(filled, ax=axes, label="rise above the minimum")
@@ -353,17 +352,7 @@ def contour(
         points = np.asarray(minuit.mncontour(*names, cl=cl, size=num_points))
     if len(points) < 4:
         raise failed_minuit("contour", f"{max(len(points) - 1, 0)} points were found")
-    return Scan(
-        axes=names,
-        names=result.names,
-        minimum=result.value,
-        errordef=result.errordef,
-        counts=counted.counts,
-        work=counted.work,
-        cl=cl,
-        level=level,
-        pieces=(points,),
-    )
+    return _scan_of(result, names, counted, cl=cl, level=level, pieces=(points,))
 
 
 def _standard_rise(cl: float) -> float:
@@ -388,6 +377,12 @@ def fit_of(result: Any, what: str) -> FitResult:
     return found
 
 
+def minimum_of(result: FitResult) -> Minimum:
+    """Where scans start from."""
+    derivatives = result.gradient, result.second_derivatives
+    return Minimum(result.values, result.value, *derivatives, is_converged=True)
+
+
 def _minimum(result: Any, what: str) -> FitResult:
     found = fit_of(result, what)
     found.check_near(what)
@@ -405,27 +400,21 @@ def _pair(result: FitResult, first: str, second: str) -> tuple[int, int]:
 
 
 def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: float) -> np.ndarray:
-    lower = result.bounds[0][number]
-    upper = result.bounds[1][number]
+    name = result.names[number]
+    lower, upper = (bound[number] for bound in result.bounds)
     if grid is None:
         error = result.errors[number]
         if not np.isfinite(error):
-            raise _wrong_grid(
-                result.names[number],
-                "None",
-                f"its standard error is {error}, so that there is no width",
-            )
-        center = result.values[number]
-        low = max(lower, center - width * error)
-        high = min(upper, center + width * error)
+            reason = f"its standard error is {error}, so that there is no width"
+            raise _wrong_grid(name, "None", reason)
+        ends = result.values[number] + width * error * np.array([-1.0, 1.0])
+        low, high = ends.clip(lower, upper)
         return np.linspace(low, high, num_points)
     found = np.asarray(grid, np.float64)
     if found.ndim != 1 or not found.size or not np.all(np.isfinite(found)):
-        raise _wrong_grid(result.names[number], repr(grid), "it is no vector of finite numbers")
+        raise _wrong_grid(name, repr(grid), "it is no vector of finite numbers")
     if np.any((found < lower) | (found > upper)):
-        raise _wrong_grid(
-            result.names[number], repr(grid), f"it leaves the bounds ({lower:.6g}, {upper:.6g})"
-        )
+        raise _wrong_grid(name, repr(grid), f"it leaves the bounds ({lower:.6g}, {upper:.6g})")
     return found
 
 
@@ -444,38 +433,47 @@ def _scan(
     counted = CountedTask(task)
     held = list(held)
     points = np.stack(np.meshgrid(*grids, indexing="ij"), axis=-1).reshape(-1, len(held))
-    first = Minimum(
-        result.values, result.value, result.gradient, result.second_derivatives, is_converged=True
-    )
+    first = minimum_of(result)
     follower = Follower(counted, first, held, (tolerance or TOLERANCE) * result.errordef)
-    methods = lambda: () if task.prepared is None else task.prepared.methods.values()
-    forecast = Forecast(methods, len(points))
+    forecast = Forecast(task.methods, len(points))
     found: dict[int, Minimum] = {}
+
+    def evaluated(point: np.ndarray) -> Minimum:
+        if tolerance is not None:
+            return follower.at(point)
+        x = first.x.copy()
+        x[held] = point
+        value = counted.value(x)
+        return first._replace(x=x, value=value, is_converged=bool(np.isfinite(value)))
+
     with Meter("scan", len(points), is_shown=progress) as meter:
         for k in _outward(result, held, points):
-            if tolerance is None:
-                x = first.x.copy()
-                x[held] = points[k]
-                value = counted.value(x)
-                is_finite = bool(np.isfinite(value))
-                found[k] = first._replace(x=x, value=value, is_converged=is_finite)
-            else:
-                found[k] = follower.at(points[k])
+            found[k] = evaluated(points[k])
             forecast.advance()
             meter.advance()
     minima = [found[k] for k in range(len(points))]
     shape = tuple(map(len, grids))
+    return _scan_of(
+        result,
+        [result.names[number] for number in held],
+        counted,
+        grids=grids,
+        values=np.array([each.value for each in minima]).reshape(shape),
+        free=np.stack([each.x for each in minima]).reshape(*shape, -1),
+        is_converged=np.array([each.is_converged for each in minima]).reshape(shape),
+    )
+
+
+def _scan_of(result: FitResult, axes: Iterable[str], counted: CountedTask, **found: Any) -> Scan:
+    """What was found around a minimum, by some evaluations."""
     return Scan(
-        axes=tuple(result.names[number] for number in held),
+        axes=tuple(axes),
         names=result.names,
         minimum=result.value,
         errordef=result.errordef,
         counts=counted.counts,
         work=counted.work,
-        grids=grids,
-        values=np.array([each.value for each in minima]).reshape(shape),
-        free=np.stack([each.x for each in minima]).reshape(*shape, -1),
-        is_converged=np.array([each.is_converged for each in minima]).reshape(shape),
+        **found,
     )
 
 

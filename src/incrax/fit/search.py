@@ -22,6 +22,7 @@ from incrax.derivatives.transforms import options_of, plain
 from incrax.fit import steps
 from incrax.fit.problem import ArgumentLayout, Problem, remembered, weighed_vector
 from incrax.fit.steps import Found, LinearizedPoint, Search, SearchSettings, Setup
+from incrax.fit.task import Callback
 
 
 class Maths(NamedTuple):
@@ -169,7 +170,6 @@ def looped(squares: LeastSquares, search: Search, max_jacobians: Any) -> Turn:
     A turn tries one step. Loops are not nested: in a small fit, entering one costs more than a
     step.
     """
-    look = lambda search, _: squares.look(search)
     stay = lambda search, _: (search, jnp.array(False))
     polish = lambda search, at: (steps.polished(search, at), jnp.array(True))
 
@@ -177,7 +177,8 @@ def looped(squares: LeastSquares, search: Search, max_jacobians: Any) -> Turn:
         return ~turn.is_over & (~turn.is_new | (turn.search.num_jacobians < max_jacobians))
 
     def turned(turn: Turn) -> Turn:
-        search, at = lax.cond(turn.is_new, look, lambda *given: given, turn.search, turn.at)
+        look = lambda: squares.look(turn.search)
+        search, at = lax.cond(turn.is_new, look, lambda: (turn.search, turn.at))
         has_ended = search.num_steps >= squares.settings.max_steps
         is_over = (search.status != steps.RUNNING) | has_ended
         way = jnp.where(is_over, 0, jnp.where(steps.is_quiet(search), 1, 2))
@@ -194,8 +195,6 @@ def looped(squares: LeastSquares, search: Search, max_jacobians: Any) -> Turn:
 
 
 # --- driven by the host, whatever evaluates and solves --------------------------------------------
-
-Callback = Callable[[Any, float], bool | None]
 
 
 def searched(

@@ -158,30 +158,22 @@ def toys(
     """
     names = model.names
     start = model.flat().x0
-    results: list[tuple[np.ndarray, np.ndarray, float, bool]] = []
+    fits: list[tuple[Any, ...]] = []
     sets = list(data_sets) if isinstance(data_sets, (list, tuple)) else data_sets
     total = len(sets) if isinstance(sets, list) else 0
     with Meter("fitting data sets", total, is_shown=progress) as meter:
         for data in sets:
             with model.restored():
                 model.set(data)
-                results.append(_fitted(model, has_errors, options))
+                found = minimize(model, progress=False, **options)
+                errors = found.errors if has_errors else np.full(found.values.shape, np.nan)
+                fits.append((found.values, errors, found.value, found.is_converged))
             meter.advance()
-    if not results:
+    if not fits:
         raise BindError(
             "`toys(model, data_sets)` got no data set. This is usually a generator that was used "
             'up before. Nothing was fitted. Pass a list, or a new generator: `({"x": sample(k)} '
             "for k in range(100))`."
         )
-    values, errors, minima, converged = zip(*results, strict=True)
-    return Toys(
-        names, np.stack(values), np.stack(errors), np.array(minima), np.array(converged), start
-    )
-
-
-def _fitted(
-    model: Bound, has_errors: bool, options: Mapping[str, Any]
-) -> tuple[np.ndarray, np.ndarray, float, bool]:
-    found = minimize(model, progress=False, **options)
-    errors = found.errors if has_errors else np.full(found.values.shape, np.nan)
-    return found.values, errors, found.value, found.is_converged
+    values, errors, minima, converged = map(np.array, zip(*fits, strict=True))
+    return Toys(names, values, errors, minima, converged, start)

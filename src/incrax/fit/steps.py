@@ -345,7 +345,7 @@ def found(
     """
     cost = setup.weighed(residuals).cost
     chosen = lambda new, old: jnp.where(jnp.isfinite(cost), new, old)
-    counts = (search.status, search.num_steps, search.num_jacobians, search.num_residuals)
+    counts = search.status, search.num_steps, search.num_jacobians, search.num_residuals
     summary = Summary(is_over, *counts, at.model.rank, chosen(cost, at.cost))
     return Found(
         packed((chosen(x, at.x), *summary)),

@@ -6,7 +6,7 @@ of it. Every way to name a function to `minimize` ends here, in `make_task`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -56,7 +56,7 @@ class Task(NamedTuple):
     @property
     def dtype(self) -> Any:
         """Of what the user gave as start."""
-        return self.problem.x.dtype
+        return np.result_type(self.problem.x)
 
     @property
     def bounds(self) -> Box:
@@ -72,9 +72,19 @@ class Task(NamedTuple):
         """A vector in the shape that callbacks and results have."""
         return self.problem.tree(jnp.asarray(x))
 
-    def plain_value(self, x: Any) -> Any:
-        """The value at a vector, for JAX to trace."""
-        return self.fun(*self.problem.arguments(x))
+    def methods(self) -> Collection[Incremental[..., Any]]:
+        """The functions that evaluate it, as far as they were made."""
+        made = {} if self.prepared is None else self.prepared.methods
+        return made.values()
+
+    def work(self) -> Work:
+        """All work of these functions so far."""
+        ran = whole = 0
+        for method in self.methods():
+            stats = method.stats
+            ran += stats.ran + stats.filled
+            whole += (stats.calls - stats.aborted) * _num_equations(method)
+        return Work(ran, whole)
 
 
 def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = None) -> Task:
@@ -119,13 +129,11 @@ _checked: WeakSet[Prepared | None] = WeakSet()
 
 
 def _check_scalar(task: Task) -> None:
-    found = jax.eval_shape(task.plain_value, task.problem.x)
+    value = lambda x: task.fun(*task.problem.arguments(x))
+    found = jax.eval_shape(value, task.problem.x)
     leaves = jax.tree.leaves(found)
-    if (
-        len(leaves) != 1
-        or leaves[0].shape != ()
-        or not jnp.issubdtype(leaves[0].dtype, jnp.floating)
-    ):
+    are_real = [each.shape == () and jnp.issubdtype(each.dtype, jnp.floating) for each in leaves]
+    if are_real != [True]:
         seen = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or repr(found)
         raise MethodError(
             f"`minimize` needs a function that returns one real number, and got {seen} from it. "
@@ -191,18 +199,6 @@ class Work(NamedTuple):
         return Work(self.ran - before.ran, self.whole - before.whole)
 
 
-def work_of(prepared: Prepared | None) -> Work:
-    """All work of a prepared function so far."""
-    if prepared is None:
-        return Work(0, 0)
-    ran = whole = 0
-    for method in prepared.methods.values():
-        stats = method.stats
-        ran += stats.ran + stats.filled
-        whole += (stats.calls - stats.aborted) * _num_equations(method)
-    return Work(ran, whole)
-
-
 _sizes: WeakKeyDictionary[Incremental[..., Any], int] = WeakKeyDictionary()
 
 
@@ -233,11 +229,12 @@ class CountedTask:
         callback: Callback | None = None,
     ) -> None:
         self.task: Task = task
+        self._flat = task.flat
         self.bounds: Box = task.bounds
         self.max_calls: float = max_calls
         self.watch: Callable[[], None] = watch
         self.counts: Counts = Counts()
-        self._before: Work = work_of(task.prepared)
+        self._before: Work = task.work()
         self.callback: Callback | None = callback
         self.best: tuple[float, np.ndarray] = (np.inf, task.x)
         self.is_at_limit: bool = False
@@ -246,7 +243,7 @@ class CountedTask:
     @property
     def work(self) -> Work:
         """What saved values avoided so far."""
-        return work_of(self.task.prepared).since(self._before)
+        return self.task.work().since(self._before)
 
     def value(self, x: Any) -> float:
         """The value at a vector."""
@@ -255,7 +252,7 @@ class CountedTask:
         if known is not None:
             return known[0]
         self._count("values")
-        return self._seen(x, float(self.task.flat.value(x)), None)
+        return self._seen(x, float(self._flat.value(x)), None)
 
     def value_and_gradient(self, x: Any) -> tuple[float, np.ndarray]:
         """Value and gradient, shape (n,)."""
@@ -263,7 +260,7 @@ class CountedTask:
         value, gradient = self._known.get(x.tobytes(), (0.0, None))
         if gradient is None:
             self._count("gradients")
-            value, gradient = self.task.flat.value_and_gradient(x)
+            value, gradient = self._flat.value_and_gradient(x)
             self._seen(x, value, gradient)
         return value, gradient.copy()
 
@@ -274,12 +271,12 @@ class CountedTask:
     def hessian(self, x: Any) -> np.ndarray:
         """The second derivatives, shape (n, n)."""
         self._count("hessians")
-        return self.task.flat.hessian(np.array(x, np.float64))
+        return self._flat.hessian(np.array(x, np.float64))
 
     def hvp(self, x: Any, v: Any) -> np.ndarray:
         """The Hessian times a vector, shape (n,)."""
         self._count("products")
-        return self.task.flat.hvp(np.array(x, np.float64), np.asarray(v, np.float64))
+        return self._flat.hvp(np.array(x, np.float64), np.asarray(v, np.float64))
 
     # --- inner ------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from incrax._names import name_of
 from incrax._stats import Stats
 from incrax._table import Printable, Table, many
 from incrax.derivatives.prepared import Flat, Prepared
+from incrax.derivatives.selection import type_name
 from incrax.derivatives.transforms import (
     IncrementalOptions,
     hessian,
@@ -42,8 +43,7 @@ from incrax.models.functions import (
 )
 from incrax.models.inputs import Inputs, Watcher
 from incrax.models.modules import is_module
-from incrax.models.roles import FIXED, STATE, TRAINABLE, Role, Roles
-from incrax.models.table import table_of
+from incrax.models.roles import FIXED, STATE, TRAINABLE, Role, Roles, is_floating
 from incrax.models.training import Training
 from incrax.models.vector import Unbounded
 
@@ -62,6 +62,70 @@ MAKERS: dict[Method, Callable[..., Any]] = {
 }
 MODULE = "model"
 """What a module is called that is bound itself."""
+
+
+def bind(
+    f: Callable[..., Any],
+    /,
+    *,
+    roles: Roles = None,
+    bounds: Mapping[str, Any] | None = None,
+    transforms: Mapping[str, Any] | None = None,
+    **inputs: Any,
+) -> Bound:
+    """Give a function values for its inputs, to be set one by one and fitted.
+
+    Each input is a pytree. Each of its leaves has a role:
+
+    - `"trainable"`: what derivatives are taken by, and what fits change;
+    - `"fixed"`: a parameter that stays as it is set; no derivative by it is computed while it has
+      this role from the start (`Bound.fix` holds parameters for a while);
+    - `"state"`: updated by what the function returns, outside of all derivatives (moving averages);
+    - `"data"`: may change its shape and structure when it is set; NumPy arrays are copied once and
+      frozen.
+
+    Args:
+        f: function of the inputs by name; an incremental one keeps its options. With state, it
+            returns a pair: its value, and a mapping of state inputs to their new values. An Equinox
+            or Flax NNX module is bound whole: its leaves are the input `model`, and the inputs are
+            those of its call.
+        roles: a mapping of names to roles, the innermost name counts; or a function (path, leaf) ->
+            role, None for the default. Names of elements of arrays may be `"trainable"` or
+            `"fixed"`: `{"theta[3]": "fixed"}`. By default floating leaves are trainable, and
+            integers of Python as floats; all others are data, also arrays of integers. What is
+            trainable or fixed is a float: an index or a count is `"data"`. Parameters of NNX
+            modules are trainable and their other variables state; Python numbers in Equinox modules
+            are settings.
+        bounds: a mapping of names to pairs (lower, upper) that broadcast to the leaf, None for no
+            bound.
+        transforms: a mapping of names to pairs of functions, from unbounded space to the input and
+            back. By default those of the bounds: exp for one, logistic for two.
+        **inputs: values. Those that `f` has defaults for may be left out and are then no inputs.
+
+    Names are inputs, paths of parts of them (`"params['mu']"`), or the ends of paths where only one
+    fits (`"mu"`); roles, bounds and `set` also take elements of arrays (`"theta[3]"`).
+
+    Returns:
+        A model: `set`, `at`, `value`, `grad`, ...; see `Bound`.
+
+    Raises:
+        BindError: the inputs are not those of the function, or roles, bounds or transforms do not
+            fit them.
+        UnknownInputError: a name stands for nothing, or for several things.
+        InputValueError: an input lies outside of its bounds.
+
+    Cost: nothing is traced before the first evaluation; data are copied once.
+
+    Example:
+        >>> import incrax
+        >>> m = incrax.bind(lambda mu, sigma, x: ((x - mu) / sigma) ** 2, mu=1.0, sigma=2.0, x=5.0, roles={"x": "data"})
+        >>> float(m.value()), float(m.grad()["mu"])
+        (4.0, -2.0)
+        >>> m.set(mu=3.0)
+        >>> float(m.value())
+        1.0
+    """
+    return Bound(f, inputs, roles=roles, bounds=bounds, transforms=transforms)
 
 
 class Bound(Printable):
@@ -193,13 +257,11 @@ class Bound(Printable):
     def hvp(self, tangent: Mapping[str, Any]) -> dict[str, Any]:
         """The Hessian times a tangent in the shape of `grad()`; fixed elements of it count as 0."""
         self._ready("hvp")
-        masks = self._inputs.masks
-        moving = zip(self.trainable_paths, self._inputs.leaves_in(tangent), strict=True)
-        tangents = {path: _masked(leaf, masks.get(path)) for path, leaf in moving}
-        leaves = zip(self._inputs.names.paths, self._inputs.leaves, strict=True)
-        still = {path: _still(leaf) for path, leaf in leaves if path in self._differentiated}
-        given = tuple(tangents.get(path, still[path]) for path in self._differentiated)
-        return self._shown(self._called("hvp", tangent=given))
+        inputs = self._inputs
+        moving = zip(self.trainable_paths, inputs.leaves_in(tangent), strict=True)
+        given = {path: _still(inputs.leaf(path)) for path in self._differentiated}
+        given |= {path: _masked(leaf, inputs.masks.get(path)) for path, leaf in moving}
+        return self._shown(self._called("hvp", tangent=tuple(given.values())))
 
     def _trainable(self, results: Sequence[Any]) -> list[tuple[str, Any]]:
         """Of results by what is differentiated, those by what is trainable, with its path."""
@@ -230,9 +292,8 @@ class Bound(Printable):
         numbers = self._inputs.numbers(STATE)
         if not numbers:
             raise BindError(
-                '`update` needs inputs with the role "state", and this model has none. The '
-                'model is as it was. Give an input that role: `bind(..., roles={"moments": '
-                '"state"})`.'
+                '`update` needs inputs with the role "state", and this model has none. The model '
+                'is as it was. Give an input that role: `bind(..., roles={"moments": "state"})`.'
             )
         self._inputs.commit(dict(zip(numbers, self._called("updates"), strict=True)))
 
@@ -424,7 +485,8 @@ class Bound(Printable):
     @property
     def transforms(self) -> dict[str, tuple[Any, Any]]:
         """The transforms that were given, from unbounded space and back, by path."""
-        return {path: each[:2] for path, each in self._inputs.transforms.items()}
+        transforms = self._inputs.transforms
+        return {path: each[:2] for path, each in transforms.items()}
 
     def path(self, name: str) -> str:
         """The path that a name stands for.
@@ -444,8 +506,9 @@ class Bound(Printable):
         """The paths of the leaves by which derivatives are evaluated, in order: the trainable ones,
         and those that are fixed now and were trainable when one was evaluated before.
         """
+        names = self._inputs.names
         wanted = {*self._differentiated, *self.trainable_paths}
-        return tuple(path for path in self._inputs.names.paths if path in wanted)
+        return tuple(path for path in names.paths if path in wanted)
 
     def keep_differentiated(self) -> None:
         """Let `differentiated_paths` keep what is fixed from now on: for callers who have compiled
@@ -572,7 +635,7 @@ class Bound(Printable):
     def summary(self) -> str:
         """How many inputs there are, and how many elements of them are trainable."""
         inputs = many(len(self._inputs.leaves), "input")
-        elements = many(self._inputs.free.numbers.size, "trainable element")
+        elements = many(len(self.names), "trainable element")
         return f"{self._name} of {inputs}, {elements}"
 
     def tables(self) -> list[Table]:
@@ -595,3 +658,27 @@ def _still(leaf: Any) -> Any:
 def _called(name: str, /, **inputs: Any) -> Any:
     """A module's own call; the module is the input of this name."""
     return inputs.pop(name)(**inputs)
+
+
+# --- what a model prints --------------------------------------------------------------------------
+
+
+def table_of(inputs: Inputs) -> Table:
+    """Each leaf with its role, its value or type, and its bounds."""
+    rows = []
+    for path, role, leaf in zip(inputs.names.paths, inputs.roles, inputs.leaves, strict=True):
+        bounds = inputs.bounds.get(path)
+        value = f"{leaf:.6g}" if is_floating(leaf) and np.shape(leaf) == () else type_name(leaf)
+        mask = inputs.masks.get(path)
+        masked = role if mask is None else f"{role} ({mask.sum()} of {mask.size})"
+        limits = "" if bounds is None else f"{_range(bounds.low)} to {_range(bounds.high)}"
+        rows.append((path, masked, value, limits))
+    return Table("", ("input", "role", "value", "bounds"), rows)
+
+
+def _range(bound: np.ndarray) -> str:
+    if not bound.size:
+        return "-"
+    low = bound.min()
+    high = bound.max()
+    return f"{low:.6g}" if low == high else f"({low:.6g} ... {high:.6g})"

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from incrax._messages import listed
+from incrax._names import name_of
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.derivatives.selection import type_name
 from incrax.engine.inputs.paths import is_within
 from incrax.errors import BindError
 from incrax.models.modules import Opened
-from incrax.models.names import listed, names_of, parts_of
+from incrax.models.names import names_of, parts_of
 
 Function = Callable[..., Any]
 OPTIONS = ("roles", "bounds", "transforms")
@@ -46,7 +48,7 @@ def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             f"`bind(f)` got {fun!r} of type {type(fun).__name__}, which cannot be called. Nothing "
             "was bound. Pass a function of the inputs."
         )
-    name = _name(fun)
+    name = name_of(fun)
     if isinstance(fun, Guarded):
         raise BindError(
             f"`bind({name})` got a guarded function, and a bound model traces its function as a "
@@ -56,9 +58,10 @@ def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     parameters = _parameters(fun)
     if parameters is None:
         return dict(inputs)
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    named = {key: each for key, each in parameters.items() if each.kind not in kinds}
-    required = [key for key, each in named.items() if each.default is inspect.Parameter.empty]
+    named = {
+        key: p for key, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    }
+    required = [key for key, p in named.items() if p.default is p.empty]
     for option in OPTIONS:
         if option in required:
             raise BindError(
@@ -68,7 +71,7 @@ def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             )
     missing = [key for key in required if key not in inputs]
     unknown = [key for key in inputs if key not in named]
-    has_rest = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    has_rest = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     if unknown and not has_rest:
         near = difflib.get_close_matches(unknown[0], list(named), 1)
         hint = f" Did you mean `{near[0]}`?" if near else ""
@@ -96,10 +99,6 @@ def _parameters(fun: Function) -> Mapping[str, inspect.Parameter] | None:
         return None
 
 
-def _name(fun: Any) -> str:
-    return getattr(fun, "__name__", type(fun).__name__)
-
-
 class HeldState(NamedTuple):
     """Paths of the leaves that a function updates: those with the role now, and those that had it
     when it was bound.
@@ -118,36 +117,22 @@ def functions_of(
     modules that hold their own state are asked for it after the call. Updates of what is no state
     any more are left out.
     """
-    positional = _positional_only(fun)
     owning = [name for name in opened if opened[name].has_updates]
     is_pair = any(not any(is_within(path, name) for name in owning) for path in state.ever)
 
     def called(args: tuple[Any, ...]) -> tuple[Any, Mapping[str, Any]]:
         given = dict(zip(inputs, args, strict=True))
         modules = {name: opened[name].build(given[name]) for name in opened}
-        given.update(modules)
-        last = max((k for k, (name, _) in enumerate(positional) if name in given), default=-1)
-        first = [given.pop(name, default) for name, default in positional[: last + 1]]
-        out = fun(*first, **given)
+        out = _applied(fun, {**given, **modules})
         own = {name: opened[name].leaves_of(modules[name]) for name in owning}
         if not is_pair:
             return out, own
-        if not (isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], Mapping)):
-            seen = (
-                f"a {type(out).__name__}"
-                if not isinstance(out, tuple)
-                else f"a tuple of {len(out)}"
-            )
-            raise BindError(
-                'A function of inputs with the role "state" returns a pair: its value, and a '
-                f"mapping of state inputs to their new values. This one returned {seen}. The model "
-                'is as it was. Return `value, {"moments": new_moments}`.'
-            )
+        value, found = _value_and_updates(out)
         given_back = {
             name: opened[name].leaves_of(new) if name in opened else new
-            for name, new in out[1].items()
+            for name, new in found.items()
         }
-        return out[0], {**own, **given_back}
+        return value, {**own, **given_back}
 
     def both(*args: Any) -> tuple[Any, tuple[Any, ...]]:
         value, found = called(args)
@@ -159,14 +144,28 @@ def functions_of(
     def updates(*args: Any) -> tuple[Any, ...]:
         return both(*args)[1]
 
-    return Functions(*(_named(each, _name(fun), inputs) for each in (value, updates, both)))
+    return Functions(*(_named(each, name_of(fun), inputs) for each in (value, updates, both)))
 
 
-def _positional_only(fun: Function) -> list[tuple[str, Any]]:
-    """Names and defaults."""
-    kind = inspect.Parameter.POSITIONAL_ONLY
+def _applied(fun: Function, given: dict[str, Any]) -> Any:
+    """A function of inputs by name, some of which it takes by position alone."""
     parameters = (_parameters(fun) or {}).values()
-    return [(each.name, each.default) for each in parameters if each.kind is kind]
+    positional = [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    last = max((k for k, (name, _) in enumerate(positional) if name in given), default=-1)
+    first = [given.pop(name, default) for name, default in positional[: last + 1]]
+    return fun(*first, **given)
+
+
+def _value_and_updates(out: Any) -> tuple[Any, Mapping[str, Any]]:
+    """What a function with state returned."""
+    if isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], Mapping):
+        return out
+    seen = f"a tuple of {len(out)}" if isinstance(out, tuple) else f"a {type(out).__name__}"
+    raise BindError(
+        'A function of inputs with the role "state" returns a pair: its value, and a mapping of '
+        f"state inputs to their new values. This one returned {seen}. The model is as it was. "
+        'Return `value, {"moments": new_moments}`.'
+    )
 
 
 def _named(fun: Any, name: str, inputs: Sequence[str]) -> Function:

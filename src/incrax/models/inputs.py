@@ -55,30 +55,32 @@ class Inputs:
         self, given: Mapping[str, Any], roles: Roles, bounds: Any, transforms: Any
     ) -> None:
         """See `bind`."""
-        self.opened: dict[str, Opened] = {
-            name: found for name, each in given.items() if (found := opened(each))
-        }
-        trees = {name: _as_tree(each) for name, each in given.items()}
+        modules = {name: opened(each) for name, each in given.items()}
+        self.opened: dict[str, Opened] = {name: each for name, each in modules.items() if each}
+        trees = {**given, **{name: each.tree for name, each in self.opened.items()}}
         self.names: Names = names_of(trees)
-        leaves = jax.tree.leaves(tuple(trees.values()))
-        self.leaves: list[Any] = leaves
+        self.leaves: list[Any] = jax.tree.leaves(tuple(trees.values()))
         roles, of_elements = self._split(roles)
-        self.roles: tuple[str, ...] = roles_of(self.names, leaves, roles, self._own_roles())
+        self.roles: tuple[str, ...] = roles_of(self.names, self.leaves, roles, self._own_roles())
         self.masks: dict[str, np.ndarray] = {}
-        leaves = list(map(as_parameter, leaves, self.roles))
-        bounds, bounds_of_elements = self._split(bounds)
-        self.bounds: dict[str, Bounds] = bounds_of(self.names, leaves, self.roles, bounds)
-        for name, pair in bounds_of_elements.items():
-            path, index = self._place(name)
-            leaf = leaves[self.names.number(path)]
-            known = self.bounds.get(path)
-            self.bounds[path] = with_element(self.names, self.roles, path, leaf, known, index, pair)
+        self.leaves = list(map(as_parameter, self.leaves, self.roles))
+        self.bounds: dict[str, Bounds] = self._bounds(bounds)
         self.transforms: dict[str, Transform] = transforms_of(self.names, self.roles, transforms)
-        rows = zip(self.names.paths, leaves, self.roles, strict=True)
-        self.leaves = [_held(path, leaf, role) for path, leaf, role in rows]
+        self.leaves = list(map(_held, self.names.paths, self.leaves, self.roles))
         self.watchers: list[Watcher] = []
         for name, role in of_elements.items():
             self.set_role(name, role)
+
+    def _bounds(self, given: Any) -> dict[str, Bounds]:
+        """Those of whole leaves, then those of elements of them."""
+        given, of_elements = self._split(given)
+        found = bounds_of(self.names, self.leaves, self.roles, given)
+        for name, pair in of_elements.items():
+            path, index = self._place(name)
+            leaf = self.leaf(path)
+            known = found.get(path)
+            found[path] = with_element(self.names, self.roles, path, leaf, known, index, pair)
+        return found
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -262,7 +264,8 @@ class Inputs:
         for path, value in pairs:
             given = self._given(path, value)
             if self._is_data(path):
-                trees = with_part(trees, path, _all_held(path, given))
+                held = jax.tree.map(lambda leaf, path=path: _held(path, leaf, DATA), given)
+                trees = with_part(trees, path, held)
             else:
                 found.update(self._checked(path, given))
         self._adopt(trees)
@@ -443,8 +446,8 @@ class Inputs:
     def _adopt(self, trees: Mapping[str, Any]) -> None:
         """Take other trees; what is new in them is data, whose structure alone may change."""
         known = dict(zip(self.names.paths, self.roles, strict=True))
-        self.leaves = jax.tree.leaves(tuple(trees.values()))
-        if jax.tree.structure(tuple(trees.values())) != self.names.treedef:
+        self.leaves, treedef = jax.tree.flatten(tuple(trees.values()))
+        if treedef != self.names.treedef:
             self.names = names_of(trees)
             self.roles = tuple(known.get(path, DATA) for path in self.names.paths)
 
@@ -470,11 +473,6 @@ def replaced(leaves: Sequence[Any], numbers: Sequence[int], values: Sequence[Any
     return found
 
 
-def _as_tree(value: Any) -> Any:
-    found = opened(value)
-    return value if found is None else found.tree
-
-
 def _check_disjoint(paths: Sequence[str]) -> None:
     for number, path in enumerate(paths):
         for other in paths[:number]:
@@ -483,10 +481,6 @@ def _check_disjoint(paths: Sequence[str]) -> None:
                     f"`{other}` and `{path}` were to be set at once, and one is part of the other. "
                     "The model is as it was. Set one of them."
                 )
-
-
-def _all_held(path: str, tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: _held(path, leaf, DATA), tree)
 
 
 def _held(path: str, leaf: Any, role: str) -> Any:

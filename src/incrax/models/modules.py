@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from incrax._extras import is_of
 from incrax.models.roles import DATA, STATE, TRAINABLE, Static
 
 
@@ -34,24 +35,10 @@ class Opened(NamedTuple):
 
 def opened(value: Any) -> Opened | None:
     """A value as a pytree; None if no module is in it."""
-    flax = sys.modules.get("flax.nnx")
-    equinox = sys.modules.get("equinox")
-    openers = {
-        library.Module: opener
-        for library, opener in ((flax, _flax_part), (equinox, _equinox_part))
-        if library is not None
-    }
-    kinds = tuple(openers)
-    outer, treedef = jax.tree.flatten(value, is_leaf=lambda x: isinstance(x, kinds))
-    if not any(isinstance(each, kinds) for each in outer):
+    outer, treedef = jax.tree.flatten(value, is_leaf=lambda x: _opener_of(x) is not None)
+    if not any(map(_opener_of, outer)):
         return None
-
-    def part_of(each: Any) -> Opened:
-        return next(
-            (make(each) for kind, make in openers.items() if isinstance(each, kind)), Opened(each)
-        )
-
-    parts = [part_of(each) for each in outer]
+    parts = [(_opener_of(each) or Opened)(each) for each in outer]
     joined = lambda values: jax.tree.unflatten(treedef, list(values))
 
     def build(tree: Any) -> Any:
@@ -70,6 +57,13 @@ def opened(value: Any) -> Opened | None:
         build,
         leaves_of,
     )
+
+
+def _opener_of(x: Any) -> Callable[[Any], Opened] | None:
+    """What opens a module."""
+    if is_of("flax.nnx", "Module", x):
+        return _flax_part
+    return _equinox_part if is_of("equinox", "Module", x) else None
 
 
 def unwrapped(tree: Any) -> Any:

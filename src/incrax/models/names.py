@@ -6,25 +6,27 @@ In: inputs by name, pytrees. Out: paths of their leaves, and what a user's name 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+import functools
+import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-from jax.tree_util import DictKey, GetAttrKey, keystr, tree_flatten_with_path
+from jax.tree_util import keystr, tree_flatten_with_path
 
-from incrax._messages import NUM_SHOWN
-from incrax.engine.inputs.paths import is_within
+from incrax._messages import listed
+from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import AmbiguousInputError, UnknownInputError
+
+_completed = functools.lru_cache(1024)(completed)  # users set the same few names again and again
 
 
 class Names(NamedTuple):
-    """Inputs, their leaves in order, and what short names stand for."""
+    """Inputs, and the paths of their leaves in order."""
 
     inputs: tuple[str, ...]
     treedef: Any
     paths: tuple[str, ...]
-    short: dict[str, tuple[str, ...]]
-    """The paths that end with a key: `"mu"` for `params['mu']`."""
 
     def path(self, name: str) -> str:
         """The path that a name stands for: itself, or the only one that ends with it.
@@ -34,7 +36,7 @@ class Names(NamedTuple):
         """
         if name in self.inputs or any(is_within(path, name) for path in self.paths):
             return name
-        found = self.short.get(name, ())
+        found = _completed(self.paths, name)
         if len(found) > 1:
             raise AmbiguousInputError(
                 f"`{name}` may be {listed(found)}. The model is as it was. Write the whole path of "
@@ -42,12 +44,11 @@ class Names(NamedTuple):
             )
         if not found:
             known = list(dict.fromkeys((*self.inputs, *self.paths)))
-            near = difflib.get_close_matches(name, [*known, *self.short], 1)
-            hint = (
-                f"Did you mean `{near[0]}`?"
-                if near
-                else "Use an input's name, a path as `print(model)` shows it, or its end."
-            )
+            words = re.findall(r"\w+", " ".join(self.paths))
+            near = difflib.get_close_matches(name, [*known, *words], 1)
+            hint = "Use an input's name, a path as `print(model)` shows it, or its end."
+            if near:
+                hint = f"Did you mean `{near[0]}`?"
             raise UnknownInputError(
                 f"`{name}` names no input of this model, which has "
                 f"{listed(known)}. The model is as it was. {hint}"
@@ -65,27 +66,12 @@ class Names(NamedTuple):
 
 def names_of(inputs: Mapping[str, Any]) -> Names:
     """The names of some inputs."""
-    paths: list[str] = []
-    short: dict[str, list[str]] = {}
-    for name, tree in inputs.items():
-        for keys, _ in tree_flatten_with_path(tree)[0]:
-            paths.append(f"{name}{keystr(keys)}")
-            for count, key in enumerate(keys, 1):
-                word = _word(key)
-                path = f"{name}{keystr(keys[:count])}"
-                if word is not None and path not in short.setdefault(word, []):
-                    short[word].append(path)
-    treedef = jax.tree.structure(tuple(inputs.values()))
-    return Names(
-        tuple(inputs), treedef, tuple(paths), {word: tuple(found) for word, found in short.items()}
-    )
-
-
-def _word(key: Any) -> str | None:
-    """The name in a key of a path, if it has one."""
-    if isinstance(key, GetAttrKey):
-        return key.name
-    return key.key if isinstance(key, DictKey) and isinstance(key.key, str) else None
+    paths = [
+        f"{name}{keystr(keys)}"
+        for name, tree in inputs.items()
+        for keys, _ in tree_flatten_with_path(tree)[0]
+    ]
+    return Names(tuple(inputs), jax.tree.structure(tuple(inputs.values())), tuple(paths))
 
 
 # --- parts of trees -------------------------------------------------------------------------------
@@ -108,30 +94,19 @@ def parts_of(trees: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 def with_part(trees: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     """The inputs with another value at a path."""
-    return {
-        name: _with_part(name, tree, path, value) if is_within(path, name) else tree
-        for name, tree in trees.items()
-    }
+    return {name: _with_part(name, tree, path, value) for name, tree in trees.items()}
 
 
 def _with_part(name: str, tree: Any, path: str, value: Any) -> Any:
     if name == path:
         return value
-    children = [(key, part) for key, part in _children(name, tree)]
-    found = [
-        _with_part(key, part, path, value) if is_within(path, key) else part
-        for key, part in children
-    ]
-    return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=lambda x: x is not tree), found)
+    if not is_within(path, name):
+        return tree
+    parts = [_with_part(key, part, path, value) for key, part in _children(name, tree)]
+    return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=lambda x: x is not tree), parts)
 
 
 def _children(name: str, tree: Any) -> list[tuple[str, Any]]:
     """The parts of a tree one level below, with their paths; none of a leaf."""
     pairs = tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
     return [(f"{name}{keystr(keys)}", part) for keys, part in pairs if keys]
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names as messages show them."""
-    rest = f", and {len(names) - NUM_SHOWN} more" if len(names) > NUM_SHOWN else ""
-    return (", ".join(f"`{name}`" for name in names[:NUM_SHOWN]) or "none") + rest

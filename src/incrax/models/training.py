@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from incrax.engine.inputs.frames import Frame, framed
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.rows import as_plain
 from incrax.errors import BindError
@@ -69,13 +70,10 @@ class Training:
                 "of the earlier roles. The model is as it was. Call `model.training(optimizer)` "
                 "again."
             )
-        is_value = [is_dynamic(leaf) for leaf in inputs.leaves]
-        leaves = list(zip(is_value, inputs.leaves, strict=True))
-        statics = tuple(None if is_one else leaf for is_one, leaf in leaves)
-        others = [as_plain(leaf) if is_one else None for is_one, leaf in leaves]
-        key = (inputs.names.treedef, statics)
+        is_value = list(map(is_dynamic, inputs.leaves))
+        frame, leaves = framed(inputs.names.treedef, inputs.leaves, is_value)
         loss, stepped, state, self._optimizer_state = self._step(
-            key, self._trained(), others, self._optimizer_state
+            frame, self._trained(), as_plain(leaves), self._optimizer_state
         )
         numbers = [*inputs.numbers(TRAINABLE), *(inputs.numbers(STATE) if state else ())]
         inputs.commit(dict(zip(numbers, [*stepped, *state], strict=True)))
@@ -94,46 +92,40 @@ def _fitted(inputs: Inputs) -> tuple[tuple[str, ...], ...]:
 def _step_of(
     functions: Functions, inputs: Inputs, optimizer: Any, updates: str
 ) -> Callable[..., Any]:
-    """((tree of inputs, static leaves), trained, other leaves, the optimiser's state) -> loss and
+    """(frame of the inputs, trained, their values, the optimiser's state) -> loss and
     what is new.
     """
 
-    masks = [inputs.masks.get(path) for path in inputs.paths(TRAINABLE)]
+    masks = [inputs.masks.get(path, True) for path in inputs.paths(TRAINABLE)]
 
-    def step(key: Any, trained: Any, others: Any, optimizer_state: Any) -> Any:
-        treedef, statics = key
-        fixed = [
-            static if other is None else other
-            for static, other in zip(statics, others, strict=True)
-        ]
+    def moving(moves: Any) -> list[Any]:
+        """Gradients or steps, 0 where elements are fixed."""
+        rows = zip(masks, inputs.leaves_in(moves), strict=True)
+        return [jnp.where(mask, move, 0) for mask, move in rows]
+
+    def step(frame: Frame, trained: Any, values: Any, optimizer_state: Any) -> Any:
+        fixed = frame.with_values(values)
 
         def args(trained: Any, state: Any = None) -> Any:
             leaves = inputs.with_leaves(TRAINABLE, inputs.leaves_in(trained), fixed)
             leaves = leaves if state is None else inputs.with_leaves(STATE, state, leaves)
-            return jax.tree.unflatten(treedef, leaves)
+            return jax.tree.unflatten(frame.treedef, leaves)
 
         before = functions.updates(*args(trained)) if updates == "before" else None
         both = jax.value_and_grad(
             lambda trained: functions.both(*args(trained, before)), has_aux=True
         )
         (loss, after), gradient = both(trained)
-        gradient = inputs.tree(
-            [_moving(*row) for row in zip(masks, inputs.leaves_in(gradient), strict=True)]
-        )
+        gradient = inputs.tree(moving(gradient))
         moves, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
         # An optimiser may move what has no gradient, as decays of weights do.
-        moved = [_moving(*row) for row in zip(masks, inputs.leaves_in(moves), strict=True)]
-        leaves = zip(inputs.paths(TRAINABLE), inputs.leaves_in(trained), moved, strict=True)
+        rows = inputs.leaves_in(trained), moving(moves)
+        leaves = zip(inputs.paths(TRAINABLE), *rows, strict=True)
         stepped = [_moved(inputs, *row) for row in leaves]
         state = {"before": before, "after": after, "never": ()}[updates]
         return loss, stepped, state, optimizer_state
 
     return step
-
-
-def _moving(mask: Any, move: Any) -> Any:
-    """A gradient or a step, 0 where an element is fixed."""
-    return move if mask is None else jnp.where(mask, move, 0)
 
 
 def _moved(inputs: Inputs, path: str, x: Any, move: Any) -> Any:

@@ -70,13 +70,7 @@ def bounds_of(
     found = {}
     for path, pair in _by_path(names, given, "bounds"):
         for number in _fitted(names, path, roles, "bounds"):
-            dtype = _dtype_of(leaves[number])
-            if np.issubdtype(dtype, np.complexfloating):
-                raise wrong_pair("bounds", path, pair, "complex numbers have no order")
-            try:
-                bounds = bounds_from(pair, np.shape(leaves[number]), dtype)
-            except ValueError as error:
-                raise wrong_pair("bounds", path, pair, str(error)) from error
+            bounds = _bounds_from(path, pair, leaves[number], np.shape(leaves[number]))
             bounds.hold(names.paths[number], leaves[number])
             found[names.paths[number]] = bounds
     return found
@@ -98,25 +92,32 @@ def with_element(
         InputValueError: the element lies outside.
     """
     _fitted(names, path, roles, "bounds")
-    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise wrong_pair("bounds", path, pair, "it is no pair")
-    dtype = _dtype_of(leaf)
-    known = known or bounds_from((None, None), np.shape(leaf), dtype)
+    known = known or _bounds_from(path, (None, None), leaf, np.shape(leaf))
     found = Bounds(known.low.copy(), known.high.copy())
-    try:
-        found.low[index], found.high[index] = bounds_from(pair, (), dtype)
-    except ValueError as error:
-        raise wrong_pair("bounds", path, pair, str(error)) from error
+    found.low[index], found.high[index] = _bounds_from(path, pair, leaf, ())
     found.hold(path, leaf)
     return found
 
 
-def bounds_from(pair: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Bounds:
+def _bounds_from(path: str, pair: Any, leaf: Any, shape: tuple[int, ...]) -> Bounds:
+    """Bounds of a leaf in its own type, so that a bound itself lies inside."""
+    dtype = float if isinstance(leaf, float) else jax.dtypes.result_type(leaf)
+    try:
+        if np.issubdtype(dtype, np.complexfloating):
+            raise ValueError("complex numbers have no order")
+        return bounds_from(pair, shape, dtype)
+    except ValueError as error:
+        raise wrong_pair("bounds", path, pair, str(error)) from error
+
+
+def bounds_from(pair: Any, shape: tuple[int, ...], dtype: Any) -> Bounds:
     """The bounds of a leaf by those of users, None for no bound.
 
     Raises:
         ValueError: with the reason, where they are none.
     """
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise ValueError("it is no pair (lower, upper)")
     low = -np.inf if pair[0] is None else pair[0]
     high = np.inf if pair[1] is None else pair[1]
     try:
@@ -131,11 +132,6 @@ def bounds_from(pair: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Boun
         raise ValueError(f"it does not fit the shape {list(shape)}") from error
 
 
-def _dtype_of(leaf: Any) -> np.dtype[Any]:
-    """In which bounds of a leaf are kept: its own, so that a bound itself lies inside."""
-    return np.dtype(float) if isinstance(leaf, float) else np.dtype(jax.dtypes.result_type(leaf))
-
-
 def transforms_of(names: Names, roles: Sequence[str], given: Any) -> dict[str, Transform]:
     """The transform of each leaf that is given one.
 
@@ -145,7 +141,8 @@ def transforms_of(names: Names, roles: Sequence[str], given: Any) -> dict[str, T
     """
     found = {}
     for path, pair in _by_path(names, given, "transforms"):
-        if not all(map(callable, pair)):
+        is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
+        if not is_pair or not all(map(callable, pair)):
             raise wrong_pair(
                 "transforms", path, pair, "it is no pair of functions, into the bounds and back"
             )
@@ -160,9 +157,6 @@ def _by_path(names: Names, given: Any, option: str) -> list[tuple[str, Any]]:
     if given is not None and not isinstance(given, Mapping):
         raise wrong_pair(option, "mu", given, "it is no mapping of paths to pairs")
     pairs = [(names.path(name), pair) for name, pair in (given or {}).items()]
-    for path, pair in pairs:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise wrong_pair(option, path, pair, "it is no pair")
     return sorted(pairs, key=lambda each: len(each[0]))
 
 

@@ -169,15 +169,12 @@ def _units(density: Density, deps: DependenceTable) -> list[Unit]:
     widths = {row.path: row.elements for row in deps.rows}
     names = density.names
     units = []
-    start = 0
-    for path, shape in zip(density.selection.paths, density.shapes, strict=True):
-        size = int(np.prod(shape))
-        own = names[start : start + size]
+    for path, (first, last, _) in zip(density.paths, density.ends.parts(), strict=True):
+        own = names[first:last]
         if widths.get(path, 1) > 1:
             units += [((name,), (f"{path}[{k}]",)) for k, name in enumerate(own)]
         else:
             units.append((own, (path,)))
-        start += size
     return units
 
 
@@ -192,19 +189,13 @@ def _grouped(units: Sequence[Unit], deps: DependenceTable) -> list[Unit]:
         waste, i, j = min((_waste(groups[i], groups[j], deps), i, j) for i, j in pairs)
         if waste > SAME_WORK:
             break
-        groups = [
-            *groups[:i],
-            _joined([groups[i], groups[j]]),
-            *groups[i + 1 : j],
-            *groups[j + 1 :],
-        ]
+        groups[i] = _joined([groups[i], groups.pop(j)])
     return groups
 
 
 def _joined(units: Sequence[Unit]) -> Unit:
-    return tuple(name for names, _ in units for name in names), tuple(
-        key for _, keys in units for key in keys
-    )
+    names, keys = (tuple(itertools.chain(*each)) for each in zip(*units, strict=True))
+    return names, keys
 
 
 def _waste(a: Unit, b: Unit, deps: DependenceTable) -> float:
@@ -225,19 +216,13 @@ def _ordered(
     by_cost = sorted(range(len(sizes)), key=lambda k: -alone[k])
     orders: Any = itertools.permutations(by_cost) if len(sizes) <= MAX_PERMUTED else [by_cost]
 
-    def planned(order: Sequence[int]) -> tuple[float, list[float], list[int]]:
+    def planned(order: Sequence[int]) -> tuple[float, list[int], list[float], list[int]]:
         costs = [cost(order[place:]) for place in range(len(order))]
         times = [max(int((costs[0] / each) ** power), 1) for each in costs]
-        return (
-            sum(sizes[k] * each * n for k, each, n in zip(order, costs, times, strict=True)),
-            costs,
-            times,
-        )
+        sweep_s = sum(sizes[k] * each * n for k, each, n in zip(order, costs, times, strict=True))
+        return sweep_s, list(order), costs, times
 
-    best, (_, costs, times) = min(
-        ((list(o), planned(o)) for o in orders), key=lambda found: found[1][0]
-    )
-    return best, costs, times
+    return min(map(planned, orders), key=lambda found: found[0])[1:]
 
 
 def _measured(
@@ -247,13 +232,13 @@ def _measured(
     they are.
     """
     function: Any = density.function.fork()
-    x = density.flat.x0
+    x = density.x0
     places = {name: k for k, name in enumerate(density.names)}
     found = []
     with Meter("blocks", len(groups), is_shown=progress) as meter:
         for names in groups:
             chosen = [places[name] for name in names]
-            function(*density.bare(density.flat.arguments(x)))
+            function(*density.bare(density.arguments(x)))
             seconds = [
                 _timed(function, density, _moved(x, chosen, k)) for k in range(1, 3 * NUM_TIMED)
             ]
@@ -269,7 +254,7 @@ def _moved(x: np.ndarray, chosen: Sequence[int], number: int) -> np.ndarray:
 
 
 def _timed(function: Any, density: Density, x: np.ndarray) -> float:
-    args = density.bare(density.flat.arguments(x))
+    args = density.bare(density.arguments(x))
     begin = time.perf_counter()
     jax.block_until_ready(function(*args))
     return time.perf_counter() - begin

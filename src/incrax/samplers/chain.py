@@ -135,7 +135,7 @@ class Chain(Printable):
         leaves = self._density.leaves(self._by_chain)
         lp = self.log_densities.reshape(self._by_chain.shape[:2])
         groups = {
-            "posterior": dict(zip(self._density.selection.paths, leaves, strict=True)),
+            "posterior": dict(zip(self._density.paths, leaves, strict=True)),
             "sample_stats": {"lp": lp},
         }
         is_old = "InferenceData" in vars(arviz)  # asking for it warns from ArviZ 1 on

@@ -18,7 +18,7 @@ import numpy as np
 from incrax import Incremental, Tuning, _jax, frozen, incremental
 from incrax._messages import wrong_option
 from incrax.derivatives.cuts import is_mark, without_marks
-from incrax.derivatives.flat import element_names
+from incrax.derivatives.flat import Ends, element_names, ends
 from incrax.derivatives.prepared import Flat, prepare
 from incrax.derivatives.selection import (
     Mirror,
@@ -62,13 +62,10 @@ class Density:
             self.selection = select(name, self.plain, wrt, args, {})
         self._args = args
         self._has_marks = any(map(is_mark, jax.tree.leaves(args, is_leaf=is_mark)))
-        returned = jax.eval_shape(lambda: self.plain(*self.bare(args)))
-        found = jax.tree.leaves(returned)
-        is_bare = jax.tree_util.all_leaves([returned])
-        if not is_bare or found[0].shape != () or not jnp.issubdtype(found[0].dtype, jnp.floating):
-            raise not_a_scalar(", ".join(f"{x.dtype}{list(x.shape)}" for x in found) or "nothing")
-        self.shapes: list[tuple[int, ...]] = [np.shape(value) for value in self.selection.values]
-        self.names: tuple[str, ...] = element_names(self.selection.paths, self.shapes)
+        _check_scalar(jax.eval_shape(lambda: self.plain(*self.bare(args))))
+        self.ends: Ends = ends([np.shape(value) for value in self.selection.values])
+        self.paths: tuple[str, ...] = self.selection.paths
+        self.names: tuple[str, ...] = element_names(self.paths, self.shapes)
 
     @cached_property
     def flat(self) -> Flat:
@@ -86,6 +83,11 @@ class Density:
         function: Any = self.function
         value = float(function(*self.bare(self.arguments(x))))
         return value if value == value else -np.inf
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of the leaves."""
+        return self.ends.shapes
 
     @property
     def x0(self) -> np.ndarray:
@@ -120,7 +122,7 @@ class Density:
         Raises:
             PositionError: it has another structure.
         """
-        return dict(zip(self.selection.paths, self._placed(tree), strict=True))
+        return dict(zip(self.paths, self._placed(tree), strict=True))
 
     def of_vector(self) -> Callable[[Any], Any]:
         """The log-density as a function of a vector, traced or not; see `of_leaves`."""
@@ -150,7 +152,7 @@ class Density:
         # The minimal planner saves all that data alone decide.
         pure: Any = incremental(self.plain, tuning=Tuning(planner="minimal")).pure
         state, step = pure(*args)
-        return step.remainder(state, *args, moving=self.selection.paths)
+        return step.remainder(state, *args, moving=self.paths)
 
     def _of(self, leaves_of: Callable[[Any], Sequence[Any]]) -> Callable[[Any], Any]:
         rest = self.of_leaves()
@@ -181,13 +183,16 @@ class Density:
 
     def split(self, x: Any) -> list[Any]:
         """Vectors of shape (*batch, n) as leaves of shape (*batch, *shape)."""
-        sizes = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
         batch = x.shape[:-1]
-        array = jnp if isinstance(x, jax.Array) else np
-        parts = array.split(x, sizes, axis=-1)
-        return [
-            part.reshape((*batch, *shape)) for part, shape in zip(parts, self.shapes, strict=True)
-        ]
+        parts = self.ends.parts()
+        return [x[..., first:last].reshape((*batch, *shape)) for first, last, shape in parts]
+
+
+def _check_scalar(found: Any) -> None:
+    leaves = jax.tree.leaves(found)
+    is_real = lambda x: x.shape == () and jnp.issubdtype(x.dtype, jnp.floating)
+    if not jax.tree_util.all_leaves([found]) or not is_real(found):
+        raise not_a_scalar(", ".join(f"{x.dtype}{list(x.shape)}" for x in leaves) or "nothing")
 
 
 def _with_discrete(

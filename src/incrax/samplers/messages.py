@@ -5,32 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from incrax._messages import NUM_SHOWN
+from incrax._messages import listed
 from incrax.errors import BlockError, PositionError, ProposalError, StartError
 
 _UNTOUCHED = "Nothing was sampled."
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NUM_SHOWN} more" if len(names) > NUM_SHOWN else ""
-    return ", ".join(f"`{name}`" for name in names[:NUM_SHOWN]) + more
-
-
 def overlapping_blocks(names: Sequence[str]) -> BlockError:
     """Parameters in two blocks."""
     return BlockError(
-        f"{_listed(names)} belong to more than one block. {_UNTOUCHED} Name each parameter, or "
-        "each element of a small "
-        "array, in one block."
+        f"{listed(names)} belong to more than one block. {_UNTOUCHED} Name each parameter, or each "
+        "element of a small array, in one block."
     )
 
 
 def missing_in_blocks(names: Sequence[str]) -> BlockError:
     """Parameters in no block."""
     return BlockError(
-        f"{_listed(names)} belong to no block, so that they would never move. {_UNTOUCHED} Name "
-        "them in a block, or "
-        "leave them out of `wrt`: what is not selected stays fixed."
+        f"{listed(names)} belong to no block, so that they would never move. {_UNTOUCHED} Name "
+        "them in a block, or leave them out of `wrt`: what is not selected stays fixed."
     )
 
 
@@ -38,19 +31,16 @@ def wrong_covariance(seen: str, num: int, reason: str) -> ProposalError:
     """A covariance that is none."""
     return ProposalError(
         f"`metropolis(covariance=...)` got {seen} for {num} parameters: {reason}. {_UNTOUCHED} "
-        "Pass variances of shape "
-        f"({num},), or a symmetric matrix of shape ({num}, {num}) in the order of `names`: an "
-        "earlier chain's, or the "
-        "inverse of the Hessian at the best fit."
+        f"Pass variances of shape ({num},), or a symmetric matrix of shape ({num}, {num}) in the "
+        "order of `names`: an earlier chain's, or the inverse of the Hessian at the best fit."
     )
 
 
 def wrong_width(update: str, seen: str, names: Sequence[str]) -> ProposalError:
     """Widths of a proposal that do not fit its block."""
     return ProposalError(
-        f"`{update}` got {seen} for the block of {_listed(names)}. {_UNTOUCHED} Pass one positive "
-        "number, or one for "
-        f"each of its {len(names)} elements."
+        f"`{update}` got {seen} for the block of {listed(names)}. {_UNTOUCHED} Pass one positive "
+        f"number, or one for each of its {len(names)} elements."
     )
 
 
@@ -123,7 +113,7 @@ def traced_arguments() -> ProposalError:
 def not_one_input(block: str, paths: Sequence[str]) -> BlockError:
     """A discrete block that is a part of an input, or several."""
     return BlockError(
-        f"`{block}` stands for elements of {_listed(paths)}; a `Categorical` draws the rows of one "
+        f"`{block}` stands for elements of {listed(paths)}; a `Categorical` draws the rows of one "
         f"whole input, each by itself. {_UNTOUCHED} Make each input a block of its own."
     )
 
@@ -170,8 +160,7 @@ def bad_start(value: Any) -> StartError:
     """A start of probability zero."""
     return StartError(
         f"The log-density at the start is {value}. This is usually a start outside of the support, "
-        "or data that hold "
-        f"NaN. {_UNTOUCHED} Start where it is finite, for example at a best fit."
+        f"or data that hold NaN. {_UNTOUCHED} Start where it is finite, for example at a best fit."
     )
 
 
@@ -186,7 +175,7 @@ def not_a_scalar(seen: str) -> TypeError:
 def wrong_draw(block: Sequence[str], seen: str, expected: str) -> ProposalError:
     """A conditional draw of another shape."""
     return ProposalError(
-        f"The `Conditional` of {_listed(block)} returned {seen}; its block is {expected}. "
+        f"The `Conditional` of {listed(block)} returned {seen}; its block is {expected}. "
         f"{_UNTOUCHED} Return the "
         "block's new values in one vector, in the order in which the block names them."
     )
@@ -196,8 +185,7 @@ def wrong_oversample(value: Any) -> ValueError:
     """A power outside of its range."""
     return ValueError(
         f"`blocks(oversample=...)` got {value!r}; it must be between 0 (every parameter moves "
-        "equally often) and 1 "
-        "(every block takes as long). Nothing was measured."
+        "equally often) and 1 (every block takes as long). Nothing was measured."
     )
 
 
@@ -219,9 +207,6 @@ def wrong_position(seen: str, expected: str) -> PositionError:
     """A position of another structure."""
     return PositionError(
         f"A log-density of positions of the structure {expected} got {seen}. This is usually a "
-        "value for what is not "
-        "sampled, which stays as it was when the log-density was made. Nothing was evaluated. Pass "
-        "what `wrt` selects, "
-        "None "
-        "elsewhere."
+        "value for what is not sampled, which stays as it was when the log-density was made. "
+        "Nothing was evaluated. Pass what `wrt` selects, None elsewhere."
     )

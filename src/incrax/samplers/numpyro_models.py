@@ -17,6 +17,7 @@ from jax.core import Tracer
 
 from incrax import incremental
 from incrax._extras import needed
+from incrax.engine.inputs.frames import framed
 from incrax.samplers.messages import (
     no_discrete_sites,
     no_inner_model,
@@ -93,11 +94,10 @@ class NumPyroModel:
         self._handlers = needed("numpyro.handlers", "from_numpyro", "samplers")
         self._util = util
         self._model = model
-        leaves, self._treedef = jax.tree.flatten((args, dict(kwargs)))
+        leaves, treedef = jax.tree.flatten((args, dict(kwargs)))
         # Sizes of plates and flags must be known while JAX traces; arrays are data.
-        self._is_data = [isinstance(x, (np.ndarray, jax.Array)) for x in leaves]
-        self._others = leaves
-        self._data = [x for x, is_data in zip(leaves, self._is_data, strict=True) if is_data]
+        is_data = [isinstance(x, (np.ndarray, jax.Array)) for x in leaves]
+        self._frame, self._data = framed(treedef, leaves, is_data)
         key = jax.random.key(key) if isinstance(key, int) else key
         draws, medians = jax.random.split(key)
         infer = needed("numpyro.infer", "from_numpyro", "samplers")
@@ -118,7 +118,7 @@ class NumPyroModel:
         info = util.initialize_model(
             medians, fixed, init_strategy=infer.init_to_median, model_args=args, model_kwargs=kwargs
         )
-        self._start = {**start, **{name: jnp.asarray(x) for name, x in info.param_info.z.items()}}
+        self._start = {**start, **jax.tree.map(jnp.asarray, dict(info.param_info.z))}
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -154,17 +154,15 @@ class NumPyroModel:
             p: values by name, as in `args`.
             data: arrays among the model's arguments.
         """
-        args, kwargs = self._arguments(data)
-        discrete = {name: p[name] for name in self._values}
-        others = {name: x for name, x in p.items() if name not in self._values}
-        fixed = self._handlers.condition(self._model, self._shaped(discrete))
+        args, kwargs = self._frame.filled(data)
+        fixed, _, others = self._conditioned(p)
         return -self._util.potential_energy(fixed, args, kwargs, others)
 
     def conditional(
         self, z: Mapping[str, Any], others: Mapping[str, Any], data: Sequence[Any]
     ) -> jax.Array:
         """Log-density of discrete sites given the others, these as the model has them."""
-        args, kwargs = self._arguments(data)
+        args, kwargs = self._frame.filled(data)
         given = {**self._shaped(z), **others}
         return self._util.log_density(self._model, args, kwargs, given)[0]
 
@@ -178,23 +176,21 @@ class NumPyroModel:
         ndim = next(np.ndim(x) - self._start[name].ndim for name, x in tree.items())
         batch = np.shape(next(iter(tree.values())))[:ndim]
         flat = {name: jnp.reshape(x, (-1, *np.shape(x)[ndim:])) for name, x in tree.items()}
-        args, kwargs = self._arguments(self._data)
+        args, kwargs = self._frame.filled(self._data)
 
         def one(p: Mapping[str, Any]) -> dict[str, Any]:
-            discrete = self._shaped({name: p[name] for name in self._values})
-            others = {name: x for name, x in p.items() if name not in self._values}
-            fixed = self._handlers.condition(self._model, discrete)
+            fixed, discrete, others = self._conditioned(p)
             found = self._util.constrain_fn(fixed, args, kwargs, others, return_deterministic=True)
             return {**found, **discrete}
 
         found = jax.jit(lambda p: jax.lax.map(one, p))(flat)
         return {name: np.asarray(x).reshape(*batch, *x.shape[1:]) for name, x in found.items()}
 
-    def _arguments(self, data: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        given = iter(data)
-        pairs = zip(self._others, self._is_data, strict=True)
-        leaves = [next(given) if is_data else x for x, is_data in pairs]
-        return jax.tree.unflatten(self._treedef, leaves)
+    def _conditioned(self, p: Mapping[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        """The model at the values of its discrete sites, these values, and the others."""
+        discrete = self._shaped({name: p[name] for name in self._values})
+        others = {name: x for name, x in p.items() if name not in self._values}
+        return self._handlers.condition(self._model, discrete), discrete, others
 
     def _shaped(self, z: Mapping[str, Any]) -> dict[str, Any]:
         return {name: jnp.reshape(x, self._shapes[name]) for name, x in z.items()}
@@ -319,29 +315,24 @@ def _gibbs_fn(model: NumPyroModel, how: Mapping[str, Any]) -> Callable[..., dict
     """Draws of all discrete sites, as `HMCGibbs` calls it."""
     p, data = model.args
     at = model.constrained({name: x[None] for name, x in p.items()})
-    names = [name for name in p if name not in model.discrete]
-    others = {name: jnp.asarray(at[name][0]) for name in names}
-    z0 = {name: p[name] for name in model.discrete}
-    moves = [
-        *(f"z[{name!r}]{ROWS}" for name in model.discrete), *(f"others[{name!r}]" for name in names)
-    ]  # fmt: skip
+    z = {name: f"z[{name!r}]" for name in model.discrete}
+    rest = {name: f"others[{name!r}]" for name in p if name not in z}
+    others = {name: jnp.asarray(at[name][0]) for name in rest}
+    moves = [*(path + ROWS for path in z.values()), *rest.values()]
     f: Any = incremental(model.conditional)
-    state, sites = f.sites(z0, others, data, moves=moves)
+    state, sites = f.sites({name: p[name] for name in z}, others, data, moves=moves)
     blocks = []
-    for name, update in model.updates.items():
-        if isinstance(update, Categorical):
-            path = name.replace("p", "z", 1)
-            values = update.candidates
-            is_independent = sites.are_independent(state, [path])
-            block = SweepBlock(
-                path, (path,), len(sites.inputs(state)[path]), 1, len(values),
-                is_independent=is_independent, **how,
-            )  # fmt: skip
-            blocks.append((block, values))
+    for name, path in z.items():
+        values = model._values[name]
+        is_independent = sites.are_independent(state, [path])
+        block = SweepBlock(
+            path, (path,), len(p[name]), 1, len(values), is_independent=is_independent, **how
+        )
+        blocks.append((block, values))
 
     def draw(rng_key: Any, gibbs_sites: Mapping[str, Any], hmc_sites: Mapping[str, Any]) -> Any:
-        given = {f"z[{name!r}]": jnp.reshape(gibbs_sites[name], -1) for name in model.discrete}
-        given.update({f"others[{name!r}]": hmc_sites[name] for name in names})
+        given = {path: jnp.reshape(gibbs_sites[name], -1) for name, path in z.items()}
+        given |= {path: hmc_sites[name] for name, path in rest.items()}
         dtypes = {path: x.dtype for path, x in sites.inputs(state).items()}
         place = sites.start({path: x.astype(dtypes[path]) for path, x in given.items()}, state)
         position = place, sites.look(place, {})[1]
@@ -352,10 +343,8 @@ def _gibbs_fn(model: NumPyroModel, how: Mapping[str, Any]) -> Callable[..., dict
             position, _ = drawn_rows(sites, position, block, uniform, candidates)
         found = sites.inputs(position[0])
         return {
-            name: jnp.reshape(found[f"z[{name!r}]"], jnp.shape(gibbs_sites[name])).astype(
-                gibbs_sites[name].dtype
-            )
-            for name in model.discrete
+            name: found[path].reshape(gibbs_sites[name].shape).astype(gibbs_sites[name].dtype)
+            for name, path in z.items()
         }
 
     return draw

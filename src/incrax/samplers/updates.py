@@ -48,8 +48,7 @@ class Block:
 
     def restart(self) -> None:
         """Another chain begins."""
-        self.tried = 0
-        self.accepted = 0
+        self.tried = self.accepted = 0
         self.log_scale = 0.0
 
     def adapt(self, sweep: int) -> None:
@@ -57,8 +56,7 @@ class Block:
         if self.target is not None:
             missed = self.accepted / max(self.tried, 1) - self.target
             self.log_scale += adaptation_gain(sweep) * missed
-        self.tried = 0
-        self.accepted = 0
+        self.tried = self.accepted = 0
 
     def at(self, x: np.ndarray, part: np.ndarray) -> np.ndarray:
         """The vector with other values of the block."""
@@ -178,9 +176,8 @@ class Hamiltonian:
             last = turn == num_steps - 1
             momentum = momentum + (0.5 if last else 1.0) * width * gradient
         log_ratio = float(value - place.value + start_kinetic - 0.5 * momentum @ momentum)
-        return block.decided(
-            place, Position(x, value), log_ratio if log_ratio == log_ratio else -np.inf, rng
-        )
+        log_ratio = -np.inf if np.isnan(log_ratio) else log_ratio
+        return block.decided(place, Position(x, value), log_ratio, rng)
 
 
 @dataclass(frozen=True)
@@ -205,21 +202,17 @@ class Conditional:
     def move(self, place: Position, block: Block, rng: np.random.Generator) -> Position:
         """The draw."""
         part = np.asarray(self.draw(rng, *block.arguments(place.x)), np.float64)
-        if part.shape not in ((len(block.names),), ()) or part.size != len(block.names):
-            raise wrong_draw(
-                block.names, f"an array of shape {part.shape}", f"{len(block.names)} elements"
-            )
+        size = len(block.names)
+        if part.ndim > 1 or part.size != size:
+            raise wrong_draw(block.names, f"an array of shape {part.shape}", f"{size} elements")
         x = block.at(place.x, part.reshape(-1))
         block.tried += 1
         block.accepted += 1
         block.evaluations += 1
         drawn = Position(x, block.value(x))
         if not np.all(np.isfinite(part)) or drawn.value == -np.inf:
-            raise wrong_draw(
-                block.names,
-                f"{part.tolist()}, where the density is zero",
-                "sampled where it is not",
-            )
+            seen = f"{part.tolist()}, where the density is zero"
+            raise wrong_draw(block.names, seen, "sampled where it is not")
         return drawn
 
 
@@ -355,9 +348,7 @@ def widths_of(update: str, width: Any, names: Sequence[str]) -> np.ndarray:
         ProposalError: there are other numbers of them, or one is not positive.
     """
     widths = np.asarray(1.0 if width is None else width, np.float64)
-    is_fitting = widths.shape in ((), (len(names),)) and bool(
-        np.all(widths > 0) and np.all(np.isfinite(widths))
-    )
-    if not is_fitting:
+    is_positive = np.all((widths > 0) & np.isfinite(widths))
+    if widths.shape not in ((), (len(names),)) or not is_positive:
         raise wrong_width(update, repr(width), names)
     return np.broadcast_to(widths, (len(names),))

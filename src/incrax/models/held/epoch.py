@@ -16,20 +16,20 @@ import numpy as np
 from jax import lax
 
 from incrax import _jax
+from incrax._locations import shortened
 from incrax.derivatives.cuts import without_marks
 from incrax.derivatives.selection import Selection, select, wrong_wrt
 from incrax.engine.inputs.leaves import has_tracer, is_dynamic
-from incrax.engine.inputs.signature import with_names
+from incrax.engine.inputs.signature import argument_names, with_names
 from incrax.models.held.encoding import (
     active_leaves,
     checked_rows,
     keys_of,
-    signature_of,
     taken,
     with_active,
     with_cotangents,
 )
-from incrax.models.held.kept import Setting, padded, shown
+from incrax.models.held.kept import Setting, padded
 from incrax.models.held.messages import batches_selected, other_batches, wrong_row_numbers
 from incrax.models.held.programs import Programs, is_plain
 
@@ -145,10 +145,10 @@ class EpochGradient:
 
     def _names(self, batches: Batches, num_args: int) -> list[str]:
         """Names of the arguments: those of the encoder, and of the loss after what a batch has."""
-        ours = [*signature_of(self._setting.encoder).parameters, "params", "rows"][:2]
-        theirs = list(signature_of(self._loss).parameters)[1 + len(batches.others) :][:num_args]
-        rest = (f"args[{k}]" for k in range(len(theirs), num_args))
-        names = [*ours, "batches", *theirs, *rest]
+        num_own = 1 + len(batches.others)
+        ours = argument_names(self._setting.encoder, 2)
+        theirs = argument_names(self._loss, num_own + num_args)[num_own:]
+        names = [*ours, "batches", *theirs]
         return [name if names.index(name) == k else f"_{k}" for k, name in enumerate(names)]
 
 
@@ -179,7 +179,7 @@ def _numbers(numbers: Any, num_rows: int) -> Any:
     try:
         found = numbers if has_tracer([numbers]) else np.asarray(numbers)
     except (TypeError, ValueError):
-        raise wrong_row_numbers(NAME, shown(numbers), num_rows) from None
+        raise wrong_row_numbers(NAME, shortened(repr(numbers)), num_rows) from None
     is_empty = isinstance(found, np.ndarray) and not found.size
     if found.ndim == 0 or not (is_empty or jnp.issubdtype(found.dtype, jnp.integer)):
         raise wrong_row_numbers(NAME, f"{found.dtype}{list(found.shape)}", num_rows)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from incrax._locations import shortened
 from incrax._table import Counters
 from incrax.derivatives.differentiated import fitting, wrong_tangent
 from incrax.derivatives.pullback import Pullback, vjp
@@ -250,7 +251,9 @@ class Kept:
                 raise IndexError
             return self._numbers[asked if asked.size else asked.astype(np.int64)]
         except (IndexError, TypeError, ValueError):
-            raise wrong_row_numbers(f"kept.{method}", shown(numbers), self.num_rows) from None
+            raise wrong_row_numbers(
+                f"kept.{method}", shortened(repr(numbers)), self.num_rows
+            ) from None
 
     def _parts(self, cotangents: Any, shape: tuple[int, ...]) -> list[Any]:
         """Cotangents of the leaves that have any, of the right types."""
@@ -308,12 +311,6 @@ def padded(touched: np.ndarray, num_rows: int) -> np.ndarray | None:
     numbers[: len(touched)] = touched
     numbers[len(touched) :] = touched[-1] if len(touched) else 0
     return numbers
-
-
-def shown(numbers: Any) -> str:
-    """An argument as text, in short."""
-    text = repr(numbers)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _is_like(old: Any, new: Any) -> bool:

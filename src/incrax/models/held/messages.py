@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from incrax._messages import NUM_SHOWN
+from incrax._messages import listed
 from incrax.errors import (
     MixedRowsError,
     RowsError,
@@ -17,10 +17,8 @@ _UNTOUCHED = "Nothing was evaluated or stored."
 
 def stale_representations(method: str, paths: Sequence[str]) -> StaleRepresentationsError:
     """Parameters that moved on since the representations were computed."""
-    shown = ", ".join(f"`{path}`" for path in paths[:NUM_SHOWN])
-    more = f" and {len(paths) - NUM_SHOWN} more" if len(paths) > NUM_SHOWN else ""
     return StaleRepresentationsError(
-        f"`kept.{method}` got parameters of which {shown}{more} are not those of the kept "
+        f"`kept.{method}` got parameters of which {listed(paths)} are not those of the kept "
         "representations. This is "
         "usually an update after each batch: then the other batches of the epoch see the "
         "representations of an older "

@@ -5,7 +5,6 @@ In: a function. Out: the same, compiled once per signature. It must not know wha
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -29,7 +28,6 @@ class Programs:
     def __init__(self, fun: Callable[..., Any]) -> None:
         self.fun = fun
         self._table: LruTable[Hashable, Any] = LruTable(MAX_PROGRAMS)
-        self._lock = threading.Lock()
 
     def __call__(self, *args: Any) -> Any:
         """The function at these arguments."""
@@ -37,12 +35,9 @@ class Programs:
         if is_plain(leaves):
             return self.fun(*args)
         signature = make_signature(self.fun, args, {})
-        with self._lock:
-            program = self._table.get(signature.key)
-            if program is None:
-                fun = self.fun
-                program = jax.jit(lambda *values: fun(*signature.rebuild(values)[0]))
-                self._table.add(signature.key, program)
+        fun = self.fun  # not `self`, which holds the programs
+        compiled = lambda: jax.jit(lambda *values: fun(*signature.rebuild(values)[0]))
+        program = self._table.made(signature.key, compiled)
         return program(*[LeafValue(x).feed for x in signature.dynamic_leaves(leaves)])
 
 

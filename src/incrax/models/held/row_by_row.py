@@ -15,7 +15,9 @@ import numpy as np
 
 from incrax._jax import Equation, Var, is_key_dtype, source_line
 from incrax._program import Program, trace
+from incrax.engine.inputs.frames import framed
 from incrax.engine.inputs.leaves import is_dynamic
+from incrax.engine.policy.agreement import difference
 from incrax.engine.program.simplify import drop_dead, inline_with_lines, run_passes
 from incrax.errors import MixedRowsError
 from incrax.models.held.encoding import taken
@@ -31,6 +33,8 @@ NUM_TRIED = 6
 NUM_SEEN = 64
 """Rows among which those with other values are looked for."""
 
+ROUNDING = 1e-7
+"""What may differ from zero."""
 ONE_KEY = (
     "draws the random numbers of all rows from one key (take `keys`, one a row, as third argument)"
 )
@@ -59,12 +63,8 @@ def check_row_by_row(
 
 def _traces(encoder: Any, params: Any, data: tuple[Any, ...]) -> list[Program]:
     leaves, treedef = jax.tree.flatten(params)
-    values = [x for x in leaves if is_dynamic(x)]
-
-    def encode(values: Any, data: Any) -> Any:
-        rest = iter(values)
-        whole = jax.tree.unflatten(treedef, [next(rest) if is_dynamic(x) else x for x in leaves])
-        return encoder(whole, *data)
+    frame, values = framed(treedef, leaves, list(map(is_dynamic, leaves)))
+    encode = lambda values, data: encoder(frame.filled(values), *data)
 
     def sized(num_rows: int) -> Any:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_rows, *x.shape[1:]), x.dtype), data)
@@ -143,20 +143,12 @@ def _number(x: Any) -> Any:
 
 def _compare(what: str, where: str, x: Any, y: Any) -> None:
     """The largest difference, relative to the largest element, is to be rounding."""
-    is_inexact = jnp.issubdtype(x.dtype, jnp.inexact)
-    rounding = np.sqrt(jnp.finfo(x.dtype).eps) if is_inexact else 0.0
-    largest = np.inf
+    error = np.inf
     if x.shape == y.shape:
-        is_complex = jnp.issubdtype(x.dtype, jnp.complexfloating)
-        wide = np.complex128 if is_complex else np.float64
-        x = np.asarray(x).astype(wide)
-        y = np.asarray(y).astype(wide)
-        scale = np.abs(y).max(initial=0.0, where=np.isfinite(y)) or 1.0
-        is_same = (x == y) | (np.isnan(x) & np.isnan(y))
-        different = np.where(is_same, 0.0, np.abs(x - y)) / scale
-        largest = float(np.nan_to_num(different, nan=np.inf).max(initial=0.0))
-    if largest > rounding:
-        raise mixing_encoder(f"{what} differs by {largest:.2g} {where}")
+        # Beside zeros alone, rounding errors have no scale.
+        error = difference(x, y, atol=0.0 if y.any() else ROUNDING)
+    if error is not None:
+        raise mixing_encoder(f"{what} differs by {error:.2g} {where}")
 
 
 def _chosen(data: tuple[Any, ...]) -> np.ndarray:
