@@ -1123,8 +1123,8 @@ MUTANTS = [
     Mutant(
         "what is rematerialized is merged with what was computed first",
         "inspection/regions.py",
-        "(drop_dead_inside, inline_with_lines_but_remat, *_SIMPLER)",
-        "(drop_dead_inside, inline_with_lines, *_SIMPLER)",
+        "(drop_dead_inside, inline_with_solves_but_remat, *_SIMPLER)",
+        "(drop_dead_inside, inline_with_solves, *_SIMPLER)",
     ),
     Mutant(
         "a backward pass contains the forward pass",
@@ -1183,8 +1183,8 @@ MUTANTS = [
     Mutant(
         "dead code inside loops counts",
         "inspection/regions.py",
-        "(drop_dead_inside, inline_with_lines_but_remat, *_SIMPLER)",
-        "(inline_with_lines_but_remat, *_SIMPLER,)",
+        "(drop_dead_inside, inline_with_solves_but_remat, *_SIMPLER)",
+        "(inline_with_solves_but_remat, *_SIMPLER,)",
     ),
     Mutant(
         "everything moves along a profile, whether it gains or not",

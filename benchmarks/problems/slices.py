@@ -15,7 +15,6 @@ from jax.scipy.linalg import solve_triangular
 
 import incrax
 
-
 Hand = Callable[[Any, int], Any]
 """The update by hand: of all rows, and the number of the one that changed since the call before."""
 
@@ -133,16 +132,15 @@ def by_difference(local: Callable[[Any, Any], Any], function: Callable[..., Any]
     """By hand: the function's last value, and the difference of what a row takes part in,
     `local(rows, row)`.
     """
+    start = jax.jit(function)
+    update = jax.jit(lambda value, x, y, row: value + local(y, row) - local(x, row))
+    kept: list[Any] = []
 
-    def start(rows: Any) -> Any:
-        return rows, function(rows)
+    def hand(rows: Any, row: int) -> Any:
+        kept[:] = rows, update(kept[1], kept[0], rows, row) if kept else start(rows)
+        return kept[1]
 
-    def update(kept: Any, rows: Any, row: Any) -> Any:
-        before, value = kept
-        value = value + local(rows, row) - local(before, row)
-        return (_put(before, _take(rows, row), row), value), value
-
-    return by_hand(start, update)
+    return hand
 
 
 def near(cost: Callable[[Any, Any], Any], reach: int) -> Callable[[Any, Any], Any]:
@@ -180,7 +178,9 @@ def resumed(step: Callable[[Any, Any], Any], first: Any) -> Hand:
             number, _, states, scores = turn
             after, score = step(_take(states, number), rows[number])
             before = _take(states, number + 1)
-            same = [jnp.all(x == y) for x, y in zip(*map(jax.tree.leaves, (after, before)))]
+            same = [
+                jnp.all(x == y) for x, y in zip(*map(jax.tree.leaves, (after, before)), strict=True)
+            ]
             states = _put(states, after, number + 1)
             return number + 1, ~jnp.all(jnp.stack(same)), states, _put(scores, score, number)
 
@@ -577,17 +577,9 @@ def all_pairs(num_points: int) -> Problem:
     def local(x: Any, row: Any) -> Any:
         return 2.0 * jnp.sum(jnp.exp(-0.5 * jnp.sum((x - x[row]) ** 2, axis=1)))
 
-    def start(x: Any) -> Any:
-        return x, energy(x)
-
-    def update(kept: Any, x: Any, row: Any) -> Any:
-        before, value = kept
-        value = value + local(x, row) - local(before, row)
-        return (x, value), value
-
     draw = lambda rng: rng.normal(size=3)
     points = rng.normal(size=(num_points, 3))
-    return Problem(energy, points, (), draw, by_hand(start, update), 5.0)
+    return Problem(energy, points, (), draw, by_difference(local, energy), 5.0)
 
 
 def walk(num_steps: int) -> Problem:

@@ -21,16 +21,13 @@ from incrax.engine.call.rehearsal import dry_run, outlook
 from incrax.engine.call.signature_table import Given
 from incrax.engine.inputs.leaves import is_compared_by_identity
 from incrax.engine.inputs.paths import mask_paths, paths_mask
-from incrax.engine.plan.plan import Blocked, Sliced
+from incrax.engine.plan.plan import Blocked, Made, Sliced, lines_of
 from incrax.engine.program.cost import ZERO, Cost, total_cost
 from incrax.engine.program.dependence import Layout
 from incrax.rows.engine import RowEngine
 
 FIRST = "first call with this signature"
 NOT_COMPARED = "saving did not pay in the last calls: it is that of `jax.jit`"
-
-MAX_WIDENED = 3
-"""Equations, at most, of which a report says that from there on all rows ran."""
 
 
 class Served(NamedTuple):
@@ -41,8 +38,7 @@ class Served(NamedTuple):
     missing values first; values loaded and filled; seconds of the candidates; uses of this set of
     inputs; a line for each sum that came from statistics, or why none does any more; how many
     equations of the function ran, and on which rows, if not on all; what of their work was not done
-    for other rows; where rows ran, the equations of the function that those run stand for, by rows
-    and as a whole.
+    for other rows; where rows ran, what became of the equations of the function.
     """
 
     by: str
@@ -57,8 +53,7 @@ class Served(NamedTuple):
     num_ran: int = 0
     rows: str = ""
     left_out: Cost = ZERO
-    by_rows: Sequence[Equation] = ()
-    as_whole: Sequence[Equation] = ()
+    made: Sequence[Made] = ()
 
     @property
     def is_first(self) -> bool:
@@ -131,8 +126,7 @@ class Reader:
             num_ran=len(ran) if plan is None else len(ran) - len(plan.eqns) + plan.num_eqns,
             rows=_blocks(in_blocks) if sliced is None else self._rows(sliced),
             left_out=sum((_left_out(each) for each in in_blocks), ZERO),
-            by_rows=() if sliced is None else sliced.by_rows,
-            as_whole=() if sliced is None else sliced.as_whole,
+            made=() if sliced is None else sliced.made,
         )
 
     def _rows(self, sliced: Sliced) -> str:
@@ -142,9 +136,9 @@ class Reader:
             which = f"the {'last' if sliced.within > 0 else 'first'} {abs(sliced.within)}"
         found = f"{which} of {sliced.length} along the first axis of {names}"
         if sliced.resumed:
-            found += f"; steps from the first of these on of {_listed(sliced.resumed)}"
+            found += f"; steps from the first of these on of {lines_of(sliced.resumed)}"
         if sliced.widened:
-            found += f"; all rows from {_listed(sliced.widened)} on"
+            found += f"; all rows from {lines_of(sliced.widened)} on"
         return found
 
     def names(self, mask: int) -> list[str]:
@@ -187,10 +181,16 @@ def _left_out(blocked: Blocked) -> Cost:
     return total_cost(blocked.eqns).times(1.0 - blocked.share)
 
 
-def _listed(eqns: Sequence[Equation]) -> str:
-    """Some equations, the first few, with their lines."""
-    lines = [f"{eqn.primitive.name} {source_line(eqn)}".strip() for eqn in eqns[:MAX_WIDENED]]
-    return ", ".join([*lines, *["..."] * (len(eqns) > MAX_WIDENED)])
+def rows_made(each: Made) -> str:
+    """On which rows an equation ran; where it was all of them, why."""
+    if each.why_all:
+        return f"all: {each.why_all}"
+    if each.eqn.primitive.name == "scan" and each.made is None:
+        return "steps from the first changed one on"
+    if each.made is not None:
+        return "{} of {} along axis {}".format(*each.made)
+    extent = "nothing" if each.read is None else "{} of {} along axis {}".format(*each.read)
+    return f"all of its result, from {extent}"
 
 
 def _why(record: CallRecord) -> str:
@@ -227,7 +227,8 @@ class Explanation(Printable):
     the largest first; of `Rows`, how many chunks were run, reused and joined (the rest is then
     about one of the chunks); whether saving has been worth its overhead so far; whether all of it
     is printed, or what matters most; equations of the function that ran, and on which rows, if not
-    on all.
+    on all; of each that a change of rows reaches, as (primitive, source line, rows), which of its rows
+    ran, or why all of them.
     """
 
     is_dry_run: bool
@@ -249,6 +250,7 @@ class Explanation(Printable):
     is_verbose: bool = False
     num_ran: int = 0
     rows: str = ""
+    by_rows: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def verbose(self) -> Explanation:
@@ -268,6 +270,10 @@ class Explanation(Printable):
                 for name in values
             },
             "ran": [{"primitive": name, "source": source} for name, source in self.ran],
+            "by_rows": [
+                {"primitive": name, "source": source, "rows": rows}
+                for name, source, rows in self.by_rows
+            ],
             "loaded_bytes": sum(size for _, size in self.loaded),
             "statistics": list(self.statistics),
             "flops_ran": self.cost_ran.flops,
@@ -320,6 +326,8 @@ class Explanation(Printable):
             times = [(name, seconds_text(seconds)) for name, seconds in self.times.items()]
             found.append(Table("candidates", ("", "seconds"), times))
             found.append(Table(f"equations that {verb}", ("primitive", "source"), self.ran))
+            header = ("primitive", "source", "rows")
+            found.append(Table(f"rows that {verb}", header, self.by_rows))
         return found
 
 
@@ -352,6 +360,10 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         times=served.seconds,
         num_ran=served.num_ran,
         rows=served.rows,
+        by_rows=tuple(
+            (each.eqn.primitive.name, source_line(each.eqn), rows_made(each))
+            for each in served.made
+        ),
         worth=reader.worth,
         constants=tuple(sorted(constants, key=lambda item: -item[1])),
     )

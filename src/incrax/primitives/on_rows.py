@@ -23,7 +23,7 @@ from incrax.primitives.table import entry_of
 
 
 class NotByRowsError(Exception):
-    """An equation cannot be run on some rows alone."""
+    """An equation cannot be run on some rows alone; the text, if any, says why, for reports."""
 
 
 class Aligned(NamedTuple):
@@ -89,10 +89,13 @@ def run_on_rows(eqn: Equation, aligned: Aligned, count: int, values: Sequence[An
     try:
         results = list(_jax.apply(eqn, values))
     except (TypeError, ValueError) as error:
-        raise NotByRowsError from error
+        raise NotByRowsError(_ONE_SHAPE) from error
     if [jnp.shape(x) for x in results] != shapes:
-        raise NotByRowsError
+        raise NotByRowsError(_ONE_SHAPE)
     return results
+
+
+_ONE_SHAPE = "it cannot be run on another number of rows"
 
 
 # --- parameters that hold the shape of a result ---------------------------------------------------
@@ -249,7 +252,7 @@ def _run_loop(eqn: Equation, aligned: Aligned, count: int, values: Sequence[Any]
     """A scan on some rows, each turn on these."""
     inside = _inside(eqn, aligned.operands)
     if inside is None:
-        raise NotByRowsError
+        raise NotByRowsError("inside it, rows meet")
     body = _jax.open_jaxpr(eqn.params["jaxpr"])
     num_consts, num_carry = _jax.scan_counts(eqn)
     first = num_consts + num_carry

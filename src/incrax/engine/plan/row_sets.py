@@ -438,12 +438,14 @@ def window_of_block(of: RowSet, window: Window) -> tuple[Any, int]:
 def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
     length = sets[0].length
     images = [each.image for each in sets if each.image is not None]
+    halvings = max(each.halvings for each in sets)
     if not is_by_slots(sets):
         numbers = lax.concatenate([each.numbers for each in sets], 0)
         counts = lax.concatenate([each.counts for each in sets], 0)
         size = sum(each.size for each in sets)
         has_spare = any(each.has_spare for each in sets)
-        return RowSet(numbers, size, length, counts, has_spare, listed=_beside(sets))
+        listed = _beside(sets)
+        return RowSet(numbers, size, length, counts, has_spare, halvings=halvings, listed=listed)
     of = images[0].of
     covered = sum(max(image.high - image.low, 0) for image in images)
     return RowSet(
@@ -452,6 +454,7 @@ def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
         length,
         by_slots(sets, [each.counts for each in sets]),
         of.has_spare or covered < of.length,
+        halvings=halvings,
         listed=_beside(sets, by_slots=True),
     )
 

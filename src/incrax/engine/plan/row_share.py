@@ -63,7 +63,16 @@ class _Rough(NamedTuple):
 WHOLE = _Rough(None)
 
 
-def rough_share(facts: Facts, leaves: Sequence[int], within: int = 0) -> float:
+class RoughShare(NamedTuple):
+    """The share of the work that is left out or done by rows, and the equations that read some rows
+    and need all.
+    """
+
+    share: float
+    widened: list[Equation]
+
+
+def rough_share(facts: Facts, leaves: Sequence[int], within: int = 0) -> RoughShare:
     """Share of the program's work, roughly, that a change of rows of some leaves leaves out or does
     by rows, as `slice_plan` would; without tracing anything.
     """
@@ -73,6 +82,7 @@ def rough_share(facts: Facts, leaves: Sequence[int], within: int = 0) -> float:
         var = facts.invars[leaf]
         rows[var] = _Rough(0, ends_of(within, shape_of(var)[0]) if within else None)
     ran_s = 0.0
+    widened = []
     for eqn, mask, seconds in zip(
         facts.eqns, facts.equation_masks, facts.rough_seconds, strict=True
     ):
@@ -82,13 +92,15 @@ def rough_share(facts: Facts, leaves: Sequence[int], within: int = 0) -> float:
         if not own:
             continue
         outputs = _rough_outputs(eqn, own, max(2 * abs(within), 1))
+        if outputs is None and any(state.axis is not None for state in own.values()):
+            widened.append(eqn)
         share = 1.0 if outputs is None else max(state.share(var) for var, state in own.items())
         ran_s += share * seconds
         for var, state in zip(eqn.outvars, outputs or [WHOLE] * len(eqn.outvars), strict=True):
             is_reached = state.axis is None or state.ends is not None
             if is_reached or not within:
                 rows[var] = state
-    return float(1.0 - ran_s / max(sum(facts.rough_seconds), 1e-12))
+    return RoughShare(float(1.0 - ran_s / max(sum(facts.rough_seconds), 1e-12)), widened)
 
 
 def _rough_outputs(eqn: Equation, own: Mapping[Var, _Rough], most: int) -> list[_Rough] | None:

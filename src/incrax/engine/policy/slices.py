@@ -25,7 +25,7 @@ from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram, compiled
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.plan import Plan, plan_whole
+from incrax.engine.plan.plan import Plan, lines_of, plan_whole
 from incrax.engine.plan.row_share import accumulates, rough_share
 from incrax.engine.plan.slices import ValueOf, priming_saves, slice_plan
 from incrax.engine.policy.candidates import MIN_GAIN, Entry
@@ -159,7 +159,7 @@ class Slices:
         """Share of the work that is left out, roughly, beyond what changed rows alone would."""
         for size in (0, within):
             if (leaves, size) not in self.shares:
-                self.shares[leaves, size] = rough_share(self.facts, leaves, size)
+                self.shares[leaves, size] = rough_share(self.facts, leaves, size).share
         return self.shares[leaves, within] - self.shares[leaves, 0]
 
     def entry(
@@ -276,9 +276,10 @@ class Slices:
         facts = self.facts.unmeasured
         plan = self.plans.get(kind)
         if plan is None:
-            share = rough_share(self.facts, kind.leaves, kind.within)
+            share, widened = rough_share(self.facts, kind.leaves, kind.within)
             if share < LEAST_SHARE:
-                self._bar(entry, "rows alone: most of the function needs all rows")
+                where = f", from {lines_of(widened)} on" if widened else ""
+                self._bar(entry, f"rows alone: most of the function needs all rows{where}")
                 return
             if self.elements[kind] and share <= self.facts.clean_share(dirty):
                 entry.settle("whole", "rows alone: a plan for these elements leaves out as much")

@@ -39,7 +39,9 @@ RULED = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"
 
 
 def inline(program: Program) -> Program:
-    """Open jit, custom_jvp, custom_vjp, remat and closed calls."""
+    """Open jit, custom_jvp, custom_vjp, remat and closed calls; an equation of a function of JAX gets
+    the line where the user called that function.
+    """
     return _inline(program, frozenset())
 
 
@@ -61,23 +63,21 @@ def inline_jits(program: Program) -> Program:
     return _inline(program, _DIFFERENTIATED)
 
 
-def inline_with_lines(program: Program) -> Program:
-    """As `inline`; an equation of a function of JAX gets the line where the user called that
-    function.
-
-    What is a primitive for its derivative rule only (linear solves) is opened as well.
+def inline_with_solves(program: Program) -> Program:
+    """As `inline`; what is a primitive for its derivative rule only (linear solves) is opened as
+    well.
     """
-    return _inline(program, frozenset(), has_lines=True)
+    return _inline(program, frozenset(), opens_solves=True)
 
 
-def inline_with_lines_but_remat(program: Program) -> Program:
+def inline_with_solves_but_remat(program: Program) -> Program:
     """The same, but what is computed again for a derivative stays apart from where it was computed
     first.
     """
-    return _inline(program, _REMATERIALIZED, has_lines=True)
+    return _inline(program, _REMATERIALIZED, opens_solves=True)
 
 
-def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False) -> Program:
+def _inline(program: Program, closed: frozenset[str], *, opens_solves: bool = False) -> Program:
     eqns: list[Equation] = []
     constvars = list(program.constvars)
     consts = list(program.consts)
@@ -94,7 +94,7 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
             branches = eqn.params["branches"]
             called = branches[min(max(int(inputs[0].val), 0), len(branches) - 1)]
             inputs = inputs[1:]
-        if called is None and has_lines:
+        if called is None and opens_solves:
             called, inputs = _jax.opaque_call(eqn) or (None, inputs)
         if called is None:
             eqns.append(eqn)
@@ -108,9 +108,7 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
         for inner in body.eqns:
             outputs = [_fresh(var) for var in inner.outvars]
             names.update(zip(inner.outvars, outputs, strict=True))
-            source = (
-                eqn.source_info if has_lines and not _jax.source_line(inner) else inner.source_info
-            )
+            source = inner.source_info if _jax.source_line(inner) else eqn.source_info
             visit(inner.replace(outvars=outputs, source_info=source))
         names.update(zip(eqn.outvars, [resolve(atom) for atom in body.outvars], strict=True))
 
