@@ -185,12 +185,11 @@ def rows_made(each: Made) -> str:
     """On which rows an equation ran; where it was all of them, why."""
     if each.why_all:
         return f"all: {each.why_all}"
-    if each.eqn.primitive.name == "scan" and each.made is None:
+    if each.eqn.primitive.name == "scan" and not each.made:
         return "steps from the first changed one on"
-    if each.made is not None:
-        return "{} of {} along axis {}".format(*each.made)
-    extent = "nothing" if each.read is None else "{} of {} along axis {}".format(*each.read)
-    return f"all of its result, from {extent}"
+    extents = each.made or each.read
+    found = " and ".join(f"{num} of {length} along axis {axis}" for num, length, axis in extents)
+    return found if each.made else f"all of its result, from {found}"
 
 
 def _why(record: CallRecord) -> str:

@@ -54,6 +54,21 @@ def aligned_back(eqn: Equation, axis: int) -> Aligned | None:
     return aligned if has_rows or is_spread else None
 
 
+def crossed_by(eqn: Equation, rows: Sequence[Sequence[int]]) -> dict[int, Aligned] | None:
+    """Where rows along different axes of the operands meet, and each reaches all of the other axis: by
+    the two axes of the only output, where they come from; None if they do not meet so.
+    """
+    found: dict[int | None, Aligned] = {}
+    for number, axes in enumerate(rows):
+        for axis in axes:
+            own = [axis if n == number else None for n in range(len(rows))]
+            aligned = aligned_by(eqn, own) if len(eqn.outvars) == 1 else None
+            if aligned is None:
+                return None
+            found.setdefault(aligned.outputs[0], aligned)
+    return {axis: x for axis, x in found.items() if axis is not None} if len(found) == 2 else None
+
+
 def reduced_by(eqn: Equation, rows: Axes) -> tuple[Axes, Verdict]:
     """The axis of each operand that goes where the rows of some operands go, and what becomes of
     these: the equation has one output, and treats not each row by itself.

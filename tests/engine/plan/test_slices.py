@@ -374,12 +374,14 @@ def test_a_plan_says_which_rows_change(name, monkeypatch):
     after = values()
     for each in sliced.plan.sliced.made:
         var = each.eqn.outvars[0]
-        if each.made is not None and var.aval.shape[each.made.axis : each.made.axis + 1]:
-            num, length, axis = each.made
-            others = tuple(d for d in range(len(var.aval.shape)) if d != axis)
-            differ = np.any(np.asarray(before[var] != after[var]), axis=others)
-            assert len(differ) == length
-            assert differ.sum() <= num
+        if each.made:
+            differ = np.asarray(before[var] != after[var])
+            for num, length, axis in each.made:  # without them nothing else differs
+                rows = np.flatnonzero(differ.mean(axis=tuple({*range(differ.ndim)} - {axis})) > 0.4)
+                assert differ.shape[axis] == length
+                assert rows.size <= num
+                differ = np.delete(differ, rows, axis)
+            assert not differ.any()
         elif each.why_all == "no row reaches it":
             assert np.all(np.asarray(before[var] == after[var]))
 

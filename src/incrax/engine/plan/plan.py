@@ -57,13 +57,13 @@ class Extent(NamedTuple):
 class Made(NamedTuple):
     """What a plan for rows makes of an equation of the function.
 
-    Fields: the equation; the rows that it reads, and those that it makes (None: it has none, or all);
-    if it does not run by rows, why.
+    Fields: the equation; the rows that it reads, and those that it makes, along one axis or two (none:
+    it has none, or all); if it does not run by rows, why.
     """
 
     eqn: Equation
-    read: Extent | None
-    made: Extent | None
+    read: tuple[Extent, ...]
+    made: tuple[Extent, ...]
     why_all: str = ""
 
 

@@ -120,6 +120,13 @@ class DirtyRows(NamedTuple):
     of: RowSet
 
 
+class Slabs(NamedTuple):
+    """Dirty rows along one axis, and along another: of each all elements, also where they meet."""
+
+    first: DirtyRows
+    second: DirtyRows
+
+
 def row_set(numbers: Any, capacity: int, length: int) -> RowSet:
     """The rows of an argument, which repeats the first to be as long as it is."""
     first = lax.broadcast_in_dim(lax.slice_in_dim(numbers, 0, 1), (capacity,), (0,))
@@ -377,6 +384,12 @@ def blocks(firsts: Any, width: int, length: int, aligned: int = 1) -> RowSet:
         known = lax.bitwise_and(_is_in(numbers, starts, width), is_earlier)
         counts = lax.bitwise_not(lax.reduce_or(known, (1,)))
     return RowSet(numbers, numbers.size, length, counts, starts=starts, aligned=aligned)
+
+
+def in_no_row(of: RowSet) -> Any:
+    """Which rows of the axis a set has not, shape (length,)."""
+    same = equal_numbers(lax.iota(np.int32, of.length), of.numbers)
+    return lax.bitwise_not(lax.reduce_or(same, (1,)))
 
 
 def _is_in(numbers: Any, starts: Any, width: int) -> Any:

@@ -19,6 +19,8 @@ with the new rows written in, which is saved again. Where rows meet:
   is made for all of it;
 - windows (convolutions, pooling) are dirty in the rows that read a dirty one: blocks of consecutive
   rows, each made of the block of rows that it reads;
+- rows along two axes that meet, as in `x[:, None] - x`, give slabs; a sum over these gets the
+  difference;
 - a scan from row to row is resumed at the first dirty one, and left where it carries again what it
   carried at the baseline (`resumed`); of what it makes, the steps that ran are known as `spans`, and
   what maps rows to rows hands them on: so also the scan back of a gradient is resumed;
@@ -72,6 +74,7 @@ from incrax.engine.plan.row_sets import (
     DirtyRows,
     RowSet,
     RowSets,
+    Slabs,
     as_argument,
     by_blocks,
     by_one_thread,
@@ -80,6 +83,7 @@ from incrax.engine.plan.row_sets import (
     ends_of_all,
     grouped,
     ids_read,
+    in_no_row,
     interval,
     is_by_slots,
     listed_members,
@@ -94,7 +98,14 @@ from incrax.engine.rewrites.derived import HostRecipe, written_by
 from incrax.engine.rewrites.row_reductions import REDUCTIONS
 from incrax.primitives.entry import Run, Window, shape_of, with_item
 from incrax.primitives.indexing import windows_of
-from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, aligned_by, run_on_rows
+from incrax.primitives.on_rows import (
+    Aligned,
+    NotByRowsError,
+    aligned_back,
+    aligned_by,
+    crossed_by,
+    run_on_rows,
+)
 from incrax.primitives.products import across
 from incrax.primitives.reductions import unpooled
 from incrax.primitives.table import entry_of
@@ -146,7 +157,9 @@ class Slicer:
     None: as a whole. `saves` is what is to be saved, `guards` what must hold, `made` what became of
     each equation, `met` what was made where different sets met and is known for each argument,
     `drifting` what stands on differences, `resumed` the scans that were resumed, and whether their
-    carry will never be the same again. `spans` has, of variables that are dirty as a whole, an axis
+    carry will never be the same again. `slabs` has, of variables that are dirty as a whole, rows
+    along two axes of which alone they are dirty; what all else reads of these is made when it is
+    read. `spans` has, of variables that are dirty as a whole, an axis
     of which only these rows changed.
 
     `adds_changes`: sums get their difference whatever it costs to sum anew, so that nothing but the
@@ -184,6 +197,8 @@ class Slicer:
         self.drifting: set[Var] = set()
         self.made: list[Made] = []
         self.spans: dict[Var, tuple[int, Spans]] = {}
+        self.slabs: dict[Var, Slabs] = {}
+        self.crosses = False
         self.resumed: list[tuple[Resumable, bool]] = []
         self.looked_up: dict[Var, RowSet] = {}
 
@@ -215,6 +230,7 @@ class Slicer:
         self.guards = []
         self.made = []
         self.spans = {}
+        self.slabs = {}
         self.resumed = []
         for var, change in changes.items():
             self.dirty[var] = None
@@ -228,9 +244,9 @@ class Slicer:
                 old = taken(self._old(var), 0, rows) if self.asked.old_rows else None
                 self.dirty[var] = DirtyRows(new, old, 0, rows)
         for eqn in reached:
-            read = next(filter(None, map(self._extent, eqn.invars)), None)
+            read = self._extents(eqn.invars)
             why_all = self._step(eqn)
-            made = next(filter(None, map(self._extent, eqn.outvars)), None)
+            made = self._extents(eqn.outvars)
             self.made.append(Made(eqn, read, made, why_all))
             if not self.drifting.isdisjoint(read_vars(eqn)):
                 self.drifting.update(eqn.outvars)
@@ -240,6 +256,11 @@ class Slicer:
         if isinstance(atom, Literal):
             return atom.val
         state = self.dirty.get(atom)
+        if atom in self.slabs and atom not in self.whole:
+            first, second = self.slabs[atom]
+            self.saves[atom] = self.whole[atom] = with_rows(
+                with_rows(self._old(atom), first), second
+            )
         return self.whole[atom] if state is None else self._written(atom, state)
 
     def _step(self, eqn: Equation) -> str:
@@ -269,7 +290,7 @@ class Slicer:
             else:
                 raise NotByRowsError("different rows meet, of which each reaches all others")
         except NotByRowsError as error:
-            if not self._resume(eqn):
+            if not self._resume(eqn) and not self._cross(eqn):
                 self._run_whole(eqn)
                 return str(error)
         return ""
@@ -318,9 +339,10 @@ class Slicer:
     def _rows(self, atom: Atom) -> DirtyRows | None:
         return self.dirty.get(atom) if isinstance(atom, Var) else None
 
-    def _extent(self, atom: Atom) -> Extent | None:
-        rows = self._rows(atom)
-        return None if rows is None else Extent(rows.of.size, rows.of.length, rows.axis)
+    def _extents(self, atoms: Sequence[Atom]) -> tuple[Extent, ...]:
+        """Of the first that has dirty rows."""
+        sides = next(filter(None, map(self._sides, atoms)), ())
+        return tuple(Extent(side.of.size, side.of.length, side.axis) for side in sides)
 
     def _axis_of(self, atom: Atom) -> int | None:
         rows = self._rows(atom)
@@ -392,7 +414,7 @@ class Slicer:
 
     def _all_of(self, atom: Atom, *, is_old: bool) -> Any:
         """An operand that has no rows."""
-        if self._rows(atom) is not None:
+        if self._rows(atom) is not None and not self.crosses:
             raise NotByRowsError("each row meets all rows of another operand that changed")
         is_dirty = isinstance(atom, Var) and atom in self.dirty
         return self._kept(atom) if is_old and is_dirty else self.result(atom)
@@ -401,9 +423,10 @@ class Slicer:
         """The rows of an operand in a set, as they are now or were at the baseline: those that were
         made, or made now.
         """
+        for side in self._sides(atom):
+            if side.of is of and side.axis == axis:
+                return side.old if is_old else side.new
         rows = self._rows(atom)
-        if rows is not None and rows.of is of:
-            return rows.old if is_old else rows.new
         assert isinstance(atom, Var)
         is_old = is_old and atom in self.dirty
         if rows is not None and of.ends is not None and atom not in self.facts.invars:
@@ -480,6 +503,79 @@ class Slicer:
         facts = self.facts
         num_bytes = _jax.aval_bytes(eqn.outvars[0].aval)
         return facts.seconds(eqn) * of.size > facts.calibration.save_seconds(num_bytes) * of.length
+
+    # --- rows along two axes ----------------------------------------------------------------------
+
+    def _sides(self, atom: Atom) -> Sequence[DirtyRows]:
+        """Its dirty rows, along each axis that has some."""
+        rows = self._rows(atom)
+        if rows is not None:
+            return (rows,)
+        return self.slabs.get(atom, ()) if isinstance(atom, Var) else ()
+
+    def _cross(self, eqn: Equation) -> bool:
+        """Make slabs where rows along different axes meet, as in `x[:, None] - x`, or what follows from
+        slabs; whether that can be done. Until something reads all of it, nothing else is made.
+        """
+        sides = [self._sides(atom) for atom in eqn.invars]
+        is_known = all(
+            own or not self._is_dirty(a) for own, a in zip(sides, eqn.invars, strict=True)
+        )
+        if self.adds_changes or not is_known or any(s.of.ends for own in sides for s in own):
+            return False
+        crossed = crossed_by(eqn, [[side.axis for side in own] for own in sides])
+        self.crosses = True
+        try:
+            if crossed is not None:
+                made = [self._slab(eqn, sides, *each) for each in crossed.items()]
+                self.dirty[eqn.outvars[0]] = None
+                self.slabs[eqn.outvars[0]] = Slabs(*made)
+            elif eqn.primitive.name == "reduce_sum" and len(sides[0]) > 1:
+                self._sum_slabs(eqn, Slabs(*sides[0]))
+            else:
+                return False
+        except NotByRowsError:
+            return False
+        finally:
+            self.crosses = False
+        return True
+
+    def _slab(
+        self, eqn: Equation, sides: Sequence[Sequence[DirtyRows]], axis: int, aligned: Aligned
+    ) -> DirtyRows:
+        """The rows along one axis, each all of the other."""
+        pairs = zip(sides, aligned.operands, strict=True)
+        of = self._joined([side.of for own, place in pairs for side in own if side.axis == place])
+        (new,) = self._on_rows(eqn, aligned, of, is_old=False)
+        old = self._on_rows(eqn, aligned, of, is_old=True)[0] if self.asked.old_rows else None
+        return DirtyRows(new, old, axis, of)
+
+    def _sum_slabs(self, eqn: Equation, slabs: Slabs) -> None:
+        """A sum over one of their axes, or both: the difference of the slab that is summed over. What
+        both have counts once; rows that are left are summed anew.
+        """
+        (total,) = eqn.outvars
+        axes = eqn.params["axes"]
+        across, along = slabs if slabs.first.axis in axes else reversed(slabs)
+        is_left = along.axis not in axes
+        summed = lambda x: _jax.apply(eqn, [x])[0]
+
+        def part(is_old: bool) -> Any:
+            one, other = (side.old if is_old else side.new for side in (across, along))
+            one = self._counted(one, across.axis, across)
+            if is_left:
+                return summed(one)
+            one = _masked(one, along.axis, in_no_row(along.of))
+            return lax.add(summed(one), summed(self._counted(other, along.axis, along)))
+
+        self._want_old_rows()
+        new, old = part(False), part(True)
+        before = self._old(total)
+        after = lax.add(before, lax.sub(new, old))
+        if is_left:
+            axis = along.axis - sum(d < along.axis for d in axes)
+            after = with_rows(after, DirtyRows(summed(along.new), None, axis, along.of))
+        self._changed(total, before, after, new, old)
 
     # --- rows to other places ---------------------------------------------------------------------
 
@@ -715,7 +811,7 @@ class Slicer:
         if var in self.facts.invars:
             return self._old(var)
         if rows is None:
-            self.saves[var] = self.whole[var]
+            self.saves[var] = self.result(var)
         else:
             self._written(var, rows)
         return self._old(var)
