@@ -182,6 +182,27 @@ OPTIMISATIONS = [
         "tests/engine/plan/test_slices.py::test_a_table_of_too_few_slots_must_not_be_used",
     ),
     Mutant(
+        "what two slabs share counts twice",
+        "engine/plan/slices.py",
+        "            one = _masked(one, along.axis, in_no_row(along.of))",
+        "            pass",
+        "tests/engine/plan/test_slices.py::test_rows_alone_give_what_the_function_gives",
+    ),
+    Mutant(
+        "rows of a slab get the difference of the other one alone",
+        "engine/plan/slices.py",
+        "            after = with_rows(after, DirtyRows(summed(along.new), None, axis, along.of))",
+        "            pass",
+        "tests/engine/plan/test_slices.py::test_rows_alone_give_what_the_function_gives",
+    ),
+    Mutant(
+        "rows along another axis pass for those of this one",
+        "engine/plan/slices.py",
+        "            if side.of is of and side.axis == axis:",
+        "            if side.of is of:",
+        "tests/engine/plan/test_slices.py::test_rows_alone_give_what_the_function_gives",
+    ),
+    Mutant(
         "what repeats an id has no sum",
         "engine/plan/slices.py",
         "    value = _masked(value, 0, lax.lt(members.numbers, np.int32(members.length)))",

@@ -374,6 +374,18 @@ def peaks(x, scale):
     )
 
 
+def padded_peaks(x, scale):
+    """The same with windows that reach beyond the ends."""
+    window = lambda init, op, sizes, strides, padding: jax.lax.reduce_window(
+        x * scale, init, op, sizes, strides, padding
+    )
+    return (
+        jnp.sum(window(-jnp.inf, jax.lax.max, (3, 3), (1, 1), "SAME") ** 2)
+        + jnp.sum(jnp.sin(window(-jnp.inf, jax.lax.max, (4, 2), (3, 1), ((2, 3), (0, 1)))))
+        + jnp.sum(window(jnp.inf, jax.lax.min, (3, 1), (2, 1), ((1, 0), (0, 0))))
+    )
+
+
 def binned(counts, scale):
     """Rows that are divided into two axes, merged with another one, and cut anew."""
     bins = counts.reshape(6, 4).sum(axis=1)
@@ -480,6 +492,7 @@ CASES = {
     "blurred, gradient": Case(with_gradient(blurred, 0, 1), (Y, 0.5), is_by_rows=False),
     "pooled": Case(pooled, (Y, 0.5)),
     "peaks, gradient": Case(with_gradient(peaks, 0, 1), (Y[:, :3], 0.5)),
+    "padded peaks, gradient": Case(with_gradient(padded_peaks, 0, 1), (Y[:, :3], 0.5)),
     "deblurred, gradient": Case(
         with_gradient(deblurred, 0, 1), (Y, RNG.normal(size=(2, 7, 3))), is_by_rows=False
     ),

@@ -127,7 +127,9 @@ def test_rows_alone_give_what_the_function_gives(name, capacity, kept):
             sliced.prime()
 
 
-@pytest.mark.parametrize("name", ["peaks, gradient", "deblurred, gradient", "pooled"])
+@pytest.mark.parametrize(
+    "name", ["peaks, gradient", "padded peaks, gradient", "deblurred, gradient", "pooled"]
+)
 def test_windows_of_rows_side_by_side_and_at_the_ends(name, monkeypatch):
     """Of which some rows are read twice, and others by nothing."""
     monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
@@ -376,8 +378,12 @@ def test_a_plan_says_which_rows_change(name, monkeypatch):
         var = each.eqn.outvars[0]
         if each.made:
             differ = np.asarray(before[var] != after[var])
+            most = (
+                0.4 if len(each.made) > 1 else 0.0
+            )  # a row of one slab crosses those of the other
             for num, length, axis in each.made:  # without them nothing else differs
-                rows = np.flatnonzero(differ.mean(axis=tuple({*range(differ.ndim)} - {axis})) > 0.4)
+                share = differ.mean(axis=tuple({*range(differ.ndim)} - {axis}))
+                rows = np.flatnonzero(share > most)
                 assert differ.shape[axis] == length
                 assert rows.size <= num
                 differ = np.delete(differ, rows, axis)

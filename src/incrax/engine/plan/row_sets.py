@@ -614,8 +614,8 @@ def windowed(window: Window, of: RowSet, source: RowSet, value: Any, others: Seq
         value: the rows of these.
         others: the other operands.
     """
-    run = lambda part, offset: window.run(_at_places(window, of, source, part, offset), *others)
-    offsets = _offsets(window, of, source)
+    run = lambda part, offset: window.run(at_places(window, of, source, part, offset), *others)
+    offsets = offsets_of(window, of, source)
     return by_blocks(run, [(value, window.source), (offsets, None)], of.num_blocks, window.out)
 
 
@@ -623,8 +623,8 @@ def correlated(window: Window, of: RowSet, source: RowSet, value: Any, taps: Any
     """The sum over all blocks of what is made of the places that windows of each would read, and of
     a second operand, of which each row meets what its window reads.
     """
-    run = lambda part, offset, own: window.run(_at_places(window, of, source, part, offset), own)
-    operands = [(value, window.source), (_offsets(window, of, source), None), (taps, axis)]
+    run = lambda part, offset, own: window.run(at_places(window, of, source, part, offset), own)
+    operands = [(value, window.source), (offsets_of(window, of, source), None), (taps, axis)]
     if of.num_blocks == 1:
         return by_blocks(run, operands, 1, 0)
     one = lambda *parts: run(*parts)[None]
@@ -651,13 +651,13 @@ def by_blocks(
     return lax.reshape(found, (*shape[:out], num_blocks * shape[out + 1], *shape[out + 2 :]))
 
 
-def _offsets(window: Window, of: RowSet, source: RowSet) -> Any:
+def offsets_of(window: Window, of: RowSet, source: RowSet) -> Any:
     """The places of each block of the source at which what a block reads begins."""
     first, _ = window_of_block(of, window)
     return lax.sub(first, lax.mul(source.firsts, np.int32(window.spread)))
 
 
-def _at_places(window: Window, of: RowSet, source: RowSet, part: Any, offset: Any) -> Any:
+def at_places(window: Window, of: RowSet, source: RowSet, part: Any, offset: Any) -> Any:
     """All that a block reads, from a block of rows: these were moved to where the axis has them all,
     and what is beyond its ends is filled.
     """

@@ -76,6 +76,7 @@ from incrax.engine.plan.row_sets import (
     RowSets,
     Slabs,
     as_argument,
+    at_places,
     by_blocks,
     by_one_thread,
     by_slots,
@@ -87,10 +88,12 @@ from incrax.engine.plan.row_sets import (
     interval,
     is_by_slots,
     listed_members,
+    offsets_of,
     overlaid,
     places_of,
     row_set,
     taken,
+    window_of_block,
     windowed,
     with_rows,
 )
@@ -767,12 +770,9 @@ class Slicer:
         self.dirty[var] = DirtyRows(self._unpooled(eqn, axis, of, is_old=False), old, axis, of)
 
     def _window_back(self, eqn: Equation, axis: int) -> Window:
-        window = unpooled(eqn, axis)
-        if window is None:
-            raise NotByRowsError("of its windows it is not known where they lie along the rows")
         if any(self._axis_of(atom) not in (None, axis) for atom in eqn.invars):
             raise NotByRowsError(_MIXED)
-        return window
+        return unpooled(eqn, axis)
 
     def _unpooled(self, eqn: Equation, axis: int, of: RowSet, *, is_old: bool) -> Any:
         """Rows of it, from all windows that they are in, and the rows of these."""
@@ -788,14 +788,15 @@ class Slicer:
         beside = window.stride + of.width  # rows that are in no window at all
         gaps = [(beside, beside, 0) if d == axis else (0, 0, 0) for d in range(values[0].ndim)]
 
-        def run(gradient: Any, x: Any, first: Any) -> Any:
-            found = window.run(gradient, x)
+        def run(gradient: Any, x: Any, offset: Any, first: Any) -> Any:
+            found = window.run(gradient, at_places(window, near, around, x, offset))
             found = lax.pad(found, np.zeros((), found.dtype), gaps)
             first = lax.add(first, np.int32(beside))
             return lax.dynamic_slice_in_dim(found, first, of.width, axis)
 
-        firsts = lax.sub(of.firsts, around.firsts)
-        operands = [*((value, axis) for value in values), (firsts, None)]
+        firsts = lax.sub(of.firsts, window_of_block(near, window)[0])
+        offsets = offsets_of(window, near, around)
+        operands = [*((value, axis) for value in values), (offsets, None), (firsts, None)]
         return by_blocks(run, operands, of.num_blocks, axis)
 
     # --- all rows ---------------------------------------------------------------------------------
