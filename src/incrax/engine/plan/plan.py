@@ -77,7 +77,8 @@ class Sliced:
     what is loaded and made of indices alone; scans that are resumed; of all
     steps of these, estimated seconds that `seconds` of the plan leave out, where their carry may be
     the same again, and where it will not; if it serves rows of a part of the axis alone, how many
-    these are: the last ones, or, below 0, the first.
+    these are: the last ones, or, below 0, the first; of `seconds`, those in which saved values are
+    read and written.
     """
 
     leaves: tuple[int, ...]
@@ -92,6 +93,7 @@ class Sliced:
     agreeing_s: float = 0.0
     endless_s: float = 0.0
     within: int = 0
+    moved_s: float = 0.0
 
     @property
     def by_rows(self) -> list[Equation]:

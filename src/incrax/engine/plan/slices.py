@@ -138,6 +138,9 @@ MAX_PULLED = 64
 
 RUNNING = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"})
 
+UPDATES = {"dynamic_update_slice": 1, "scatter": 2}
+"""Of equations that write into a value: the operand that is written."""
+
 ValueOf = Callable[[Var], "np.ndarray | None"]
 """The present value of a clean variable; None where it is not to be had."""
 
@@ -1472,9 +1475,12 @@ def slice_plan(
     ran = (*(facts.eqns[number] for number in frontier.run), *traced.eqns)
     base_loads = (*frontier.load, *tables)
     loads = (*base_loads, *(var for var in read if var in extra))
-    seconds = sum(facts.seconds(eqn) for eqn in ran if eqn.params.get("name") != NAME)
-    seconds += sum(map(facts.load_seconds, loads))
-    seconds += sum(facts.calibration.save_seconds(_jax.aval_bytes(v.aval)) for v in traced.saves)
+    written = (_jax.aval_bytes(var.aval) for var in traced.written)
+    moved_s = sum(map(facts.load_seconds, loads))
+    moved_s += sum(map(facts.calibration.save_seconds, written))
+    seconds = moved_s + sum(
+        _in_place_seconds(facts, eqn) for eqn in ran if eqn.params.get("name") != NAME
+    )
     return Plan(
         dirty,
         loads,
@@ -1484,8 +1490,22 @@ def slice_plan(
         seconds,
         base_loads,
         traced.guard,
-        sliced=replace(traced.sliced, num_eqns=traced.sliced.num_eqns + len(frontier.run)),
+        sliced=replace(
+            traced.sliced,
+            num_eqns=traced.sliced.num_eqns + len(frontier.run),
+            moved_s=moved_s,
+        ),
     )
+
+
+def _in_place_seconds(facts: Facts, eqn: Equation) -> float:
+    """Estimated seconds of an equation of a plan for rows: what writes some of them writes no others.
+    That the value is copied before, once, is counted with what is saved.
+    """
+    update = UPDATES.get(eqn.primitive.name)
+    if update is None:
+        return facts.seconds(eqn)
+    return 2.0 * facts.calibration.read_s * _jax.aval_bytes(eqn.invars[update].aval)
 
 
 def ends_of(within: int, length: int) -> tuple[int, int]:
@@ -1502,10 +1522,13 @@ def priming_saves(facts: Facts, plan: Plan) -> list[Var]:
 
 
 class _RowProgram(NamedTuple):
-    """Equations on rows, what they save, what must hold, and what they take."""
+    """Equations on rows, what they save, what of that and of the outputs is written, what must hold,
+    and what they take.
+    """
 
     eqns: tuple[Equation, ...]
     saves: tuple[Var, ...]
+    written: tuple[Var, ...]
     guard: Var | None
     sliced: Sliced
 
@@ -1583,7 +1606,8 @@ class _Tracing(NamedTuple):
         )
         returned = set(targets)
         saves = tuple(var for var in slicer.saves if var not in returned)
-        return _RowProgram(eqns, saves, guard if slicer.guards else None, sliced)
+        written = tuple(slicer.saves)
+        return _RowProgram(eqns, saves, written, guard if slicer.guards else None, sliced)
 
     @property
     def _targets(self) -> list[Var]:

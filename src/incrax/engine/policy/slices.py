@@ -54,6 +54,9 @@ just reached once the price lost a fifth of its time.
 LEAST_SHARE = 0.2
 """Of the work, roughly, that must be by rows, or left out, for a plan to be tried."""
 
+COPY_PRICE = 4.0
+"""By how much copies of saved values may take longer than estimated: the pages are new."""
+
 AGREEING_SHARE = 0.25
 """Of the steps of a scan that is resumed, those that are expected to run where its carry may be the
 same again.
@@ -308,9 +311,10 @@ class Slices:
         assert sliced is not None
         run_price = max(whole_s / max(self.facts.unmeasured.total_seconds, 1e-12), 1.0)
         loops_s = AGREEING_SHARE * sliced.agreeing_s + dirty_share * sliced.endless_s
-        # Turns of a loop cost more than their work; what is beside loops, as copies, does not.
-        beside_s = plan.seconds * (1.0 if sliced.resumed else run_price)
-        return loops_s * run_price + beside_s
+        # Turns of a loop cost more than their work, as do windows; copies hardly do.
+        beside_s = (plan.seconds - sliced.moved_s) * (1.0 if sliced.resumed else run_price)
+        moved_s = sliced.moved_s * (1.0 if sliced.resumed else min(run_price, COPY_PRICE))
+        return loops_s * run_price + beside_s + moved_s
 
     def _bar(self, entry: Entry, reason: str) -> None:
         entry.is_barred = entry.is_final = entry.is_planned = True
