@@ -325,7 +325,7 @@ class Explanation(Printable):
             times = [(name, seconds_text(seconds)) for name, seconds in self.times.items()]
             found.append(Table("candidates", ("", "seconds"), times))
             found.append(Table(f"equations that {verb}", ("primitive", "source"), self.ran))
-            header = ("primitive", "source", "rows")
+            header = ("primitive", "source", "rows at most")
             found.append(Table(f"rows that {verb}", header, self.by_rows))
         return found
 
