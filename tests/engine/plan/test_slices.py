@@ -139,6 +139,17 @@ def test_windows_of_rows_side_by_side_and_at_the_ends(name, monkeypatch):
         sliced.check(terms=30.0)
 
 
+@pytest.mark.parametrize("name", ["all pairs", "gram", "tied"])
+def test_rows_and_columns_give_what_the_function_gives(name, monkeypatch):
+    """What both have counts once, and so do rows that fill up; rows repeat, and follow each other."""
+    monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
+    sliced = Sliced(name, 4)
+    assert any(len(each.made) > 1 for each in sliced.plan.sliced.made)
+    for rows in ([3, 4, 5, 20], [0, 23], [11]):
+        assert sliced.change(np.array(rows), -1.0 + 0.1 * len(rows))
+        sliced.check(terms=30.0)
+
+
 PARTS = (
     {(name, within): case for name, case in LATE.items() for within in (9, 6, 1)}
     | {(name, within): case for name, case in EARLY.items() for within in (-9, -6)}
