@@ -310,8 +310,8 @@ OPTIMISATIONS = [
     Mutant(
         "trees of halves are followed to their root",
         "engine/plan/slices.py",
-        "and of.halvings <= MAX_HALVINGS",
-        "",
+        "        if of.halvings > MAX_HALVINGS and of.ends is None:",
+        "        if False:",
         "tests/engine/plan/test_slices.py::test_a_tree_of_halves_is_by_rows_for_some_levels",
     ),
     Mutant(
@@ -331,7 +331,7 @@ OPTIMISATIONS = [
     Mutant(
         "rows that an interval meets in a joined array are forgotten",
         "engine/plan/slices.py",
-        "                if rows.of.ends is None:\n                    raise NotByRowsError\n                places",
+        "                if rows.of.ends is None:\n                    raise NotByRowsError(_MIXED)\n                places",
         "                if rows.of.ends is None:\n                    continue\n                places",
         "tests/engine/plan/test_slices.py::test_a_part_of_the_axis_gives_what_the_function_gives",
     ),
