@@ -472,7 +472,7 @@ def _written(leaf: Any, elements: Mapping[tuple[int, ...], Any]) -> Any:
     for index, value in elements.items():
         number = np.zeros((), leaf.dtype)
         number[()] = value
-        leaf = at(leaf)[index if len(index) > 1 else index[0]].set(number)
+        leaf = at(leaf)[index[0] if len(index) == 1 else index].set(number)
     return leaf
 
 
