@@ -331,8 +331,8 @@ OPTIMISATIONS = [
     Mutant(
         "rows that an interval meets in a joined array are forgotten",
         "engine/plan/slices.py",
-        "                if rows.of.ends is None:\n                    raise NotByRowsError(_MIXED)\n                places",
-        "                if rows.of.ends is None:\n                    continue\n                places",
+        "of.ends is None:\n                    raise NotByRowsError(_MIXED)\n                places",
+        "of.ends is None:\n                    continue\n                places",
         "tests/engine/plan/test_slices.py::test_a_part_of_the_axis_gives_what_the_function_gives",
     ),
     Mutant(
