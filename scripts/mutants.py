@@ -182,6 +182,27 @@ OPTIMISATIONS = [
         "tests/engine/plan/test_slices.py::test_a_table_of_too_few_slots_must_not_be_used",
     ),
     Mutant(
+        "what two slabs share counts twice",
+        "engine/plan/slices.py",
+        "            one = _masked(one, along.axis, in_no_row(along.of))",
+        "            pass",
+        "tests/engine/plan/test_slices.py::test_rows_and_columns_give_what_the_function_gives",
+    ),
+    Mutant(
+        "rows of a slab get the difference of the other one alone",
+        "engine/plan/slices.py",
+        "            after = with_rows(after, DirtyRows(summed(along.new), None, axis, along.of))",
+        "            pass",
+        "tests/engine/plan/test_slices.py::test_rows_and_columns_give_what_the_function_gives",
+    ),
+    Mutant(
+        "rows along another axis pass for those of this one",
+        "engine/plan/slices.py",
+        "            if side.of is of and side.axis == axis:",
+        "            if side.of is of:",
+        "tests/engine/plan/test_slices.py::test_rows_and_columns_give_what_the_function_gives",
+    ),
+    Mutant(
         "what repeats an id has no sum",
         "engine/plan/slices.py",
         "    value = _masked(value, 0, lax.lt(members.numbers, np.int32(members.length)))",
@@ -289,8 +310,8 @@ OPTIMISATIONS = [
     Mutant(
         "trees of halves are followed to their root",
         "engine/plan/slices.py",
-        "and of.halvings <= MAX_HALVINGS",
-        "",
+        "        if of.halvings > MAX_HALVINGS and of.ends is None:",
+        "        if False:",
         "tests/engine/plan/test_slices.py::test_a_tree_of_halves_is_by_rows_for_some_levels",
     ),
     Mutant(
@@ -310,8 +331,8 @@ OPTIMISATIONS = [
     Mutant(
         "rows that an interval meets in a joined array are forgotten",
         "engine/plan/slices.py",
-        "                if rows.of.ends is None:\n                    raise NotByRowsError\n                places",
-        "                if rows.of.ends is None:\n                    continue\n                places",
+        "of.ends is None:\n                    raise NotByRowsError(_MIXED)\n                places",
+        "of.ends is None:\n                    continue\n                places",
         "tests/engine/plan/test_slices.py::test_a_part_of_the_axis_gives_what_the_function_gives",
     ),
     Mutant(
@@ -1291,8 +1312,8 @@ MUTANTS = [
     Mutant(
         "what is rematerialized is merged with what was computed first",
         "inspection/regions.py",
-        "(drop_dead_inside, inline_with_lines_but_remat, *_SIMPLER)",
-        "(drop_dead_inside, inline_with_lines, *_SIMPLER)",
+        "(drop_dead_inside, inline_with_solves_but_remat, *_SIMPLER)",
+        "(drop_dead_inside, inline_with_solves, *_SIMPLER)",
     ),
     Mutant(
         "a backward pass contains the forward pass",
@@ -1351,8 +1372,8 @@ MUTANTS = [
     Mutant(
         "dead code inside loops counts",
         "inspection/regions.py",
-        "(drop_dead_inside, inline_with_lines_but_remat, *_SIMPLER)",
-        "(inline_with_lines_but_remat, *_SIMPLER,)",
+        "(drop_dead_inside, inline_with_solves_but_remat, *_SIMPLER)",
+        "(inline_with_solves_but_remat, *_SIMPLER,)",
     ),
     Mutant(
         "everything moves along a profile, whether it gains or not",

@@ -180,6 +180,25 @@ def fluid(x, scale):
     return jnp.sum(jnp.exp(-scale * jnp.sum((x[first] - x[second]) ** 2, axis=1)))
 
 
+def all_pairs(x, scale):
+    """The energy of all pairs, as a matrix, and of each particle in the field of all others."""
+    apart = x[:, None] - x[None]
+    near = jnp.exp(-scale * jnp.sum(apart**2, axis=2))
+    return jnp.sum(near) + jnp.sum(jnp.log(jnp.sum(near, axis=1)) * jnp.sin(jnp.sum(near, axis=0)))
+
+
+def gram(x, scale):
+    """Products of all pairs, weighted, and the largest of each column."""
+    products = jnp.tanh(scale * x @ x.T) * jnp.arange(NUM)[:, None]
+    return jnp.sum(products), jnp.max(products, axis=0)
+
+
+def tied(theta, scale):
+    """Differences between groups that were looked up, and all groups."""
+    apart = jnp.tanh(scale * (theta[IDS][:, None] - theta))
+    return jnp.sum(apart, axis=0), jnp.sum(apart[:, 3:9], axis=1), jnp.sum(apart * theta)
+
+
 def graph(features, weight):
     """Messages along edges, two hops."""
     hidden = jnp.tanh(features)
@@ -355,6 +374,18 @@ def peaks(x, scale):
     )
 
 
+def padded_peaks(x, scale):
+    """The same with windows that reach beyond the ends."""
+    window = lambda init, op, sizes, strides, padding: jax.lax.reduce_window(
+        x * scale, init, op, sizes, strides, padding
+    )
+    return (
+        jnp.sum(window(-jnp.inf, jax.lax.max, (3, 3), (1, 1), "SAME") ** 2)
+        + jnp.sum(jnp.sin(window(-jnp.inf, jax.lax.max, (4, 2), (3, 1), ((2, 3), (0, 1)))))
+        + jnp.sum(window(jnp.inf, jax.lax.min, (3, 1), (2, 1), ((1, 0), (0, 0))))
+    )
+
+
 def binned(counts, scale):
     """Rows that are divided into two axes, merged with another one, and cut anew."""
     bins = counts.reshape(6, 4).sum(axis=1)
@@ -461,6 +492,7 @@ CASES = {
     "blurred, gradient": Case(with_gradient(blurred, 0, 1), (Y, 0.5), is_by_rows=False),
     "pooled": Case(pooled, (Y, 0.5)),
     "peaks, gradient": Case(with_gradient(peaks, 0, 1), (Y[:, :3], 0.5)),
+    "padded peaks, gradient": Case(with_gradient(padded_peaks, 0, 1), (Y[:, :3], 0.5)),
     "deblurred, gradient": Case(
         with_gradient(deblurred, 0, 1), (Y, RNG.normal(size=(2, 7, 3))), is_by_rows=False
     ),
@@ -477,6 +509,15 @@ CASES = {
     "pairs, gradient": Case(with_gradient(pairs, 0, 1), (THETA, 0.5)),
     "fluid": Case(fluid, (RNG.normal(size=(NUM, 2)), 0.5)),
     "fluid, gradient": Case(with_gradient(fluid, 0), (RNG.normal(size=(NUM, 2)), 0.5)),
+    "all pairs": Case(all_pairs, (RNG.normal(size=(NUM, 2)), 0.5)),
+    "all pairs, gradient": Case(
+        with_gradient(all_pairs, 0, 1), (RNG.normal(size=(NUM, 2)), 0.5), is_by_rows=False
+    ),
+    "gram": Case(gram, (RNG.normal(size=(NUM, 2)), 0.5), is_by_rows=False),
+    "gram, gradient": Case(
+        with_gradient(lambda *args: gram(*args)[0], 0, 1), (RNG.normal(size=(NUM, 2)), 0.5), False
+    ),
+    "tied": Case(tied, (THETA, 0.5), is_by_rows=False),
     "graph": Case(graph, (RNG.normal(size=(NUM, 2)), 0.5), is_by_rows=False),
     "sparse graph": Case(sparse_graph, (THETA, 0.5)),
     "sparse graph, gradient": Case(with_gradient(sparse_graph, 0, 1), (THETA, 0.5)),

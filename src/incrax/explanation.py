@@ -21,16 +21,13 @@ from incrax.engine.call.rehearsal import dry_run, outlook
 from incrax.engine.call.signature_table import Given
 from incrax.engine.inputs.leaves import is_compared_by_identity
 from incrax.engine.inputs.paths import mask_paths, paths_mask
-from incrax.engine.plan.plan import Blocked, Sliced
+from incrax.engine.plan.plan import Blocked, Made, Sliced, lines_of
 from incrax.engine.program.cost import ZERO, Cost, total_cost
 from incrax.engine.program.dependence import Layout
 from incrax.rows.engine import RowEngine
 
 FIRST = "first call with this signature"
 NOT_COMPARED = "saving did not pay in the last calls: it is that of `jax.jit`"
-
-MAX_WIDENED = 3
-"""Equations, at most, of which a report says that from there on all rows ran."""
 
 
 class Served(NamedTuple):
@@ -41,8 +38,7 @@ class Served(NamedTuple):
     missing values first; values loaded and filled; seconds of the candidates; uses of this set of
     inputs; a line for each sum that came from statistics, or why none does any more; how many
     equations of the function ran, and on which rows, if not on all; what of their work was not done
-    for other rows; where rows ran, the equations of the function that those run stand for, by rows
-    and as a whole.
+    for other rows; where rows ran, what became of the equations of the function.
     """
 
     by: str
@@ -57,8 +53,7 @@ class Served(NamedTuple):
     num_ran: int = 0
     rows: str = ""
     left_out: Cost = ZERO
-    by_rows: Sequence[Equation] = ()
-    as_whole: Sequence[Equation] = ()
+    made: Sequence[Made] = ()
 
     @property
     def is_first(self) -> bool:
@@ -127,8 +122,7 @@ class Reader:
             found = found._replace(num_ran=len(ran) - len(plan.eqns) + plan.num_eqns)
         if plan is not None and plan.sliced is not None:
             sliced = plan.sliced
-            rows = self._rows(sliced)
-            found = found._replace(rows=rows, by_rows=sliced.by_rows, as_whole=sliced.as_whole)
+            found = found._replace(rows=self._rows(sliced), made=sliced.made)
         return found
 
     def _statistics(self, record: CallRecord) -> Sequence[str]:
@@ -146,9 +140,9 @@ class Reader:
             which = f"the {'last' if sliced.within > 0 else 'first'} {abs(sliced.within)}"
         found = f"{which} of {sliced.length} along the first axis of {names}"
         if sliced.resumed:
-            found += f"; steps from the first of these on of {_listed(sliced.resumed)}"
+            found += f"; steps from the first of these on of {lines_of(sliced.resumed)}"
         if sliced.widened:
-            found += f"; all rows from {_listed(sliced.widened)} on"
+            found += f"; all rows from {lines_of(sliced.widened)} on"
         return found
 
     def names(self, mask: int) -> list[str]:
@@ -192,10 +186,15 @@ def _left_out(blocked: Blocked) -> Cost:
     return total_cost(blocked.eqns).times(1.0 - blocked.share)
 
 
-def _listed(eqns: Sequence[Equation]) -> str:
-    """Some equations, the first few, with their lines."""
-    lines = [f"{eqn.primitive.name} {source_line(eqn)}".strip() for eqn in eqns[:MAX_WIDENED]]
-    return ", ".join([*lines, *["..."] * (len(eqns) > MAX_WIDENED)])
+def rows_made(each: Made) -> str:
+    """On which rows an equation ran; where it was all of them, why."""
+    if each.why_all:
+        return f"all: {each.why_all}"
+    if each.eqn.primitive.name == "scan" and not each.made:
+        return "steps from the first changed one on"
+    extents = each.made or each.read
+    found = " and ".join(f"{num} of {length} along axis {axis}" for num, length, axis in extents)
+    return found if each.made else f"all of its result, from {found}"
 
 
 def _why(record: CallRecord) -> str:
@@ -232,7 +231,8 @@ class Explanation(Printable):
     the largest first; of `Rows`, how many chunks were run, reused and joined (the rest is then
     about one of the chunks); whether saving has been worth its overhead so far; whether all of it
     is printed, or what matters most; equations of the function that ran, and on which rows, if not
-    on all.
+    on all; of each that a change of rows reaches, as (primitive, source line, rows), which of its rows
+    ran, or why all of them.
     """
 
     is_dry_run: bool
@@ -254,6 +254,7 @@ class Explanation(Printable):
     is_verbose: bool = False
     num_ran: int = 0
     rows: str = ""
+    by_rows: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def verbose(self) -> Explanation:
@@ -273,6 +274,10 @@ class Explanation(Printable):
                 for name in values
             },
             "ran": [{"primitive": name, "source": source} for name, source in self.ran],
+            "by_rows": [
+                {"primitive": name, "source": source, "rows": rows}
+                for name, source, rows in self.by_rows
+            ],
             "loaded_bytes": sum(size for _, size in self.loaded),
             "statistics": list(self.statistics),
             "flops_ran": self.cost_ran.flops,
@@ -325,6 +330,8 @@ class Explanation(Printable):
             times = [(name, seconds_text(seconds)) for name, seconds in self.times.items()]
             found.append(Table("candidates", ("", "seconds"), times))
             found.append(Table(f"equations that {verb}", ("primitive", "source"), self.ran))
+            header = ("primitive", "source", "rows at most")
+            found.append(Table(f"rows that {verb}", header, self.by_rows))
         return found
 
 
@@ -357,6 +364,10 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         times=served.seconds,
         num_ran=served.num_ran,
         rows=served.rows,
+        by_rows=tuple(
+            (each.eqn.primitive.name, source_line(each.eqn), rows_made(each))
+            for each in served.made
+        ),
         worth=reader.worth,
         constants=tuple(sorted(constants, key=lambda item: -item[1])),
     )

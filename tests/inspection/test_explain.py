@@ -17,6 +17,7 @@ KEYS = {
     "served_by",
     "why",
     "ran",
+    "by_rows",
     "rows",
     "num_ran",
     "num_equations",

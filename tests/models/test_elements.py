@@ -6,9 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import EAGER, same
+from slice_cases import serve_by_rows
 
 import incrax
 from incrax import fit
+from incrax.engine.inputs import leaves
+from incrax.engine.inputs.row_updates import rows_between
 
 TARGET = np.array([1.0, 2.0, 3.0])
 
@@ -77,3 +81,28 @@ def test_a_fit_evaluates_the_value_that_users_read():
     fit.minimize(m)
     assert m.prepared().methods["value"] is m.function
     assert m.stats["value"].traces == 1
+
+
+def test_an_element_of_an_array_of_jax_is_known_to_have_changed_alone(monkeypatch):
+    """Nothing of the size of the array is read, and its row alone runs."""
+    serve_by_rows(monkeypatch)
+    y = jnp.asarray(np.random.default_rng(0).normal(size=(400, 300)))
+    cost = lambda theta, mu: jnp.sum((y - theta[:, None] - mu) ** 2)
+    m = incrax.bind(incrax.incremental(cost, tuning=EAGER), theta=jnp.zeros(400), mu=0.5)
+    for k in range(8):
+        m.set({f"theta[{k}]": 0.1 * k})
+        m.value()
+    read = []
+    monkeypatch.setattr(leaves, "_read_bits", lambda x: read.append(np.shape(x)) or np.asarray(x))
+    for k in range(40):
+        before = m["theta"]
+        m.set({f"theta[{7 * k % 400}]": 1.0 + k, f"theta[{-1 - k}]": 2})
+        assert rows_between(m["theta"], before).tolist() == sorted({7 * k % 400, 399 - k})
+        m.set({f"theta[{3 * k}]": 0.0})
+        same(m.value(), cost(m["theta"], 0.5), factor=1024, terms=400)
+    assert (400,) not in read
+    assert m.explain().served_by == "slices"
+    m.set({"theta[0]": 0})
+    with m.at({"theta[2]": 9.0}):
+        m.value()
+    assert (400,) not in read

@@ -199,6 +199,7 @@ WITH_ROWS = {
     "minus": _together(jnp.subtract),
     "larger": _together(jnp.maximum),
     "pairs": lambda x, y: x.reshape(-1)[:NUM, None] - y.reshape(-1)[None, :3],
+    "all pairs": lambda x, y: jnp.tanh(x.reshape(-1)[:NUM, None] - y.reshape(-1)[:NUM]),
     "contracted": lambda x, y: (
         jnp.tensordot(x, y, (0, 0)) / NUM if x.ndim and y.ndim and len(x) == len(y) else x
     ),

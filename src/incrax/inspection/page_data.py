@@ -28,7 +28,7 @@ from incrax.engine.call.rehearsal import row_outlooks
 from incrax.engine.plan.plan import Plan
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.program.cost import equation_cost, total_cost
-from incrax.explanation import Reader, Served, sized
+from incrax.explanation import Reader, Served, rows_made, sized
 from incrax.inspection.source import source_of
 
 FORMAT = 1
@@ -315,7 +315,6 @@ class _Data:
         known = np.array([number for number in numbers if number >= 0], int)
         is_avoided = np.ones(len(self.eqns), bool)
         is_avoided[known] = False
-        made_of_rows = [*served.by_rows, *served.as_whole]
         others = [eqn for n, eqn in zip(numbers, served.ran, strict=True) if n < 0]
         derived = total_cost(others)
         work_ran = {n: float(w[known].sum()) + getattr(derived, n) for n, w in self.work.items()}
@@ -332,8 +331,9 @@ class _Data:
             "num_ran": served.num_ran,
             "num_derived": 0 if served.rows else len(others),
             "rows": served.rows,
-            "by_rows": ranges(self.numbers[id(eqn)] for eqn in served.by_rows),
-            "ran": ranges([*known.tolist(), *(self.numbers[id(eqn)] for eqn in made_of_rows)]),
+            "by_rows": ranges(self.numbers[id(x.eqn)] for x in served.made if not x.why_all),
+            "rows_made": {self.numbers[id(x.eqn)]: rows_made(x) for x in served.made},
+            "ran": ranges([*known.tolist(), *(self.numbers[id(x.eqn)] for x in served.made)]),
             **{f"{name}_ran": number for name, number in work_ran.items()},
             **{f"{name}_avoided": number for name, number in work_avoided.items()},
         }

@@ -27,8 +27,8 @@ from incrax.engine.program.simplify import (
     branch_of,
     drop_dead,
     fold_constants,
-    inline_with_lines,
-    inline_with_lines_but_remat,
+    inline_with_solves,
+    inline_with_solves_but_remat,
     merge_equal,
     reading,
     renaming,
@@ -238,15 +238,15 @@ def choose_platform(program: Program) -> Program:
 
 _SIMPLER = (choose_platform, fold_constants, merge_equal, drop_dead)
 AS_WRITTEN = Form(
-    (drop_dead_inside, inline_with_lines_but_remat, *_SIMPLER),
-    (inline_with_lines_but_remat, *_SIMPLER),
+    (drop_dead_inside, inline_with_solves_but_remat, *_SIMPLER),
+    (inline_with_solves_but_remat, *_SIMPLER),
 )
 """Calls are opened, equal equations count once; what is rematerialized stays apart, so that it
 counts again.
 """
 AS_RUN = Form(
-    (cancel_inverses, inline_with_lines, hoist_invariants, *_SIMPLER),
-    (inline_with_lines, *_SIMPLER),
+    (cancel_inverses, inline_with_solves, hoist_invariants, *_SIMPLER),
+    (inline_with_solves, *_SIMPLER),
 )
 """As the engine runs it."""
 

@@ -18,6 +18,7 @@ from incrax.derivatives.flat import FreeElements, element_names, ends
 from incrax.derivatives.selection import type_name
 from incrax.engine.inputs.leaves import descriptor, frozen, has_tracer, is_dynamic
 from incrax.engine.inputs.paths import is_within
+from incrax.engine.inputs.row_updates import at
 from incrax.errors import BindError, InputValueError, UnknownInputError
 from incrax.models.modules import Opened, opened, unwrapped
 from incrax.models.names import Names, names_of, parts_of, with_part
@@ -275,17 +276,16 @@ class Inputs:
     def _by_path(self, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """Values with their paths; those of elements in the arrays that they are of."""
         pairs: list[tuple[str, Any]] = []
-        arrays: dict[str, np.ndarray] = {}
+        elements: dict[str, dict[tuple[int, ...], Any]] = {}
         for name, value in values.items():
             path, index = self._place(name)
             if index is None:
                 pairs.append((path, value))
                 continue
-            if path not in arrays:
-                arrays[path] = np.array(self.leaf(path))
             _check_number(name, value)
-            arrays[path][index] = value
-        return [*pairs, *arrays.items()]
+            elements.setdefault(path, {})[index] = value
+        arrays = ((path, _written(self.leaf(path), own)) for path, own in elements.items())
+        return [*pairs, *arrays]
 
     def commit(self, leaves: Mapping[int, Any], paths: Iterable[str] = ()) -> None:
         """Give leaves new values, which fit, and tell who watches."""
@@ -463,6 +463,20 @@ def _check_number(name: str, value: Any) -> None:
             f"`{name}` was to be set to {type_name(value)}, and an element of an array takes one "
             "number, outside of transformed functions. The model is as it was."
         )
+
+
+def _written(leaf: Any, elements: Mapping[tuple[int, ...], Any]) -> Any:
+    """An array with other elements, or rows; one of JAX remembers in which rows these are."""
+    if not isinstance(leaf, jax.Array):
+        new = np.array(leaf)
+        for index, value in elements.items():
+            new[index] = value
+        return new
+    for index, value in elements.items():
+        number = np.zeros((), leaf.dtype)
+        number[()] = value
+        leaf = at(leaf)[index[0] if len(index) == 1 else index].set(number)
+    return leaf
 
 
 def replaced(leaves: Sequence[Any], numbers: Sequence[int], values: Sequence[Any]) -> list[Any]:

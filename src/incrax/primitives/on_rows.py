@@ -23,7 +23,7 @@ from incrax.primitives.table import entry_of
 
 
 class NotByRowsError(Exception):
-    """An equation cannot be run on some rows alone."""
+    """An equation cannot be run on some rows alone; the text, if any, says why, for reports."""
 
 
 class Aligned(NamedTuple):
@@ -52,6 +52,21 @@ def aligned_back(eqn: Equation, axis: int) -> Aligned | None:
     is_spread = eqn.primitive.name == "broadcast_in_dim"  # its rows may all be alike
     has_rows = aligned is not None and aligned.operands != (None,) * len(eqn.invars)
     return aligned if has_rows or is_spread else None
+
+
+def crossed_by(eqn: Equation, rows: Sequence[Sequence[int]]) -> dict[int, Aligned] | None:
+    """Where rows along different axes of the operands meet, and each reaches all of the other axis: by
+    the two axes of the only output, where they come from; None if they do not meet so.
+    """
+    found: dict[int | None, Aligned] = {}
+    for number, axes in enumerate(rows):
+        for axis in axes:
+            own = [axis if n == number else None for n in range(len(rows))]
+            aligned = aligned_by(eqn, own) if len(eqn.outvars) == 1 else None
+            if aligned is None:
+                return None
+            found.setdefault(aligned.outputs[0], aligned)
+    return {axis: x for axis, x in found.items() if axis is not None} if len(found) == 2 else None
 
 
 def reduced_by(eqn: Equation, rows: Axes) -> tuple[Axes, Verdict]:
@@ -89,10 +104,13 @@ def run_on_rows(eqn: Equation, aligned: Aligned, count: int, values: Sequence[An
     try:
         results = list(_jax.apply(eqn, values))
     except (TypeError, ValueError) as error:
-        raise NotByRowsError from error
+        raise NotByRowsError(_ONE_SHAPE) from error
     if [jnp.shape(x) for x in results] != shapes:
-        raise NotByRowsError
+        raise NotByRowsError(_ONE_SHAPE)
     return results
+
+
+_ONE_SHAPE = "it cannot be run on another number of rows"
 
 
 # --- parameters that hold the shape of a result ---------------------------------------------------
@@ -249,7 +267,7 @@ def _run_loop(eqn: Equation, aligned: Aligned, count: int, values: Sequence[Any]
     """A scan on some rows, each turn on these."""
     inside = _inside(eqn, aligned.operands)
     if inside is None:
-        raise NotByRowsError
+        raise NotByRowsError("inside it, rows meet")
     body = _jax.open_jaxpr(eqn.params["jaxpr"])
     num_consts, num_carry = _jax.scan_counts(eqn)
     first = num_consts + num_carry

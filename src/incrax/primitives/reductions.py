@@ -131,13 +131,12 @@ def _windows(fill_of: Callable[[Any], Any]) -> Callable[[Equation], list[Window]
     return windows
 
 
-def unpooled(eqn: Equation, axis: int) -> Window | None:
-    """The window of a `select_and_scatter_add`: of each row of the first operand, in the second; None
-    where windows reach beyond the ends.
+def unpooled(eqn: Equation, axis: int) -> Window:
+    """The window of a `select_and_scatter_add`: of each row of the first operand, in the second. What
+    is beyond the ends is never the largest, or the least.
     """
-    if tuple(eqn.params["padding"][axis]) != (0, 0):
-        return None
-    return _windows(lambda _: 0)(eqn)[axis]
+    is_largest = eqn.params["select_prim"].name == "ge"
+    return _windows(_least if is_largest else _most)(eqn)[axis]
 
 
 def _least(dtype: Any) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation, Literal, Var
 from incrax._program import STATEFUL, Program, from_jaxpr
-from incrax.engine.program.simplify import inline_with_lines
+from incrax.engine.program.simplify import inline_with_solves
 from incrax.errors import MixedRowsError
 from incrax.primitives.entry import GONE, Kind
 from incrax.primitives.row_axis import UNKNOWN, Reduction, Verdict, row_verdict
@@ -237,7 +237,7 @@ class RowsComparison:
         was_inner = self._is_inner
         self._is_inner = True
         for body, other_body in zip(_jax.sub_bodies(eqn), _jax.sub_bodies(other), strict=True):
-            programs = [inline_with_lines(from_jaxpr(each)) for each in (body, other_body)]
+            programs = [inline_with_solves(from_jaxpr(each)) for each in (body, other_body)]
             self.match(*programs)
         self._is_inner = was_inner
         return OTHER_LENGTH if any(self.axes[v] == NO_PLACE for v in eqn.outvars) else None

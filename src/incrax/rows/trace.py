@@ -21,7 +21,7 @@ from incrax._program import Program, trace_with_tree, type_of
 from incrax._tables import LruTable
 from incrax.engine.inputs.chunks import RowType
 from incrax.engine.inputs.signature import Function, Signature
-from incrax.engine.program.simplify import drop_dead, inline_with_lines, run_passes
+from incrax.engine.program.simplify import drop_dead, inline_with_solves, run_passes
 from incrax.errors import IncraxError, MixedRowsError
 from incrax.rows.axis import CURE, RowsComparison, compare_rows
 from incrax.rows.numbers import FORMS, NumberPlace, Sized, SizeForm, fits, lift, numbers_at
@@ -234,7 +234,7 @@ class RowTrace:
                     f"Put it into the same `Rows`. {CURE}"
                 ) from error
             raise
-        return run_passes(program, (inline_with_lines, drop_dead))
+        return run_passes(program, (inline_with_solves, drop_dead))
 
     def _of_leaves(self, *leaves: Any) -> Any:
         """The function, as one of its leaves, those of all rows first."""

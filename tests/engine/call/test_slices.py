@@ -488,10 +488,15 @@ def test_a_report_says_where_all_rows_were_needed():
         same(ours(theta), ordered(theta), factor=FACTOR, terms=200.0)
     assert ours._traces.latest.engine.last.candidate == "slices"
     rows = ours.explain().as_dict()["rows"]
-    where = r"cumsum .*test_slices.py:\d+.*, sort"
+    where = r"cumsum .*test_slices.py:\d+.*, sort .*test_slices.py:\d+.*"
     assert re.fullmatch(
         f"at most 1 of 24 along the first axis of theta; all rows from {where} on", rows
     )
+    of_each = {x["primitive"]: x["rows"] for x in ours.explain().as_dict()["by_rows"]}
+    assert of_each["sin"] == "1 of 24 along axis 0"
+    assert of_each["cumsum"] == "all: all rows behind the first changed one follow from it"
+    assert of_each["sort"] == "all: each row of its result depends on all rows"
+    assert "all: each row of its result depends on all rows" in str(ours.explain().verbose)
 
 
 def test_a_report_names_the_loops_that_were_resumed():
@@ -584,7 +589,7 @@ def test_most_of_the_work_is_by_rows_or_it_is_not_tried(name):
     args = CASES[name].args
     ours = incrax.incremental(CASES[name].fun)
     ours(*args)
-    share = row_share.rough_share(ours._traces.latest.engine.facts, (0,))
+    share = row_share.rough_share(ours._traces.latest.engine.facts, (0,)).share
     steps = ("from row to row", "forgetting", "recurrent", "read inside")
     wide = ("blurred, gradient", "deblurred", "binned, gradient")  # of these few rows, all
     others = ("waves", "graph", "filters, counted", *wide, *steps)

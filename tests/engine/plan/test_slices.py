@@ -16,7 +16,7 @@ import incrax
 from incrax import _jax
 from incrax._program import written_vars
 from incrax.engine.plan import slices
-from incrax.engine.plan.plan import plan_whole
+from incrax.engine.plan.plan import lines_of, plan_whole
 from incrax.engine.plan.row_share import rough_share
 from incrax.engine.plan.slices import priming_saves, slice_plan, value_at
 
@@ -127,12 +127,26 @@ def test_rows_alone_give_what_the_function_gives(name, capacity, kept):
             sliced.prime()
 
 
-@pytest.mark.parametrize("name", ["peaks, gradient", "deblurred, gradient", "pooled"])
+@pytest.mark.parametrize(
+    "name", ["peaks, gradient", "padded peaks, gradient", "deblurred, gradient", "pooled"]
+)
 def test_windows_of_rows_side_by_side_and_at_the_ends(name, monkeypatch):
     """Of which some rows are read twice, and others by nothing."""
     monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
     sliced = Sliced(name, 4)
     for rows in ([3, 4, 5, 20], [0, 1, 22, 23], [11, 12]):
+        assert sliced.change(np.array(rows), -1.0 + 0.1 * len(rows))
+        sliced.check(terms=30.0)
+
+
+@pytest.mark.parametrize("name", ["all pairs", "gram", "tied"])
+def test_rows_and_columns_give_what_the_function_gives(name, monkeypatch):
+    """What both have counts once, and so do rows that fill up; rows repeat, and follow each other."""
+    monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
+    sliced = Sliced(name, 4)
+    assert any(len(each.made) > 1 for each in sliced.plan.sliced.made)
+    assert name != "all pairs" or not sliced.plan.sliced.widened
+    for rows in ([3, 4, 5, 20], [0, 23], [11]):
         assert sliced.change(np.array(rows), -1.0 + 0.1 * len(rows))
         sliced.check(terms=30.0)
 
@@ -198,11 +212,11 @@ def test_the_rough_share_of_a_part_is_that_of_its_rows(name):
     ours(x, scale)
     facts = ours._traces.latest.engine.facts
     sign = 1 if name in LATE else -1
-    shares = [rough_share(facts, (0,), sign * within) for within in (1, 6)]
+    shares = [rough_share(facts, (0,), sign * within).share for within in (1, 6)]
     if (LATE | EARLY)[name].is_by_rows and "gradient" not in name:
-        assert shares[0] > shares[1] > rough_share(facts, (0,)) + 0.3
+        assert shares[0] > shares[1] > rough_share(facts, (0,)).share + 0.3
         assert shares[0] > 0.85
-        assert rough_share(facts, (0,), -6 * sign) < 0.4
+        assert rough_share(facts, (0,), -6 * sign).share < 0.4
 
 
 def test_a_tree_of_halves_is_by_rows_for_some_levels():
@@ -214,6 +228,180 @@ def test_a_tree_of_halves_is_by_rows_for_some_levels():
     for row in (0, 16383, 100):
         sliced.change(np.array([row]), 1.05)
         sliced.check()
+
+
+FAR = np.linspace(0.9, 1.1, 4096)
+
+
+def window_of_two(x, _):
+    return jax.vmap(lambda n: jax.lax.dynamic_slice(x, (n,), (2,)))(np.arange(0, NUM - 1, 2))
+
+
+REASONS = {
+    "softmax": (
+        lambda x, _: jax.nn.softmax(x),
+        FAR,
+        1,
+        "sub",
+        "it also reads what changed as a whole",
+    ),
+    "behind it": (lambda x, _: 2 * jnp.sort(x), FAR, 1, "mul", "what it reads changed as a whole"),
+    "sort": (
+        lambda x, _: jnp.sort(x),
+        FAR,
+        1,
+        "sort",
+        "each row of its result depends on all rows",
+    ),
+    "matrix": (
+        lambda x, _: jnp.exp(x[:, None] - x[None]),
+        FAR[:99],
+        1,
+        "sub",
+        "rows meet along different axes",
+    ),
+    "lag": (
+        lambda x, _: x[1:] @ x[:-1],
+        FAR,
+        1,
+        "dot_general",
+        "different rows meet, of which each reaches all others",
+    ),
+    "neighbours": (
+        lambda x, _: x + jnp.roll(x, 1) + jnp.roll(x, 2),
+        FAR[:24],
+        4,
+        "add",
+        "8 of 24 rows would run, which is too many to be told apart",
+    ),
+    "far neighbours": (
+        lambda x, _: sum(jnp.roll(x, n) for n in range(9)),
+        FAR,
+        64,
+        "add",
+        "different rows meet: 512 of 4096 and 64 of 4096",
+    ),
+    "halves": (
+        lambda x, _: jnp.max(x[::2][::2][::2][::2] + x[1::2][::2][::2][::2]),
+        FAR,
+        1,
+        "add",
+        "every other row was taken more than 3 times",
+    ),
+    "own kernel": (
+        lambda x, _: jax.lax.conv(x[None, None], x[:64][None, None], (1,), "SAME"),
+        FAR,
+        1,
+        "conv_general_dilated",
+        "64 of 64 rows would run, which is too many to be told apart",
+    ),
+    "a loop whose rows meet": (
+        lambda x, _: jax.lax.fori_loop(0, 3, lambda _, y: jnp.roll(y, 1) * y, x),
+        FAR,
+        1,
+        "scan",
+        "rows meet inside, or all of its steps read what changed",
+    ),
+    "until": (
+        lambda x, _: jax.lax.while_loop(lambda y: y[0] < 9.0, lambda y: 2 * y, x),
+        FAR,
+        1,
+        "while",
+        "nothing is known of what its rows depend on",
+    ),
+    "products": (
+        lambda x, _: jnp.ones(4096) @ x,
+        FAR,
+        1,
+        "dot_general",
+        "all of it takes no longer",
+    ),
+    "running sum": (
+        lambda x, _: jnp.cumsum(x),
+        FAR,
+        1,
+        "cumsum",
+        "all rows behind the first changed one follow from it",
+    ),
+    "own indices": (
+        lambda x, _: x[(100 * x).astype(int)],
+        FAR,
+        1,
+        "gather",
+        "its indices changed, too",
+    ),
+    "pieces": (
+        window_of_two,
+        FAR[:24],
+        1,
+        "gather",
+        "an index stands for more, or for less, than one row",
+    ),
+    "look-up": (
+        lambda x, _: x[np.zeros(99, int)],
+        FAR,
+        1,
+        "gather",
+        "99 of 99 rows would run, which is too many to be told apart",
+    ),
+    "look-up twice": (
+        lambda x, ids: x[np.arange(4096) % 512][ids],
+        FAR[:512],
+        1,
+        "gather",
+        "it looks up what was looked up, by indices that may change",
+    ),
+    "added to itself": (
+        lambda x, _: x.at[np.arange(9)].add(x[:9]),
+        FAR,
+        1,
+        "scatter-add",
+        "different rows meet, of which each reaches all others",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_a_plan_says_where_and_why_all_rows_run(name):
+    fun, x, capacity, primitive, reason = REASONS[name]
+    plan = Sliced((fun, (x, np.arange(4096) % 512), False), capacity).plan
+    each = next(x for x in plan.sliced.made if x.eqn.primitive.name == primitive and x.why_all)
+    assert each.why_all == reason
+    assert "test_slices.py" in lines_of(plan.sliced.widened)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_says_which_rows_change(name, monkeypatch):
+    """No more than it says, along that axis; nothing where it says that no row reaches a value."""
+    monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
+    sliced = Sliced(name, 1)
+    program = sliced.facts.program
+
+    def values():
+        env = dict(zip(program.invars, sliced.leaves, strict=True))
+        env.update(zip(program.constvars, program.consts, strict=True))
+        _jax.evaluate(program.eqns, env)
+        return env
+
+    before = values()
+    sliced.leaves[0] = sliced.leaves[0].at[5].add(0.25)
+    after = values()
+    for each in sliced.plan.sliced.made:
+        var = each.eqn.outvars[0]
+        if each.made:
+            differ = np.asarray(before[var] != after[var])
+            most = (
+                0.4 if len(each.made) > 1 else 0.0
+            )  # a row of one slab crosses those of the other
+            for num, length, axis in each.made:  # without them nothing else differs
+                share = differ.mean(axis=tuple({*range(differ.ndim)} - {axis}))
+                rows = np.flatnonzero(share > most)
+                assert differ.shape[axis] == length
+                assert rows.size <= num
+                differ = np.delete(differ, rows, axis)
+            assert not differ.any()
+        elif each.why_all == "no row reaches it":
+            assert np.all(np.asarray(before[var] == after[var]))
 
 
 def test_spare_slots_count_once(kept):

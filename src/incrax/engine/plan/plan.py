@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from incrax import _jax
 from incrax._collection import uncollected
 from incrax._jax import Equation, Var
 from incrax._profiling import annotated
@@ -32,8 +33,38 @@ NEW_VALUE_S = 5e-6
 stale.
 """
 
+MAX_LISTED = 3
+"""Equations, at most, that a report names."""
+
 SAVE_SHARE = 0.1
 """Share of the price of saving a new value that each use bears."""
+
+
+def lines_of(eqns: Sequence[Equation]) -> str:
+    """Some equations, the first few, with their lines, for reports."""
+    lines = [f"{eqn.primitive.name} {_jax.source_line(eqn)}".strip() for eqn in eqns[:MAX_LISTED]]
+    return ", ".join([*lines, *["..."] * (len(eqns) > MAX_LISTED)])
+
+
+class Extent(NamedTuple):
+    """How many rows of how many, along which axis."""
+
+    num: int
+    length: int
+    axis: int
+
+
+class Made(NamedTuple):
+    """What a plan for rows makes of an equation of the function.
+
+    Fields: the equation; the rows that it reads, and those that it makes, along one axis or two (none:
+    it has none, or all); if it does not run by rows, why.
+    """
+
+    eqn: Equation
+    read: tuple[Extent, ...]
+    made: tuple[Extent, ...]
+    why_all: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,12 +73,12 @@ class Sliced:
 
     Fields: numbers of the leaves of which rows change; how many rows at most; their number in all;
     the variable of the rows' numbers; for some variables that it reads, of which variable they are
-    the baseline's value; how many equations of the function it stands for, which of them run by rows
-    (on these and from what is saved of the others) and which as a whole; what is loaded and made of
-    indices alone; equations that read some rows, and ran as a whole; scans that are resumed; of all
+    the baseline's value; how many equations of the function it stands for, and what becomes of each;
+    what is loaded and made of indices alone; scans that are resumed; of all
     steps of these, estimated seconds that `seconds` of the plan leave out, where their carry may be
     the same again, and where it will not; if it serves rows of a part of the axis alone, how many
-    these are: the last ones, or, below 0, the first.
+    these are: the last ones, or, below 0, the first; of `seconds`, those in which saved values are
+    read and written.
     """
 
     leaves: tuple[int, ...]
@@ -56,14 +87,23 @@ class Sliced:
     numbers: Var
     olds: dict[Var, Var]
     num_eqns: int = 0
-    by_rows: tuple[Equation, ...] = ()
-    as_whole: tuple[Equation, ...] = ()
+    made: tuple[Made, ...] = ()
     tables: tuple[Var, ...] = ()
-    widened: tuple[Equation, ...] = ()
     resumed: tuple[Equation, ...] = ()
     agreeing_s: float = 0.0
     endless_s: float = 0.0
     within: int = 0
+    moved_s: float = 0.0
+
+    @property
+    def by_rows(self) -> list[Equation]:
+        """Equations that run on rows, or from the first of them on."""
+        return [each.eqn for each in self.made if not each.why_all]
+
+    @property
+    def widened(self) -> list[Equation]:
+        """Equations that read some rows, and run as a whole."""
+        return [each.eqn for each in self.made if each.why_all and each.read]
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,13 @@ class DirtyRows(NamedTuple):
     of: RowSet
 
 
+class Slabs(NamedTuple):
+    """Dirty rows along one axis, and along another: of each all elements, also where they meet."""
+
+    first: DirtyRows
+    second: DirtyRows
+
+
 def row_set(numbers: Any, capacity: int, length: int) -> RowSet:
     """The rows of an argument, which repeats the first to be as long as it is."""
     first = lax.broadcast_in_dim(lax.slice_in_dim(numbers, 0, 1), (capacity,), (0,))
@@ -379,6 +386,12 @@ def blocks(firsts: Any, width: int, length: int, aligned: int = 1) -> RowSet:
     return RowSet(numbers, numbers.size, length, counts, starts=starts, aligned=aligned)
 
 
+def in_no_row(of: RowSet) -> Any:
+    """Which rows of the axis a set has not, shape (length,)."""
+    same = equal_numbers(lax.iota(np.int32, of.length), of.numbers)
+    return lax.bitwise_not(lax.reduce_or(same, (1,)))
+
+
 def _is_in(numbers: Any, starts: Any, width: int) -> Any:
     """Which numbers are in which blocks, shape (numbers, blocks)."""
     shape = (numbers.shape[0], starts.shape[0])
@@ -438,12 +451,14 @@ def window_of_block(of: RowSet, window: Window) -> tuple[Any, int]:
 def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
     length = sets[0].length
     images = [each.image for each in sets if each.image is not None]
+    halvings = max(each.halvings for each in sets)
     if not is_by_slots(sets):
         numbers = lax.concatenate([each.numbers for each in sets], 0)
         counts = lax.concatenate([each.counts for each in sets], 0)
         size = sum(each.size for each in sets)
         has_spare = any(each.has_spare for each in sets)
-        return RowSet(numbers, size, length, counts, has_spare, listed=_beside(sets))
+        listed = _beside(sets)
+        return RowSet(numbers, size, length, counts, has_spare, halvings=halvings, listed=listed)
     of = images[0].of
     covered = sum(max(image.high - image.low, 0) for image in images)
     return RowSet(
@@ -452,6 +467,7 @@ def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
         length,
         by_slots(sets, [each.counts for each in sets]),
         of.has_spare or covered < of.length,
+        halvings=halvings,
         listed=_beside(sets, by_slots=True),
     )
 
@@ -598,8 +614,8 @@ def windowed(window: Window, of: RowSet, source: RowSet, value: Any, others: Seq
         value: the rows of these.
         others: the other operands.
     """
-    run = lambda part, offset: window.run(_at_places(window, of, source, part, offset), *others)
-    offsets = _offsets(window, of, source)
+    run = lambda part, offset: window.run(at_places(window, of, source, part, offset), *others)
+    offsets = offsets_of(window, of, source)
     return by_blocks(run, [(value, window.source), (offsets, None)], of.num_blocks, window.out)
 
 
@@ -607,8 +623,8 @@ def correlated(window: Window, of: RowSet, source: RowSet, value: Any, taps: Any
     """The sum over all blocks of what is made of the places that windows of each would read, and of
     a second operand, of which each row meets what its window reads.
     """
-    run = lambda part, offset, own: window.run(_at_places(window, of, source, part, offset), own)
-    operands = [(value, window.source), (_offsets(window, of, source), None), (taps, axis)]
+    run = lambda part, offset, own: window.run(at_places(window, of, source, part, offset), own)
+    operands = [(value, window.source), (offsets_of(window, of, source), None), (taps, axis)]
     if of.num_blocks == 1:
         return by_blocks(run, operands, 1, 0)
     one = lambda *parts: run(*parts)[None]
@@ -635,13 +651,13 @@ def by_blocks(
     return lax.reshape(found, (*shape[:out], num_blocks * shape[out + 1], *shape[out + 2 :]))
 
 
-def _offsets(window: Window, of: RowSet, source: RowSet) -> Any:
+def offsets_of(window: Window, of: RowSet, source: RowSet) -> Any:
     """The places of each block of the source at which what a block reads begins."""
     first, _ = window_of_block(of, window)
     return lax.sub(first, lax.mul(source.firsts, np.int32(window.spread)))
 
 
-def _at_places(window: Window, of: RowSet, source: RowSet, part: Any, offset: Any) -> Any:
+def at_places(window: Window, of: RowSet, source: RowSet, part: Any, offset: Any) -> Any:
     """All that a block reads, from a block of rows: these were moved to where the axis has them all,
     and what is beyond its ends is filled.
     """

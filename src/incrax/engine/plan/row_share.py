@@ -26,7 +26,7 @@ from incrax.engine.plan.slices import (
     window_at,
 )
 from incrax.primitives.entry import shape_of
-from incrax.primitives.on_rows import aligned_by
+from incrax.primitives.on_rows import aligned_by, crossed_by
 from incrax.primitives.products import across
 from incrax.primitives.table import entry_of
 
@@ -44,12 +44,19 @@ def accumulates(facts: Facts) -> bool:
 
 class _Rough(NamedTuple):
     """What is known of a dirty variable before anything is traced: an axis of rows, None if it is
-    dirty as a whole; of an interval its ends; how often every other row was taken.
+    dirty as a whole; of an interval its ends; how often every other row was taken; of slabs the other
+    axis.
     """
 
     axis: int | None
     ends: tuple[int, int] | None = None
     halvings: int = 0
+    other: int | None = None
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """All axes of rows."""
+        return tuple(axis for axis in (self.axis, self.other) if axis is not None)
 
     def share(self, var: Any) -> float:
         """Of all rows, those that are dirty; of no interval they are few."""
@@ -63,7 +70,16 @@ class _Rough(NamedTuple):
 WHOLE = _Rough(None)
 
 
-def rough_share(facts: Facts, leaves: Sequence[int], within: int = 0) -> float:
+class RoughShare(NamedTuple):
+    """The share of the work that is left out or done by rows, and the equations that read some rows
+    and need all.
+    """
+
+    share: float
+    widened: list[Equation]
+
+
+def rough_share(facts: Facts, leaves: Sequence[int], within: int = 0) -> RoughShare:
     """Share of the program's work, roughly, that a change of rows of some leaves leaves out or does
     by rows, as `slice_plan` would; without tracing anything.
     """
@@ -73,6 +89,7 @@ def rough_share(facts: Facts, leaves: Sequence[int], within: int = 0) -> float:
         var = facts.invars[leaf]
         rows[var] = _Rough(0, ends_of(within, shape_of(var)[0]) if within else None)
     ran_s = 0.0
+    widened = []
     for eqn, mask, seconds in zip(
         facts.eqns, facts.equation_masks, facts.rough_seconds, strict=True
     ):
@@ -82,13 +99,15 @@ def rough_share(facts: Facts, leaves: Sequence[int], within: int = 0) -> float:
         if not own:
             continue
         outputs = _rough_outputs(eqn, own, max(2 * abs(within), 1))
+        if outputs is None and any(state.axis is not None for state in own.values()):
+            widened.append(eqn)
         share = 1.0 if outputs is None else max(state.share(var) for var, state in own.items())
         ran_s += share * seconds
         for var, state in zip(eqn.outvars, outputs or [WHOLE] * len(eqn.outvars), strict=True):
             is_reached = state.axis is None or state.ends is not None
             if is_reached or not within:
                 rows[var] = state
-    return float(1.0 - ran_s / max(sum(facts.rough_seconds), 1e-12))
+    return RoughShare(float(1.0 - ran_s / max(sum(facts.rough_seconds), 1e-12)), widened)
 
 
 def _rough_outputs(eqn: Equation, own: Mapping[Var, _Rough], most: int) -> list[_Rough] | None:
@@ -98,19 +117,33 @@ def _rough_outputs(eqn: Equation, own: Mapping[Var, _Rough], most: int) -> list[
     if any(state.axis is None for state in own.values()):
         return None
     states = [own.get(atom, WHOLE) if isinstance(atom, Var) else WHOLE for atom in eqn.invars]
-    outputs = _rough_places(eqn, states, ends_of_all(state.ends for state in own.values()))
+    ends = ends_of_all(state.ends for state in own.values())
+    outputs = None
+    if all(state.other is None for state in own.values()):
+        outputs = _rough_places(eqn, states, ends)
+    if outputs is None and ends is None:
+        outputs = _rough_slabs(eqn, states)
     if outputs is None:
         return None
     strides = eqn.params["strides"] if eqn.primitive.name == "slice" else None
     halvings = max(state.halvings for state in own.values()) + (max(strides or [1]) > 1)
     is_interval = any(state.ends is not None for state in own.values())
-    for var, (axis, ends, _) in zip(eqn.outvars, outputs, strict=True):
+    for var, (axis, ends, *_) in zip(eqn.outvars, outputs, strict=True):
         if axis is not None and ends is not None:
             if ends[1] - ends[0] > max(most, MAX_INTERVAL_SHARE * shape_of(var)[axis]):
                 return None
         elif axis is not None and halvings > MAX_HALVINGS and not is_interval:
             return None
     return [state._replace(halvings=halvings) for state in outputs]
+
+
+def _rough_slabs(eqn: Equation, states: Sequence[_Rough]) -> list[_Rough] | None:
+    """Where rows along two axes meet, or are summed."""
+    crossed = crossed_by(eqn, [state.axes for state in states])
+    if crossed is not None:
+        return [_Rough(min(crossed), other=max(crossed))]
+    is_sum = eqn.primitive.name == "reduce_sum" and states[0].other is not None
+    return [WHOLE] if is_sum else None
 
 
 def _rough_places(  # noqa: C901  one case per kind of equation

@@ -19,6 +19,8 @@ with the new rows written in, which is saved again. Where rows meet:
   is made for all of it;
 - windows (convolutions, pooling) are dirty in the rows that read a dirty one: blocks of consecutive
   rows, each made of the block of rows that it reads;
+- rows along two axes that meet, as in `x[:, None] - x`, give slabs; a sum over these gets the
+  difference;
 - a scan from row to row is resumed at the first dirty one, and left where it carries again what it
   carried at the baseline (`resumed`); of what it makes, the steps that ran are known as `spans`, and
   what maps rows to rows hands them on: so also the scan back of a gradient is resumed;
@@ -48,7 +50,15 @@ from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import read_vars, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
-from incrax.engine.plan.plan import NEW_VALUE_S, Plan, Sliced, plan_fill, reached_equations
+from incrax.engine.plan.plan import (
+    NEW_VALUE_S,
+    Extent,
+    Made,
+    Plan,
+    Sliced,
+    plan_fill,
+    reached_equations,
+)
 from incrax.engine.plan.resumed import (
     NAME,
     Records,
@@ -64,7 +74,9 @@ from incrax.engine.plan.row_sets import (
     DirtyRows,
     RowSet,
     RowSets,
+    Slabs,
     as_argument,
+    at_places,
     by_blocks,
     by_one_thread,
     by_slots,
@@ -72,13 +84,16 @@ from incrax.engine.plan.row_sets import (
     ends_of_all,
     grouped,
     ids_read,
+    in_no_row,
     interval,
     is_by_slots,
     listed_members,
+    offsets_of,
     overlaid,
     places_of,
     row_set,
     taken,
+    window_of_block,
     windowed,
     with_rows,
 )
@@ -86,7 +101,14 @@ from incrax.engine.rewrites.derived import HostRecipe, written_by
 from incrax.engine.rewrites.row_reductions import REDUCTIONS
 from incrax.primitives.entry import Run, Window, shape_of, with_item
 from incrax.primitives.indexing import windows_of
-from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, aligned_by, run_on_rows
+from incrax.primitives.on_rows import (
+    Aligned,
+    NotByRowsError,
+    aligned_back,
+    aligned_by,
+    crossed_by,
+    run_on_rows,
+)
 from incrax.primitives.products import across
 from incrax.primitives.reductions import unpooled
 from incrax.primitives.table import entry_of
@@ -116,6 +138,9 @@ MAX_PULLED = 64
 
 RUNNING = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"})
 
+UPDATES = {"dynamic_update_slice": 1, "scatter": 2}
+"""Of equations that write into a value: the operand that is written."""
+
 ValueOf = Callable[[Var], "np.ndarray | None"]
 """The present value of a clean variable; None where it is not to be had."""
 
@@ -135,12 +160,13 @@ class Slicer:
     """Runs the equations that a change reaches on its rows, while JAX traces it.
 
     `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
-    None: as a whole. `saves` is what is to be saved, `guards` what must hold, `by_rows` the
-    equations that ran on rows, or from the first of them on, `as_whole` all others, `widened` the
-    equations that read rows and were run as a whole, `met` what was made where different sets met
-    and is known for each argument, `drifting` what stands on differences, `resumed` the scans that
-    were resumed, and whether their carry will never be the same again. `spans` has, of variables
-    that are dirty as a whole, an axis of which only these rows changed.
+    None: as a whole. `saves` is what is to be saved, `guards` what must hold, `made` what became of
+    each equation, `met` what was made where different sets met and is known for each argument,
+    `drifting` what stands on differences, `resumed` the scans that were resumed, and whether their
+    carry will never be the same again. `slabs` has, of variables that are dirty as a whole, rows
+    along two axes of which alone they are dirty; what all else reads of these is made when it is
+    read. `spans` has, of variables that are dirty as a whole, an axis
+    of which only these rows changed.
 
     `adds_changes`: sums get their difference whatever it costs to sum anew, so that nothing but the
     new rows is made: for steps of compiled loops.
@@ -175,10 +201,10 @@ class Slicer:
         self.row_saves: dict[Var, DirtyRows] = {}
         self.guards: list[Any] = []
         self.drifting: set[Var] = set()
-        self.by_rows: list[Equation] = []
-        self.as_whole: list[Equation] = []
-        self.widened: list[Equation] = []
+        self.made: list[Made] = []
         self.spans: dict[Var, tuple[int, Spans]] = {}
+        self.slabs: dict[Var, Slabs] = {}
+        self.crosses = False
         self.resumed: list[tuple[Resumable, bool]] = []
         self.looked_up: dict[Var, RowSet] = {}
 
@@ -208,10 +234,9 @@ class Slicer:
         self.saves = {}
         self.row_saves = {}
         self.guards = []
-        self.by_rows = []
-        self.as_whole = []
-        self.widened = []
+        self.made = []
         self.spans = {}
+        self.slabs = {}
         self.resumed = []
         for var, change in changes.items():
             self.dirty[var] = None
@@ -225,7 +250,10 @@ class Slicer:
                 old = taken(self._old(var), 0, rows) if self.asked.old_rows else None
                 self.dirty[var] = DirtyRows(new, old, 0, rows)
         for eqn in reached:
-            (self.by_rows if self._step(eqn) else self.as_whole).append(eqn)
+            read = self._extents(eqn.invars)
+            why_all = self._step(eqn)
+            made = self._extents(eqn.outvars)
+            self.made.append(Made(eqn, read, made, why_all))
             if not self.drifting.isdisjoint(read_vars(eqn)):
                 self.drifting.update(eqn.outvars)
 
@@ -234,20 +262,26 @@ class Slicer:
         if isinstance(atom, Literal):
             return atom.val
         state = self.dirty.get(atom)
+        if atom in self.slabs and atom not in self.whole:
+            first, second = self.slabs[atom]
+            self.saves[atom] = self.whole[atom] = with_rows(
+                with_rows(self._old(atom), first), second
+            )
         return self.whole[atom] if state is None else self._written(atom, state)
 
-    def _step(self, eqn: Equation) -> bool:
-        """Make what an equation writes; whether on rows, or from the first of them on."""
+    def _step(self, eqn: Equation) -> str:
+        """Make what an equation writes, on rows, or from the first of them on; else, why on all."""
         states = [self.dirty[var] for var in read_vars(eqn) if var in self.dirty]
         rows = [state for state in states if state is not None]
         self.num_pulled = 0
         if not states:  # of what no row reaches, though the loop that makes it is reached
             values = _jax.apply(eqn, [self.result(atom) for atom in eqn.invars])
             self.whole.update(zip(eqn.outvars, values, strict=True))
-            return False
+            return "no row reaches it"
         try:
             if len(rows) < len(states):
-                raise NotByRowsError
+                also = "it also reads what" if rows else "what it reads"
+                raise NotByRowsError(f"{also} changed as a whole")
             aligned = aligned_by(eqn, [self._axis_of(atom) for atom in eqn.invars])
             if aligned is not None:
                 self._map(eqn, aligned, self._joined([each.of for each in rows]))
@@ -260,33 +294,35 @@ class Slicer:
             elif all(each.of is rows[0].of for each in rows):
                 self._meet(eqn, rows[0])
             else:
-                raise NotByRowsError
-        except NotByRowsError:
-            if not self._resume(eqn):
-                self.widened += [eqn] if rows else []
+                raise NotByRowsError("different rows meet, of which each reaches all others")
+        except NotByRowsError as error:
+            if not self._resume(eqn) and not self._cross(eqn):
                 self._run_whole(eqn)
-                return False
-        return True
+                return str(error)
+        return ""
 
     def _joined(self, sets: Sequence[RowSet]) -> RowSet:
         """The rows of all sets."""
         found = self.sets.union(sets, self._are_apart)
         if found is None:
-            raise NotByRowsError
-        if all(found is not each for each in sets):
-            self._check_size(found)
+            sizes = " and ".join(f"{each.size} of {each.length}" for each in sets)
+            raise NotByRowsError(f"different rows meet: {sizes}")
+        self._check_size(found, sets)
         return found
 
-    def _check_size(self, of: RowSet) -> None:
-        """Raise where rows are too many to be told apart. Side by side they cost less: as many as
-        changed are never too many.
+    def _check_size(self, of: RowSet, sets: Sequence[RowSet] = ()) -> None:
+        """Raise where rows are too many to be told apart: not if one of the sets that they are made
+        of has as many. Side by side they cost less: as many as changed are never too many.
         """
+        if any(of.size <= each.size for each in sets):
+            return
+        if of.halvings > MAX_HALVINGS and of.ends is None:
+            raise NotByRowsError(f"every other row was taken more than {MAX_HALVINGS} times")
+        is_few = _is_few(of.size, of.length)
         if of.ends is not None:
             is_few = of.size <= max(MAX_INTERVAL_SHARE * of.length, 2 * self.num_changed)
-        else:
-            is_few = _is_few(of.size, of.length) and of.halvings <= MAX_HALVINGS
         if not is_few:
-            raise NotByRowsError
+            raise _too_many(of.size, of.length)
 
     def _are_apart(self, one: RowSet, other: RowSet) -> bool:
         """Whether two look-ups of one row have no row in common: those of pairs of different ones."""
@@ -308,6 +344,11 @@ class Slicer:
 
     def _rows(self, atom: Atom) -> DirtyRows | None:
         return self.dirty.get(atom) if isinstance(atom, Var) else None
+
+    def _extents(self, atoms: Sequence[Atom]) -> tuple[Extent, ...]:
+        """Of the first that has dirty rows."""
+        sides = next(filter(None, map(self._sides, atoms)), ())
+        return tuple(Extent(side.of.size, side.of.length, side.axis) for side in sides)
 
     def _axis_of(self, atom: Atom) -> int | None:
         rows = self._rows(atom)
@@ -379,8 +420,8 @@ class Slicer:
 
     def _all_of(self, atom: Atom, *, is_old: bool) -> Any:
         """An operand that has no rows."""
-        if self._rows(atom) is not None:
-            raise NotByRowsError
+        if self._rows(atom) is not None and not self.crosses:
+            raise NotByRowsError("each row meets all rows of another operand that changed")
         is_dirty = isinstance(atom, Var) and atom in self.dirty
         return self._kept(atom) if is_old and is_dirty else self.result(atom)
 
@@ -388,9 +429,10 @@ class Slicer:
         """The rows of an operand in a set, as they are now or were at the baseline: those that were
         made, or made now.
         """
+        for side in self._sides(atom):
+            if side.of is of and side.axis == axis:
+                return side.old if is_old else side.new
         rows = self._rows(atom)
-        if rows is not None and rows.of is of:
-            return rows.old if is_old else rows.new
         assert isinstance(atom, Var)
         is_old = is_old and atom in self.dirty
         if rows is not None and of.ends is not None and atom not in self.facts.invars:
@@ -405,7 +447,7 @@ class Slicer:
     ) -> Any:
         """An interval of a variable that is dirty in one: the baseline's beside that."""
         if rows.of.ends is None or rows.axis != axis:
-            raise NotByRowsError
+            raise NotByRowsError(_MIXED)
         low, high = ends
         first, stop = (min(max(end, low), high) for end in rows.of.ends)
         parts = []
@@ -468,6 +510,79 @@ class Slicer:
         num_bytes = _jax.aval_bytes(eqn.outvars[0].aval)
         return facts.seconds(eqn) * of.size > facts.calibration.save_seconds(num_bytes) * of.length
 
+    # --- rows along two axes ----------------------------------------------------------------------
+
+    def _sides(self, atom: Atom) -> Sequence[DirtyRows]:
+        """Its dirty rows, along each axis that has some."""
+        rows = self._rows(atom)
+        if rows is not None:
+            return (rows,)
+        return self.slabs.get(atom, ()) if isinstance(atom, Var) else ()
+
+    def _cross(self, eqn: Equation) -> bool:
+        """Make slabs where rows along different axes meet, as in `x[:, None] - x`, or what follows from
+        slabs; whether that can be done. Until something reads all of it, nothing else is made.
+        """
+        sides = [self._sides(atom) for atom in eqn.invars]
+        is_known = all(
+            own or not self._is_dirty(a) for own, a in zip(sides, eqn.invars, strict=True)
+        )
+        if self.adds_changes or not is_known or any(s.of.ends for own in sides for s in own):
+            return False
+        crossed = crossed_by(eqn, [[side.axis for side in own] for own in sides])
+        self.crosses = True
+        try:
+            if crossed is not None:
+                made = [self._slab(eqn, sides, *each) for each in crossed.items()]
+                self.dirty[eqn.outvars[0]] = None
+                self.slabs[eqn.outvars[0]] = Slabs(*made)
+            elif eqn.primitive.name == "reduce_sum" and len(sides[0]) > 1:
+                self._sum_slabs(eqn, Slabs(*sides[0]))
+            else:
+                return False
+        except NotByRowsError:
+            return False
+        finally:
+            self.crosses = False
+        return True
+
+    def _slab(
+        self, eqn: Equation, sides: Sequence[Sequence[DirtyRows]], axis: int, aligned: Aligned
+    ) -> DirtyRows:
+        """The rows along one axis, each all of the other."""
+        pairs = zip(sides, aligned.operands, strict=True)
+        of = self._joined([side.of for own, place in pairs for side in own if side.axis == place])
+        (new,) = self._on_rows(eqn, aligned, of, is_old=False)
+        old = self._on_rows(eqn, aligned, of, is_old=True)[0] if self.asked.old_rows else None
+        return DirtyRows(new, old, axis, of)
+
+    def _sum_slabs(self, eqn: Equation, slabs: Slabs) -> None:
+        """A sum over one of their axes, or both: the difference of the slab that is summed over. What
+        both have counts once; rows that are left are summed anew.
+        """
+        (total,) = eqn.outvars
+        axes = eqn.params["axes"]
+        across, along = slabs if slabs.first.axis in axes else reversed(slabs)
+        is_left = along.axis not in axes
+        summed = lambda x: _jax.apply(eqn, [x])[0]
+
+        def part(is_old: bool) -> Any:
+            one, other = (side.old if is_old else side.new for side in (across, along))
+            one = self._counted(one, across.axis, across)
+            if is_left:
+                return summed(one)
+            one = _masked(one, along.axis, in_no_row(along.of))
+            return lax.add(summed(one), summed(self._counted(other, along.axis, along)))
+
+        self._want_old_rows()
+        new, old = part(False), part(True)
+        before = self._old(total)
+        after = lax.add(before, lax.sub(new, old))
+        if is_left:
+            axis = along.axis - sum(d < along.axis for d in axes)
+            after = with_rows(after, DirtyRows(summed(along.new), None, axis, along.of))
+        self._changed(total, before, after, new, old)
+
     # --- rows to other places ---------------------------------------------------------------------
 
     def _move(self, eqn: Equation, axis: int) -> None:
@@ -487,8 +602,7 @@ class Slicer:
                     found.append((rows, self.sets.moved(rows.of, run, length)))
             places = [place for _, place in found]
             of = places[0] if len(places) == 1 else self.sets.side_by_side(places)
-            if of.size > max(MAX_TABLE_SHARE * length, *(place.size for place in places)):
-                raise NotByRowsError
+            self._check_size(of, places)
 
             def put(values: Sequence[Any], places: Sequence[RowSet] = places) -> Any:
                 if len(places) == 1:
@@ -509,7 +623,7 @@ class Slicer:
         for number, atom in enumerate(eqn.invars):
             if isinstance(atom, Var) and atom in self.dirty:
                 if number not in moved or self._axis_of(atom) != axis:
-                    raise NotByRowsError
+                    raise NotByRowsError(_MIXED)
 
     def _moved_back(self, eqn: Equation, var: Var, axis: int, of: RowSet, *, is_old: bool) -> Any:
         """Rows of a result, from where they were moved."""
@@ -538,7 +652,7 @@ class Slicer:
             rows = self._rows(eqn.invars[run.operand])
             if rows is not None:
                 if rows.of.ends is None:
-                    raise NotByRowsError
+                    raise NotByRowsError(_MIXED)
                 places.append(places_of(run, rows.of.ends))
         ends = ends_of_all(places)
         if ends is None:
@@ -607,13 +721,13 @@ class Slicer:
         """Rows of a result, from those that they read."""
         operand, *others = eqn.invars
         if any(map(self._is_dirty, others)):
-            raise NotByRowsError
+            raise NotByRowsError("what its windows are weighted with changed, too")
         others = [self.result(atom) for atom in others]
         source = self.sets.read(of, window, shape_of(operand)[window.source])
         value = self._rows_of(operand, window.source, source, is_old=is_old)
         found = windowed(window, of, source, value, others)
         if jnp.shape(found) != with_item(shape_of(eqn.outvars[0]), window.out, of.size):
-            raise NotByRowsError
+            raise NotByRowsError("it cannot be run on blocks of rows")
         return found
 
     def _correlate(self, eqn: Equation) -> None:
@@ -621,12 +735,12 @@ class Slicer:
         its change.
         """
         if eqn.primitive.name != "conv_general_dilated":
-            raise NotByRowsError
+            raise NotByRowsError("its windows read two operands that changed")
         image, kernel = eqn.invars
         rows, taps = self._rows(image), self._rows(kernel)
         found = across(eqn, self._axis_of(image), self._axis_of(kernel))
         if found is None:
-            raise NotByRowsError
+            raise NotByRowsError("what its windows are weighted with changed, too")
         window, axis = found
         length = shape_of(kernel)[axis]
         sets = [] if rows is None else [self.sets.reading(rows.of, window, length)]
@@ -659,10 +773,9 @@ class Slicer:
         self.dirty[var] = DirtyRows(self._unpooled(eqn, axis, of, is_old=False), old, axis, of)
 
     def _window_back(self, eqn: Equation, axis: int) -> Window:
-        window = unpooled(eqn, axis)
-        if window is None or any(self._axis_of(atom) not in (None, axis) for atom in eqn.invars):
-            raise NotByRowsError
-        return window
+        if any(self._axis_of(atom) not in (None, axis) for atom in eqn.invars):
+            raise NotByRowsError(_MIXED)
+        return unpooled(eqn, axis)
 
     def _unpooled(self, eqn: Equation, axis: int, of: RowSet, *, is_old: bool) -> Any:
         """Rows of it, from all windows that they are in, and the rows of these."""
@@ -678,14 +791,15 @@ class Slicer:
         beside = window.stride + of.width  # rows that are in no window at all
         gaps = [(beside, beside, 0) if d == axis else (0, 0, 0) for d in range(values[0].ndim)]
 
-        def run(gradient: Any, x: Any, first: Any) -> Any:
-            found = window.run(gradient, x)
+        def run(gradient: Any, x: Any, offset: Any, first: Any) -> Any:
+            found = window.run(gradient, at_places(window, near, around, x, offset))
             found = lax.pad(found, np.zeros((), found.dtype), gaps)
             first = lax.add(first, np.int32(beside))
             return lax.dynamic_slice_in_dim(found, first, of.width, axis)
 
-        firsts = lax.sub(of.firsts, around.firsts)
-        operands = [*((value, axis) for value in values), (firsts, None)]
+        firsts = lax.sub(of.firsts, window_of_block(near, window)[0])
+        offsets = offsets_of(window, near, around)
+        operands = [*((value, axis) for value in values), (offsets, None), (firsts, None)]
         return by_blocks(run, operands, of.num_blocks, axis)
 
     # --- all rows ---------------------------------------------------------------------------------
@@ -701,7 +815,7 @@ class Slicer:
         if var in self.facts.invars:
             return self._old(var)
         if rows is None:
-            self.saves[var] = self.whole[var]
+            self.saves[var] = self.result(var)
         else:
             self._written(var, rows)
         return self._old(var)
@@ -722,8 +836,16 @@ class Slicer:
         """What reads all rows together, or others."""
         rule = MEETINGS.get(eqn.primitive.name)
         if rule is None:
-            raise NotByRowsError
+            raise NotByRowsError(self._why_all(eqn, rows.axis))
         rule(self, eqn, rows)
+
+    def _why_all(self, eqn: Equation, axis: int) -> str:
+        """Why an equation without a rule for what reads all rows needs them."""
+        if {*map(self._axis_of, eqn.invars)} - {None, axis}:
+            return _MIXED
+        if eqn.primitive.name == "scan":
+            return "rows meet inside, or all of its steps read what changed"
+        return _ALL if entry_of(eqn).index else "nothing is known of what its rows depend on"
 
     def _reduce(self, eqn: Equation, rows: DirtyRows) -> None:
         """A reduction: of a value per row, or, of a sum where these are too large, its change."""
@@ -731,7 +853,7 @@ class Slicer:
         axes = eqn.params["axes"]
         assert isinstance(operand, Var)
         if rows.axis not in axes:
-            raise NotByRowsError
+            raise NotByRowsError(_ALL)
         others = tuple(d for d in axes if d != rows.axis)
         if rows.of.ends is not None:
             self._reduce_interval(eqn, rows)
@@ -745,7 +867,9 @@ class Slicer:
         shape = shape_of(operand)
         if np.prod([size for d, size in enumerate(shape) if d not in others]) > MAX_PARTIAL:
             if eqn.primitive.name != "reduce_sum":
-                raise NotByRowsError
+                raise NotByRowsError(
+                    "of its rows too much would be kept, and it has no differences"
+                )
             self._add_change_of_rows(eqn, rows)
             return
         last = rows
@@ -826,17 +950,17 @@ class Slicer:
         is_interval = rows.of.ends is not None
         is_small = self.facts.seconds(eqn) < MIN_PRODUCT_S
         if is_small and not self.adds_changes and not is_interval:
-            raise NotByRowsError
+            raise NotByRowsError("all of it takes no longer")
         contracted, _ = eqn.params["dimension_numbers"]
         own = next(n for n, atom in enumerate(eqn.invars) if self._rows(atom) is not None)
         if rows.axis not in contracted[own]:
-            raise NotByRowsError
+            raise NotByRowsError(_MIXED)
         place = contracted[own].index(rows.axis)
         axes = [each[place] for each in contracted]
         if any(
             self._axis_of(atom) not in (None, d) for atom, d in zip(eqn.invars, axes, strict=True)
         ):
-            raise NotByRowsError
+            raise NotByRowsError(_MIXED)
         operands = lambda is_old: [
             self._counted(self._rows_of(atom, axis, rows.of, is_old=is_old), axis, rows)
             for atom, axis in zip(eqn.invars, axes, strict=True)
@@ -859,7 +983,7 @@ class Slicer:
         """S + (sum over the dirty rows now) - (the same at the baseline), which is saved."""
         (total,) = eqn.outvars
         if _jax.is_key_dtype(total.aval.dtype) or total.aval.dtype == np.bool_:
-            raise NotByRowsError
+            raise NotByRowsError("of its type there are no differences")
         self._want_old_rows()
         new, old = part(False), part(True)
         before = self._old(total)
@@ -897,7 +1021,7 @@ class Slicer:
         ends = rows.of.ends
         axis = eqn.params["axis"]
         if ends is None or rows.axis != axis:
-            raise NotByRowsError
+            raise NotByRowsError("all rows behind the first changed one follow from it")
         is_reverse = eqn.params["reverse"]
         length = rows.of.length
         low, high = (0, ends[1]) if is_reverse else (ends[0], length)
@@ -980,7 +1104,7 @@ class Slicer:
         """`x[ids]`, x dirty in some rows: dirty where ids are those, read from a table."""
         operand, indices = eqn.invars
         if self._rows(operand) is None or self._rows(indices) is not None:
-            raise NotByRowsError
+            raise NotByRowsError("its indices changed, too")
         batch = batch_of(eqn, rows.axis)
         length = shape_of(indices)[0]
         if rows.of.parent is not None or rows.of.is_from_list:
@@ -1001,7 +1125,7 @@ class Slicer:
         operand, indices = eqn.invars
         rows = self._rows(operand)
         if rows is None or batch_of(eqn, rows.axis) != axis or self._rows(indices) is not None:
-            raise NotByRowsError
+            raise NotByRowsError(_MIXED)
         length = rows.of.length
         clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
         assert isinstance(indices, Var)
@@ -1009,7 +1133,7 @@ class Slicer:
             self._are_fixed(indices) and np.all(self._ids_of(indices, length) < length)
         )
         if not is_some_row:
-            raise NotByRowsError
+            raise NotByRowsError("its indices are not known before it runs")
         key = (indices, "ids", of, length)
         if key not in self.rows_at:
             ids = ids_read(jnp, self._rows_of(indices, 0, of, is_old=False), length, clips=clips)
@@ -1022,25 +1146,27 @@ class Slicer:
         with jax.ensure_compile_time_eval():  # else it would be part of what is traced
             value = self.value_of(indices)
         if value is None:
-            raise NotByRowsError
+            raise NotByRowsError("its indices are not known before it runs")
         return ids_read(np, value, length, clips=clips)
 
     def _members_listed(self, eqn: Equation, of: RowSet, length: int) -> RowSet:
         """The same where the others are many, for each argument different ones: from a list."""
         indices = eqn.invars[1]
         if not isinstance(indices, Var) or not self._are_fixed(indices):
-            raise NotByRowsError
+            raise NotByRowsError("it looks up what was looked up, by indices that may change")
         clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
         found = listed_members(of, self._ids_of(indices, of.length, clips=clips))
-        if found is None or not _is_few(found.numbers.shape[1], length):
-            raise NotByRowsError
+        if found is None:
+            raise NotByRowsError("it looks up what was looked up, by indices that may change")
+        if not _is_few(found.numbers.shape[1], length):
+            raise _too_many(found.numbers.shape[1], length)
         return self.sets.from_list(found, length)
 
     def _members(self, eqn: Equation, of: RowSet, length: int) -> RowSet:
         """The rows of indices that are among some others."""
         indices = eqn.invars[1]
         if not isinstance(indices, Var) or of.parent is not None:
-            raise NotByRowsError
+            raise NotByRowsError("it looks up what was looked up")
         key = (indices, "members", of)
         if key in self.rows_at:
             return self.rows_at[key]
@@ -1049,7 +1175,7 @@ class Slicer:
         ids = self._ids_of(indices, of.length, clips=clips)
         width = int(np.bincount(ids, minlength=of.length + 1)[:-1].max(initial=1))
         if not _is_few(width * of.size, length):
-            raise NotByRowsError
+            raise _too_many(width * of.size, length)
         kind = ("members", of.length, width, clips)
         make = functools.partial(member_table, length=of.length, width=width, clips=clips)
         aval = _jax.array_aval((of.length, width), np.int32)
@@ -1085,18 +1211,20 @@ class Slicer:
         into, indices, updates = eqn.invars
         of = rows.of
         if self._rows(updates) is None or self._rows(indices) is not None:
-            raise NotByRowsError
+            raise NotByRowsError("its indices changed, too")
         windows = windows_of(eqn)
         is_back = of.parent is not None and of.indices is indices and self._rows(into) is None
         if is_back and len(windows.indexed) == 1 and windows.batch == (rows.axis,):
             (axis,) = windows.indexed
             if windows.collapsed != (axis,) or windows.batching:
-                raise NotByRowsError
+                raise NotByRowsError("an index stands for more than one row")
             self._sum_of_members(eqn, rows, axis)
         elif self._rows(into) is None and windows.batch == (rows.axis,) and not windows.batching:
             self._scatter_change(eqn, rows)
         else:
-            raise NotByRowsError
+            raise NotByRowsError(
+                "what it adds to changed, too, or an index stands for more than one row"
+            )
 
     def _sum_of_members(self, eqn: Equation, rows: DirtyRows, axis: int) -> None:
         parent = rows.of.parent
@@ -1159,7 +1287,7 @@ def _window_of(eqn: Equation, *, source: int | None = None, out: int | None = No
     for window in find(eqn):
         if source == window.source or out == window.out:
             return window
-    raise NotByRowsError
+    raise NotByRowsError("its windows are not along the rows")
 
 
 def added_axis(eqn: Equation) -> int | None:
@@ -1171,6 +1299,15 @@ def added_axis(eqn: Equation) -> int | None:
     sizes = list(windows.shape)
     sizes[axis] = 1
     return axis if list(windows.sizes) == sizes else None
+
+
+_ALL = "each row of its result depends on all rows"
+_MIXED = "rows meet along different axes"
+
+
+def _too_many(num_rows: int, length: int) -> NotByRowsError:
+    found = f"{min(num_rows, length)} of {length} rows would run"
+    return NotByRowsError(f"{found}, which is too many to be told apart")
 
 
 def _is_few(num_rows: int, length: int) -> bool:
@@ -1253,7 +1390,7 @@ def batch_of(eqn: Equation, axis: int) -> int:
     others = [d for d in range(len(windows.shape)) if d != axis]
     is_whole = all(windows.place_of(d) is not None for d in others)
     if not is_plain or not is_whole or len(windows.batch) != 1:
-        raise NotByRowsError
+        raise NotByRowsError("an index stands for more, or for less, than one row")
     return windows.batch[0]
 
 
@@ -1338,9 +1475,12 @@ def slice_plan(
     ran = (*(facts.eqns[number] for number in frontier.run), *traced.eqns)
     base_loads = (*frontier.load, *tables)
     loads = (*base_loads, *(var for var in read if var in extra))
-    seconds = sum(facts.seconds(eqn) for eqn in ran if eqn.params.get("name") != NAME)
-    seconds += sum(map(facts.load_seconds, loads))
-    seconds += sum(facts.calibration.save_seconds(_jax.aval_bytes(v.aval)) for v in traced.saves)
+    written = (_jax.aval_bytes(var.aval) for var in traced.written)
+    moved_s = sum(map(facts.load_seconds, loads))
+    moved_s += sum(map(facts.calibration.save_seconds, written))
+    seconds = moved_s + sum(
+        _in_place_seconds(facts, eqn) for eqn in ran if eqn.params.get("name") != NAME
+    )
     return Plan(
         dirty,
         loads,
@@ -1350,8 +1490,22 @@ def slice_plan(
         seconds,
         base_loads,
         traced.guard,
-        sliced=replace(traced.sliced, num_eqns=traced.sliced.num_eqns + len(frontier.run)),
+        sliced=replace(
+            traced.sliced,
+            num_eqns=traced.sliced.num_eqns + len(frontier.run),
+            moved_s=moved_s,
+        ),
     )
+
+
+def _in_place_seconds(facts: Facts, eqn: Equation) -> float:
+    """Estimated seconds of an equation of a plan for rows: what writes some of them writes no others.
+    That the value is copied before, once, is counted with what is saved.
+    """
+    update = UPDATES.get(eqn.primitive.name)
+    if update is None:
+        return facts.seconds(eqn)
+    return 2.0 * facts.calibration.read_s * _jax.aval_bytes(eqn.invars[update].aval)
 
 
 def ends_of(within: int, length: int) -> tuple[int, int]:
@@ -1368,10 +1522,13 @@ def priming_saves(facts: Facts, plan: Plan) -> list[Var]:
 
 
 class _RowProgram(NamedTuple):
-    """Equations on rows, what they save, what must hold, and what they take."""
+    """Equations on rows, what they save, what of that and of the outputs is written, what must hold,
+    and what they take.
+    """
 
     eqns: tuple[Equation, ...]
     saves: tuple[Var, ...]
+    written: tuple[Var, ...]
     guard: Var | None
     sliced: Sliced
 
@@ -1440,10 +1597,8 @@ class _Tracing(NamedTuple):
             numbers,
             {name: var for var, name in names.items()},
             len(reached),
-            tuple(slicer.by_rows),
-            tuple(slicer.as_whole),
+            tuple(slicer.made),
             tuple(asked.tables),
-            tuple(slicer.widened),
             tuple(loop.eqn for loop, _ in slicer.resumed),
             seconds_of[False],
             seconds_of[True],
@@ -1451,7 +1606,8 @@ class _Tracing(NamedTuple):
         )
         returned = set(targets)
         saves = tuple(var for var in slicer.saves if var not in returned)
-        return _RowProgram(eqns, saves, guard if slicer.guards else None, sliced)
+        written = tuple(slicer.saves)
+        return _RowProgram(eqns, saves, written, guard if slicer.guards else None, sliced)
 
     @property
     def _targets(self) -> list[Var]:

@@ -25,7 +25,7 @@ from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram, compiled
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.plan import Plan, plan_whole
+from incrax.engine.plan.plan import Plan, lines_of, plan_whole
 from incrax.engine.plan.row_share import accumulates, rough_share
 from incrax.engine.plan.slices import ValueOf, priming_saves, slice_plan
 from incrax.engine.policy.candidates import MIN_GAIN, Entry
@@ -53,6 +53,9 @@ just reached once the price lost a fifth of its time.
 
 LEAST_SHARE = 0.2
 """Of the work, roughly, that must be by rows, or left out, for a plan to be tried."""
+
+COPY_PRICE = 4.0
+"""By how much copies of saved values may take longer than estimated: the pages are new."""
 
 AGREEING_SHARE = 0.25
 """Of the steps of a scan that is resumed, those that are expected to run where its carry may be the
@@ -159,7 +162,7 @@ class Slices:
         """Share of the work that is left out, roughly, beyond what changed rows alone would."""
         for size in (0, within):
             if (leaves, size) not in self.shares:
-                self.shares[leaves, size] = rough_share(self.facts, leaves, size)
+                self.shares[leaves, size] = rough_share(self.facts, leaves, size).share
         return self.shares[leaves, within] - self.shares[leaves, 0]
 
     def entry(
@@ -276,9 +279,10 @@ class Slices:
         facts = self.facts.unmeasured
         plan = self.plans.get(kind)
         if plan is None:
-            share = rough_share(self.facts, kind.leaves, kind.within)
+            share, widened = rough_share(self.facts, kind.leaves, kind.within)
             if share < LEAST_SHARE:
-                self._bar(entry, "rows alone: most of the function needs all rows")
+                where = f", from {lines_of(widened)} on" if widened else ""
+                self._bar(entry, f"rows alone: most of the function needs all rows{where}")
                 return
             if self.elements[kind] and share <= self.facts.clean_share(dirty):
                 entry.settle("whole", "rows alone: a plan for these elements leaves out as much")
@@ -307,9 +311,10 @@ class Slices:
         assert sliced is not None
         run_price = max(whole_s / max(self.facts.unmeasured.total_seconds, 1e-12), 1.0)
         loops_s = AGREEING_SHARE * sliced.agreeing_s + dirty_share * sliced.endless_s
-        # Turns of a loop cost more than their work; what is beside loops, as copies, does not.
-        beside_s = plan.seconds * (1.0 if sliced.resumed else run_price)
-        return loops_s * run_price + beside_s
+        # Turns of a loop cost more than their work, as do windows; copies hardly do.
+        beside_s = (plan.seconds - sliced.moved_s) * (1.0 if sliced.resumed else run_price)
+        moved_s = sliced.moved_s * (1.0 if sliced.resumed else min(run_price, COPY_PRICE))
+        return loops_s * run_price + beside_s + moved_s
 
     def _bar(self, entry: Entry, reason: str) -> None:
         entry.is_barred = entry.is_final = entry.is_planned = True

@@ -41,7 +41,9 @@ RULED = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"
 
 
 def inline(program: Program) -> Program:
-    """Open jit, custom_jvp, custom_vjp, remat and closed calls."""
+    """Open jit, custom_jvp, custom_vjp, remat and closed calls; an equation of a function of JAX gets
+    the line where the user called that function.
+    """
     return _inline(program, frozenset())
 
 
@@ -63,24 +65,22 @@ def inline_jits(program: Program) -> Program:
     return _inline(program, _DIFFERENTIATED)
 
 
-def inline_with_lines(program: Program) -> Program:
-    """As `inline`; an equation of a function of JAX gets the line where the user called that
-    function.
-
-    What is a primitive for its derivative rule only (linear solves) is opened as well.
+def inline_with_solves(program: Program) -> Program:
+    """As `inline`; what is a primitive for its derivative rule only (linear solves) is opened as
+    well.
     """
-    return _inline(program, frozenset(), has_lines=True)
+    return _inline(program, frozenset(), opens_solves=True)
 
 
-def inline_with_lines_but_remat(program: Program) -> Program:
+def inline_with_solves_but_remat(program: Program) -> Program:
     """The same, but what is computed again for a derivative stays apart from where it was computed
     first.
     """
-    return _inline(program, _REMATERIALIZED, has_lines=True)
+    return _inline(program, _REMATERIALIZED, opens_solves=True)
 
 
-def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False) -> Program:
-    inlining = _Inlining(closed, has_lines)
+def _inline(program: Program, closed: frozenset[str], *, opens_solves: bool = False) -> Program:
+    inlining = _Inlining(closed, opens_solves)
     for eqn in program.eqns:
         inlining.visit(eqn)
     return Program(
@@ -95,11 +95,11 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
 class _Inlining:
     """One walk through equations: those that stay, and the constants of what was opened."""
 
-    def __init__(self, closed: frozenset[str], has_lines: bool) -> None:
+    def __init__(self, closed: frozenset[str], opens_solves: bool) -> None:
         self.eqns: list[Equation] = []
         self.consts: dict[Var, Any] = {}
         self._closed = closed
-        self._has_lines = has_lines
+        self._opens_solves = opens_solves
         self._names: dict[Var, Atom] = {}
         self.resolve = renaming(self._names)
 
@@ -115,8 +115,8 @@ class _Inlining:
         self.consts.update(zip(constvars, body.consts, strict=True))
         results, opened = renamed(body, [*constvars, *inputs])
         for inner in opened:
-            is_ours = self._has_lines and not _jax.source_line(inner)
-            self.visit(inner.replace(source_info=eqn.source_info) if is_ours else inner)
+            has_line = bool(_jax.source_line(inner))
+            self.visit(inner if has_line else inner.replace(source_info=eqn.source_info))
         self._names.update(zip(eqn.outvars, results, strict=True))
 
     def _called(self, eqn: Equation) -> tuple[Any, Sequence[Atom]]:
@@ -130,7 +130,7 @@ class _Inlining:
             index, *inputs = eqn.invars
             branches = eqn.params["branches"]
             return branches[min(max(int(index.val), 0), len(branches) - 1)], inputs
-        found = _jax.opaque_call(eqn) if called is None and self._has_lines else None
+        found = _jax.opaque_call(eqn) if called is None and self._opens_solves else None
         return (called, eqn.invars) if found is None else found
 
 

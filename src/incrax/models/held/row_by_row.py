@@ -18,7 +18,7 @@ from incrax._program import Program, trace
 from incrax.engine.inputs.frames import framed
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.policy.agreement import difference
-from incrax.engine.program.simplify import drop_dead, inline_with_lines, run_passes
+from incrax.engine.program.simplify import drop_dead, inline_with_solves, run_passes
 from incrax.errors import MixedRowsError
 from incrax.models.held.encoding import taken
 from incrax.models.held.messages import mixing_encoder
@@ -72,7 +72,7 @@ def _traces(encoder: Any, params: Any, data: tuple[Any, ...]) -> list[Program]:
     with jax.disable_jit(False):
         try:
             return [
-                run_passes(trace(encode, values, sized(n)), (inline_with_lines, drop_dead))
+                run_passes(trace(encode, values, sized(n)), (inline_with_solves, drop_dead))
                 for n in NUM_TRACED
             ]
         except Exception as error:
