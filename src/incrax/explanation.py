@@ -305,10 +305,7 @@ class Explanation(Printable):
             *((f"chunks {name}", number) for name, number in self.chunks),
             *((f"kept value {name}", done) for name, done in self.kept),
             *(("from statistics", line) for line in self.statistics),
-            *(
-                ("closed over", f"{name}, {bytes_text(size)}")
-                for name, size in self.constants[:NUM_CONSTANTS]
-            ),
+            ("constants", _constants_text(self.constants) if self.constants else ""),
         ]
         title = "dry run" if self.is_dry_run else "last call"
         changed = self.changed or [("nothing", "all leaves have the bits of the last call")]
@@ -321,6 +318,12 @@ class Explanation(Printable):
             found.append(Table("candidates", ("", "seconds"), times))
             found.append(Table(f"equations that {verb}", ("primitive", "source"), self.ran))
         return found
+
+
+def _constants_text(values: Sequence[tuple[str, int]]) -> str:
+    names = [name for name, _ in values[:NUM_CONSTANTS]]
+    shown = ", ".join([*names, "..."] if len(values) > NUM_CONSTANTS else names)
+    return f"{_in_all(values)}: {shown}; closed over, or made of constants alone"
 
 
 def _in_all(values: Sequence[tuple[str, int]]) -> str:

@@ -17,6 +17,7 @@ from jax.core import Tracer
 
 from incrax import incremental
 from incrax._extras import needed
+from incrax._table import Printable, Table, many
 from incrax.samplers.compiled_sweeps import ROWS, SweepBlock, drawn_rows
 from incrax.samplers.messages import (
     no_discrete_sites,
@@ -65,7 +66,7 @@ def from_numpyro(
     )
 
 
-class NumPyroModel:
+class NumPyroModel(Printable):
     """The latent sites of a NumPyro model. Made by `from_numpyro`.
 
     `samplers.gibbs(m.log_density, *m.args, updates=m.updates, ...)` samples it.
@@ -119,6 +120,7 @@ class NumPyroModel:
             medians, fixed, init_strategy=infer.init_to_median, model_args=args, model_kwargs=kwargs
         )
         self._start = {**start, **{name: jnp.asarray(x) for name, x in info.param_info.z.items()}}
+        self._priors = {name: _prior(trace[name]["fn"]) for name in self._start}
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -190,6 +192,21 @@ class NumPyroModel:
         found = jax.jit(lambda p: jax.lax.map(one, p))(flat)
         return {name: np.asarray(x).reshape(*batch, *x.shape[1:]) for name, x in found.items()}
 
+    def summary(self) -> str:
+        """How many latent sites, and how many numbers they are."""
+        num_elements = sum(np.size(x) for x in self._start.values())
+        sites = many(len(self._start), "latent site")
+        return f"NumPyro model with {sites} of {many(num_elements, 'element')}"
+
+    def tables(self) -> list[Table]:
+        """The latent sites: their priors, and how they move."""
+        moves = [type(update).__name__ for update in self.updates.values()]
+        rows = [
+            (name, np.size(x), self._priors[name], move)
+            for (name, x), move in zip(self._start.items(), moves, strict=True)
+        ]
+        return [Table("", ("site", "elements", "prior", "moves by"), rows)]
+
     def _arguments(self, data: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         given = iter(data)
         pairs = zip(self._others, self._is_data, strict=True)
@@ -198,6 +215,16 @@ class NumPyroModel:
 
     def _shaped(self, z: Mapping[str, Any]) -> dict[str, Any]:
         return {name: jnp.reshape(x, self._shapes[name]) for name, x in z.items()}
+
+
+WRAPPERS = ("ExpandedDistribution", "Independent", "MaskedDistribution")
+"""Of NumPyro, around a distribution: plates, `to_event`, `mask`."""
+
+
+def _prior(distribution: Any) -> str:
+    """The name of a distribution, without what is around it."""
+    name = type(distribution).__name__
+    return _prior(distribution.base_dist) if name in WRAPPERS else name
 
 
 def _support(name: str, distribution: Any) -> np.ndarray:
