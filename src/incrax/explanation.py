@@ -27,7 +27,7 @@ from incrax.engine.program.dependence import Layout
 from incrax.rows.engine import RowEngine
 
 FIRST = "first call with this signature"
-NOT_COMPARED = "saving did not pay in the last calls: it is that of `jax.jit`"
+NOT_COMPARED = "saving has not paid of late, so that this was a call of `jax.jit`"
 
 MAX_WIDENED = 3
 """Equations, at most, of which a report says that from there on all rows ran."""
@@ -142,7 +142,7 @@ class Reader:
             which = f"the {'last' if sliced.within > 0 else 'first'} {abs(sliced.within)}"
         found = f"{which} of {sliced.length} along the first axis of {names}"
         if sliced.resumed:
-            found += f"; steps from the first of these on of {_listed(sliced.resumed)}"
+            found += f"; from the first of these on all steps of {_listed(sliced.resumed)}"
         if sliced.widened:
             found += f"; all rows from {_listed(sliced.widened)} on"
         return found
@@ -227,7 +227,7 @@ class Explanation(Printable):
     the largest first; of `Rows`, how many chunks were run, reused and joined (the rest is then
     about one of the chunks); whether saving has been worth its overhead so far; whether all of it
     is printed, or what matters most; equations of the function that ran, and on which rows, if not
-    on all.
+    on all; how many signatures the function has: all else is about one of them.
     """
 
     is_dry_run: bool
@@ -249,6 +249,7 @@ class Explanation(Printable):
     is_verbose: bool = False
     num_ran: int = 0
     rows: str = ""
+    num_signatures: int = 1
 
     @property
     def verbose(self) -> Explanation:
@@ -258,6 +259,7 @@ class Explanation(Printable):
     def as_dict(self) -> dict[str, Any]:
         """The report for programs."""
         same = ("is_dry_run", "served_by", "why", "num_ran", "rows", "num_equations", "worth")
+        same += ("num_signatures",)
         named = ("changed", "kept", "chunks")
         values = ("loaded", "filled", "constants")
         return {
@@ -283,7 +285,9 @@ class Explanation(Printable):
 
     def summary(self) -> str:
         """Whether saving has been worth it; where nobody takes times, what served the call."""
-        return f"is it worth it: {self.worth}" if self.worth else f"served by {self._served}"
+        which = f" (one of {self.num_signatures} signatures)" if self.num_signatures > 1 else ""
+        found = f"is it worth it: {self.worth}" if self.worth else f"served by {self._served}"
+        return f"{found}{which}"
 
     @property
     def _served(self) -> str:
