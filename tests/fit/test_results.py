@@ -53,6 +53,10 @@ def test_values_are_read_by_name(found):
     np.testing.assert_array_equal(found["p"], found.values)
     assert found["a[1]"] == found.values[1]
     assert found["b"] == found.values[2]
+    assert found.error("a[1]") == found.errors[1]
+    np.testing.assert_array_equal(found.error("a"), found.errors[:2])
+    with pytest.raises(fit.MinimumError, match="'c' names no free element"):
+        found.error("c")
     with pytest.raises(fit.MinimumError):
         found["c"]
 

@@ -160,7 +160,7 @@ class FitResult(Printable):
     Errors are found when the first of them is asked for: from the Hessian at the end, of least
     squares from the Jacobian there. A gradient, a Hessian, `edm`, `minos` and scans of least
     squares are those of the cost, `value`. `result["mu"]` is the value of a free element, or the
-    array of those of a part, by name or the end of it.
+    array of those of a part, by name or the end of it, and `result.error("mu")` its error.
 
     Example:
         >>> from incrax import fit
@@ -281,8 +281,19 @@ class FitResult(Printable):
         Raises:
             MinimumError: nothing free has this name, or several things have.
         """
+        return self._named(name, self.values)
+
+    def error(self, name: str) -> Any:
+        """The standard error of a free element, or those of a part; names as in `result["mu"]`.
+
+        Raises:
+            MinimumError: nothing free has this name, or several things have.
+        """
+        return self._named(name, self.errors)
+
+    def _named(self, name: str, of_elements: np.ndarray) -> Any:
         found = elements_named(name, self.names)
-        return self.values[[*found]] if any(found.values()) else self.values[self.number(name)]
+        return of_elements[[*found]] if any(found.values()) else of_elements[self.number(name)]
 
     # --- derivatives and errors -------------------------------------------------------------------
 
