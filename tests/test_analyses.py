@@ -50,7 +50,9 @@ def test_forms_that_do_not_agree_are_an_error(tmp_path):
 
 def test_a_script_says_what_is_missing_and_ends_without_an_error(wholejob, capsys):
     wholejob.needs("json")
-    with pytest.raises(SystemExit) as ended:
-        wholejob.needs("no_such_library")
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith("skipped: no_such_library not installed")
+    for asked, extra in ({}, "analyses"), ({"extra": "zfit"}, "zfit"):
+        with pytest.raises(SystemExit) as ended:
+            wholejob.needs("no_such_library", **asked)
+        assert ended.value.code == 0
+        expected = f"skipped: no_such_library not installed; pip install -e '.[{extra}]'\n"
+        assert capsys.readouterr().out == expected

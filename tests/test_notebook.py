@@ -28,10 +28,15 @@ LIMIT_S = 600
 
 SETUP = """
 import json
+import warnings
+
+warnings.filterwarnings("ignore", message="IProgress")  # of tqdm, which has no widgets here
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 
 import incrax
 from incrax import _progress, fit, samplers
@@ -49,6 +54,10 @@ def log_density(p, x):
 
 def residuals(p, x, y):
     return p["a"] + p["b"] * x - y
+
+
+def sites(x):
+    numpyro.sample("x", dist.Normal(numpyro.sample("mu", dist.Normal(0.0, 1.0)), 1.0), obs=x)
 
 
 def branching(x):
@@ -122,6 +131,7 @@ RESULTS = {
     "chain": "samplers.metropolis(log_density, p, x, blocks=made['blocks'], covariance=[0.1] * 2, key=0, num_sweeps=9)",
     "gibbs": "samplers.gibbs(log_density, p, x, updates={'p': samplers.Walk(0.5)}, key=1, num_sweeps=5)",
     "ensemble": "samplers.ensemble(log_density, p, x)",
+    "from_numpyro": "samplers.from_numpyro(sites, x)",
     "unbounded": "model.unbounded()",
 }
 """What makes each kind of result."""

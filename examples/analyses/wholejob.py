@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping
 Form = Callable[[], Mapping[str, float]]
 
 
-def needs(*modules: str) -> None:
-    """End this script, without an error, where a library is not installed."""
+def needs(*modules: str, extra: str = "analyses") -> None:
+    """End this script, without an error, where a library of an extra is not installed."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
-        print(f"skipped: {', '.join(missing)} not installed; pip install -e '.[analyses]'")
+        print(f"skipped: {', '.join(missing)} not installed; pip install -e '.[{extra}]'")
         sys.exit(0)
 
 

@@ -15,7 +15,7 @@ os.environ.setdefault("ZFIT_DISABLE_TF_WARNINGS", "1")
 
 import wholejob
 
-wholejob.needs("zfit", "iminuit")
+wholejob.needs("zfit", "iminuit", extra="zfit")
 
 import jax
 import jax.numpy as jnp

@@ -10,6 +10,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import jax
@@ -311,7 +312,8 @@ class Incremental(Generic[P, R]):
         if "wrt" in kwargs and hasattr(self._fun, "explain_rows"):
             return cast(Any, self._fun).explain_rows(*args, **kwargs)
         with self._locked():
-            return explain_given(*self._asked("explain()", args, kwargs))
+            found = explain_given(*self._asked("explain()", args, kwargs))
+            return replace(found, num_signatures=len(self._traces.table))
 
     def _asked(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
         """What a report is about: a call with these arguments, or the last one; under the lock of

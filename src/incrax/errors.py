@@ -447,10 +447,10 @@ class MinimumError(IncraxError, RuntimeError):
 
     Example:
         >>> from incrax import fit
-        >>> fit.levenberg_marquardt(lambda p: p - 1.0, 0.0).minos("p")
+        >>> fit.minimize(lambda p: p**2, 1.0).minos("q")
         Traceback (most recent call last):
             ...
-        incrax.errors.MinimumError: `minos` needs a scalar function, and this is a fit of ...
+        incrax.errors.MinimumError: 'q' names no free element of this fit. This is usually a typing ...
     """
 
 

@@ -27,7 +27,7 @@ from incrax.engine.program.dependence import Layout
 from incrax.rows.engine import RowEngine
 
 FIRST = "first call with this signature"
-NOT_COMPARED = "saving did not pay in the last calls: it is that of `jax.jit`"
+NOT_COMPARED = "saving has not paid of late, so that this was a call of `jax.jit`"
 
 
 class Served(NamedTuple):
@@ -140,7 +140,7 @@ class Reader:
             which = f"the {'last' if sliced.within > 0 else 'first'} {abs(sliced.within)}"
         found = f"{which} of {sliced.length} along the first axis of {names}"
         if sliced.resumed:
-            found += f"; steps from the first of these on of {lines_of(sliced.resumed)}"
+            found += f"; from the first of these on all steps of {lines_of(sliced.resumed)}"
         if sliced.widened:
             found += f"; all rows from {lines_of(sliced.widened)} on"
         return found
@@ -232,7 +232,7 @@ class Explanation(Printable):
     about one of the chunks); whether saving has been worth its overhead so far; whether all of it
     is printed, or what matters most; equations of the function that ran, and on which rows, if not
     on all; of each that a change of rows reaches, as (primitive, source line, rows), which of its rows
-    ran, or why all of them.
+    ran, or why all of them; how many signatures the function has: all else is about one of them.
     """
 
     is_dry_run: bool
@@ -255,6 +255,7 @@ class Explanation(Printable):
     num_ran: int = 0
     rows: str = ""
     by_rows: tuple[tuple[str, str, str], ...] = ()
+    num_signatures: int = 1
 
     @property
     def verbose(self) -> Explanation:
@@ -264,6 +265,7 @@ class Explanation(Printable):
     def as_dict(self) -> dict[str, Any]:
         """The report for programs."""
         same = ("is_dry_run", "served_by", "why", "num_ran", "rows", "num_equations", "worth")
+        same += ("num_signatures",)
         named = ("changed", "kept", "chunks")
         values = ("loaded", "filled", "constants")
         return {
@@ -293,7 +295,9 @@ class Explanation(Printable):
 
     def summary(self) -> str:
         """Whether saving has been worth it; where nobody takes times, what served the call."""
-        return f"is it worth it: {self.worth}" if self.worth else f"served by {self._served}"
+        which = f" (one of {self.num_signatures} signatures)" if self.num_signatures > 1 else ""
+        found = f"is it worth it: {self.worth}" if self.worth else f"served by {self._served}"
+        return f"{found}{which}"
 
     @property
     def _served(self) -> str:
@@ -315,10 +319,7 @@ class Explanation(Printable):
             *((f"chunks {name}", number) for name, number in self.chunks),
             *((f"kept value {name}", done) for name, done in self.kept),
             *(("from statistics", line) for line in self.statistics),
-            *(
-                ("closed over", f"{name}, {bytes_text(size)}")
-                for name, size in self.constants[:NUM_CONSTANTS]
-            ),
+            ("constants", _constants_text(self.constants) if self.constants else ""),
         ]
         title = "dry run" if self.is_dry_run else "last call"
         changed = self.changed or [("nothing", "all leaves have the bits of the last call")]
@@ -333,6 +334,12 @@ class Explanation(Printable):
             header = ("primitive", "source", "rows at most")
             found.append(Table(f"rows that {verb}", header, self.by_rows))
         return found
+
+
+def _constants_text(values: Sequence[tuple[str, int]]) -> str:
+    names = [name for name, _ in values[:NUM_CONSTANTS]]
+    shown = ", ".join([*names, "..."] if len(values) > NUM_CONSTANTS else names)
+    return f"{_in_all(values)}: {shown}; closed over, or made of constants alone"
 
 
 def _in_all(values: Sequence[tuple[str, int]]) -> str:

@@ -48,33 +48,6 @@ QUOTED = {
     ("README.md", "chain of Metropolis steps"): [
         ("pure", "chain of 400 steps, 50,000 channels", JIT)
     ],
-    ("docs/index.md", "1e5 events: a whole fit"): [("fits", "B: fit", JIT)],
-    ("docs/index.md", "the same: profiles; MINOS"): [
-        ("fits", "B: 2 profiles", JIT),
-        ("fits", "B: MINOS of 2", JIT),
-    ],
-    ("docs/index.md", "the same: one value and gradient"): [
-        ("amplitude", "value+grad(couplings), couplings changed, vectorised", JIT),
-        ("amplitude", "value+grad(couplings), one width changed, unrolled", JIT),
-    ],
-    ("docs/index.md", "one yield; one mean; two means"): [
-        ("mixture", "value+grad(8), one yield", JIT),
-        ("mixture", "value+grad(8), one mean", JIT),
-        ("mixture", "value+grad(8), two means", JIT),
-    ],
-    ("docs/index.md", "least squares, 8 parameters"): [
-        ("algebra", "least squares, 8 parameters, value+grad, 1e+06 rows", JIT)
-    ],
-    ("docs/index.md", "Metropolis steps inside"): [
-        ("pure", "chain of 400 steps, 50,000 channels", JIT)
-    ],
-    ("docs/index.md", "45 Gaussian processes"): [("slices", "45 Cholesky factors, gradient", JIT)],
-    ("docs/index.md", "one mean for each of 5,000"): [
-        ("slices", "5e6 rows, one group of 1000", JIT)
-    ],
-    ("docs/index.md", "encoder over 4096 rows"): [
-        ("hold", "small encoder, all rows", "all rows per batch / incrax")
-    ],
     ("docs/when_not.md", "everything changes at every call"): [
         ("mixture", "value, all changed", JIT)
     ],
@@ -198,7 +171,7 @@ def test_a_quoted_figure_is_that_of_the_newest_result(page, text):
     assert quoted(page, text, len(expected)) == pytest.approx(expected, rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/when_not.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/when_not.md"])
 def test_every_line_of_a_table_of_figures_is_checked(page):
     """A line without an entry above could become stale unseen."""
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
 import pytest
+from scipy.optimize import least_squares
 
 import incrax
 from incrax import fit
@@ -52,6 +53,10 @@ def test_values_are_read_by_name(found):
     np.testing.assert_array_equal(found["p"], found.values)
     assert found["a[1]"] == found.values[1]
     assert found["b"] == found.values[2]
+    assert found.error("a[1]") == found.errors[1]
+    np.testing.assert_array_equal(found.error("a"), found.errors[:2])
+    with pytest.raises(fit.MinimumError, match="'c' names no free element"):
+        found.error("c")
     with pytest.raises(fit.MinimumError):
         found["c"]
 
@@ -128,18 +133,55 @@ def test_least_squares_share_names_json_and_plots():
         fit.FitResult.from_json(text, residuals, {"a": 0.0, "b": 0.0}, x, wrt="p['a']")
 
 
-def test_least_squares_say_that_they_have_no_hessian():
-    found = fit.levenberg_marquardt(lambda p: p["a"] - jnp.arange(3.0), {"a": 0.0})
+@pytest.mark.parametrize("is_absolute", [False, True])
+def test_intervals_of_least_squares_end_where_refits_by_scipy_have_risen_by_the_variance(
+    is_absolute,
+):
+    x = np.linspace(0.0, 10.0, 60)
+    y = 2.0 * np.exp(-0.7 * x) + 0.5 + np.random.default_rng(0).normal(0.0, 0.05, x.size)
+    weights = np.linspace(300.0, 500.0, x.size)
+    decay = lambda p, x, y: p["a"] * jnp.exp(-p["k"] * x) + p["c"] - y
+    start = {"a": 1.0, "k": 0.3, "c": 0.0}
+    found = fit.levenberg_marquardt(decay, start, x, y, weights=weights, is_absolute=is_absolute)
+    variance = 1.0 if is_absolute else 2 * found.cost / (x.size - 3)
+
+    def refitted(k):
+        residuals = lambda v: np.sqrt(weights) * (v[0] * np.exp(-k * x) + v[1] - y)
+        return least_squares(residuals, [2.0, 0.5], xtol=1e-15, ftol=1e-15).cost
+
+    for end, interval in [
+        ("lower", found.minos("k")["k"].lower),
+        ("upper", found.minos("k")["k"].upper),
+    ]:
+        risen = refitted(found["k"] + interval) - found.cost
+        np.testing.assert_allclose(risen, variance / 2, rtol=5e-3, err_msg=end)
+    line = fit.profile(found, "k", num_points=4)
+    expected = [refitted(k) - found.cost for k in line.grid]
+    np.testing.assert_allclose(line.rise, expected, rtol=1e-4, atol=1e-4 * variance)
+
+
+def test_scans_of_a_robust_fit_are_of_the_robust_cost():
+    y = np.array([0.1, -0.2, 0.3, 5.0])
+    found = fit.levenberg_marquardt(lambda p, y: y - p, 0.0, y, loss="huber", is_absolute=True)
+    line = fit.profile(found, "p", num_points=3)
+    r = np.abs(y - line.grid[:, None])
+    costs = 0.5 * np.sum(np.where(r <= 1, r**2, 2 * r - 1), axis=1)
+    np.testing.assert_allclose(line.rise, costs - found.cost, rtol=1e-6, atol=1e-9)
+
+
+def test_least_squares_of_a_bound_model_say_that_they_have_no_cost():
+    model = incrax.bind(lambda a: a - jnp.arange(3.0), a=0.0)
+    found = fit.levenberg_marquardt(model)
     expected = (
-        "`{}` needs a scalar function, and this is a fit of residuals by `levenberg_marquardt`. "
-        "Nothing was evaluated. "
-        "Pass half the sum of their squares to `minimize`, from these `params`."
+        "`{}` needs the cost as a function, and this fit of residuals by `levenberg_marquardt` has "
+        "none: it is of a bound model, or was read from JSON, which has no weights. Nothing was "
+        "evaluated. Pass half the sum of the squares to `minimize`, from these `params`."
     )
     for what, ask in {
         "hessian": lambda: found.hessian,
         "gradient": lambda: found.gradient,
         "minos": found.minos,
-        "profile": lambda: fit.profile(found, "p['a']"),
+        "profile": lambda: fit.profile(found, "a"),
     }.items():
         with pytest.raises(fit.MinimumError) as caught:
             ask()

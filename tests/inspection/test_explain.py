@@ -33,6 +33,7 @@ KEYS = {
     "seconds",
     "constants",
     "worth",
+    "num_signatures",
 }
 
 
@@ -83,7 +84,17 @@ def test_arrays_that_were_closed_over_are_listed_with_their_size():
         {"type": "f64[100,200]", "bytes": 160_000},
         {"type": "f64[10]", "bytes": 80},
     ]
-    assert [line for line in str(report).splitlines() if "closed over" in line and "160 kB" in line]
+    expected = "2 (160 kB): f64[100,200], f64[10]; closed over, or made of constants alone"
+    assert expected in str(report)
+
+
+def test_a_report_says_that_it_is_about_one_of_several_signatures():
+    f = incrax.incremental(lambda a: a**2)
+    f(np.ones(3))
+    assert "signatures" not in f.explain().summary()
+    f(np.ones(4))
+    assert f.explain().summary().endswith(" (one of 2 signatures)")
+    assert f.explain(np.ones(3)).as_dict()["num_signatures"] == 2
 
 
 def test_arguments_are_not_closed_over():

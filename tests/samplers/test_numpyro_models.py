@@ -126,6 +126,24 @@ def test_models_of_all_kinds_have_the_density_of_numpyro(model):
     }
 
 
+def test_a_model_prints_its_sites_with_priors_and_moves():
+    def model(x):
+        scale = numpyro.sample("scale", dist.LogNormal(0.0, 1.0))
+        mu = numpyro.sample("mu", dist.Normal(jnp.zeros(3), 1.0).to_event(1))
+        with numpyro.plate("n", len(x)):
+            z = numpyro.sample("z", dist.Categorical(probs=jnp.ones(3) / 3))
+            numpyro.sample("x", dist.Normal(mu[z], scale), obs=x)
+
+    found = samplers.from_numpyro(model, np.zeros(7))
+    assert repr(found) == "<NumPyroModel: NumPyro model with 3 latent sites of 11 elements>"
+    (table,) = found.tables()
+    assert sorted(table.rows) == [
+        ("mu", 3, "Normal", "Walk"),
+        ("scale", 1, "LogNormal", "Walk"),
+        ("z", 7, "CategoricalProbs", "Categorical"),
+    ]
+
+
 def test_a_model_is_sampled_as_it_is():
     model = samplers.from_numpyro(mixture, X, 3, key=jax.random.key(3))
     chain = samplers.gibbs(

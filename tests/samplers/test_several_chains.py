@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import types
 
@@ -132,6 +133,37 @@ def test_a_chain_has_its_diagnostics():
     np.testing.assert_array_equal(found.r_hat, diagnostics.rank_r_hat(found.samples))
     np.testing.assert_array_equal(found.ess_tail, diagnostics.ess_tail(found.samples))
     assert run(200, chains=None).ess_bulk.shape == (6,)
+
+
+def with_samples(chain, samples):
+    return dataclasses.replace(chain, samples=samples, names=("a", "b", "c"))
+
+
+def test_a_chain_that_has_not_converged_says_so_and_which_parameter_is_worst():
+    found = run(chains=4)
+    good = autoregressive(0.0, shape=(4, 2000, 3))
+    assert with_samples(found, good).doubt == ""
+    assert "not converged" not in str(with_samples(found, good))
+    apart = good + np.arange(4)[:, None, None] * [0.0, 2.0, 0.0]
+    slow = good.copy()
+    slow[..., 2] = autoregressive(0.97, shape=(4, 2000, 3))[..., 2]
+    for samples, r_hat_of, size_of in [(apart, "b", "b"), (slow, "c", "c")]:
+        chain = with_samples(found, samples)
+        worst = int(np.argmax(chain.r_hat))
+        least = np.minimum(chain.ess_bulk, chain.ess_tail).min()
+        assert chain.doubt == (
+            f"not converged: R-hat up to {chain.r_hat[worst]:.3f} (of {r_hat_of}), effective "
+            f"samples from {least:.0f} on (of {size_of}): take more sweeps, or a sampler that moves "
+            "all parameters at once, such as NUTS"
+        )
+        assert chain.doubt in " ".join(str(chain).split())
+
+
+def test_what_never_moved_and_chains_of_three_samples_are_not_doubted():
+    found = run(chains=4)
+    stuck = autoregressive(0.0, shape=(4, 2000, 3)) * [1.0, 0.0, 1.0]
+    assert with_samples(found, stuck).doubt == ""
+    assert with_samples(found, stuck[:, :3]).doubt == ""
 
 
 def test_against_arviz():

@@ -6,6 +6,7 @@ where something on the host takes part (an incremental function, a callback), st
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from incrax import Bound, Incremental
+from incrax import Bound, Incremental, incremental
 from incrax._messages import wrong_option
 from incrax._progress import Meter
-from incrax.derivatives.transforms import plain
+from incrax.derivatives.transforms import options_of, plain
 from incrax.fit import steps
 from incrax.fit.box import Box
 from incrax.fit.large import Solver, check_solver, chosen, sparse
@@ -31,10 +32,12 @@ from incrax.fit.problem import (
     problem_of,
     remembered,
     roots_of_weights,
+    weighed_vector,
 )
 from incrax.fit.result import FitResult, LinearModel, Status
 from incrax.fit.search import evaluations, hosted, least_squares, looped, searched
 from incrax.fit.steps import Found, SearchSettings, Setup
+from incrax.fit.task import Task, make_task
 
 Function = Callable[..., Any]
 FIRST_ROUND = 100
@@ -130,8 +133,10 @@ def levenberg_marquardt(
         task = problem_of(residuals)
         model = residuals
         residuals = model.function if model.options else plain(model.function)
+        cost_of = None
     elif callable(residuals):
         given = parameters(SQUARES, residuals, args, wrt)
+        cost_of = functools.partial(_task, residuals, args, wrt, bounds)
         residuals = given.fun
         task = problem(given, bounds)
         model = None
@@ -158,7 +163,8 @@ def levenberg_marquardt(
     else:
         squares = least_squares(hosted(residuals, task.layout), (task.others, roots), setup)
         found = searched(squares, task, callback, progress=progress)
-    made = _result(asked, found, is_absolute=is_absolute)
+    make_task = None if cost_of is None else functools.partial(cost_of, roots, setup)
+    made = _result(asked, found, make_task, is_absolute=is_absolute)
     if model is not None:
         model.keep_differentiated()
         model.set_vector(asked.box.inside(made.values))
@@ -218,13 +224,28 @@ _ENDS = (
 """In the order of the numbers of `steps`."""
 
 
-def _result(task: Problem, found: Found, *, is_absolute: bool) -> FitResult:
+def _task(residuals: Function, args: Any, wrt: Any, bounds: Any, roots: Any, setup: Setup) -> Task:
+    """The cost of a search as a function for minimisers: profiles, contours, MINOS."""
+    fun = plain(residuals)
+
+    @functools.wraps(fun)  # inputs keep their names
+    def cost(*args: Any) -> Any:
+        return setup.weighed(weighed_vector(fun(*args), roots, setup.box.lower.dtype)).cost
+
+    return make_task(incremental(cost, **options_of(residuals)), args, wrt, bounds)
+
+
+def _result(
+    task: Problem, found: Found, make_task: Callable[[], Task] | None, *, is_absolute: bool
+) -> FitResult:
     """Of a search of all elements of the task's layout; what is fixed is left out."""
     end = found.summary
     num_residuals = found.residuals.size
     status = _ENDS[int(end.status)]
     if status is Status.SINGULAR and num_residuals < task.x.size:
         status = Status.UNDERDETERMINED
+    num_dof = num_residuals - int(end.rank)
+    variance = 1.0 if is_absolute else 2 * end.cost / num_dof if num_dof else np.nan
     linear = LinearModel(found.residuals, found.inverse, found.is_free, found.is_known)
     values = np.asarray(found.x)
     if task.free is not None:
@@ -238,12 +259,13 @@ def _result(task: Problem, found: Found, *, is_absolute: bool) -> FitResult:
         values=values,
         names=task.names,
         bounds=task.box,
-        errordef=0.5,
+        errordef=0.5 * variance,
         num_steps=int(end.num_steps),
         num_jacobians=int(end.num_jacobians),
         num_residuals=int(end.num_residuals),
-        num_dof=num_residuals - int(end.rank),
+        num_dof=num_dof,
         is_absolute=is_absolute,
         _linear=linear,
         _problem=task,
+        _make_task=make_task,
     )

@@ -156,9 +156,9 @@ class FitResult(Printable):
     Made by `minimize`, `levenberg_marquardt`.
 
     Errors are found when the first of them is asked for: from the Hessian at the end, of least
-    squares from the Jacobian there. What has a Hessian, a gradient, `edm`, `minos` and scans are
-    for `minimize` only. `result["mu"]` is the value of a free element, or the array of those of a
-    part, by name or the end of it.
+    squares from the Jacobian there. A gradient, a Hessian, `edm`, `minos` and scans of least
+    squares are those of the cost, `value`. `result["mu"]` is the value of a free element, or the
+    array of those of a part, by name or the end of it, and `result.error("mu")` its error.
 
     Example:
         >>> from incrax import fit
@@ -189,7 +189,7 @@ class FitResult(Printable):
     """Lower and upper bound of each, shape (n,); infinite where there is none."""
     errordef: float
     """How far the function rises at one standard error: 0.5 for a negative log-likelihood, 1 for
-    chi squared.
+    chi squared; of least squares half the residual variance, or 0.5 if `is_absolute`.
     """
     counts: Counts = Counts()
     """Evaluations during the search of a minimiser."""
@@ -211,6 +211,8 @@ class FitResult(Printable):
     _linear: LinearModel | None = field(default=None, repr=False)
     _problem: Problem | None = field(default=None, repr=False)
     _task: Task | None = field(default=None, repr=False)
+    _make_task: Callable[[], Task] | None = field(default=None, repr=False)
+    """Of least squares, whose cost is a function for minimisers only when one asks for it."""
 
     # --- where ------------------------------------------------------------------------------------
 
@@ -241,17 +243,16 @@ class FitResult(Printable):
 
         Raises:
             MinimumError: the result was read from JSON without a function, or it is of least
-                squares.
+                squares of a bound model.
         """
-        if self._linear is not None:
-            raise MinimumError(
-                f"`{what}` needs a scalar function, and this is a fit of residuals by "
-                "`levenberg_marquardt`. Nothing was evaluated. Pass half the sum of their squares "
-                "to `minimize`, from these `params`."
-            )
-        if self._task is None:
-            raise _without_function(what)
-        return self._task
+        if self._task is None and self._make_task is None:
+            raise _without_function(what) if self._linear is None else _without_cost(what)
+        return self._task or self._task_of_squares
+
+    @cached_property
+    def _task_of_squares(self) -> Task:
+        assert self._make_task is not None
+        return self._make_task()
 
     @property
     def cost(self) -> float:
@@ -278,9 +279,20 @@ class FitResult(Printable):
         Raises:
             MinimumError: nothing free has this name, or several things have.
         """
+        return self._named(name, self.values)
+
+    def error(self, name: str) -> Any:
+        """The standard error of a free element, or those of a part; names as in `result["mu"]`.
+
+        Raises:
+            MinimumError: nothing free has this name, or several things have.
+        """
+        return self._named(name, self.errors)
+
+    def _named(self, name: str, of_elements: np.ndarray) -> Any:
         found = elements_named(name, self.names)
         numbers = [*found]
-        return self.values[numbers if any(found.values()) else numbers[0]]
+        return of_elements[numbers if any(found.values()) else numbers[0]]
 
     # --- derivatives and errors -------------------------------------------------------------------
 
@@ -334,7 +346,8 @@ class FitResult(Printable):
     def covariance(self) -> np.ndarray:
         """2 errordef H^-1, shape (n, n), H the second derivatives at the end.
 
-        Of least squares (J^T J)^-1, times the residual variance unless `is_absolute`. Infinite for
+        Of least squares H is J^T J, so that it is (J^T J)^-1 times the residual variance, or times
+        one if `is_absolute`. Infinite for
         what the function, or the data, do not determine; NaN for what a bound holds, and where it
         is no minimum.
 
@@ -350,10 +363,7 @@ class FitResult(Printable):
                 "too large to be found when the fit was written. All else is here. Fit again from "
                 "these values with the parameters of interest in `wrt`."
             )
-        variance = 1.0
-        if not self.is_absolute:
-            variance = 2 * self.value / self.num_dof if self.num_dof else np.nan
-        covariance = variance * linear.part(linear.inverse)
+        covariance = 2 * self.errordef * linear.part(linear.inverse)
         for is_good, value in ((linear.is_known, np.inf), (linear.is_free, np.nan)):
             is_bad = ~linear.part(is_good)
             covariance[is_bad] = value
@@ -385,7 +395,7 @@ class FitResult(Printable):
         """A share of the error definition, or rounding errors of the function where these are
         larger.
         """
-        dtype = np.float64 if self._task is None else self._task.dtype
+        dtype = np.float64 if self._problem is None else self._problem.x.dtype
         eps = float(np.finfo(dtype).eps)
         return max(share * self.errordef, NOISE * eps * abs(self.value))
 
@@ -661,4 +671,14 @@ def _without_function(what: str) -> MinimumError:
         f"`{what}` needs the function, and this result was read from JSON, which holds none. "
         "Nothing was evaluated. Read it by `from_json(text, fun, *args, wrt=...)` with what was "
         "minimised."
+    )
+
+
+def _without_cost(what: str) -> MinimumError:
+    """Residuals whose cost nobody can evaluate here."""
+    return MinimumError(
+        f"`{what}` needs the cost as a function, and this fit of residuals by "
+        "`levenberg_marquardt` has none: it is of a bound model, or was read from JSON, which has "
+        "no weights. Nothing was evaluated. Pass half the sum of the squares to `minimize`, from "
+        "these `params`."
     )

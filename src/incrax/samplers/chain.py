@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import cycle
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,6 +20,9 @@ from incrax.samplers.diagnostics import ess_bulk, ess_tail, rank_r_hat
 T = TypeVar("T")
 
 NUM_SHOWN = 30
+MAX_R_HAT = 1.01
+MIN_ESS = 100
+"""Effective samples of each chain."""
 HEADER = ("parameter", "mean", "sd", "5%", "95%", "R-hat", "ESS bulk", "ESS tail")
 
 
@@ -178,7 +182,29 @@ class Chain(Printable):
         figures = [[f"{x:.4g}" for x in row] for row in np.transpose(columns)]
         rows = [(name, *row) for name, row in zip(self.names, figures, strict=False)]
         unlisted: list[tuple[str, ...]] = [()] * (len(self.names) - len(rows))
-        return [Table("", HEADER, [*rows, *unlisted], NUM_SHOWN)]
+        return [Table(self.doubt, HEADER, [*rows, *unlisted], NUM_SHOWN)]
+
+    @cached_property
+    def doubt(self) -> str:
+        """Why means and quantiles are not to be trusted yet, by R-hat and the effective sizes of all
+        parameters; empty if they are. A chain of less than 4 samples, and a parameter that never
+        moved, have none.
+
+        Source: Vehtari et al., arXiv:1903.08008, section 4.
+        """
+        r_hat, size = self.r_hat, np.fmin(self.ess_bulk, self.ess_tail)
+        is_known = np.isfinite(r_hat) & np.isfinite(size)
+        if not is_known.any():
+            return ""
+        worst = int(np.argmax(np.where(is_known, r_hat, -np.inf)))
+        least = int(np.argmin(np.where(is_known, size, np.inf)))
+        if r_hat[worst] <= MAX_R_HAT and size[least] >= MIN_ESS * len(self._by_chain):
+            return ""
+        return (
+            f"not converged: R-hat up to {r_hat[worst]:.3f} (of {self.names[worst]}), effective "
+            f"samples from {size[least]:.0f} on (of {self.names[least]}): take more sweeps, or a "
+            "sampler that moves all parameters at once, such as NUTS"
+        )
 
 
 # --- random numbers -------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from jax.core import Tracer
 
 from incrax import incremental
 from incrax._extras import needed
+from incrax._table import Printable, Table, many
 from incrax.engine.inputs.frames import framed
 from incrax.samplers.messages import (
     no_discrete_sites,
@@ -67,7 +68,7 @@ def from_numpyro(
     )
 
 
-class NumPyroModel:
+class NumPyroModel(Printable):
     """The latent sites of a NumPyro model. Made by `from_numpyro`.
 
     `samplers.gibbs(m.log_density, *m.args, updates=m.updates, ...)` samples it.
@@ -119,6 +120,7 @@ class NumPyroModel:
             medians, fixed, init_strategy=infer.init_to_median, model_args=args, model_kwargs=kwargs
         )
         self._start = {**start, **jax.tree.map(jnp.asarray, dict(info.param_info.z))}
+        self._priors = {name: _prior(trace[name]["fn"]) for name in self._start}
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -192,12 +194,37 @@ class NumPyroModel:
         others = {name: x for name, x in p.items() if name not in self._values}
         return self._handlers.condition(self._model, discrete), discrete, others
 
+    def summary(self) -> str:
+        """How many latent sites, and how many numbers they are."""
+        num_elements = sum(np.size(x) for x in self._start.values())
+        sites = many(len(self._start), "latent site")
+        return f"NumPyro model with {sites} of {many(num_elements, 'element')}"
+
+    def tables(self) -> list[Table]:
+        """The latent sites: their priors, and how they move."""
+        moves = [type(update).__name__ for update in self.updates.values()]
+        rows = [
+            (name, np.size(x), self._priors[name], move)
+            for (name, x), move in zip(self._start.items(), moves, strict=True)
+        ]
+        return [Table("", ("site", "elements", "prior", "moves by"), rows)]
+
     def _shaped(self, z: Mapping[str, Any]) -> dict[str, Any]:
         return {name: jnp.reshape(x, self._shapes[name]) for name, x in z.items()}
 
 
 def _is_discrete(site: Mapping[str, Any]) -> bool:
     return site["type"] == "sample" and site["fn"].support.is_discrete
+
+
+WRAPPERS = ("ExpandedDistribution", "Independent", "MaskedDistribution")
+"""Of NumPyro, around a distribution: plates, `to_event`, `mask`."""
+
+
+def _prior(distribution: Any) -> str:
+    """The name of a distribution, without what is around it."""
+    name = type(distribution).__name__
+    return _prior(distribution.base_dist) if name in WRAPPERS else name
 
 
 def _support(name: str, distribution: Any) -> np.ndarray:

@@ -504,7 +504,7 @@ def test_a_report_names_the_loops_that_were_resumed():
     rows = job.ours.explain().as_dict()["rows"]
     where = r"scan .*slice_cases.py:\d+.*"
     assert re.fullmatch(
-        f"at most 1 of 24 along the first axis of series; steps from the first of these on of {where}",
+        f"at most 1 of 24 along the first axis of series; from the first of these on all steps of {where}",
         rows,
     )
 
