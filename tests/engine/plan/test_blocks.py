@@ -21,6 +21,8 @@ from incrax.engine.policy import materialize
 from incrax.engine.rewrites import row_reductions
 from incrax.primitives.on_rows import NotByRowsError
 
+pytestmark = pytest.mark.optimized
+
 FACTOR = 1024.0
 SIZES = (1, 5, 8)
 """Rows of a block: single ones, of 24 all but the last block, all alike."""
