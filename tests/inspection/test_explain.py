@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import MINIMAL, check, ran_by
+from inspection.cases import PARAMS, X, model
 
 import incrax
 
-X = np.linspace(0.1, 2.0, 300)
 KEYS = {
     "is_dry_run",
     "changed",
@@ -33,13 +33,6 @@ KEYS = {
     "constants",
     "worth",
 }
-
-
-def model(params, x):
-    return jnp.sum(jnp.exp(params["a"] * x)) + jnp.sum(jnp.sin(params["b"] * x)) * params["c"]
-
-
-PARAMS = {"a": np.float64(1), "b": np.float64(2), "c": np.float64(3)}
 
 
 def called(*calls, fun=model, tuning=MINIMAL):
