@@ -92,10 +92,6 @@ LEAN = {
 """Options of XLA under which a small program compiles in a third of the time, and runs no worse."""
 
 
-last_is_lean = [False]
-"""Of the module before this one."""
-
-
 @functools.cache
 def lean_options():
     """Those of `LEAN` that this XLA has."""
@@ -110,15 +106,22 @@ def lean_options():
     return [(name, value) for name, value in LEAN.items() if is_known(name)]
 
 
+def as_installed(function):
+    """Recorders take what is outside of installed code for the user's."""
+    function.__code__ = function.__code__.replace(co_filename=compiler.__file__)
+    return function
+
+
 def compile_lean(get_compile_options):
     """The options of a program, with those of `LEAN`: what is cached on a disk has them in its key."""
+    known = lean_options()
 
     def lean(*args, **kwargs):
         options = get_compile_options(*args, **kwargs)
-        options.env_option_overrides = options.env_option_overrides + lean_options()
+        options.env_option_overrides = options.env_option_overrides + known
         return options
 
-    return lean
+    return as_installed(lean)
 
 
 def compile_once(compile_and_load):
@@ -136,9 +139,7 @@ def compile_once(compile_and_load):
             programs[key] = compile_and_load(backend, module, devices, options, host_callbacks)
         return programs[key]
 
-    # Recorders take the innermost frame outside of installed code for the user's.
-    compile_or_reuse.__code__ = compile_or_reuse.__code__.replace(co_filename=compiler.__file__)
-    return compile_or_reuse
+    return as_installed(compile_or_reuse)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -149,11 +150,10 @@ def programs_of_the_module(request):
     """
     get_options = compiler.get_compile_options
     if is_lean := request.node.get_closest_marker("optimized") is None:
-        lean_options()
         get_options = compile_lean(get_options)
-    if last_is_lean[:] != [is_lean]:
+    if getattr(request.session, "is_lean", False) is not is_lean:
         jax.clear_caches()  # functions that modules share were compiled the other way
-        last_is_lean[:] = [is_lean]
+        request.session.is_lean = is_lean
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "get_compile_options", get_options)
         patch.setattr(
