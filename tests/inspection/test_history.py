@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import MINIMAL
-from inspection.cases import PARAMS, X, model
+from inspection.cases import X, model
 
 import incrax
+
+PARAMS = {"a": 1.0, "b": 2.0, "c": 3.0}
 
 
 def called(changes, tuning=MINIMAL, **options):
