@@ -137,7 +137,7 @@ def test_equations_have_their_source_line_and_its_text():
     exp = equations["primitives"].index("exp")
     (number,) = [n for n, primitive in enumerate(equations["primitive"]) if primitive == exp]
     place = equations["places"][equations["place"][number]]
-    assert place["file"] == "inspection/test_report.py"
+    assert place["file"] == "inspection/cases.py"
     assert place["function"] == "model"
     assert "jnp.exp(params" in place["code"]
     assert equations["types"][equations["type"][number]] == "f64[300]"
