@@ -5,6 +5,7 @@ Hypothesis is deterministic unless the nightly profile is chosen.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import sys
@@ -75,6 +76,54 @@ def pytest_collection_modifyitems(items):
                 cases[number].add_marker("exhaustive")
 
 
+def pytest_collection_finish():
+    """What imports and collecting made stays: collections of garbage leave it out, of which each
+    test makes some, and `gc.collect()` takes a tenth of the time.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+LEAN = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
+"""Options of XLA under which a small program compiles in a third of the time, and runs no worse."""
+
+
+@functools.cache
+def lean_options():
+    """Those of `LEAN` that this XLA has."""
+
+    def is_known(name):
+        try:
+            jax.jit(lambda x: x, compiler_options={name: LEAN[name]}).lower(0.0).compile()
+        except jax.errors.JaxRuntimeError:
+            return False
+        return True
+
+    return [(name, value) for name, value in LEAN.items() if is_known(name)]
+
+
+def as_installed(function):
+    """Recorders take what is outside of installed code for the user's."""
+    function.__code__ = function.__code__.replace(co_filename=compiler.__file__)
+    return function
+
+
+def compile_lean(get_compile_options):
+    """The options of a program, with those of `LEAN`: what is cached on a disk has them in its key."""
+    known = lean_options()
+
+    def lean(*args, **kwargs):
+        options = get_compile_options(*args, **kwargs)
+        options.env_option_overrides = options.env_option_overrides + known
+        return options
+
+    return as_installed(lean)
+
+
 def compile_once(compile_and_load):
     """The same, where programs of one text become one.
 
@@ -90,17 +139,23 @@ def compile_once(compile_and_load):
             programs[key] = compile_and_load(backend, module, devices, options, host_callbacks)
         return programs[key]
 
-    # Recorders take the innermost frame outside of installed code for the user's.
-    compile_or_reuse.__code__ = compile_or_reuse.__code__.replace(co_filename=compiler.__file__)
-    return compile_or_reuse
+    return as_installed(compile_or_reuse)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def programs_of_the_module():
+def programs_of_the_module(request):
     """Tests of one module share compiled programs: a third of their time goes into compiling the
-    same ones again.
+    same ones again. Most of the rest goes into optimising programs that run once; `optimized` asks
+    for it, where bits are compared.
     """
+    get_options = compiler.get_compile_options
+    if is_lean := request.node.get_closest_marker("optimized") is None:
+        get_options = compile_lean(get_options)
+    if getattr(request.session, "is_lean", False) is not is_lean:
+        jax.clear_caches()  # functions that modules share were compiled the other way
+        request.session.is_lean = is_lean
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "get_compile_options", get_options)
         patch.setattr(
             compiler, "backend_compile_and_load", compile_once(compiler.backend_compile_and_load)
         )

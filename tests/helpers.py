@@ -12,6 +12,7 @@ from typing import Any
 import hypothesis
 import jax
 import numpy as np
+import pytest
 
 import incrax
 from incrax.engine.store.store import check_invariants
@@ -98,6 +99,16 @@ def _rows(x: Any) -> np.ndarray:
     x = x.astype(np.complex128 if np.issubdtype(x.dtype, np.complexfloating) else np.float64)
     rows = x.shape[0] if x.ndim else 1
     return np.ascontiguousarray(x.reshape(rows, x.size // max(rows, 1))).view(np.float64)
+
+
+def check_text(
+    error: type[Exception], text: str, fun: Callable[..., Any], *args: Any, **kwargs: Any
+) -> None:
+    """A call ends in an error of this very class and text."""
+    with pytest.raises(error) as caught:
+        fun(*args, **kwargs)
+    assert type(caught.value) is error
+    assert str(caught.value) == text
 
 
 def check_calls(

@@ -18,27 +18,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from likelihood_cases import NUM_ROWS, PARAMS, ROWS, likelihood, scan_points
 
 import incrax
 from incrax.engine.store import budget as limits
 
-NUM_ROWS = 1 << 14
-ROWS = np.random.default_rng(1).normal(0.5, 1.5, NUM_ROWS)
-PARAMS = {"mu": 0.2, "sigma": 0.9, "wide": 2.5, "share": 0.3, "scale": 1.2}
 POLICIES = {
     "default": {"tuning": incrax.Tuning(compile_s=math.inf, hot_after=1)},
     "minimal": {"tuning": incrax.Tuning(planner="minimal")},
     "exact": {"policy": "exact"},
 }
-
-
-def likelihood(params, x):
-    signal = jnp.exp(-0.5 * ((x - params["mu"]) / params["sigma"]) ** 2) / params["sigma"]
-    broad = jnp.exp(-0.5 * (x / params["wide"]) ** 2) / params["wide"]
-    tail = jax.scipy.special.ndtr(x) + 0.1
-    return -params["scale"] * jnp.sum(
-        jnp.log(params["share"] * signal + (1 - params["share"]) * broad * tail)
-    )
 
 
 FUNCTIONS = {
@@ -47,18 +36,6 @@ FUNCTIONS = {
 }
 EARLY = {name: incrax.incremental(fun, **options) for name, (fun, options) in FUNCTIONS.items()}
 """Made before JAX's runtime starts, as a decorator at the top of a module is."""
-
-
-def scan_points():
-    """One parameter, the same once more, back, the next; then all of them."""
-    params = dict(PARAMS)
-    for sweep in range(2):
-        for name in params:
-            moved = {**params, name: params[name] * 1.01}
-            yield from (moved, {**moved, name: moved[name] * 1.02}, params, moved)
-            params = moved
-        params = {name: value * (1 - 0.001 * sweep) for name, value in params.items()}
-        yield params
 
 
 def flat(result):
@@ -73,7 +50,7 @@ def run_functions(rows, number):
     found = {}
     for name, f in EARLY.items():
         results, counters = [], []
-        for params in scan_points():
+        for params in scan_points(2):
             results.append(flat(f(params, rows)))
             counters.append(f.stats.as_dict())
             if number == 0:

@@ -41,6 +41,21 @@ def loss(t: Any, ids: Any) -> Any:
     return jnp.sum(jnp.sin(rows + 0.3) ** 2 * jnp.arange(1.0, 1.0 + rows.size).reshape(rows.shape))
 
 
+def sgd(t: Any, ids: Any) -> Any:
+    return t - 0.1 * jax.grad(loss)(t, ids)
+
+
+def momentum(t: Any, m: Any, ids: Any) -> Any:
+    m = 0.9 * m + jax.grad(loss)(t, ids)
+    return t - 0.1 * m, m
+
+
+def adagrad(t: Any, s: Any, ids: Any) -> Any:
+    g = jax.grad(loss)(t, ids)
+    s = s + g * g
+    return t - 0.1 * g * jax.lax.rsqrt(s + 1e-7), s
+
+
 @functools.lru_cache(maxsize=8)
 def structured(step: Callable[..., Any], **options: Any) -> Any:
     """`incrax.structured(step)` for tables of any size; one object, compiled once, for all checks

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from helpers import EAGER, FAST, MINIMAL, check, identical, primitives_run, ran_by, same
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from likelihood_cases import NUM_ROWS, PARAMS, ROWS, likelihood, scan_points
 
 import incrax
 import incrax.samplers
@@ -21,9 +22,6 @@ from incrax import _jax
 from incrax.engine.inputs.placement import plain_sharding
 from incrax.samplers import compiled_sweeps
 
-NUM_ROWS = 1 << 14
-ROWS = np.random.default_rng(1).normal(0.5, 1.5, NUM_ROWS)
-PARAMS = {"mu": 0.2, "sigma": 0.9, "wide": 2.5, "share": 0.3, "scale": 1.2}
 POLICIES = {
     "minimal": {"tuning": MINIMAL},
     "fast": {"tuning": EAGER},
@@ -34,28 +32,7 @@ POLICIES = {
 }
 
 
-def likelihood(params, x):
-    signal = jnp.exp(-0.5 * ((x - params["mu"]) / params["sigma"]) ** 2) / params["sigma"]
-    broad = jnp.exp(-0.5 * (x / params["wide"]) ** 2) / params["wide"]
-    tail = jax.scipy.special.ndtr(x) + 0.1
-    return -params["scale"] * jnp.sum(
-        jnp.log(params["share"] * signal + (1 - params["share"]) * broad * tail)
-    )
-
-
 FUNCTION = jax.value_and_grad(likelihood)
-
-
-def scan_points(num_sweeps=3):
-    """As a fit goes: one parameter, the same once more, back, the next; then all of them."""
-    params = dict(PARAMS)
-    for sweep in range(num_sweeps):
-        for name in params:
-            moved = {**params, name: params[name] * 1.01}
-            yield from (moved, {**moved, name: moved[name] * 1.02}, params, moved)
-            params = moved
-        params = {name: value * (1 - 0.001 * sweep) for name, value in params.items()}
-        yield params
 
 
 @pytest.fixture(params=["auto", "explicit"])
@@ -175,7 +152,7 @@ def test_counters_are_those_of_one_device(policy, mesh, rows):
         pytest.skip("sums are not rearranged where types say how values are sharded")
     over_rows, alone = (incrax.incremental(likelihood, **POLICIES[policy]) for _ in range(2))
     local = jnp.asarray(ROWS)
-    for params in scan_points():
+    for params in scan_points(3):
         call(over_rows, params, rows)
         alone(params, local)
         # Programs on several devices have no others of their family.

@@ -15,6 +15,8 @@ from helpers import EAGER, FAST, MINIMAL, check, check_calls, primitives_run, ra
 
 import incrax
 
+pytestmark = pytest.mark.optimized
+
 X = jnp.linspace(0.1, 2.0, 2000)
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import MINIMAL, check, same
+from helpers import MINIMAL, check, check_text, same
 
 import incrax
 from incrax import bijectors
@@ -69,13 +69,6 @@ def unharmed(f, *args):
 
 def others(f):
     return {name: count for name, count in f.stats.as_dict().items() if name not in COUNTS_OF_CALLS}
-
-
-def check_text(error, text, fun, *args, **kwargs):
-    with pytest.raises(error) as caught:
-        fun(*args, **kwargs)
-    assert type(caught.value) is error
-    assert str(caught.value) == text
 
 
 # --- classes --------------------------------------------------------------------------------------

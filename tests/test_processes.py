@@ -100,7 +100,7 @@ def test_the_rows_are_divided():
 @pytest.mark.parametrize("name", worker.FUNCTIONS)
 def test_results_are_those_of_one_process(name):
     plain = jax.jit(worker.FUNCTIONS[name][0])
-    expected = [worker.flat(plain(params, worker.ROWS)) for params in worker.scan_points()]
+    expected = [worker.flat(plain(params, worker.ROWS)) for params in worker.scan_points(2)]
     for found in run_processes():
         for actual, value in zip(found["functions"][name]["results"], expected, strict=True):
             close(actual, value)
@@ -121,7 +121,7 @@ def test_counters_are_those_of_one_process(name):
     fun, options = worker.FUNCTIONS[name]
     f = incrax.incremental(fun, **options)
     for params, counters in zip(
-        worker.scan_points(), run_processes()[0]["functions"][name]["counters"], strict=True
+        worker.scan_points(2), run_processes()[0]["functions"][name]["counters"], strict=True
     ):
         f(params, jnp.asarray(worker.ROWS))
         assert f.stats.as_dict() == counters

@@ -16,3 +16,10 @@ def _nothing_is_remembered_yet():
     if memory.num_remembered():
         gc.collect()
         memory._table.clear()
+
+
+@pytest.fixture
+def nothing_outlives_a_test():
+    yield
+    gc.collect()
+    assert memory.num_remembered() == 0

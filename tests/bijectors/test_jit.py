@@ -16,19 +16,13 @@ import pytest
 from bijectors.cases import Counted, pop_counts
 from bijectors.traced import Sinh, X, markers, sinh
 from incrax import bijectors
-from incrax.bijectors.memory import num_remembered
 from incrax.errors import UnsupportedLeafError
+
+pytestmark = pytest.mark.usefixtures("nothing_outlives_a_test")
 
 NEEDS_FLOWJAX = pytest.mark.skipif(
     importlib.util.find_spec("flowjax") is None, reason="flowjax is not installed"
 )
-
-
-@pytest.fixture(autouse=True)
-def _nothing_outlives_a_test():
-    yield
-    gc.collect()
-    assert num_remembered() == 0
 
 
 @pytest.fixture

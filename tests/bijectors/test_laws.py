@@ -20,15 +20,6 @@ from incrax.bijectors.memory import num_remembered
 CLOSE = {"rtol": 1e-7, "atol": 1e-9}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _programs_run_once():
-    """Most of the time goes into compiling."""
-    was = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", was)
-
-
 @pytest.fixture(params=params())
 def name(request):
     yield request.param

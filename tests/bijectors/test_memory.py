@@ -17,6 +17,8 @@ from bijectors.cases import Counted, Scale, pop_counts
 from incrax import bijectors
 from incrax.bijectors.memory import num_remembered
 
+pytestmark = pytest.mark.usefixtures("nothing_outlives_a_test")
+
 X = jnp.array([0.5, -1.0, 2.0])
 
 
@@ -35,13 +37,6 @@ class Shift:
 
 def scale(factor=2.0):
     return bijectors.remember(Scale(jnp.full(3, factor)))
-
-
-@pytest.fixture(autouse=True)
-def _nothing_outlives_a_test():
-    yield
-    gc.collect()
-    assert num_remembered() == 0
 
 
 def test_an_output_is_a_plain_array_that_remembers_how_it_was_made():

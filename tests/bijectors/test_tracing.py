@@ -18,12 +18,7 @@ from bijectors.traced import Sinh, X, markers, sinh
 from incrax import bijectors
 from incrax.bijectors.memory import num_remembered
 
-
-@pytest.fixture(autouse=True)
-def _nothing_outlives_a_test():
-    yield
-    gc.collect()
-    assert num_remembered() == 0
+pytestmark = pytest.mark.usefixtures("nothing_outlives_a_test")
 
 
 def there_and_back(b, x):

@@ -7,17 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import MINIMAL
+from inspection.cases import PARAMS, X, model
 
 import incrax
-
-X = np.linspace(0.1, 2.0, 300)
-
-
-def model(params, x):
-    return jnp.sum(jnp.exp(params["a"] * x)) + jnp.sum(jnp.sin(params["b"] * x)) * params["c"]
-
-
-PARAMS = {"a": np.float64(1), "b": np.float64(2), "c": np.float64(3)}
 
 
 def table(fun=model, args=(PARAMS, X), tuning=MINIMAL):

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import MINIMAL, check, ran_by
+from inspection.cases import PARAMS, X, model
 
 import incrax
 
-X = np.linspace(0.1, 2.0, 300)
 KEYS = {
     "is_dry_run",
     "changed",
@@ -35,13 +35,6 @@ KEYS = {
     "worth",
     "num_signatures",
 }
-
-
-def model(params, x):
-    return jnp.sum(jnp.exp(params["a"] * x)) + jnp.sum(jnp.sin(params["b"] * x)) * params["c"]
-
-
-PARAMS = {"a": np.float64(1), "b": np.float64(2), "c": np.float64(3)}
 
 
 def called(*calls, fun=model, tuning=MINIMAL):
@@ -144,7 +137,7 @@ def test_a_call_with_nothing_changed_ran_nothing():
 def test_the_source_of_an_equation_is_a_line_of_the_user():
     report = called((PARAMS, X), ({**PARAMS, "a": np.float64(4.0)}, X)).explain().as_dict()
     (exp,) = [step for step in report["ran"] if step["primitive"] == "exp"]
-    assert "test_explain.py" in exp["source"]
+    assert "cases.py" in exp["source"]
     assert "model" in exp["source"]
 
 
@@ -267,7 +260,7 @@ def test_the_text_has_no_colours_and_no_trailing_blanks():
 def test_the_text_says_what_changed_what_ran_and_what_was_loaded():
     report = called((PARAMS, X), ({**PARAMS, "c": np.float64(4.0)}, X)).explain()
     text = str(report.verbose)
-    assert "test_explain.py" not in str(report)
+    assert "cases.py" not in str(report)
     assert report.verbose.as_dict() == report.as_dict()
     for part in (
         "last call",
@@ -277,7 +270,7 @@ def test_the_text_says_what_changed_what_ran_and_what_was_loaded():
         "2 of",
         "16 B",
         "mul",
-        "test_explain.py",
+        "cases.py",
         "FLOPs avoided",
     ):
         assert part in text

@@ -11,15 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import MINIMAL
+from inspection.cases import X, model
 
 import incrax
 
-X = np.linspace(0.1, 2.0, 300)
 PARAMS = {"a": 1.0, "b": 2.0, "c": 3.0}
-
-
-def model(params, x):
-    return jnp.sum(jnp.exp(params["a"] * x)) + jnp.sum(jnp.sin(params["b"] * x)) * params["c"]
 
 
 def called(changes, tuning=MINIMAL, **options):

@@ -12,21 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import EAGER, FAST, MINIMAL
+from inspection.cases import PARAMS, X, model
 from slice_cases import serve_by_rows
 
 import incrax
 from incrax.engine.call import rehearsal
 from incrax.inspection import page_data
 
-X = np.linspace(0.1, 2.0, 300)
-PARAMS = {"a": np.float64(1), "b": np.float64(2), "c": np.float64(3)}
 EXACT = {"policy": "exact", "tuning": incrax.Tuning(calibrate=False)}
 KINDS = {"minimal": {"tuning": MINIMAL}, "cost": {"tuning": FAST}, "exact": EXACT}
 D3_SHA256 = "f2094bbf6141b359722c4fe454eb6c4b0f0e42cc10cc7af921fc158fceb86539"
-
-
-def model(params, x):
-    return jnp.sum(jnp.exp(params["a"] * x)) + jnp.sum(jnp.sin(params["b"] * x)) * params["c"]
 
 
 def changed(*names):
@@ -142,7 +137,7 @@ def test_equations_have_their_source_line_and_its_text():
     exp = equations["primitives"].index("exp")
     (number,) = [n for n, primitive in enumerate(equations["primitive"]) if primitive == exp]
     place = equations["places"][equations["place"][number]]
-    assert place["file"] == "inspection/test_report.py"
+    assert place["file"] == "inspection/cases.py"
     assert place["function"] == "model"
     assert "jnp.exp(params" in place["code"]
     assert equations["types"][equations["type"][number]] == "f64[300]"

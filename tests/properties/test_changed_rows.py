@@ -22,6 +22,8 @@ from incrax.engine.compile.timing import TimedProgram
 from properties.programs import NUM, ROW_NAMES, ROW_START, RowProgram, row_programs
 from properties.timelines import ROW_ACTIONS, arguments
 
+pytestmark = pytest.mark.optimized
+
 FACTOR = 2048.0
 POLICIES = ("fast", "exact")
 SIZES = (1, 5)

@@ -13,6 +13,8 @@ from helpers import EAGER, FAST, MINIMAL, check_calls
 from properties.corpus import CORPUS
 from properties.timelines import arguments
 
+pytestmark = pytest.mark.optimized
+
 TUNINGS = {"minimal": MINIMAL, "eager": EAGER, "cost": FAST}
 
 

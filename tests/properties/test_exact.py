@@ -19,6 +19,8 @@ from properties.corpus import CORPUS
 from properties.programs import START, programs
 from properties.timelines import arguments
 
+pytestmark = pytest.mark.optimized
+
 seeds = st.integers(0, 10_000)
 X = np.linspace(-3.0, 40.0, 30_000)
 THETA = np.array([0.3, 0.25, 0.0, 1.0, 5.0, 2.5, 0.2, 1.5])

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import check_text
 
 import incrax
 from incrax import samplers
@@ -18,12 +19,6 @@ WALK = samplers.Walk(0.1)
 
 def f(p):
     return -0.5 * p["a"] ** 2 - 0.5 * jnp.sum(p["b"] ** 2)
-
-
-def refused(error, text, fun, *args, **kwargs):
-    with pytest.raises(error) as caught:
-        fun(*args, **kwargs)
-    assert str(caught.value) == text
 
 
 def gibbs(updates, start=None, function=f):
@@ -49,7 +44,7 @@ def test_parameters_in_two_blocks():
         "each element of a "
         "small array, in one block."
     )
-    refused(samplers.BlockError, text, gibbs, {("p['a']", "p['b']"): WALK, "p['b'][0]": WALK})
+    check_text(samplers.BlockError, text, gibbs, {("p['a']", "p['b']"): WALK, "p['b'][0]": WALK})
 
 
 def test_parameters_in_no_block():
@@ -58,7 +53,7 @@ def test_parameters_in_no_block():
         "sampled. Name them in "
         "a block, or leave them out of `wrt`: what is not selected stays fixed."
     )
-    refused(samplers.BlockError, text, gibbs, {"p['a']": WALK})
+    check_text(samplers.BlockError, text, gibbs, {"p['a']": WALK})
 
 
 def test_a_block_of_nothing():
@@ -74,7 +69,7 @@ def test_what_is_no_update():
         "`gibbs(updates=...)` got float for `p`. Nothing was sampled. Pass a `Walk`, a "
         "`Hamiltonian`, a `Kernel`, a `Conditional` or a `Categorical` for each block."
     )
-    refused(TypeError, text, gibbs, {"p": 0.1})
+    check_text(TypeError, text, gibbs, {"p": 0.1})
 
 
 @pytest.mark.parametrize(
@@ -87,7 +82,7 @@ def test_widths_that_do_not_fit(update, width):
         "was sampled. Pass one "
         "positive number, or one for each of its 3 elements."
     )
-    refused(samplers.ProposalError, text, gibbs, {"p": made})
+    check_text(samplers.ProposalError, text, gibbs, {"p": made})
 
 
 def test_draws_that_do_not_fit():
@@ -98,7 +93,7 @@ def test_draws_that_do_not_fit():
         "the block names them."
     )
     draw = samplers.Conditional(lambda rng, p: rng.normal(size=3))
-    refused(samplers.ProposalError, text, gibbs, {"p['b']": draw, "p['a']": WALK})
+    check_text(samplers.ProposalError, text, gibbs, {"p['b']": draw, "p['a']": WALK})
 
 
 @pytest.mark.parametrize(
@@ -119,7 +114,7 @@ def test_covariances_that_are_none(covariance, seen, reason):
         "chain's, or the inverse "
         "of the Hessian at the best fit."
     )
-    refused(samplers.ProposalError, text, metropolis, covariance)
+    check_text(samplers.ProposalError, text, metropolis, covariance)
 
 
 @pytest.mark.parametrize(("value", "shown"), [(-1.0, "-inf"), (0.0, "-inf")])
@@ -129,7 +124,7 @@ def test_starts_of_probability_zero(value, shown):
         "or data that hold "
         "NaN. Nothing was sampled. Start where it is finite, for example at a best fit."
     )
-    refused(
+    check_text(
         samplers.StartError, text, gibbs, {"p": WALK}, start=value, function=lambda p: jnp.log(p)
     )
 
@@ -150,8 +145,8 @@ def test_log_densities_that_are_no_number(wrong, seen):
         samplers.ensemble,
         samplers.blocks,
     ):
-        refused(TypeError, text, make, wrong, START)
-    refused(TypeError, text, gibbs, {"p": WALK}, function=wrong)
+        check_text(TypeError, text, make, wrong, START)
+    check_text(TypeError, text, gibbs, {"p": WALK}, function=wrong)
 
 
 @pytest.mark.parametrize("power", [-0.1, 1.5])
@@ -161,7 +156,7 @@ def test_powers_outside_of_their_range(power):
         "equally often) and 1 "
         "(every block takes as long). Nothing was measured."
     )
-    refused(ValueError, text, samplers.blocks, f, START, oversample=power)
+    check_text(ValueError, text, samplers.blocks, f, START, oversample=power)
 
 
 @pytest.mark.parametrize("num", [4, 7])
@@ -172,8 +167,8 @@ def test_too_few_walkers(num):
         "sampled. Take an even number, at least 6."
     )
     walkers = samplers.ensemble(f, START)
-    refused(ValueError, text, walkers.walkers, num, 1)
-    refused(ValueError, text, walkers.sampler, num)
+    check_text(ValueError, text, walkers.walkers, num, 1)
+    check_text(ValueError, text, walkers.sampler, num)
 
 
 def test_emcee_that_is_not_installed(monkeypatch):
@@ -183,7 +178,7 @@ def test_emcee_that_is_not_installed(monkeypatch):
 
 
 def test_what_is_no_function():
-    refused(
+    check_text(
         TypeError,
         "`logdensity(log_density)` got 3 of type int; it must be a function.",
         samplers.logdensity,
@@ -214,7 +209,7 @@ def test_values_that_leave_no_choice(values):
         f"`Categorical` got {values!r}; a row must have two values or more to draw from. Nothing "
         "was sampled. Pass how many labels there are, or all values, such as [-1, 1]."
     )
-    refused(samplers.ProposalError, text, samplers.Categorical, values)
+    check_text(samplers.ProposalError, text, samplers.Categorical, values)
 
 
 @pytest.mark.parametrize("values", [[0.5, 1.5], [[0, 1], [1, 0]]])
@@ -226,7 +221,7 @@ def test_values_that_are_no_rows(values):
         "and shape of one row."
     )
     updates = {"p['z']": samplers.Categorical(values), "p['mu']": WALK}
-    refused(samplers.ProposalError, text, discrete, updates)
+    check_text(samplers.ProposalError, text, discrete, updates)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +255,7 @@ def test_starts_of_other_shapes():
     )
     updates = {"p['z']": samplers.Categorical(2), "p['mu']": WALK}
     starts = {"mu": np.zeros(2), "z": np.zeros(3, int)}
-    refused(samplers.PositionError, text, discrete, updates, chains=2, starts=starts)
+    check_text(samplers.PositionError, text, discrete, updates, chains=2, starts=starts)
     with pytest.raises(samplers.PositionError):
         discrete(updates, chains=2, starts={"mu": np.zeros(2)})
 
@@ -269,7 +264,7 @@ def test_starts_of_other_shapes():
 def test_numbers_of_chains_and_of_sweeps(option, least):
     value = 0 if least == "one" else -1
     text = f"`{option}` got {value}. Nothing was sampled. Pass {least} or more."
-    refused(ValueError, text, discrete, {"p['mu']": WALK}, wrt="p['mu']", **{option: value})
+    check_text(ValueError, text, discrete, {"p['mu']": WALK}, wrt="p['mu']", **{option: value})
 
 
 def test_checkpoints_on_the_host(tmp_path):
@@ -279,7 +274,7 @@ def test_checkpoints_on_the_host(tmp_path):
         "Leave `checkpoint` out."
     )
     file = tmp_path / "chain.npz"
-    refused(ValueError, text, discrete, {"p['mu']": WALK}, wrt="p['mu']", checkpoint=file)
+    check_text(ValueError, text, discrete, {"p['mu']": WALK}, wrt="p['mu']", checkpoint=file)
 
 
 def test_devices():
@@ -289,9 +284,9 @@ def test_devices():
         "sampled. Leave `devices` out."
     )
     on_host = {"updates": {"p['mu']": WALK}, "wrt": "p['mu']"}
-    refused(ValueError, text, discrete, devices=jax.devices(), **on_host)
+    check_text(ValueError, text, discrete, devices=jax.devices(), **on_host)
     text = "`devices` got () of type tuple; it must be one device of JAX, or several."
-    refused(TypeError, text, discrete, devices=[], **on_host)
+    check_text(TypeError, text, discrete, devices=[], **on_host)
 
 
 def test_arviz_that_is_not_installed(monkeypatch):

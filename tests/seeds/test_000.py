@@ -15,6 +15,8 @@ from helpers import MINIMAL, check_calls, primitives_run, ran_by, same
 
 import incrax
 
+pytestmark = pytest.mark.optimized
+
 LOW, HIGH = 0.0, 10.0
 GRID = np.linspace(LOW, HIGH, 501)
 DATA = np.random.default_rng(0).uniform(LOW, HIGH, 400)

@@ -18,6 +18,8 @@ from helpers import MINIMAL, check_calls, primitives_run, ran_by, same
 import incrax
 from incrax import fit as fits
 
+pytestmark = pytest.mark.optimized
+
 RNG = np.random.default_rng(0)
 W = RNG.normal(size=(6, 8))
 VECTORS = [RNG.normal(size=8) for _ in range(4)]

@@ -21,6 +21,8 @@ import incrax
 from incrax import bijectors
 from incrax.bijectors import switches
 
+pytestmark = pytest.mark.optimized
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 4))
 NET = {"w": RNG.normal(size=(2, 4)), "b": RNG.normal(size=4)}

@@ -17,6 +17,8 @@ from helpers import MINIMAL, check_calls, primitives_run, ran_by, same
 
 import incrax
 
+pytestmark = pytest.mark.optimized
+
 LOW, HIGH = np.array([0.1, 0.2, 0.3]), np.array([1.1, 1.2, 1.3])
 
 

@@ -17,6 +17,8 @@ from helpers import MINIMAL, check_calls, primitives_run, ran_by, same
 
 import incrax
 
+pytestmark = pytest.mark.optimized
+
 TOUCHES = {
     "one element": lambda p, c, proj: c[0] * p,
     "a product": lambda p, c, proj: (c @ proj) * p,

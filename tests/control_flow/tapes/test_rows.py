@@ -11,16 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import same
+from loop_cases import cell
 
 import incrax
 
 RNG = np.random.default_rng(7)
 W, XS = RNG.normal(size=(3, 3)), RNG.normal(size=(1000, 3))
-
-
-def cell(w, h, x):
-    h = jnp.tanh(w @ h + x)
-    return h, h[0]
 
 
 def loss(w, xs, scan=incrax.scan):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from row_sparse_cases import loss
+from row_sparse_cases import adagrad, loss, momentum, sgd
 
 import incrax
 from incrax import _jax
@@ -22,16 +22,6 @@ TABLE = jax.ShapeDtypeStruct(SHAPE, np.float64)
 TABLE_BYTES = 8 * SHAPE[0] * SHAPE[1]
 
 
-def sgd(t, ids):
-    return t - 0.1 * jax.grad(loss)(t, ids)
-
-
-def adagrad(t, s, ids):
-    g = jax.grad(loss)(t, ids)
-    s = s + g * g
-    return t - 0.1 * g * jax.lax.rsqrt(s + 1e-7), s
-
-
 def clipped(t, ids):
     g = jax.grad(loss)(t, ids)
     return t - g / jnp.maximum(1.0, jnp.linalg.norm(g))
@@ -39,11 +29,6 @@ def clipped(t, ids):
 
 def looped(t, ids):
     return t - jax.grad(lambda t: jnp.sum(jax.lax.map(lambda i: loss(t, i), ids.reshape(4, 8))))(t)
-
-
-def momentum(t, m, ids):
-    m = 0.9 * m + jax.grad(loss)(t, ids)
-    return t - 0.1 * m, m
 
 
 def adam(t, m, v, ids):

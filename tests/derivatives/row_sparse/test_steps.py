@@ -9,13 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import same
-from row_sparse_cases import PATTERNS, check, check_rows, indices, loss, structured, table
+from row_sparse_cases import (
+    PATTERNS,
+    adagrad,
+    check,
+    check_rows,
+    indices,
+    loss,
+    momentum,
+    sgd,
+    structured,
+    table,
+)
 
 import incrax
-
-
-def by_hand(t, ids):
-    return t - 0.1 * jax.grad(loss)(t, ids)
 
 
 def by_rate(t, ids, rate):
@@ -29,19 +36,8 @@ def clipped(t, ids):
     return t - 0.1 * jnp.where(norm > 1.0, g / norm, g)
 
 
-def momentum(t, m, ids):
-    m = 0.9 * m + jax.grad(loss)(t, ids)
-    return t - 0.1 * m, m
-
-
-def adagrad(t, s, ids):
-    g = jax.grad(loss)(t, ids)
-    s = s + g * g
-    return t - 0.1 * g * jax.lax.rsqrt(s + 1e-7), s
-
-
 @pytest.mark.parametrize("name", sorted(PATTERNS))
-@pytest.mark.parametrize("step", [by_hand, clipped], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("step", [sgd, clipped], ids=lambda f: f.__name__)
 def test_indices_of_all_kinds(step, name):
     (check if name == "empty" else check_rows)(step, table(), indices(name))
 
@@ -151,7 +147,7 @@ def test_losses_with_calls_branches_and_loops(name, pattern):
 
 def test_many_steps_in_one_loop():
     def steps(t, ids):
-        return jax.lax.scan(lambda t, i: (by_hand(t, i), loss(t, i)), t, ids)
+        return jax.lax.scan(lambda t, i: (sgd(t, i), loss(t, i)), t, ids)
 
     check_rows(steps, table(), jnp.array([[1, 2], [2, 2], [-1, 4]]))
 
@@ -159,7 +155,7 @@ def test_many_steps_in_one_loop():
 def test_steps_in_a_while_loop_are_those_of_jax():
     def steps(t, ids):
         return jax.lax.while_loop(
-            lambda c: c[0] < 3, lambda c: (c[0] + 1, by_hand(c[1], ids + c[0])), (0, t)
+            lambda c: c[0] < 3, lambda c: (c[0] + 1, sgd(c[1], ids + c[0])), (0, t)
         )
 
     check(steps, table(), jnp.array([1, 2]))
@@ -181,17 +177,17 @@ def test_a_carry_that_is_read_is_an_array_and_said_to_be():
 
 def test_a_batch_of_steps():
     tables, ids = jnp.stack([table(), table(seed=1)]), jnp.array([[1, 1, 3], [2, -1, 1000]])
-    step = incrax.structured(by_hand, min_bytes=0)
-    same(jax.vmap(step)(tables, ids), jax.vmap(by_hand)(tables, ids), factor=512)
+    step = incrax.structured(sgd, min_bytes=0)
+    same(jax.vmap(step)(tables, ids), jax.vmap(sgd)(tables, ids), factor=512)
 
 
 def test_a_step_inside_jit_and_scan():
-    step = incrax.structured(by_hand, min_bytes=0)
+    step = incrax.structured(sgd, min_bytes=0)
     ids = jnp.array([[1, 2], [2, 2]])
     run = lambda step, t: jax.lax.scan(lambda t, i: (step(t, i), None), t, ids)[0]
     same(
         jax.jit(functools.partial(run, step))(table()),
-        jax.jit(functools.partial(run, by_hand))(table()),
+        jax.jit(functools.partial(run, sgd))(table()),
         factor=512,
     )
 
@@ -203,7 +199,7 @@ def test_derivatives_are_those_of_the_step_with_its_own_rules():
 
     doubled.defvjp(lambda x: (2.0 * x, None), lambda _, c: (7.0 * c,))
     ids = jnp.array([1, 1, 4])
-    step = lambda t: doubled(by_hand(t, ids))
+    step = lambda t: doubled(sgd(t, ids))
     ours = incrax.structured(step, min_bytes=0)
     same(
         jax.grad(lambda t: jnp.sum(ours(t) ** 2))(table()),
@@ -212,7 +208,7 @@ def test_derivatives_are_those_of_the_step_with_its_own_rules():
 
 
 def test_tangents_are_those_of_the_step():
-    step = lambda t: by_hand(t, indices("repeated"))
+    step = lambda t: sgd(t, indices("repeated"))
     ours = incrax.structured(step, min_bytes=0)
     expected = jax.jvp(step, (table(),), (table(seed=2),))
     same(jax.jvp(ours, (table(),), (table(seed=2),)), expected, factor=512)
@@ -231,7 +227,7 @@ def test_arguments_by_name_static_structure_and_keys():
 
 def test_donated_tables_are_taken():
     t = table()
-    incrax.structured(by_hand, donate_argnums=0, min_bytes=0)(t, indices("one"))
+    incrax.structured(sgd, donate_argnums=0, min_bytes=0)(t, indices("one"))
     assert t.is_deleted()
 
 
@@ -240,7 +236,7 @@ def test_a_second_call_traces_nothing():
 
     def step(t, ids):
         traces.append(1)
-        return by_hand(t, ids)
+        return sgd(t, ids)
 
     function = incrax.structured(step)
     function(table(), indices("one"))

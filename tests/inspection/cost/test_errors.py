@@ -6,18 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import check_text
 
 import incrax
 
 X = np.ones(3)
 TYPE = jax.ShapeDtypeStruct((3,), np.float32)
-
-
-def check_text(error, text, fun, *args, **kwargs):
-    with pytest.raises(error) as caught:
-        fun(*args, **kwargs)
-    assert type(caught.value) is error
-    assert str(caught.value) == text
 
 
 def loss(x):
