@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from incrax.engine.policy.bypass import MAX_BYPASSED
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.policy.chooser import MIN_BYPASSED
 from incrax.engine.policy.compile_budget import CALIBRATION_S, LEAST_CLEAN_SHARE, SOLVER, SOLVER_S
+from incrax.engine.program.nested import num_in_all
 
 X = np.linspace(0.1, 2.0, 5_000)
 NUM_CALLS = 12
@@ -97,9 +99,22 @@ def test_seconds_far_beyond_the_usual_are_not_those_of_compiling(first_s, expect
     chooser = called(0.0)._traces.latest.engine.chooser
     assert len(chooser.facts.eqns) == 10
     chooser.whole.first_s = first_s
-    price = lambda num_eqns: first_s * chooser.credit.work(num_eqns)
-    assert price(10) == pytest.approx(expected_s)
-    assert price(70) == pytest.approx(2.0 * expected_s)
+    eqns = chooser.facts.eqns
+    price = lambda num_more: first_s * chooser.credit.work(eqns, num_more)
+    assert price(0) == pytest.approx(expected_s)
+    assert price(60) == pytest.approx(2.0 * expected_s)
+
+
+def test_equations_inside_a_loop_are_compiled_as_well():
+    def filtered(a, x):
+        return jax.lax.scan(lambda c, y: (jnp.sin(jnp.cos(a * c) * y) + y, c), 0.0, x)[0]
+
+    f = incrax.incremental(filtered)
+    f(0.5, X)
+    credit = f._traces.latest.engine.chooser.credit
+    eqns = credit.facts.eqns
+    assert num_in_all(eqns) >= len(eqns) + 5
+    assert credit.work(eqns, num_in_all(eqns) + 50) == pytest.approx(2.0 * credit.work(eqns))
 
 
 def test_as_much_as_two_programs_must_be_earned_twice():

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 
+from incrax._jax import Equation
 from incrax._tuning import Tuning
 from incrax.engine.compile.background import CALLER_SHARE
 from incrax.engine.compile.timing import Clock, TimedProgram, usual_s
@@ -16,6 +18,7 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import MAX_EDGES
 from incrax.engine.policy.candidates import UPKEEP_S, Entry
 from incrax.engine.policy.expectations import Expectations
+from incrax.engine.program.nested import num_in_all
 
 COMPILE_SHARE = 0.1
 """Share of the time spent in programs so far that may go into compiling on trust; the rest must be
@@ -183,13 +186,14 @@ class Credit:
         is_first = SOLVER not in sys.modules and len(self.facts.eqns) > MAX_EDGES // 2
         return later_s + SOLVER_S * is_first
 
-    def work(self, num_eqns: int) -> float:
-        """Seconds to compile so many equations, over those of the whole program's first run; of
-        these, what is far beyond the usual is its run and its constants, which no other has.
+    def work(self, eqns: Iterable[Equation], num_more: int = 0) -> float:
+        """Seconds to compile equations, and so many more, over those of the whole program's first
+        run; of these, what is far beyond the usual is its run and its constants, which no other
+        has.
         """
-        whole_s = usual_s(len(self.facts.eqns))
+        whole_s = usual_s(num_in_all(self.facts.eqns))
         usual_share = min(MAX_SLOWNESS * whole_s / max(self.whole.first_s, 1e-9), 1.0)
-        return usual_share * usual_s(num_eqns) / whole_s
+        return usual_share * usual_s(num_in_all(eqns) + num_more) / whole_s
 
     def allows(self, entry: Entry, whole_s: float, *, is_early: bool, work: float = 1.0) -> bool:
         """Whether to compile for a dirty set as much as so many whole programs: on trust if it is

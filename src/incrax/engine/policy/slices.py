@@ -299,9 +299,9 @@ class Slices:
                 entry, f"rows alone: nothing to win, estimated {entry.promise_s * 1e3:.3g} ms"
             )
             return
-        work = self.credit.work(len(plan.eqns))
+        work = self.credit.work(plan.eqns)
         if self._needs_priming(plan):
-            work += self.credit.work(len(facts.eqns) + len(priming_saves(facts, plan)))
+            work += self.credit.work(facts.eqns, len(priming_saves(facts, plan)))
         if self.credit.allows(entry, whole_s, is_early=True, work=CAUTION * work):
             self._compile(entry, plan)
 

@@ -6,6 +6,7 @@ In: an equation. Out: its bodies, each with its part in it. It must not know wha
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +50,12 @@ def inner_bodies(eqn: Equation) -> list[Inner]:
     bodies = _jax.sub_bodies(eqn)
     kind = _KINDS.get(name, "call")
     return [Inner(kind, body) for body in (bodies[:1] if name == "linear_call" else bodies)]
+
+
+def num_in_all(eqns: Iterable[Equation]) -> int:
+    """How many equations there are, those inside of others counted as well: what XLA compiles."""
+    inner = lambda eqn: sum(num_in_all(body.eqns) for _, body in inner_bodies(eqn))
+    return sum(1 + inner(eqn) for eqn in eqns)
 
 
 def num_turns(eqn: Equation) -> float | None:
