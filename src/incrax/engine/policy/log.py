@@ -179,7 +179,9 @@ def _kind(new: Any, old: Any) -> str:
     is_weak, was_weak = (len(known) > 2 and bool(known[2]) for known in (new, old))
     if is_weak == was_weak:
         return " on another device, or sharded otherwise"
-    return " as a Python number (of weak type)" if was_weak else " as an array (of strong type)"
+    if was_weak:
+        return " as a Python number (of weak type), and an array now"
+    return " as an array (of strong type), and a Python number now"
 
 
 def _type(var: Var) -> str:
