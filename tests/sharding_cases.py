@@ -22,6 +22,8 @@ from incrax import _jax
 from incrax.engine.inputs.placement import plain_sharding
 from incrax.samplers import compiled_sweeps
 
+pytestmark = pytest.mark.optimized
+
 POLICIES = {
     "minimal": {"tuning": MINIMAL},
     "fast": {"tuning": EAGER},

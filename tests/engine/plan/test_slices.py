@@ -259,10 +259,10 @@ REASONS = {
         "each row of its result depends on all rows",
     ),
     "matrix": (
-        lambda x, _: jnp.exp(x[:, None] - x[None]),
+        lambda x, _: jnp.concatenate([x[:, None] + jnp.zeros(99), x[None] + jnp.zeros((99, 1))]),
         FAR[:99],
         1,
-        "sub",
+        "concatenate",
         "rows meet along different axes",
     ),
     "lag": (

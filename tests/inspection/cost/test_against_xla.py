@@ -9,6 +9,8 @@ import pytest
 
 import incrax
 
+pytestmark = pytest.mark.optimized
+
 lax = jax.lax
 V, A, B = np.ones(64), np.ones((8, 16)), np.ones((16, 4))
 IMAGE, KERNEL = np.ones((2, 3, 9, 8)), np.ones((4, 3, 3, 2))

@@ -142,8 +142,9 @@ WRONG_NUMBERS = [
 
 @pytest.mark.parametrize("rows", [*WRONG_NUMBERS, 1 << 70])
 def test_rows_that_are_not_there(kept, rows):
+    shown = " ".join(repr(rows).split())
     text = (
-        f"`kept.{{}}` got {rows!r} as numbers of rows; there are rows 0 to 5. This is usually a "
+        f"`kept.{{}}` got {shown} as numbers of rows; there are rows 0 to 5. This is usually a "
         "batch of another data "
         "set, or a mask that is no boolean array. Nothing was evaluated or accumulated. Pass "
         "integers from 0, or a "
