@@ -25,6 +25,7 @@ import incrax
 PROGRAM = "program"
 BLOCK = 60
 WARM_CALLS = 400
+MAX_LEARNING = 5_000
 COLD_SIZE = 400_000
 
 Call = Callable[[int], Any]
@@ -37,7 +38,7 @@ def lines(options: Options) -> Iterator[Line]:
         "bypassed, 2 leaves": (bypassed(2), JIT, (1.5, 5.0)),
         "bypassed, 10 leaves": (bypassed(10), JIT, (1.5, 5.0)),
         "planned, one of 10 leaves": (planned(10, 20_000), PROGRAM, (15.0, 35.0)),
-        "planned, one of 200 leaves": (planned(200, 200), PROGRAM, (60.0, None)),
+        "planned, one of 200 leaves": (planned(200, 2_000), PROGRAM, (60.0, None)),
         "the same objects again": (unchanged(lambda a: a), None, (2.0, None)),
         "equal small arrays anew": (unchanged(np.array), None, (12.0, None)),
     }
@@ -114,9 +115,14 @@ def planned(num_leaves: int, num_points: int) -> dict[str, Call]:
     leaves = start(num_leaves)
     at = lambda k: {**leaves, "p0": 1.0 + 1e-6 * k}
     ours = incrax.incremental(total, calls=10**6)
-    for k in range(WARM_CALLS):
+    repeat = None
+    for k in range(MAX_LEARNING):
         ours(at(-k), x)
-    repeat = ours._traces.latest.engine.repeat
+        repeat = ours._traces.latest.engine.repeat
+        if repeat is not None and k > WARM_CALLS:
+            break
+    if repeat is None:
+        raise AssertionError(f"{num_leaves} leaves: no plan came to serve")
     executable = repeat.program.executable
 
     def program(k: int) -> Any:
