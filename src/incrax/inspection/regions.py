@@ -8,7 +8,7 @@ what anything costs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Body, Equation, Var
 from incrax._program import Program, Values, evaluator, from_jaxpr, read_vars, written_vars
-from incrax.engine.program.constants import known_values, value_of
+from incrax.engine.program.constants import Known, known_values, value_of
 from incrax.engine.program.nested import inner_bodies, num_turns
 from incrax.engine.program.simplify import (
     Pass,
@@ -36,8 +36,6 @@ from incrax.engine.program.simplify import (
 )
 from incrax.engine.rewrites.inverses import cancel_inverses
 from incrax.engine.rewrites.loop_invariants import hoist_invariants
-
-Known = Mapping[Var, np.ndarray]
 
 
 @dataclass(eq=False)
@@ -143,7 +141,8 @@ def _taken(branches: Sequence[Region], index: int) -> Region:
 def _turns(eqn: Equation, regions: Sequence[Region], known: Known) -> float | None:
     """How often a loop turns; None where values decide. Once of what is no loop."""
     if eqn.primitive.name == "while":
-        return _turns_of_counter(eqn, *regions, known)
+        turn, condition = regions
+        return _turns_of_counter(eqn, turn, condition, known)
     turns = num_turns(eqn)
     return _integer(eqn.invars[0], known) if turns is None else turns
 
@@ -158,8 +157,9 @@ def _program(body: Body) -> Program:
 def _integer(atom: Atom, known: Known) -> int | None:
     """The value of an integer, or of a truth value, where it is known."""
     value = value_of(atom, known)
-    is_integer = value is not None and value.shape == () and value.dtype.kind in "biu"
-    return int(value) if is_integer else None
+    if value is None or value.shape != () or value.dtype.kind not in "biu":
+        return None
+    return int(value)
 
 
 def _turns_of_counter(eqn: Equation, turn: Region, condition: Region, known: Known) -> int | None:
