@@ -419,49 +419,58 @@ class Engine:
         begun = start_s, self.clock.spent_s, self.clock.passed_s
         sliced = repeat.plan.sliced
         assert sliced is not None
-        if not repeat.is_settled() or not self.slices.allows_difference(repeat.plan):
+        is_settled = repeat.is_settled()
+        values = self.comparison.anew(leaves, changed, sliced.leaves) if is_settled else None
+
+        def run(feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any] | None:
+            try:
+                results = repeat.program(feeds, loads)
+                return results if self._holds(repeat, results) else None
+            except Exception:  # the long way knows what to do
+                self.repeat = None
+                return None
+
+        made = None if values is None else self.made_by_rows(repeat, values, run)
+        if made is None:
             return None
-        values = self.comparison.anew(leaves, changed, sliced.leaves)
-        lacks = self.slices.lacks
-        found = None if values is None else self.comparison.nearest(values, sliced.leaves, lacks)
-        if values is None or found is None:
+        base, state = made
+        self.again = Again(repeat, base)
+        return self._commit_again(repeat, base, state, begun)
+
+    def made_by_rows(
+        self,
+        repeat: Repeat,
+        values: tuple[LeafValue, ...],
+        run: Callable[[Sequence[Any], Sequence[Any]], list[Any] | None],
+    ) -> tuple[State, State] | None:
+        """The version of which the fewest rows differ, and the one that the program for rows makes of
+        it, run so; None where the change is of another kind, or something is missing.
+        """
+        plan = repeat.plan
+        slices = self.slices
+        sliced = plan.sliced
+        assert sliced is not None
+        if not slices.allows_difference(plan):
+            return None
+        found = self.comparison.nearest(values, sliced.leaves, slices.lacks)
+        kind = RowKind(sliced.leaves, sliced.capacity, sliced.within)
+        if found is None or slices.kind(sliced.leaves, found[1]) != kind:
             return None
         base, numbers = found
-        kind = RowKind(sliced.leaves, sliced.capacity, sliced.within)
-        if self.slices.kind(sliced.leaves, numbers) != kind:
-            return None
         # Elements, not whole inputs: saved values may depend on one of them alone.
         dirty = self.comparison.dirty(values, base)
         rows = ChangedRows(base, dirty, numbers, kind)
         saved = SavedValues(self, [(base, dirty)], base, dirty, values, rows)
         loads = saved.for_rows(repeat.program)
-        if loads is None:
+        results = None if loads is None else run(saved.feeds, loads)
+        if results is None:
             return None
-        try:
-            results = repeat.program(saved.feeds, loads)
-            if not self._holds(repeat, results):
-                return None
-        except Exception:  # the long way knows what to do
-            self.repeat = None
-            return None
-        state = self.state_by_rows(repeat.plan, base, dirty, values, results)
-        self.slices.is_primed(repeat.entry, is_complete=True)
-        self.again = Again(repeat, base)
-        return self._commit_again(repeat, base, state, begun)
-
-    def state_by_rows(
-        self,
-        plan: Plan,
-        base: State,
-        dirty: int,
-        values: tuple[LeafValue, ...],
-        results: Sequence[Any],
-    ) -> State:
-        """The version that a program for rows made of another one."""
         outputs = plan.outputs_with(base.outputs, results)
         added = dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))
         added |= self._saved_outputs(outputs)
-        return State(values, outputs, self._carried_over(base, dirty, added), base.culprit)
+        table = self._carried_over(base, dirty, added)
+        slices.is_primed(repeat.entry, is_complete=True)
+        return base, State(values, outputs, table, base.culprit)
 
     def _saved_outputs(self, outputs: Sequence[Any]) -> dict[Var, Any]:
         """The outputs that some plan loads."""

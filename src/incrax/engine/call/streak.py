@@ -26,14 +26,11 @@ import numpy as np
 
 from incrax import _jax
 from incrax._context import context_key
-from incrax._jax import Var
 from incrax._profiling import is_profiled
 from incrax.engine.call.engine import LONG_WAY_EVERY, Again, Engine
 from incrax.engine.compile.timing import SAMPLE
 from incrax.engine.inputs.leaves import NO_ANCHOR, LeafValue
 from incrax.engine.inputs.signature import Signature
-from incrax.engine.policy.expectations import RowKind
-from incrax.engine.store.saved_values import ChangedRows
 from incrax.engine.store.store import State
 
 NOT_SERVED: Any = object()
@@ -231,83 +228,21 @@ class PlanStreak(Streak):
 
 
 class RowStreak(Streak):
-    """By the program for a few rows, from the version of which the fewest differ.
+    """By the program for a few rows, from the version of which the fewest differ."""
 
-    Fields: the variables whose values in the baseline the program takes besides leaves, in order
-    (None: the rows' numbers); which of them are inputs or outputs; what decides of changes of rows,
-    and their kind.
-    """
-
-    __slots__ = ("_inputs", "_kind", "_outputs", "_slices", "_sources")
-
-    def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
-        super().__init__(signature, out_tree, engine, again)
-        sliced = again.repeat.plan.sliced
-        assert sliced is not None
-        self._slices = engine.slices
-        self._kind = RowKind(sliced.leaves, sliced.capacity, sliced.within)
-        olds = {**sliced.olds, sliced.numbers: None}
-        loads = again.repeat.program.loads
-        self._sources = [olds.get(var, var) for var in loads]
-        facts = engine.facts
-        self._inputs = {var: i for i, var in enumerate(facts.invars)}
-        self._outputs = {var: i for i, var in reversed(engine.out_vars)}
+    __slots__ = ()
 
     def _evaluated(self, leaves: Sequence[Any]) -> list[Any] | None:
         engine = self._engine
-        slices = self._slices
-        repeat = self._repeat
-        kind = self._kind
-        values = self._with_rows(leaves)
-        if values is None or not slices.allows_difference(repeat.plan):
+        if not self._signature.same_types(leaves, self._moving, self._states[-1].anchors):
             return None
-        found = engine.comparison.nearest(values, kind.leaves, slices.lacks)
-        if found is None or slices.kind(kind.leaves, found[1]) != kind:
+        values = engine.comparison.anew(leaves, self._moving, self._moving)
+        made = None if values is None else engine.made_by_rows(self._repeat, values, self._results)
+        if made is None:
             return None
-        base, numbers = found
-        dirty = engine.comparison.dirty(values, base)
-        loads = self._loads(ChangedRows(base, dirty, numbers, kind))
-        results = None if loads is None else self._results([v.feed for v in values], loads)
-        if results is None:
-            return None
-        state = engine.state_by_rows(repeat.plan, base, dirty, values, results)
-        slices.is_primed(repeat.entry, is_complete=True)
+        base, state = made
         engine.store.commit(state, base)
         return state.outputs
-
-    def _with_rows(self, leaves: Sequence[Any]) -> tuple[LeafValue, ...] | None:
-        """The leaves as values, those that change new ones."""
-        latest = self._states[-1]
-        if not self._signature.same_types(leaves, self._moving, latest.anchors):
-            return None
-        values = list(latest.values)
-        for i in self._moving:
-            values[i] = LeafValue(leaves[i])
-            if values[i].is_deleted():
-                return None
-        return tuple(values)
-
-    def _loads(self, rows: ChangedRows) -> list[Any] | None:
-        """What the program takes besides leaves; None where the baseline lacks some of it. What it
-        reads as it was has no other value: the rows reach none of the rest.
-        """
-        base = rows.base
-        saved = base.saved
-        loads = [
-            rows.padded
-            if var is None
-            else saved[var]
-            if var in saved
-            else self._at_baseline(base, var)
-            for var in self._sources
-        ]
-        return None if any([x is None for x in loads]) else loads
-
-    def _at_baseline(self, base: State, var: Var) -> Any | None:
-        """An input or an output of the baseline."""
-        if var in self._inputs:
-            return base.values[self._inputs[var]].feed
-        return base.outputs[self._outputs[var]] if var in self._outputs else None
 
 
 def streak_of(signature: Signature, out_tree: Any, engine: Engine, again: Again) -> Streak:
