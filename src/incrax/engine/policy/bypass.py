@@ -44,8 +44,9 @@ class Ledger:
     """The account of one engine.
 
     Fields: an iterator of which each call that bypasses takes one, and how many it had; how many
-    calls the present look stands for; seconds that looks may take, and that one takes; seconds of the newest call that
-    bypassed and was timed; counts and seconds of all calls so far, see `Verdict`.
+    calls the present look stands for; seconds that looks may take, and that one takes; seconds of
+    the newest call that bypassed and was timed; counts and seconds of all calls so far, see
+    `Verdict`.
 
     After a bypass two calls are looked at: the first is compared with a version that is long gone,
     which tells nothing of what changes from call to call, the second with the first.
