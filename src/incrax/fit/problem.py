@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound
-from incrax._messages import listed
+from incrax._messages import listed, wrong_option
 from incrax._tables import LruTable
 from incrax.derivatives.cuts import Mark, is_mark
 from incrax.derivatives.flat import Ends, FreeElements, element_names, ends
@@ -25,7 +25,7 @@ from incrax.engine.inputs.paths import completed, is_within
 from incrax.engine.inputs.signature import argument_names
 from incrax.errors import BindError, BoundsError, ParameterTypeError, WeightsError
 from incrax.fit.box import Box
-from incrax.fit.parameters import Parameters, joined
+from incrax.fit.parameters import Parameters, joined, parameters
 from incrax.models.unbounded import bounds_from
 
 SQUARES = "levenberg_marquardt"
@@ -242,18 +242,37 @@ def _layout(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any)
     )
 
 
-def problem_of(model: Bound, *, caller: str = SQUARES) -> Problem:
-    """A bound model at its present values, within its bounds.
+def posed(
+    caller: str, fun: Any, args: tuple[Any, ...], wrt: Any, bounds: Any, *, parameter: str = "fun"
+) -> tuple[Parameters, Problem]:
+    """What users hand to a fit: a function with its arguments, or a bound model at its present
+    values, within its bounds. `caller` is what they called, with this `parameter`, for messages.
 
     Raises:
-        BindError: nothing is trainable.
-        ParameterTypeError: a trainable leaf is complex.
+        TypeError: it is neither.
+        BindError: arguments, `wrt` or bounds are given beside a model, or nothing in it is
+            trainable.
+        And what `parameters` and `problem` raise.
     """
-    model.trained(caller)
-    paths = model.differentiated_paths
-    bounds = {path: model.bounds[path] for path in paths if path in model.bounds}
-    found = problem(Parameters(model.function, model.args, paths), bounds, caller=caller)
-    return found._replace(tree_of=_tree_of(model)).only(model.is_free)
+    if not isinstance(fun, Bound):
+        if not callable(fun):
+            raise wrong_option(f"{caller}({parameter})", fun, "a function or a bound model")
+        given = parameters(caller, fun, args, wrt)
+        return given, problem(given, bounds, caller=caller)
+    beside = {"arguments": args, "`wrt`": wrt, "`bounds`": bounds}
+    named = [name for name, value in beside.items() if value not in ((), None)]
+    if named:
+        raise BindError(
+            f"`{caller}` got a bound model and {', '.join(named)} beside it. A model has values, "
+            "roles and bounds of its own. Nothing was evaluated. Use `model.set`, `model.set_role` "
+            "and `bind(bounds=...)`, or pass the function itself."
+        )
+    fun.trained(caller)
+    paths = fun.differentiated_paths
+    own = {path: pair for path, pair in fun.bounds.items() if path in paths}
+    given = Parameters(fun.function, fun.args, paths)
+    found = problem(given, own, caller=caller)
+    return given, found._replace(tree_of=_tree_of(fun)).only(fun.is_free)
 
 
 def _tree_of(model: Bound) -> Callable[[list[Any]], Any]:
@@ -264,22 +283,6 @@ def _tree_of(model: Bound) -> Callable[[list[Any]], Any]:
     trainable = set(model.trainable_paths)
     chosen = [k for k, path in enumerate(model.differentiated_paths) if path in trainable]
     return lambda leaves: shape([leaves[k] for k in chosen])
-
-
-def check_alone(model: Bound, caller: str, args: tuple[Any, ...], wrt: Any, bounds: Any) -> None:
-    """Refuse what a bound model says itself.
-
-    Raises:
-        BindError: arguments, `wrt` or bounds are given beside the model.
-    """
-    given = {"arguments": args, "`wrt`": wrt, "`bounds`": bounds}
-    named = [name for name, value in given.items() if value not in ((), None)]
-    if named:
-        raise BindError(
-            f"`{caller}` got a bound model and {', '.join(named)} beside it. A model has values, "
-            "roles and bounds of its own. Nothing was evaluated. Use `model.set`, `model.set_role` "
-            "and `bind(bounds=...)`, or pass the function itself."
-        )
 
 
 def _unmarked(leaf: Any) -> Any:

@@ -25,8 +25,8 @@ from incrax.fit.box import Box
 from incrax.fit.covariance import Curvature, curvature, differenced, is_held_by, left_to_gain
 from incrax.fit.drawing import axes_for
 from incrax.fit.methods import Interval, minuit_at
-from incrax.fit.parameters import Limits, parameters
-from incrax.fit.problem import SQUARES, Problem, problem
+from incrax.fit.parameters import Limits
+from incrax.fit.problem import SQUARES, Problem, posed
 from incrax.fit.task import CountedTask, Counts, Task, Work, make_task
 
 NEAR = 0.1
@@ -72,7 +72,11 @@ def elements_named(name: str, names: Sequence[str]) -> dict[int, str]:
     parts = completed(names, name) if isinstance(name, str) else []
     found = [k for k, each in enumerate(names) if any(is_within(each, part) for part in parts)]
     if not found:
-        raise unknown_element(name, names)
+        raise MinimumError(
+            f"{name!r} names no free element of this fit. This is usually a typing error, an array "
+            "without `[i]`, or a parameter that `wrt` leaves out. Nothing was evaluated. Free are "
+            f"{listed(names)}."
+        )
     if len(parts) > 1:
         raise _several_elements(name, [names[k] for k in found])
     return {k: names[k][len(parts[0]) :] for k in found}
@@ -242,12 +246,19 @@ class FitResult(Printable):
         """What was minimised, for `what` needs it.
 
         Raises:
-            MinimumError: the result was read from JSON without a function, or it is of least
-                squares of a bound model.
+            MinimumError: the result was read from JSON, without a function or of least squares.
         """
-        if self._task is None and self._make_task is None:
-            raise _without_function(what) if self._linear is None else _without_cost(what)
-        return self._task or self._task_of_squares
+        if self._task is not None:
+            return self._task
+        if self._make_task is not None:
+            return self._task_of_squares
+        if self._linear is None:
+            raise _without_function(what)
+        raise MinimumError(
+            f"`{what}` needs the cost as a function, and this fit of residuals by "
+            "`levenberg_marquardt` has none: it was read from JSON, which has no weights. Nothing "
+            "was evaluated. Pass half the sum of the squares to `minimize`, from these `params`."
+        )
 
     @cached_property
     def _task_of_squares(self) -> Task:
@@ -609,7 +620,7 @@ class FitResult(Printable):
             task = make_task(fun, args, wrt, bounds)
             given = task.problem
         elif fun is not None:
-            given = problem(parameters(SQUARES, fun, args, wrt), bounds)
+            _, given = posed(SQUARES, fun, args, wrt, bounds)
         if given is not None:
             if given.names != plain["names"]:
                 raise MinimumError(
@@ -648,15 +659,6 @@ class FitResult(Printable):
         return found
 
 
-def unknown_element(name: Any, names: Sequence[str]) -> MinimumError:
-    """A scan over what is not free."""
-    return MinimumError(
-        f"{name!r} names no free element of this fit. This is usually a typing error, an array "
-        "without `[i]`, or a parameter that `wrt` leaves out. Nothing was evaluated. Free are "
-        f"{listed(names)}."
-    )
-
-
 def _several_elements(name: str, found: Sequence[str]) -> MinimumError:
     """A name that several elements have."""
     return MinimumError(
@@ -671,14 +673,4 @@ def _without_function(what: str) -> MinimumError:
         f"`{what}` needs the function, and this result was read from JSON, which holds none. "
         "Nothing was evaluated. Read it by `from_json(text, fun, *args, wrt=...)` with what was "
         "minimised."
-    )
-
-
-def _without_cost(what: str) -> MinimumError:
-    """Residuals whose cost nobody can evaluate here."""
-    return MinimumError(
-        f"`{what}` needs the cost as a function, and this fit of residuals by "
-        "`levenberg_marquardt` has none: it is of a bound model, or was read from JSON, which has "
-        "no weights. Nothing was evaluated. Pass half the sum of the squares to `minimize`, from "
-        "these `params`."
     )

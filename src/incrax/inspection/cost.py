@@ -23,6 +23,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
+from incrax._locations import source_of
 from incrax._program import Program, evaluator
 from incrax._progress import Meter
 from incrax._table import Cell, Printable, Table, bytes_text, number_text
@@ -46,7 +47,6 @@ from incrax.inspection.programs import (
     type_text,
 )
 from incrax.inspection.regions import AS_RUN, AS_WRITTEN, Node, Region, cut, regions_of, run
-from incrax.inspection.source import source_of
 from incrax.models.bound import Bound
 
 PASSES = ("forward", "backward", "hvp")

@@ -7,7 +7,7 @@ one batch from another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,10 +17,13 @@ from jax import lax
 
 from incrax import _jax
 from incrax._locations import shortened
+from incrax._tables import LruTable
+from incrax._tuning import is_disabled
 from incrax.derivatives.cuts import without_marks
 from incrax.derivatives.selection import Selection, select, wrong_wrt
-from incrax.engine.inputs.leaves import has_tracer, is_dynamic
-from incrax.engine.inputs.signature import argument_names, with_names
+from incrax.engine.inputs.leaves import LeafValue, has_tracer, is_dynamic
+from incrax.engine.inputs.signature import argument_names, make_signature, with_names
+from incrax.errors import RowsError
 from incrax.models.held.encoding import (
     active_leaves,
     checked_rows,
@@ -29,11 +32,11 @@ from incrax.models.held.encoding import (
     with_active,
     with_cotangents,
 )
-from incrax.models.held.kept import Setting, padded
-from incrax.models.held.messages import batches_selected, other_batches, wrong_row_numbers
-from incrax.models.held.programs import Programs, is_plain
+from incrax.models.held.kept import Setting, padded, wrong_row_numbers
 
 NAME = "value_and_grad"
+MAX_PROGRAMS = 32
+"""Signatures whose programs are kept."""
 
 
 class Batches(NamedTuple):
@@ -69,7 +72,7 @@ class EpochGradient:
         self._loss = loss
         self._wrt = wrt
         self._prove = prove
-        self._programs = Programs(self._evaluated)
+        self._programs = _Programs(self._evaluated)
 
     def __call__(
         self, params: Any, rows: Any, batches: Any, *args: Any, key: Any = None
@@ -79,7 +82,7 @@ class EpochGradient:
         found = _batches(batches, num_rows)
         data = (own, *keys_of(key, num_rows))
         self._prove(without_marks(params), data)
-        if is_plain(jax.tree.leaves((params, own, batches, args, key))):
+        if _is_plain(jax.tree.leaves((params, own, batches, args, key))):
             return self._evaluated(params, data, None, found, args)
         chosen, found = _touched(found, num_rows)
         self._count(num_rows if chosen is None else len(chosen), len(found.numbers))
@@ -105,7 +108,8 @@ class EpochGradient:
         inner = set(jax.tree.leaves(numbered[2]))
         for number, path in zip(selection.numbers, selection.paths, strict=True):
             if number in inner:
-                raise wrong_wrt(NAME, path, batches_selected(path))
+                reason = f"it selects `{path}` among the batches, which belong to one batch each"
+                raise wrong_wrt(NAME, path, f"{reason} and are not trained")
 
         is_whole = chosen is None
         encode = self._setting.encoding if is_whole else self._setting.on_some
@@ -166,8 +170,11 @@ def _batches(batches: Any, num_rows: int) -> Batches:
                 if is_dynamic(leaf)
                 else type(leaf).__name__
             )
-            raise other_batches(
-                f"batches[1:]{jax.tree_util.keystr(path)}", seen, found.numbers.shape[0]
+            raise RowsError(
+                f"The batches hold {found.numbers.shape[0]} batches of row numbers, and "
+                f"`batches[1:]{jax.tree_util.keystr(path)}` is {seen}. This is usually data of all "
+                "batches in one. Nothing was evaluated or stored. Every array beside the row "
+                "numbers has one entry a batch along its first axis."
             )
     return found
 
@@ -203,3 +210,34 @@ def _touched(batches: Batches, num_rows: int) -> tuple[np.ndarray | None, Batche
     places = np.zeros(num_rows, np.int64)
     places[touched] = np.arange(len(touched))
     return chosen, batches._replace(numbers=places[batches.numbers])
+
+
+# --- compiled forms ------------------------------------------------------------------------------
+
+
+class _Programs:
+    """A function, compiled for each signature of its arguments; plain where JAX traces or compiles
+    nothing.
+    """
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        self.fun = fun
+        self._table: LruTable[Hashable, Any] = LruTable(MAX_PROGRAMS)
+
+    def __call__(self, *args: Any) -> Any:
+        """The function at these arguments."""
+        leaves = jax.tree.leaves(args)
+        if _is_plain(leaves):
+            return self.fun(*args)
+        signature = make_signature(self.fun, args, {})
+        fun = self.fun  # not `self`, which holds the programs
+        compiled = lambda: jax.jit(lambda *values: fun(*signature.rebuild(values)[0]))
+        program = self._table.made(signature.key, compiled)
+        return program(*[LeafValue(x).feed for x in signature.dynamic_leaves(leaves)])
+
+
+def _is_plain(leaves: Any) -> bool:
+    """Whether a call with these leaves is evaluated as it is: under a transformation, or where
+    nothing is compiled.
+    """
+    return not _jax.is_top_level() or has_tracer(leaves) or _jax.is_jit_disabled() or is_disabled()

@@ -15,23 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._locations import shortened
+from incrax._messages import listed
 from incrax._table import Counters
 from incrax.derivatives.differentiated import fitting, wrong_tangent
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.engine.inputs.leaves import LeafValue, descriptor, has_tracer, is_dynamic, same_value
 from incrax.engine.inputs.signature import same_static, same_type
+from incrax.errors import RowsError, StaleRepresentationsError
 from incrax.models.held.encoding import (
     Encoding,
     active_leaves,
     is_active,
     taken,
     with_active,
-)
-from incrax.models.held.messages import (
-    other_parameters,
-    stale_representations,
-    without_values,
-    wrong_row_numbers,
 )
 
 DENSE_SHARE = 0.75
@@ -242,7 +238,7 @@ class Kept:
     def _checked(self, method: str, numbers: Any) -> np.ndarray:
         """Numbers from 0, as an array."""
         if has_tracer(jax.tree.leaves(numbers)):
-            raise without_values(method, "row numbers")
+            raise _without_values(method, "row numbers")
         try:
             if isinstance(numbers, slice):
                 return self._numbers[numbers]
@@ -258,7 +254,7 @@ class Kept:
     def _parts(self, cotangents: Any, shape: tuple[int, ...]) -> list[Any]:
         """Cotangents of the leaves that have any, of the right types."""
         if has_tracer(jax.tree.leaves(cotangents)):
-            raise without_values("add", "cotangents")
+            raise _without_values("add", "cotangents")
         expected, treedef = jax.tree.flatten(self._representations)
         what = "what `rows` returned, "
         name = "kept.add", "cotangent"
@@ -286,14 +282,25 @@ class Kept:
         pairs = list(zip(self._known, with_paths, strict=False))
         is_alike = treedef == jax.tree.structure(self._params)
         if not is_alike or not all(_is_like(old, new) for old, (_, new) in pairs):
-            raise other_parameters(method)
+            raise StaleRepresentationsError(
+                f"`kept.{method}` got parameters of another structure, other shapes or types than "
+                "those of the kept representations. This is usually another encoder's parameters. "
+                "Nothing was evaluated or accumulated. Encode with them: `held(params, rows)`."
+            )
         changed = [
             f"params{jax.tree_util.keystr(path)}"
             for old, (path, new) in pairs
             if isinstance(old, LeafValue) and not same_value(old, LeafValue(new))
         ]
         if changed and not self._setting.may_be_stale:
-            raise stale_representations(method, changed)
+            raise StaleRepresentationsError(
+                f"`kept.{method}` got parameters of which {listed(changed)} are not those of the "
+                "kept representations. This is usually an update after each batch: then the other "
+                "batches of the epoch see the representations of an older encoder, and the "
+                "gradient is an approximation, that of delayed representations. Nothing was "
+                "evaluated or accumulated. Update once per epoch, or encode anew by `held(params, "
+                'rows)`, or accept the approximation by `hold(encoder, stale="allow")`.'
+            )
         self._stats.stale_uses += bool(changed)
         return not changed
 
@@ -332,3 +339,22 @@ def _picked(cotangents: list[Any], chosen: Any, count: Any) -> list[Any]:
     """Cotangents of some rows, of which the first `count` count."""
     is_one = jnp.arange(chosen.shape[0]) < count
     return [jnp.where(is_one.reshape(-1, *[1] * (x.ndim - 1)), x[chosen], 0) for x in cotangents]
+
+
+def wrong_row_numbers(method: str, seen: str, num_rows: int) -> RowsError:
+    """Numbers of rows that are not there."""
+    return RowsError(
+        f"`{method}` got {seen} as numbers of rows; there are rows 0 to {num_rows - 1}. This is "
+        "usually a batch of another data set, or a mask that is no boolean array. Nothing was "
+        "evaluated or accumulated. Pass integers from 0, or a boolean mask or a slice of the rows."
+    )
+
+
+def _without_values(method: str, what: str) -> RowsError:
+    """A batch of `Kept` inside a transformation."""
+    return RowsError(
+        f"`kept.{method}` got {what} without values: it is called inside a function that JAX "
+        "traces, and what is kept is no part of that function. This is usually a training step "
+        "under `jax.jit`. Nothing was evaluated or accumulated. Call `kept.rows` and `kept.add` "
+        "outside, or use `held.value_and_grad(loss)`, which takes all batches and can be compiled."
+    )
