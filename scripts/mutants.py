@@ -1401,19 +1401,19 @@ MUTANTS = [
     ),
     Mutant(
         "a backward pass over some rows counts the rows that fill it up",
-        "models/held/kept.py",
+        "models/held/holding.py",
         "is_one = jnp.arange(chosen.shape[0]) < count",
         "is_one = jnp.arange(chosen.shape[0]) >= 0",
     ),
     Mutant(
         "parameters that moved on are not noticed",
-        "models/held/kept.py",
+        "models/held/holding.py",
         "if changed and not self._setting.may_be_stale:",
         "if False:",
     ),
     Mutant(
         "cotangents of a row that a batch reads twice are not added up",
-        "models/held/epoch.py",
+        "models/held/holding.py",
         "sums = [x.at[batch.numbers].add(part)",
         "sums = [x.at[batch.numbers].set(part)",
     ),

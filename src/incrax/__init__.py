@@ -56,9 +56,7 @@ if TYPE_CHECKING:
     from incrax.inspection.environment import Environment, cache_folder, environment
     from incrax.inspection.page import Report, report
     from incrax.models.bound import Bound, bind
-    from incrax.models.held.epoch import EpochGradient
-    from incrax.models.held.holding import Held, hold
-    from incrax.models.held.kept import HoldStats, Kept
+    from incrax.models.held.holding import EpochGradient, Held, HoldStats, Kept, hold
     from incrax.models.training import Training
     from incrax.models.vector import Unbounded
 
@@ -85,9 +83,7 @@ _LATER = {
     "inspection.environment": "Environment cache_folder environment",
     "inspection.page": "Report report",
     "models.bound": "Bound bind",
-    "models.held.epoch": "EpochGradient",
-    "models.held.holding": "Held hold",
-    "models.held.kept": "HoldStats Kept",
+    "models.held.holding": "EpochGradient Held HoldStats Kept hold",
     "models.training": "Training",
     "models.vector": "Unbounded",
 }

@@ -15,8 +15,7 @@ import pytest
 import incrax
 from incrax import fit
 from incrax.fit.levenberg import hosted
-from incrax.fit.parameters import Parameters
-from incrax.fit.problem import problem
+from incrax.fit.problem import Parameters, problem
 
 X = np.linspace(0, 3, 40)
 Y = 2 * np.exp(-1.3 * X) + 0.5

@@ -27,10 +27,11 @@ from incrax.fit import steps
 from incrax.fit.box import Box
 from incrax.fit.linear import SparseModel
 from incrax.fit.losses import Loss, check_loss, unknown_option
-from incrax.fit.parameters import Limits, Parameters
 from incrax.fit.problem import (
     SQUARES,
     ArgumentLayout,
+    Limits,
+    Parameters,
     Problem,
     posed,
     remembered,
@@ -226,7 +227,7 @@ def _task(given: Parameters, asked: Problem, roots: Any, setup: Setup) -> Task:
 
     @functools.wraps(fun)  # inputs keep their names
     def cost(*args: Any) -> Any:
-        return setup.weighed(weighed_vector(fun(*args), roots, setup.box.lower.dtype)).cost
+        return setup.weighed(weighed_vector(fun(*args), roots, asked.x.dtype)).cost
 
     return task_of(given._replace(fun=incremental(cost, **options_of(given.fun))), asked)
 

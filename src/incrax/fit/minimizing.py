@@ -26,7 +26,7 @@ from incrax.fit.methods import (
     scipy_name,
     unknown_options,
 )
-from incrax.fit.parameters import Limits
+from incrax.fit.problem import Limits
 from incrax.fit.result import FitResult, Status
 from incrax.fit.task import (
     Callback,

@@ -25,8 +25,7 @@ from incrax.fit.box import Box
 from incrax.fit.covariance import Curvature, curvature, differenced, is_held_by, left_to_gain
 from incrax.fit.drawing import axes_for
 from incrax.fit.methods import Interval, minuit_at
-from incrax.fit.parameters import Limits
-from incrax.fit.problem import SQUARES, Problem, posed
+from incrax.fit.problem import SQUARES, Limits, Problem, posed
 from incrax.fit.task import CountedTask, Counts, Task, Work, make_task
 
 NEAR = 0.1
@@ -406,7 +405,7 @@ class FitResult(Printable):
         """A share of the error definition, or rounding errors of the function where these are
         larger.
         """
-        dtype = np.float64 if self._problem is None else self._problem.x.dtype
+        dtype = np.float64 if self._problem is None else np.result_type(self._problem.x)
         eps = float(np.finfo(dtype).eps)
         return max(share * self.errordef, NOISE * eps * abs(self.value))
 

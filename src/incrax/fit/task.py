@@ -19,8 +19,7 @@ from incrax.derivatives.transforms import options_of, plain
 from incrax.engine.inputs.rows import has_rows
 from incrax.errors import MethodError
 from incrax.fit.box import Box
-from incrax.fit.parameters import Parameters
-from incrax.fit.problem import Problem, posed
+from incrax.fit.problem import Parameters, Problem, posed
 
 Callback = Callable[[Any, float], "bool | None"]
 

@@ -13,6 +13,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +27,7 @@ from incrax._program import Program, Values, trace, trace_with_tree
 from incrax.control_flow.tapes.guarded import Guarded, path_alone
 from incrax.derivatives.cuts import Mark, is_mark, without_marks
 from incrax.derivatives.selection import select
+from incrax.engine.inputs.frames import Frame, Hole, framed
 from incrax.engine.inputs.leaves import check_dynamic, is_dynamic
 from incrax.engine.inputs.signature import argument_names, leaf_path
 from incrax.errors import CostError, PythonBranchError, UnknownInputError
@@ -170,40 +172,26 @@ def type_text(leaf: Any) -> str:
 class Call:
     """A function with arguments.
 
-    Fields: the function that is counted; its name; the tree of the arguments; leaves: values, types
-    (`jax.ShapeDtypeStruct`) or static; their names; numbers of those that are values or types.
+    Fields: the function that is counted; its name; the arguments but for values and types
+    (`jax.ShapeDtypeStruct`); these, and their names.
     """
 
     plain: Plain
     name: str
-    treedef: Any
-    leaves: tuple[Any, ...]
+    frame: Frame
+    values: Values
     paths: tuple[str, ...]
-    numbers: tuple[int, ...]
-
-    @property
-    def values(self) -> list[Any]:
-        """The leaves that are values or types."""
-        return [self.leaves[number] for number in self.numbers]
-
-    @property
-    def value_paths(self) -> list[str]:
-        """Names of these."""
-        return [self.paths[number] for number in self.numbers]
 
     def inputs(self, program: Program) -> list[Any]:
         """Values for the inputs of a program: those of the call, and ones for what further inputs
         it has, cotangents of results or tangents of arguments.
         """
-        further = [var.aval for var in program.invars[len(self.numbers) :]]
+        further = [var.aval for var in program.invars[len(self.values) :]]
         return [*self.values, *(jnp.ones(aval.shape, aval.dtype) for aval in further)]
 
     def result(self, values: Values) -> tuple[list[Any], list[Any]]:
         """Leaves of the result at other values, and of what is passed on beside it."""
-        leaves = list(self.leaves)
-        for number, value in zip(self.numbers, values, strict=True):
-            leaves[number] = value
-        args, kwargs = jax.tree.unflatten(self.treedef, leaves)
+        args, kwargs = self.frame.filled(values)
         found = self.plain.fun(*args, **kwargs)
         main, rest = found if self.plain.has_aux else (found, ())
         return jax.tree.leaves(main), jax.tree.leaves(rest)
@@ -217,7 +205,8 @@ class Call:
         """
         args, kwargs = jax.tree.map(_stand_in, (args, kwargs), is_leaf=is_mark)
         selection = select("cost", self.plain.fun, wrt, args, kwargs)
-        return [self.numbers.index(number) for number in selection.numbers]
+        places = [number for number, leaf in enumerate(self.frame.leaves) if leaf is Hole]
+        return [places.index(number) for number in selection.numbers]
 
 
 def call_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux: bool) -> Call:
@@ -235,17 +224,14 @@ def call_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux:
     name = getattr(fun, "__name__", type(fun).__name__)
     with_paths, treedef = jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_mark)
     names = argument_names(fun, len(args))
-    paths = tuple(leaf_path(names, path) for path, _ in with_paths)
-    leaves = tuple(without_marks(leaf) for _, leaf in with_paths)
-    numbers = [
-        n
-        for n, leaf in enumerate(leaves)
-        if isinstance(leaf, jax.ShapeDtypeStruct) or is_dynamic(leaf)
-    ]
-    for number in numbers:
-        check_dynamic(leaves[number], paths[number])
-    plain = plain_of(fun, *jax.tree.unflatten(treedef, leaves), has_aux=has_aux)
-    return Call(plain, name, treedef, leaves, paths, tuple(numbers))
+    leaves = [without_marks(leaf) for _, leaf in with_paths]
+    is_value = [isinstance(leaf, jax.ShapeDtypeStruct) or is_dynamic(leaf) for leaf in leaves]
+    frame, values = framed(treedef, leaves, is_value)
+    paths = tuple(leaf_path(names, path) for path, _ in compress(with_paths, is_value))
+    for path, value in zip(paths, values, strict=True):
+        check_dynamic(value, path)
+    plain = plain_of(fun, *frame.filled(values), has_aux=has_aux)
+    return Call(plain, name, frame, values, paths)
 
 
 def _stand_in(leaf: Any) -> Any:
@@ -362,6 +348,6 @@ def _of_selected(
 def _traced(
     evaluate: Callable[..., Any], call: Call, further: Sequence[jax.ShapeDtypeStruct]
 ) -> Program:
-    num = len(call.numbers)
+    num = len(call.values)
     split = lambda *inputs: evaluate(inputs[:num], inputs[num:])
     return trace(split, *call.values, *further)
