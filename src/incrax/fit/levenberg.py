@@ -156,7 +156,7 @@ def levenberg_marquardt(
         squares = sparse(residuals, task, roots, setup)
         found = searched(squares, task, callback, progress=progress)
     elif callback is None and not isinstance(residuals, Incremental):
-        found = _compiled(residuals, task, roots, setup, progress=progress)
+        found = _in_one_program(residuals, task, roots, setup, progress=progress)
     else:
         squares = least_squares(hosted(residuals, task.layout), (task.others, roots), setup)
         found = searched(squares, task, callback, progress=progress)
@@ -171,7 +171,9 @@ def levenberg_marquardt(
 # --- one program ----------------------------------------------------------------------------------
 
 
-def _compiled(fun: Function, task: Problem, roots: Any, setup: Setup, *, progress: bool) -> Found:
+def _in_one_program(
+    fun: Function, task: Problem, roots: Any, setup: Setup, *, progress: bool
+) -> Found:
     program = _programs(fun, task.layout, setup.settings)
     limit = FIRST_ROUND
     start_s = time.perf_counter()
@@ -423,7 +425,6 @@ def sparse(fun: Any, task: Problem, roots: Any, setup: Setup) -> LeastSquares:
     # arrays anew.
     copied = lambda x: jnp.array(x) if isinstance(x, np.ndarray) else x
     given = jax.tree.map(copied, (task.others, roots))
-    fun = plain(fun)
     programs = _sparse_programs(fun, task.layout)
     evaluate = hosted(fun, task.layout)
 

@@ -213,9 +213,8 @@ class FitResult(Printable):
     _edm: float = np.nan
     _linear: LinearModel | None = field(default=None, repr=False)
     _problem: Problem | None = field(default=None, repr=False)
-    _task: Task | None = field(default=None, repr=False)
     _make_task: Callable[[], Task] | None = field(default=None, repr=False)
-    """Of least squares, whose cost is a function for minimisers only when one asks for it."""
+    """What was minimised; the cost of least squares is a function only when one asks for it."""
 
     # --- where ------------------------------------------------------------------------------------
 
@@ -247,10 +246,8 @@ class FitResult(Printable):
         Raises:
             MinimumError: the result was read from JSON, without a function or of least squares.
         """
-        if self._task is not None:
-            return self._task
-        if self._make_task is not None:
-            return self._task_of_squares
+        if self._made_task is not None:
+            return self._made_task
         if self._linear is None:
             raise _without_function(what)
         raise MinimumError(
@@ -260,9 +257,8 @@ class FitResult(Printable):
         )
 
     @cached_property
-    def _task_of_squares(self) -> Task:
-        assert self._make_task is not None
-        return self._make_task()
+    def _made_task(self) -> Task | None:
+        return self._make_task() if self._make_task is not None else None
 
     @property
     def cost(self) -> float:
@@ -628,9 +624,10 @@ class FitResult(Printable):
                     "evaluated. Pass the function, arguments and `wrt` of the fit."
                 )
             given = given if bounds is not None else given._replace(box=plain["bounds"])
-            task = task and task._replace(problem=given)
+        made = None if task is None else task._replace(problem=given)
+        make = None if made is None else lambda: made
         edm = float(content["edm"])
-        found = FitResult(**plain, _edm=edm, _linear=linear, _problem=given, _task=task)
+        found = FitResult(**plain, _edm=edm, _linear=linear, _problem=given, _make_task=make)
         if linear is None:
             names = ("gradient", "hessian")
             found.keep(**{name: records.revived(Any, content[name]) for name in names})

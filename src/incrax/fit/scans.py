@@ -359,7 +359,11 @@ def contour(
 
 
 def _standard_rise(cl: float) -> float:
-    """Rise of twice the negative log-likelihood at a confidence level of two elements."""
+    """Rise of twice the negative log-likelihood at a confidence level of two elements.
+
+    It is chi squared of two degrees of freedom: P(rise < r) = 1 - exp(-r / 2). A number n of
+    standard deviations is the level P = erf(n / sqrt 2).
+    """
     outside = erfc(cl / np.sqrt(2)) if cl >= 1 else 1.0 - cl
     return float(-2.0 * np.log(outside))
 

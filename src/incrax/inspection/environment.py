@@ -1,7 +1,8 @@
 """What incrax runs on: versions, devices, settings, measured prices, what is known not to work
 together; and what later processes start from.
 
-In: the process. Out: a table, and findings that say what to do. It must not change any setting.
+In: the process, the cache folder. Out: tables, and findings that say what to do. It must not change
+any setting.
 """
 
 from __future__ import annotations
