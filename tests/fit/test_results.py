@@ -175,7 +175,9 @@ def test_least_squares_of_a_bound_model_have_the_profiles_and_intervals_of_its_f
     decay = lambda a, k, c, x, y: a * jnp.exp(-k * x) + c - y
     start = {"a": 1.0, "k": 0.3, "c": 0.0}
     model = incrax.bind(decay, **start, x=x, y=y, roles={"x": "data", "y": "data"})
-    model.fix("c")
+    fit.levenberg_marquardt(model)
+    model.fix("c")  # a mask in front of derivatives by all three
+    model.set(start)
     found = fit.levenberg_marquardt(model)
     model.set(k=5.0)  # what was found stays
     expected = fit.levenberg_marquardt(decay, 1.0, 0.3, 0.0, x, y, wrt=("a", "k"))
