@@ -26,7 +26,6 @@ from incrax.derivatives.transforms import options_of, plain
 from incrax.fit import steps
 from incrax.fit.box import Box
 from incrax.fit.linear import SparseModel
-from incrax.fit.losses import Loss, check_loss, unknown_option
 from incrax.fit.problem import (
     SQUARES,
     ArgumentLayout,
@@ -39,7 +38,15 @@ from incrax.fit.problem import (
     weighed_vector,
 )
 from incrax.fit.result import FitResult, LinearModel, Status
-from incrax.fit.steps import Found, LinearizedPoint, Search, SearchSettings, Setup
+from incrax.fit.steps import (
+    LOSSES,
+    Found,
+    LinearizedPoint,
+    Loss,
+    Search,
+    SearchSettings,
+    Setup,
+)
 from incrax.fit.task import Callback, Task, task_of
 
 Solver = Literal["dense", "sparse", "matrix-free", "auto"]
@@ -138,6 +145,13 @@ def levenberg_marquardt(
         >>> round(float(result.params["b"]), 4)
         2.0
     """
+    for option, name, known in (("loss", loss, LOSSES), ("solver", solver, SOLVERS)):
+        if name not in known:
+            shown = ", ".join(f'"{each}"' for each in known)
+            raise ValueError(
+                f"`levenberg_marquardt({option}=...)` got {name!r}. Nothing was evaluated. Use one "
+                f"of {shown}."
+            )
     given, asked = posed(SQUARES, residuals, args, wrt, bounds, parameter="residuals")
     model = residuals if isinstance(residuals, Bound) else None
     is_plain = model is not None and not model.options
@@ -147,8 +161,8 @@ def levenberg_marquardt(
         float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
     )
     roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
-    search = chosen(check_solver(solver), residuals, task, roots)
-    settings = SearchSettings(check_loss(loss), tolerance, int(max_steps), is_accelerated, search)
+    search = chosen(solver, residuals, task, roots)
+    settings = SearchSettings(loss, tolerance, int(max_steps), is_accelerated, search)
     setup = Setup(settings, task.box, np.asarray(loss_scale, task.x.dtype))
     if search != "dense":
         residuals = plain(residuals)
@@ -452,17 +466,6 @@ def _sparse_model(found: Any, seen: Any, is_free: np.ndarray, last_scale: Any) -
     matrix = csr_array((data, (i, j)), shape=found.shape)
     scale = steps.FORGETTING * np.asarray(last_scale)
     return SparseModel(matrix, np.asarray(seen.residuals), scale)
-
-
-def check_solver(name: Any) -> str:
-    """A solver's name.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if name not in SOLVERS:
-        raise unknown_option("solver", name, SOLVERS)
-    return name
 
 
 def chosen(solver: str, fun: Any, task: Problem, roots: Any) -> str:

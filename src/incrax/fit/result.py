@@ -23,7 +23,6 @@ from incrax.errors import CovarianceError, MinimumError
 from incrax.fit import records
 from incrax.fit.box import Box
 from incrax.fit.covariance import Curvature, curvature, differenced, is_held_by, left_to_gain
-from incrax.fit.drawing import axes_for
 from incrax.fit.methods import Interval, minuit_at
 from incrax.fit.problem import SQUARES, Limits, Problem, posed
 from incrax.fit.task import CountedTask, Counts, Task, Work, make_task
@@ -550,7 +549,7 @@ class FitResult(Printable):
             MissingExtraError: matplotlib is not installed.
         """
         size = (10, 1.5 + 0.3 * len(self.names))
-        figure, (left, right) = axes_for("FitResult.plot", ax, 2, size)
+        figure, (left, right) = records.axes_for("FitResult.plot", ax, 2, size)
         sides = [self.error_sides(k) for k in range(len(self.names))]
         scale = np.where(self.values == 0, 1.0, np.abs(self.values)) / 100
         places = np.arange(len(self.names))[::-1]

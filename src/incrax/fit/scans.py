@@ -21,11 +21,10 @@ from incrax._forecast import Forecast
 from incrax._progress import Meter
 from incrax._table import Printable, Table, many
 from incrax.errors import MinimumError
-from incrax.fit.drawing import axes_for
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.methods import failed_minuit
 from incrax.fit.minimizing import minimize
-from incrax.fit.records import Record
+from incrax.fit.records import Record, axes_for
 from incrax.fit.result import NEAR, FitResult, elements_named
 from incrax.fit.task import CountedTask, Counts, Work
 
