@@ -23,30 +23,22 @@ Encoder = Callable[..., Any]
 
 
 class Encoding:
-    """(params, rows) -> representations; with keys, one a row, as third argument.
+    """(params, rows, numbers) -> representations of the rows with these numbers, None for all; with
+    keys, one a row, as last argument. The pullback is that of all rows.
 
     Fields: the encoder; rows that are encoded at once, None for all; whether a backward pass
-    computes anew, chunk by chunk, what lies between rows and representations; whether only some
-    rows are encoded, whose numbers stand before the keys: the pullback is that of all rows.
+    computes anew, chunk by chunk, what lies between rows and representations.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        chunk_rows: int | None,
-        *,
-        is_recomputed: bool,
-        is_of_some: bool = False,
-    ) -> None:
+    def __init__(self, encoder: Encoder, chunk_rows: int | None, *, is_recomputed: bool) -> None:
         self.encoder: Encoder = encoder
         self.chunk_rows: int | None = chunk_rows
         self.is_recomputed: bool = is_recomputed
-        self.is_of_some: bool = is_of_some
         self.__signature__: inspect.Signature = signature_of(encoder)
 
-    def __call__(self, params: Any, rows: Any, *more: Any) -> Any:
+    def __call__(self, params: Any, rows: Any, numbers: Any, *keys: Any) -> Any:
         """Representations in order: each array has one a row along its first axis."""
-        data = taken((rows, *more[1:]), more[0]) if self.is_of_some else (rows, *more)
+        data = (rows, *keys) if numbers is None else taken((rows, *keys), numbers)
 
         def encode(chunk: Any) -> Any:
             return self.encoder(params, *chunk)

@@ -124,11 +124,8 @@ def hold(
     if stale not in ("refuse", "allow"):
         raise wrong_option("hold(stale)", stale, '"refuse" or "allow"')
     is_recomputed = chunk_rows is not None if recompute is None else bool(recompute)
-    whole, some = (
-        Encoding(plain(encoder), chunk_rows, is_recomputed=is_recomputed, is_of_some=flag)
-        for flag in (False, True)
-    )
-    return Held(Setting(whole, some, 0 if wrt is None else wrt, stale == "allow", HoldStats()))
+    encoding = Encoding(plain(encoder), chunk_rows, is_recomputed=is_recomputed)
+    return Held(Setting(encoding, 0 if wrt is None else wrt, stale == "allow", HoldStats()))
 
 
 class Held:
@@ -273,12 +270,11 @@ class HoldStats(Counters):
 
 
 class Setting(NamedTuple):
-    """What all representations of one `hold` share: two functions, what is differentiated by,
+    """What all representations of one `hold` share: a function, what is differentiated by,
     staleness, counters.
     """
 
     encoding: Encoding
-    on_some: Encoding
     wrt: Any
     may_be_stale: bool
     stats: HoldStats
@@ -320,7 +316,7 @@ class Kept:
         self._params = params
         self._data = data
         self._pullback: Pullback
-        found = vjp(setting.encoding, params, *data, wrt=setting.wrt)
+        found = vjp(setting.encoding, params, data[0], None, *data[1:], wrt=setting.wrt)
         self._representations, self._pullback = found
         self._numbers = np.arange(jax.tree.leaves(data)[0].shape[0])
         self._known = [LeafValue(x) if is_dynamic(x) else x for x in jax.tree.leaves(params)]
@@ -432,7 +428,7 @@ class Kept:
         chosen = self._numbers if chosen is None else chosen
         self._count(len(chosen), is_encoded=True)
         given = (self._params if is_current else params, self._data[0], chosen, *self._data[1:])
-        _, pullback = vjp(self._setting.on_some, *given, wrt=self._setting.wrt)
+        _, pullback = vjp(self._setting.encoding, *given, wrt=self._setting.wrt)
         return pullback(self._filled(_picked(self._cotangents, chosen, count)))
 
     def _count(self, num_rows: int, *, is_encoded: bool) -> None:
@@ -645,12 +641,11 @@ class EpochGradient:
                 reason = f"it selects `{path}` among the batches, which belong to one batch each"
                 raise wrong_wrt(NAME, path, f"{reason} and are not trained")
 
-        is_whole = chosen is None
-        encode = self._setting.encoding if is_whole else self._setting.on_some
-        more = keys if is_whole else [chosen, *keys]
-        found, pull = jax.vjp(
-            lambda values: encode(*selection.merged(values)[0][:2], *more), selection.values
-        )
+        def encode(values: Any) -> Any:
+            params, rows, *_ = selection.merged(values)[0]
+            return self._setting.encoding(params, rows, chosen, *keys)
+
+        found, pull = jax.vjp(encode, selection.values)
         total, cotangents, by_loss = self._losses(selection, found)
         (by_encoder,) = pull(with_cotangents(found, cotangents))
         # each leaf is the encoder's or the loss's, and has zeros of the other
