@@ -417,8 +417,7 @@ class _Counting:
     @property
     def is_as_run(self) -> bool:
         """Whether the equations are those that the engine runs."""
-        plain = self.call.plain
-        return plain.is_incremental or self.changing is not None
+        return self.call.is_incremental or self.changing is not None
 
     # --- an equation and what is inside ---
 
@@ -576,9 +575,9 @@ class _Counting:
             yield found
 
     def _general_notes(self, found: Sequence[CountedProgram]) -> Iterator[str]:
-        plain = self.call.plain
-        if plain.num_guards:
-            guards = f"its {plain.num_guards} guards" if plain.num_guards > 1 else "its guard"
+        num_guards = self.call.num_guards
+        if num_guards:
+            guards = f"its {num_guards} guards" if num_guards > 1 else "its guard"
             yield (
                 f"Counted is the path that these values take, with {guards}; others may take "
                 "another one."
