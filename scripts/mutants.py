@@ -1479,6 +1479,13 @@ MUTANTS = [
         "return self.scale.size",
     ),
     Mutant(
+        "what is fixed in a model moves in scans of its least squares",
+        "fit/problem.py",
+        "tree_of=_tree_of(fun)).only(fun.is_free)",
+        "tree_of=_tree_of(fun))",
+        "tests/fit/test_results.py",
+    ),
+    Mutant(
         "weights are of the residuals, not of their squares",
         "fit/problem.py",
         "np.broadcast_to(np.sqrt(weight), leaf.shape)",
