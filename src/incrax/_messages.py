@@ -23,11 +23,11 @@ NUM_SHOWN = 8
 """Entries of a list that a message names."""
 
 
-def listed(names: Iterable[str]) -> str:
-    """The first names of a list, each as code."""
+def listed(names: Iterable[str], nothing: str = "none") -> str:
+    """The first names of a list, each as code; `nothing` where there are none."""
     shown = [f"`{name}`" for name in names]
     more = [f"and {len(shown) - NUM_SHOWN} more"] * (len(shown) > NUM_SHOWN)
-    return ", ".join([*shown[:NUM_SHOWN], *more]) or "none"
+    return ", ".join([*shown[:NUM_SHOWN], *more]) or nothing
 
 
 def first_names(names: Sequence[str]) -> str:
@@ -39,10 +39,9 @@ def stale_result(
     name: str, output: str, error: float, changed: Sequence[str], stale: str
 ) -> StaleResultError:
     """A result that differs from a fresh one."""
-    shown = ", ".join(f"`{path}`" for path in changed) or "nothing"
     return StaleResultError(
         f"`{name}` returned an output{output} that differs from a fresh evaluation by {error:.2g} "
-        f"of its largest element. Changed in this call: {shown}. {stale} Usual causes: memory of "
+        f"of its largest element. Changed in this call: {listed(changed, 'nothing')}. {stale} Usual causes: memory of "
         "an input that was changed behind JAX's back (`jax.device_put` and dlpack share it with "
         "NumPy), a `pure_callback` that is not pure, or terms that cancel (then give `verify` an "
         "`atol`). All saved values were dropped; the next call is evaluated from scratch."
