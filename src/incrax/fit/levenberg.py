@@ -414,23 +414,11 @@ def least_squares(evaluate: HostFunctions, given: Any, setup: Setup) -> LeastSqu
 # --- with a sparse Jacobian -----------------------------------------------------------------------
 
 
-class SparsePrograms(NamedTuple):
-    """What is compiled beside `HostFunctions`, of a vector and of what is given."""
-
-    gradient: Any
-    """J^T r; also of r."""
-    jacobian: Any
-    """As BCOO."""
-
-
 @remembered
-def _sparse_programs(fun: Any, layout: ArgumentLayout) -> SparsePrograms:
+def _sparse_jacobian(fun: Any, layout: ArgumentLayout) -> Any:
+    """J as BCOO, of a vector and of what is given."""
     residuals = evaluations(fun, layout).residuals
-    at = lambda given: lambda x: residuals(x, given)
-    return SparsePrograms(
-        jax.jit(lambda x, given, r: jax.vjp(at(given), x)[1](r)[0]),
-        jax.jit(lambda x, given: jacobian(at(given), sparse=True)(x)),
-    )
+    return jax.jit(lambda x, given: jacobian(lambda x: residuals(x, given), sparse=True)(x))
 
 
 def sparse(fun: Any, task: Problem, roots: Any, setup: Setup) -> LeastSquares:
@@ -439,18 +427,22 @@ def sparse(fun: Any, task: Problem, roots: Any, setup: Setup) -> LeastSquares:
     # arrays anew.
     copied = lambda x: jnp.array(x) if isinstance(x, np.ndarray) else x
     given = jax.tree.map(copied, (task.others, roots))
-    programs = _sparse_programs(fun, task.layout)
     evaluate = hosted(fun, task.layout)
+    derivative = _sparse_jacobian(fun, task.layout)
 
     def look(search: Search) -> tuple[Search, LinearizedPoint]:
         x = np.asarray(search.x)
         residuals = evaluate.residuals(x, given)
         seen = setup.weighed(residuals)
-        gradient = np.asarray(programs.gradient(x, given, seen.rows * seen.residuals))
-        is_free = ~setup.box.is_pressed(x, gradient)
-        is_finite = bool(np.isfinite(seen.cost) and np.all(np.isfinite(gradient)))
+        r = np.asarray(seen.residuals)
+        found = derivative(x, given)
+        i, j = np.asarray(found.indices).T
+        data = np.asarray(found.data) * np.asarray(seen.rows)[i]
+        is_free = ~setup.box.is_pressed(x, np.bincount(j, data * r[i], x.size))  # by J^T r
+        is_finite = bool(np.isfinite(seen.cost) and np.all(np.isfinite(data)))
         if is_finite:
-            model = _sparse_model(programs.jacobian(x, given), seen, is_free, search.scale)
+            matrix = csr_array((data * is_free[j], (i, j)), shape=found.shape)
+            model = SparseModel(matrix, r, steps.FORGETTING * np.asarray(search.scale))
         else:
             model = SparseModel(csr_array((1, x.size)), np.zeros(1), np.zeros(x.size))
         return steps.linearized(
@@ -460,14 +452,6 @@ def sparse(fun: Any, task: Problem, roots: Any, setup: Setup) -> LeastSquares:
     return LeastSquares(evaluate, given, look, setup, Maths())
 
 
-def _sparse_model(found: Any, seen: Any, is_free: np.ndarray, last_scale: Any) -> SparseModel:
-    i, j = np.asarray(found.indices).T
-    data = np.asarray(found.data) * np.asarray(seen.rows)[i] * is_free[j]
-    matrix = csr_array((data, (i, j)), shape=found.shape)
-    scale = steps.FORGETTING * np.asarray(last_scale)
-    return SparseModel(matrix, np.asarray(seen.residuals), scale)
-
-
 def chosen(solver: str, fun: Any, task: Problem, roots: Any) -> str:
     """What `"auto"` stands for."""
     n = task.x.size
@@ -475,8 +459,8 @@ def chosen(solver: str, fun: Any, task: Problem, roots: Any) -> str:
         return solver
     if n <= MAX_DENSE:
         return "dense"
-    programs = _sparse_programs(plain(fun), task.layout)
-    found = jax.eval_shape(programs.jacobian, task.x, (task.others, roots))
+    derivative = _sparse_jacobian(plain(fun), task.layout)
+    found = jax.eval_shape(derivative, task.x, (task.others, roots))
     return "sparse" if found.nse <= MAX_SHARE * np.prod(found.shape) else "matrix-free"
 
 
