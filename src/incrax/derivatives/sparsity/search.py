@@ -21,12 +21,10 @@ from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax._program import Program, Values, evaluator, from_jaxpr, trace, type_of
 from incrax.engine.program.constants import (
-    Deferred,
     Known,
     constant_of,
     known_constants,
     learn,
-    value_at,
     value_of,
 )
 from incrax.engine.program.simplify import RULED, drop_dead, inline
@@ -324,26 +322,3 @@ class _Patterns(Domain):
 
     def is_unrolled(self, eqn: Equation, body: Program) -> bool:
         return eqn.params["length"] * len(body.eqns) <= MAX_UNROLLED
-
-    def row_of(self, found: Any | None, number: int, aval: Any) -> np.ndarray | None:
-        if found is None or _jax.is_key_dtype(getattr(aval, "dtype", np.dtype(bool))):
-            return None
-        return np.asarray(value_at(found))[number]
-
-    def learn_outputs(
-        self, eqn: Equation, carried: Sequence[Any], stacked: Sequence[Any], known: Any
-    ) -> None:
-        found = [*carried, *map(_of_rows, stacked)]
-        known.update(
-            {var: each for var, each in zip(eqn.outvars, found, strict=False) if each is not None}
-        )
-
-    def stacked(self, rows: Sequence[Pattern], aval: Any) -> Pattern:
-        return _stacked(rows, [_jax.aval_size(aval)] * len(rows))
-
-
-def _of_rows(each: Sequence[Any | None]) -> Any | None:
-    if any(one is None for one in each):
-        return None
-    depth = max(one.depth if isinstance(one, Deferred) else 0 for one in each)
-    return Deferred(lambda: np.stack([np.asarray(value_at(one)) for one in each]), depth + 1)
