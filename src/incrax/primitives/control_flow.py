@@ -18,7 +18,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Equation
-from incrax._program import Program, evaluator, trace, type_of
+from incrax._program import Program, trace, type_of
 from incrax.primitives.entry import Family, Primitive, each, element_numbers, shape_of
 
 Domain = Any  # `elements.Domain`, which stands on this module
@@ -90,11 +90,13 @@ def _unrolled(eqn: Equation, body: Program) -> Program:
         rows = {}
         for number in reversed(numbers) if eqn.params["reverse"] else numbers:
             row = [lax.index_in_dim(x, number, keepdims=False) for x in xs]
-            results = evaluator(body)(body.consts, *consts, *carry, *row)
+            results = body(*consts, *carry, *row)
             carry = results[: scan.num_carry]
             rows[number] = results[scan.num_carry :]
         stacks = [
-            jnp.stack([rows[number][k] for number in numbers]) if numbers else jnp.zeros(var.aval.shape)
+            jnp.stack([rows[number][k] for number in numbers])
+            if numbers
+            else jnp.zeros(var.aval.shape)
             for k, var in enumerate(eqn.outvars[scan.num_carry :])
         ]
         return [*carry, *stacks]

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax import lax
 
 from incrax import _jax
 from incrax._jax import Equation, Var
@@ -269,9 +268,8 @@ def _run_loop(eqn: Equation, aligned: Aligned, count: int, values: Sequence[Any]
     if inside is None:
         raise NotByRowsError("inside it, rows meet")
     body = _jax.open_jaxpr(eqn.params["jaxpr"])
-    num_consts, num_carry = _jax.scan_counts(eqn)
-    first = num_consts + num_carry
-    consts = values[:num_consts]
+    scan = _jax.scan_of(eqn)
+    consts, start, rows = scan.split(values)
 
     def turn(carry: Any, xs: Any) -> Any:
         env = dict(zip(body.constvars, body.consts, strict=True))
@@ -284,12 +282,9 @@ def _run_loop(eqn: Equation, aligned: Aligned, count: int, values: Sequence[Any]
                 else run_on_rows(each, by_rows, count, given)
             )
             env.update(zip(each.outvars, found, strict=True))
-        results = [_jax.read(atom, env) for atom in body.outvars]
-        return results[:num_carry], results[num_carry:]
+        return scan.split_results([_jax.read(atom, env) for atom in body.outvars])
 
-    params = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    carry, ys = lax.scan(turn, list(values[num_consts:first]), list(values[first:]), **params)
-    return [*carry, *ys]
+    return scan.run(turn, start, rows)
 
 
 # --- axes -----------------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from incrax import _jax
+from incrax._jax import LoopParts
 from incrax._program import Values
 from incrax.control_flow.loops.bodies import (
-    BodyLayout,
     Given,
     Linearized,
     ListPair,
@@ -46,7 +46,7 @@ NAME = _jax.LOOP
 class Spec(NamedTuple):
     """A loop but for its body."""
 
-    layout: BodyLayout
+    layout: LoopParts
     capacity: int
     reverse: bool
     memory: int  # bytes that residuals of reverse mode may take
@@ -231,7 +231,7 @@ def _pull(cotangents: Values, values: Values, *, jaxpr: Any, spec: Spec) -> list
     _, known_rows = parted(_are_linear(xs), xs)
     wanted = [ct for ct in ys_ct if ct is not None]
     groups = ((known, False), ([*ended_ct, *sums], True), (known_rows, False), (wanted, True))
-    layout = BodyLayout(len(known), len(ended_ct) + len(sums))
+    layout = LoopParts(len(known), len(ended_ct) + len(sums))
     mirrored = spec.derived(layout=layout, reverse=not spec.reverse, is_linear=_marks(groups))
     ended, xs_ct = bind(body, mirrored, num, _joined(groups))
     start_ct, sums_ct = spec.layout.split_results(ended)

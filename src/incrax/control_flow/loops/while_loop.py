@@ -19,9 +19,10 @@ import numpy as np
 from jax import lax
 
 from incrax import _jax
+from incrax._jax import LoopParts
 from incrax._messages import check_function
 from incrax._program import Values
-from incrax.control_flow.loops.bodies import BodyLayout, ListPair, call, lift, traced_turn
+from incrax.control_flow.loops.bodies import ListPair, call, lift, traced_turn
 from incrax.control_flow.loops.padded import as_size, checked
 from incrax.control_flow.loops.primitive import Spec, push
 from incrax.errors import LoopTypeError
@@ -111,7 +112,7 @@ class _Parts(NamedTuple):
 
     def split(self, values: Values) -> tuple[list[Any], list[Any], list[Any]]:
         """Constants of the condition, of the turn, carry."""
-        return BodyLayout(self.num_cond, self.num_body).split(values)
+        return LoopParts(self.num_cond, self.num_body).split(values)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -133,7 +134,7 @@ def _while_jvp(parts: _Parts, values: Values, tangents: Values) -> ListPair:
     """Of as many turns as the values take, which does not depend on the values smoothly."""
     dots = [None if type(t) is jax.custom_derivatives.SymbolicZero else t for t in tangents]
     inputs = values[parts.num_cond :]
-    layout = BodyLayout(parts.num_body, len(inputs) - parts.num_body)
+    layout = LoopParts(parts.num_body, len(inputs) - parts.num_body)
     num, _ = _run(parts, *map(lax.stop_gradient, values))
     if parts.most < MOST:
         num = checked("while_loop", num, parts.most)

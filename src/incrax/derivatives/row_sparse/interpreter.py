@@ -19,7 +19,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation, Literal
 from incrax._program import Program, Values, from_jaxpr, type_of
-from incrax.control_flow.loops.bodies import BodyLayout, merged, parted
+from incrax.control_flow.loops.bodies import merged, parted
 from incrax.derivatives.row_sparse.rules import MAKERS, evaluated, folded, is_sum_of_rows
 from incrax.derivatives.row_sparse.values import (
     DENSE,
@@ -232,7 +232,8 @@ def _scan(eqn: Equation, values: Values, context: Context) -> list[Value]:
     """
     _check_opens(eqn, values)
     body = from_jaxpr(eqn.params["jaxpr"])
-    num_consts, num_carry = _jax.scan_counts(eqn)
+    scan = _jax.scan_of(eqn)
+    num_consts, num_carry, _ = scan
     first = num_consts + num_carry
     inner = context.within(eqn)
     widths = _widths_of_carries(eqn, body, values, inner)
@@ -241,8 +242,8 @@ def _scan(eqn: Equation, values: Values, context: Context) -> list[Value]:
     _, atoms = parted(is_summed, [*body.invars[:first], *eqn.invars[first:]])
     pairs = zip(plain, atoms, strict=True)
     given = [typed(context.dense(x, eqn, "the loop reads it"), atom.aval) for x, atom in pairs]
-    layout = BodyLayout(num_consts, num_carry - len(start))
-    consts, init, xs = layout.split(given)
+    plain_scan = scan._replace(num_carry=num_carry - len(start))
+    consts, init, xs = plain_scan.split(given)
     turn_of = _turn(body, is_summed, inner)
     sizes = [*widths[num_consts:first], *[None] * (len(body.outvars) - num_carry)]
     avals = [var.aval for var in body.outvars]
@@ -251,12 +252,11 @@ def _scan(eqn: Equation, values: Values, context: Context) -> list[Value]:
     def turn(carry: list[Any], x: list[Any]) -> tuple[list[Any], Any]:
         leaving = _leaving(turn_of(*consts, *carry, *x), sizes, avals, dense)
         rows, others = parted([size is not None for size in sizes], leaving)
-        carry, ys = layout.split_results(others)
+        carry, ys = plain_scan.split_results(others)
         return carry, (ys, rows)
 
-    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    carry, (ys, of_turns) = jax.lax.scan(turn, init, xs, **options)
-    order = slice(None, None, -1 if options["reverse"] else 1)  # that of the turns
+    *carry, ys, of_turns = plain_scan.run(turn, init, xs)
+    order = slice(None, None, -1 if eqn.params["reverse"] else 1)  # that of the turns
     sums = [
         _with_rows_of_turns(value, numbers[order], rows[order])
         for value, (numbers, rows) in zip(start, of_turns, strict=True)

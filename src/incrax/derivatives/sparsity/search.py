@@ -19,17 +19,10 @@ from scipy.sparse import csr_array, vstack
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
-from incrax._program import Program, Values, evaluator, from_jaxpr, trace, type_of
-from incrax.engine.program.constants import (
-    Known,
-    constant_of,
-    known_constants,
-    learn,
-    value_of,
-)
+from incrax._program import Program, Values, from_jaxpr, trace, type_of
+from incrax.engine.program.constants import KnowingDomain, Known, KnownValues, learn
 from incrax.engine.program.simplify import RULED, drop_dead, inline
 from incrax.primitives.control_flow import learn_counters
-from incrax.primitives.elements import Domain
 from incrax.primitives.entry import View, element_numbers
 
 Matrix: TypeAlias = Any
@@ -119,7 +112,7 @@ def _run(program: Program, leaves: Values, chosen: Sequence[int], xs: Values) ->
     values = list(leaves)
     for number, x in zip(chosen, xs, strict=True):
         values[number] = x
-    return evaluator(program)(program.consts, *values)
+    return program(*values)
 
 
 def _pushforward(program: Program, chosen: Sequence[int]) -> Program:
@@ -192,26 +185,22 @@ def _stacked(parts: Sequence[Pattern], sizes: Sequence[int]) -> Pattern:
     return csr_array(vstack(blocks, format="csr"))
 
 
-class _ZerosCount(View):
+class _ZerosCount(KnownValues):
     zeros = True
-
-    def __init__(self, known: Known) -> None:
-        self.known = known
-
-    def value(self, atom: Atom) -> np.ndarray | None:
-        return value_of(atom, self.known)
 
     def check(self, count: int) -> None:
         _check_size(count)
 
 
-class _Patterns(Domain):
+class _Patterns(KnowingDomain):
     """A walk through the equations of a tangent; `work` counts the nonzeros made, in bodies of
     loops, too.
 
     All operations are moves and unions of rows. `_TooMuch` is raised before a matrix beyond
     `MAX_NONZEROS` is made.
     """
+
+    defers = True
 
     def __init__(self, max_work: int) -> None:
         self.work = 0
@@ -282,17 +271,8 @@ class _Patterns(Domain):
 
     # --- what is known ----------------------------------------------------------------------------
 
-    def known(self, program: Program, constants: Values) -> Known:
-        given = zip(program.invars, constants, strict=True)
-        return known_constants(program, defers=True) | {
-            var: one for var, one in given if one is not None
-        }
-
     def view(self, known: Known) -> View:
         return _ZerosCount(known)
-
-    def constant_of(self, atom: Atom, known: Known) -> Any | None:
-        return constant_of(atom, known)
 
     def enter(
         self, eqn: Equation, operands: Sequence[Pattern], known: Known

@@ -110,10 +110,8 @@ def _pull(cotangents: Any, values: Any, **_: Any) -> list[Any]:
     return [ct if isinstance(x, _jax.Linear) else None for ct, x in zip(given, values, strict=True)]
 
 
-def _batch(
-    _mapped: Any, values: Any, axes: Any, *, kinds: tuple[str, ...], **_: Any
-) -> tuple[list[Any], list[Any]]:
-    return list(values[: len(kinds)]), list(axes[: len(kinds)])
+def _batch(_mapped: Any, values: Any, axes: Any, **params: Any) -> tuple[list[Any], list[Any]]:
+    return _push(values, axes, **params)
 
 
 def _prune(is_used: Sequence[bool], eqn: Equation) -> Equation:
