@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -416,6 +416,14 @@ def scan_of(eqn: Equation) -> LoopParts:
 def sub_bodies(eqn: Equation) -> list[Body]:
     """The jaxprs inside an equation's parameters, opened."""
     return [open_jaxpr(jaxpr) for jaxpr in _core.jaxprs_in_params(eqn.params)]
+
+
+def with_inner(eqns: Iterable[Equation]) -> Iterator[Equation]:
+    """Equations, each followed by those inside it."""
+    for eqn in eqns:
+        yield eqn
+        for body in sub_bodies(eqn):
+            yield from with_inner(body.eqns)
 
 
 # --- marked values --------------------------------------------------------------------------------

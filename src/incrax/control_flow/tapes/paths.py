@@ -249,7 +249,9 @@ def _is_dangerous(eqn: Any) -> bool:
     """Whether running this on a wrong path could be noticed: effects, loops that may not end, code
     on the host.
     """
-    is_named = eqn.primitive.name in ("while", "ffi_call", *STATEFUL)
-    if eqn.effects or is_named or _jax.calls_host(eqn):
-        return True
-    return any(_is_dangerous(inner) for body in _jax.sub_bodies(eqn) for inner in body.eqns)
+    return any(
+        each.effects
+        or each.primitive.name in ("while", "ffi_call", *STATEFUL)
+        or _jax.calls_host(each)
+        for each in _jax.with_inner([eqn])
+    )

@@ -137,17 +137,12 @@ SOURCES = frozenset({"scatter-add", "scatter", "pad", "dynamic_update_slice"})
 """What makes rows of ordinary arrays."""
 
 
-def _makes_rows(eqn: Equation) -> bool:
-    """Whether something inside an equation may make rows."""
-    inner = (each for body in _jax.sub_bodies(eqn) for each in body.eqns)
-    return any(each.primitive.name in SOURCES or _makes_rows(each) for each in inner)
-
-
 def _check_opens(eqn: Equation, values: Values) -> None:
     """Raise where interpreting what is inside is of no use, or not allowed."""
     if eqn.effects:
         raise BecomesDense("what it holds has effects")
-    if not any(map(has_rows, values)) and not _makes_rows(eqn):
+    makes_rows = any(each.primitive.name in SOURCES for each in _jax.with_inner([eqn]))
+    if not makes_rows and not any(map(has_rows, values)):
         raise BecomesDense("what it holds makes no rows")
 
 

@@ -129,11 +129,8 @@ def _pushforward(program: Program, chosen: Sequence[int]) -> Program:
 
 def has_custom_vjp(program: Program) -> bool:
     """Whether some call, at any depth, has a rule for reverse mode alone."""
-    return any(
-        (eqn.primitive.name in RULED and "vjp" in eqn.primitive.name)
-        or any(has_custom_vjp(from_jaxpr(body)) for body in _jax.sub_bodies(eqn))
-        for eqn in program.eqns
-    )
+    names = {eqn.primitive.name for eqn in _jax.with_inner(program.eqns)}
+    return any("vjp" in name for name in names & RULED)
 
 
 # --- the walk -------------------------------------------------------------------------------------

@@ -77,12 +77,7 @@ def claim_of(eqn: Equation) -> Claim | None:
 
 def has_claim(eqns: Iterable[Equation]) -> bool:
     """Whether an equation, or one in an inner jaxpr, is a marker."""
-    if not _has_bound:
-        return False
-    return any(
-        eqn.primitive is _pass_p or any(has_claim(body.eqns) for body in _jax.sub_bodies(eqn))
-        for eqn in eqns
-    )
+    return bool(_has_bound) and any(eqn.primitive is _pass_p for eqn in _jax.with_inner(eqns))
 
 
 _has_bound: list[Hashable] = []

@@ -234,16 +234,10 @@ def _body_without_inverses(body: Body) -> Body:
     """The body of a loop, a branch or a rule, by itself; the very body where nothing is there to be
     left out.
     """
-    if not (has_claim(body.eqns) or _has_gather(body)):
+    has_gather = any(eqn.primitive.name == "gather" for eqn in _jax.with_inner(body.eqns))
+    if not (has_gather or has_claim(body.eqns)):
         return body
     program = cancel_all(from_jaxpr(body))
     if not set(program.constvars) <= set(body.constvars):
         return body  # it cannot hold more constants than it did
     return body._replace(eqns=program.eqns, outvars=program.outvars)
-
-
-def _has_gather(body: Body) -> bool:
-    return any(
-        eqn.primitive.name == "gather" or any(_has_gather(inner) for inner in _jax.sub_bodies(eqn))
-        for eqn in body.eqns
-    )
