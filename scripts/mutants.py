@@ -2033,8 +2033,8 @@ MUTANTS = [
     Mutant(
         "a marker outlives vmap",
         "engine/program/passes.py",
-        "    return list(values[: len(kinds)]), list(axes[: len(kinds)])",
-        "    return _pass_p.bind(*values, kinds=kinds, **_), list(axes[: len(kinds)])",
+        "    return _push(values, axes, **params)",
+        "    return _pass_p.bind(*values, **params), _push(values, axes, **params)[1]",
     ),
     Mutant(
         "tracers that functions close over are compiled in",
