@@ -2,9 +2,9 @@
 of `elements`.
 
 A rule gets an equation, what its operands depend on, what is known, and the domain, which walks
-what is inside. Loops of few iterations may be walked as the equations of all iterations, so that an
-index that counts them is known; of others, what holds for every iteration is sought by repeating
-the body until nothing is added.
+what is inside. Loops of few iterations may be walked one by one, so that an index that counts them
+is known; of others, what holds for every iteration is sought by repeating the body until nothing is
+added.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from incrax import _jax
 from incrax._jax import Equation
-from incrax._program import Program, trace, type_of
 from incrax.primitives.entry import Family, Primitive, each, element_numbers, shape_of
 
 Domain = Any  # `elements.Domain`, which stands on this module
@@ -59,14 +56,8 @@ def _solve(eqn: Equation, operands: Sequence[Any], known: Any, domain: Domain) -
 
 def _scan(eqn: Equation, operands: Sequence[Any], known: Any, domain: Domain) -> list[Any]:
     body = domain.opened(eqn.params["jaxpr"])
-    if not domain.is_unrolled(eqn, body):
-        return _repeated(eqn, body, [domain.in_loop(x) for x in operands], known, domain)
-    turns = _unrolled(eqn, body)
-    walked = domain.walk(turns, operands, _constants(eqn, known, domain))
-    found = [domain.constant_of(atom, walked.known) for atom in turns.outvars]
-    pairs = zip(eqn.outvars, found, strict=True)
-    known.update({var: value for var, value in pairs if value is not None})
-    return walked.outputs
+    walked = _unrolled if domain.is_unrolled(eqn, body) else _repeated
+    return walked(eqn, body, [domain.in_loop(x) for x in operands], known, domain)
 
 
 def learn_counters(eqn: Equation, known: Any, domain: Domain) -> None:
@@ -78,30 +69,48 @@ def learn_counters(eqn: Equation, known: Any, domain: Domain) -> None:
         _scan(eqn, [domain.NOTHING] * len(eqn.invars), known, domain)
 
 
-def _unrolled(eqn: Equation, body: Program) -> Program:
-    """The equations of all turns of a scan, one after the other: what counts them is then a
-    constant.
-    """
+def _unrolled(
+    eqn: Equation, body: Any, operands: Sequence[Any], known: Any, domain: Domain
+) -> list[Any]:
+    """Iteration by iteration; adds the outputs that are constants."""
+    # Not as a program of all turns, which any walk could take: to make its equations takes as long
+    # as the walk (600 turns, 600 inputs: 0.33 s of processor time in all, against 0.17 s).
     scan = _jax.scan_of(eqn)
-    numbers = range(eqn.params["length"])
-
-    def turns(*values: Any) -> list[Any]:
-        consts, carry, xs = scan.split(values)
-        rows = {}
-        for number in reversed(numbers) if eqn.params["reverse"] else numbers:
-            row = [lax.index_in_dim(x, number, keepdims=False) for x in xs]
-            results = body(*consts, *carry, *row)
-            carry = results[: scan.num_carry]
-            rows[number] = results[scan.num_carry :]
-        stacks = [
-            jnp.stack([rows[number][k] for number in numbers])
-            if numbers
-            else jnp.zeros(var.aval.shape)
-            for k, var in enumerate(eqn.outvars[scan.num_carry :])
+    consts, carry, xs = scan.split(operands)
+    known_consts, known_carry, known_xs = scan.split(_constants(eqn, known, domain))
+    _, _, whole = scan.split(eqn.invars)
+    _, _, parts = scan.split(body.invars)
+    num_carry = scan.num_carry
+    rows: list[list[Any]] = []
+    learnt: list[list[Any]] = []
+    for i in _iterations(eqn):
+        row = [domain.take(x, _row(shape_of(var), i)) for x, var in zip(xs, parts, strict=True)]
+        known_row = [
+            domain.row_of(x, i, atom.aval) for x, atom in zip(known_xs, whole, strict=True)
         ]
-        return [*carry, *stacks]
+        constants = [*known_consts, *known_carry, *known_row]
+        inner = domain.walk(body, [*consts, *carry, *row], constants)
+        found = [domain.constant_of(atom, inner.known) for atom in body.outvars]
+        carry = inner.outputs[:num_carry]
+        known_carry = found[:num_carry]
+        rows.append(inner.outputs[num_carry:])
+        learnt.append(found[num_carry:])
+    step = -1 if eqn.params["reverse"] else 1
+    stacked = [column[::step] for column in zip(*learnt, strict=True)]
+    domain.learn_outputs(eqn, known_carry, stacked, known)
+    avals = [atom.aval for atom in body.outvars[num_carry:]]
+    ys = [domain.stacked([row[k] for row in rows[::step]], aval) for k, aval in enumerate(avals)]
+    return [*carry, *ys]
 
-    return trace(turns, *map(type_of, eqn.invars))
+
+def _iterations(eqn: Equation) -> range:
+    numbers = range(eqn.params["length"])
+    return numbers[::-1] if eqn.params["reverse"] else numbers
+
+
+def _row(shape: Sequence[int], number: int) -> np.ndarray:
+    own = element_numbers(shape)
+    return own + number * own.size
 
 
 def _repeated(

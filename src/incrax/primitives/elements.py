@@ -87,9 +87,25 @@ class Domain(ABC):
         return _jax.open_jaxpr(jaxpr)
 
     def is_unrolled(self, eqn: Equation, body: Any) -> bool:
-        """Whether a scan, of which `opened` makes a `Program`, is walked iteration by iteration."""
+        """Whether a scan is walked iteration by iteration, for which a domain has the three methods
+        below.
+        """
         del eqn, body
         return False
+
+    def row_of(self, found: Any, number: int, aval: Any) -> Any:
+        """What is known of a row, from what is known of an array."""
+        raise NotImplementedError
+
+    def learn_outputs(
+        self, eqn: Equation, carried: Sequence[Any], stacked: Sequence[Any], known: Any
+    ) -> None:
+        """Note what is known of a scan's outputs: of each carry, and of each row of the others."""
+        raise NotImplementedError
+
+    def stacked(self, rows: Sequence[Any], aval: Any) -> Any:
+        """Values of one type on top of each other."""
+        raise NotImplementedError
 
     # --- what is known ----------------------------------------------------------------------------
 
@@ -184,8 +200,9 @@ class Domain(ABC):
         for d, axis in enumerate(read.axes):
             if axis.kind.running:
                 value = self.running(value, shape, d, axis.kind.running)
-        if gone:
-            value = self.grouped(value, shape, gone)
+        wide = [d for d in gone if shape[d] != 1]
+        if wide:
+            value = self.grouped(value, shape, wide)
         kept = [(axis.out, d) for d, axis in enumerate(read.axes) if d not in gone]
         lengths = [1] * len(out)
         for a, d in kept:

@@ -20,7 +20,14 @@ from scipy.sparse import csr_array, vstack
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax._program import Program, Values, from_jaxpr, trace, type_of
-from incrax.engine.program.constants import KnowingDomain, Known, KnownValues, learn
+from incrax.engine.program.constants import (
+    Deferred,
+    KnowingDomain,
+    Known,
+    KnownValues,
+    learn,
+    value_at,
+)
 from incrax.engine.program.simplify import RULED, drop_dead, inline
 from incrax.primitives.control_flow import learn_counters
 from incrax.primitives.entry import View, element_numbers
@@ -299,3 +306,26 @@ class _Patterns(KnowingDomain):
 
     def is_unrolled(self, eqn: Equation, body: Program) -> bool:
         return eqn.params["length"] * len(body.eqns) <= MAX_UNROLLED
+
+    def row_of(self, found: Any | None, number: int, aval: Any) -> np.ndarray | None:
+        if found is None or _jax.is_key_dtype(getattr(aval, "dtype", np.dtype(bool))):
+            return None
+        return np.asarray(value_at(found))[number]
+
+    def learn_outputs(
+        self, eqn: Equation, carried: Sequence[Any], stacked: Sequence[Any], known: Any
+    ) -> None:
+        found = [*carried, *map(_of_rows, stacked)]
+        known.update(
+            {var: each for var, each in zip(eqn.outvars, found, strict=False) if each is not None}
+        )
+
+    def stacked(self, rows: Sequence[Pattern], aval: Any) -> Pattern:
+        return _stacked(rows, [_jax.aval_size(aval)] * len(rows))
+
+
+def _of_rows(each: Sequence[Any | None]) -> Any | None:
+    if any(one is None for one in each):
+        return None
+    depth = max(one.depth if isinstance(one, Deferred) else 0 for one in each)
+    return Deferred(lambda: np.stack([np.asarray(value_at(one)) for one in each]), depth + 1)
