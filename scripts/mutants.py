@@ -424,7 +424,7 @@ OPTIMISATIONS = [
         "primitives/on_rows.py",
         "            inside.mark(body.outvars[:num_carry], map(inside.of, carries))",
         "            pass",
-        "tests/engine/plan/test_slices.py",
+        "tests/primitives/test_on_rows.py",
     ),
     Mutant(
         "a loop that carries something is one of rows by themselves",
@@ -1805,7 +1805,7 @@ MUTANTS = [
     Mutant(
         "statistics used however far from their centre",
         "engine/rewrites/statistics.py",
-        "jnp.all(_are_within(d, MAX_STEP)) & jnp.all(is_right)",
+        "jnp.all(are_within(d, MAX_STEP)) & jnp.all(is_right)",
         "jnp.asarray(True)",
     ),
     Mutant(

@@ -96,10 +96,13 @@ def _unrolled(
         rows.append(inner.outputs[num_carry:])
         learnt.append(found[num_carry:])
     step = -1 if eqn.params["reverse"] else 1
-    stacked = [column[::step] for column in zip(*learnt, strict=True)]
-    domain.learn_outputs(eqn, known_carry, stacked, known)
-    avals = [atom.aval for atom in body.outvars[num_carry:]]
-    ys = [domain.stacked([row[k] for row in rows[::step]], aval) for k, aval in enumerate(avals)]
+    learnt_rows = [domain.of_rows(column[::step]) for column in zip(*learnt, strict=True)]
+    pairs = zip(eqn.outvars, [*known_carry, *learnt_rows], strict=False)
+    known.update({var: found for var, found in pairs if found is not None})
+    ys = [
+        domain.beside([row[k] for row in rows[::step]], [atom] * len(rows))
+        for k, atom in enumerate(body.outvars[num_carry:])
+    ]
     return [*carry, *ys]
 
 

@@ -279,24 +279,23 @@ def _widths_of_carries(
     nothing else; None for the others.
     """
     num_consts, num_carry = _jax.scan_counts(eqn)
-    results = [*[None] * num_consts, *body.outvars[:num_carry]]
-    results += [None] * (len(values) - len(results))
+    results = dict(enumerate(body.outvars[:num_carry], num_consts))
+    sparse = [n for n in results if is_sparse(values[n])]
     is_summed = [
-        out is not None and is_sparse(value) and _is_only_added_to(body, var, out)
-        for value, var, out in zip(values, body.invars, results, strict=True)
+        n in sparse and _is_only_added_to(body, var, results[n])
+        for n, var in enumerate(body.invars)
     ]
     types = map(type_of, parted(is_summed, body.invars)[1])
-    counts = [None] * num_consts + _num_rows(_turn(body, is_summed, context.fresh()), *types)
+    counts = _num_rows(_turn(body, is_summed, context.fresh()), *types)
     widths: list[int | None] = [None] * len(values)
-    for n in range(num_consts, num_consts + num_carry):
+    for n in sparse:
         value = values[n]
-        width = counts[n] if is_summed[n] else None
+        width = counts[n - num_consts] if is_summed[n] else None
         aval = body.invars[n].aval
         try:
-            if is_sparse(value) and width is None:
+            if width is None:
                 raise BecomesDense("the loop reads its carry")
-            if width is not None:
-                context.check(width * eqn.params["length"] + num_stored(value), aval)
+            context.check(width * eqn.params["length"] + num_stored(value), aval)
             widths[n] = width
         except BecomesDense as error:
             rows = value if has_rows(value) else no_rows(aval)

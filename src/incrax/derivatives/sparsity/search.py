@@ -312,20 +312,8 @@ class _Patterns(KnowingDomain):
             return None
         return np.asarray(value_at(found))[number]
 
-    def learn_outputs(
-        self, eqn: Equation, carried: Sequence[Any], stacked: Sequence[Any], known: Any
-    ) -> None:
-        found = [*carried, *map(_of_rows, stacked)]
-        known.update(
-            {var: each for var, each in zip(eqn.outvars, found, strict=False) if each is not None}
-        )
-
-    def stacked(self, rows: Sequence[Pattern], aval: Any) -> Pattern:
-        return _stacked(rows, [_jax.aval_size(aval)] * len(rows))
-
-
-def _of_rows(each: Sequence[Any | None]) -> Any | None:
-    if any(one is None for one in each):
-        return None
-    depth = max(one.depth if isinstance(one, Deferred) else 0 for one in each)
-    return Deferred(lambda: np.stack([np.asarray(value_at(one)) for one in each]), depth + 1)
+    def of_rows(self, found: Sequence[Any]) -> Any | None:
+        if any(row is None for row in found):
+            return None
+        depth = max(row.depth if isinstance(row, Deferred) else 0 for row in found)
+        return Deferred(lambda: np.stack([np.asarray(value_at(row)) for row in found]), depth + 1)

@@ -19,7 +19,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Body, Equation, Literal, Var
 from incrax._program import Program, from_jaxpr, trace, type_of
-from incrax.engine.program.constants import known_values
+from incrax.engine.program.constants import known_values, value_of
 from incrax.engine.program.passes import LADJ, OUTPUT, Claim, claim_of, has_claim
 from incrax.engine.program.simplify import drop_dead, inline_jits, reading, renaming
 from incrax.engine.program.structure import equation_key, literal_key
@@ -221,11 +221,11 @@ class _Rewriting:
     def _permutation(self, eqn: Equation) -> np.ndarray | None:
         """Which element each output of a gather reads, if every one is read once."""
         operand, index = eqn.invars
-        indices = index.val if isinstance(index, Literal) else self._known.get(index)
+        indices = value_of(index, self._known)
         size = _jax.aval_size(operand.aval)
         if indices is None or size > MAX_PERMUTED or size != _jax.aval_size(eqn.outvars[0].aval):
             return None
-        numbers = gathered_numbers(eqn, np.asarray(indices))
+        numbers = gathered_numbers(eqn, indices)
         is_permutation = np.array_equal(np.sort(numbers, axis=None), np.arange(size))
         return numbers if is_permutation else None
 

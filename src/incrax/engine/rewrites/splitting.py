@@ -135,9 +135,8 @@ def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Values], list[Any
     def run(values: Values) -> list[Any]:
         now = turns(split.now, first, split.handed, (), values)
         handed = now[len(first) :]
-        later = turns(split.later, second, (), split.handed, (*values, *handed))
-        found = dict(zip([*first, *second], now[: len(first)] + later, strict=True))
-        return [found[k] for k in range(len(is_first))]
+        later = iter(turns(split.later, second, (), split.handed, (*values, *handed)))
+        return [next(later) if k in second else now[first.index(k)] for k in range(len(is_first))]
 
     return run
 
