@@ -265,7 +265,6 @@ def _split(layout: LoopParts, moves: tuple[bool, ...], traced: _Traced) -> Linea
     is_fixed = [isinstance(r, _jax.Literal) or r not in changing for r in once]
     fixed, moving = parted(is_fixed, once)
     rows, stored = parted([r in xs for r in moving], moving)
-    sources = {id(r): number for number, r in enumerate([*fixed, *rows, *stored])}
 
     part_moves = layout.split(moves)
     moved = [list(compress(part, flags)) for part, flags in zip(parts, part_moves, strict=True)]
@@ -275,8 +274,8 @@ def _split(layout: LoopParts, moves: tuple[bool, ...], traced: _Traced) -> Linea
 
     def along(*values: Any) -> list[Any]:
         before, const_dot, carry_dot, turn, xs_dot = in_groups(values, counts)
-        known = [*before, *turn]
-        at = tangent._replace(consts=tuple(known[sources[id(r)]] for r in residuals))
+        known = dict(zip(map(id, [*fixed, *rows, *stored]), [*before, *turn], strict=True))
+        at = tangent._replace(consts=tuple(known[id(r)] for r in residuals))
         dots = call(at, [*const_dot, *carry_dot, *xs_dot])
         return list(compress(merged(traced.is_inexact, dots, [None] * num_outs), moves_out))
 
