@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 import jax
@@ -150,22 +149,23 @@ def in_order(eqns: Sequence[Equation]) -> tuple[Equation, ...] | None:
     each other.
     """
     writer = {var: number for number, eqn in enumerate(eqns) for var in written_vars(eqn)}
-    sorter: TopologicalSorter[int] = TopologicalSorter()
-    for number, eqn in enumerate(eqns):
-        sorter.add(number, *(writer[var] for var in read_vars(eqn) if var in writer))
-    try:
-        sorter.prepare()
-    except CycleError:
-        return None
+    needs = [{writer[var] for var in read_vars(eqn) if var in writer} for eqn in eqns]
+    readers: list[list[int]] = [[] for _ in eqns]
+    for number, needed in enumerate(needs):
+        for other in needed:
+            readers[other].append(number)
+    ready = [number for number, needed in enumerate(needs) if not needed]
+    heapq.heapify(ready)
+    missing = [len(needed) for needed in needs]
     order: list[Equation] = []
-    ready: list[int] = []
-    while sorter.is_active():
-        for number in sorter.get_ready():
-            heapq.heappush(ready, number)
-        first = heapq.heappop(ready)  # the order is kept as far as can be, for effects
-        order.append(eqns[first])
-        sorter.done(first)
-    return tuple(order)
+    while ready:
+        number = heapq.heappop(ready)
+        order.append(eqns[number])
+        for reader in readers[number]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, reader)
+    return tuple(order) if len(order) == len(eqns) else None
 
 
 class Recomputed(NamedTuple):
