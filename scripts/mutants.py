@@ -422,9 +422,9 @@ OPTIMISATIONS = [
     Mutant(
         "rows that a loop carries are not followed",
         "primitives/on_rows.py",
-        "                        need(other, axes[one])",
-        "                        pass",
-        "tests/engine/plan/test_slices.py",
+        "            inside.mark(body.outvars[:num_carry], map(inside.of, carries))",
+        "            pass",
+        "tests/primitives/test_on_rows.py",
     ),
     Mutant(
         "a loop that carries something is one of rows by themselves",
@@ -1812,7 +1812,7 @@ MUTANTS = [
     Mutant(
         "statistics used however far from their centre",
         "engine/rewrites/statistics.py",
-        "jnp.all(_are_within(d, MAX_STEP)) & jnp.all(is_right)",
+        "jnp.all(are_within(d, MAX_STEP)) & jnp.all(is_right)",
         "jnp.asarray(True)",
     ),
     Mutant(
@@ -2040,8 +2040,8 @@ MUTANTS = [
     Mutant(
         "a marker outlives vmap",
         "engine/program/passes.py",
-        "    return list(values[: len(kinds)]), list(axes[: len(kinds)])",
-        "    return _pass_p.bind(*values, kinds=kinds, **_), list(axes[: len(kinds)])",
+        "    return _push(values, axes, **params)",
+        "    return _pass_p.bind(*values, **params), _push(values, axes, **params)[1]",
     ),
     Mutant(
         "tracers that functions close over are compiled in",
