@@ -106,19 +106,16 @@ class Incremental(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:  # noqa: C901  all ways of a call
         """Evaluate at these arguments; equals `jax.jit(f)(*args, **kwargs)`."""
-        bypass = self._bypass
-        streak = self._streak
-        is_plain = (
-            _CURRENT.trace is _EVALUATING
-            and verifying() is None
-            and (not switches or are_switches_on())
-        )
-        if bypass is not None and is_plain:
-            last, _, result = bypass.last
+        bypass = streak = None
+        is_at_top = _CURRENT.trace is _EVALUATING
+        if is_at_top and verifying() is None and (not switches or are_switches_on()):
+            bypass = self._bypass
+            streak = self._streak
+        if bypass is not None:
+            last = bypass.last[0]
             # Nearly always the first one differs: that is one comparison, not a loop.
-            is_same = args and last and args[0] is last[0] and not kwargs
-            if is_same:
-                result = bypass.held(args, last, result)
+            if args and last and args[0] is last[0] and not kwargs:
+                result = bypass.held(args)
                 if result is not NOT_HELD:
                     return result
             for _ in bypass.ledger.turns:  # one turn, if there is one: a countdown in C
@@ -127,25 +124,28 @@ class Incremental(Generic[P, R]):
                 except Exception:  # noqa: BLE001  the long way has the right words for it
                     bypass.ledger.take_back()
                     break
-                bypass.last = args, kwargs, (result if bypass.holds_results else NOT_HELD)
+                bypass.last = args, kwargs, (result if bypass.holds_results else NOT_HELD), None
                 return result
-        if streak is not None and is_plain:
+        if streak is not None:
             with self._lock:
                 result = streak.call(args, kwargs)
             if result is not NOT_SERVED:
                 if bypass is not None:
                     bypass.hold(args, kwargs, result)
                 return result
-        return self._looked_at(args, kwargs)
+        return self._looked_at(args, kwargs, bypass)
 
-    def _looked_at(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that is compared with the last ones, or one that is not ours."""
+    def _looked_at(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], bypass: Bypass | None
+    ) -> Any:
+        """A call that is compared with the last ones, or one that is not ours; the bypass, if there
+        is one, may have its last call timed.
+        """
         if self._is_off():
             return self._plain(args, kwargs)
         if self._is_disabled:
             self._stats.transparent += 1
             return self.fresh(*args, **kwargs)
-        bypass = self._bypass  # another thread may take it away
         if bypass is not None:
             bypass.settle()
         start_s = time.perf_counter()

@@ -103,6 +103,13 @@ class Repeat:
             and entry.uses % LONG_WAY_EVERY != 0
         )
 
+    def version(
+        self, base: State, values: tuple[LeafValue, ...], results: Sequence[Any]
+    ) -> State:
+        """What follows the baseline where all that the plan loads stays saved."""
+        outputs = self.plan.outputs_with(base.outputs, results)
+        return State(values, outputs, self.saved, base.culprit, self.entry.dirty)
+
 
 class Again(NamedTuple):
     """A call that went the short way: what was done, and from which version."""
@@ -404,11 +411,8 @@ class Engine:
         results = repeat.program([value.feed for value in values], repeat.loads)
         if not self._holds(repeat, results):
             return None
-        outputs = repeat.plan.outputs_with(base.outputs, results)
-        state = State(values, outputs, repeat.saved, base.culprit)
-        state.harmless = repeat.entry.dirty
         self.again = Again(repeat, base)
-        return self._commit_again(repeat, base, state, begun)
+        return self._commit_again(repeat, base, repeat.version(base, values, results), begun)
 
     def _again_by_rows(
         self, repeat: Repeat, leaves: Sequence[Any], changed: Sequence[int], start_s: float

@@ -125,7 +125,7 @@ class Traced:
         """Evaluate the last call once more if nobody looked at it, so that its version is there."""
         if self.bypass is None or not self.ledger.skipped:
             return
-        args, kwargs, _ = self.bypass.last
+        args, kwargs, *_ = self.bypass.last
         leaves = self.signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
         self.engine.call(leaves, self.comparison.changed_leaves(leaves))
 

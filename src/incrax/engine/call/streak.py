@@ -17,7 +17,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from itertools import compress
-from operator import is_not
+from operator import is_not, methodcaller
 from time import perf_counter
 from typing import Any
 
@@ -97,7 +97,8 @@ class Streak(abc.ABC):
         leaves = self._leaves(args, kwargs)
         if leaves is None:
             return NOT_SERVED
-        waited_s = engine.comparison.wait(leaves, self._running, perf_counter)
+        running = self._running
+        waited_s = engine.comparison.wait(leaves, running, perf_counter) if running else 0.0
         outputs = self._evaluated(leaves)
         if outputs is None:
             return NOT_SERVED
@@ -140,7 +141,7 @@ class Streak(abc.ABC):
             if not signature.same_statics(leaves):
                 return None
             leaves = signature.dynamic_leaves(leaves)
-        if any([x.is_deleted() for x in self._arrays]):
+        if any(map(_is_deleted, self._arrays)):
             return None
         others = list(compress(self._numbers, map(is_not, leaves, self._anchors)))
         return leaves if others == self._moving or self._are_equal(leaves, others) else None
@@ -168,6 +169,9 @@ class Streak(abc.ABC):
         self._engine.count_repeats(self._repeat, num, overhead_s)
 
 
+_is_deleted = methodcaller("is_deleted")
+
+
 class PlanStreak(Streak):
     """By the plan of one set of changed inputs, from one version.
 
@@ -185,24 +189,23 @@ class PlanStreak(Streak):
         self._feeds = [value.feed for value in self._values]
 
     def _evaluated(self, leaves: Sequence[Any]) -> list[Any] | None:
-        base = self._base
         values = list(self._values)
+        feeds = self._feeds
         for i, elements in self._changed:
             value = self._new_value(leaves, i, elements)
             if value is None:
                 return None
             values[i] = value
-            self._feeds[i] = value.feed
+            feeds[i] = value.feed
         repeat = self._repeat
-        results = self._results(self._feeds, repeat.loads)
+        results = self._results(feeds, repeat.loads)
         if results is None:
             return None
-        outputs = repeat.plan.outputs_with(base.outputs, results)
-        state = State(tuple(values), outputs, repeat.saved, base.culprit)
-        state.harmless = repeat.entry.dirty
+        base = self._base
+        state = repeat.version(base, tuple(values), results)
         base.uses += 1
         self._engine.store.states = [*self._states[:-1], state]
-        return outputs
+        return state.outputs
 
     def _new_value(self, leaves: Sequence[Any], i: int, elements: int) -> LeafValue | None:
         """A leaf's value, if it differs in just these elements from that of the baseline, and from

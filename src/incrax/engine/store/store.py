@@ -49,20 +49,26 @@ class State:
     """One version of everything that depends on the inputs.
 
     Fields: leaf values; outputs; saved values; the dirty set whose whole evaluation left saved
-    values stale, if any; how often it was a baseline since; a dirty set that reaches none of the
-    saved values (-1: not known); the anchors of the leaf values.
+    values stale, if any; a dirty set that reaches none of the saved values (-1: not known); how
+    often it was a baseline since.
     """
 
     values: tuple[LeafValue, ...]
     outputs: list[Any]
     saved: dict[Var, Any]
     culprit: int | None
-    uses: int = 0
     harmless: int = -1
-    anchors: tuple[Any, ...] = field(init=False)
+    uses: int = 0
+    _anchors: tuple[Any, ...] | None = None
 
-    def __post_init__(self) -> None:
-        self.anchors = tuple([value.anchor for value in self.values])
+    @property
+    def anchors(self) -> tuple[Any, ...]:
+        """The anchors of the leaf values, made when they are first asked for: most versions of a
+        streak go without.
+        """
+        if self._anchors is None:
+            self._anchors = tuple([value.anchor for value in self.values])
+        return self._anchors
 
     def copy(self) -> State:
         """The same version for another store: arrays are shared, the table is not."""
