@@ -25,10 +25,11 @@ from incrax._stats import Stats
 from incrax._tuning import is_disabled
 from incrax.engine.call.bypass import NOT_HELD, Bypass
 from incrax.engine.call.pure import PureState, Step
-from incrax.engine.call.registry import living, register
-from incrax.engine.call.signature_table import Given, Options
+from incrax.engine.call.registry import is_collecting, living, register
+from incrax.engine.call.signature_table import Options
 from incrax.engine.call.sites import Sites, SitesState
 from incrax.engine.call.streak import NOT_SERVED, Streak
+from incrax.engine.call.traced import Given
 from incrax.engine.call.verification import due_verification, verifying
 from incrax.engine.inputs.rows import as_plain
 from incrax.engine.inputs.signature import make_signature
@@ -86,7 +87,7 @@ class Incremental(Generic[P, R]):
         self._streak: Streak | None = None
         self._lock = threading.RLock()
         # Who counts all functions over a while reads those that are gone at its end, too.
-        weakref.finalize(self, _catch_up, traces).atexit = False
+        weakref.finalize(self, _count_last, traces).atexit = False
 
     def __getattr__(self, name: str) -> Any:
         """Never found: the error says what has the place of a method of `jax.jit`'s functions."""
@@ -511,6 +512,12 @@ class Incremental(Generic[P, R]):
 def _catch_up(traces: RowTraces) -> None:
     for traced in traces.all():
         traced.catch_up()
+
+
+def _count_last(traces: RowTraces) -> None:
+    """The function is gone; that is of no interest where nobody counts."""
+    if is_collecting():
+        _catch_up(traces)
 
 
 def _forget_in_child() -> None:

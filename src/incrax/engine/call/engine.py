@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import or_
+from time import perf_counter
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -103,9 +104,7 @@ class Repeat:
             and entry.uses % LONG_WAY_EVERY != 0
         )
 
-    def version(
-        self, base: State, values: tuple[LeafValue, ...], results: Sequence[Any]
-    ) -> State:
+    def version(self, base: State, values: tuple[LeafValue, ...], results: Sequence[Any]) -> State:
         """What follows the baseline where all that the plan loads stays saved."""
         outputs = self.plan.outputs_with(base.outputs, results)
         return State(values, outputs, self.saved, base.culprit, self.entry.dirty)
@@ -116,6 +115,18 @@ class Again(NamedTuple):
 
     repeat: Repeat
     base: State
+
+
+class FirstCall(NamedTuple):
+    """A call that the whole program served before there was an engine: values and outputs, when it
+    began and returned, of `perf_counter`, and seconds of the program, compilation included.
+    """
+
+    values: tuple[LeafValue, ...]
+    outputs: list[Any]
+    begin_s: float
+    end_s: float
+    program_s: float
 
 
 class Engine:
@@ -224,8 +235,21 @@ class Engine:
         if self.ledger.granted:
             self.history.num_calls += self.ledger.skipped
         outputs = self.call(leaves, changed, begin_s)
-        self.history.note(begin_s, self._last, self.store)
+        self.history.note(begin_s, perf_counter(), self._last, self.store)
         return outputs
+
+    def enter(self, first: FirstCall) -> None:
+        """Do all that the first call would have done, but for running the program."""
+        self.whole.note(first.program_s)
+        self._note_compiled()
+        full = self.layout.full
+        entry = self.chooser.entry(full)
+        saved = SavedValues(self, [], None, full, first.values)
+        state = self._new_state("whole", entry, saved, first.outputs)
+        record = self._account("whole", entry, saved, is_first=True)
+        self.chooser.note_use(entry, "whole", None)
+        self.store.commit(state, None)
+        self.history.note(first.begin_s, first.end_s, record, self.store)
 
     def call(
         self, leaves: Sequence[Any], changed: Sequence[int] | None, begin_s: float | None = None
@@ -695,11 +719,15 @@ class Engine:
 
     def _run_whole(self, saved: SavedValues) -> list[Any]:
         is_first = not self.whole.num_runs
-        self.stats.compiles += is_first
         results = self.whole(saved.feeds, ())
         if is_first:
-            self.ledger.note_compiled(self.whole.first_s)
+            self._note_compiled()
         return results
+
+    def _note_compiled(self) -> None:
+        """The whole program ran for the first time."""
+        self.stats.compiles += 1
+        self.ledger.note_compiled(self.whole.first_s)
 
     def _run_from_saved(
         self, candidate: Candidate, entry: Entry, saved: SavedValues

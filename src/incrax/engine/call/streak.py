@@ -31,7 +31,6 @@ from incrax.engine.call.engine import LONG_WAY_EVERY, Again, Engine
 from incrax.engine.compile.timing import SAMPLE
 from incrax.engine.inputs.leaves import NO_ANCHOR, LeafValue
 from incrax.engine.inputs.signature import Signature
-from incrax.engine.store.store import State
 
 NOT_SERVED: Any = object()
 """Stands for a result."""
