@@ -4,7 +4,7 @@ One `Engine` serves one traced signature. Each call reads the store, computes, a
 assignment at the end: an exception leaves the store as it was. A call goes one of three ways, the
 first that applies:
 
-- `_again`: what the last call did, where the same inputs changed and nothing is to be decided;
+- `_again`: what the last call with the same changed inputs did, where nothing is to be decided;
 - `_unchanged`: outputs of a saved version that no changed input reaches;
 - `_evaluate`: the candidate chosen for the dirty set, from the best version.
 """
@@ -17,7 +17,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from time import perf_counter
 from typing import Any, NamedTuple, Self
 
@@ -61,6 +61,9 @@ LONG_WAY_EVERY = 16
 again are among them.
 """
 
+MAX_REPEATS = 64
+"""Sets of changed inputs whose calls may go the short way."""
+
 ADVICE_S = 1.0
 ADVICE_SHARE = 0.2
 """Seconds that comparing an unchanged array has taken, and their share of all, from which on
@@ -69,28 +72,18 @@ ADVICE_SHARE = 0.2
 
 
 class Repeat:
-    """What the last call did, if the next may do the same: what serves, what is loaded, what is
-    taken over. A change of rows finds its loads anew, from the version of which the fewest differ.
+    """What a call did, if another with the same changed inputs may do the same. It holds no values:
+    what is loaded is found anew in the version that such a call starts from.
     """
 
-    __slots__ = ("entry", "loads", "num_eqns", "plan", "program", "record", "saved", "ticks")
+    __slots__ = ("entry", "num_eqns", "plan", "program", "record", "ticks")
 
-    def __init__(
-        self,
-        record: CallRecord,
-        entry: Entry,
-        program: TimedProgram,
-        plan: Plan,
-        loads: list[Any],
-        saved: dict[Var, Any],
-    ) -> None:
+    def __init__(self, record: CallRecord, entry: Entry, program: TimedProgram, plan: Plan) -> None:
         self.record = record
         self.entry = entry
         self.program = program
         self.plan = plan
         self.num_eqns = plan.num_eqns
-        self.loads = loads
-        self.saved = saved
         self.ticks = program.clock.ticks
 
     def is_settled(self) -> bool:
@@ -104,17 +97,19 @@ class Repeat:
             and entry.uses % LONG_WAY_EVERY != 0
         )
 
-    def version(self, base: State, values: tuple[LeafValue, ...], results: Sequence[Any]) -> State:
-        """What follows the baseline where all that the plan loads stays saved."""
-        outputs = self.plan.outputs_with(base.outputs, results)
-        return State(values, outputs, self.saved, base.culprit, self.entry.dirty)
+    def loads_of(self, base: State) -> list[Any] | None:
+        """What the program loads, of a version; None where that lacks something."""
+        loads = list(map(base.saved.get, self.program.loads))
+        is_complete = all([x is not None for x in loads])
+        return loads if is_complete and not is_any_deleted([*loads, *base.outputs]) else None
 
 
 class Again(NamedTuple):
-    """A call that went the short way: what was done, and from which version."""
+    """A call that went the short way: what was done, from which version, with what loaded."""
 
     repeat: Repeat
     base: State
+    loads: list[Any]
 
 
 class FirstCall(NamedTuple):
@@ -167,6 +162,7 @@ class Engine:
         self.has_advised = False
         self._last: CallRecord | None = None
         self.repeat: Repeat | None = None
+        self.repeats: dict[int, Repeat] = {}
         self.again: Again | None = None
         self.streak: Any = None
         outputs = frozenset(var for _, var in self.out_vars)
@@ -216,6 +212,7 @@ class Engine:
         other = copy.copy(self)
         other.stats = stats
         other.repeat = None
+        other.repeats = {}
         other.again = None
         other.streak = None
         other.history = History(self.tuning.history)
@@ -282,10 +279,11 @@ class Engine:
         start_s = clock.began(begin_s) + waited_s + again_s
         self.check_alive(values)
         try:
-            outputs = None if repeat is None or is_of_rows else self._again(repeat, values, start_s)
-            return self._compared(values, start_s) if outputs is None else outputs
+            pairs = self.comparison.pairs(values)
+            outputs = self._again(pairs, values, start_s)
+            return self._compared(pairs, values, start_s) if outputs is None else outputs
         except Exception as error:
-            self.repeat = None
+            self._forget_repeats()
             self.store.drop_broken()
             if not _jax.is_out_of_memory(error):
                 raise
@@ -324,9 +322,9 @@ class Engine:
         entry = repeat.entry
         self.chooser.note_repeated(entry, entry.candidate, program_s, overhead_s, num)
 
-    def _compared(self, values: tuple[LeafValue, ...], start_s: float) -> list[Any]:
+    def _compared(self, pairs: Pairs, values: tuple[LeafValue, ...], start_s: float) -> list[Any]:
         """Outputs from the version that is best to start from."""
-        pairs = self.baselines.compare(values)
+        pairs = self.baselines.ranked(pairs)
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
         dirty |= self.always
         if base is not None and not dirty & self.reach:
@@ -419,24 +417,32 @@ class Engine:
         )
         return True
 
-    # --- a call like the one before ---------------------------------------------------------------
+    # --- a call like one before -------------------------------------------------------------------
 
     def _again(
-        self, repeat: Repeat, values: tuple[LeafValue, ...], start_s: float
+        self, pairs: Pairs, values: tuple[LeafValue, ...], start_s: float
     ) -> list[Any] | None:
-        """Outputs the short way: what the last call did, with other values of the same inputs.
+        """Outputs the short way: what the last call with the same changed inputs did.
 
         None, and nothing happened, where something is to be decided.
         """
         begun = start_s, self.clock.spent_s, self.clock.passed_s
-        base = self._repeated_base(repeat, values) if repeat.is_settled() else None
-        if base is None or is_any_deleted([*repeat.loads, *base.outputs]):
+        dirty = reduce(and_, [found for _, found in pairs], self.layout.full)
+        repeat = self.repeats.get(dirty)
+        if repeat is None or not repeat.is_settled():
             return None
-        results = repeat.program([value.feed for value in values], repeat.loads)
+        # The long way starts from the one most used of those that differ in just these inputs.
+        bases = [state for state, found in reversed(pairs) if found == dirty]
+        base = max(bases, key=lambda state: state.uses, default=None)
+        loads = None if base is None else repeat.loads_of(base)
+        if base is None or loads is None:
+            return None
+        results = repeat.program([value.feed for value in values], loads)
         if not self._holds(repeat, results):
             return None
-        self.again = Again(repeat, base)
-        return self._commit_again(repeat, base, repeat.version(base, values, results), begun)
+        state = self._version("plan", repeat.entry, base, dirty, values, results, {})
+        self.again = Again(repeat, base, loads)
+        return self._commit_again(repeat, base, state, begun)
 
     def _again_by_rows(
         self, repeat: Repeat, leaves: Sequence[Any], changed: Sequence[int], start_s: float
@@ -455,14 +461,14 @@ class Engine:
                 results = repeat.program(feeds, loads)
                 return results if self._holds(repeat, results) else None
             except Exception:  # the long way knows what to do
-                self.repeat = None
+                self._forget_repeats()
                 return None
 
         made = None if values is None else self.made_by_rows(repeat, values, run)
         if made is None:
             return None
         base, state = made
-        self.again = Again(repeat, base)
+        self.again = Again(repeat, base, [])
         return self._commit_again(repeat, base, state, begun)
 
     def made_by_rows(
@@ -493,12 +499,8 @@ class Engine:
         results = None if loads is None else run(saved.feeds, loads)
         if results is None:
             return None
-        outputs = plan.outputs_with(base.outputs, results)
-        added = dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))
-        added |= self._saved_outputs(outputs)
-        table = self._carried_over(base, dirty, added)
         slices.is_primed(repeat.entry, is_complete=True)
-        return base, State(values, outputs, table, base.culprit)
+        return base, self._version("slices", repeat.entry, base, dirty, values, results, {})
 
     def _saved_outputs(self, outputs: Sequence[Any]) -> dict[Var, Any]:
         """The outputs that some plan loads."""
@@ -528,46 +530,28 @@ class Engine:
         self.chooser.note_repeated(entry, entry.candidate, program_s, overhead_s)
         return state.outputs
 
-    def _repeated_base(self, repeat: Repeat, values: tuple[LeafValue, ...]) -> State | None:
-        """The version that the long way would start from: most used of those that differ in just
-        the same inputs.
-
-        None where one differs in others, or in fewer: that is to be weighed.
-        """
-        best = None
-        dirty = repeat.entry.dirty
-        for state, found in self.comparison.pairs(values):
-            if found & dirty != dirty:
-                return None
-            if found == dirty:
-                if state.saved is not repeat.saved:
-                    return None
-                best = state if best is None or state.uses >= best.uses else best
-        return best
-
-    def _repeatable(self, record: CallRecord, base: State | None, state: State) -> Repeat | None:
-        """What the call that ended with this version did, if it may be done again as it is."""
+    def _note_repeat(self, record: CallRecord, *, has_base: bool) -> None:
+        """The next calls may do what this one did, if nothing was to be found out, or filled."""
+        self.repeat = None
         entry = record.entry
         plan = record.plan
         program = None if entry is None else entry.program
         if entry is None or program is None or plan is None or program.plan is not plan:
-            return None
+            return
         if record.candidate == "slices":
-            return Repeat(record, entry, program, plan, [], state.saved)
-        if record.candidate != "plan" or record.filled or plan.saves or not entry.is_final:
-            return None
-        if (
-            base is None
-            or state.saved is not base.saved
-            or (plan.statistics is not None and not entry.is_compared)
-        ):
-            return None
-        loads = [state.saved.get(var) for var in program.loads]
-        return (
-            None
-            if any([x is None for x in loads])
-            else Repeat(record, entry, program, plan, loads, state.saved)
-        )
+            self.repeat = Repeat(record, entry, program, plan)
+        if record.candidate != "plan" or record.filled or not has_base or not entry.is_final:
+            return
+        if plan.statistics is not None and not entry.is_compared:
+            return
+        if len(self.repeats) >= MAX_REPEATS:
+            self.repeats.clear()
+        self.repeat = self.repeats[entry.dirty] = Repeat(record, entry, program, plan)
+
+    def _forget_repeats(self) -> None:
+        """Look at the next calls in full."""
+        self.repeat = None
+        self.repeats.clear()
 
     # --- a call that is evaluated from a version --------------------------------------------------
 
@@ -609,8 +593,8 @@ class Engine:
             state = self._new_state("whole", entry, saved, instead)
             record = self._account("whole", entry, saved, is_first=base is None)
         self.store.commit(state, base if saved.dirty != self.layout.full | self.always else None)
-        is_repeatable = not self.must_wait and not self.always
-        self.repeat = self._repeatable(record, base, state) if is_repeatable else None
+        if not self.must_wait and not self.always:
+            self._note_repeat(record, has_base=base is not None)
         return state.outputs
 
     def _chosen(self, saved: SavedValues) -> tuple[Entry, Candidate]:
@@ -795,24 +779,36 @@ class Engine:
     def _new_state(
         self, candidate: Candidate, entry: Entry, saved: SavedValues, results: list[Any]
     ) -> State:
+        """The version that follows the baseline, after values may have been found or computed."""
+        self.store.expect(self.chooser.savable)
+        known = {**saved.found, **saved.computed}
+        return self._version(
+            candidate, entry, saved.base, saved.dirty, saved.values, results, known
+        )
+
+    def _version(
+        self,
+        candidate: Candidate,
+        entry: Entry,
+        base: State | None,
+        dirty: int,
+        values: tuple[LeafValue, ...],
+        results: list[Any],
+        known: dict[Var, Any],
+    ) -> State:
         """The version that follows the baseline: outputs, and what it saves."""
-        chooser = self.chooser
-        base = saved.base
-        self.store.expect(chooser.savable)
-        added = {**saved.found, **saved.computed}
         plan = self.plan_of(candidate, entry) if candidate != "segments" else None
         outputs = results
+        added = known
         if plan is not None:
             held = [None] * self.num_outputs if base is None else base.outputs
             outputs = plan.outputs_with(held, results)
-            added.update(zip(plan.saves, results[len(plan.outputs) :], strict=True))
-        if not chooser.is_exact:
-            added.update(self._saved_outputs(outputs))
-        table = self._carried_over(base, saved.dirty, added)
-        state = State(saved.values, outputs, table, self._culprit(candidate, base, entry))
-        if base is not None and table is base.saved:
-            state.harmless = saved.dirty
-        return state
+            added = {**known, **dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))}
+        if not self.chooser.is_exact:
+            added = {**added, **self._saved_outputs(outputs)}
+        table = self._carried_over(base, dirty, added)
+        harmless = dirty if base is not None and table is base.saved else -1
+        return State(values, outputs, table, self._culprit(candidate, base, entry), harmless)
 
     def _carried_over(
         self, base: State | None, dirty: int, added: dict[Var, Any]
@@ -916,7 +912,7 @@ class Engine:
 
     def clear_saved(self) -> None:
         """Drop all saved values."""
-        self.repeat = None
+        self._forget_repeats()
         self.store.clear()
 
     def anew(self, leaves: Sequence[Any]) -> list[Any]:

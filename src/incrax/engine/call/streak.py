@@ -31,6 +31,7 @@ from incrax.engine.call.engine import LONG_WAY_EVERY, Again, Engine
 from incrax.engine.compile.timing import SAMPLE
 from incrax.engine.inputs.leaves import NO_ANCHOR, LeafValue
 from incrax.engine.inputs.signature import Signature
+from incrax.engine.store.store import State
 
 NOT_SERVED: Any = object()
 """Stands for a result."""
@@ -65,7 +66,7 @@ class Streak(abc.ABC):
     )
 
     def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
-        repeat, base = again
+        repeat, base, _ = again
         self._signature = signature
         self._out_tree = out_tree
         self._engine = engine
@@ -172,17 +173,18 @@ _is_deleted = methodcaller("is_deleted")
 
 
 class PlanStreak(Streak):
-    """By the plan of one set of changed inputs, from one version.
+    """By the plan of one set of changed inputs, from one version, of which all saved values stay.
 
     Fields: that version; the leaves that change, with the elements that do; what the plan is fed
-    with.
+    with, and what it loads.
     """
 
-    __slots__ = ("_base", "_changed", "_feeds")
+    __slots__ = ("_base", "_changed", "_feeds", "_loads")
 
     def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
         super().__init__(signature, out_tree, engine, again)
         self._base = again.base
+        self._loads = again.loads
         elements = engine.layout.elements(again.repeat.entry.dirty)
         self._changed = [(i, elements[i]) for i in self._moving]
         self._feeds = [value.feed for value in self._values]
@@ -196,15 +198,16 @@ class PlanStreak(Streak):
                 return None
             values[i] = value
             feeds[i] = value.feed
-        repeat = self._repeat
-        results = self._results(feeds, repeat.loads)
+        results = self._results(feeds, self._loads)
         if results is None:
             return None
         base = self._base
-        state = repeat.version(base, tuple(values), results)
+        latest = self._states[-1]
+        outputs = self._repeat.plan.outputs_with(base.outputs, results)
+        state = State(tuple(values), outputs, base.saved, latest.culprit, latest.harmless)
         base.uses += 1
         self._engine.store.states = [*self._states[:-1], state]
-        return state.outputs
+        return outputs
 
     def _new_value(self, leaves: Sequence[Any], i: int, elements: int) -> LeafValue | None:
         """A leaf's value, if it differs in just these elements from that of the baseline, and from
@@ -247,7 +250,11 @@ class RowStreak(Streak):
         return state.outputs
 
 
-def streak_of(signature: Signature, out_tree: Any, engine: Engine, again: Again) -> Streak:
-    """What serves calls like one that went the short way."""
-    kind = PlanStreak if again.repeat.plan.sliced is None else RowStreak
-    return kind(signature, out_tree, engine, again)
+def streak_of(signature: Signature, out_tree: Any, engine: Engine, again: Again) -> Streak | None:
+    """What serves calls like one that went the short way; None where that one saved values: inputs
+    that change in turns, each from where the last one was, have no one version to start from.
+    """
+    if again.repeat.plan.sliced is not None:
+        return RowStreak(signature, out_tree, engine, again)
+    is_kept = engine.store.states[-1].saved is again.base.saved
+    return PlanStreak(signature, out_tree, engine, again) if is_kept else None

@@ -423,8 +423,11 @@ class Comparison:
         return best
 
     def pairs(self, values: tuple[LeafValue, ...]) -> Pairs:
-        """Each state with its dirty set."""
-        return [(state, self.dirty(values, state)) for state in self.store.states]
+        """Each state with its dirty set; the latest alone where that has these very values."""
+        states = self.store.states
+        if states and values is states[-1].values:
+            return [(states[-1], 0)]
+        return [(state, self.dirty(values, state)) for state in states]
 
     def elements(self, index: int, new: LeafValue, old: LeafValue) -> int:
         """Mask of the elements of a leaf in which two values differ; 1 where it is tracked as a
@@ -459,10 +462,7 @@ class Baselines:
 
     def compare(self, values: tuple[LeafValue, ...]) -> Pairs:
         """Each state with its dirty set, the best baseline last."""
-        states = self.store.states
-        if states and values is states[-1].values:
-            return [(states[-1], 0)]
-        return self._ranked(self.comparison.pairs(values))
+        return self.ranked(self.comparison.pairs(values))
 
     def after(self, dirty: int) -> Pairs:
         """The same for values that differ in these inputs from the latest version's, and from those
@@ -470,9 +470,9 @@ class Baselines:
         """
         *others, latest = self.store.states
         pairs = [(state, dirty | self.comparison.dirty(latest.values, state)) for state in others]
-        return self._ranked([*pairs, (latest, dirty)])
+        return self.ranked([*pairs, (latest, dirty)])
 
-    def _ranked(self, pairs: Pairs) -> Pairs:
+    def ranked(self, pairs: Pairs) -> Pairs:
         """The best baseline last."""
         if len(pairs) == 2 and pairs[0][1] == pairs[1][1]:
             if self._is_better(pairs[0], pairs[1]):
