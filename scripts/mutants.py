@@ -925,8 +925,8 @@ MUTANTS = [
     Mutant(
         "changes in turns go the long way",
         "engine/call/engine.py",
-        "self.repeat = self.repeats[entry.dirty] = Repeat(",
-        "self.repeats.clear()\n        self.repeat = self.repeats[entry.dirty] = Repeat(",
+        "if len(self.repeats) >= MAX_REPEATS:",
+        "if True:",
         "tests/engine/call/test_repeat.py",
     ),
     Mutant(

@@ -266,17 +266,11 @@ class Engine:
             self._begin_look()
         if clock.unproven and self.store.prove(clock.unproven):
             changed = None
-        waited_s = 0.0
-        repeat = self.repeat
-        is_of_rows = repeat is not None and repeat.plan.sliced is not None
-        if repeat is not None and is_of_rows and changed is not None:
-            waited_s = self.comparison.wait(leaves, changed, clock.now)
-            start_s = clock.began(begin_s) + waited_s
-            outputs = self._again_by_rows(repeat, leaves, changed, start_s)
-            if outputs is not None:
-                return outputs
-        values, again_s = self.comparison.awaited(leaves, changed, clock.now)
-        start_s = clock.began(begin_s) + waited_s + again_s
+        start_s = clock.began(begin_s) + self.comparison.wait(leaves, changed, clock.now)
+        outputs = None if changed is None else self._again_by_rows(leaves, changed, start_s)
+        if outputs is not None:
+            return outputs
+        values = self.comparison.resolve(leaves, changed)
         self.check_alive(values)
         try:
             pairs = self.comparison.pairs(values)
@@ -445,16 +439,17 @@ class Engine:
         return self._commit_again(repeat, base, state, begun)
 
     def _again_by_rows(
-        self, repeat: Repeat, leaves: Sequence[Any], changed: Sequence[int], start_s: float
+        self, leaves: Sequence[Any], changed: Sequence[int], start_s: float
     ) -> list[Any] | None:
-        """The same for a change of rows of the same inputs: what differs is compared once, with the
-        rows' numbers as the outcome.
+        """The same if the last call was one of rows, and this changes rows of the same inputs: what
+        differs is compared once, with the rows' numbers as the outcome.
         """
+        repeat = self.repeat
+        sliced = None if repeat is None else repeat.plan.sliced
+        if repeat is None or sliced is None or not repeat.is_settled():
+            return None
         begun = start_s, self.clock.spent_s, self.clock.passed_s
-        sliced = repeat.plan.sliced
-        assert sliced is not None
-        is_settled = repeat.is_settled()
-        values = self.comparison.anew(leaves, changed, sliced.leaves) if is_settled else None
+        values = self.comparison.anew(leaves, changed, sliced.leaves)
 
         def run(feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any] | None:
             try:
@@ -533,20 +528,21 @@ class Engine:
     def _note_repeat(self, record: CallRecord, *, has_base: bool) -> None:
         """The next calls may do what this one did, if nothing was to be found out, or filled."""
         self.repeat = None
+        self.repeats.pop(record.dirty, None)
         entry = record.entry
         plan = record.plan
         program = None if entry is None else entry.program
         if entry is None or program is None or plan is None or program.plan is not plan:
             return
-        if record.candidate == "slices":
+        is_by_rows = record.candidate == "slices"
+        is_found = record.candidate == "plan" and entry.is_final and has_base and not record.filled
+        is_checked = plan.statistics is None or entry.is_compared
+        if is_by_rows or (is_found and is_checked):
             self.repeat = Repeat(record, entry, program, plan)
-        if record.candidate != "plan" or record.filled or not has_base or not entry.is_final:
-            return
-        if plan.statistics is not None and not entry.is_compared:
-            return
-        if len(self.repeats) >= MAX_REPEATS:
-            self.repeats.clear()
-        self.repeat = self.repeats[entry.dirty] = Repeat(record, entry, program, plan)
+        if self.repeat is not None and not is_by_rows:
+            if len(self.repeats) >= MAX_REPEATS:
+                self.repeats.clear()
+            self.repeats[record.dirty] = self.repeat
 
     def _forget_repeats(self) -> None:
         """Look at the next calls in full."""

@@ -318,13 +318,6 @@ class Comparison:
             _wait(x)
         return now() - start_s
 
-    def awaited(
-        self, leaves: Values, changed: Sequence[int] | None, now: Callable[[], float]
-    ) -> tuple[tuple[LeafValue, ...], float]:
-        """As `resolve`, and the seconds of waiting before."""
-        waited_s = self.wait(leaves, changed, now)
-        return self.resolve(leaves, changed), waited_s
-
     def resolve(self, leaves: Values, changed: Sequence[int] | None) -> tuple[LeafValue, ...]:
         """Each leaf as the stored value that it equals, or as a new one."""
         states = self.store.states
