@@ -416,9 +416,9 @@ class Incremental(Generic[P, R]):
         leaves = jax.tree_util.tree_leaves((args, kwargs))
         with self._locked():
             traced = None if self._is_off() else self._traces.aside(leaves, args, kwargs)
-        if traced is None:
+            engine = None if traced is None else traced.engine
+        if traced is None or engine is None:
             return self._fun(*args, **kwargs)
-        engine = traced.engine
         options = self._traces.options
         dynamic = traced.signature.dynamic_leaves(leaves)
         if self._is_disabled or not options.is_exact:

@@ -525,10 +525,12 @@ class Engine:
         self.chooser.note_repeated(entry, entry.candidate, program_s, overhead_s)
         return state.outputs
 
-    def _note_repeat(self, record: CallRecord, *, has_base: bool) -> None:
-        """The next calls may do what this one did, if nothing was to be found out, or filled."""
+    def _note_repeat(self, record: CallRecord, dirty: int, *, has_base: bool) -> None:
+        """The next calls with these changes may do what this one did, if nothing was to be found
+        out, or filled.
+        """
         self.repeat = None
-        self.repeats.pop(record.dirty, None)
+        self.repeats.pop(dirty, None)
         entry = record.entry
         plan = record.plan
         program = None if entry is None else entry.program
@@ -542,7 +544,7 @@ class Engine:
         if self.repeat is not None and not is_by_rows:
             if len(self.repeats) >= MAX_REPEATS:
                 self.repeats.clear()
-            self.repeats[record.dirty] = self.repeat
+            self.repeats[dirty] = self.repeat
 
     def _forget_repeats(self) -> None:
         """Look at the next calls in full."""
@@ -590,7 +592,7 @@ class Engine:
             record = self._account("whole", entry, saved, is_first=base is None)
         self.store.commit(state, base if saved.dirty != self.layout.full | self.always else None)
         if not self.must_wait and not self.always:
-            self._note_repeat(record, has_base=base is not None)
+            self._note_repeat(record, saved.dirty, has_base=base is not None)
         return state.outputs
 
     def _chosen(self, saved: SavedValues) -> tuple[Entry, Candidate]:
