@@ -154,7 +154,7 @@ def start_looked_at(ours, args):
 
 def _versions(ours):
     """What the store holds: bits of the inputs and how often each version was a baseline."""
-    states = ours._traces.latest.store.states
+    states = ours._traces.latest.engine.store.states
     return [
         (
             state.uses,

@@ -4,7 +4,7 @@ One `Engine` serves one traced signature. Each call reads the store, computes, a
 assignment at the end: an exception leaves the store as it was. A call goes one of three ways, the
 first that applies:
 
-- `_again`: what the last call with the same changed inputs did, where nothing is to be decided;
+- `_again`: what the last call of its kind did, where nothing is to be decided;
 - `_unchanged`: outputs of a saved version that no changed input reaches;
 - `_evaluate`: the candidate chosen for the dirty set, from the best version.
 """
@@ -62,7 +62,7 @@ again are among them.
 """
 
 MAX_REPEATS = 64
-"""Sets of changed inputs whose calls may go the short way."""
+"""Kinds of change whose calls may go the short way."""
 
 ADVICE_S = 1.0
 ADVICE_SHARE = 0.2
@@ -72,8 +72,8 @@ ADVICE_SHARE = 0.2
 
 
 class Repeat:
-    """What a call did, if another with the same changed inputs may do the same. It holds no values:
-    what is loaded is found anew in the version that such a call starts from.
+    """What a call did, if another of its kind may do the same. It holds no values: what is loaded is
+    found anew in the version that such a call starts from.
     """
 
     __slots__ = ("entry", "num_eqns", "plan", "program", "record", "ticks")
@@ -416,15 +416,15 @@ class Engine:
     def _again(
         self, pairs: Pairs, values: tuple[LeafValue, ...], start_s: float
     ) -> list[Any] | None:
-        """Outputs the short way: what the last call with the same changed inputs did.
+        """Outputs the short way: what the last call of its kind did.
 
         None, and nothing happened, where something is to be decided.
         """
         begun = start_s, self.clock.spent_s, self.clock.passed_s
-        dirty = reduce(and_, [found for _, found in pairs], self.layout.full)
-        repeat = self.repeats.get(dirty)
+        repeat = self.repeats.get(self._common(pairs))
         if repeat is None or not repeat.is_settled():
             return None
+        dirty = repeat.entry.dirty
         # The long way starts from the one most used of those that differ in just these inputs.
         bases = [state for state, found in reversed(pairs) if found == dirty]
         base = max(bases, key=lambda state: state.uses, default=None)
@@ -437,6 +437,13 @@ class Engine:
         state = self._version("plan", repeat.entry, base, dirty, values, results, {})
         self.again = Again(repeat, base, loads)
         return self._commit_again(repeat, base, state, begun)
+
+    def _common(self, pairs: Pairs) -> int:
+        """The inputs in which a call differs from all versions: its kind, as far as choices go.
+
+        The version that it then starts from may differ in more, as where inputs change in turns.
+        """
+        return reduce(and_, [found for _, found in pairs], self.layout.full)
 
     def _again_by_rows(
         self, leaves: Sequence[Any], changed: Sequence[int], start_s: float
@@ -525,12 +532,12 @@ class Engine:
         self.chooser.note_repeated(entry, entry.candidate, program_s, overhead_s)
         return state.outputs
 
-    def _note_repeat(self, record: CallRecord, dirty: int, *, has_base: bool) -> None:
-        """The next calls with these changes may do what this one did, if nothing was to be found
-        out, or filled.
+    def _note_repeat(self, record: CallRecord, kind: int, *, has_base: bool) -> None:
+        """The next calls of this kind may do what this one did, if nothing was to be found out, or
+        filled.
         """
         self.repeat = None
-        self.repeats.pop(dirty, None)
+        self.repeats.pop(kind, None)
         entry = record.entry
         plan = record.plan
         program = None if entry is None else entry.program
@@ -544,7 +551,7 @@ class Engine:
         if self.repeat is not None and not is_by_rows:
             if len(self.repeats) >= MAX_REPEATS:
                 self.repeats.clear()
-            self.repeats[dirty] = self.repeat
+            self.repeats[kind] = self.repeat
 
     def _forget_repeats(self) -> None:
         """Look at the next calls in full."""
@@ -592,7 +599,7 @@ class Engine:
             record = self._account("whole", entry, saved, is_first=base is None)
         self.store.commit(state, base if saved.dirty != self.layout.full | self.always else None)
         if not self.must_wait and not self.always:
-            self._note_repeat(record, saved.dirty, has_base=base is not None)
+            self._note_repeat(record, self._common(saved.pairs), has_base=base is not None)
         return state.outputs
 
     def _chosen(self, saved: SavedValues) -> tuple[Entry, Candidate]:

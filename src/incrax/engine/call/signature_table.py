@@ -34,7 +34,7 @@ from incrax.engine.call.sites import Sites, SitesState, make_sites, named_move
 from incrax.engine.call.traced import Given, Traced, of_leaves
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.host_calls import HostCalls
-from incrax.engine.compile.packing import packable
+from incrax.engine.compile.packing import packable, small_on_host
 from incrax.engine.compile.recycling import can_recycle
 from incrax.engine.inputs.leaves import has_tracer, is_frozen
 from incrax.engine.inputs.rows import has_rows
@@ -76,16 +76,16 @@ class Options(NamedTuple):
 def _engine(
     signature: Signature,
     analysis: Analysis,
-    leaves: Sequence[Any],
+    small: frozenset[int],
     options: Options,
     calls: HostCalls,
     name: str,
     stats: Stats,
 ) -> Engine:
-    """What evaluates a traced function; `leaves` are those of a call."""
+    """What evaluates a traced function, some leaves of which are small and on the host."""
     facts = analysis.facts
     is_exact = options.is_exact
-    on_host = frozenset() if is_exact else packable(leaves, facts.rough_seconds)
+    on_host = frozenset() if is_exact else packable(small, facts.rough_seconds)
     limits = options.limits(signature.num_parts)
     check_kept(facts.kept, limits.budget_bytes)
     placed = signature.placed
@@ -215,7 +215,14 @@ class Traces:
             self.fun, signature, dynamic, tuning, is_exact=is_exact, algebra=options.algebra
         )
         make = functools.partial(
-            _engine, signature, analysis, dynamic, options, self.calls, self.name, stats
+            _engine,
+            signature,
+            analysis,
+            small_on_host(dynamic),
+            options,
+            self.calls,
+            self.name,
+            stats,
         )
         # Who says how often it will be called wants to be told at once what that comes to.
         may_wait = not (is_exact or tuning.planner == "minimal" or tuning.calls or tuning.changing)
