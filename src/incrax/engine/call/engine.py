@@ -267,14 +267,15 @@ class Engine:
         if clock.unproven and self.store.prove(clock.unproven):
             changed = None
         start_s = clock.began(begin_s) + self.comparison.wait(leaves, changed, clock.now)
-        outputs = None if changed is None else self._again_by_rows(leaves, changed, start_s)
+        is_known = changed is not None and self.repeat is not None
+        outputs = self._again_by_rows(leaves, changed, start_s) if is_known else None
         if outputs is not None:
             return outputs
         values = self.comparison.resolve(leaves, changed)
         self.check_alive(values)
         try:
             pairs = self.comparison.pairs(values)
-            outputs = self._again(pairs, values, start_s)
+            outputs = self._again(pairs, values, start_s) if self.repeats else None
             return self._compared(pairs, values, start_s) if outputs is None else outputs
         except Exception as error:
             self._forget_repeats()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import jax
 
@@ -36,6 +36,11 @@ from incrax.engine.policy.chooser import Chooser
 from incrax.engine.program.cost import num_host_calls
 from incrax.engine.program.nested import inner_bodies
 
+Served: TypeAlias = Callable[[Sequence[Any], Sequence[int] | None, float], list[Any]]
+"""The outputs of a call by its leaves, those that are other objects than in the latest version, if
+known, and when it began, of `perf_counter`.
+"""
+
 
 class Traced:
     """One traced signature; its engine is made when a second call comes, or a report asks for it."""
@@ -49,6 +54,7 @@ class Traced:
         "analysis",
         "bypass",
         "out_tree",
+        "served",
         "signature",
         "stats",
     )
@@ -69,6 +75,7 @@ class Traced:
         self.stats = stats
         self.bypass: Bypass | None = None
         self._make_engine: Callable[[], Engine] | None = make_engine
+        self.served: Served = self._served_early
         self._engine: Engine | None = None
         self._first: FirstCall | None = None
         self._is_wide = jax.config.jax_enable_x64  # a report may ask in another configuration
@@ -90,6 +97,7 @@ class Traced:
 
     def _adopt(self, engine: Engine) -> Self:
         self._engine = engine
+        self.served = engine.served
         self._make_engine = self._first = self._run_first = None
         jitted = None if engine.must_wait or engine.always else self.analysis.jitted
         if jitted is not None:
@@ -108,34 +116,25 @@ class Traced:
         if signature.statics and not signature.same_statics(leaves):
             return None
         dynamic = signature.dynamic_leaves(leaves) if signature.statics else leaves
-        changed, anchors = self._changed(dynamic)
+        changed: Sequence[int] | None = None
+        anchors: Sequence[Any] = ()
+        engine = self._engine
+        if engine is not None and engine.store.states:
+            changed = engine.comparison.changed_leaves(dynamic)
+            anchors = engine.store.states[-1].anchors
         numbers = range(len(dynamic)) if changed is None else changed
         is_same = signature.same_types(dynamic, numbers, anchors)
         return Given(self, dynamic, changed) if is_same else None
 
-    def _changed(self, dynamic: Sequence[Any]) -> tuple[Sequence[int] | None, Sequence[Any]]:
-        """The leaves that are other objects than in the latest version, if there is one, and what
-        these were.
-        """
-        engine = self._engine
-        states = () if engine is None else engine.store.states
-        if engine is None or not states:
-            return None, ()
-        return engine.comparison.changed_leaves(dynamic), states[-1].anchors
-
-    def served(
-        self, leaves: Sequence[Any], changed: Sequence[int] | None, begin_s: float
+    def _served_early(
+        self, leaves: Sequence[Any], _: Sequence[int] | None, begin_s: float
     ) -> list[Any]:
-        """The outputs of a call that began at `begin_s`, of `perf_counter`; `changed`: the leaves
-        that are other objects than in the latest version, if known.
-        """
-        if self._engine is None:
-            outputs = self._served_first(leaves, begin_s)
-            if outputs is not None:
-                return outputs
-            changed = self.engine.comparison.changed_leaves(leaves)
-            begin_s = perf_counter()
-        return self.engine.served(leaves, changed, begin_s)
+        """As `Engine.served`, while there is no engine."""
+        outputs = self._served_first(leaves, begin_s)
+        if outputs is not None:
+            return outputs
+        engine = self.engine
+        return engine.served(leaves, engine.comparison.changed_leaves(leaves), perf_counter())
 
     def _served_first(self, leaves: Sequence[Any], begin_s: float) -> list[Any] | None:
         """The outputs of a first call; None where it is none, or its engine must not wait."""
