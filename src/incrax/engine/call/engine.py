@@ -267,10 +267,10 @@ class Engine:
         if clock.unproven and self.store.prove(clock.unproven):
             changed = None
         start_s = clock.began(begin_s) + self.comparison.wait(leaves, changed, clock.now)
-        is_known = changed is not None and self.repeat is not None
-        outputs = self._again_by_rows(leaves, changed, start_s) if is_known else None
-        if outputs is not None:
-            return outputs
+        if changed is not None and self.repeat is not None:
+            outputs = self._again_by_rows(leaves, changed, start_s)
+            if outputs is not None:
+                return outputs
         values = self.comparison.resolve(leaves, changed)
         self.check_alive(values)
         try:
