@@ -58,6 +58,14 @@ def test_a_signature_with_one_call_is_never_analysed(analysed):
     assert len(analysed) == 1
 
 
+def test_types_in_turns_are_compared_each_with_their_own_last_call():
+    ours = incrax.incremental(model)
+    for a in (1.0, 1, 1.0, 1, 1.0):
+        check(ours, a, 0.5, X.copy())
+    assert ours.stats.traces == 2
+    assert ours.stats.unchanged == 3
+
+
 def test_the_second_call_is_compared_with_the_first():
     ours = incrax.incremental(model)
     v = X.copy()

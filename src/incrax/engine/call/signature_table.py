@@ -164,7 +164,8 @@ class Traces:
         if has_mutable_inputs(found.analysis):
             return None
         self.latest = found
-        return Given(found, signature.dynamic_leaves(leaves), None)
+        dynamic = signature.dynamic_leaves(leaves)
+        return Given(found, dynamic, found.changed_leaves(dynamic))
 
     def serving_rows(
         self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs

@@ -116,15 +116,18 @@ class Traced:
         if signature.statics and not signature.same_statics(leaves):
             return None
         dynamic = signature.dynamic_leaves(leaves) if signature.statics else leaves
-        changed: Sequence[int] | None = None
-        anchors: Sequence[Any] = ()
+        changed = self.changed_leaves(dynamic)
         engine = self._engine
-        if engine is not None and engine.store.states:
-            changed = engine.comparison.changed_leaves(dynamic)
-            anchors = engine.store.states[-1].anchors
+        states = () if engine is None else engine.store.states
+        anchors = states[-1].anchors if states else ()
         numbers = range(len(dynamic)) if changed is None else changed
         is_same = signature.same_types(dynamic, numbers, anchors)
         return Given(self, dynamic, changed) if is_same else None
+
+    def changed_leaves(self, dynamic: Sequence[Any]) -> list[int] | None:
+        """The leaves that are other objects than in the latest version; None without one."""
+        engine = self._engine
+        return None if engine is None else engine.comparison.changed_leaves(dynamic)
 
     def _served_early(
         self, leaves: Sequence[Any], _: Sequence[int] | None, begin_s: float
