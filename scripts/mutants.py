@@ -642,7 +642,7 @@ OPTIMISATIONS = [
     Mutant(
         "packing is off",
         "engine/compile/packing.py",
-        "    return frozenset() if is_longer else found",
+        "    return frozenset() if is_longer else small",
         "    return frozenset()",
         "tests/engine/compile/test_packing.py::test_packed_calls_equal_jit_and_keep_weak_types",
     ),
@@ -1008,8 +1008,8 @@ MUTANTS = [
     ),
     Mutant(
         "a checkpoint is that of the last look",
-        "engine/call/signature_table.py",
-        "        if self.bypass is None or not self.ledger.skipped:",
+        "engine/call/traced.py",
+        "        if self.bypass is None or not engine.ledger.skipped:",
         "        if True:",
         "tests/engine/call/test_bypass.py",
     ),
@@ -1621,15 +1621,14 @@ MUTANTS = [
     Mutant(
         "a repeated call whatever changed",
         "engine/call/engine.py",
-        "            if found & dirty != dirty:\n                return None\n            if found "
-        "== dirty:",
-        "            if True:",
+        "repeat = self.repeats.get(self._common(pairs))",
+        "repeat = next(iter(self.repeats.values()))",
     ),
     Mutant(
         "a repeated call forgets the version that proposals start from",
         "engine/call/engine.py",
-        "best is None or state.uses >= best.uses",
-        "True",
+        "base = max(bases, key=lambda state: state.uses, default=None)",
+        "base = bases[0] if bases else None",
     ),
     Mutant(
         "a repeated call that ignores its guard",
@@ -1640,8 +1639,8 @@ MUTANTS = [
     Mutant(
         "a repeated call hands on deleted outputs",
         "engine/call/engine.py",
-        "is_any_deleted([*repeat.loads, *base.outputs])",
-        "is_any_deleted(repeat.loads)",
+        "is_any_deleted([*loads, *base.outputs])",
+        "is_any_deleted(loads)",
     ),
     Mutant(
         "configuration missing in the key",
@@ -1663,7 +1662,7 @@ MUTANTS = [
     ),
     Mutant(
         "structure missing in the fast look-up",
-        "engine/call/signature_table.py",
+        "engine/call/traced.py",
         "return treedef == self.signature.treedef and",
         "return",
     ),
