@@ -1623,12 +1623,14 @@ MUTANTS = [
         "engine/call/engine.py",
         "repeat = self.repeats.get(self._common(pairs))",
         "repeat = next(iter(self.repeats.values()))",
+        "tests/engine/call/test_repeat.py",
     ),
     Mutant(
         "a repeated call forgets the version that proposals start from",
         "engine/call/engine.py",
         "base = max(bases, key=lambda state: state.uses, default=None)",
         "base = bases[0] if bases else None",
+        "tests/engine/call/test_repeat.py",
     ),
     Mutant(
         "a repeated call that ignores its guard",
@@ -1641,6 +1643,7 @@ MUTANTS = [
         "engine/call/engine.py",
         "is_any_deleted([*loads, *base.outputs])",
         "is_any_deleted(loads)",
+        "tests/engine/call/test_repeat.py",
     ),
     Mutant(
         "configuration missing in the key",
