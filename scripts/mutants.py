@@ -1621,7 +1621,7 @@ MUTANTS = [
     Mutant(
         "a repeated call whatever changed",
         "engine/call/engine.py",
-        "repeat = self.repeats.get(self._common(pairs))",
+        "repeat = self.repeats.get(kind)",
         "repeat = next(iter(self.repeats.values()))",
         "tests/engine/call/test_repeat.py",
     ),

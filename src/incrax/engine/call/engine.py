@@ -422,7 +422,8 @@ class Engine:
         None, and nothing happened, where something is to be decided.
         """
         begun = start_s, self.clock.spent_s, self.clock.passed_s
-        repeat = self.repeats.get(self._common(pairs))
+        kind = self._common(pairs)
+        repeat = self.repeats.get(kind)
         if repeat is None or not repeat.is_settled():
             return None
         dirty = repeat.entry.dirty
@@ -436,7 +437,8 @@ class Engine:
         if not self._holds(repeat, results):
             return None
         state = self._version("plan", repeat.entry, base, dirty, values, results, {})
-        self.again = Again(repeat, base, loads)
+        if kind == dirty:  # else the next call differs from this one in other inputs
+            self.again = Again(repeat, base, loads)
         return self._commit_again(repeat, base, state, begun)
 
     def _common(self, pairs: Pairs) -> int:
