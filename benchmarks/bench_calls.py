@@ -116,10 +116,11 @@ def planned(num_leaves: int, num_points: int) -> dict[str, Call]:
     leaves = start(num_leaves)
     at = lambda k: {**leaves, "p0": 1.0 + 1e-6 * k}
     ours = incrax.incremental(total, calls=10**6)
+    ours(at(1), x)
+    engine = ours._traces.latest.engine
     repeat = None
     for k in range(MAX_LEARNING):
         ours(at(-k), x)
-        engine = ours._traces.latest.engine
         repeat = engine.repeat
         if repeat is not None and k > WARM_CALLS:
             break

@@ -911,7 +911,7 @@ MUTANTS = [
     Mutant(
         "a function is analysed in the configuration of whoever asks",
         "engine/call/traced.py",
-        "with jax.enable_x64(self._is_wide), jax.ensure_compile_time_eval():",
+        "with set_as(self._settings), jax.ensure_compile_time_eval():",
         "with jax.ensure_compile_time_eval():",
         "tests/engine/call/test_first_call.py",
     ),

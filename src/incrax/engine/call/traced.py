@@ -30,6 +30,7 @@ from incrax.engine.call.record import History
 from incrax.engine.call.streak import Streak, streak_of
 from incrax.engine.call.verification import check_outputs, stale_in, verify
 from incrax.engine.call.warm_up import warm_up
+from incrax.engine.compile.background import read_settings, set_as
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.signature import Signature
 from incrax.engine.policy.chooser import Chooser
@@ -48,9 +49,9 @@ class Traced:
     __slots__ = (
         "_engine",
         "_first",
-        "_is_wide",
         "_make_engine",
         "_run_first",
+        "_settings",
         "analysis",
         "bypass",
         "out_tree",
@@ -78,7 +79,7 @@ class Traced:
         self.served: Served = self._served_early
         self._engine: Engine | None = None
         self._first: FirstCall | None = None
-        self._is_wide = jax.config.jax_enable_x64  # a report may ask in another configuration
+        self._settings = read_settings()  # a report may ask where others hold
         may_wait = may_wait and signature.num_parts == 1 and _is_plain(analysis.traced)
         self._run_first = of_leaves(analysis, signature) if may_wait else None
 
@@ -87,7 +88,7 @@ class Traced:
         """What evaluates it; made when this is first asked for."""
         if self._engine is None:
             assert self._make_engine is not None
-            with jax.enable_x64(self._is_wide), jax.ensure_compile_time_eval():
+            with set_as(self._settings), jax.ensure_compile_time_eval():
                 engine = self._make_engine()
                 if self._first is not None:
                     engine.enter(self._first)
