@@ -25,10 +25,11 @@ from incrax._stats import Stats
 from incrax._tuning import is_disabled
 from incrax.engine.call.bypass import NOT_HELD, Bypass
 from incrax.engine.call.pure import PureState, Step
-from incrax.engine.call.registry import living, register
-from incrax.engine.call.signature_table import Given, Options
+from incrax.engine.call.registry import is_collecting, living, register
+from incrax.engine.call.signature_table import Options
 from incrax.engine.call.sites import Sites, SitesState
 from incrax.engine.call.streak import NOT_SERVED, Streak
+from incrax.engine.call.traced import Given
 from incrax.engine.call.verification import due_verification, verifying
 from incrax.engine.inputs.rows import as_plain
 from incrax.engine.inputs.signature import make_signature
@@ -87,7 +88,7 @@ class Incremental(Generic[P, R]):
         self._streak: Streak | None = None
         self._lock = threading.RLock()
         # Who counts all functions over a while reads those that are gone at its end, too.
-        weakref.finalize(self, _catch_up, traces).atexit = False
+        weakref.finalize(self, _count_last, traces).atexit = False
 
     def __getattr__(self, name: str) -> Any:
         """Never found: the error says what has the place of a method of `jax.jit`'s functions."""
@@ -114,19 +115,16 @@ class Incremental(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:  # noqa: C901  all ways of a call
         """Evaluate at these arguments; equals `jax.jit(f)(*args, **kwargs)`."""
-        bypass = self._bypass
-        streak = self._streak
-        is_plain = (
-            _CURRENT.trace is _EVALUATING
-            and verifying() is None
-            and (not switches or are_switches_on())
-        )
-        if bypass is not None and is_plain:
-            last, _, result = bypass.last
+        bypass = streak = None
+        is_at_top = _CURRENT.trace is _EVALUATING
+        if is_at_top and verifying() is None and (not switches or are_switches_on()):
+            bypass = self._bypass
+            streak = self._streak
+        if bypass is not None:
+            last = bypass.last[0]
             # Nearly always the first one differs: that is one comparison, not a loop.
-            is_same = args and last and args[0] is last[0] and not kwargs
-            if is_same:
-                result = bypass.held(args, last, result)
+            if args and last and args[0] is last[0] and not kwargs:
+                result = bypass.held(args)
                 if result is not NOT_HELD:
                     return result
             for _ in bypass.ledger.turns:  # one turn, if there is one: a countdown in C
@@ -135,25 +133,28 @@ class Incremental(Generic[P, R]):
                 except Exception:  # noqa: BLE001  the long way has the right words for it
                     bypass.ledger.take_back()
                     break
-                bypass.last = args, kwargs, (result if bypass.holds_results else NOT_HELD)
+                bypass.last = args, kwargs, (result if bypass.holds_results else NOT_HELD), None
                 return result
-        if streak is not None and is_plain:
+        if streak is not None:
             with self._lock:
                 result = streak.call(args, kwargs)
             if result is not NOT_SERVED:
                 if bypass is not None:
                     bypass.hold(args, kwargs, result)
                 return result
-        return self._looked_at(args, kwargs)
+        return self._looked_at(args, kwargs, bypass)
 
-    def _looked_at(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that is compared with the last ones, or one that is not ours."""
+    def _looked_at(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], bypass: Bypass | None
+    ) -> Any:
+        """A call that is compared with the last ones, or one that is not ours; the bypass, if there
+        is one, may have its last call timed.
+        """
         if self._is_off():
             return self._plain(args, kwargs)
         if self._is_disabled:
             self._stats.transparent += 1
             return self.fresh(*args, **kwargs)
-        bypass = self._bypass  # another thread may take it away
         if bypass is not None:
             bypass.settle()
         start_s = time.perf_counter()
@@ -430,9 +431,9 @@ class Incremental(Generic[P, R]):
         leaves = jax.tree_util.tree_leaves((args, kwargs))
         with self._locked():
             traced = None if self._is_off() else self._traces.aside(leaves, args, kwargs)
-        if traced is None:
+            engine = None if traced is None else traced.engine
+        if traced is None or engine is None:
             return self._fun(*args, **kwargs)
-        engine = traced.engine
         options = self._traces.options
         dynamic = traced.signature.dynamic_leaves(leaves)
         if self._is_disabled or not options.is_exact:
@@ -530,6 +531,12 @@ class Incremental(Generic[P, R]):
 def _catch_up(traces: RowTraces) -> None:
     for traced in traces.all():
         traced.catch_up()
+
+
+def _count_last(traces: RowTraces) -> None:
+    """The function is gone; that is of no interest where nobody counts."""
+    if is_collecting():
+        _catch_up(traces)
 
 
 def _forget_in_child() -> None:

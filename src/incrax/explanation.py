@@ -18,7 +18,7 @@ from incrax._table import Printable, Table, bytes_text, many, seconds_text
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import NO_MEMORY, CallRecord
 from incrax.engine.call.rehearsal import dry_run, outlook
-from incrax.engine.call.signature_table import Given
+from incrax.engine.call.traced import Given
 from incrax.engine.inputs.leaves import is_compared_by_identity
 from incrax.engine.inputs.paths import mask_paths, paths_mask
 from incrax.engine.plan.plan import Blocked, Made, Sliced, lines_of

@@ -14,7 +14,8 @@ import jax
 from incrax import _jax
 from incrax._messages import nothing_saved
 from incrax._program import Values
-from incrax.engine.call.signature_table import Given, Traces
+from incrax.engine.call.signature_table import Traces
+from incrax.engine.call.traced import Given
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.rows import Rows, as_plain, has_rows
 from incrax.engine.inputs.signature import Args, Kwargs, Signature, make_signature

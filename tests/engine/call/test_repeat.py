@@ -58,10 +58,8 @@ def kept():
 def long_ways(monkeypatch, engine):
     """The calls that compare with all versions, from now on."""
     seen = []
-    compare = engine.baselines.compare
-    monkeypatch.setattr(
-        engine.baselines, "compare", lambda values: seen.append(1) or compare(values)
-    )
+    ranked = engine.baselines.ranked
+    monkeypatch.setattr(engine.baselines, "ranked", lambda pairs: seen.append(1) or ranked(pairs))
     return seen
 
 
@@ -108,6 +106,34 @@ def test_another_change_goes_the_long_way(monkeypatch):
     seen = long_ways(monkeypatch, engine)
     same(ours(3.0, 0.9, X), jax.jit(model)(3.0, 0.9, X))
     assert len(seen) == 1
+
+
+def in_turns(a, b, x):
+    """Two sums over the data, one of each number."""
+    return jnp.sum(jnp.exp(-a * x)) * jnp.sum(jnp.sin(b * x) * jnp.cos(x))
+
+
+def test_changes_in_turns_go_the_short_way_each(monkeypatch):
+    """Of one number or the other, about a point that stays."""
+    ours = incrax.incremental(in_turns, tuning=incrax.Tuning(timed=False, compile_s=10.0))
+    plain = jax.jit(in_turns)
+
+    def call(k):
+        at = [0.5, 0.7, X]
+        at[k % 2] += 0.001 * (k + 1)
+        np.testing.assert_allclose(ours(*at), plain(*at), rtol=1e-12)
+
+    ours(0.5, 0.7, X)
+    engine = ours._traces.latest.engine
+    monkeypatch.setattr(engine.chooser.race, "_segments_s", lambda dirty: math.inf)
+    for k in range(2 * LONG_WAY_EVERY):
+        call(k)
+    seen = long_ways(monkeypatch, engine)
+    ran = ours.stats.ran
+    for k in range(2 * LONG_WAY_EVERY, 4 * LONG_WAY_EVERY):
+        call(k)
+    assert len(seen) == 2  # one call in so many of each
+    assert ours.stats.ran - ran < 2 * LONG_WAY_EVERY * ours.num_equations
 
 
 def test_the_values_of_an_older_version_run_nothing():
@@ -160,7 +186,7 @@ def test_a_failure_leaves_the_store_as_it_was(monkeypatch):
 def test_cleared_values_are_free(end):
     ours, engine = settled()
     other = ours.fork() if end == "fork and clear" else ours
-    saved = [weakref.ref(x) for x in engine.repeat.loads]
+    saved = [weakref.ref(x) for x in engine.repeat.loads_of(engine.store.states[-1])]
     assert saved
     del engine
     ours.clear()
@@ -190,6 +216,7 @@ def test_a_call_that_waits_for_its_guard_is_not_counted_twice(monkeypatch):
 
     class Slow:
         family = executable.family
+        loads = executable.loads
 
         def __call__(self, *args):
             return [*executable(*args)[:-1], Late()]

@@ -313,7 +313,7 @@ def test_the_short_way_needs_what_the_last_call_saved():
     for row in range(8):
         job.change(row)
     assert job.engine.repeat is not None
-    job.engine.store.forget(list(job.engine.repeat.saved)[:1])
+    job.engine.store.forget(list(job.engine.store.states[-1].saved)[:1])
     job.change(8)
 
 

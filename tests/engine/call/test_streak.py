@@ -17,8 +17,8 @@ from slice_cases import serve_by_rows
 
 import incrax
 from incrax.engine.call.engine import LONG_WAY_EVERY
-from incrax.engine.call.signature_table import Traced
 from incrax.engine.call.streak import NOT_SERVED, RowStreak, Streak
+from incrax.engine.call.traced import Traced
 
 X = np.linspace(0.1, 2.0, 100_000)
 TUNING = incrax.Tuning(timed=False, compile_s=10.0)
@@ -154,7 +154,7 @@ def start_looked_at(ours, args):
 
 def _versions(ours):
     """What the store holds: bits of the inputs and how often each version was a baseline."""
-    states = ours._traces.latest.store.states
+    states = ours._traces.latest.engine.store.states
     return [
         (
             state.uses,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import incrax
 from incrax.engine.compile import packing as module
-from incrax.engine.compile.packing import TRANSFER_S, Packing, packable
+from incrax.engine.compile.packing import TRANSFER_S, Packing, packable, small_on_host
 
 compiled: list[str] = []
 jax.monitoring.register_event_duration_secs_listener(
@@ -49,7 +49,7 @@ def three_are_packed():
 
 def packing_of(leaves):
     avals = [var.aval for var in jax.make_jaxpr(lambda *x: x)(*leaves).jaxpr.invars]
-    return Packing(range(len(leaves)), avals, packable(leaves, [0.0]))
+    return Packing(range(len(leaves)), avals, packable(small_on_host(leaves), [0.0]))
 
 
 @given(st.permutations(HOST))
@@ -113,9 +113,9 @@ def test_leaves_from_the_device_are_taken_as_they_are():
 
 
 def test_integers_and_expensive_programs_are_left_alone():
-    assert packable([1, 2, 3, True, "x"], [0.0]) == frozenset()
-    assert packable(HOST, [TRANSFER_S] * 2 * len(HOST)) == frozenset()
-    assert len(packable(HOST, [0.0])) == len(HOST)
+    assert small_on_host([1, 2, 3, True, "x"]) == frozenset()
+    assert packable(small_on_host(HOST), [TRANSFER_S] * 2 * len(HOST)) == frozenset()
+    assert len(packable(small_on_host(HOST), [0.0])) == len(HOST)
 
 
 def test_few_leaves_are_not_packed():

@@ -1,4 +1,4 @@
-"""Stages 1 to 4 in order: a function and a call's leaves become `Facts` and the traced program."""
+"""Stages 1 to 4 in order: a function and a call's leaves become the traced program and `Facts`."""
 
 from __future__ import annotations
 
@@ -39,15 +39,20 @@ RULE_KEEPING_PASSES = (cancel_inverses, inline_but_rules, fold_constants, merge_
 
 @dataclass(frozen=True)
 class Analysis:
-    """A traced function: the program as traced, what is known of it, its output tree, and
-    `jax.jit` of it, if there is one: of its arguments, or of those leaves that are not static where
-    some are.
+    """A traced function: the program as traced, its output tree, `jax.jit` of it, if there is one:
+    of its arguments, or of those leaves that are not static where some are; and what finds out
+    `facts`, which takes as long as tracing and is not done before it is asked for.
     """
 
     traced: Program
-    facts: Facts
     out_tree: Any
     jitted: Callable[..., Any] | None
+    find_facts: Callable[[], Facts]
+
+    @functools.cached_property
+    def facts(self) -> Facts:
+        """What is known of the program."""
+        return self.find_facts()
 
 
 def analyse(
@@ -60,18 +65,21 @@ def analyse(
     algebra: bool = False,
     passes: Sequence[Pass] = PASSES,
 ) -> Analysis:
-    """Trace and analyse a function for one signature; with the same prices on every machine if
+    """Trace a function for one signature, to be analysed; with the same prices on every machine if
     `is_exact`.
     """
     feeds = [LeafValue(x).feed for x in dynamic]
     traced, out_tree, jitted = _trace(fun, signature, feeds)
-    given = {
-        "num_parts": signature.num_parts,
-        "is_exact": is_exact,
-        "algebra": algebra,
-        "passes": passes,
-    }
-    return Analysis(traced, facts_of(traced, tuning, **given), out_tree, jitted)
+    find_facts = functools.partial(
+        facts_of,
+        traced,
+        tuning,
+        is_exact=is_exact,
+        num_parts=signature.num_parts,
+        algebra=algebra,
+        passes=passes,
+    )
+    return Analysis(traced, out_tree, jitted, find_facts)
 
 
 @annotated("analyse")

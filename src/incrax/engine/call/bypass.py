@@ -13,22 +13,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from operator import is_
-from typing import Any
+from operator import is_, methodcaller
+from typing import Any, TypeAlias
 
 import jax
 
 from incrax import _jax
-from incrax._context import are_switches_on, context_key
+from incrax._context import context_key
 from incrax._program import OtherTypesError
 from incrax._stats import Stats
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import UNCHANGED
-from incrax.engine.call.verification import verifying
 from incrax.engine.compile.timing import settle
 from incrax.engine.inputs.leaves import IMMUTABLE
 from incrax.engine.inputs.signature import Signature
-from incrax.engine.store.store import is_any_deleted
 
 MAX_HELD_BYTES = 2**20
 """Of results up to which the last one is held, for a call with the same arguments."""
@@ -36,15 +34,20 @@ MAX_HELD_BYTES = 2**20
 NOT_HELD: Any = object()
 """Stands for a result."""
 
-NO_CALL: tuple[tuple[Any, ...], dict[str, Any], Any] = ((), {}, NOT_HELD)
+LastCall: TypeAlias = tuple[tuple[Any, ...], dict[str, Any], Any, "list[jax.Array] | None"]
+"""Arguments by position and by keyword, the result or `NOT_HELD`, and what must not have been
+deleted for it to be returned once more: found when that is first asked.
+"""
+
+NO_CALL: LastCall = ((), {}, NOT_HELD, None)
 
 
 class Bypass:
     """Calls of one signature.
 
-    Fields: `jax.jit` of the function of its arguments; the ledger; the arguments of the last
-    call, by position and by keyword, and its result or `NOT_HELD`; whether results are
-    held; the configuration that the program is for; counters and the history; the whole program.
+    Fields: `jax.jit` of the function of its arguments; the ledger; the last call; whether results
+    are held; the configuration that the program is for; counters and the history; the whole
+    program.
 
     What it knows of the arguments are their objects: the same immutable ones have the last result.
     Nothing is known of what is in a list, a dict or an array of NumPy, which may have changed.
@@ -70,7 +73,7 @@ class Bypass:
         result_bytes = sum(_jax.aval_bytes(var.aval) for _, var in engine.out_vars)
         shape = jax.tree.unflatten(out_tree, [0] * out_tree.num_leaves)
         self.holds_results = result_bytes <= MAX_HELD_BYTES and _is_of_tuples(shape)
-        self.last = NO_CALL
+        self.last: LastCall = NO_CALL
 
     def settle(self) -> None:
         """Wait for the last call, if it bypassed: the next one is looked at, and timed."""
@@ -83,14 +86,14 @@ class Bypass:
         if there can be one.
         """
         can_be = self.holds_results and not kwargs and IMMUTABLE.issuperset(map(type, args))
-        self.last = (args, kwargs, result) if can_be else NO_CALL
+        self.last = (args, kwargs, result, None) if can_be else NO_CALL
 
     def timed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of the last call before a look, which is timed; `NOT_HELD` where the call is
         to be looked at. Those before it have ended.
         """
         ledger = self.ledger
-        if not ledger.is_timing_due or ledger.left or is_looked_at():
+        if not ledger.is_timing_due or ledger.left:
             return NOT_HELD
         start_s = time.perf_counter()
         try:
@@ -98,16 +101,20 @@ class Bypass:
         except Exception:  # noqa: BLE001  the long way has the right words for it
             return NOT_HELD
         ledger.note_turn(time.perf_counter() - start_s, self.whole.seconds or math.inf)
-        self.last = args, kwargs, (result if self.holds_results else NOT_HELD)
+        self.last = args, kwargs, (result if self.holds_results else NOT_HELD), None
         return result
 
-    def held(self, args: tuple[Any, ...], last: tuple[Any, ...], result: Any) -> Any:
-        """The last result, of the arguments `last`, if it is that of these; else `NOT_HELD`."""
-        if result is NOT_HELD or len(args) != len(last) or not all(map(is_, args, last)):
+    def held(self, args: tuple[Any, ...]) -> Any:
+        """The last result, if it is that of these arguments; else `NOT_HELD`."""
+        last, kwargs, result, arrays = self.last
+        if len(args) != len(last) or not all(map(is_, args, last)) or kwargs:
             return NOT_HELD
-        if not IMMUTABLE.issuperset(map(type, args)):
-            return NOT_HELD
-        if is_any_deleted([*args, *jax.tree.leaves(result)]) or context_key() != self.config:
+        if arrays is None:
+            if result is NOT_HELD or not IMMUTABLE.issuperset(map(type, args)):
+                return NOT_HELD
+            arrays = [x for x in (*args, *jax.tree.leaves(result)) if isinstance(x, jax.Array)]
+            self.last = last, kwargs, result, arrays
+        if any(map(_is_deleted, arrays)) or context_key() != self.config:
             return NOT_HELD
         self.stats.calls += 1
         self.stats.unchanged += 1
@@ -117,6 +124,9 @@ class Bypass:
         return result
 
 
+_is_deleted = methodcaller("is_deleted")
+
+
 def _is_of_tuples(result: Any) -> bool:
     """Whether the containers of a result, whose leaves are integers here, cannot be changed by whom
     it is given to.
@@ -124,11 +134,6 @@ def _is_of_tuples(result: Any) -> bool:
     if type(result) is tuple:
         return all(map(_is_of_tuples, result))
     return type(result) is int
-
-
-def is_looked_at() -> bool:
-    """Whether calls are verified here, or a switch that is off makes them other functions."""
-    return verifying() is not None or not are_switches_on()
 
 
 def _of_arguments(jitted: Callable[..., Any], signature: Signature) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ One `Engine` serves one traced signature. Each call reads the store, computes, a
 assignment at the end: an exception leaves the store as it was. A call goes one of three ways, the
 first that applies:
 
-- `_again`: what the last call did, where the same inputs changed and nothing is to be decided;
+- `_again`: what the last call of its kind did, where nothing is to be decided;
 - `_unchanged`: outputs of a saved version that no changed input reaches;
 - `_evaluate`: the candidate chosen for the dirty set, from the best version.
 """
@@ -17,7 +17,8 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from operator import or_
+from operator import and_, or_
+from time import perf_counter
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -60,6 +61,9 @@ LONG_WAY_EVERY = 16
 again are among them.
 """
 
+MAX_REPEATS = 64
+"""Kinds of change whose calls may go the short way."""
+
 ADVICE_S = 1.0
 ADVICE_SHARE = 0.2
 """Seconds that comparing an unchanged array has taken, and their share of all, from which on
@@ -68,28 +72,18 @@ ADVICE_SHARE = 0.2
 
 
 class Repeat:
-    """What the last call did, if the next may do the same: what serves, what is loaded, what is
-    taken over. A change of rows finds its loads anew, from the version of which the fewest differ.
+    """What a call did, if another of its kind may do the same. It holds no values: what is loaded is
+    found anew in the version that such a call starts from.
     """
 
-    __slots__ = ("entry", "loads", "num_eqns", "plan", "program", "record", "saved", "ticks")
+    __slots__ = ("entry", "num_eqns", "plan", "program", "record", "ticks")
 
-    def __init__(
-        self,
-        record: CallRecord,
-        entry: Entry,
-        program: TimedProgram,
-        plan: Plan,
-        loads: list[Any],
-        saved: dict[Var, Any],
-    ) -> None:
+    def __init__(self, record: CallRecord, entry: Entry, program: TimedProgram, plan: Plan) -> None:
         self.record = record
         self.entry = entry
         self.program = program
         self.plan = plan
         self.num_eqns = plan.num_eqns
-        self.loads = loads
-        self.saved = saved
         self.ticks = program.clock.ticks
 
     def is_settled(self) -> bool:
@@ -103,12 +97,31 @@ class Repeat:
             and entry.uses % LONG_WAY_EVERY != 0
         )
 
+    def loads_of(self, base: State) -> list[Any] | None:
+        """What the program loads, of a version; None where that lacks something."""
+        loads = list(map(base.saved.get, self.program.loads))
+        is_complete = all([x is not None for x in loads])
+        return loads if is_complete and not is_any_deleted([*loads, *base.outputs]) else None
+
 
 class Again(NamedTuple):
-    """A call that went the short way: what was done, and from which version."""
+    """A call that went the short way: what was done, from which version, with what loaded."""
 
     repeat: Repeat
     base: State
+    loads: list[Any]
+
+
+class FirstCall(NamedTuple):
+    """A call that the whole program served before there was an engine: values and outputs, when it
+    began and returned, of `perf_counter`, and seconds of the program, compilation included.
+    """
+
+    values: tuple[LeafValue, ...]
+    outputs: list[Any]
+    begin_s: float
+    end_s: float
+    program_s: float
 
 
 class Engine:
@@ -149,6 +162,7 @@ class Engine:
         self.has_advised = False
         self._last: CallRecord | None = None
         self.repeat: Repeat | None = None
+        self.repeats: dict[int, Repeat] = {}
         self.again: Again | None = None
         self.streak: Any = None
         outputs = frozenset(var for _, var in self.out_vars)
@@ -198,6 +212,7 @@ class Engine:
         other = copy.copy(self)
         other.stats = stats
         other.repeat = None
+        other.repeats = {}
         other.again = None
         other.streak = None
         other.history = History(self.tuning.history)
@@ -217,8 +232,21 @@ class Engine:
         if self.ledger.granted:
             self.history.num_calls += self.ledger.skipped
         outputs = self.call(leaves, changed, begin_s)
-        self.history.note(begin_s, self._last, self.store)
+        self.history.note(begin_s, perf_counter(), self._last, self.store)
         return outputs
+
+    def enter(self, first: FirstCall) -> None:
+        """Do all that the first call would have done, but for running the program."""
+        self.whole.note(first.program_s)
+        self._note_compiled()
+        full = self.layout.full
+        entry = self.chooser.entry(full)
+        saved = SavedValues(self, [], None, full, first.values)
+        state = self._new_state("whole", entry, saved, first.outputs)
+        record = self._account("whole", entry, saved, is_first=True)
+        self.chooser.note_use(entry, "whole", None)
+        self.store.commit(state, None)
+        self.history.note(first.begin_s, first.end_s, record, self.store)
 
     def call(
         self, leaves: Sequence[Any], changed: Sequence[int] | None, begin_s: float | None = None
@@ -238,23 +266,19 @@ class Engine:
             self._begin_look()
         if clock.unproven and self.store.prove(clock.unproven):
             changed = None
-        waited_s = 0.0
-        repeat = self.repeat
-        is_of_rows = repeat is not None and repeat.plan.sliced is not None
-        if repeat is not None and is_of_rows and changed is not None:
-            waited_s = self.comparison.wait(leaves, changed, clock.now)
-            start_s = clock.began(begin_s) + waited_s
-            outputs = self._again_by_rows(repeat, leaves, changed, start_s)
+        start_s = clock.began(begin_s) + self.comparison.wait(leaves, changed, clock.now)
+        if changed is not None and self.repeat is not None:
+            outputs = self._again_by_rows(leaves, changed, start_s)
             if outputs is not None:
                 return outputs
-        values, again_s = self.comparison.awaited(leaves, changed, clock.now)
-        start_s = clock.began(begin_s) + waited_s + again_s
+        values = self.comparison.resolve(leaves, changed)
         self.check_alive(values)
         try:
-            outputs = None if repeat is None or is_of_rows else self._again(repeat, values, start_s)
-            return self._compared(values, start_s) if outputs is None else outputs
+            pairs = self.comparison.pairs(values)
+            outputs = self._again(pairs, values, start_s) if self.repeats else None
+            return self._compared(pairs, values, start_s) if outputs is None else outputs
         except Exception as error:
-            self.repeat = None
+            self._forget_repeats()
             self.store.drop_broken()
             if not _jax.is_out_of_memory(error):
                 raise
@@ -293,9 +317,9 @@ class Engine:
         entry = repeat.entry
         self.chooser.note_repeated(entry, entry.candidate, program_s, overhead_s, num)
 
-    def _compared(self, values: tuple[LeafValue, ...], start_s: float) -> list[Any]:
+    def _compared(self, pairs: Pairs, values: tuple[LeafValue, ...], start_s: float) -> list[Any]:
         """Outputs from the version that is best to start from."""
-        pairs = self.baselines.compare(values)
+        pairs = self.baselines.ranked(pairs)
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
         dirty |= self.always
         if base is not None and not dirty & self.reach:
@@ -388,53 +412,68 @@ class Engine:
         )
         return True
 
-    # --- a call like the one before ---------------------------------------------------------------
+    # --- a call like one before -------------------------------------------------------------------
 
     def _again(
-        self, repeat: Repeat, values: tuple[LeafValue, ...], start_s: float
+        self, pairs: Pairs, values: tuple[LeafValue, ...], start_s: float
     ) -> list[Any] | None:
-        """Outputs the short way: what the last call did, with other values of the same inputs.
+        """Outputs the short way: what the last call of its kind did.
 
         None, and nothing happened, where something is to be decided.
         """
         begun = start_s, self.clock.spent_s, self.clock.passed_s
-        base = self._repeated_base(repeat, values) if repeat.is_settled() else None
-        if base is None or is_any_deleted([*repeat.loads, *base.outputs]):
+        kind = self._common(pairs)
+        repeat = self.repeats.get(kind)
+        if repeat is None or not repeat.is_settled():
             return None
-        results = repeat.program([value.feed for value in values], repeat.loads)
+        dirty = repeat.entry.dirty
+        # The long way starts from the one most used of those that differ in just these inputs.
+        bases = [state for state, found in reversed(pairs) if found == dirty]
+        base = max(bases, key=lambda state: state.uses, default=None)
+        loads = None if base is None else repeat.loads_of(base)
+        if base is None or loads is None:
+            return None
+        results = repeat.program([value.feed for value in values], loads)
         if not self._holds(repeat, results):
             return None
-        outputs = repeat.plan.outputs_with(base.outputs, results)
-        state = State(values, outputs, repeat.saved, base.culprit)
-        state.harmless = repeat.entry.dirty
-        self.again = Again(repeat, base)
+        state = self._version("plan", repeat.entry, base, dirty, values, results, {})
+        if kind == dirty:  # else the next call differs from this one in other inputs
+            self.again = Again(repeat, base, loads)
         return self._commit_again(repeat, base, state, begun)
 
-    def _again_by_rows(
-        self, repeat: Repeat, leaves: Sequence[Any], changed: Sequence[int], start_s: float
-    ) -> list[Any] | None:
-        """The same for a change of rows of the same inputs: what differs is compared once, with the
-        rows' numbers as the outcome.
+    def _common(self, pairs: Pairs) -> int:
+        """The inputs in which a call differs from all versions: its kind, as far as choices go.
+
+        The version that it then starts from may differ in more, as where inputs change in turns.
         """
+        return reduce(and_, [found for _, found in pairs], self.layout.full)
+
+    def _again_by_rows(
+        self, leaves: Sequence[Any], changed: Sequence[int], start_s: float
+    ) -> list[Any] | None:
+        """The same if the last call was one of rows, and this changes rows of the same inputs: what
+        differs is compared once, with the rows' numbers as the outcome.
+        """
+        repeat = self.repeat
+        sliced = None if repeat is None else repeat.plan.sliced
+        if repeat is None or sliced is None or not repeat.is_settled():
+            return None
         begun = start_s, self.clock.spent_s, self.clock.passed_s
-        sliced = repeat.plan.sliced
-        assert sliced is not None
-        is_settled = repeat.is_settled()
-        values = self.comparison.anew(leaves, changed, sliced.leaves) if is_settled else None
+        values = self.comparison.anew(leaves, changed, sliced.leaves)
 
         def run(feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any] | None:
             try:
                 results = repeat.program(feeds, loads)
                 return results if self._holds(repeat, results) else None
             except Exception:  # the long way knows what to do
-                self.repeat = None
+                self._forget_repeats()
                 return None
 
         made = None if values is None else self.made_by_rows(repeat, values, run)
         if made is None:
             return None
         base, state = made
-        self.again = Again(repeat, base)
+        self.again = Again(repeat, base, [])
         return self._commit_again(repeat, base, state, begun)
 
     def made_by_rows(
@@ -465,12 +504,8 @@ class Engine:
         results = None if loads is None else run(saved.feeds, loads)
         if results is None:
             return None
-        outputs = plan.outputs_with(base.outputs, results)
-        added = dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))
-        added |= self._saved_outputs(outputs)
-        table = self._carried_over(base, dirty, added)
         slices.is_primed(repeat.entry, is_complete=True)
-        return base, State(values, outputs, table, base.culprit)
+        return base, self._version("slices", repeat.entry, base, dirty, values, results, {})
 
     def _saved_outputs(self, outputs: Sequence[Any]) -> dict[Var, Any]:
         """The outputs that some plan loads."""
@@ -500,46 +535,31 @@ class Engine:
         self.chooser.note_repeated(entry, entry.candidate, program_s, overhead_s)
         return state.outputs
 
-    def _repeated_base(self, repeat: Repeat, values: tuple[LeafValue, ...]) -> State | None:
-        """The version that the long way would start from: most used of those that differ in just
-        the same inputs.
-
-        None where one differs in others, or in fewer: that is to be weighed.
+    def _note_repeat(self, record: CallRecord, kind: int, *, has_base: bool) -> None:
+        """The next calls of this kind may do what this one did, if nothing was to be found out, or
+        filled.
         """
-        best = None
-        dirty = repeat.entry.dirty
-        for state, found in self.comparison.pairs(values):
-            if found & dirty != dirty:
-                return None
-            if found == dirty:
-                if state.saved is not repeat.saved:
-                    return None
-                best = state if best is None or state.uses >= best.uses else best
-        return best
-
-    def _repeatable(self, record: CallRecord, base: State | None, state: State) -> Repeat | None:
-        """What the call that ended with this version did, if it may be done again as it is."""
+        self.repeat = None
+        self.repeats.pop(kind, None)
         entry = record.entry
         plan = record.plan
         program = None if entry is None else entry.program
         if entry is None or program is None or plan is None or program.plan is not plan:
-            return None
-        if record.candidate == "slices":
-            return Repeat(record, entry, program, plan, [], state.saved)
-        if record.candidate != "plan" or record.filled or plan.saves or not entry.is_final:
-            return None
-        if (
-            base is None
-            or state.saved is not base.saved
-            or (plan.statistics is not None and not entry.is_compared)
-        ):
-            return None
-        loads = [state.saved.get(var) for var in program.loads]
-        return (
-            None
-            if any([x is None for x in loads])
-            else Repeat(record, entry, program, plan, loads, state.saved)
-        )
+            return
+        is_by_rows = record.candidate == "slices"
+        is_found = record.candidate == "plan" and entry.is_final and has_base and not record.filled
+        is_checked = plan.statistics is None or entry.is_compared
+        if is_by_rows or (is_found and is_checked):
+            self.repeat = Repeat(record, entry, program, plan)
+        if self.repeat is not None and not is_by_rows:
+            if len(self.repeats) >= MAX_REPEATS:
+                self.repeats.clear()
+            self.repeats[kind] = self.repeat
+
+    def _forget_repeats(self) -> None:
+        """Look at the next calls in full."""
+        self.repeat = None
+        self.repeats.clear()
 
     # --- a call that is evaluated from a version --------------------------------------------------
 
@@ -581,8 +601,8 @@ class Engine:
             state = self._new_state("whole", entry, saved, instead)
             record = self._account("whole", entry, saved, is_first=base is None)
         self.store.commit(state, base if saved.dirty != self.layout.full | self.always else None)
-        is_repeatable = not self.must_wait and not self.always
-        self.repeat = self._repeatable(record, base, state) if is_repeatable else None
+        if not self.must_wait and not self.always:
+            self._note_repeat(record, self._common(saved.pairs), has_base=base is not None)
         return state.outputs
 
     def _chosen(self, saved: SavedValues) -> tuple[Entry, Candidate]:
@@ -691,11 +711,15 @@ class Engine:
 
     def _run_whole(self, saved: SavedValues) -> list[Any]:
         is_first = not self.whole.num_runs
-        self.stats.compiles += is_first
         results = self.whole(saved.feeds, ())
         if is_first:
-            self.ledger.note_compiled(self.whole.first_s)
+            self._note_compiled()
         return results
+
+    def _note_compiled(self) -> None:
+        """The whole program ran for the first time."""
+        self.stats.compiles += 1
+        self.ledger.note_compiled(self.whole.first_s)
 
     def _run_from_saved(
         self, candidate: Candidate, entry: Entry, saved: SavedValues
@@ -763,24 +787,36 @@ class Engine:
     def _new_state(
         self, candidate: Candidate, entry: Entry, saved: SavedValues, results: list[Any]
     ) -> State:
+        """The version that follows the baseline, after values may have been found or computed."""
+        self.store.expect(self.chooser.savable)
+        known = {**saved.found, **saved.computed}
+        return self._version(
+            candidate, entry, saved.base, saved.dirty, saved.values, results, known
+        )
+
+    def _version(
+        self,
+        candidate: Candidate,
+        entry: Entry,
+        base: State | None,
+        dirty: int,
+        values: tuple[LeafValue, ...],
+        results: list[Any],
+        known: dict[Var, Any],
+    ) -> State:
         """The version that follows the baseline: outputs, and what it saves."""
-        chooser = self.chooser
-        base = saved.base
-        self.store.expect(chooser.savable)
-        added = {**saved.found, **saved.computed}
         plan = self.plan_of(candidate, entry) if candidate != "segments" else None
         outputs = results
+        added = known
         if plan is not None:
             held = [None] * self.num_outputs if base is None else base.outputs
             outputs = plan.outputs_with(held, results)
-            added.update(zip(plan.saves, results[len(plan.outputs) :], strict=True))
-        if not chooser.is_exact:
-            added.update(self._saved_outputs(outputs))
-        table = self._carried_over(base, saved.dirty, added)
-        state = State(saved.values, outputs, table, self._culprit(candidate, base, entry))
-        if base is not None and table is base.saved:
-            state.harmless = saved.dirty
-        return state
+            added = {**known, **dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))}
+        if not self.chooser.is_exact:
+            added = {**added, **self._saved_outputs(outputs)}
+        table = self._carried_over(base, dirty, added)
+        harmless = dirty if base is not None and table is base.saved else -1
+        return State(values, outputs, table, self._culprit(candidate, base, entry), harmless)
 
     def _carried_over(
         self, base: State | None, dirty: int, added: dict[Var, Any]
@@ -884,7 +920,7 @@ class Engine:
 
     def clear_saved(self) -> None:
         """Drop all saved values."""
-        self.repeat = None
+        self._forget_repeats()
         self.store.clear()
 
     def anew(self, leaves: Sequence[Any]) -> list[Any]:

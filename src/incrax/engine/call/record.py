@@ -85,11 +85,10 @@ class History:
         self.sizes: dict[Var, int] = {}
         self._append = self.rows.append
 
-    def note(self, start_s: float, record: CallRecord | None, store: Store) -> None:
-        """A call that began at `start_s` ended now."""
+    def note(self, start_s: float, end_s: float, record: CallRecord | None, store: Store) -> None:
+        """A call between these times."""
         if not self.size:
             return
-        end_s = perf_counter()
         entry = None if record is None else record.entry
         is_filled = record is not None and bool(record.filled)
         saved_bytes = self._weigh(store) if self._is_weighed() or is_filled else -1

@@ -43,6 +43,11 @@ def collect(counters: Counters) -> list[Any]:
         return list(_functions)
 
 
+def is_collecting() -> bool:
+    """Whether somebody counts."""
+    return bool(_open)
+
+
 def stop_collecting(counters: Counters) -> None:
     """Add no more functions to a list."""
     with _lock:

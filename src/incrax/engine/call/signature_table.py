@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
@@ -16,9 +16,8 @@ import jax
 import numpy as np
 
 from incrax import _jax
-from incrax._context import context_key
-from incrax._messages import many_functions, many_signatures, not_called, nothing_saved
-from incrax._names import as_program_name, name_of
+from incrax._messages import many_functions, many_signatures, nothing_saved
+from incrax._names import name_of
 from incrax._stats import Stats
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import Tuning
@@ -29,22 +28,17 @@ from incrax.engine.call.analysis import (
     has_mutable_inputs,
     trace_for,
 )
-from incrax.engine.call.bypass import NO_CALL, Bypass
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.pure import Step, make_step
-from incrax.engine.call.record import History
 from incrax.engine.call.sites import Sites, SitesState, make_sites, named_move
-from incrax.engine.call.streak import Streak, streak_of
-from incrax.engine.call.verification import check_outputs, stale_in, verify
-from incrax.engine.call.warm_up import warm_up
+from incrax.engine.call.traced import Given, Traced, of_leaves
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.host_calls import HostCalls
-from incrax.engine.compile.packing import packable
+from incrax.engine.compile.packing import packable, small_on_host
 from incrax.engine.compile.recycling import can_recycle
 from incrax.engine.inputs.leaves import has_tracer, is_frozen
 from incrax.engine.inputs.rows import has_rows
 from incrax.engine.inputs.signature import Args, Kwargs, Signature, make_signature
-from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.log import Journal, note_forgotten, note_trace
 from incrax.engine.policy.verdict import together
 from incrax.engine.store.budget import MAX_DEFAULT_BYTES, Limits, make_limits
@@ -79,180 +73,27 @@ class Options(NamedTuple):
         return replace(self.tuning, timed=False) if jax.process_count() > 1 else self.tuning
 
 
-class Traced:
-    """One traced signature with its engine."""
-
-    __slots__ = (
-        "analysis",
-        "bypass",
-        "comparison",
-        "engine",
-        "ledger",
-        "out_tree",
-        "served",
-        "signature",
-        "store",
-    )
-
-    def __init__(
-        self, signature: Signature, analysis: Analysis, engine: Engine, stats: Stats
-    ) -> None:
-        self.signature = signature
-        self.analysis = analysis
-        self.out_tree = analysis.out_tree
-        self.engine = engine
-        self.served = engine.served
-        self.ledger = engine.ledger
-        self.store = engine.store
-        self.comparison = engine.comparison
-        jitted = None if engine.must_wait or engine.always else analysis.jitted
-        self.bypass = (
-            None if jitted is None else Bypass(jitted, signature, analysis.out_tree, engine, stats)
-        )
-
-    @property
-    def num_bytes(self) -> int:
-        """Estimated bytes of its programs."""
-        chooser = self.engine.chooser
-        num_eqns = self.engine.num_eqns
-        programs = [
-            entry.program for entry in list(chooser.entries.values()) if entry.program is not None
-        ]
-        plans = [program.plan for program in programs if program.plan is not None]
-        return program_bytes(2 * num_eqns + sum(len(plan.eqns) for plan in plans), 1 + len(plans))
-
-    def look_at_last(self) -> None:
-        """Evaluate the last call once more if nobody looked at it, so that its version is there."""
-        if self.bypass is None or not self.ledger.skipped:
-            return
-        args, kwargs, _ = self.bypass.last
-        leaves = self.signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
-        self.engine.call(leaves, self.comparison.changed_leaves(leaves))
-
-    def streak(self) -> Streak | None:
-        """What serves calls like the last one, if that went the short way."""
-        engine = self.engine
-        if engine.again is None or self.ledger.granted or engine.clock.behind.is_on:
-            return None
-        made = streak_of(self.signature, self.out_tree, engine, engine.again)
-        engine.streak = made
-        return made
-
-    # --- as a function's methods ask it -----------------------------------------------------------
-
-    @property
-    def history(self) -> History:
-        """Its latest calls."""
-        return self.engine.history
-
-    @property
-    def saved_bytes(self) -> int:
-        """Bytes of saved values."""
-        return self.engine.saved_bytes
-
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether a version is kept until the next checkpoint."""
-        return self.engine.has_checkpoint
-
-    def forget_checkpoint(self) -> None:
-        """Keep no version longer than others."""
-        self.engine.forget_checkpoint()
-
-    @property
-    def choosers(self) -> list[Chooser]:
-        """What decides, of those whose times tell whether saving has been worth it."""
-        return [self.engine.chooser]
-
-    def catch_up(self) -> None:
-        """Enter calls in the counters that did not do so themselves."""
-        self.engine.catch_up()
-
-    def check(
-        self, name: str, leaves: Sequence[Any], _: Any, outputs: Sequence[Any], settings: verify
-    ) -> None:
-        """Compare outputs with a fresh evaluation.
-
-        Raises:
-            StaleResultError: they differ.
-        """
-        engine = self.engine
-        evaluate = lambda: engine.fresh(leaves)
-        blame = lambda: stale_in(engine, leaves, settings)
-        check_outputs(name, outputs, evaluate, blame, engine.clear, settings)
-
-    def warm_up(self, leaves: Sequence[Any], changing: Iterable[str | Sequence[str]]) -> None:
-        """Compile and fill for named changes."""
-        warm_up(self.engine, leaves, changing)
-
-    def expect(self, calls: int) -> None:
-        """So many more calls will come."""
-        self.engine.chooser.credit.expect(calls)
-
-    def check_may_be_kept(self) -> None:
-        """Raise where there is no version for a checkpoint."""
-        if not self.store.states:
-            raise not_called("checkpoint()")
-
-    def fork(self, stats: Stats) -> Self:
-        """An independent one that shares values and programs so far."""
-        return type(self)(self.signature, self.analysis, self.engine.fork(stats), stats)
-
-    def clear(self) -> None:
-        """Drop saved values, and hold nothing of the last call."""
-        self.engine.clear()
-        if self.bypass is not None:
-            self.bypass.last = NO_CALL
-
-    def serves(self, treedef: Any) -> bool:
-        """Whether a call may have this signature: same tree and configuration."""
-        return treedef == self.signature.treedef and context_key() == self.signature.config
-
-    def given(self, leaves: Sequence[Any]) -> Given | None:
-        """What a call of the same tree gives; None if its signature is another."""
-        signature = self.signature
-        if signature.statics and not signature.same_statics(leaves):
-            return None
-        dynamic = signature.dynamic_leaves(leaves) if signature.statics else leaves
-        states = self.store.states
-        anchors = states[-1].anchors if states else ()
-        found = self.comparison.changed_leaves(dynamic)
-        changed = list(range(len(dynamic))) if found is None else found
-        return (
-            Given(self, dynamic, changed)
-            if signature.same_types(dynamic, changed, anchors)
-            else None
-        )
-
-
-class Given(NamedTuple):
-    """What a call gives: the trace that serves it, the leaves that are values, and which are other
-    objects than before.
-
-    `changed` is None where the trace has no version to compare with; a trace of another kind gets
-    what it needs there.
-    """
-
-    traced: Any
-    leaves: Sequence[Any]
-    changed: Any
-
-
-def _of_leaves(analysis: Analysis, signature: Signature) -> Callable[..., list[Any]] | None:
-    """`jax.jit` of the function, as one of its dynamic leaves."""
-    jitted = analysis.jitted
-    if jitted is None:
-        return None
-    treedef = signature.treedef
-
-    def run(*leaves: Any) -> list[Any]:
-        if signature.statics:
-            return jax.tree.leaves(jitted(*leaves))
-        args, kwargs = jax.tree.unflatten(treedef, leaves)
-        return jax.tree.leaves(jitted(*args, **kwargs))
-
-    run.__name__ = f"{as_program_name(name_of(jitted))}"
-    return run
+def _engine(
+    signature: Signature,
+    analysis: Analysis,
+    small: frozenset[int],
+    options: Options,
+    calls: HostCalls,
+    name: str,
+    stats: Stats,
+) -> Engine:
+    """What evaluates a traced function, some leaves of which are small and on the host."""
+    facts = analysis.facts
+    is_exact = options.is_exact
+    on_host = frozenset() if is_exact else packable(small, facts.rough_seconds)
+    limits = options.limits(signature.num_parts)
+    check_kept(facts.kept, limits.budget_bytes)
+    placed = signature.placed
+    compiler = Compiler(facts, calls, name, on_host=on_host, recycles=can_recycle(), placed=placed)
+    journal = Journal(name, signature.dynamic_paths, facts.layout)
+    whole = compiler.compile_whole(analysis.traced, of_leaves(analysis, signature))
+    tuning = options.own_tuning()
+    return Engine(facts, whole, journal, compiler, tuning, stats, limits, is_exact=is_exact)
 
 
 def _step_bytes(step: Step) -> int:
@@ -324,7 +165,7 @@ class Traces:
             return None
         self.latest = found
         dynamic = signature.dynamic_leaves(leaves)
-        return Given(found, dynamic, found.comparison.changed_leaves(dynamic))
+        return Given(found, dynamic, found.changed_leaves(dynamic))
 
     def serving_rows(
         self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs
@@ -367,24 +208,26 @@ class Traces:
         return Given(traced, signature.dynamic_leaves(leaves), None)
 
     def _make(self, signature: Signature, leaves: Sequence[Any], stats: Stats) -> Traced:
-        is_exact = self.options.is_exact
-        tuning = self.options.own_tuning()
+        options = self.options
+        is_exact = options.is_exact
+        tuning = options.own_tuning()
         dynamic = signature.dynamic_leaves(leaves)
         analysis = analyse(
-            self.fun, signature, dynamic, tuning, is_exact=is_exact, algebra=self.options.algebra
+            self.fun, signature, dynamic, tuning, is_exact=is_exact, algebra=options.algebra
         )
-        facts = analysis.facts
-        on_host = frozenset() if is_exact else packable(dynamic, facts.rough_seconds)
-        limits = self.options.limits(signature.num_parts)
-        check_kept(facts.kept, limits.budget_bytes)
-        placed = signature.placed
-        compiler = Compiler(
-            facts, self.calls, self.name, on_host=on_host, recycles=can_recycle(), placed=placed
+        make = functools.partial(
+            _engine,
+            signature,
+            analysis,
+            small_on_host(dynamic),
+            options,
+            self.calls,
+            self.name,
+            stats,
         )
-        journal = Journal(self.name, signature.dynamic_paths, facts.layout)
-        whole = compiler.compile_whole(analysis.traced, _of_leaves(analysis, signature))
-        engine = Engine(facts, whole, journal, compiler, tuning, stats, limits, is_exact=is_exact)
-        return Traced(signature, analysis, engine, stats)
+        # Who says how often it will be called wants to be told at once what that comes to.
+        may_wait = not (is_exact or tuning.planner == "minimal" or tuning.calls or tuning.changing)
+        return Traced(signature, analysis, make, stats, may_wait=may_wait)
 
     def _enter(self, signature: Signature, traced: Any) -> Any:
         """A new trace in the table; logs and warnings say what became of others."""

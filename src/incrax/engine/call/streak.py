@@ -17,7 +17,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from itertools import compress
-from operator import is_not
+from operator import is_not, methodcaller
 from time import perf_counter
 from typing import Any
 
@@ -66,7 +66,7 @@ class Streak(abc.ABC):
     )
 
     def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
-        repeat, base = again
+        repeat, base, _ = again
         self._signature = signature
         self._out_tree = out_tree
         self._engine = engine
@@ -97,7 +97,8 @@ class Streak(abc.ABC):
         leaves = self._leaves(args, kwargs)
         if leaves is None:
             return NOT_SERVED
-        waited_s = engine.comparison.wait(leaves, self._running, perf_counter)
+        running = self._running
+        waited_s = engine.comparison.wait(leaves, running, perf_counter) if running else 0.0
         outputs = self._evaluated(leaves)
         if outputs is None:
             return NOT_SERVED
@@ -140,7 +141,7 @@ class Streak(abc.ABC):
             if not signature.same_statics(leaves):
                 return None
             leaves = signature.dynamic_leaves(leaves)
-        if any([x.is_deleted() for x in self._arrays]):
+        if any(map(_is_deleted, self._arrays)):
             return None
         others = list(compress(self._numbers, map(is_not, leaves, self._anchors)))
         return leaves if others == self._moving or self._are_equal(leaves, others) else None
@@ -168,38 +169,42 @@ class Streak(abc.ABC):
         self._engine.count_repeats(self._repeat, num, overhead_s)
 
 
+_is_deleted = methodcaller("is_deleted")
+
+
 class PlanStreak(Streak):
-    """By the plan of one set of changed inputs, from one version.
+    """By the plan of one set of changed inputs, from one version, of which all saved values stay.
 
     Fields: that version; the leaves that change, with the elements that do; what the plan is fed
-    with.
+    with, and what it loads.
     """
 
-    __slots__ = ("_base", "_changed", "_feeds")
+    __slots__ = ("_base", "_changed", "_feeds", "_loads")
 
     def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
         super().__init__(signature, out_tree, engine, again)
         self._base = again.base
+        self._loads = again.loads
         elements = engine.layout.elements(again.repeat.entry.dirty)
         self._changed = [(i, elements[i]) for i in self._moving]
         self._feeds = [value.feed for value in self._values]
 
     def _evaluated(self, leaves: Sequence[Any]) -> list[Any] | None:
-        base = self._base
         values = list(self._values)
+        feeds = self._feeds
         for i, elements in self._changed:
             value = self._new_value(leaves, i, elements)
             if value is None:
                 return None
             values[i] = value
-            self._feeds[i] = value.feed
-        repeat = self._repeat
-        results = self._results(self._feeds, repeat.loads)
+            feeds[i] = value.feed
+        results = self._results(feeds, self._loads)
         if results is None:
             return None
-        outputs = repeat.plan.outputs_with(base.outputs, results)
-        state = State(tuple(values), outputs, repeat.saved, base.culprit)
-        state.harmless = repeat.entry.dirty
+        base = self._base
+        latest = self._states[-1]
+        outputs = self._repeat.plan.outputs_with(base.outputs, results)
+        state = State(tuple(values), outputs, base.saved, latest.culprit, latest.harmless)
         base.uses += 1
         self._engine.store.states = [*self._states[:-1], state]
         return outputs
@@ -245,7 +250,11 @@ class RowStreak(Streak):
         return state.outputs
 
 
-def streak_of(signature: Signature, out_tree: Any, engine: Engine, again: Again) -> Streak:
-    """What serves calls like one that went the short way."""
-    kind = PlanStreak if again.repeat.plan.sliced is None else RowStreak
-    return kind(signature, out_tree, engine, again)
+def streak_of(signature: Signature, out_tree: Any, engine: Engine, again: Again) -> Streak | None:
+    """What serves calls like one that went the short way; None where that one saved values: inputs
+    that change in turns, each from where the last one was, have no one version to start from.
+    """
+    if again.repeat.plan.sliced is not None:
+        return RowStreak(signature, out_tree, engine, again)
+    is_kept = engine.store.states[-1].saved is again.base.saved
+    return PlanStreak(signature, out_tree, engine, again) if is_kept else None

@@ -48,17 +48,17 @@ def is_wanted(background: bool | None) -> bool:
 SETTERS = (jax.enable_x64, jax.default_matmul_precision, jax.default_device)
 
 
-def _settings() -> tuple[Any, ...]:
+def read_settings() -> tuple[Any, ...]:
     """What they have set here, in their order."""
     config: Any = jax.config
     return config.jax_enable_x64, config.jax_default_matmul_precision, config.jax_default_device
 
 
 @contextlib.contextmanager
-def _set(settings: tuple[Any, ...]) -> Iterator[None]:
+def set_as(settings: tuple[Any, ...]) -> Iterator[None]:
     """JAX as it was set where these were read; what is set for all threads holds without this."""
     with contextlib.ExitStack() as stack:
-        for setter, value, own in zip(SETTERS, settings, _settings(), strict=True):
+        for setter, value, own in zip(SETTERS, settings, read_settings(), strict=True):
             if value != own:
                 stack.enter_context(setter(value))
         yield
@@ -74,14 +74,14 @@ class Compilation:
     call: Any
     types: Sequence[Any]
     context: Hashable = field(default_factory=context_key)
-    settings: tuple[Any, ...] = field(default_factory=_settings)
+    settings: tuple[Any, ...] = field(default_factory=read_settings)
     seconds: float = 0.0
     is_done: bool = False
 
     def run(self) -> None:
         """Compile. Called in the thread: nothing may be raised."""
         try:
-            with _set(self.settings):
+            with set_as(self.settings):
                 self._compile()
         except BaseException as error:  # noqa: BLE001
             logger.debug("compiling in the background failed, and is left to a call: %s", error)

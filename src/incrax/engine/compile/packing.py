@@ -101,17 +101,21 @@ class Packing:
         return leaves
 
 
-def packable(leaves: Iterable[Any], seconds: Iterable[float]) -> frozenset[int]:
-    """Numbers of the leaves that are small real or complex values on the host; none where the
-    program takes longer.
+def small_on_host(leaves: Iterable[Any]) -> frozenset[int]:
+    """Numbers of the leaves that are small real or complex values on the host. Integers are none:
+    what does not fit their type must raise as it does without incrax.
+    """
+    return frozenset(i for i, x in enumerate(leaves) if _is_packable(x))
+
+
+def packable(small: frozenset[int], seconds: Iterable[float]) -> frozenset[int]:
+    """Those of the small leaves on the host that are packed: none where the program takes longer.
 
     `seconds` are those of the program's equations. In a long program a leaf of its own is better:
-    what takes it out of the vector is one more step for XLA's scheduler. Integers stay arguments of
-    their own: what does not fit their type must raise as it does without incrax.
+    what takes it out of the vector is one more step for XLA's scheduler.
     """
-    found = frozenset(i for i, x in enumerate(leaves) if _is_packable(x))
-    is_longer = any(program_s > TRANSFER_S * len(found) for program_s in accumulate(seconds))
-    return frozenset() if is_longer else found
+    is_longer = any(program_s > TRANSFER_S * len(small) for program_s in accumulate(seconds))
+    return frozenset() if is_longer else small
 
 
 def _is_packable(x: Any) -> bool:

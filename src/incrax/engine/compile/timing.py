@@ -207,17 +207,21 @@ class TimedProgram:
         results = jax.block_until_ready(self.executable(feeds, loads, buffers))
         elapsed = max(clock.now() - start, 0.0)
         clock.passed_s += elapsed
+        self.note(elapsed)
+        return results
+
+    def note(self, elapsed: float) -> None:
+        """A run was timed, from its arguments to its results."""
         if self.num_runs:
             self._note_run(elapsed)
         else:
             self._note_first(elapsed)
         self.num_runs += 1
         is_long = len(self.times) > 2 and sum(self.times) >= LONG_S
-        self.is_settled = self.num_runs > clock.rounds or is_long
+        self.is_settled = self.num_runs > self.clock.rounds or is_long
         if self.plan is not None:
             known = Times(self.num_runs, tuple(self.times), self.seconds, self.is_settled)
-            clock.families[family] = known
-        return results
+            self.clock.families[self.executable.family] = known
 
     def _note_run(self, elapsed: float) -> None:
         self.times.append(elapsed)

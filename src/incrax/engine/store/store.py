@@ -49,20 +49,26 @@ class State:
     """One version of everything that depends on the inputs.
 
     Fields: leaf values; outputs; saved values; the dirty set whose whole evaluation left saved
-    values stale, if any; how often it was a baseline since; a dirty set that reaches none of the
-    saved values (-1: not known); the anchors of the leaf values.
+    values stale, if any; a dirty set that reaches none of the saved values (-1: not known); how
+    often it was a baseline since.
     """
 
     values: tuple[LeafValue, ...]
     outputs: list[Any]
     saved: dict[Var, Any]
     culprit: int | None
-    uses: int = 0
     harmless: int = -1
-    anchors: tuple[Any, ...] = field(init=False)
+    uses: int = 0
+    _anchors: tuple[Any, ...] | None = None
 
-    def __post_init__(self) -> None:
-        self.anchors = tuple([value.anchor for value in self.values])
+    @property
+    def anchors(self) -> tuple[Any, ...]:
+        """The anchors of the leaf values, made when they are first asked for: most versions of a
+        streak go without.
+        """
+        if self._anchors is None:
+            self._anchors = tuple([value.anchor for value in self.values])
+        return self._anchors
 
     def copy(self) -> State:
         """The same version for another store: arrays are shared, the table is not."""
@@ -312,13 +318,6 @@ class Comparison:
             _wait(x)
         return now() - start_s
 
-    def awaited(
-        self, leaves: Values, changed: Sequence[int] | None, now: Callable[[], float]
-    ) -> tuple[tuple[LeafValue, ...], float]:
-        """As `resolve`, and the seconds of waiting before."""
-        waited_s = self.wait(leaves, changed, now)
-        return self.resolve(leaves, changed), waited_s
-
     def resolve(self, leaves: Values, changed: Sequence[int] | None) -> tuple[LeafValue, ...]:
         """Each leaf as the stored value that it equals, or as a new one."""
         states = self.store.states
@@ -417,8 +416,11 @@ class Comparison:
         return best
 
     def pairs(self, values: tuple[LeafValue, ...]) -> Pairs:
-        """Each state with its dirty set."""
-        return [(state, self.dirty(values, state)) for state in self.store.states]
+        """Each state with its dirty set; the latest alone where that has these very values."""
+        states = self.store.states
+        if states and values is states[-1].values:
+            return [(states[-1], 0)]
+        return [(state, self.dirty(values, state)) for state in states]
 
     def elements(self, index: int, new: LeafValue, old: LeafValue) -> int:
         """Mask of the elements of a leaf in which two values differ; 1 where it is tracked as a
@@ -453,10 +455,7 @@ class Baselines:
 
     def compare(self, values: tuple[LeafValue, ...]) -> Pairs:
         """Each state with its dirty set, the best baseline last."""
-        states = self.store.states
-        if states and values is states[-1].values:
-            return [(states[-1], 0)]
-        return self._ranked(self.comparison.pairs(values))
+        return self.ranked(self.comparison.pairs(values))
 
     def after(self, dirty: int) -> Pairs:
         """The same for values that differ in these inputs from the latest version's, and from those
@@ -464,9 +463,9 @@ class Baselines:
         """
         *others, latest = self.store.states
         pairs = [(state, dirty | self.comparison.dirty(latest.values, state)) for state in others]
-        return self._ranked([*pairs, (latest, dirty)])
+        return self.ranked([*pairs, (latest, dirty)])
 
-    def _ranked(self, pairs: Pairs) -> Pairs:
+    def ranked(self, pairs: Pairs) -> Pairs:
         """The best baseline last."""
         if len(pairs) == 2 and pairs[0][1] == pairs[1][1]:
             if self._is_better(pairs[0], pairs[1]):

@@ -1,0 +1,302 @@
+"""One signature of a function: its trace, and the engine that serves its calls.
+
+A first call is served as by JAX alone: what may be known of the program is of no use to it, and
+takes as long as tracing. Many signatures have no second one (a start in integers, the types of an
+initial state).
+
+In: leaves of calls, what makes an engine. Out: results. It must not know other signatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple, Self, TypeAlias
+
+import jax
+
+from incrax import _jax
+from incrax._context import context_key
+from incrax._jax import Equation
+from incrax._messages import not_called
+from incrax._names import as_program_name, name_of
+from incrax._program import STATEFUL, Program
+from incrax._stats import Stats
+from incrax._tables import program_bytes
+from incrax.engine.call.analysis import Analysis
+from incrax.engine.call.bypass import NO_CALL, Bypass
+from incrax.engine.call.engine import Engine, FirstCall
+from incrax.engine.call.record import History
+from incrax.engine.call.streak import Streak, streak_of
+from incrax.engine.call.verification import check_outputs, stale_in, verify
+from incrax.engine.call.warm_up import warm_up
+from incrax.engine.compile.background import read_settings, set_as
+from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.inputs.signature import Signature
+from incrax.engine.policy.chooser import Chooser
+from incrax.engine.program.cost import num_host_calls
+from incrax.engine.program.nested import inner_bodies
+
+Served: TypeAlias = Callable[[Sequence[Any], Sequence[int] | None, float], list[Any]]
+"""The outputs of a call by its leaves, those that are other objects than in the latest version, if
+known, and when it began, of `perf_counter`.
+"""
+
+
+class Traced:
+    """One traced signature; its engine is made when a second call comes, or a report asks for it."""
+
+    __slots__ = (
+        "_engine",
+        "_first",
+        "_make_engine",
+        "_run_first",
+        "_settings",
+        "analysis",
+        "bypass",
+        "out_tree",
+        "served",
+        "signature",
+        "stats",
+    )
+
+    def __init__(
+        self,
+        signature: Signature,
+        analysis: Analysis,
+        make_engine: Callable[[], Engine],
+        stats: Stats,
+        *,
+        may_wait: bool = False,
+    ) -> None:
+        """`may_wait`: the first call need not have the engine, as far as options say."""
+        self.signature = signature
+        self.analysis = analysis
+        self.out_tree = analysis.out_tree
+        self.stats = stats
+        self.bypass: Bypass | None = None
+        self._make_engine: Callable[[], Engine] | None = make_engine
+        self.served: Served = self._served_early
+        self._engine: Engine | None = None
+        self._first: FirstCall | None = None
+        self._settings = read_settings()  # a report may ask where others hold
+        may_wait = may_wait and signature.num_parts == 1 and _is_plain(analysis.traced)
+        self._run_first = of_leaves(analysis, signature) if may_wait else None
+
+    @property
+    def engine(self) -> Engine:
+        """What evaluates it; made when this is first asked for."""
+        if self._engine is None:
+            assert self._make_engine is not None
+            with set_as(self._settings), jax.ensure_compile_time_eval():
+                engine = self._make_engine()
+                if self._first is not None:
+                    engine.enter(self._first)
+            self._adopt(engine)
+            return engine
+        return self._engine
+
+    def _adopt(self, engine: Engine) -> Self:
+        self._engine = engine
+        self.served = engine.served
+        self._make_engine = self._first = self._run_first = None
+        jitted = None if engine.must_wait or engine.always else self.analysis.jitted
+        if jitted is not None:
+            self.bypass = Bypass(jitted, self.signature, self.out_tree, engine, self.stats)
+        return self
+
+    # --- a call -----------------------------------------------------------------------------------
+
+    def serves(self, treedef: Any) -> bool:
+        """Whether a call may have this signature: same tree and configuration."""
+        return treedef == self.signature.treedef and context_key() == self.signature.config
+
+    def given(self, leaves: Sequence[Any]) -> Given | None:
+        """What a call of the same tree gives; None if its signature is another."""
+        signature = self.signature
+        if signature.statics and not signature.same_statics(leaves):
+            return None
+        dynamic = signature.dynamic_leaves(leaves) if signature.statics else leaves
+        changed = self.changed_leaves(dynamic)
+        engine = self._engine
+        states = () if engine is None else engine.store.states
+        anchors = states[-1].anchors if states else ()
+        numbers = range(len(dynamic)) if changed is None else changed
+        is_same = signature.same_types(dynamic, numbers, anchors)
+        return Given(self, dynamic, changed) if is_same else None
+
+    def changed_leaves(self, dynamic: Sequence[Any]) -> list[int] | None:
+        """The leaves that are other objects than in the latest version; None without one."""
+        engine = self._engine
+        return None if engine is None else engine.comparison.changed_leaves(dynamic)
+
+    def _served_early(
+        self, leaves: Sequence[Any], _: Sequence[int] | None, begin_s: float
+    ) -> list[Any]:
+        """As `Engine.served`, while there is no engine."""
+        outputs = self._served_first(leaves, begin_s)
+        if outputs is not None:
+            return outputs
+        engine = self.engine
+        return engine.served(leaves, engine.comparison.changed_leaves(leaves), perf_counter())
+
+    def _served_first(self, leaves: Sequence[Any], begin_s: float) -> list[Any] | None:
+        """The outputs of a first call; None where it is none, or its engine must not wait."""
+        run = self._run_first
+        if run is None or self._first is not None:
+            return None
+        values = tuple([LeafValue(x) for x in leaves])
+        start_s = perf_counter()
+        try:
+            outputs = jax.block_until_ready(run(*[value.feed for value in values]))
+        except Exception:  # noqa: BLE001  the engine has the right words for it
+            return None
+        end_s = perf_counter()
+        self._first = FirstCall(values, outputs, begin_s, end_s, end_s - start_s)
+        return outputs
+
+    def streak(self) -> Streak | None:
+        """What serves calls like the last one, if that went the short way."""
+        engine = self._engine
+        if engine is None or engine.again is None:
+            return None
+        if engine.ledger.granted or engine.clock.behind.is_on:
+            return None
+        made = streak_of(self.signature, self.out_tree, engine, engine.again)
+        engine.streak = made
+        return made
+
+    def look_at_last(self) -> None:
+        """Evaluate the last call once more if nobody looked at it, so that its version is there."""
+        engine = self.engine
+        if self.bypass is None or not engine.ledger.skipped:
+            return
+        args, kwargs, *_ = self.bypass.last
+        leaves = self.signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
+        engine.call(leaves, engine.comparison.changed_leaves(leaves))
+
+    # --- as a function's methods ask it -----------------------------------------------------------
+
+    @property
+    def history(self) -> History:
+        """Its latest calls."""
+        return self.engine.history
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of saved values."""
+        return 0 if self._engine is None else self._engine.saved_bytes
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether a version is kept until the next checkpoint."""
+        return self.engine.has_checkpoint
+
+    def forget_checkpoint(self) -> None:
+        """Keep no version longer than others."""
+        self.engine.forget_checkpoint()
+
+    @property
+    def choosers(self) -> list[Chooser]:
+        """What decides, of those whose times tell whether saving has been worth it."""
+        return [] if self._engine is None else [self._engine.chooser]
+
+    @property
+    def num_bytes(self) -> int:
+        """Estimated bytes of its programs."""
+        if self._engine is None:
+            return program_bytes(2 * len(self.analysis.traced.eqns), 1)
+        chooser = self._engine.chooser
+        num_eqns = self._engine.num_eqns
+        programs = [
+            entry.program for entry in list(chooser.entries.values()) if entry.program is not None
+        ]
+        plans = [program.plan for program in programs if program.plan is not None]
+        return program_bytes(2 * num_eqns + sum(len(plan.eqns) for plan in plans), 1 + len(plans))
+
+    def catch_up(self) -> None:
+        """Enter calls in the counters that did not do so themselves."""
+        if self._engine is not None or self._first is not None:
+            self.engine.catch_up()
+
+    def check(
+        self, name: str, leaves: Sequence[Any], _: Any, outputs: Sequence[Any], settings: verify
+    ) -> None:
+        """Compare outputs with a fresh evaluation.
+
+        Raises:
+            StaleResultError: they differ.
+        """
+        engine = self.engine
+        evaluate = lambda: engine.fresh(leaves)
+        blame = lambda: stale_in(engine, leaves, settings)
+        check_outputs(name, outputs, evaluate, blame, engine.clear, settings)
+
+    def warm_up(self, leaves: Sequence[Any], changing: Iterable[str | Sequence[str]]) -> None:
+        """Compile and fill for named changes."""
+        warm_up(self.engine, leaves, changing)
+
+    def expect(self, calls: int) -> None:
+        """So many more calls will come."""
+        self.engine.chooser.credit.expect(calls)
+
+    def check_may_be_kept(self) -> None:
+        """Raise where there is no version for a checkpoint."""
+        if not self.engine.store.states:
+            raise not_called("checkpoint()")
+
+    def fork(self, stats: Stats) -> Self:
+        """An independent one that shares values and programs so far."""
+        engine = self.engine.fork(stats)
+        return type(self)(self.signature, self.analysis, lambda: engine, stats)._adopt(engine)
+
+    def clear(self) -> None:
+        """Drop saved values, and hold nothing of the last call."""
+        self.engine.clear()
+        if self.bypass is not None:
+            self.bypass.last = NO_CALL
+
+
+class Given(NamedTuple):
+    """What a call gives: the trace that serves it, the leaves that are values, and which are other
+    objects than before.
+
+    `changed` is None where that is not known; a trace of another kind gets what it needs there.
+    """
+
+    traced: Any
+    leaves: Sequence[Any]
+    changed: Any
+
+
+def of_leaves(analysis: Analysis, signature: Signature) -> Callable[..., list[Any]] | None:
+    """`jax.jit` of the function, as one of its dynamic leaves."""
+    jitted = analysis.jitted
+    if jitted is None:
+        return None
+    treedef = signature.treedef
+
+    def run(*leaves: Any) -> list[Any]:
+        if signature.statics:
+            return jax.tree.leaves(jitted(*leaves))
+        args, kwargs = jax.tree.unflatten(treedef, leaves)
+        return jax.tree.leaves(jitted(*args, **kwargs))
+
+    run.__name__ = f"{as_program_name(name_of(jitted))}"
+    return run
+
+
+def _is_plain(program: Program) -> bool:
+    """Whether nothing but results comes of a program, one device holds all that it reads, and
+    nobody marked values in it.
+    """
+    arrays = [x for x in program.consts if isinstance(x, jax.Array)]
+    return all(map(_jax.is_held_whole, arrays)) and not any(map(_is_special, program.eqns))
+
+
+def _is_special(eqn: Equation) -> bool:
+    name = eqn.primitive.name
+    is_seen = bool(eqn.effects or num_host_calls(eqn) or name in STATEFUL or name == _jax.KEEP)
+    return is_seen or any(
+        _is_special(inner) for _, body in inner_bodies(eqn) for inner in body.eqns
+    )

@@ -1,0 +1,163 @@
+"""A first call is that of `jax.jit`; the function is analysed when a second one comes, or a report
+asks.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import same
+
+import incrax
+from incrax.engine.call import analysis
+
+X = np.linspace(0.1, 2.0, 50)
+
+
+def model(a, b, x):
+    return a * jnp.sum(jnp.exp(-b * x)), a + 1
+
+
+@pytest.fixture
+def analysed(monkeypatch):
+    """The programs that are analysed from now on."""
+    seen = []
+    facts_of = analysis.facts_of
+
+    def noted(traced, *args, **kwargs):
+        seen.append(traced)
+        return facts_of(traced, *args, **kwargs)
+
+    monkeypatch.setattr(analysis, "facts_of", noted)
+    return seen
+
+
+def check(ours, *args):
+    for mine, known in zip(ours(*args), jax.jit(model)(*args), strict=True):
+        same(mine, known)
+
+
+def test_a_second_call_has_the_function_analysed(analysed):
+    ours = incrax.incremental(model)
+    check(ours, 1.0, 0.5, X)
+    assert not analysed
+    check(ours, 2.0, 0.5, X)
+    check(ours, 3.0, 0.5, X)
+    assert len(analysed) == 1
+
+
+def test_a_signature_with_one_call_is_never_analysed(analysed):
+    """A start in integers, from which an optimiser goes on in floats."""
+    ours = incrax.incremental(model)
+    check(ours, 1, 0.5, X)
+    for k in range(3):
+        check(ours, 1.5 + k, 0.5, X)
+    assert ours._traces.stats.traces == 2
+    assert len(analysed) == 1
+
+
+def test_types_in_turns_are_compared_each_with_their_own_last_call():
+    ours = incrax.incremental(model)
+    for a in (1.0, 1, 1.0, 1, 1.0):
+        check(ours, a, 0.5, X.copy())
+    assert ours.stats.traces == 2
+    assert ours.stats.unchanged == 3
+
+
+def test_the_second_call_is_compared_with_the_first():
+    ours = incrax.incremental(model)
+    v = X.copy()
+    first = ours(1.0, 0.5, v)
+    assert ours(1.0, 0.5, X.copy())[0] is first[0]
+    assert (ours.stats.calls, ours.stats.unchanged, ours.stats.compiles) == (2, 1, 1)
+    ours = incrax.incremental(model)
+    ours(1.0, 0.5, v)
+    v[3] = 7.0
+    check(ours, 1.0, 0.5, v)
+
+
+def test_counters_and_reports_are_those_of_a_call_that_was_analysed_at_once(analysed):
+    ours = incrax.incremental(model)
+    at_once = incrax.incremental(model, calls=1)
+    for function in (ours, at_once):
+        function(1.0, 0.5, X)
+    assert len(analysed) == 1
+    assert ours.stats.as_dict() == at_once.stats.as_dict()
+    assert ours.explain().as_dict() == at_once.explain().as_dict()
+    assert ours.stats.ran == ours.num_equations
+    (call,) = ours._traces.latest.history.calls()
+    assert call.number == 0
+    assert 0.0 < call.end_s - call.start_s
+
+
+def shown(a, b, x):
+    jax.debug.print("{}", a)
+    return model(a, b, x)
+
+
+def marked(a, b, x):
+    return a * jax.jit(lambda b: incrax.keep(jnp.sum(jnp.exp(-b * x))))(b)
+
+
+@pytest.mark.parametrize(
+    ("fun", "options"),
+    [
+        (shown, {}),
+        (marked, {}),
+        (model, {"policy": "exact"}),
+        (model, {"changing": ["a"]}),
+        (model, {"tuning": incrax.Tuning(planner="minimal")}),
+    ],
+    ids=["it prints", "marked values", "exact", "hints", "minimal"],
+)
+def test_what_the_first_call_needs_is_found_out_at_once(fun, options, analysed):
+    incrax.incremental(fun, **options)(1.0, 0.5, X)
+    assert len(analysed) == 1
+
+
+def looped(a, b, x):
+    """What does not change in the loop is computed in front of it, by equations that are made."""
+
+    def turn(carry, _):
+        return 0.5 * carry + jnp.sum(jnp.exp(-a * x)), carry
+
+    return jax.lax.scan(turn, 1.0 * b, jnp.arange(10))
+
+
+def test_a_report_in_another_configuration_changes_no_type():
+    ours = incrax.incremental(looped)
+    ours(1.0, 0.5, X)
+    with jax.enable_x64(not jax.config.jax_enable_x64):
+        assert ours.stats.ran == ours.num_equations
+    for k in range(12):
+        found, known = ours(2.0 + k, 0.5, X), jax.jit(looped)(2.0 + k, 0.5, X)
+        for mine, theirs in zip(found, known, strict=True):
+            same(mine, theirs)
+
+
+def test_a_report_inside_a_traced_function_leaves_nothing_there():
+    ours = incrax.incremental(model)
+    check(ours, 1.0, 0.5, X)
+    jax.jit(lambda y: y + ours.stats.ran)(1.0)
+    for k in range(12):
+        check(ours, 2.0 + k, 0.5, X)
+
+
+def test_a_first_call_that_fails_is_told_as_ever():
+    a = jnp.asarray(1.0)
+    a.delete()
+    ours = incrax.incremental(model)
+    with pytest.raises(incrax.errors.DeletedInputError, match="`a`"):
+        ours(a, 0.5, X)
+    check(ours, jnp.asarray(2.0), 0.5, X)
+
+
+def test_a_fork_after_the_first_call_has_its_version():
+    ours = incrax.incremental(model)
+    first = ours(1.0, 0.5, X)
+    other = ours.fork()
+    assert other(1.0, 0.5, X)[0] is first[0]
+    assert other.stats.unchanged == 1
+    check(other, 2.0, 0.5, X)
