@@ -115,7 +115,7 @@ class _LastCall(NamedTuple):
         reader = self.reader
         is_named = lambda eqn: name == eqn.primitive.name or name in _functions(eqn)
         eqns = [*reader.eqns, *self.ran]
-        found = {id(eqn) for eqn in eqns if any(map(is_named, _within(eqn)))}
+        found = {id(eqn) for eqn in eqns if any(map(is_named, _jax.with_inner([eqn])))}
         found |= self._of_marked(name)
         try:
             mask = paths_mask(reader.paths, reader.layout, [name])
@@ -182,14 +182,6 @@ def _last(f: Any) -> _LastCall:
     has_run = record is not None and record.chunks.num_run > 0
     paths = [*reader.paths, *traced.paths]
     return _LastCall(reader, served.by, served.ran if has_run else (), paths)
-
-
-def _within(eqn: Equation) -> Iterator[Equation]:
-    """An equation, and those of the loops and branches in it."""
-    yield eqn
-    for body in _jax.sub_bodies(eqn):
-        for inner in body.eqns:
-            yield from _within(inner)
 
 
 def _functions(eqn: Equation) -> list[str]:

@@ -314,19 +314,18 @@ def _scan(node: Node, inputs: Values) -> Values:
     """
     params = node.eqn.params
     if node.name == _jax.LOOP:
-        num_consts, num_carry = params["spec"].layout
+        parts = params["spec"].layout
         is_reversed = params["spec"].reverse
         length, *operands = inputs
     else:
-        num_consts, num_carry = _jax.scan_counts(node.eqn)
+        parts = _jax.scan_of(node.eqn)
         is_reversed = params["reverse"]
         length = params["length"]
-        operands = inputs
-    num_fixed = num_consts + num_carry
-    carry = operands[num_consts:num_fixed]
+        operands = list(inputs)
+    consts, carry, columns = parts.split(operands)
     for row in range(int(length))[:: -1 if is_reversed else 1]:
-        rows = [x[row] for x in operands[num_fixed:]]
-        carry = run(node.regions[0], [*operands[:num_consts], *carry, *rows])[:num_carry]
+        results = run(node.regions[0], [*consts, *carry, *(x[row] for x in columns)])
+        carry, _ = parts.split_results(results)
     return _apply(node, inputs)
 
 
