@@ -17,6 +17,10 @@ from benchmarks.suite.selection import JIT, OURS
 DOCS = catalogue.FOLDER.parent / "docs"
 PAGE = "performance.md"
 LOG = "targets.md"
+ANALYSES = "analyses.md"
+FIGURES = re.compile(r"(?<=<!-- figures -->\n).*(?=<!-- end of figures -->)", re.DOTALL)
+"""The part of the page of analyses that is made; all else of it is written by hand."""
+OWN_TOOL = "its own tool"
 ASSETS = "assets/performance"
 CURVES = {
     "Call time against rows": ("mixture, one yield changed", "rows"),
@@ -145,6 +149,9 @@ def make(results: Sequence[Result]) -> dict[str, str]:
     log += [_benchmark(name, result) for name, result in own.items()]
     log += [_not_measured(own), _not_shown(results, chosen)]
     files[PAGE], files[LOG] = map(_joined, (summary, log))
+    if "analyses" in own:
+        page = (DOCS / ANALYSES).read_text(encoding="utf-8")
+        files[ANALYSES] = FIGURES.sub(lambda _: _analyses(own["analyses"]), page)
     return files
 
 
@@ -272,6 +279,24 @@ def _calls(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
         "## Single calls\n\nOne call of many, after compiling and learning.\n\n"
         f"{_plot(files, 'calls', drawn, shown)}"
     )
+
+
+def _analyses(result: Result) -> str:
+    """Whole analyses by the tools of their fields, by `jax.jit`, by incrax."""
+    rows = [["analysis", *(f"{form}, s" for form in (OWN_TOOL, f"`{JIT}`", OURS))]]
+    rows[0] += [f"times faster than {form}" for form in (OWN_TOOL, f"`{JIT}`")]
+    for _, line in result.lines:
+        name, _, words = line.case.partition(": ")
+        if name == "README":
+            continue
+        link = f"[{name}](../examples/analyses/{name}.py): {words}"
+        seconds = [
+            f"{line.timings[form].median:.3g}" if form in line.timings else ""
+            for form in (OWN_TOOL, JIT, OURS)
+        ]
+        ratios = [line.ratios.get(f"{form} / {OURS}") for form in (OWN_TOOL, JIT)]
+        rows.append([link, *seconds, *("" if r is None else _bold(r) for r in ratios)])
+    return f"\n{_markdown(rows)}\n`{_command(result)}`. {selection.measured(result)}\n\n"
 
 
 def _growth(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
