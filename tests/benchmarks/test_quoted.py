@@ -75,6 +75,13 @@ QUOTED = {
         ("bijectors", "affine coupling, forward alone", "FlowJAX / incrax"),
         ("bijectors", "inverse autoregressive, forward alone", "FlowJAX / incrax"),
     ],
+    ("docs/when_not.md", "A call takes"): [
+        ("overhead", "10 Python floats, none changed", "us"),
+        ("overhead", "10 jax arrays, one changed", "us beyond"),
+        ("overhead", "10 Python floats, one changed", "us beyond"),
+        ("overhead", "200 jax arrays, one changed", "us beyond"),
+        ("overhead", "200 NumPy arrays of 4, all changed", "us beyond"),
+    ],
     ("docs/bijectors.md", "| inverse autoregressive |"): [
         ("bijectors", "inverse autoregressive, value", "FlowJAX / incrax"),
         ("bijectors", "inverse autoregressive, value and gradient", "FlowJAX / incrax"),
