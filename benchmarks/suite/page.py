@@ -133,16 +133,19 @@ figures must agree before anything is timed. Ratios are the other library's time
 def make(results: Sequence[Result]) -> dict[str, str]:
     """Both pages and their plots: texts by path below the folder of the documentation."""
     chosen = selection.best(results)
+    others = {
+        version: selection.best(results, version) for version in selection.jax_versions(results)[1:]
+    }
     own = {name: result for name, result in chosen.items() if not name.startswith(selection.PEERS)}
     files: dict[str, str] = {}
     summary = [
         INTRO,
-        _rows(own),
+        _rows(own, others),
         _jobs(own, files),
         _calls(own, files),
         _growth(own, files),
         _peers(chosen, files),
-        _how(chosen),
+        _how(chosen, others),
     ]
     log = [LOG_INTRO, _gains(own.values(), files), _analysis(own, files), _others(chosen)]
     log += [_short(chosen.values()), "## Every benchmark\n"]
@@ -197,23 +200,23 @@ def _plot(files: dict[str, str], name: str, drawn: str, told: str) -> str:
 # --- sections of the page -------------------------------------------------------------------------
 
 
-def _rows(chosen: Mapping[str, Result]) -> str:
-    """The table: whole jobs, then calls, with what the next process takes where it was measured."""
+def _rows(chosen: Mapping[str, Result], others: Mapping[str, Mapping[str, Result]]) -> str:
+    """The table: whole jobs, then calls, with what the next process takes where it was measured,
+    and with the gains under other versions of JAX.
+    """
     rows = [["", "`jax.jit`", "incrax", "times faster", "times faster, next process"]]
+    rows[0] += [f"times faster, JAX {version}" for version in others]
     for number, (name, case, words) in enumerate(ROWS):
         line = _line(chosen, name, case)
         if line is None:
             continue
         kind = "job: " if number < NUM_JOBS else "call: "
         seconds = [_duration(line.timings[form].median) for form in (JIT, OURS)]
-        again = _next_process(line)
+        elsewhere = [_line(results, name, case) for results in others.values()]
+        ratios = [line.ratios[GAIN], _next_process(line)]
+        ratios += [None if each is None else each.ratios[GAIN] for each in elsewhere]
         rows.append(
-            [
-                kind + words,
-                *seconds,
-                _bold(line.ratios[GAIN]),
-                "" if again is None else _bold(again),
-            ]
+            [kind + words, *seconds, *("" if ratio is None else _bold(ratio) for ratio in ratios)]
         )
     return f"## Ten rows\n\n{_markdown(rows)}" if len(rows) > 1 else ""
 
@@ -338,7 +341,7 @@ def _peers(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
     )
 
 
-def _how(chosen: Mapping[str, Result]) -> str:
+def _how(chosen: Mapping[str, Result], others: Mapping[str, Mapping[str, Result]]) -> str:
     """When, where and in which state of the machine the figures of the page were measured."""
     named = {"jobs", "curves", *(name for name, _, _ in (*ROWS, *CALLS))}
     used = [
@@ -346,6 +349,8 @@ def _how(chosen: Mapping[str, Result]) -> str:
         for name, result in chosen.items()
         if name in named or (name.startswith(selection.PEERS) and result.skipped is None)
     ]
+    for results in others.values():
+        used += [result for name, result in results.items() if name in named]
     again = "Again on your machine: `pip install -e .`, then `python -m benchmarks --run jobs`.\n"
     return f"## How it was measured\n\n{again}\n{_dates(used)}" if used else ""
 

@@ -277,6 +277,17 @@ def test_a_quiet_run_is_shown_rather_than_a_newer_busy_one():
     assert "| pure | 2026-11-21 | Abacus | busy |" in shown
 
 
+def test_another_version_of_jax_has_a_column_and_replaces_nothing():
+    newer = {"python": "3.13", "jax": "0.12.1", "incrax": "0.2"}
+    made = [jobs(), growth(), dataclasses.replace(jobs(), versions=newer, date="2026-12-01")]
+    made[2].lines[0][1].ratios["jax.jit / incrax"] = 7.0
+    shown = page.make(made)[page.PAGE]
+    assert "times faster, next process | times faster, JAX 0.12 |" in shown
+    assert "| 3 ms | 1 ms | **3x** | **6x** | **7x** |" in shown
+    assert "Measured 2026-11-22 on Abacus x 2; python 3.11, jax 0.10" in shown
+    assert "Measured 2026-12-01 on Abacus x 2; python 3.13, jax 0.12.1" in shown
+
+
 def test_versions_are_named_in_one_order():
     made = result("peers-torch", skipped="why")
     one, other = (
