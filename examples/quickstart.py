@@ -22,7 +22,7 @@ NUM_ROUNDS = 30
 
 
 def peak(x, mu, sigma, tau):
-    """A normal convolved with an exponential: dear, and it depends on three parameters only."""
+    """A normal convolved with an exponential: expensive, and three parameters alone decide it."""
     z = (x - mu) / sigma
     return jnp.exp(0.5 * (sigma / tau) ** 2 - z * sigma / tau) * ndtr(z - sigma / tau) / tau
 

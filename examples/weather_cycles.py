@@ -55,7 +55,7 @@ def main():
     )
     found = fit.levenberg_marquardt(model, loss="soft_l1", loss_scale=4.0)
     print(found)
-    print(f"{measured.size} hours; rest {np.std(found.residuals):.1f} degrees")
+    print(f"{measured.size} hours; residuals of {np.std(found.residuals):.1f} degrees")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -28,10 +29,10 @@ def wholejob():
     return module
 
 
-def ran(tmp_path, value):
+def ran(tmp_path, value, *options):
     file = tmp_path / "analysis.py"
     file.write_text(SCRIPT.format(folder=str(FOLDER), value=value, file=str(file)))
-    command = [sys.executable, str(file), "--rounds", "2"]
+    command = [sys.executable, str(file), "--rounds", "2", *options]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -40,6 +41,15 @@ def test_each_form_runs_in_processes_of_its_own_and_their_seconds_are_printed(tm
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("value = 1\nfirst")
     assert "of incrax" in ended.stdout
+
+
+def test_the_numbers_of_all_processes_are_written_where_one_asks(tmp_path):
+    ended = ran(tmp_path, 1.0, "--json", str(tmp_path / "runs.json"))
+    assert ended.returncode == 0, ended.stderr
+    runs = json.loads((tmp_path / "runs.json").read_text())
+    assert list(runs) == ["first", "incrax"]
+    assert [[run["value"] for run in each] for each in runs.values()] == [[1.0, 1.0]] * 2
+    assert all(run["job_s"] >= 0.0 for each in runs.values() for run in each)
 
 
 def test_forms_that_do_not_agree_are_an_error(tmp_path):

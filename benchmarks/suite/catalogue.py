@@ -99,6 +99,21 @@ class Benchmark:
 
 BENCHMARKS = (
     Benchmark("jobs", 5),
+    Benchmark(
+        "analyses",
+        15,
+        uses=(
+            "pyhf",
+            "numpyro",
+            "tinygp",
+            "diffrax",
+            "ampform",
+            "tensorwaves",
+            "cogent3",
+            "flowjax",
+            "zfit",
+        ),
+    ),
     Benchmark("slices", 12),
     Benchmark("impacts", 2, needs=("iminuit",)),
     Benchmark("mixture", 2, uses=("iminuit",)),

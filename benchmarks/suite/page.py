@@ -17,6 +17,10 @@ from benchmarks.suite.selection import JIT, OURS
 DOCS = catalogue.FOLDER.parent / "docs"
 PAGE = "performance.md"
 LOG = "targets.md"
+ANALYSES = "analyses.md"
+FIGURES = re.compile(r"(?<=<!-- figures -->\n).*(?=<!-- end of figures -->)", re.DOTALL)
+"""The part of the page of analyses that is made; all else of it is written by hand."""
+OWN_TOOL = "its own tool"
 ASSETS = "assets/performance"
 CURVES = {
     "Call time against rows": ("mixture, one yield changed", "rows"),
@@ -129,22 +133,28 @@ figures must agree before anything is timed. Ratios are the other library's time
 def make(results: Sequence[Result]) -> dict[str, str]:
     """Both pages and their plots: texts by path below the folder of the documentation."""
     chosen = selection.best(results)
+    others = {
+        version: selection.best(results, version) for version in selection.jax_versions(results)[1:]
+    }
     own = {name: result for name, result in chosen.items() if not name.startswith(selection.PEERS)}
     files: dict[str, str] = {}
     summary = [
         INTRO,
-        _rows(own),
+        _rows(own, others),
         _jobs(own, files),
         _calls(own, files),
         _growth(own, files),
         _peers(chosen, files),
-        _how(chosen),
+        _how(chosen, others),
     ]
     log = [LOG_INTRO, _gains(own.values(), files), _analysis(own, files), _others(chosen)]
     log += [_short(chosen.values()), "## Every benchmark\n"]
     log += [_benchmark(name, result) for name, result in own.items()]
     log += [_not_measured(own), _not_shown(results, chosen)]
     files[PAGE], files[LOG] = map(_joined, (summary, log))
+    if "analyses" in own:
+        page = (DOCS / ANALYSES).read_text(encoding="utf-8")
+        files[ANALYSES] = FIGURES.sub(lambda _: _analyses(own["analyses"]), page)
     return files
 
 
@@ -190,23 +200,23 @@ def _plot(files: dict[str, str], name: str, drawn: str, told: str) -> str:
 # --- sections of the page -------------------------------------------------------------------------
 
 
-def _rows(chosen: Mapping[str, Result]) -> str:
-    """The table: whole jobs, then calls, with what the next process takes where it was measured."""
+def _rows(chosen: Mapping[str, Result], others: Mapping[str, Mapping[str, Result]]) -> str:
+    """The table: whole jobs, then calls, with what the next process takes where it was measured,
+    and with the gains under other versions of JAX.
+    """
     rows = [["", "`jax.jit`", "incrax", "times faster", "times faster, next process"]]
+    rows[0] += [f"times faster, JAX {version}" for version in others]
     for number, (name, case, words) in enumerate(ROWS):
         line = _line(chosen, name, case)
         if line is None:
             continue
         kind = "job: " if number < NUM_JOBS else "call: "
         seconds = [_duration(line.timings[form].median) for form in (JIT, OURS)]
-        again = _next_process(line)
+        elsewhere = [_line(results, name, case) for results in others.values()]
+        ratios = [line.ratios[GAIN], _next_process(line)]
+        ratios += [None if each is None else each.ratios[GAIN] for each in elsewhere]
         rows.append(
-            [
-                kind + words,
-                *seconds,
-                _bold(line.ratios[GAIN]),
-                "" if again is None else _bold(again),
-            ]
+            [kind + words, *seconds, *("" if ratio is None else _bold(ratio) for ratio in ratios)]
         )
     return f"## Ten rows\n\n{_markdown(rows)}" if len(rows) > 1 else ""
 
@@ -274,6 +284,24 @@ def _calls(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
     )
 
 
+def _analyses(result: Result) -> str:
+    """Whole analyses by the tools of their fields, by `jax.jit`, by incrax."""
+    rows = [["analysis", *(f"{form}, s" for form in (OWN_TOOL, f"`{JIT}`", OURS))]]
+    rows[0] += [f"times faster than {form}" for form in (OWN_TOOL, f"`{JIT}`")]
+    for _, line in result.lines:
+        name, _, words = line.case.partition(": ")
+        if name == "README":
+            continue
+        link = f"[{name}](../examples/analyses/{name}.py): {words}"
+        seconds = [
+            f"{line.timings[form].median:.3g}" if form in line.timings else ""
+            for form in (OWN_TOOL, JIT, OURS)
+        ]
+        ratios = [line.ratios.get(f"{form} / {OURS}") for form in (OWN_TOOL, JIT)]
+        rows.append([link, *seconds, *("" if r is None else _bold(r) for r in ratios)])
+    return f"\n{_markdown(rows)}\n`{_command(result)}`. {selection.measured(result)}\n\n"
+
+
 def _growth(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
     """How the time of a call grows."""
     curves = chosen.get("curves")
@@ -313,7 +341,7 @@ def _peers(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
     )
 
 
-def _how(chosen: Mapping[str, Result]) -> str:
+def _how(chosen: Mapping[str, Result], others: Mapping[str, Mapping[str, Result]]) -> str:
     """When, where and in which state of the machine the figures of the page were measured."""
     named = {"jobs", "curves", *(name for name, _, _ in (*ROWS, *CALLS))}
     used = [
@@ -321,6 +349,8 @@ def _how(chosen: Mapping[str, Result]) -> str:
         for name, result in chosen.items()
         if name in named or (name.startswith(selection.PEERS) and result.skipped is None)
     ]
+    for results in others.values():
+        used += [result for name, result in results.items() if name in named]
     again = "Again on your machine: `pip install -e .`, then `python -m benchmarks --run jobs`.\n"
     return f"## How it was measured\n\n{again}\n{_dates(used)}" if used else ""
 

@@ -4,6 +4,7 @@ words.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -29,13 +30,25 @@ class Gain:
     ratio: float
 
 
-def best(results: Iterable[Result]) -> dict[str, Result]:
+def jax_of(result: Result) -> str:
+    """The version of JAX, `0.10`; empty where a result has none."""
+    return ".".join(result.versions.get("jax", "").split(".")[:2])
+
+
+def jax_versions(results: Iterable[Result]) -> list[str]:
+    """All versions of JAX, that of most results first."""
+    counted = Counter(version for each in results if (version := jax_of(each)))
+    return sorted(counted, key=lambda version: (-counted[version], version))
+
+
+def best(results: Sequence[Result], jax: str | None = None) -> dict[str, Result]:
     """By benchmark the newest of a quiet machine, or else the newest; parts and skipped ones where
-    nothing else is.
+    nothing else is. Of one version of JAX, by default that of most results.
     """
     found: dict[str, Result] = {}
+    usual = [jax] if jax is not None else jax_versions(results)[:1]
     for result in results:
-        if not result.options.quick:
+        if not result.options.quick and jax_of(result) in ("", *usual):
             known = found.get(result.benchmark)
             found[result.benchmark] = (
                 result if known is None or _rank(result) >= _rank(known) else known

@@ -105,5 +105,5 @@ def by_incrax():
 
 
 if __name__ == "__main__":
-    forms = {"FlowJAX by jax.jit": by_jit, "incrax": by_incrax}
+    forms = {"jax.jit": by_jit, "incrax": by_incrax}
     wholejob.compare(__file__, forms, {"log-density": 1e-4, "taken": 0.5, "share": 1e-6})

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 Form = Callable[[], Mapping[str, float]]
 
@@ -38,6 +39,7 @@ def compare(file: str, forms: Mapping[str, Form], tolerance: Mapping[str, float]
     parser = argparse.ArgumentParser()
     parser.add_argument("--form", choices=forms, help="one form here, once")
     parser.add_argument("--rounds", type=int, default=1, help="processes of each form, in turns")
+    parser.add_argument("--json", type=Path, help="write the numbers of all processes to this file")
     options = parser.parse_args()
     if options.form is not None:
         print(json.dumps(_run(forms[options.form])))
@@ -48,6 +50,8 @@ def compare(file: str, forms: Mapping[str, Form], tolerance: Mapping[str, float]
             found[form].append(_in_process(file, form))
     _check(found, tolerance)
     _print(found)
+    if options.json is not None:
+        options.json.write_text(json.dumps(found), encoding="utf-8")
 
 
 def _run(form: Form) -> dict[str, float]:
@@ -89,8 +93,8 @@ def _print(found: Mapping[str, list[dict[str, float]]]) -> None:
     print(", ".join(f"{name} = {value:.5g}" for name, value in numbers.items()))
     ours_s = middle("incrax", "job_s")
     for form, runs in found.items():
-        rest = {name: middle(form, name) for name in runs[0] if name not in ("job_s", "process_s")}
-        own = [f"{name} {value:.4g}" for name, value in rest.items() if _is_cost(name)]
+        others = [name for name in runs[0] if name not in ("job_s", "process_s")]
+        own = [f"{name} {middle(form, name):.4g}" for name in others if _is_cost(name)]
         print(
             f"{form:24} {middle(form, 'job_s'):7.2f} s from first call to last result, "
             f"{middle(form, 'process_s'):7.2f} s with imports; "

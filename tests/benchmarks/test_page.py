@@ -277,6 +277,17 @@ def test_a_quiet_run_is_shown_rather_than_a_newer_busy_one():
     assert "| pure | 2026-11-21 | Abacus | busy |" in shown
 
 
+def test_another_version_of_jax_has_a_column_and_replaces_nothing():
+    newer = {"python": "3.13", "jax": "0.12.1", "incrax": "0.2"}
+    made = [jobs(), growth(), dataclasses.replace(jobs(), versions=newer, date="2026-12-01")]
+    made[2].lines[0][1].ratios["jax.jit / incrax"] = 7.0
+    shown = page.make(made)[page.PAGE]
+    assert "times faster, next process | times faster, JAX 0.12 |" in shown
+    assert "| 3 ms | 1 ms | **3x** | **6x** | **7x** |" in shown
+    assert "Measured 2026-11-22 on Abacus x 2; python 3.11, jax 0.10" in shown
+    assert "Measured 2026-12-01 on Abacus x 2; python 3.13, jax 0.12.1" in shown
+
+
 def test_versions_are_named_in_one_order():
     made = result("peers-torch", skipped="why")
     one, other = (
@@ -317,6 +328,26 @@ def test_a_run_of_some_cases_is_shown_only_where_there_is_no_whole_one():
     shown = page.make(made)[page.LOG]
     assert '`python -m benchmarks --run exact --only "value, one" --rounds 3`' in shown
     assert "`python -m benchmarks --run pure`" in shown
+
+
+def test_the_page_of_analyses_has_the_figures_of_the_result_between_its_marks():
+    timings = {"its own tool": Timing(9.0, 8.0, 10.0), "incrax": Timing(2.0, 1.9, 2.2)}
+    ratios = {"its own tool / incrax": 4.5}
+    lines = [
+        Line("README: its example", {}, timings, ratios),
+        Line("numpyro_radon: 85 counties", {}, timings, ratios),
+        line("pulsar_noise: 30 pulsars", 0.5),
+    ]
+    made = page.make([result("analyses", Table("whole jobs", lines))])[page.ANALYSES]
+    kept = (page.DOCS / page.ANALYSES).read_text(encoding="utf-8")
+    link = "| [{0}](../examples/analyses/{0}.py): {1} | "
+    assert link.format("numpyro_radon", "85 counties") + "9 |  | 2 | **4.5x** |  |" in made
+    assert link.format("pulsar_noise", "30 pulsars") + " | 0.0005 | 0.001 |  | 0.5x |" in made
+    assert "README" not in made
+    assert "Measured 2026-11-22 on Abacus" in made
+    assert made[: made.index("<!-- figures -->")] == kept[: kept.index("<!-- figures -->")]
+    end = "<!-- end of figures -->"
+    assert made.partition(end)[2] == kept.partition(end)[2]
 
 
 # --- the page that is kept ------------------------------------------------------------------------

@@ -30,24 +30,16 @@ OTHERS: dict[str, Callable[[Line], float]] = {
         1e6 * (line.timings["incrax"].median - line.timings["executable"].median)
     ),
     "first call": lambda line: line.figures["incrax / jax.jit"],
+    "s by jax.jit": lambda line: line.timings["jax.jit"].median,
+    "s by incrax": lambda line: line.timings["incrax"].median,
 }
 """Figures that are no ratio of a result."""
 
+README_EXAMPLE = "README: its example, one of 2,000 groups moves, 5,000 gradients"
+
 QUOTED = {
-    ("README.md", "one yield; one mean; everything"): [
-        ("mixture", "value+grad(8), one yield", JIT),
-        ("mixture", "value+grad(8), one mean", JIT),
-        ("mixture", "value+grad(8), all changed", JIT),
-    ],
-    ("README.md", "20 amplitudes, 1e5 events, value and gradient"): [
-        ("amplitude", "value+grad(couplings), couplings changed, vectorised", JIT)
-    ],
-    ("README.md", "the same, a whole fit of couplings"): [("fits", "B: fit", JIT)],
-    ("README.md", "45 Gaussian processes"): [("slices", "45 Cholesky factors, gradient", JIT)],
-    ("README.md", "one mean for each of 5,000"): [("slices", "5e6 rows, one group of 1000", JIT)],
-    ("README.md", "chain of Metropolis steps"): [
-        ("pure", "chain of 400 steps, 50,000 channels", JIT)
-    ],
+    ("README.md", "jax.jit: -499006,"): [("analyses", README_EXAMPLE, "s by jax.jit")],
+    ("README.md", "incrax: -499006,"): [("analyses", README_EXAMPLE, "s by incrax")],
     ("docs/when_not.md", "everything changes at every call"): [
         ("mixture", "value, all changed", JIT)
     ],
@@ -82,6 +74,13 @@ QUOTED = {
     ("docs/when_not.md", "a flow's forward pass"): [
         ("bijectors", "affine coupling, forward alone", "FlowJAX / incrax"),
         ("bijectors", "inverse autoregressive, forward alone", "FlowJAX / incrax"),
+    ],
+    ("docs/when_not.md", "A call takes"): [
+        ("overhead", "10 Python floats, none changed", "us"),
+        ("overhead", "10 jax arrays, one changed", "us beyond"),
+        ("overhead", "10 Python floats, one changed", "us beyond"),
+        ("overhead", "200 jax arrays, one changed", "us beyond"),
+        ("overhead", "200 NumPy arrays of 4, all changed", "us beyond"),
     ],
     ("docs/bijectors.md", "| inverse autoregressive |"): [
         ("bijectors", "inverse autoregressive, value", "FlowJAX / incrax"),
@@ -167,13 +166,16 @@ def quoted(page: str, text: str, num: int) -> list[float]:
 
 @pytest.mark.parametrize(("page", "text"), QUOTED)
 def test_a_quoted_figure_is_that_of_the_newest_result(page, text):
+    unmeasured = {benchmark for benchmark, _, _ in QUOTED[page, text]} - set(RESULTS)
+    if unmeasured:
+        pytest.skip(f"no result yet: python -m benchmarks --run {' '.join(unmeasured)}")
     expected = [measured(*each) for each in QUOTED[page, text]]
     assert quoted(page, text, len(expected)) == pytest.approx(expected, rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/when_not.md"])
-def test_every_line_of_a_table_of_figures_is_checked(page):
+def test_every_line_of_a_table_of_figures_is_checked():
     """A line without an entry above could become stale unseen."""
+    page = "docs/when_not.md"
     text = (ROOT / page).read_text(encoding="utf-8")
     lines = [
         line

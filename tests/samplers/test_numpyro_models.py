@@ -138,10 +138,11 @@ def test_a_model_prints_its_sites_with_priors_and_moves():
     assert repr(found) == "<NumPyroModel: NumPyro model with 3 latent sites of 11 elements>"
     (table,) = found.tables()
     assert sorted(table.rows) == [
-        ("mu", 3, "Normal", "Walk"),
-        ("scale", 1, "LogNormal", "Walk"),
-        ("z", 7, "CategoricalProbs", "Categorical"),
+        ("mu", 3, "Normal", "Walk", ""),
+        ("scale", 1, "LogNormal", "Walk", "Positive"),
+        ("z", 7, "CategoricalProbs", "Categorical", ""),
     ]
+    assert table.header[-1] == "unconstrained from"
 
 
 def test_a_model_is_sampled_as_it_is():

@@ -106,8 +106,8 @@ def cost(
         passes: some of `"forward"`, `"backward"`, `"hvp"`, or one; the first always counts.
         trips: turns of loops whose number depends on values: a number to assume, `"measured"` for a
             run that counts, or None: one turn is counted, and the report says so.
-        branches: `"max"`, the dearest one; `"both"`, all; `"taken"`, those that a run with these
-            arguments takes.
+        branches: `"max"`, the most expensive one; `"both"`, all; `"taken"`, those that a run with
+            these arguments takes.
         measure: whether to compile and time the passes and their parts, with memory.
         rules: FLOPs of primitives that are not registered: functions of the types of the inputs and
             of the results, and of the parameters of one equation.
@@ -834,8 +834,8 @@ class CostReport(Printable):
     def by_source(
         self, group: Literal["line", "function", "file"] = "line"
     ) -> tuple[SourceCost, ...]:
-        """Costs of each line or function of the user's, the dearest first; with a change, of what
-        it reaches.
+        """Costs of each line or function of the user's, the most expensive first; with a change,
+        of what it reaches.
 
         Args:
             group: `"line"`, `"function"` or `"file"`.
@@ -891,15 +891,15 @@ class CostReport(Printable):
         return f"cost of {self.name}({arguments}): {number_text(total.flops)} FLOPs{change}"
 
     def tables(self) -> list[Table]:
-        """The report for people: totals; the dearest equations, and a turn of each loop; what was
-        measured; notes.
+        """The report for people: totals; the most expensive equations, and a turn of each loop; what
+        was measured; notes.
         """
         header = ("pass", "what", "times", *FIGURES, "inside", "source")
         turns = [*self._turns()]
         notes = [(note,) for note in self.notes]
         return [
             Table("", ("", *TOTALS), list(self._totals())),
-            Table("dearest equations", header, [*self._dearest()], NUM_LISTED),
+            Table("most expensive equations", header, [*self._dearest()], NUM_LISTED),
             *([Table("loops", header, turns, NUM_LISTED)] if turns else []),
             *map(_measured_table, self.measured),
             *([Table("notes", ("what to know of these numbers",), notes)] if notes else []),

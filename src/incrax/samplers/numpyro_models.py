@@ -120,7 +120,9 @@ class NumPyroModel(Printable):
             medians, fixed, init_strategy=infer.init_to_median, model_args=args, model_kwargs=kwargs
         )
         self._start = {**start, **jax.tree.map(jnp.asarray, dict(info.param_info.z))}
-        self._priors = {name: _prior(trace[name]["fn"]) for name in self._start}
+        priors = {name: trace[name]["fn"] for name in self._start}
+        self._priors = {name: _prior(each) for name, each in priors.items()}
+        self._constraints = {name: _constraint(each) for name, each in priors.items()}
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -201,13 +203,13 @@ class NumPyroModel(Printable):
         return f"NumPyro model with {sites} of {many(num_elements, 'element')}"
 
     def tables(self) -> list[Table]:
-        """The latent sites: their priors, and how they move."""
+        """The latent sites: their priors, how they move, and which chains have unconstrained."""
         moves = [type(update).__name__ for update in self.updates.values()]
         rows = [
-            (name, np.size(x), self._priors[name], move)
+            (name, np.size(x), self._priors[name], move, self._constraints[name])
             for (name, x), move in zip(self._start.items(), moves, strict=True)
         ]
-        return [Table("", ("site", "elements", "prior", "moves by"), rows)]
+        return [Table("", ("site", "elements", "prior", "moves by", "unconstrained from"), rows)]
 
     def _shaped(self, z: Mapping[str, Any]) -> dict[str, Any]:
         return {name: jnp.reshape(x, self._shapes[name]) for name, x in z.items()}
@@ -225,6 +227,14 @@ def _prior(distribution: Any) -> str:
     """The name of a distribution, without what is around it."""
     name = type(distribution).__name__
     return _prior(distribution.base_dist) if name in WRAPPERS else name
+
+
+def _constraint(distribution: Any) -> str:
+    """Where its values lie, if a chain has them in an unconstrained space: `Positive`."""
+    support = distribution.support
+    support = getattr(support, "base_constraint", support)
+    name = type(support).__name__.strip("_")
+    return "" if name.startswith("Real") or support.is_discrete else name
 
 
 def _support(name: str, distribution: Any) -> np.ndarray:
