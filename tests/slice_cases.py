@@ -12,8 +12,7 @@ from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 
 from incrax.engine.call import analysis
-from incrax.engine.plan import blocks
-from incrax.engine.plan import slices as plans
+from incrax.engine.plan import blocks, environment
 from incrax.engine.policy import materialize
 from incrax.engine.policy import slices as policy
 from incrax.engine.program.cost import Calibration
@@ -25,7 +24,7 @@ def serve_by_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(policy, "LEAST_SHARE", -1.0)
     patch.setattr(policy, "ROWS_S", 0.0)
     patch.setattr(policy, "START_S", 0.0)
-    patch.setattr(plans, "MAX_TABLE_SHARE", 1.0)
+    patch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
 
 
 def divide_into_blocks(patch: pytest.MonkeyPatch, size: int) -> None:

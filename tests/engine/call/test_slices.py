@@ -18,8 +18,7 @@ from slice_cases import CASES, EARLY, LATE, NUM, Case, serve_by_rows
 import incrax
 from incrax.engine.call.rehearsal import dry_run
 from incrax.engine.call.streak import RowStreak
-from incrax.engine.plan import row_share
-from incrax.engine.plan import slices as plans
+from incrax.engine.plan import met_rows, row_share
 from incrax.engine.policy import expectations
 from incrax.engine.policy import slices as policy
 
@@ -428,7 +427,7 @@ def test_outputs_that_were_deleted_are_not_read():
 
 
 def test_a_false_guard_has_the_whole_function_run(monkeypatch):
-    monkeypatch.setattr(plans, "MAX_PARTIAL", 1)
+    monkeypatch.setattr(met_rows, "MAX_PARTIAL", 1)
     job = Job("groups").settle()
     whole, mu, sigma = job.args
     for value in (1e12, 0.5, np.nan, 0.25, np.inf, 0.75):
@@ -441,7 +440,7 @@ def test_a_false_guard_has_the_whole_function_run(monkeypatch):
 
 
 def test_after_many_false_guards_there_is_no_program_for_rows(monkeypatch):
-    monkeypatch.setattr(plans, "MAX_PARTIAL", 1)
+    monkeypatch.setattr(met_rows, "MAX_PARTIAL", 1)
     job = Job("groups").settle()
     whole, mu, sigma = job.args
     for k in range(30):
@@ -455,7 +454,7 @@ def test_after_many_false_guards_there_is_no_program_for_rows(monkeypatch):
 
 
 def test_differences_are_summed_anew_after_so_many(monkeypatch):
-    monkeypatch.setattr(plans, "MAX_PARTIAL", 1)
+    monkeypatch.setattr(met_rows, "MAX_PARTIAL", 1)
     monkeypatch.setattr(policy, "MAX_DIFFERENCES", 5)
     job = Job("groups")
     served = [job.change(k % NUM) is not None and job.engine.last.candidate for k in range(30)]

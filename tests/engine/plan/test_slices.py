@@ -16,7 +16,7 @@ from slice_cases import CASES, EARLY, LATE, MANY, NUM
 import incrax
 from incrax import _jax
 from incrax._program import written_vars
-from incrax.engine.plan import slices
+from incrax.engine.plan import environment, met_rows
 from incrax.engine.plan.plan import lines_of, plan_whole
 from incrax.engine.plan.row_share import rough_share
 from incrax.engine.plan.slices import priming_saves, slice_plan, value_at
@@ -29,9 +29,9 @@ FACTOR = 512.0
 def kept(request, monkeypatch):
     """What is kept of sums over the rows."""
     if request.param == "differences":
-        monkeypatch.setattr(slices, "MAX_PARTIAL", 1)
-        monkeypatch.setattr(slices, "MIN_PRODUCT_S", 0.0)
-    monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
+        monkeypatch.setattr(met_rows, "MAX_PARTIAL", 1)
+        monkeypatch.setattr(met_rows, "MIN_PRODUCT_S", 0.0)
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
     return request.param
 
 
@@ -137,7 +137,7 @@ def test_rows_alone_give_what_the_function_gives(name, capacity, kept):
 )
 def test_windows_of_rows_side_by_side_and_at_the_ends(name, monkeypatch):
     """Of which some rows are read twice, and others by nothing."""
-    monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
     sliced = Sliced(name, 4)
     for rows in ([3, 4, 5, 20], [0, 1, 22, 23], [11, 12]):
         assert sliced.change(np.array(rows), -1.0 + 0.1 * len(rows))
@@ -147,7 +147,7 @@ def test_windows_of_rows_side_by_side_and_at_the_ends(name, monkeypatch):
 @pytest.mark.parametrize("name", ["all pairs", "gram", "tied"])
 def test_rows_and_columns_give_what_the_function_gives(name, monkeypatch):
     """What both have counts once, and so do rows that fill up; rows repeat, and follow each other."""
-    monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
     sliced = Sliced(name, 4)
     assert any(len(each.made) > 1 for each in sliced.plan.sliced.made)
     assert name != "all pairs" or not sliced.plan.sliced.widened
@@ -166,8 +166,8 @@ PARTS = (
 
 @pytest.mark.parametrize(("name", "within"), PARTS)
 def test_a_part_of_the_axis_gives_what_the_function_gives(name, within, monkeypatch):
-    monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
-    monkeypatch.setattr(slices, "MAX_INTERVAL_SHARE", 0.8)
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+    monkeypatch.setattr(environment, "MAX_INTERVAL_SHARE", 0.8)
     sliced = Sliced(PARTS[name, within], 1, within)
     rng = np.random.default_rng(abs(within))
     for _ in range(4):
@@ -188,8 +188,8 @@ def test_nothing_of_the_size_of_the_data_is_made(name, monkeypatch):
     """What has all rows and more than one number each is written in place, or clean; numbers of rows
     are compared in pairs.
     """
-    monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
-    monkeypatch.setattr(slices, "MIN_PRODUCT_S", 0.0)
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+    monkeypatch.setattr(met_rows, "MIN_PRODUCT_S", 0.0)
     plan = Sliced(name, 1).plan
     written = [var for eqn in plan.eqns for var in written_vars(eqn)]
     shapes = [var.aval.shape for var in written]
@@ -378,7 +378,7 @@ def test_a_plan_says_where_and_why_all_rows_run(name):
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_says_which_rows_change(name, monkeypatch):
     """No more than it says, along that axis; nothing where it says that no row reaches a value."""
-    monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
     sliced = Sliced(name, 1)
     program = sliced.facts.program
 
@@ -417,7 +417,7 @@ def test_spare_slots_count_once(kept):
 
 
 def test_a_difference_that_loses_too_much_must_not_be_used(monkeypatch):
-    monkeypatch.setattr(slices, "MAX_PARTIAL", 1)
+    monkeypatch.setattr(met_rows, "MAX_PARTIAL", 1)
     sliced = Sliced("groups", 1)
     assert sliced.change(np.array([3]), 0.7)
     assert sliced.change(np.array([4]), 1e12)

@@ -119,6 +119,10 @@ class DirtyRows(NamedTuple):
     axis: int
     of: RowSet
 
+    def at(self, is_old: bool) -> Any:  # noqa: FBT001  one of the two
+        """The values at the baseline, or now."""
+        return self.old if is_old else self.new
+
 
 class Slabs(NamedTuple):
     """Dirty rows along one axis, and along another: of each all elements, also where they meet."""
@@ -287,6 +291,11 @@ class RowSets:
         if ends is None or not known or len({each.length for each in sets}) > 1:
             return None
         return self.interval(*ends, sets[0].length)
+
+
+def ends_of(within: int, length: int) -> tuple[int, int]:
+    """The first and the last but one of so many rows at the end of an axis; below 0, its begin."""
+    return (length - within, length) if within > 0 else (0, -within)
 
 
 def ends_of_all(intervals: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:

@@ -1,7 +1,7 @@
 """How much of a program's work a change of rows leaves out, roughly, before anything is traced.
 
 In: `Facts`, the inputs of which rows change, and whether these are among the first or the last. Out:
-a share of the work. It follows the equations as `engine.plan.slices` does, and is to know no more of
+a share of the work. It follows the equations as `engine.plan.slicer` does, and is to know no more of
 them than where rows go; what it says too much of costs a plan that is not used.
 """
 
@@ -13,18 +13,13 @@ from typing import Any, NamedTuple
 from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax._program import read_vars
+from incrax.engine.plan.environment import MAX_HALVINGS, MAX_INTERVAL_SHARE
 from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.looked_up_rows import added_axis
+from incrax.engine.plan.met_rows import MEETINGS, RUNNING
+from incrax.engine.plan.moved_rows import window_at
 from incrax.engine.plan.resumed import resumable
-from incrax.engine.plan.row_sets import ends_of_all, places_of, reading_ends
-from incrax.engine.plan.slices import (
-    MAX_HALVINGS,
-    MAX_INTERVAL_SHARE,
-    MEETINGS,
-    RUNNING,
-    added_axis,
-    ends_of,
-    window_at,
-)
+from incrax.engine.plan.row_sets import ends_of, ends_of_all, places_of, reading_ends
 from incrax.primitives.entry import shape_of
 from incrax.primitives.on_rows import aligned_by, crossed_by
 from incrax.primitives.products import across

@@ -18,9 +18,9 @@ from incrax._jax import Var
 from incrax._stats import Stats
 from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.plan.environment import ValueOf
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Blocked, Plan, plan_fill
-from incrax.engine.plan.slices import ValueOf
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.expectations import RowKind
 from incrax.engine.store.store import (
