@@ -12,6 +12,7 @@ from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 
 from incrax.engine.call import analysis
+from incrax.engine.inputs import leaves
 from incrax.engine.plan import blocks, environment
 from incrax.engine.policy import materialize
 from incrax.engine.policy import slices as policy
@@ -25,6 +26,15 @@ def serve_by_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(policy, "ROWS_S", 0.0)
     patch.setattr(policy, "START_S", 0.0)
     patch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+
+
+def shapes_compared(patch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Of the arrays whose bits are read, or copied to be compared with later ones, from now on."""
+    shapes: list[tuple[int, ...]] = []
+    for name in ("_read_bits", "_snapshot"):
+        read = getattr(leaves, name)
+        patch.setattr(leaves, name, lambda x, read=read: shapes.append(np.shape(x)) or read(x))
+    return shapes
 
 
 def divide_into_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
@@ -437,6 +447,16 @@ def recurrence(inputs, decay):
     return jnp.sum(jnp.tanh(jax.lax.associative_scan(step, (rates, inputs))[1]) ** 2)
 
 
+WAVY = np.sin(np.arange(NUM * 3.0)).reshape(NUM, 3)
+
+
+def cut_twice(x, scale):
+    """Moved along the rows, and along the columns as well."""
+    y = jnp.sin(x * scale)
+    around = jax.lax.pad(y[:-1], 0.3 * scale, [(1, 2, 0), (1, -1, 1)])
+    return jnp.sum(y[2:, 1:] ** 3) + jnp.sum(around**3) + jnp.sum(jnp.flip(y, (0, 1)) * y)
+
+
 class Case(NamedTuple):
     """A function, its arguments, and whether a change of a row of the first runs that row alone."""
 
@@ -457,6 +477,8 @@ _WAVES = THETA + 3.0, np.full(NUM, 0.1)
 
 CASES = {
     "groups": Case(groups, _PAIR),
+    "cut twice": Case(cut_twice, (WAVY, 0.7)),
+    "cut twice, gradient": Case(with_gradient(cut_twice, 0, 1), (WAVY, 0.7)),
     "groups, gradient": Case(with_gradient(groups, 0, 1, 2), _PAIR),
     "groups, Hessian": Case(jax.hessian(groups, (1, 2)), _PAIR),
     "look-up": Case(looked_up, _PAIR),

@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import MINIMAL
+from helpers import EAGER, MINIMAL
+from slice_cases import serve_by_rows, shapes_compared
 
 import incrax
 from incrax import samplers
+from incrax.engine.inputs.row_updates import MIN_FOLLOWED
 from incrax.samplers import updates
 
 MEAN = np.array([1.0, -2.0, 0.5])
@@ -431,3 +433,29 @@ def test_a_chain_says_how_many_calls_are_still_to_come(monkeypatch):
     gradients = [calls for each, calls in told if each is not f and calls]
     assert len(gradients) == 5
     assert gradients[0] > gradients[-1]
+
+
+def test_steps_on_the_host_say_which_rows_of_a_large_array_they_change(monkeypatch):
+    """Nothing of its size is compared, whether steps are accepted or not, and its row alone runs."""
+    serve_by_rows(monkeypatch)
+    num = MIN_FOLLOWED
+    y = jnp.asarray(np.random.default_rng(0).normal(size=(num, 40)))
+    log_density = lambda theta, y: -0.5 * jnp.sum((y - theta[:, None]) ** 2)
+    function = incrax.incremental(log_density, tuning=EAGER)
+    moves = {
+        "theta[5]": samplers.Conditional(lambda rng, theta, y: [rng.normal(0.0, 0.1)]),
+        "theta[700]": samplers.Walk(0.4),
+        "theta[2000]": samplers.Walk(0.2, times=3),
+    }
+    run = lambda start: samplers.gibbs(
+        function, start, y, updates=moves, key=1, num_sweeps=12, num_warmup=0
+    )
+    first = run(np.zeros(num))
+    compared = shapes_compared(monkeypatch)
+    found = run(first.samples[-1])
+    assert found.why_on_host
+    assert 0 < found.acceptance["theta[700]"] < 1
+    assert compared.count((num,)) <= 1  # the start of the chain
+    assert function.explain().served_by == "slices"
+    value = log_density(jnp.asarray(found.samples[-1]), y)
+    np.testing.assert_allclose(found.values[-1], value, rtol=1e-12)

@@ -39,7 +39,7 @@ class Sliced:
     """A plan, compiled by `jax.jit`, and the values that it has left behind."""
 
     def __init__(self, case, capacity, within=0):
-        self.fun, args, _ = CASES[case] if isinstance(case, str) else case
+        self.fun, args = (CASES[case] if isinstance(case, str) else case)[:2]
         ours = incrax.incremental(self.fun)
         ours(*args)
         self.facts = ours._traces.latest.engine.facts
@@ -224,13 +224,52 @@ def test_the_rough_share_of_a_part_is_that_of_its_rows(name):
         assert rough_share(facts, (0,), -6 * sign).share < 0.4
 
 
-def test_a_tree_of_halves_is_by_rows_for_some_levels():
-    """On the way to its root; then there are too many of too few."""
-    total = lambda x, _: jax.lax.associative_scan(jnp.multiply, x)[-1]
-    sliced = Sliced((total, (np.linspace(0.999, 1.001, 16384), 0.5), False), 1)
-    assert 0 < len(sliced.plan.sliced.widened) < 12
+def decaying(x, scale):
+    """y_n = a_n y_n-1 + b_n of two columns, by a tree."""
+    join = lambda left, right: (left[0] * right[0], left[1] * right[0] + right[1])
+    return jax.lax.associative_scan(join, (jnp.tanh(scale * x[:, 0]), x[:, 1]))[1]
+
+
+def pairs(num):
+    return np.random.default_rng(num).normal(size=(num, 2)), 0.9
+
+
+@pytest.mark.parametrize(("num", "capacity"), [(4096, 1), (5001, 4)])
+def test_a_tree_that_is_read_at_its_end_runs_one_row_of_each_level(num, capacity):
+    """Of what is kept there are two levels in six, so that it is small."""
+    sliced = Sliced((lambda x, scale: decaying(x, scale)[-1], pairs(num)), capacity)
+    assert not sliced.plan.sliced.widened
+    by_rows = [extent for each in sliced.plan.sliced.made for extent in each.made]
+    assert {extent.size for extent in by_rows} == {capacity}
+    kept = [*sliced.plan.saves, *sliced.plan.base_loads]
+    assert sum(np.prod(var.aval.shape) for var in kept) < num / 2
+    assert len(sliced.plan.eqns) < 2000
+    for rows in ([0], [num - 1], [100], [7, 6, 5, 4][:capacity], [1, 2, 3000, num - 2][:capacity]):
+        sliced.change(np.sort(rows), 0.1 * len(rows))
+        sliced.check(terms=4.0)
+
+
+def test_a_tree_of_halves_is_by_rows_on_the_way_up():
+    """Down again there are too many of too few."""
+    sliced = Sliced((decaying, pairs(4096)), 1)
+    assert 0 < len(sliced.plan.sliced.widened) < 80
+    for row in (0, 4095, 100):
+        sliced.change(np.array([row]), 0.7)
+        sliced.check(terms=4.0)
+
+
+def test_levels_of_a_grid_are_by_rows_for_some_levels():
+    """Three sets of every other row meet in each, so that rows are three times as many of half."""
+
+    def coarse(x, _):
+        for _ in range(8):
+            x = jnp.sin(0.25 * x[:-2:2] + 0.5 * x[1:-1:2] + 0.25 * x[2::2])
+        return jnp.sum(x)
+
+    sliced = Sliced((coarse, (np.linspace(0.5, 1.5, 2**14 - 1), 0.5)), 1)
+    assert 0 < len(sliced.plan.sliced.widened)
     assert len(sliced.plan.eqns) < 1000
-    for row in (0, 16383, 100):
+    for row in (0, 16382, 100):
         sliced.change(np.array([row]), 1.05)
         sliced.check()
 

@@ -27,6 +27,7 @@ from incrax._program import written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.resumed import Spans
 from incrax.engine.plan.row_sets import (
+    MAX_HALVINGS,
     DirtyRows,
     RowSet,
     RowSets,
@@ -45,11 +46,6 @@ MAX_TABLE_SHARE = 0.25
 
 MAX_INTERVAL_SHARE = 0.5
 """The same of an interval that is known when the plan is made."""
-
-MAX_HALVINGS = 3
-"""How often every other row may be taken, one after the other: each time there are two sets that
-meet, so that rows are twice as many of half as many.
-"""
 
 MIXED = "rows meet along different axes"
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from incrax._jax import Equation, Var
+from incrax._jax import Atom, Equation, Var
 from incrax.engine.plan.environment import MIXED, Environment
 from incrax.engine.plan.row_sets import (
     DirtyRows,
@@ -33,7 +33,7 @@ from incrax.engine.plan.row_sets import (
     windowed,
 )
 from incrax.primitives.entry import Run, Window, shape_of, with_item
-from incrax.primitives.on_rows import NotByRowsError
+from incrax.primitives.on_rows import NotByRowsError, interval_of_runs, moved_beside
 from incrax.primitives.products import across
 from incrax.primitives.reductions import unpooled as window_back
 from incrax.primitives.table import entry_of
@@ -58,12 +58,25 @@ def move(env: Environment, eqn: Equation, axis: int) -> None:
         of = places[0] if len(places) == 1 else env.sets.side_by_side(places)
         env.check_size(of, places)
 
-        env.set_rows(var, axis, of, functools.partial(_together, found, axis))
+        env.set_rows(var, axis, of, functools.partial(_together, env, eqn, found, axis))
 
 
-def _together(found: Sequence[tuple[DirtyRows, RowSet]], axis: int, *, is_old: bool) -> Any:
+def _fill(env: Environment, eqn: Equation) -> Any:
+    """What stands where no row goes."""
+    return env.result(eqn.invars[-1]) if eqn.primitive.name == "pad" else None
+
+
+def _together(
+    env: Environment,
+    eqn: Equation,
+    found: Sequence[tuple[DirtyRows, RowSet]],
+    axis: int,
+    *,
+    is_old: bool,
+) -> Any:
     """Rows of several sets, as one."""
-    values = [rows.at(is_old) for rows, _ in found]
+    fill = _fill(env, eqn)
+    values = [moved_beside(eqn, axis, rows.at(is_old), fill) for rows, _ in found]
     places = [place for _, place in found]
     if len(places) == 1:
         return values[0]
@@ -91,15 +104,17 @@ def moved_back(
     _check_moves(env, eqn, runs, axis)
     if of.ends is not None:
         return _interval_back(env, eqn, axis, runs, of, is_old=is_old)
+    fill = _fill(env, eqn)
     sources = []
     values = []
     for run in runs:
         atom = eqn.invars[run.operand]
         source = env.sets.source(of, run, shape_of(atom)[axis])
         sources.append(source)
-        values.append(env.rows_of(atom, axis, source, is_old=is_old))
+        rows = env.rows_of(atom, axis, source, is_old=is_old)
+        values.append(moved_beside(eqn, axis, rows, fill))
     if sum(run.num for run in runs) < of.length:
-        value = lax.broadcast(env.result(eqn.invars[-1]), values[0].shape)
+        value = lax.broadcast(fill, values[0].shape)
         return by_slots([of, *sources], [value, *values], axis)
     return by_slots(sources, values, axis)
 
@@ -129,30 +144,12 @@ def _interval_back(
 ) -> Any:
     """An interval of a result, from the intervals that were moved there, side by side."""
     assert of.ends is not None
-    low, high = of.ends
-    fill = env.result(eqn.invars[-1]) if sum(run.num for run in runs) < of.length else None
-    parts = []
-    for run in runs:
-        moved = run.within(low, high)
-        if not moved:
-            continue
-        atom = eqn.invars[run.operand]
-        first, last = (run.first + i * run.step for i in (moved[0], moved[-1]))
-        ends = min(first, last), max(first, last) + 1
+
+    def rows_of(atom: Atom, ends: tuple[int, int]) -> Any:
         source = env.sets.interval(*ends, shape_of(atom)[axis])
-        part = env.rows_of(atom, axis, source, is_old=is_old)
-        part = lax.slice_in_dim(part, 0, None, abs(run.step), axis)
-        part = lax.rev(part, (axis,)) if run.step < 0 else part
-        if fill is not None:
-            first, last = (run.out + i * run.out_step for i in (moved[0], moved[-1]))
-            gaps = [(0, 0, 0)] * part.ndim
-            gaps[axis] = (first - low, high - 1 - last, run.out_step - 1)
-            part = lax.pad(part, fill, gaps)
-        parts.append(part)
-    if not parts:
-        assert fill is not None
-        return lax.broadcast(fill, with_item(shape_of(eqn.outvars[0]), axis, of.size))
-    return lax.concatenate(parts, axis)
+        return env.rows_of(atom, axis, source, is_old=is_old)
+
+    return interval_of_runs(eqn, axis, runs, of.ends, rows_of, _fill(env, eqn))
 
 
 def slide(env: Environment, eqn: Equation) -> None:

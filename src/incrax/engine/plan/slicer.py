@@ -167,7 +167,7 @@ class Slicer(Environment):
         rows = self.rows(var)
         is_whole = var in self.dirty and rows is None
         # In a tree the other branches begin behind what met: of all of them rows would be made.
-        is_end = is_whole or var in self.met
+        is_end = is_whole or var in self.met or (rows is not None and rows.of.is_kept)
         if eqn is not None and not is_end and self.num_pulled < MAX_PULLED:
             self.num_pulled += 1
             aligned = aligned_back(eqn, axis)
