@@ -52,22 +52,26 @@ def make_read_rows(program: Program) -> Program:
     """The program without the rows that nothing reads."""
     refused: set[Var] = set()
     while True:
-        parts = _parts_read(program, refused)
+        eqns, parts = _read(program, refused)
         if max((math.prod(shape_of(var)) for var in parts), default=0) < MIN_SIZE:
             return program
         try:
-            return program.with_eqns(_Narrowing(parts).run(program.eqns))
+            return program.with_eqns(_Narrowing(parts).run(eqns))
         except _RefusedError as error:
             refused.add(error.var)
 
 
-def _parts_read(program: Program, refused: set[Var]) -> dict[Var, Part]:
-    """Of the values that are made in part: the rows that are read."""
+def _read(program: Program, refused: set[Var]) -> tuple[list[Equation], dict[Var, Part]]:
+    """The equations of which something is read; of the values that are made in part, the rows that
+    are.
+    """
     read: dict[Var, Part | None] = {atom: None for atom in program.outvars if isinstance(atom, Var)}
     parts: dict[Var, Part] = {}
+    needed = []
     for eqn in reversed(program.eqns):
         if not eqn.effects and read.keys().isdisjoint(eqn.outvars):
             continue
+        needed.append(eqn)
         part = read.get(eqn.outvars[0]) if len(eqn.outvars) == 1 else None
         sources = None
         if part is not None and _is_short(part, eqn) and eqn.outvars[0] not in refused:
@@ -77,7 +81,7 @@ def _parts_read(program: Program, refused: set[Var]) -> dict[Var, Part]:
         for atom, source in _all_sources(eqn) if sources is None else sources:
             if isinstance(atom, Var):
                 read[atom] = _hull(read[atom], source) if atom in read else source
-    return parts
+    return needed[::-1], parts
 
 
 def _is_short(part: Part, eqn: Equation) -> bool:
@@ -145,8 +149,7 @@ class _Narrowing:
     def run(self, eqns: Sequence[Equation]) -> list[Equation]:
         """The equations in their new form."""
         for eqn in eqns:
-            reads_part = any(var in self.parts for var in read_vars(eqn))
-            if eqn.outvars[0] in self.parts or reads_part:
+            if any(var in self.parts for var in (*eqn.outvars, *read_vars(eqn))):
                 self.waiting[eqn.outvars[0]] = eqn
                 continue
             if not self.waiting.keys().isdisjoint(read_vars(eqn)):

@@ -1,0 +1,82 @@
+"""Rows are written into the buffers of the values that are kept: results are right whatever comes
+before and after, and no version reads what is gone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engine.call import test_slices as rows
+from engine.call.test_slices import Job
+from slice_cases import NUM, serve_by_rows
+
+import incrax
+from incrax.engine.compile import recycling
+
+
+@pytest.fixture(autouse=True)
+def in_place(monkeypatch):
+    """Also where values are small."""
+    serve_by_rows(monkeypatch)
+    monkeypatch.setattr(recycling, "MIN_BYTES", 0)
+
+
+test_any_sequence_of_changes = rows.test_any_sequence_of_changes
+test_any_row_is_served_by_the_same_program = rows.test_any_row_is_served_by_the_same_program
+test_threads_get_right_results = rows.test_threads_get_right_results
+test_a_false_guard_has_the_whole_function_run = rows.test_a_false_guard_has_the_whole_function_run
+test_an_error_on_the_short_way_is_left_to_the_long_one = (
+    rows.test_an_error_on_the_short_way_is_left_to_the_long_one
+)
+
+
+def pointers(job):
+    """Where the values are that programs for rows write to, in the newest version."""
+    (entry,) = job.engine.slices.entries.values()
+    written = [var for _, var in entry.program.plan.sliced.in_place]
+    saved = job.engine.store.states[-1].saved
+    return [saved[var].unsafe_buffer_pointer() for var in written]
+
+
+@pytest.mark.parametrize("name", ["groups", "look-up, gradient"])
+def test_rows_are_written_where_the_values_are(name):
+    job = Job(name).settle()
+    before = pointers(job)
+    assert before
+    for row in range(5, 15):
+        job.change(row)
+        assert job.engine.last.candidate == "slices"
+    assert pointers(job) == before
+
+
+def test_a_refused_proposal_is_written_over_by_the_next_one():
+    """From the version that has the values: it differs in the rows of both."""
+    job = Job("groups, gradient").settle()
+    place = job.args
+    for row in range(5, 15):
+        job.args = place
+        job.change(row)
+    primings = sum(record.candidate == "priming" for record in job.engine.history.records())
+    for row in range(15, NUM):
+        job.args = place
+        job.change(row)
+        assert job.engine.last.candidate == "slices"
+        assert job.engine.last.plan.sliced.capacity == 4
+    records = job.engine.history.records()
+    assert sum(record.candidate == "priming" for record in records) == primings
+
+
+def test_a_fork_has_values_of_its_own():
+    job = Job("groups, gradient").settle()
+    other = job.ours.fork()
+    theta, mu, sigma = job.args
+    for row in range(4, 9):
+        job.change(row)
+        changed = np.where(np.arange(NUM) == row, 0.25, theta)
+        rows.same(
+            other(changed, mu, sigma),
+            job.plain(changed, mu, sigma),
+            factor=rows.FACTOR,
+            terms=30.0,
+        )
+        incrax.verify(other)
