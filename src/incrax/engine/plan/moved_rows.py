@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from incrax._jax import Atom, Equation, Var
-from incrax.engine.plan.environment import MIXED, Environment
+from incrax.engine.plan.environment import MIXED, Environment, zeros_of
 from incrax.engine.plan.row_sets import (
     DirtyRows,
     RowSet,
@@ -46,6 +46,9 @@ def move(env: Environment, eqn: Equation, axis: int) -> None:
     for var, runs in zip(eqn.outvars, entry.runs(eqn, axis), strict=True):
         _check_moves(env, eqn, runs, axis)
         length = shape_of(var)[axis]
+        if not length:
+            env.whole[var] = zeros_of(var)
+            continue
         if any(rows is not None and rows.of.ends for rows in map(env.rows, eqn.invars)):
             _move_interval(env, eqn, var, axis, runs)
             continue
