@@ -244,7 +244,7 @@ def test_a_tree_that_is_read_at_its_end_runs_one_row_of_each_level(num, capacity
     assert {extent.num for extent in by_rows} == {capacity}
     kept = [*sliced.plan.saves, *sliced.plan.base_loads]
     assert sum(np.prod(var.aval.shape) for var in kept) < num / 2
-    assert len(sliced.plan.eqns) < 2000
+    assert len(sliced.plan.eqns) < 3000
     for rows in ([0], [num - 1], [100], [7, 6, 5, 4][:capacity], [1, 2, 3000, num - 2][:capacity]):
         sliced.change(np.sort(rows), 0.1 * len(rows))
         sliced.check(terms=4.0)
