@@ -350,6 +350,27 @@ OPTIMISATIONS = [
         "tests/engine/plan/test_read_rows.py",
     ),
     Mutant(
+        "what others hold is overwritten",
+        "engine/store/store.py",
+        "if is_kept or id(x) in held else x for x in taken]",
+        "if is_kept else x for x in taken]",
+        "tests/engine/call/test_in_place.py",
+    ),
+    Mutant(
+        "a version keeps what was overwritten",
+        "engine/store/store.py",
+        "            state.saved = {var: x for var, x in state.saved.items() if var not in variables}",
+        "            pass",
+        "tests/engine/call/test_in_place.py",
+    ),
+    Mutant(
+        "programs start from versions that gave their values away",
+        "engine/store/store.py",
+        "            state.is_written_over = True",
+        "            pass",
+        "tests/engine/call/test_in_place.py",
+    ),
+    Mutant(
         "a driver forgets the place that a refused proposal came from",
         "engine/inputs/row_updates.py",
         "            self._latest = (base, (x, at(base[1])[numbers].set(x[numbers])))",
@@ -628,8 +649,8 @@ OPTIMISATIONS = [
     Mutant(
         "the first version is the baseline of a change of rows",
         "engine/call/engine.py",
-        "if numbers is not None and rank < best:",
-        "if numbers is not None and rank > best:",
+        "            if rank < best:\n                best = rank\n                found",
+        "            if rank > best:\n                best = rank\n                found",
         "tests/engine/call/test_slices.py",
     ),
     Mutant(

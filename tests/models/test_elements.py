@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import EAGER, same
-from slice_cases import serve_by_rows, shapes_compared
+from slice_cases import serve_by_rows
 
 import incrax
 from incrax import fit
 from incrax.engine.inputs import leaves
-from incrax.engine.inputs.row_updates import MIN_FOLLOWED, rows_between
+from incrax.engine.inputs.row_updates import rows_between
 
 TARGET = np.array([1.0, 2.0, 3.0])
 
@@ -106,21 +106,3 @@ def test_an_element_of_an_array_of_jax_is_known_to_have_changed_alone(monkeypatc
     with m.at({"theta[2]": 9.0}):
         m.value()
     assert (400,) not in read
-
-
-def test_an_element_of_a_large_array_of_numpy_is_known_to_have_changed_alone(monkeypatch):
-    """It is an array of JAX from then on."""
-    serve_by_rows(monkeypatch)
-    num = MIN_FOLLOWED
-    y = jnp.asarray(np.random.default_rng(0).normal(size=(num, 60)))
-    cost = lambda theta, mu: jnp.sum((y - theta[:, None] - mu) ** 2)
-    m = incrax.bind(incrax.incremental(cost, tuning=EAGER), theta=np.zeros(num), mu=0.5)
-    for k in range(8):
-        m.set({f"theta[{k}]": 0.1 * k})
-        m.value()
-    compared = shapes_compared(monkeypatch)
-    for k in range(20):
-        m.set({f"theta[{7 * k}]": 1.0 + k})
-        same(m.value(), cost(m["theta"], 0.5), factor=1024, terms=400)
-    assert (num,) not in compared
-    assert m.explain().served_by == "slices"

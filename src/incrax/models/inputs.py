@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from incrax.derivatives.flat import FreeElements, element_names, ends
 from incrax.derivatives.selection import type_name
 from incrax.engine.inputs.leaves import descriptor, frozen, has_tracer, is_dynamic
 from incrax.engine.inputs.paths import is_within
-from incrax.engine.inputs.row_updates import MIN_FOLLOWED, at
+from incrax.engine.inputs.row_updates import at
 from incrax.errors import BindError, InputValueError, UnknownInputError
 from incrax.models.modules import Opened, opened, unwrapped
 from incrax.models.names import Names, names_of, parts_of, with_part
@@ -467,13 +466,7 @@ def _check_number(name: str, value: Any) -> None:
 
 
 def _written(leaf: Any, elements: Mapping[tuple[int, ...], Any]) -> Any:
-    """An array with other elements, or rows; one of JAX, or that becomes one since it is large,
-    remembers in which rows these are.
-    """
-    is_large = (
-        np.size(leaf) >= MIN_FOLLOWED and jax.dtypes.canonicalize_dtype(leaf.dtype) == leaf.dtype
-    )
-    leaf = jnp.asarray(leaf) if is_large else leaf
+    """An array with other elements, or rows; one of JAX remembers in which rows these are."""
     if not isinstance(leaf, jax.Array):
         new = np.array(leaf)
         for index, value in elements.items():

@@ -44,7 +44,7 @@ class Family:
 
     Fields: the jitted function of (leaves, constants, loads, donated buffers), and of the same with
     small leaves from the host packed; how they are packed; number of equations; types of the buffers
-    to donate.
+    to donate; of the loads, those that are overwritten: of what it returns, these come first.
     """
 
     call: Callable[..., list[Any]]
@@ -52,6 +52,7 @@ class Family:
     packing: Packing
     num_eqns: int
     donated: tuple[Any, ...] = ()
+    overwritten: tuple[Var, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,34 @@ class Executable:
 
     def __call__(self, feeds: Values, loaded: Values, donated: Values = ()) -> list[Any]:
         """Run on the leaves' feeds (all of them, by number), the loaded values in order, and
-        buffers to overwrite.
+        buffers to overwrite. Some loaded values may be overwritten, too: see `Family`.
         """
         family = self.family
         read = [feeds[i] for i in self.leaves]
         packed = family.packing.join(read) if family.packing.packs else None
         if packed is None:
-            return family.call(*read, *self.constants, *loaded, *donated)
-        return family.packed_call(*packed, *self.constants, *loaded, *donated)
+            results = family.call(*read, *self.constants, *loaded, *donated)
+        else:
+            results = family.packed_call(*packed, *self.constants, *loaded, *donated)
+        if not family.overwritten:
+            return results
+        assert self.plan is not None
+        num_first = len(family.overwritten)
+        last = num_first + len(self.plan.outputs)
+        return [*results[num_first:last], *results[:num_first], *results[last:]]
+
+
+class _Donations(NamedTuple):
+    """Types of buffers that nothing else needs; the loads that are overwritten, and their places
+    among the inputs, from the end.
+    """
+
+    spare: tuple[Any, ...]
+    overwritten: tuple[Var, ...]
+    places: tuple[int, ...]
+
+
+NOTHING_DONATED = _Donations((), (), ())
 
 
 class Compiler:
@@ -139,14 +160,18 @@ class Compiler:
         recycles), its guard; the program of a family that is known serves another member.
         """
         form = self._form(plan)
-        plan = replace(plan, saves=form.saves)
+        in_place = self._in_place(plan)
+        first = [saved for _, saved in in_place]
+        others = [var for var in form.saves if var not in first]
+        plan = replace(plan, saves=(*first, *others))
         read = self._read(form)
-        donated = self._donated(plan)
+        donated = self._donated(plan, others)
         key = None if form.key is None else (form.key, donated, len(plan.outputs))
         family = None if key is None else self._families.get(key)
         is_shared = family is not None
         if family is None:
-            family = self._compiled(plan, form, read, donated)
+            overwritten = tuple(load for load, _ in in_place)
+            family = self._compiled(plan, form, read, donated, overwritten)
         if key is not None:
             self._families[key] = family
         places = [index for piece in form.pieces for index in piece.start]
@@ -207,7 +232,12 @@ class Compiler:
         )
 
     def _compiled(
-        self, plan: Plan, form: CanonicalPlan, read: _Arguments, donated: tuple[Any, ...]
+        self,
+        plan: Plan,
+        form: CanonicalPlan,
+        read: _Arguments,
+        donated: tuple[Any, ...],
+        overwritten: tuple[Var, ...],
     ) -> Family:
         """The program of a plan."""
         program = self.facts.program
@@ -215,6 +245,7 @@ class Compiler:
         guard = () if plan.guard is None else (plan.guard,)
         returned = [*(program.outvars[i] for i in plan.outputs), *plan.saves, *guard]
         num_outputs = len(plan.outputs)
+        num_first = len(overwritten)
         embedded = {var: self.constants[var] for var in read.embedded}
         leaves = [program.invars[i] for i in read.leaves]
         places = [_PLACES] if form.pieces else []
@@ -226,13 +257,17 @@ class Compiler:
             _take_pieces(form.pieces, env, env.get(_PLACES, ()))
             results = evaluated(eqns, returned, env)
             outputs = results[:num_outputs]
-            return outputs + [_as_own(x, [*inputs, *outputs]) for x in results[num_outputs:]]
+            saves = [_as_own(x, [*inputs, *outputs]) for x in results[num_outputs:]]
+            # XLA gives each donated buffer to the first result of its type.
+            return [*saves[:num_first], *outputs, *saves[num_first:]]
 
         run_plan.__name__ = f"{self.name}_plan"
         out_shardings = self._out_shardings(returned, is_bound=self._is_bound(read))
         num_others = len(names) - len(leaves)
         num_eqns = len(plan.eqns)
-        return self._family(run_plan, read.leaves, num_others, num_eqns, donated, out_shardings)
+        from_end = tuple(names.index(var) - len(names) for var in overwritten)
+        donations = _Donations(donated, overwritten, from_end)
+        return self._family(run_plan, read.leaves, num_others, num_eqns, donations, out_shardings)
 
     def _is_bound(self, read: _Arguments) -> bool:
         """Whether what a plan reads is where all inputs are: saved values are, and what loads one
@@ -306,10 +341,17 @@ class Compiler:
             placed.num_parts > 1 and mask & layout.leaf_mask(i) for i, placed in self.placed.items()
         )
 
-    def _donated(self, plan: Plan) -> tuple[Any, ...]:
-        """Types of the buffers that a plan's saves are written to."""
+    def _in_place(self, plan: Plan) -> tuple[tuple[Var, Var], ...]:
+        """What a plan loads and saves again with other rows, in the same buffer; as it is loaded."""
+        if plan.sliced is None or not self.recycles:
+            return ()
+        saved = {load: var for load, var in plan.sliced.in_place if is_recyclable(var.aval)}
+        return tuple((load, saved[load]) for load in plan.loads if load in saved)
+
+    def _donated(self, plan: Plan, others: Iterable[Var]) -> tuple[Any, ...]:
+        """Types of the buffers that a plan's other saves are written to."""
         returned = self.facts.returned
-        saves = [var for var in plan.saves if self.recycles and var not in returned]
+        saves = [var for var in others if self.recycles and var not in returned]
         return tuple(var.aval for var in saves if is_recyclable(var.aval))
 
     def _family(
@@ -318,7 +360,7 @@ class Compiler:
         leaves: tuple[int, ...],
         num_others: int,
         num_eqns: int,
-        donated: tuple[Any, ...] = (),
+        donations: _Donations = NOTHING_DONATED,
         out_shardings: list[Any] | None = None,
     ) -> Family:
         """A function of leaves and so many other arguments, and the same with packed leaves."""
@@ -330,10 +372,11 @@ class Compiler:
 
         run_packed.__name__ = run.__name__
         call, packed_call = (
-            _jit(fun, num + num_others, len(donated), out_shardings)
+            _jit(fun, num + num_others, donations, out_shardings)
             for fun, num in ((run, len(leaves)), (run_packed, num_packed))
         )
-        return Family(call, packed_call, packing, num_eqns, donated)
+        donated, overwritten, _ = donations
+        return Family(call, packed_call, packing, num_eqns, donated, overwritten)
 
 
 _PLACES = "places"
@@ -364,15 +407,15 @@ def _take_pieces(pieces: Iterable[Elements], env: dict[Var, Any], places: Values
 def _jit(
     run: Callable[..., list[Any]],
     num_inputs: int,
-    num_donated: int,
+    donations: _Donations,
     out_shardings: list[Any] | None,
 ) -> Callable[..., list[Any]]:
     """Compile for inputs followed by donated buffers; None leaves it to XLA where results are."""
-    if not num_donated:
+    spare = range(num_inputs, num_inputs + len(donations.spare))
+    numbers = (*(num_inputs + place for place in donations.places), *spare)
+    if not numbers:
         return jax.jit(run) if out_shardings is None else jax.jit(run, out_shardings=out_shardings)
-    return jax.jit(
-        run, donate_argnums=tuple(range(num_inputs, num_inputs + num_donated)), keep_unused=True
-    )
+    return jax.jit(run, donate_argnums=numbers, keep_unused=True)
 
 
 def device_constants(program: Program) -> dict[Var, Any]:

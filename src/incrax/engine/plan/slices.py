@@ -223,6 +223,11 @@ class _Tracing(NamedTuple):
             seconds_of[False],
             seconds_of[True],
             self.within,
+            in_place=tuple(
+                (names[var], var)
+                for var in slicer.row_saves
+                if var in names and var not in facts.returned and var not in facts.invars
+            ),
         )
         returned = set(targets)
         saves = tuple(var for var in slicer.saves if var not in returned)

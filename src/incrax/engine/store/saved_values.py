@@ -7,7 +7,7 @@ with every state for which it is current. It must not know which candidate asks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -149,6 +149,21 @@ class SavedValues:
                 found.append(self.find(var))
         is_complete = not any([x is None for x in found]) and not is_any_deleted(found)
         return found if is_complete else None
+
+    def given_up(self, program: TimedProgram, loads: Sequence[Any]) -> list[Any]:
+        """What a program for rows takes, of which it overwrites some: the baseline has these no more,
+        and of those that others hold there are copies.
+        """
+        overwritten = program.executable.family.overwritten
+        if not overwritten:
+            return list(loads)
+        assert self.base is not None
+        assert program.plan is not None
+        assert program.plan.sliced is not None
+        olds = program.plan.sliced.olds
+        taken = self.store.take(self.base, [olds[var] for var in overwritten])
+        given = dict(zip(overwritten, taken, strict=True))
+        return [given.get(var, x) for var, x in zip(program.loads, loads, strict=True)]
 
     def _at_baseline(self, var: Var) -> Any | None:
         """A value of the baseline, which need not be current; an input or output, if it is one."""
