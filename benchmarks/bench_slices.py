@@ -9,7 +9,7 @@ others, which must not become slower.
 
 Targets: groups value >= 2.5x, gradient >= 5x; by look-up 5x and 15x; Cholesky factors 10x and 20x;
 factorisation 10x; a network 2x, 12x with `incrax.at`; amplitudes 10x; 5e6 rows 100x; a filter 3x; a
-lattice 10x; blur, pooling, smoothing, hazards, graphs and pairs 5x; at most 1.6 times what the update
+lattice 10x; blur, pooling, smoothing, hazards, recurrences, graphs and pairs 5x; at most 1.6 times what the update
 by hand takes; controls >= 0.97x `jax.jit`; whole jobs >= 0.97x; a call among 1e7 rows takes at most
 1.3 times that among 1e4; at most 4 compiled programs a function.
 """
@@ -81,6 +81,9 @@ def cases(*, is_quick: bool) -> dict[str, Callable[[], Problem]]:
         "max-pool, one line, gradient": lambda: slices.pooled(1_000 // part, is_gradient=True),
         "smoothing, one of 1e6": lambda: slices.smoothed(1_000_000 // part),
         "late hazard, the last 2,000 of 200,000": lambda: slices.late_hazard(200_000 // part),
+        "recurrence read at its end, one of 262,144": lambda: slices.recurrence(
+            13 if is_quick else 18
+        ),
         "lattice 512 x 512, one spin told": lambda: slices.lattice(512 // part),
         "graph, two hops, one of 20,000 nodes": lambda: slices.graph(20_000 // part),
         "graph, two hops, gradient": lambda: slices.graph(20_000 // part, is_gradient=True),
