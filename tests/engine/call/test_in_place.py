@@ -11,7 +11,8 @@ from engine.call.test_slices import Job
 from helpers import check
 from slice_cases import NUM, serve_by_rows
 
-from incrax.engine.compile import recycling
+from incrax.engine.compile import executables, recycling
+from incrax.engine.plan import slicer
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +20,8 @@ def in_place(monkeypatch):
     """Also where values are small."""
     serve_by_rows(monkeypatch)
     monkeypatch.setattr(recycling, "MIN_BYTES", 0)
+    monkeypatch.setattr(executables, "MIN_WRITTEN_BYTES", 0)
+    monkeypatch.setattr(slicer, "MIN_OVERLAID_BYTES", 0)
 
 
 test_any_sequence_of_changes = rows.test_any_sequence_of_changes
@@ -30,16 +33,16 @@ test_a_false_guard_has_the_whole_function_run = rows.test_a_false_guard_has_the_
 def pointers(job):
     """Where the values are that programs for rows write to, in the newest version."""
     (entry,) = job.engine.slices.entries.values()
-    written = [var for _, var in entry.program.plan.sliced.in_place]
     saved = job.engine.store.states[-1].saved
-    return [saved[var].unsafe_buffer_pointer() for var in written]
+    writing = entry.program.executable.family.writing
+    return [saved[var].unsafe_buffer_pointer() for var in writing.saves]
 
 
 def num_primings(job):
     return sum(call.record.candidate == "priming" for call in job.engine.history.calls())
 
 
-@pytest.mark.parametrize("name", ["groups", "look-up, gradient"])
+@pytest.mark.parametrize("name", ["sparse graph, gradient", "sparse graph"])
 def test_rows_are_written_where_the_values_are(name):
     job = Job(name).settle()
     before = pointers(job)
@@ -52,7 +55,7 @@ def test_rows_are_written_where_the_values_are(name):
 
 def test_a_refused_proposal_is_written_over_by_the_next_one():
     """From the version that has the values: it differs in the rows of both."""
-    job = Job("groups, gradient").settle()
+    job = Job("sparse graph").settle()
     place = job.args
     for row in range(5, 15):
         job.args = place
@@ -67,15 +70,15 @@ def test_a_refused_proposal_is_written_over_by_the_next_one():
 
 
 def test_a_fork_has_values_of_its_own():
-    job = Job("groups, gradient").settle()
+    job = Job("sparse graph").settle()
     other = job.ours.fork()
-    theta, mu, sigma = job.args
+    theta, scale = job.args
     for row in range(4, 9):
         job.change(row)
         changed = np.where(np.arange(NUM) == row, 0.25, theta)
         rows.same(
-            other(changed, mu, sigma),
-            job.plain(changed, mu, sigma),
+            other(changed, scale),
+            job.plain(changed, scale),
             factor=rows.FACTOR,
             terms=30.0,
         )
@@ -83,7 +86,7 @@ def test_a_fork_has_values_of_its_own():
 
 
 def test_after_an_error_the_values_that_are_gone_are_made_again(monkeypatch):
-    job = Job("groups, gradient").settle()
+    job = Job("sparse graph").settle()
     run = type(job.engine.repeat.program).__call__
     errors = [RuntimeError("lost")]
 

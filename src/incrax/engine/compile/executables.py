@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax._names import as_program_name
 from incrax._profiling import annotated
-from incrax._program import STATEFUL, Program, Values, all_read, evaluated, evaluator
+from incrax._program import STATEFUL, Program, Values, all_read, evaluated, evaluator, read_vars
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.packing import Packing
 from incrax.engine.compile.recycling import is_recyclable
@@ -31,6 +32,14 @@ from incrax.engine.inputs.placement import Placed, Placement, find_placement, pl
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.families import CanonicalPlan, Elements, canonical_form
 from incrax.engine.plan.plan import Plan
+from incrax.engine.program.simplify import needed_equations
+
+WRITES = ("dynamic_update_slice", "scatter")
+
+MIN_WRITTEN_BYTES = 2**18
+"""Bytes of a value that a plan saves again with other rows, from which on a program of its own writes
+these: it costs 15 us, which is what copying as much takes.
+"""
 
 EMBED_BYTES = 4096
 """Bytes up to which a constant is written into the program; larger ones are arguments (compile
@@ -44,7 +53,7 @@ class Family:
 
     Fields: the jitted function of (leaves, constants, loads, donated buffers), and of the same with
     small leaves from the host packed; how they are packed; number of equations; types of the buffers
-    to donate; of the loads, those that are overwritten: of what it returns, these come first.
+    to donate; how rows are written into what is loaded.
     """
 
     call: Callable[..., list[Any]]
@@ -52,7 +61,7 @@ class Family:
     packing: Packing
     num_eqns: int
     donated: tuple[Any, ...] = ()
-    overwritten: tuple[Var, ...] = ()
+    writing: Writing | None = None
 
 
 @dataclass(frozen=True)
@@ -93,25 +102,37 @@ class Executable:
             results = family.call(*read, *self.constants, *loaded, *donated)
         else:
             results = family.packed_call(*packed, *self.constants, *loaded, *donated)
-        if not family.overwritten:
+        writing = family.writing
+        if writing is None:
             return results
         assert self.plan is not None
-        num_first = len(family.overwritten)
-        last = num_first + len(self.plan.outputs)
-        return [*results[num_first:last], *results[:num_first], *results[last:]]
+        olds = [loaded[self.loads.index(var)] for var in writing.olds]
+        num_last = len(results) - writing.num_given
+        num_outputs = len(self.plan.outputs)
+        written = writing.run(*olds, *results[num_last:])
+        return [*results[:num_outputs], *written, *results[num_outputs:num_last]]
 
 
-class _Donations(NamedTuple):
-    """Types of buffers that nothing else needs; the loads that are overwritten, and their places
-    among the inputs, from the end.
+class Writing(NamedTuple):
+    """Writes into values that a plan loads and saves again, in the same buffers.
+
+    They are a program of their own, which nothing reads these buffers in: else XLA, to which reads and
+    writes of one buffer have no order, copies it first.
+
+    Fields: the jitted function of these values, which it overwrites, and of what the plan's own
+    program returns last for it; the loads; what is saved; how much is returned.
     """
 
-    spare: tuple[Any, ...]
-    overwritten: tuple[Var, ...]
-    places: tuple[int, ...]
+    run: Callable[..., list[Any]]
+    olds: tuple[Var, ...]
+    saves: tuple[Var, ...]
+    eqns: tuple[Equation, ...]
+    given: tuple[Var, ...]
 
-
-NOTHING_DONATED = _Donations((), (), ())
+    @property
+    def num_given(self) -> int:
+        """Results of the plan's own program that are for this one."""
+        return len(self.given)
 
 
 class Compiler:
@@ -160,8 +181,8 @@ class Compiler:
         recycles), its guard; the program of a family that is known serves another member.
         """
         form = self._form(plan)
-        in_place = self._in_place(plan)
-        first = [saved for _, saved in in_place]
+        writing = self._writing(plan)
+        first = () if writing is None else writing.saves
         others = [var for var in form.saves if var not in first]
         plan = replace(plan, saves=(*first, *others))
         read = self._read(form)
@@ -170,8 +191,7 @@ class Compiler:
         family = None if key is None else self._families.get(key)
         is_shared = family is not None
         if family is None:
-            overwritten = tuple(load for load, _ in in_place)
-            family = self._compiled(plan, form, read, donated, overwritten)
+            family = self._compiled(plan, form, read, donated, writing)
         if key is not None:
             self._families[key] = family
         places = [index for piece in form.pieces for index in piece.start]
@@ -237,15 +257,17 @@ class Compiler:
         form: CanonicalPlan,
         read: _Arguments,
         donated: tuple[Any, ...],
-        overwritten: tuple[Var, ...],
+        writing: Writing | None,
     ) -> Family:
         """The program of a plan."""
         program = self.facts.program
         eqns = self._wrapped(form.eqns)
         guard = () if plan.guard is None else (plan.guard,)
-        returned = [*(program.outvars[i] for i in plan.outputs), *plan.saves, *guard]
+        saves = plan.saves if writing is None else plan.saves[len(writing.saves) :]
+        given = () if writing is None else writing.given
+        returned = [*(program.outvars[i] for i in plan.outputs), *saves, *guard, *given]
+        eqns = eqns if writing is None else tuple(needed_equations(eqns, returned))
         num_outputs = len(plan.outputs)
-        num_first = len(overwritten)
         embedded = {var: self.constants[var] for var in read.embedded}
         leaves = [program.invars[i] for i in read.leaves]
         places = [_PLACES] if form.pieces else []
@@ -257,17 +279,14 @@ class Compiler:
             _take_pieces(form.pieces, env, env.get(_PLACES, ()))
             results = evaluated(eqns, returned, env)
             outputs = results[:num_outputs]
-            saves = [_as_own(x, [*inputs, *outputs]) for x in results[num_outputs:]]
-            # XLA gives each donated buffer to the first result of its type.
-            return [*saves[:num_first], *outputs, *saves[num_first:]]
+            return outputs + [_as_own(x, [*inputs, *outputs]) for x in results[num_outputs:]]
 
         run_plan.__name__ = f"{self.name}_plan"
         out_shardings = self._out_shardings(returned, is_bound=self._is_bound(read))
         num_others = len(names) - len(leaves)
         num_eqns = len(plan.eqns)
-        from_end = tuple(names.index(var) - len(names) for var in overwritten)
-        donations = _Donations(donated, overwritten, from_end)
-        return self._family(run_plan, read.leaves, num_others, num_eqns, donations, out_shardings)
+        family = self._family(run_plan, read.leaves, num_others, num_eqns, donated, out_shardings)
+        return replace(family, writing=writing)
 
     def _is_bound(self, read: _Arguments) -> bool:
         """Whether what a plan reads is where all inputs are: saved values are, and what loads one
@@ -341,12 +360,40 @@ class Compiler:
             placed.num_parts > 1 and mask & layout.leaf_mask(i) for i, placed in self.placed.items()
         )
 
-    def _in_place(self, plan: Plan) -> tuple[tuple[Var, Var], ...]:
-        """What a plan loads and saves again with other rows, in the same buffer; as it is loaded."""
+    def _writing(self, plan: Plan) -> Writing | None:
+        """The writes into large values that a plan loads and saves again, where nothing else reads
+        what is written.
+        """
         if plan.sliced is None or not self.recycles:
-            return ()
-        saved = {load: var for load, var in plan.sliced.in_place if is_recyclable(var.aval)}
-        return tuple((load, saved[load]) for load in plan.loads if load in saved)
+            return None
+        writers = {var: eqn for eqn in plan.eqns for var in eqn.outvars}
+        outputs = [self.facts.program.outvars[i] for i in plan.outputs]
+        num_reads = Counter([*outputs, *(x for eqn in plan.eqns for x in read_vars(eqn))])
+        chains: dict[tuple[Var, Var], list[Equation]] = {}
+        for old, saved in plan.sliced.in_place:
+            var = saved
+            chain: list[Equation] = []
+            while num_reads[var] == bool(chain) and var in writers:
+                eqn = writers[var]
+                if eqn.primitive.name not in WRITES or not isinstance(eqn.invars[0], Var):
+                    break
+                chain.insert(0, eqn)
+                var = eqn.invars[0]
+            if chain and var is old and _jax.aval_bytes(saved.aval) >= MIN_WRITTEN_BYTES:
+                chains[old, saved] = chain
+        if not chains:
+            return None
+        olds, saves = zip(*chains, strict=True)
+        eqns = tuple(eqn for chain in chains.values() for eqn in chain)
+        made = {*olds, *(eqn.outvars[0] for eqn in eqns)}
+        given = tuple(dict.fromkeys(x for eqn in eqns for x in read_vars(eqn) if x not in made))
+
+        def run_writes(*values: Any) -> list[Any]:
+            return evaluated(eqns, saves, dict(zip([*olds, *given], values, strict=True)))
+
+        run_writes.__name__ = f"{self.name}_writes"
+        run = jax.jit(run_writes, donate_argnums=tuple(range(len(olds))))
+        return Writing(run, olds, saves, eqns, given)
 
     def _donated(self, plan: Plan, others: Iterable[Var]) -> tuple[Any, ...]:
         """Types of the buffers that a plan's other saves are written to."""
@@ -360,7 +407,7 @@ class Compiler:
         leaves: tuple[int, ...],
         num_others: int,
         num_eqns: int,
-        donations: _Donations = NOTHING_DONATED,
+        donated: tuple[Any, ...] = (),
         out_shardings: list[Any] | None = None,
     ) -> Family:
         """A function of leaves and so many other arguments, and the same with packed leaves."""
@@ -372,11 +419,10 @@ class Compiler:
 
         run_packed.__name__ = run.__name__
         call, packed_call = (
-            _jit(fun, num + num_others, donations, out_shardings)
+            _jit(fun, num + num_others, len(donated), out_shardings)
             for fun, num in ((run, len(leaves)), (run_packed, num_packed))
         )
-        donated, overwritten, _ = donations
-        return Family(call, packed_call, packing, num_eqns, donated, overwritten)
+        return Family(call, packed_call, packing, num_eqns, donated)
 
 
 _PLACES = "places"
@@ -407,15 +453,15 @@ def _take_pieces(pieces: Iterable[Elements], env: dict[Var, Any], places: Values
 def _jit(
     run: Callable[..., list[Any]],
     num_inputs: int,
-    donations: _Donations,
+    num_donated: int,
     out_shardings: list[Any] | None,
 ) -> Callable[..., list[Any]]:
     """Compile for inputs followed by donated buffers; None leaves it to XLA where results are."""
-    spare = range(num_inputs, num_inputs + len(donations.spare))
-    numbers = (*(num_inputs + place for place in donations.places), *spare)
-    if not numbers:
+    if not num_donated:
         return jax.jit(run) if out_shardings is None else jax.jit(run, out_shardings=out_shardings)
-    return jax.jit(run, donate_argnums=numbers, keep_unused=True)
+    return jax.jit(
+        run, donate_argnums=tuple(range(num_inputs, num_inputs + num_donated)), keep_unused=True
+    )
 
 
 def device_constants(program: Program) -> dict[Var, Any]:

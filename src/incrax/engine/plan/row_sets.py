@@ -645,7 +645,8 @@ def by_one_thread(rows: Any, value: Any, of: RowSet) -> Any:
 def with_rows(old: Any, rows: DirtyRows) -> Any:
     """A value with new rows."""
     of = rows.of
-    if of.num_blocks > MAX_UNROLLED or (of.has_spare and of.width > 1):
+    # A slot that stands for no row would read what those before it have written.
+    if of.num_blocks > (1 if of.has_spare else MAX_UNROLLED) or (of.has_spare and of.width > 1):
         others = tuple(d for d in range(old.ndim) if d != rows.axis)
         dimensions = lax.ScatterDimensionNumbers(others, (rows.axis,), (rows.axis,))
         places = lax.expand_dims(of.numbers, (1,))

@@ -38,6 +38,9 @@ from incrax.primitives.table import entry_of
 MAX_PULLED = 64
 """Equations run for the rows of one operand where different sets meet, before the operand is kept."""
 
+MIN_OVERLAID_BYTES = 2**17
+"""Bytes of a value from which on rows of it are those of the baseline, over which new ones are laid."""
+
 
 class Slicer(Environment):
     """One run after the other, until each knows what it reads.
@@ -186,8 +189,10 @@ class Slicer(Environment):
                 pass
         if is_old:
             return taken(self.kept(var), axis, of)
-        # Elsewhere the value is written in place anyway; in a loop that would be another copy.
-        is_at_hand = not self.adds_changes and (eqn is not None or var in self.whole)
+        # A value that is read where it was written is copied first, in a loop and where it is large.
+        is_small = eqn is not None and _jax.aval_bytes(var.aval) < MIN_OVERLAID_BYTES
+        is_there = var in self.whole and var not in self.row_saves
+        is_at_hand = not self.adds_changes and (is_small or is_there)
         if rows is not None and not is_at_hand and of.ends is None:
             return overlaid(taken(self.kept(var), axis, of), axis, of, rows)
         return taken(self.result(var), axis, of)
