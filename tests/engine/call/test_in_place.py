@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from engine.call import test_slices as rows
 from engine.call.test_slices import Job
-from helpers import check
+from helpers import check, examples
+from hypothesis import given
+from hypothesis import strategies as st
 from slice_cases import NUM, serve_by_rows
 
 from incrax.engine.compile import executables, recycling
@@ -24,10 +26,18 @@ def in_place(monkeypatch):
     monkeypatch.setattr(slicer, "MIN_OVERLAID_BYTES", 0)
 
 
-test_any_sequence_of_changes = rows.test_any_sequence_of_changes
 test_any_row_is_served_by_the_same_program = rows.test_any_row_is_served_by_the_same_program
 test_threads_get_right_results = rows.test_threads_get_right_results
 test_a_false_guard_has_the_whole_function_run = rows.test_a_false_guard_has_the_whole_function_run
+
+
+@given(
+    st.lists(rows.ACTIONS, min_size=4, max_size=24),
+    st.sampled_from(["sparse graph", "sparse graph, gradient", "ring, gradient"]),
+)
+@examples(0.5)
+def test_any_sequence_of_changes(actions, name):
+    rows.test_any_sequence_of_changes.hypothesis.inner_test(actions, name)
 
 
 def pointers(job):

@@ -400,6 +400,7 @@ def test_any_sequence_of_changes(actions, name):
             job.change(*dict.fromkeys(what))
         elif kind == "scalar":
             args = list(job.args)
+            what = min(what, len(args) - 1)
             args[what] = args[what] + 0.05
             job.args = tuple(args)
         elif kind == "back":
