@@ -191,7 +191,7 @@ OPTIMISATIONS = [
     Mutant(
         "rows of a slab get the difference of the other one alone",
         "engine/plan/met_rows.py",
-        "        after = with_rows(after, DirtyRows(summed(along.new), None, axis, along.of))",
+        "        after = with_rows(after, anew)",
         "        pass",
         "tests/engine/plan/test_slices.py::test_rows_and_columns_give_what_the_function_gives",
     ),
@@ -348,6 +348,13 @@ OPTIMISATIONS = [
         "        part = moved_beside(eqn, axis, rows_of(atom, source), fill)",
         "        part = rows_of(atom, source)",
         "tests/engine/plan/test_read_rows.py",
+    ),
+    Mutant(
+        "rows of a slab meet the first rows of what they are multiplied with",
+        "engine/plan/met_rows.py",
+        "            other = taken(other, self.beside[self.axes.index(rows.axis)], rows.of)",
+        "            other = lax.slice_in_dim(other, 0, rows.of.size, axis=self.beside[self.axes.index(rows.axis)])",
+        "tests/engine/plan/test_slices.py::test_rows_and_columns_give_what_the_function_gives",
     ),
     Mutant(
         "what others hold is overwritten",

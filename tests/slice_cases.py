@@ -50,6 +50,7 @@ def divide_into_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
 
 
 RNG = np.random.default_rng(5)
+RNG_2 = np.random.default_rng(6)
 NUM = 24
 """Rows of what changes."""
 MANY = 150
@@ -447,6 +448,15 @@ def recurrence(inputs, decay):
     return jnp.sum(jnp.tanh(jax.lax.associative_scan(step, (rates, inputs))[1]) ** 2)
 
 
+def kernels(x, scale):
+    """Products with a matrix of all pairs, from both sides, and over both axes."""
+    apart = jnp.sum((x[:, None] - x[None]) ** 2, axis=2)
+    matrix = jnp.exp(-scale * apart)
+    left, right = matrix @ WAVY, WAVY.T @ matrix
+    both = jnp.tensordot(matrix, jnp.cos(jnp.arange(NUM * NUM * 1.0)).reshape(NUM, NUM), 2)
+    return jnp.sum(jnp.tanh(left)) + jnp.sum(right**3) + both
+
+
 WAVY = np.sin(np.arange(NUM * 3.0)).reshape(NUM, 3)
 
 
@@ -534,6 +544,7 @@ CASES = {
     "all pairs, gradient": Case(
         with_gradient(all_pairs, 0, 1), (RNG.normal(size=(NUM, 2)), 0.5), is_by_rows=False
     ),
+    "kernels": Case(kernels, (RNG_2.normal(size=(NUM, 2)), 0.5), is_by_rows=False),
     "gram": Case(gram, (RNG.normal(size=(NUM, 2)), 0.5), is_by_rows=False),
     "gram, gradient": Case(
         with_gradient(lambda *args: gram(*args)[0], 0, 1), (RNG.normal(size=(NUM, 2)), 0.5), False

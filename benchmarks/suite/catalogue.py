@@ -99,7 +99,7 @@ class Benchmark:
 
 BENCHMARKS = (
     Benchmark("jobs", 5),
-    Benchmark("slices", 12),
+    Benchmark("slices", 6),
     Benchmark("impacts", 2, needs=("iminuit",)),
     Benchmark("mixture", 2, uses=("iminuit",)),
     Benchmark("amplitude", 7),

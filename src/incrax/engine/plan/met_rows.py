@@ -7,14 +7,14 @@ In: an equation that reads all rows of a dirty operand. Out: its result, from wh
 - A sum or a product of matrices whose x_i. are too large to be kept gets the difference,
   S + sum_dirty new - sum_dirty old, with the old rows computed again from the old inputs.
 - In a program for a part of the axis, what all rows beside it make together stays.
-- Rows along two axes that meet, as in `x[:, None] - x`, give slabs; a sum over these gets the
-  difference.
+- Rows along two axes that meet, as in `x[:, None] - x`, give slabs; a sum over these, or a product
+  with a clean matrix, gets the difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax import lax
@@ -23,7 +23,7 @@ from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax.engine.plan.environment import MIXED, Environment, masked
 from incrax.engine.plan.looked_up_rows import add_back, look_up, sum_by_ids
-from incrax.engine.plan.row_sets import DirtyRows, RowSet, Slabs, in_no_row, with_rows
+from incrax.engine.plan.row_sets import DirtyRows, RowSet, Slabs, in_no_row, taken, with_rows
 from incrax.engine.rewrites.row_reductions import REDUCTIONS
 from incrax.primitives.entry import shape_of
 from incrax.primitives.on_rows import Aligned, NotByRowsError, crossed_by
@@ -189,9 +189,7 @@ def cross(env: Environment, eqn: Equation) -> bool:
             made = [_slab(env, eqn, sides, *each) for each in crossed.items()]
             env.dirty[eqn.outvars[0]] = None
             env.slabs[eqn.outvars[0]] = Slabs(*made)
-        elif eqn.primitive.name == "reduce_sum" and len(sides[0]) > 1:
-            _sum_slabs(env, eqn, Slabs(*sides[0]))
-        else:
+        elif not _sum_slabs(env, eqn, sides):
             return False
     except NotByRowsError:
         return False
@@ -215,32 +213,80 @@ def _slab(
     return DirtyRows(new, old, axis, of)
 
 
-def _sum_slabs(env: Environment, eqn: Equation, slabs: Slabs) -> None:
-    """A sum over one of their axes, or both: the difference of the slab that is summed over. What
-    both have counts once; rows that are left are summed anew.
+class _SumOfSlabs(NamedTuple):
+    """A sum over axes of an operand that has slabs, or a product with a clean one summed over them.
+
+    Fields: the equation; the operand's number; these axes, and those of the other operand; of each
+    of its axes that is left, the place in the result.
     """
+
+    eqn: Equation
+    number: int
+    axes: Sequence[int]
+    beside: Sequence[int]
+    places: Mapping[int, int]
+
+    def of(self, env: Environment, value: Any, rows: DirtyRows | None = None) -> Any:
+        """The sum of all of the operand, or of these rows of an axis that is summed over."""
+        if not self.beside:
+            return _jax.apply(self.eqn, [value])[0]
+        other = env.result(self.eqn.invars[1 - self.number])
+        if rows is not None:
+            other = taken(other, self.beside[self.axes.index(rows.axis)], rows.of)
+        return _jax.apply(self.eqn, [other, value] if self.number else [value, other])[0]
+
+
+def _sum_of_slabs(eqn: Equation, sides: Sequence[Sequence[DirtyRows]]) -> _SumOfSlabs | None:
+    """What sums over a slab; None if nothing does, or two operands changed."""
+    changed = [n for n, own in enumerate(sides) if own]
+    name = eqn.primitive.name
+    if len(changed) > 1 or name not in ("reduce_sum", "dot_general"):
+        return None
+    (number,) = changed
+    axes, beside, batch, first = eqn.params.get("axes", ()), (), (), 0
+    if name == "dot_general":
+        contracted, batched = eqn.params["dimension_numbers"]
+        axes, beside, batch = contracted[number], contracted[1 - number], batched[number]
+        num_free = len(shape_of(eqn.invars[0])) - len(contracted[0]) - len(batch)
+        first = len(batch) + number * num_free
+    left = [d for d in range(len(shape_of(eqn.invars[number]))) if d not in (*axes, *batch)]
+    if len(sides[number]) < 2 or all(side.axis not in axes for side in sides[number]):
+        return None
+    if any(side.axis in batch for side in sides[number]):
+        return None
+    places = {d: first + k for k, d in enumerate(left)}
+    return _SumOfSlabs(eqn, number, tuple(axes), tuple(beside), places)
+
+
+def _sum_slabs(env: Environment, eqn: Equation, sides: Sequence[Sequence[DirtyRows]]) -> bool:
+    """A sum over one of their axes, or both: the difference of the slab that is summed over. What
+    both have counts once; rows that are left are summed anew. Whether it is such a sum.
+    """
+    found = _sum_of_slabs(eqn, sides)
+    if found is None:
+        return False
     (total,) = eqn.outvars
-    axes = eqn.params["axes"]
-    across, along = slabs if slabs.first.axis in axes else reversed(slabs)
-    is_left = along.axis not in axes
-    summed = lambda x: _jax.apply(eqn, [x])[0]
+    slabs = sides[found.number]
+    across, along = slabs if slabs[0].axis in found.axes else reversed(slabs)
+    is_left = along.axis in found.places
 
     def part(is_old: bool) -> Any:
-        one, other = across.at(is_old), along.at(is_old)
-        one = env.counted(one, across.axis, across)
+        one = env.counted(across.at(is_old), across.axis, across)
         if is_left:
-            return summed(one)
+            return found.of(env, one, across)
         one = masked(one, along.axis, in_no_row(along.of))
-        return lax.add(summed(one), summed(env.counted(other, along.axis, along)))
+        other = env.counted(along.at(is_old), along.axis, along)
+        return lax.add(found.of(env, one, across), found.of(env, other, along))
 
     env.want_old_rows()
     new, old = part(False), part(True)
     before = env.baseline(total)
     after = lax.add(before, lax.sub(new, old))
     if is_left:
-        axis = along.axis - sum(d < along.axis for d in axes)
-        after = with_rows(after, DirtyRows(summed(along.new), None, axis, along.of))
+        anew = DirtyRows(found.of(env, along.new), None, found.places[along.axis], along.of)
+        after = with_rows(after, anew)
     env.set_changed(total, before, after, new, old)
+    return True
 
 
 MEETINGS: dict[str, Callable[[Environment, Equation, DirtyRows], None]] = {
