@@ -592,7 +592,7 @@ def test_most_of_the_work_is_by_rows_or_it_is_not_tried(name):
     share = row_share.rough_share(ours._traces.latest.engine.facts, (0,)).share
     steps = ("from row to row", "forgetting", "recurrent", "read inside")
     wide = ("blurred, gradient", "deblurred", "binned, gradient")  # of these few rows, all
-    crossed = ("all pairs, gradient", "gram", "tied")  # rows along both axes count once
+    crossed = ("all pairs, gradient", "gram", "tied", "kernels")  # rows along both axes count once
     others = ("waves", "graph", "filters, counted", *wide, *steps)
     assert (share > LEAST_SHARE) is (
         CASES[name].is_by_rows or name in crossed or name.startswith(others)
