@@ -155,6 +155,7 @@ def interval_of_runs(
             part = lax.pad(part, fill, gaps)
         parts.append(part)
     if not parts:
+        fill = lax.convert_element_type(fill, eqn.outvars[0].aval.dtype)  # a literal's is weak
         return lax.broadcast(fill, with_item(out, axis, high - low))
     return lax.concatenate(parts, axis)
 
