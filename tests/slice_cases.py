@@ -12,8 +12,8 @@ from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 
 from incrax.engine.call import analysis
-from incrax.engine.plan import blocks
-from incrax.engine.plan import slices as plans
+from incrax.engine.inputs import leaves
+from incrax.engine.plan import blocks, environment
 from incrax.engine.policy import materialize
 from incrax.engine.policy import slices as policy
 from incrax.engine.program.cost import Calibration
@@ -25,7 +25,16 @@ def serve_by_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(policy, "LEAST_SHARE", -1.0)
     patch.setattr(policy, "ROWS_S", 0.0)
     patch.setattr(policy, "START_S", 0.0)
-    patch.setattr(plans, "MAX_TABLE_SHARE", 1.0)
+    patch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+
+
+def shapes_compared(patch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Of the arrays whose bits are read, or copied to be compared with later ones, from now on."""
+    shapes: list[tuple[int, ...]] = []
+    for name in ("_read_bits", "_snapshot"):
+        read = getattr(leaves, name)
+        patch.setattr(leaves, name, lambda x, read=read: shapes.append(np.shape(x)) or read(x))
+    return shapes
 
 
 def divide_into_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
@@ -41,6 +50,7 @@ def divide_into_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
 
 
 RNG = np.random.default_rng(5)
+RNG_2 = np.random.default_rng(6)
 NUM = 24
 """Rows of what changes."""
 MANY = 150
@@ -438,6 +448,25 @@ def recurrence(inputs, decay):
     return jnp.sum(jnp.tanh(jax.lax.associative_scan(step, (rates, inputs))[1]) ** 2)
 
 
+def kernels(x, scale):
+    """Products with a matrix of all pairs, from both sides, and over both axes."""
+    apart = jnp.sum((x[:, None] - x[None]) ** 2, axis=2)
+    matrix = jnp.exp(-scale * apart)
+    left, right = matrix @ WAVY, WAVY.T @ matrix
+    both = jnp.tensordot(matrix, jnp.cos(jnp.arange(NUM * NUM * 1.0)).reshape(NUM, NUM), 2)
+    return jnp.sum(jnp.tanh(left)) + jnp.sum(right**3) + both
+
+
+WAVY = np.sin(np.arange(NUM * 3.0)).reshape(NUM, 3)
+
+
+def cut_twice(x, scale):
+    """Moved along the rows, and along the columns as well."""
+    y = jnp.sin(x * scale)
+    around = jax.lax.pad(y[:-1], 0.3 * scale, [(1, 2, 0), (1, -1, 1)])
+    return jnp.sum(y[2:, 1:] ** 3) + jnp.sum(around**3) + jnp.sum(jnp.flip(y, (0, 1)) * y)
+
+
 class Case(NamedTuple):
     """A function, its arguments, and whether a change of a row of the first runs that row alone."""
 
@@ -458,6 +487,8 @@ _WAVES = THETA + 3.0, np.full(NUM, 0.1)
 
 CASES = {
     "groups": Case(groups, _PAIR),
+    "cut twice": Case(cut_twice, (WAVY, 0.7)),
+    "cut twice, gradient": Case(with_gradient(cut_twice, 0, 1), (WAVY, 0.7)),
     "groups, gradient": Case(with_gradient(groups, 0, 1, 2), _PAIR),
     "groups, Hessian": Case(jax.hessian(groups, (1, 2)), _PAIR),
     "look-up": Case(looked_up, _PAIR),
@@ -513,6 +544,7 @@ CASES = {
     "all pairs, gradient": Case(
         with_gradient(all_pairs, 0, 1), (RNG.normal(size=(NUM, 2)), 0.5), is_by_rows=False
     ),
+    "kernels": Case(kernels, (RNG_2.normal(size=(NUM, 2)), 0.5), is_by_rows=False),
     "gram": Case(gram, (RNG.normal(size=(NUM, 2)), 0.5), is_by_rows=False),
     "gram, gradient": Case(
         with_gradient(lambda *args: gram(*args)[0], 0, 1), (RNG.normal(size=(NUM, 2)), 0.5), False

@@ -487,6 +487,36 @@ def late_hazard(num_rows: int) -> Problem:
     return Problem(log_density, rates, (0.5,), _normal, hand, 5.0, is_told=True, first=first)
 
 
+def recurrence(num_levels: int) -> Problem:
+    """y_n = a_n y_n-1 + b_n as a tree of so many levels, of which the end is read; a step changes."""
+    rng = np.random.default_rng(12)
+
+    def join(before: Any, after: Any) -> Any:
+        return before[0] * after[0], before[1] * after[0] + after[1]
+
+    leaf = lambda row: (jnp.tanh(row[..., 0]), row[..., 1])
+    last = lambda rows: jax.lax.associative_scan(join, leaf(rows))[1][-1]
+
+    def start(rows: Any) -> Any:
+        levels = [leaf(rows)]
+        for _ in range(num_levels):
+            halves = (jax.tree.map(lambda x, n=n: x[n::2], levels[-1]) for n in range(2))
+            levels.append(join(*halves))
+        return levels
+
+    def update(levels: Any, rows: Any, row: Any) -> Any:
+        levels = [_put(levels[0], leaf(rows[row]), row), *levels[1:]]
+        for n in range(num_levels):
+            row = row // 2
+            new = join(_take(levels[n], 2 * row), _take(levels[n], 2 * row + 1))
+            levels[n + 1] = _put(levels[n + 1], new, row)
+        return levels, levels[-1][1][0]
+
+    draw = lambda rng: rng.normal(size=2)
+    rows = rng.normal(size=(2**num_levels, 2))
+    return Problem(last, rows, (), draw, by_hand(start, update), 5.0, is_told=True)
+
+
 def lattice(side: int) -> Problem:
     """The energy of spins on a square lattice without ends; one spin changes."""
     rng = np.random.default_rng(13)

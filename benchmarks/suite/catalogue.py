@@ -114,7 +114,7 @@ BENCHMARKS = (
             "zfit",
         ),
     ),
-    Benchmark("slices", 12),
+    Benchmark("slices", 6),
     Benchmark("impacts", 2, needs=("iminuit",)),
     Benchmark("mixture", 2, uses=("iminuit",)),
     Benchmark("amplitude", 7),

@@ -8,11 +8,13 @@ import iminuit
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import MINIMAL
+from helpers import EAGER, MINIMAL
 from scipy.stats import chi2
+from slice_cases import serve_by_rows, shapes_compared
 
 import incrax
 from incrax import fit
+from incrax.engine.inputs.row_updates import MIN_FOLLOWED
 
 MATRIX = np.array([[4.0, 1.0, 0.5], [1.0, 3.0, -0.7], [0.5, -0.7, 2.0]])
 CENTER = np.array([1.0, -2.0, 0.5])
@@ -286,3 +288,19 @@ def test_the_metric_learns_what_it_was_told():
     step, change = np.array([1.0, 2.0]), np.array([3.0, 1.0])
     np.testing.assert_allclose(fit.following.learned(np.eye(2), step, change) @ step, change)
     np.testing.assert_array_equal(fit.following.learned(np.eye(2), step, -change), np.eye(2))
+
+
+def test_a_profile_of_an_element_says_which_rows_of_a_large_array_change(monkeypatch):
+    """Two of its elements are free: nothing of its size is compared."""
+    serve_by_rows(monkeypatch)
+    num = MIN_FOLLOWED
+    y = np.random.default_rng(0).normal(size=(num, 40))
+    cost = lambda theta, y: jnp.sum(jnp.cosh(y - theta[:, None])) + theta[3] * theta[900]
+    function = incrax.incremental(cost, tuning=EAGER)
+    names = "theta[3]", "theta[900]"
+    result = fit.minimize(function, np.zeros(num), y, wrt=names)
+    fit.profile(result, "theta[3]", num_points=9)
+    compared = shapes_compared(monkeypatch)
+    scan = fit.profile(result, "theta[3]", num_points=21)
+    assert scan.is_converged.all()
+    assert (num,) not in compared

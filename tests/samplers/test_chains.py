@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import MINIMAL
+from helpers import EAGER, MINIMAL
+from slice_cases import serve_by_rows, shapes_compared
 
 import incrax
 from incrax import samplers
+from incrax.engine.inputs.row_updates import MIN_FOLLOWED
 from incrax.samplers import updates
 
 MEAN = np.array([1.0, -2.0, 0.5])
@@ -431,3 +433,30 @@ def test_a_chain_says_how_many_calls_are_still_to_come(monkeypatch):
     gradients = [calls for each, calls in told if each is not f and calls]
     assert len(gradients) == 5
     assert gradients[0] > gradients[-1]
+
+
+def test_steps_on_the_host_say_which_rows_of_a_large_array_they_change(monkeypatch):
+    """Nothing of its size is compared, whether steps are accepted or not, and its row alone runs."""
+    serve_by_rows(monkeypatch)
+    num = MIN_FOLLOWED
+    y = jnp.asarray(np.random.default_rng(0).normal(size=(num, 40)))
+    log_density = lambda p, y: -0.5 * jnp.sum((y - p["theta"][:, None]) ** 2) - p["mu"] ** 2
+    function = incrax.incremental(log_density, tuning=EAGER)
+    rows = [f"p['theta'][{k}]" for k in range(num)]
+    moves = {each: samplers.Walk(0.4) for each in rows}
+    moves["p['mu']"] = samplers.Conditional(lambda rng, p, y: [rng.normal(0.0, 0.7)])
+    start = {"mu": 0.1, "theta": np.zeros(num)}
+    run = lambda key: samplers.gibbs(
+        function, start, y, updates=moves, key=key, num_sweeps=1, num_warmup=0
+    )
+    run(1)
+    compared = shapes_compared(monkeypatch)
+    found = run(2)
+    assert found.why_on_host
+    assert 0.05 < np.mean([found.acceptance[each] for each in rows]) < 0.95
+    assert compared.count((num,)) <= 4  # of the start
+    calls = list(function._traces.latest.engine.history.calls())
+    assert sum(call.record.candidate == "slices" for call in calls) > 0.9 * len(calls)
+    mu, *theta = found.samples[-1]
+    value = log_density({"mu": mu, "theta": jnp.asarray(theta)}, y)
+    np.testing.assert_allclose(found.log_densities[-1], value, rtol=1e-12)

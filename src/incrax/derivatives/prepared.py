@@ -37,6 +37,7 @@ from incrax.derivatives.transforms import (
     value_and_grad,
 )
 from incrax.engine.inputs.leaves import descriptor, frozen, is_dynamic
+from incrax.engine.inputs.row_updates import MIN_FOLLOWED, Followed
 from incrax.engine.inputs.signature import (
     Args,
     Function,
@@ -329,6 +330,11 @@ class Flat:
             mask = masks.get(number, number in shown.numbers)
             is_free.append(np.broadcast_to(True if mask is None else mask, shape))
         self._free = FreeElements(np.flatnonzero(_vector(is_free)), _vector(self._values))
+        self._followed = {
+            number: Followed()
+            for number, value in zip(selection.numbers, self._values, strict=True)
+            if np.ndim(value) and np.size(value) >= MIN_FOLLOWED
+        }
 
     @property
     def x0(self) -> np.ndarray:
@@ -384,8 +390,10 @@ class Flat:
         parts = dict(zip(self._selection.numbers, self._parts(x), strict=True))
         # What has no free element stays the object that it is, so that no call compares its bits.
         for number in self._shown.numbers:
-            mark = leaves[number]
-            leaves[number] = type(mark)(parts[number]) if isinstance(mark, Mark) else parts[number]
+            mark, part = leaves[number], parts[number]
+            if number in self._followed:
+                part = self._followed[number].array(part)
+            leaves[number] = type(mark)(part) if isinstance(mark, Mark) else part
         return jax.tree.unflatten(self._selection.treedef, leaves)[0]
 
     # --- inner ------------------------------------------------------------------------------------

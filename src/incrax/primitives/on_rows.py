@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from incrax import _jax
-from incrax._jax import Equation, Var
-from incrax.primitives.entry import NOTHING_KNOWN, Read, shape_of
+from incrax._jax import Atom, Equation, Var
+from incrax.primitives.entry import NOTHING_KNOWN, Read, Run, shape_of, with_item
 from incrax.primitives.row_axis import UNKNOWN, Axes, Verdict, row_verdict
 from incrax.primitives.table import entry_of
 
@@ -110,6 +110,72 @@ def run_on_rows(eqn: Equation, aligned: Aligned, count: int, values: Sequence[An
 
 
 _ONE_SHAPE = "it cannot be run on another number of rows"
+
+
+def sources_of_runs(
+    eqn: Equation, axis: int, runs: Sequence[Run], ends: tuple[int, int]
+) -> list[tuple[Atom, tuple[int, int]]]:
+    """The intervals of operands from which runs of rows come that are in an interval of the result."""
+    found = []
+    for run in runs:
+        moved = run.within(*ends)
+        if moved:
+            places = [run.first + i * run.step for i in (moved[0], moved[-1])]
+            found.append((eqn.invars[run.operand], (min(places), max(places) + 1)))
+    return found
+
+
+def interval_of_runs(
+    eqn: Equation,
+    axis: int,
+    runs: Sequence[Run],
+    ends: tuple[int, int],
+    rows_of: Callable[[Atom, tuple[int, int]], Any],
+    fill: Any,
+) -> Any:
+    """An interval of the result of an equation that moves rows, from the intervals of its operands
+    (`rows_of`) that were moved there, side by side; `fill` stands where none was.
+    """
+    low, high = ends
+    out = shape_of(eqn.outvars[0])
+    is_full = sum(run.num for run in runs) == out[axis]
+    parts = []
+    for run, moved in ((run, run.within(low, high)) for run in runs):
+        if not moved:
+            continue
+        ((atom, source),) = sources_of_runs(eqn, axis, [run], ends)
+        part = moved_beside(eqn, axis, rows_of(atom, source), fill)
+        part = lax.slice_in_dim(part, 0, None, abs(run.step), axis)
+        part = lax.rev(part, (axis,)) if run.step < 0 else part
+        if not is_full:
+            first, last = (run.out + i * run.out_step for i in (moved[0], moved[-1]))
+            gaps = [(0, 0, 0)] * part.ndim
+            gaps[axis] = (first - low, high - 1 - last, run.out_step - 1)
+            part = lax.pad(part, fill, gaps)
+        parts.append(part)
+    if not parts:
+        fill = lax.convert_element_type(fill, eqn.outvars[0].aval.dtype)  # a literal's is weak
+        return lax.broadcast(fill, with_item(out, axis, high - low))
+    return lax.concatenate(parts, axis)
+
+
+def moved_beside(eqn: Equation, axis: int, rows: Any, fill: Any) -> Any:
+    """What an equation that moves rows along an axis does to them along the others."""
+    params = eqn.params
+    others = [d for d in range(rows.ndim) if d != axis]
+    if eqn.primitive.name == "slice":
+        strides = params["strides"] or (1,) * rows.ndim
+        starts = _at(params["start_indices"], axis, 0)
+        limits = _at(params["limit_indices"], axis, rows.shape[axis])
+        return lax.slice(rows, starts, limits, _at(strides, axis, 1))
+    if eqn.primitive.name == "pad" and any(
+        map(any, map(params["padding_config"].__getitem__, others))
+    ):
+        config = [(0, 0, 0) if d == axis else c for d, c in enumerate(params["padding_config"])]
+        return lax.pad(rows, fill, config)
+    if eqn.primitive.name == "rev":
+        return lax.rev(rows, [d for d in params["dimensions"] if d != axis])
+    return rows
 
 
 # --- parameters that hold the shape of a result ---------------------------------------------------

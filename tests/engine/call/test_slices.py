@@ -18,8 +18,7 @@ from slice_cases import CASES, EARLY, LATE, NUM, Case, serve_by_rows
 import incrax
 from incrax.engine.call.rehearsal import dry_run
 from incrax.engine.call.streak import RowStreak
-from incrax.engine.plan import row_share
-from incrax.engine.plan import slices as plans
+from incrax.engine.plan import met_rows, row_share
 from incrax.engine.policy import expectations
 from incrax.engine.policy import slices as policy
 
@@ -401,6 +400,7 @@ def test_any_sequence_of_changes(actions, name):
             job.change(*dict.fromkeys(what))
         elif kind == "scalar":
             args = list(job.args)
+            what = min(what, len(args) - 1)
             args[what] = args[what] + 0.05
             job.args = tuple(args)
         elif kind == "back":
@@ -428,7 +428,7 @@ def test_outputs_that_were_deleted_are_not_read():
 
 
 def test_a_false_guard_has_the_whole_function_run(monkeypatch):
-    monkeypatch.setattr(plans, "MAX_PARTIAL", 1)
+    monkeypatch.setattr(met_rows, "MAX_PARTIAL", 1)
     job = Job("groups").settle()
     whole, mu, sigma = job.args
     for value in (1e12, 0.5, np.nan, 0.25, np.inf, 0.75):
@@ -441,7 +441,7 @@ def test_a_false_guard_has_the_whole_function_run(monkeypatch):
 
 
 def test_after_many_false_guards_there_is_no_program_for_rows(monkeypatch):
-    monkeypatch.setattr(plans, "MAX_PARTIAL", 1)
+    monkeypatch.setattr(met_rows, "MAX_PARTIAL", 1)
     job = Job("groups").settle()
     whole, mu, sigma = job.args
     for k in range(30):
@@ -455,7 +455,7 @@ def test_after_many_false_guards_there_is_no_program_for_rows(monkeypatch):
 
 
 def test_differences_are_summed_anew_after_so_many(monkeypatch):
-    monkeypatch.setattr(plans, "MAX_PARTIAL", 1)
+    monkeypatch.setattr(met_rows, "MAX_PARTIAL", 1)
     monkeypatch.setattr(policy, "MAX_DIFFERENCES", 5)
     job = Job("groups")
     served = [job.change(k % NUM) is not None and job.engine.last.candidate for k in range(30)]
@@ -592,7 +592,7 @@ def test_most_of_the_work_is_by_rows_or_it_is_not_tried(name):
     share = row_share.rough_share(ours._traces.latest.engine.facts, (0,)).share
     steps = ("from row to row", "forgetting", "recurrent", "read inside")
     wide = ("blurred, gradient", "deblurred", "binned, gradient")  # of these few rows, all
-    crossed = ("all pairs, gradient", "gram", "tied")  # rows along both axes count once
+    crossed = ("all pairs, gradient", "gram", "tied", "kernels")  # rows along both axes count once
     others = ("waves", "graph", "filters, counted", *wide, *steps)
     assert (share > LEAST_SHARE) is (
         CASES[name].is_by_rows or name in crossed or name.startswith(others)

@@ -147,3 +147,41 @@ def test_a_wrong_claim_is_found_by_verification(monkeypatch):
     with incrax.verify(), pytest.raises(incrax.StaleResultError):
         ours(wrong, 0.5)
     same(ours(wrong, 0.5), jax.jit(groups)(wrong, 0.5), factor=1024, terms=400)
+
+
+def test_the_values_of_a_driver_are_made_from_those_before():
+    """Of a proposal that was refused nothing is left: the next one differs from the place in its own
+    rows alone.
+    """
+    rng = np.random.default_rng(0)
+    followed = row_updates.Followed()
+    place = rng.normal(size=(400, 2))
+    at_place = followed.array(place)
+    for k in range(30):
+        rows = np.unique(rng.integers(400, size=1 + k % 5))
+        proposal = place.copy()
+        proposal[rows] = rng.normal(size=(rows.size, 2))
+        new = followed.array(proposal)
+        same(new, jnp.asarray(proposal))
+        assert rows_between(new, at_place).tolist() == rows.tolist()
+        if k % 3 == 0:
+            place, at_place = proposal, new
+        else:
+            assert followed.array(place.copy()) is at_place
+
+
+def test_a_value_of_a_driver_that_is_new_everywhere_has_no_origin():
+    followed = row_updates.Followed()
+    first = followed.array(np.zeros(400))
+    assert rows_between(followed.array(np.ones(400)), first) is None
+    last = followed.array(np.ones(400))
+    last.delete()
+    same(followed.array(np.ones(400)), jnp.ones(400))
+
+
+def test_signs_of_zeros_are_changes_of_a_driver():
+    followed = row_updates.Followed()
+    first = followed.array(np.zeros(400))
+    other = np.zeros(400)
+    other[7] = -0.0
+    assert rows_between(followed.array(other), first).tolist() == [7]

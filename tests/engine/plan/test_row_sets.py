@@ -16,7 +16,7 @@ from slice_cases import Case
 
 from incrax import _jax
 from incrax._program import trace
-from incrax.engine.plan import row_sets, slices
+from incrax.engine.plan import environment, met_rows, row_sets
 from incrax.engine.plan.row_sets import (
     DirtyRows,
     RowSet,
@@ -243,7 +243,7 @@ def test_sets_that_are_known_to_be_apart_are_not_compared():
 def test_a_pair_of_one_row_and_itself_counts_once(own, monkeypatch):
     first, second = np.triu_indices(NUM, 1)
     pairs = np.append(first, np.arange(own)), np.append(second, np.arange(own))
-    monkeypatch.setattr(slices, "MAX_PARTIAL", 1)
+    monkeypatch.setattr(met_rows, "MAX_PARTIAL", 1)
     fun = lambda theta, scale: jnp.sum(jnp.exp(scale * (theta[pairs[0]] + theta[pairs[1]])))
     check(fun, np.random.default_rng(1), 1)
 
@@ -253,6 +253,22 @@ def test_spare_slots_of_a_union_count_not_at_all():
     union = sets.union([of_rows(3, 3), of_rows(5, 3)])
     assert union is not None
     assert np.asarray(union.counts).tolist() == [True, False, True, False]
+
+
+def test_halves_that_meet_are_one_set_of_as_many_slots():
+    sets = RowSets()
+    of = of_rows(4, 7, 5)
+    halves = [sets.moved(of, Run(0, 0, first, 6, step=2), 6) for first in (0, 1)]
+    merged = sets.union(halves)
+    assert merged is not None
+    assert numbers_of(merged) == [2, 3, 2]
+    assert np.asarray(merged.counts).tolist() == [True, True, False]
+    assert not merged.has_spare
+    assert sets.union([merged, halves[0]]) is merged
+    second = sets.moved(of, Run(0, 0, 2, 5, step=2), 6)
+    both = sets.union([halves[0], second])
+    assert both is not None
+    assert numbers_of(both) == [2, 6, 6, 1, 6, 6]
 
 
 def test_rows_that_several_slots_name_count_once():
@@ -364,6 +380,8 @@ STEPS = {
     "gaps": lambda x, k: lax.pad(x[: NUM // 2], 0.1, ((k % 2, 1 - k % 2, 1),))[:NUM],
     "swap": lambda x, k: jnp.concatenate([x[9 + k % 4 :], x[: 9 + k % 4]]),
     "look-up": lambda x, k: x[IDS[k]],
+    "halves": lambda x, k: jnp.sin(jnp.repeat(x[::2] * (k + x[1::2]), 2)),
+    "thirds": lambda x, k: jnp.repeat(x[2::3] + jnp.cos(k * x[::3]) * x[1::3], 3),
 }
 WINDOWS = {
     "smear": lambda x, k: jnp.convolve(x, 0.2 + jnp.arange(1.0 + k % 4), mode="same") / (1 + k),
@@ -439,10 +457,9 @@ def programs(draw, others=()):
 @given(programs(), st.integers(0, 10**6), st.sampled_from([1, 4]), st.booleans())
 def test_random_moves_give_what_the_function_gives(program, seed, capacity, has_differences):
     fun, _ = program
-    limits = {"MAX_TABLE_SHARE": 1.0, "MAX_PARTIAL": 1 if has_differences else 2**17}
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in limits.items():
-            patch.setattr(slices, name, value)
+        patch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+        patch.setattr(met_rows, "MAX_PARTIAL", 1 if has_differences else 2**17)
         check(fun, np.random.default_rng(seed), capacity)
 
 
@@ -462,7 +479,7 @@ RUNNING = {
 def test_random_programs_on_a_part_of_the_axis(program, seed, within):
     fun, _ = program
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
+        patch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
         check(fun, np.random.default_rng(seed), 1, within)
 
 

@@ -16,7 +16,7 @@ from slice_cases import CASES, EARLY, LATE, MANY, NUM
 import incrax
 from incrax import _jax
 from incrax._program import written_vars
-from incrax.engine.plan import slices
+from incrax.engine.plan import environment, met_rows
 from incrax.engine.plan.plan import lines_of, plan_whole
 from incrax.engine.plan.row_share import rough_share
 from incrax.engine.plan.slices import priming_saves, slice_plan, value_at
@@ -29,9 +29,9 @@ FACTOR = 512.0
 def kept(request, monkeypatch):
     """What is kept of sums over the rows."""
     if request.param == "differences":
-        monkeypatch.setattr(slices, "MAX_PARTIAL", 1)
-        monkeypatch.setattr(slices, "MIN_PRODUCT_S", 0.0)
-    monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
+        monkeypatch.setattr(met_rows, "MAX_PARTIAL", 1)
+        monkeypatch.setattr(met_rows, "MIN_PRODUCT_S", 0.0)
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
     return request.param
 
 
@@ -39,7 +39,7 @@ class Sliced:
     """A plan, compiled by `jax.jit`, and the values that it has left behind."""
 
     def __init__(self, case, capacity, within=0):
-        self.fun, args, _ = CASES[case] if isinstance(case, str) else case
+        self.fun, args = (CASES[case] if isinstance(case, str) else case)[:2]
         ours = incrax.incremental(self.fun)
         ours(*args)
         self.facts = ours._traces.latest.engine.facts
@@ -137,20 +137,20 @@ def test_rows_alone_give_what_the_function_gives(name, capacity, kept):
 )
 def test_windows_of_rows_side_by_side_and_at_the_ends(name, monkeypatch):
     """Of which some rows are read twice, and others by nothing."""
-    monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
     sliced = Sliced(name, 4)
     for rows in ([3, 4, 5, 20], [0, 1, 22, 23], [11, 12]):
         assert sliced.change(np.array(rows), -1.0 + 0.1 * len(rows))
         sliced.check(terms=30.0)
 
 
-@pytest.mark.parametrize("name", ["all pairs", "gram", "tied"])
+@pytest.mark.parametrize("name", ["all pairs", "gram", "tied", "kernels"])
 def test_rows_and_columns_give_what_the_function_gives(name, monkeypatch):
     """What both have counts once, and so do rows that fill up; rows repeat, and follow each other."""
-    monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
     sliced = Sliced(name, 4)
     assert any(len(each.made) > 1 for each in sliced.plan.sliced.made)
-    assert name != "all pairs" or not sliced.plan.sliced.widened
+    assert name not in ("all pairs", "kernels") or sliced.plan.sliced.widened == []
     for rows in ([3, 4, 5, 20], [0, 23], [11]):
         assert sliced.change(np.array(rows), -1.0 + 0.1 * len(rows))
         sliced.check(terms=30.0)
@@ -166,8 +166,8 @@ PARTS = (
 
 @pytest.mark.parametrize(("name", "within"), PARTS)
 def test_a_part_of_the_axis_gives_what_the_function_gives(name, within, monkeypatch):
-    monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
-    monkeypatch.setattr(slices, "MAX_INTERVAL_SHARE", 0.8)
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+    monkeypatch.setattr(environment, "MAX_INTERVAL_SHARE", 0.8)
     sliced = Sliced(PARTS[name, within], 1, within)
     rng = np.random.default_rng(abs(within))
     for _ in range(4):
@@ -188,8 +188,8 @@ def test_nothing_of_the_size_of_the_data_is_made(name, monkeypatch):
     """What has all rows and more than one number each is written in place, or clean; numbers of rows
     are compared in pairs.
     """
-    monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
-    monkeypatch.setattr(slices, "MIN_PRODUCT_S", 0.0)
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+    monkeypatch.setattr(met_rows, "MIN_PRODUCT_S", 0.0)
     plan = Sliced(name, 1).plan
     written = [var for eqn in plan.eqns for var in written_vars(eqn)]
     shapes = [var.aval.shape for var in written]
@@ -224,13 +224,53 @@ def test_the_rough_share_of_a_part_is_that_of_its_rows(name):
         assert rough_share(facts, (0,), -6 * sign).share < 0.4
 
 
-def test_a_tree_of_halves_is_by_rows_for_some_levels():
-    """On the way to its root; then there are too many of too few."""
-    total = lambda x, _: jax.lax.associative_scan(jnp.multiply, x)[-1]
-    sliced = Sliced((total, (np.linspace(0.999, 1.001, 16384), 0.5), False), 1)
-    assert 0 < len(sliced.plan.sliced.widened) < 12
-    assert len(sliced.plan.eqns) < 1000
-    for row in (0, 16383, 100):
+def decaying(x, scale):
+    """y_n = a_n y_n-1 + b_n of two columns, by a tree."""
+    join = lambda left, right: (left[0] * right[0], left[1] * right[0] + right[1])
+    return jax.lax.associative_scan(join, (jnp.tanh(scale * x[:, 0]), x[:, 1]))[1]
+
+
+def pairs(num):
+    return np.random.default_rng(num).normal(size=(num, 2)), 0.9
+
+
+@pytest.mark.parametrize(("num", "capacity"), [(4096, 1), (5001, 4)])
+def test_a_tree_that_is_read_at_its_end_runs_one_row_of_each_level(num, capacity):
+    """Of what is kept there are two levels in six, so that it is small."""
+    sliced = Sliced((lambda x, scale: decaying(x, scale)[-1], pairs(num)), capacity)
+    widened = [eqn.outvars[0].aval.shape for eqn in sliced.plan.sliced.widened]
+    assert all(np.prod(shape) <= capacity for shape in widened)  # at the root
+    by_rows = [extent for each in sliced.plan.sliced.made for extent in each.made]
+    assert {extent.num for extent in by_rows} == {capacity}
+    kept = [*sliced.plan.saves, *sliced.plan.base_loads]
+    assert sum(np.prod(var.aval.shape) for var in kept) < num / 2
+    assert len(sliced.plan.eqns) < 3000
+    for rows in ([0], [num - 1], [100], [7, 6, 5, 4][:capacity], [1, 2, 3000, num - 2][:capacity]):
+        sliced.change(np.sort(rows), 0.1 * len(rows))
+        sliced.check(terms=4.0)
+
+
+def test_a_tree_of_halves_is_by_rows_on_the_way_up():
+    """Down again there are too many of too few."""
+    sliced = Sliced((decaying, pairs(4096)), 1)
+    assert 0 < len(sliced.plan.sliced.widened) < 80
+    for row in (0, 4095, 100):
+        sliced.change(np.array([row]), 0.7)
+        sliced.check(terms=4.0)
+
+
+def test_levels_of_a_grid_are_by_rows_for_some_levels():
+    """Three sets of every other row meet in each, so that rows are three times as many of half."""
+
+    def coarse(x, _):
+        for _ in range(8):
+            x = jnp.sin(0.25 * x[:-2:2] + 0.5 * x[1:-1:2] + 0.25 * x[2::2])
+        return jnp.sum(x)
+
+    sliced = Sliced((coarse, (np.linspace(0.5, 1.5, 2**14 - 1), 0.5)), 1)
+    assert 0 < len(sliced.plan.sliced.widened)
+    assert len(sliced.plan.eqns) < 1500
+    for row in (0, 16382, 100):
         sliced.change(np.array([row]), 1.05)
         sliced.check()
 
@@ -378,7 +418,7 @@ def test_a_plan_says_where_and_why_all_rows_run(name):
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_says_which_rows_change(name, monkeypatch):
     """No more than it says, along that axis; nothing where it says that no row reaches a value."""
-    monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
     sliced = Sliced(name, 1)
     program = sliced.facts.program
 
@@ -417,7 +457,7 @@ def test_spare_slots_count_once(kept):
 
 
 def test_a_difference_that_loses_too_much_must_not_be_used(monkeypatch):
-    monkeypatch.setattr(slices, "MAX_PARTIAL", 1)
+    monkeypatch.setattr(met_rows, "MAX_PARTIAL", 1)
     sliced = Sliced("groups", 1)
     assert sliced.change(np.array([3]), 0.7)
     assert sliced.change(np.array([4]), 1e12)

@@ -31,6 +31,7 @@ from incrax.engine.program.simplify import (
 )
 from incrax.engine.rewrites.inverses import cancel_inverses
 from incrax.engine.rewrites.loop_invariants import hoist_invariants
+from incrax.engine.rewrites.read_rows import make_read_rows
 from incrax.engine.rewrites.row_reductions import reduce_rows_last
 
 PASSES = (cancel_inverses, inline, hoist_invariants, fold_constants, merge_equal, drop_dead)
@@ -95,7 +96,9 @@ def facts_of(
 ) -> Facts:
     """Simplify and analyse a traced program."""
     program = run_passes(traced, passes)
-    program = reduce_rows_last(program) if is_exact and num_parts == 1 else program
+    if num_parts == 1:
+        program = drop_dead(make_read_rows(program))
+        program = reduce_rows_last(program) if is_exact else program
     layout = make_layout([var.aval for var in program.invars], tuning.max_tracked)
     is_minimal = tuning.planner == "minimal"
     if is_minimal or is_exact:

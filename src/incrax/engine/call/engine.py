@@ -333,21 +333,24 @@ class Engine:
         return self._evaluate(SavedValues(self, pairs, base, dirty, values, rows), start_s)
 
     def changed_rows(self, pairs: Pairs, values: tuple[LeafValue, ...]) -> ChangedRows | None:
-        """Which rows changed, of the version from which the fewest did, and which has what programs
-        for rows read; None where the change is none of a few rows.
+        """Which rows changed, of a version whose values were not written over, if there is one, and of
+        these the one from which the fewest did, and which has what programs for rows read; None where
+        there is no change of a few rows.
         """
         slices = self.slices
         found = None
-        best = math.inf, False
+        best = True, math.inf, False
         for state, dirty in reversed(pairs) if slices.lengths else ():
             leaves = slices.leaves_of(dirty)
             numbers = self.comparison.rows(values, state, leaves) if leaves else None
-            rank = math.inf if numbers is None else numbers.size, slices.lacks(state.saved)
-            if numbers is not None and rank < best:
+            kind = None if numbers is None else slices.kind(leaves, numbers)
+            if numbers is None or kind is None:
+                continue
+            rank = state.is_written_over, numbers.size, slices.lacks(state.saved)
+            if rank < best:
                 best = rank
-                kind = slices.kind(leaves, numbers)
-                found = None if kind is None else ChangedRows(state, dirty, numbers, kind)
-                if rank == (1, False):
+                found = ChangedRows(state, dirty, numbers, kind)
+                if rank == (False, 1, False):
                     break
         return found
 
@@ -501,7 +504,9 @@ class Engine:
         rows = ChangedRows(base, dirty, numbers, kind)
         saved = SavedValues(self, [(base, dirty)], base, dirty, values, rows)
         loads = saved.for_rows(repeat.program)
-        results = None if loads is None else run(saved.feeds, loads)
+        if loads is None:
+            return None
+        results = run(saved.feeds, saved.given_up(repeat.program, loads))
         if results is None:
             return None
         slices.is_primed(repeat.entry, is_complete=True)
@@ -734,7 +739,7 @@ class Engine:
             saved.fill_tables(self.slices.tables, value_at(self.facts, saved.feeds))
             results = program(saved.feeds, ())
         elif candidate == "slices":
-            results = program(saved.feeds, saved.taken or ())
+            results = program(saved.feeds, saved.given_up(program, saved.taken or ()))
         else:
             if self.facts.is_minimal and not self.chooser.is_exact:
                 saved.fill_exactly(saved.missing(loads))

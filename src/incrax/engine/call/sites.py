@@ -36,11 +36,13 @@ from incrax.engine.call.pure import strong
 from incrax.engine.compile.executables import device_constants
 from incrax.engine.inputs.leaves import different_bits
 from incrax.engine.inputs.paths import is_within
+from incrax.engine.plan.environment import AgainError
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.parts import RowParts
 from incrax.engine.plan.plan import plan_fill, reached_equations
 from incrax.engine.plan.row_sets import DirtyRows, RowSet, row_set, taken, with_rows
-from incrax.engine.plan.slices import AgainError, Slicer, value_at
+from incrax.engine.plan.slicer import Slicer
+from incrax.engine.plan.slices import value_at
 from incrax.primitives.on_rows import NotByRowsError
 
 MIN_DIFFERENCES = 512

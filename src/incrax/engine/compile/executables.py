@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax._names import as_program_name
 from incrax._profiling import annotated
-from incrax._program import STATEFUL, Program, Values, all_read, evaluated, evaluator
+from incrax._program import STATEFUL, Program, Values, all_read, evaluated, evaluator, read_vars
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.packing import Packing
 from incrax.engine.compile.recycling import is_recyclable
@@ -31,6 +32,14 @@ from incrax.engine.inputs.placement import Placed, Placement, find_placement, pl
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.families import CanonicalPlan, Elements, canonical_form
 from incrax.engine.plan.plan import Plan
+from incrax.engine.program.simplify import needed_equations
+
+WRITES = ("dynamic_update_slice", "scatter")
+
+MIN_WRITTEN_BYTES = 2**18
+"""Bytes of a value that a plan saves again with other rows, from which on a program of its own writes
+these: it costs 15 us, which is what copying as much takes.
+"""
 
 EMBED_BYTES = 4096
 """Bytes up to which a constant is written into the program; larger ones are arguments (compile
@@ -44,7 +53,7 @@ class Family:
 
     Fields: the jitted function of (leaves, constants, loads, donated buffers), and of the same with
     small leaves from the host packed; how they are packed; number of equations; types of the buffers
-    to donate.
+    to donate; how rows are written into what is loaded.
     """
 
     call: Callable[..., list[Any]]
@@ -52,6 +61,7 @@ class Family:
     packing: Packing
     num_eqns: int
     donated: tuple[Any, ...] = ()
+    writing: Writing | None = None
 
 
 @dataclass(frozen=True)
@@ -83,14 +93,46 @@ class Executable:
 
     def __call__(self, feeds: Values, loaded: Values, donated: Values = ()) -> list[Any]:
         """Run on the leaves' feeds (all of them, by number), the loaded values in order, and
-        buffers to overwrite.
+        buffers to overwrite. Some loaded values may be overwritten, too: see `Family`.
         """
         family = self.family
         read = [feeds[i] for i in self.leaves]
         packed = family.packing.join(read) if family.packing.packs else None
         if packed is None:
-            return family.call(*read, *self.constants, *loaded, *donated)
-        return family.packed_call(*packed, *self.constants, *loaded, *donated)
+            results = family.call(*read, *self.constants, *loaded, *donated)
+        else:
+            results = family.packed_call(*packed, *self.constants, *loaded, *donated)
+        writing = family.writing
+        if writing is None:
+            return results
+        assert self.plan is not None
+        olds = [loaded[self.loads.index(var)] for var in writing.olds]
+        num_last = len(results) - writing.num_given
+        num_outputs = len(self.plan.outputs)
+        written = writing.run(*olds, *results[num_last:])
+        return [*results[:num_outputs], *written, *results[num_outputs:num_last]]
+
+
+class Writing(NamedTuple):
+    """Writes into values that a plan loads and saves again, in the same buffers.
+
+    They are a program of their own, which nothing reads these buffers in: else XLA, to which reads and
+    writes of one buffer have no order, copies it first.
+
+    Fields: the jitted function of these values, which it overwrites, and of what the plan's own
+    program returns last for it; the loads; what is saved; how much is returned.
+    """
+
+    run: Callable[..., list[Any]]
+    olds: tuple[Var, ...]
+    saves: tuple[Var, ...]
+    eqns: tuple[Equation, ...]
+    given: tuple[Var, ...]
+
+    @property
+    def num_given(self) -> int:
+        """Results of the plan's own program that are for this one."""
+        return len(self.given)
 
 
 class Compiler:
@@ -139,14 +181,17 @@ class Compiler:
         recycles), its guard; the program of a family that is known serves another member.
         """
         form = self._form(plan)
-        plan = replace(plan, saves=form.saves)
+        writing = self._writing(plan)
+        first = () if writing is None else writing.saves
+        others = [var for var in form.saves if var not in first]
+        plan = replace(plan, saves=(*first, *others))
         read = self._read(form)
-        donated = self._donated(plan)
+        donated = self._donated(plan, others)
         key = None if form.key is None else (form.key, donated, len(plan.outputs))
         family = None if key is None else self._families.get(key)
         is_shared = family is not None
         if family is None:
-            family = self._compiled(plan, form, read, donated)
+            family = self._compiled(plan, form, read, donated, writing)
         if key is not None:
             self._families[key] = family
         places = [index for piece in form.pieces for index in piece.start]
@@ -207,13 +252,21 @@ class Compiler:
         )
 
     def _compiled(
-        self, plan: Plan, form: CanonicalPlan, read: _Arguments, donated: tuple[Any, ...]
+        self,
+        plan: Plan,
+        form: CanonicalPlan,
+        read: _Arguments,
+        donated: tuple[Any, ...],
+        writing: Writing | None,
     ) -> Family:
         """The program of a plan."""
         program = self.facts.program
         eqns = self._wrapped(form.eqns)
         guard = () if plan.guard is None else (plan.guard,)
-        returned = [*(program.outvars[i] for i in plan.outputs), *plan.saves, *guard]
+        saves = plan.saves if writing is None else plan.saves[len(writing.saves) :]
+        given = () if writing is None else writing.given
+        returned = [*(program.outvars[i] for i in plan.outputs), *saves, *guard, *given]
+        eqns = eqns if writing is None else tuple(needed_equations(eqns, returned))
         num_outputs = len(plan.outputs)
         embedded = {var: self.constants[var] for var in read.embedded}
         leaves = [program.invars[i] for i in read.leaves]
@@ -232,7 +285,8 @@ class Compiler:
         out_shardings = self._out_shardings(returned, is_bound=self._is_bound(read))
         num_others = len(names) - len(leaves)
         num_eqns = len(plan.eqns)
-        return self._family(run_plan, read.leaves, num_others, num_eqns, donated, out_shardings)
+        family = self._family(run_plan, read.leaves, num_others, num_eqns, donated, out_shardings)
+        return replace(family, writing=writing)
 
     def _is_bound(self, read: _Arguments) -> bool:
         """Whether what a plan reads is where all inputs are: saved values are, and what loads one
@@ -306,10 +360,45 @@ class Compiler:
             placed.num_parts > 1 and mask & layout.leaf_mask(i) for i, placed in self.placed.items()
         )
 
-    def _donated(self, plan: Plan) -> tuple[Any, ...]:
-        """Types of the buffers that a plan's saves are written to."""
+    def _writing(self, plan: Plan) -> Writing | None:
+        """The writes into large values that a plan loads and saves again, where nothing else reads
+        what is written.
+        """
+        if plan.sliced is None or not self.recycles:
+            return None
+        writers = {var: eqn for eqn in plan.eqns for var in eqn.outvars}
+        outputs = [self.facts.program.outvars[i] for i in plan.outputs]
+        num_reads = Counter([*outputs, *(x for eqn in plan.eqns for x in read_vars(eqn))])
+        chains: dict[tuple[Var, Var], list[Equation]] = {}
+        for old, saved in plan.sliced.in_place:
+            var = saved
+            chain: list[Equation] = []
+            while num_reads[var] == bool(chain) and var in writers:
+                eqn = writers[var]
+                if eqn.primitive.name not in WRITES or not isinstance(eqn.invars[0], Var):
+                    break
+                chain.insert(0, eqn)
+                var = eqn.invars[0]
+            if chain and var is old and _jax.aval_bytes(saved.aval) >= MIN_WRITTEN_BYTES:
+                chains[old, saved] = chain
+        if not chains:
+            return None
+        olds, saves = zip(*chains, strict=True)
+        eqns = tuple(eqn for chain in chains.values() for eqn in chain)
+        made = {*olds, *(eqn.outvars[0] for eqn in eqns)}
+        given = tuple(dict.fromkeys(x for eqn in eqns for x in read_vars(eqn) if x not in made))
+
+        def run_writes(*values: Any) -> list[Any]:
+            return evaluated(eqns, saves, dict(zip([*olds, *given], values, strict=True)))
+
+        run_writes.__name__ = f"{self.name}_writes"
+        run = jax.jit(run_writes, donate_argnums=tuple(range(len(olds))))
+        return Writing(run, olds, saves, eqns, given)
+
+    def _donated(self, plan: Plan, others: Iterable[Var]) -> tuple[Any, ...]:
+        """Types of the buffers that a plan's other saves are written to."""
         returned = self.facts.returned
-        saves = [var for var in plan.saves if self.recycles and var not in returned]
+        saves = [var for var in others if self.recycles and var not in returned]
         return tuple(var.aval for var in saves if is_recyclable(var.aval))
 
     def _family(

@@ -29,6 +29,12 @@ INEXACT = frozenset({"divide", "power"})
 MAX_ROWS = 4096
 """Rows of one update that are remembered; more are found by comparison."""
 
+MIN_FOLLOWED = 2**11
+MAX_FOLLOWED = 64
+"""Elements of an array of a driver from which on it is worth telling which rows changed since the one
+before: of fewer, the bits are compared faster; rows up to which they are written into that.
+"""
+
 
 class _Origin:
     """An array's place in its family: what it was made from, in which rows it was written."""
@@ -204,9 +210,10 @@ class RowUpdate:
     def _written(self, method: str, values: Any) -> jax.Array:
         index = self._index
         is_number = isinstance(index, (int, np.integer)) and not isinstance(index, bool)
+        is_plain = is_number or (isinstance(index, np.ndarray) and index.dtype.kind in "iu")
         is_exact = method not in INEXACT
-        if is_number and is_exact and not isinstance(self._array, _jax.Tracer):
-            return self._known(_write_row(self._array, np.asarray(index), values, method))
+        if is_plain and is_exact and not isinstance(self._array, _jax.Tracer):
+            return self._known(_write_rows(self._array, np.asarray(index), values, method))
         new = getattr(jnp.asarray(self._array).at[index], method)(values)
         return self._known(new) if is_exact else new
 
@@ -219,9 +226,49 @@ class RowUpdate:
 
 
 @functools.partial(jax.jit, static_argnums=3)
-def _write_row(x: Any, index: Any, values: Any, method: str) -> jax.Array:
+def _write_rows(x: Any, index: Any, values: Any, method: str) -> jax.Array:
     """Compiled: an index that JAX takes apart at each call costs more than most updates."""
     return getattr(x.at[index], method)(values)
+
+
+class Followed:
+    """An array of JAX for each value that a driver gives an array of NumPy, one after the other.
+
+    One of which a few rows changed is made from an array before, and remembers it: an incremental
+    function compares nothing of its size. Two are kept to start from, the last one and the one that
+    it was made from: after a proposal that was refused the next one is made from the place where the
+    chain is.
+    """
+
+    __slots__ = ("_latest",)
+
+    def __init__(self) -> None:
+        self._latest: tuple[tuple[np.ndarray, jax.Array], ...] = ()
+
+    def array(self, x: np.ndarray) -> jax.Array:
+        """The array of a value, which must not change afterwards."""
+        found = [
+            (_different_rows(x, before), (before, array))
+            for before, array in self._latest
+            if not array.is_deleted()
+        ]
+        numbers, base = min(found, key=lambda each: each[0].size, default=(np.zeros(0, int), None))
+        if base is None or numbers.size > min(MAX_FOLLOWED, len(x) // 4):
+            self._latest = ((x, jnp.asarray(x)),)
+        elif not numbers.size:
+            return base[1]
+        else:  # few programs: of 1, 4, 16 or 64 rows
+            size = next(4**k for k in range(4) if numbers.size <= 4**k)
+            numbers = np.pad(numbers, (0, size - numbers.size), mode="edge")
+            self._latest = (base, (x, at(base[1])[numbers].set(x[numbers])))
+        return self._latest[-1][1]
+
+
+def _different_rows(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Rows of which some bits differ."""
+    words = f"u{a.dtype.itemsize}"
+    different = a.view(words) != b.view(words)
+    return np.flatnonzero(different.reshape(len(a), -1).any(axis=1))
 
 
 def _rows_of(index: Any, length: int) -> np.ndarray | None:

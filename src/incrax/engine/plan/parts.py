@@ -30,9 +30,9 @@ from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import Values, read_vars
 from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.looked_up_rows import batch_of, member_table
 from incrax.engine.plan.plan import reached_equations
 from incrax.engine.plan.row_sets import ids_read
-from incrax.engine.plan.slices import batch_of, member_table
 from incrax.primitives.entry import shape_of
 from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_by
 from incrax.primitives.table import entry_of

@@ -78,7 +78,8 @@ class Sliced:
     steps of these, estimated seconds that `seconds` of the plan leave out, where their carry may be
     the same again, and where it will not; if it serves rows of a part of the axis alone, how many
     these are: the last ones, or, below 0, the first; of `seconds`, those in which saved values are
-    read and written.
+    read and written; the values that rows are written into, as they are at the baseline and then:
+    what is loaded, and what is saved.
     """
 
     leaves: tuple[int, ...]
@@ -94,6 +95,7 @@ class Sliced:
     endless_s: float = 0.0
     within: int = 0
     moved_s: float = 0.0
+    in_place: tuple[tuple[Var, Var], ...] = ()
 
     @property
     def by_rows(self) -> list[Equation]:

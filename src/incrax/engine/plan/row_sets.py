@@ -39,9 +39,16 @@ MAX_LISTED = 2**18
 """Numbers up to which it is listed what a set is for each argument."""
 
 
+MAX_HALVINGS = 3
+"""How often every other row may be taken, one after the other, before rows at other places come from
+a value that is kept: a row of the last level is made of so many of the first as this is a power of
+two.
+"""
+
+
 class Image(NamedTuple):
-    """A set whose k-th number is `step * n + shift` of the k-th number n of another, where
-    `low <= n < high`; else it is none.
+    """A set whose k-th number is `step * (n // modulus) + shift` of the k-th number n of another,
+    where `low <= n < high`, and n leaves this residue; else it is none.
     """
 
     of: RowSet
@@ -49,6 +56,20 @@ class Image(NamedTuple):
     shift: int
     low: int
     high: int
+    modulus: int = 1
+    residue: int = 0
+
+    @property
+    def rows(self) -> range:
+        """The n that have an image."""
+        first = self.low + (self.residue - self.low) % self.modulus
+        return range(first, max(self.high, first), self.modulus)
+
+    def is_apart(self, other: Image) -> bool:
+        """Whether no row of the same set has an image in both."""
+        if self.modulus == other.modulus and self.residue != other.residue:
+            return True
+        return self.high <= other.low or other.high <= self.low
 
 
 class Listed(NamedTuple):
@@ -69,8 +90,9 @@ class RowSet:
     of none; the set from which it was looked up, by which indices, and whether those out of range
     read the last row; the set that it is the image of; those that it joins; of blocks of
     consecutive rows, the first of each, and of what these are multiples; of an interval that is
-    known before the program runs, its ends; how often, on the way, every other row was taken; what
-    it is for each argument, where that is known; whether it is read from this list.
+    known before the program runs, its ends; how often, on the way, every other row was taken, and
+    whether of what is made of it rows elsewhere are kept; what it is for each argument, where that is
+    known; whether it is read from this list.
     """
 
     numbers: Any
@@ -87,6 +109,7 @@ class RowSet:
     aligned: int = 1
     ends: tuple[int, int] | None = None
     halvings: int = 0
+    is_kept: bool = False
     listed: Listed | None = None
     is_from_list: bool = False
 
@@ -118,6 +141,10 @@ class DirtyRows(NamedTuple):
     old: Any
     axis: int
     of: RowSet
+
+    def at(self, is_old: bool) -> Any:  # noqa: FBT001  one of the two
+        """The values at the baseline, or now."""
+        return self.old if is_old else self.new
 
 
 class Slabs(NamedTuple):
@@ -274,6 +301,8 @@ class RowSets:
         listed = _joined(tuple(parts))
         if listed is not None and listed.numbers.shape[1] < sum(part.size for part in parts):
             return self.from_list(listed, sets[0].length)
+        if is_by_slots(tuple(parts)):
+            return self._once(("merged", frozenset(parts)), lambda: _merged(tuple(parts)))
         all_apart = all(are_apart(*pair) for pair in itertools.combinations(parts, 2))
         if not all_apart and sum(part.size for part in parts) > MAX_JOINED:
             return None
@@ -287,6 +316,11 @@ class RowSets:
         if ends is None or not known or len({each.length for each in sets}) > 1:
             return None
         return self.interval(*ends, sets[0].length)
+
+
+def ends_of(within: int, length: int) -> tuple[int, int]:
+    """The first and the last but one of so many rows at the end of an axis; below 0, its begin."""
+    return (length - within, length) if within > 0 else (0, -within)
 
 
 def ends_of_all(intervals: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
@@ -340,23 +374,27 @@ def _moved(of: RowSet, run: Run, length: int) -> RowSet:
 
 def _image(of: RowSet, run: Run) -> Image | None:
     """Of the set that a moved one is an image of already, if any."""
-    if abs(run.step) != 1 or run.out_step != 1:
+    if run.out_step != 1:
         return None
     last = run.first + run.step * (run.num - 1)
-    step = run.step
-    shift = run.out - run.step * run.first
+    modulus = abs(run.step)
+    step = run.step // modulus
+    shift = run.out - step * (run.first // modulus)
     low = min(run.first, last)
     high = max(run.first, last) + 1
     before = of.image
-    if before is None:
-        return Image(of, step, shift, low, high)
+    if before is None or modulus > 1:
+        return Image(of, step, shift, low, high, modulus, run.first % modulus)
+    modulus = before.modulus
     ends = sorted(before.step * (end - before.shift) for end in (low, high - 1))
     return Image(
         before.of,
         step * before.step,
         step * before.shift + shift,
-        max(before.low, ends[0]),
-        min(before.high, ends[1] + 1),
+        max(before.low, modulus * ends[0]),
+        min(before.high, modulus * (ends[1] + 1)),
+        modulus,
+        before.residue,
     )
 
 
@@ -460,7 +498,7 @@ def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
         listed = _beside(sets)
         return RowSet(numbers, size, length, counts, has_spare, halvings=halvings, listed=listed)
     of = images[0].of
-    covered = sum(max(image.high - image.low, 0) for image in images)
+    covered = sum(len(image.rows) for image in images)
     return RowSet(
         by_slots(sets, [each.numbers for each in sets]),
         of.size,
@@ -474,12 +512,10 @@ def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
 
 def is_by_slots(sets: Sequence[RowSet]) -> bool:
     """Whether sets are images of one set, of which each row is in one of them at most."""
-    images = sorted(
-        (each.image for each in sets if each.image is not None), key=lambda image: image.low
-    )
+    images = [each.image for each in sets if each.image is not None]
     if len(images) < len(sets) or any(image.of is not images[0].of for image in images):
         return False
-    return all(a.high <= b.low for a, b in zip(images, images[1:], strict=False))
+    return all(a.is_apart(b) for a, b in itertools.combinations(images, 2))
 
 
 def by_slots(sets: Sequence[RowSet], values: Sequence[Any], axis: int = 0) -> Any:
@@ -491,14 +527,35 @@ def by_slots(sets: Sequence[RowSet], values: Sequence[Any], axis: int = 0) -> An
     return found
 
 
+def _merged(parts: Sequence[RowSet]) -> RowSet:
+    """The union of images of one set without a row in common, as of x[0::2] and x[1::2]: it has as
+    many slots as that, in which two rows may have become one.
+    """
+    found = _side_by_side(parts)
+    halvings = max(part.halvings for part in parts)
+    is_kept = halvings >= MAX_HALVINGS
+    return dataclasses.replace(
+        found,
+        counts=_once_each(found.numbers, found.counts),
+        parts=frozenset(parts),
+        halvings=0 if is_kept else halvings,
+        is_kept=is_kept,
+    )
+
+
+def _once_each(numbers: Any, counts: Any) -> Any:
+    """A row counts once: in the first slot that has its number and counts."""
+    size = numbers.shape[0]
+    earlier = lax.broadcast_in_dim(counts, (size, size), (1,))
+    return lax.bitwise_and(counts, _is_first(equal_numbers(numbers, numbers), earlier))
+
+
 def _union(parts: Sequence[RowSet], *, all_apart: bool) -> RowSet:
     numbers = lax.concatenate([part.numbers for part in parts], 0)
     counts = lax.concatenate([part.counts for part in parts], 0)
     size = numbers.shape[0]
     if not all_apart:
-        # A row counts once: in the first slot that has its number and counts.
-        earlier = lax.broadcast_in_dim(counts, (size, size), (1,))
-        counts = lax.bitwise_and(counts, _is_first(equal_numbers(numbers, numbers), earlier))
+        counts = _once_each(numbers, counts)
     has_spare = any(part.has_spare for part in parts)
     halvings = max(part.halvings for part in parts)
     return RowSet(
@@ -588,7 +645,8 @@ def by_one_thread(rows: Any, value: Any, of: RowSet) -> Any:
 def with_rows(old: Any, rows: DirtyRows) -> Any:
     """A value with new rows."""
     of = rows.of
-    if of.num_blocks > MAX_UNROLLED or (of.has_spare and of.width > 1):
+    # A slot that stands for no row would read what those before it have written.
+    if of.num_blocks > (1 if of.has_spare else MAX_UNROLLED) or (of.has_spare and of.width > 1):
         others = tuple(d for d in range(old.ndim) if d != rows.axis)
         dimensions = lax.ScatterDimensionNumbers(others, (rows.axis,), (rows.axis,))
         places = lax.expand_dims(of.numbers, (1,))

@@ -1,29 +1,30 @@
 """How much of a program's work a change of rows leaves out, roughly, before anything is traced.
 
 In: `Facts`, the inputs of which rows change, and whether these are among the first or the last. Out:
-a share of the work. It follows the equations as `engine.plan.slices` does, and is to know no more of
+a share of the work. It follows the equations as `engine.plan.slicer` does, and is to know no more of
 them than where rows go; what it says too much of costs a plan that is not used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax._program import read_vars
+from incrax.engine.plan.environment import MAX_INTERVAL_SHARE
 from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.looked_up_rows import added_axis
+from incrax.engine.plan.met_rows import MEETINGS, RUNNING
+from incrax.engine.plan.moved_rows import window_at
 from incrax.engine.plan.resumed import resumable
-from incrax.engine.plan.row_sets import ends_of_all, places_of, reading_ends
-from incrax.engine.plan.slices import (
+from incrax.engine.plan.row_sets import (
     MAX_HALVINGS,
-    MAX_INTERVAL_SHARE,
-    MEETINGS,
-    RUNNING,
-    added_axis,
     ends_of,
-    window_at,
+    ends_of_all,
+    places_of,
+    reading_ends,
 )
 from incrax.primitives.entry import shape_of
 from incrax.primitives.on_rows import aligned_by, crossed_by
@@ -44,13 +45,14 @@ def accumulates(facts: Facts) -> bool:
 
 class _Rough(NamedTuple):
     """What is known of a dirty variable before anything is traced: an axis of rows, None if it is
-    dirty as a whole; of an interval its ends; how often every other row was taken; of slabs the other
-    axis.
+    dirty as a whole; of an interval its ends; how often every other row was taken, and which of two it
+    was; of slabs the other axis.
     """
 
     axis: int | None
     ends: tuple[int, int] | None = None
     halvings: int = 0
+    residue: int | None = None
     other: int | None = None
 
     @property
@@ -125,8 +127,7 @@ def _rough_outputs(eqn: Equation, own: Mapping[Var, _Rough], most: int) -> list[
         outputs = _rough_slabs(eqn, states)
     if outputs is None:
         return None
-    strides = eqn.params["strides"] if eqn.primitive.name == "slice" else None
-    halvings = max(state.halvings for state in own.values()) + (max(strides or [1]) > 1)
+    halvings, residue = _halved(eqn, own.values())
     is_interval = any(state.ends is not None for state in own.values())
     for var, (axis, ends, *_) in zip(eqn.outvars, outputs, strict=True):
         if axis is not None and ends is not None:
@@ -134,7 +135,21 @@ def _rough_outputs(eqn: Equation, own: Mapping[Var, _Rough], most: int) -> list[
                 return None
         elif axis is not None and halvings > MAX_HALVINGS and not is_interval:
             return None
-    return [state._replace(halvings=halvings) for state in outputs]
+    return [state._replace(halvings=halvings, residue=residue) for state in outputs]
+
+
+def _halved(eqn: Equation, own: Collection[_Rough]) -> tuple[int, int | None]:
+    """How often every other row was taken, or rows were put between others, and which it was where
+    nothing else came since. Where both halves meet, in a tree, rows are half as many, too.
+    """
+    residues = {state.residue for state in own}
+    halvings = [state.halvings for state in own]
+    params = eqn.params
+    if eqn.primitive.name == "slice" and max(params["strides"] or [1]) > 1:
+        return max(halvings) + 1, max(params["start_indices"]) % max(params["strides"])
+    if eqn.primitive.name == "pad" and any(inner for *_, inner in params["padding_config"]):
+        return max(halvings) + 1, None
+    return (min(halvings), None) if len(residues) > 1 else (max(halvings), residues.pop())
 
 
 def _rough_slabs(eqn: Equation, states: Sequence[_Rough]) -> list[_Rough] | None:

@@ -24,10 +24,11 @@ from incrax._tuning import Tuning
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram, compiled
+from incrax.engine.plan.environment import ValueOf
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, lines_of, plan_whole
 from incrax.engine.plan.row_share import accumulates, rough_share
-from incrax.engine.plan.slices import ValueOf, priming_saves, slice_plan
+from incrax.engine.plan.slices import priming_saves, slice_plan
 from incrax.engine.policy.candidates import MIN_GAIN, Entry
 from incrax.engine.policy.compile_budget import Credit
 from incrax.engine.policy.expectations import RowKind

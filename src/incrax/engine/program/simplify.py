@@ -135,16 +135,17 @@ class _Inlining:
 
 
 def renamed(
-    body: Body, inputs: Sequence[Atom], outputs: Sequence[Var] | None = None
+    body: Body, inputs: Sequence[Atom], outputs: Sequence[Var | None] | None = None
 ) -> tuple[list[Any], tuple[Equation, ...]]:
     """What a body writes, and its equations, on other constants and inputs; they may write to given
-    variables, each by itself. What is inside has new names: one body may be taken twice.
+    variables (None: to a new one), each by itself. What is inside has new names: one body may be
+    taken twice.
     """
     names: dict[Any, Any] = dict(zip((*body.constvars, *body.invars), inputs, strict=True))
     copied: list[tuple[Atom, Var]] = []
     pairs = zip(body.outvars, () if outputs is None else outputs, strict=outputs is not None)
     for atom, new in pairs:
-        if isinstance(new, _jax.DropVar):
+        if new is None or isinstance(new, _jax.DropVar):
             continue
         if isinstance(atom, Literal) or atom in names:
             copied.append((atom, new))

@@ -133,7 +133,7 @@ def _traced(fun: Callable[..., Any], inputs: Sequence[Var]) -> Body:
 
 
 def traced_equations(
-    fun: Callable[..., Any], inputs: Sequence[Var], outputs: Sequence[Var] | None = None
+    fun: Callable[..., Any], inputs: Sequence[Var], outputs: Sequence[Var | None] | None = None
 ) -> tuple[list[Var], tuple[Equation, ...]]:
     """The equations of a function applied to variables; it may write to given output variables."""
     return renamed(_traced(fun, inputs), inputs, outputs)

@@ -7,7 +7,7 @@ with every state for which it is current. It must not know which candidate asks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -18,9 +18,9 @@ from incrax._jax import Var
 from incrax._stats import Stats
 from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.plan.environment import ValueOf
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Blocked, Plan, plan_fill
-from incrax.engine.plan.slices import ValueOf
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.expectations import RowKind
 from incrax.engine.store.store import (
@@ -149,6 +149,21 @@ class SavedValues:
                 found.append(self.find(var))
         is_complete = not any([x is None for x in found]) and not is_any_deleted(found)
         return found if is_complete else None
+
+    def given_up(self, program: TimedProgram, loads: Sequence[Any]) -> list[Any]:
+        """What a program for rows takes, of which it overwrites some: the baseline has these no more,
+        and of those that others hold there are copies.
+        """
+        writing = program.executable.family.writing
+        if writing is None:
+            return list(loads)
+        assert self.base is not None
+        assert program.plan is not None
+        assert program.plan.sliced is not None
+        olds = program.plan.sliced.olds
+        taken = self.store.take(self.base, [olds[var] for var in writing.olds])
+        given = dict(zip(writing.olds, taken, strict=True))
+        return [given.get(var, x) for var, x in zip(program.loads, loads, strict=True)]
 
     def _at_baseline(self, var: Var) -> Any | None:
         """A value of the baseline, which need not be current; an input or output, if it is one."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from incrax._jax import ArrayImpl, Tracer, Var, aval_bytes
@@ -50,7 +51,8 @@ class State:
 
     Fields: leaf values; outputs; saved values; the dirty set whose whole evaluation left saved
     values stale, if any; a dirty set that reaches none of the saved values (-1: not known); how
-    often it was a baseline since.
+    often it was a baseline since; whether some saved values were overwritten by those of a later
+    version.
     """
 
     values: tuple[LeafValue, ...]
@@ -59,6 +61,7 @@ class State:
     culprit: int | None
     harmless: int = -1
     uses: int = 0
+    is_written_over: bool = False
     _anchors: tuple[Any, ...] | None = None
 
     @property
@@ -154,6 +157,20 @@ class Store:
         state.saved = {**state.saved, **filled}
         state.harmless = -1
         self._fit()
+
+    def take(self, state: State, variables: Sequence[Var]) -> list[Any]:
+        """Saved values of a version to be overwritten, which it has no more; copies of those that
+        other versions hold, or other stores.
+        """
+        others = [other for other in self.states if other is not state]
+        held = self.shared.union(id(x) for other in others for x in other.saved.values())
+        taken = [state.saved[var] for var in variables]
+        is_kept = state is self.pinned
+        if not is_kept:
+            state.saved = {var: x for var, x in state.saved.items() if var not in variables}
+            state.harmless = -1
+            state.is_written_over = True
+        return [jnp.array(x, copy=True) if is_kept or id(x) in held else x for x in taken]
 
     def forget(self, variables: Iterable[Var]) -> None:
         """Drop some values from every version."""
@@ -394,14 +411,14 @@ class Comparison:
         leaves: Sequence[int],
         lacks: Callable[[Mapping[Var, Any]], bool],
     ) -> tuple[State, np.ndarray] | None:
-        """The version of which the fewest rows of some leaves differ, and their numbers; of several
-        one that does not lack saved values, and of these the one that was most often a baseline,
-        as the last accepted proposal is.
+        """The version of which the fewest rows of some leaves differ, and their numbers, of those whose
+        values were not written over; of several one that does not lack saved values, and of these
+        the one that was most often a baseline, as the last accepted proposal is.
 
         None where one differs in other leaves, or in none, or it is not known in which rows.
         """
         best = None
-        best_rank = math.inf, False
+        best_rank = True, math.inf, False
         for state in sorted(reversed(self.store.states), key=lambda s: s.uses, reverse=True):
             pairs = enumerate(zip(values, state.values, strict=True))
             if any([new is not old and i not in leaves for i, (new, old) in pairs]):
@@ -409,7 +426,7 @@ class Comparison:
             numbers = self.rows(values, state, leaves)
             if numbers is None or not numbers.size:
                 return None
-            rank = numbers.size, lacks(state.saved)
+            rank = state.is_written_over, numbers.size, lacks(state.saved)
             if rank < best_rank:
                 best = state, numbers
                 best_rank = rank

@@ -1,0 +1,382 @@
+"""What is known of each variable while a plan for rows is traced, and rows of it.
+
+In: equations, `Facts`, what the change made of variables so far. Out: rows, or all, of any of them,
+as they are now or were at the baseline; what is to be saved, and what must hold. It must not know
+what an equation does with rows that meet.
+
+Of a variable that is dirty in some rows of one axis there is nothing else; of clean ones, rows are
+taken, or made of rows of what they are made of (`pulled`). What reads all of a dirty one gets the
+baseline's value with the new rows written in, which is saved again.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from incrax import _jax
+from incrax._jax import Atom, Equation, Literal, Var
+from incrax._program import written_vars
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.resumed import Spans
+from incrax.engine.plan.row_sets import (
+    MAX_HALVINGS,
+    DirtyRows,
+    RowSet,
+    RowSets,
+    Slabs,
+    by_one_thread,
+    ids_read,
+    with_rows,
+)
+from incrax.primitives.on_rows import Aligned, NotByRowsError, run_on_rows
+
+MAX_LOST = 2.0**10
+"""By how much what goes into a difference may exceed what comes out, and the new rows."""
+
+MAX_TABLE_SHARE = 0.25
+"""Of all rows, those that a look-up, or different sets that meet, may make dirty."""
+
+MAX_INTERVAL_SHARE = 0.5
+"""The same of an interval that is known when the plan is made."""
+
+MIXED = "rows meet along different axes"
+
+ValueOf = Callable[[Var], "np.ndarray | None"]
+"""The present value of a clean variable; None where it is not to be had."""
+
+
+class AgainError(Exception):
+    """A run found out that it needs what it was not given."""
+
+
+@dataclass
+class Asked:
+    """What a trace turns out to read besides clean variables: of these, the baseline's value; of
+    those, which are derived and clean, the present one; and whether old rows are needed.
+    """
+
+    olds: dict[Var, None] = field(default_factory=dict)
+    tables: dict[Var, None] = field(default_factory=dict)
+    old_rows: bool = False
+
+
+class Environment(abc.ABC):
+    """The variables of one run.
+
+    `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
+    None: as a whole. `slabs` has, of these, rows along two axes of which alone they are dirty; what
+    all else reads of them is made when it is read. `spans` has an axis of which only these rows
+    changed. `saves` is what is to be saved, `guards` what must hold, `met` what was made where
+    different sets met and is known for each argument, `drifting` what stands on differences.
+
+    `adds_changes`: sums get their difference whatever it costs to sum anew, so that nothing but the
+    new rows is made: for steps of compiled loops.
+
+    `widths`: of the table of a look-up, how many slots are read; the caller knows that the others
+    of these rows are spare. `looked_up` has the tables, and the rows that were found in each.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        value_of: ValueOf,
+        *,
+        adds_changes: bool = False,
+        widths: Mapping[Var, int] | None = None,
+    ) -> None:
+        self.facts = facts
+        self.value_of = value_of
+        self.adds_changes = adds_changes
+        self.widths = widths or {}
+        self.writer = {var: eqn for eqn in facts.eqns for var in written_vars(eqn)}
+        self.asked = Asked()
+        self.looked_up: dict[Var, RowSet] = {}
+        self.begin({}, {})
+
+    def begin(self, known: dict[Var, Any], olds: dict[Var, Any]) -> None:
+        """Begin a run with these values, and these of the baseline; see `Slicer.run`."""
+        self.whole = known
+        self.olds = olds
+        self.dirty: dict[Var, DirtyRows | None] = {}
+        self.slabs: dict[Var, Slabs] = {}
+        self.spans: dict[Var, tuple[int, Spans]] = {}
+        self.sets = RowSets()
+        self.rows_at: dict[Any, Any] = {}
+        self.saves: dict[Var, Any] = {}
+        self.row_saves: dict[Var, DirtyRows] = {}
+        self.guards: list[Any] = []
+        self.met: set[Var] = set()
+        self.drifting: set[Var] = set()
+        self.crosses = False
+        self.num_changed = 0
+
+    def rows(self, atom: Atom) -> DirtyRows | None:
+        """Its dirty rows along one axis, if that is how it changed."""
+        return self.dirty.get(atom) if isinstance(atom, Var) else None
+
+    def sides(self, atom: Atom) -> Sequence[DirtyRows]:
+        """Its dirty rows, along each axis that has some."""
+        rows = self.rows(atom)
+        if rows is not None:
+            return (rows,)
+        return self.slabs.get(atom, ()) if isinstance(atom, Var) else ()
+
+    def axis_of(self, atom: Atom) -> int | None:
+        """The axis of these."""
+        rows = self.rows(atom)
+        return None if rows is None else rows.axis
+
+    def is_dirty(self, atom: Atom) -> bool:
+        """Whether the change reaches it."""
+        return isinstance(atom, Var) and atom in self.dirty
+
+    def set_whole(self, var: Var, value: Any) -> None:
+        """Note a variable of which all rows changed."""
+        self.dirty[var] = None
+        self.whole[var] = value
+
+    def set_rows(self, var: Var, axis: int, of: RowSet, make: Callable[..., Any]) -> None:
+        """Note the dirty rows of a variable: `make(is_old=...)`, the old ones where they are asked
+        for.
+        """
+        old = make(is_old=True) if self.asked.old_rows else None
+        self.dirty[var] = DirtyRows(make(is_old=False), old, axis, of)
+
+    # --- which rows -------------------------------------------------------------------------------
+
+    def joined(self, sets: Sequence[RowSet]) -> RowSet:
+        """The rows of all sets."""
+        found = self.sets.union(sets, self._are_apart)
+        if found is None:
+            sizes = " and ".join(f"{each.size} of {each.length}" for each in sets)
+            raise NotByRowsError(f"different rows meet: {sizes}")
+        self.check_size(found, sets)
+        return found
+
+    def check_size(self, of: RowSet, sets: Sequence[RowSet] = ()) -> None:
+        """Raise where rows are too many to be told apart: not if one of the sets that they are made
+        of has as many. Side by side they cost less: as many as changed are never too many.
+        """
+        if any(of.size <= each.size for each in sets):
+            return
+        if of.halvings > MAX_HALVINGS and of.ends is None:
+            raise NotByRowsError(f"every other row was taken more than {MAX_HALVINGS} times")
+        fits = is_few(of.size, of.length)
+        if of.ends is not None:
+            fits = of.size <= max(MAX_INTERVAL_SHARE * of.length, 2 * self.num_changed)
+        if not fits:
+            raise too_many(of.size, of.length)
+
+    def _are_apart(self, one: RowSet, other: RowSet) -> bool:
+        """Whether two look-ups of one row have no row in common: those of pairs of different ones."""
+        a, b = one.indices, other.indices
+        if one.parent is None or one.parent is not other.parent or one.parent.size > 1:
+            return False
+        if not isinstance(a, Var) or not isinstance(b, Var) or not self.are_fixed(a, b):
+            return False
+        length = one.parent.length
+        return not np.any(
+            self.ids_of(a, length, clips=one.clips) == self.ids_of(b, length, clips=other.clips)
+        )
+
+    def are_fixed(self, *indices: Var) -> bool:
+        """Whether indices are the same for as long as the program lives: constants, or, in compiled
+        loops, what does not move there.
+        """
+        return self.adds_changes or not any(map(self.facts.mask, indices))
+
+    def ids_of(self, indices: Var, length: int, *, clips: bool = False) -> np.ndarray:
+        """The present indices of a look-up."""
+        with jax.ensure_compile_time_eval():  # else it would be part of what is traced
+            value = self.value_of(indices)
+        if value is None:
+            raise NotByRowsError("its indices are not known before it runs")
+        return ids_read(np, value, length, clips=clips)
+
+    # --- rows of values ---------------------------------------------------------------------------
+
+    def on_rows(self, eqn: Equation, aligned: Aligned, of: RowSet, *, is_old: bool) -> list[Any]:
+        """What an equation makes of some rows of its operands."""
+        values = [
+            self._all_of(atom, is_old=is_old)
+            if axis is None
+            else self.rows_of(atom, axis, of, is_old=is_old)
+            for atom, axis in zip(eqn.invars, aligned.operands, strict=True)
+        ]
+        found = run_on_rows(eqn, aligned, of.size, values)
+        if eqn.primitive.name == "gather":
+            found = [by_one_thread(found[0], values[0], of)]
+        return found
+
+    def _all_of(self, atom: Atom, *, is_old: bool) -> Any:
+        """An operand that has no rows."""
+        if self.rows(atom) is not None and not self.crosses:
+            raise NotByRowsError("each row meets all rows of another operand that changed")
+        is_dirty = isinstance(atom, Var) and atom in self.dirty
+        return self.kept(atom) if is_old and is_dirty else self.result(atom)
+
+    def rows_of(self, atom: Atom, axis: int, of: RowSet, *, is_old: bool) -> Any:
+        """The rows of an operand in a set, as they are now or were at the baseline: those that were
+        made, or made now.
+        """
+        for side in self.sides(atom):
+            if side.of is of and side.axis == axis:
+                return side.at(is_old)
+        rows = self.rows(atom)
+        assert isinstance(atom, Var)
+        is_old = is_old and atom in self.dirty
+        if rows is not None and of.ends is not None and atom not in self.facts.invars:
+            return self._interval_of(atom, rows, axis, of.ends, is_old=is_old)
+        key = (atom, axis, of, is_old)
+        if key not in self.rows_at:
+            self.rows_at[key] = self.pulled(atom, axis, of, is_old=is_old)
+        return self.rows_at[key]
+
+    @abc.abstractmethod
+    def pulled(self, var: Var, axis: int, of: RowSet, *, is_old: bool) -> Any:
+        """Rows of a variable of which there are none yet."""
+
+    def _interval_of(
+        self, var: Var, rows: DirtyRows, axis: int, ends: tuple[int, int], *, is_old: bool
+    ) -> Any:
+        """An interval of a variable that is dirty in one: the baseline's beside that."""
+        if rows.of.ends is None or rows.axis != axis:
+            raise NotByRowsError(MIXED)
+        low, high = ends
+        first, stop = (min(max(end, low), high) for end in rows.of.ends)
+        parts = []
+        if low < first:
+            parts.append(self.piece(var, axis, low, first))
+        if first < stop:
+            inside = (place - rows.of.ends[0] for place in (first, stop))
+            parts.append(lax.slice_in_dim(rows.at(is_old), *inside, axis=axis))
+        if stop < high:
+            parts.append(self.piece(var, axis, stop, high))
+        return lax.concatenate(parts, axis)
+
+    def piece(self, var: Var, axis: int, low: int, high: int) -> Any:
+        """An interval of the baseline's value, which this change does not reach."""
+        cut = lambda x: lax.slice_in_dim(x, low, high, axis=axis)
+        return self.stays(self.facts.derived.make(("rows", low, high, axis), [var], cut))
+
+    def stays(self, var: Var) -> Any:
+        """The baseline's value of what this change does not reach, and which stays current."""
+        self.saves[var] = self.baseline(var)
+        return self.saves[var]
+
+    # --- whole values -----------------------------------------------------------------------------
+
+    def result(self, atom: Atom) -> Any:
+        """A value as a whole, new rows written in."""
+        if isinstance(atom, Literal):
+            return atom.val
+        state = self.dirty.get(atom)
+        if atom in self.slabs and atom not in self.whole:
+            first, second = self.slabs[atom]
+            self.saves[atom] = self.whole[atom] = with_rows(
+                with_rows(self.baseline(atom), first), second
+            )
+        return self.whole[atom] if state is None else self.written(atom, state)
+
+    def baseline(self, var: Var) -> Any:
+        """The baseline's value of a variable; nothing of worth where it was not asked for before."""
+        self.asked.olds[var] = None
+        return self.olds[var] if var in self.olds else zeros_of(var)
+
+    def kept(self, var: Var) -> Any:
+        """The baseline's value of a dirty variable, which is saved for the next call."""
+        rows = self.rows(var)
+        if var in self.facts.invars:
+            return self.baseline(var)
+        if rows is None:
+            self.saves[var] = self.result(var)
+        else:
+            self.written(var, rows)
+        return self.baseline(var)
+
+    def table(self, var: Var) -> Any:
+        """A clean derived value, likewise."""
+        self.asked.tables[var] = None
+        return self.whole[var] if var in self.whole else zeros_of(var)
+
+    def written(self, var: Var, rows: DirtyRows) -> Any:
+        """The baseline's value of a variable with its new rows; that of a leaf may be there."""
+        if var not in self.saves and not (var in self.facts.invars and var in self.whole):
+            self.saves[var] = self.whole[var] = with_rows(self.baseline(var), rows)
+            self.row_saves[var] = rows
+        return self.whole[var]
+
+    # --- differences ------------------------------------------------------------------------------
+
+    def add_difference(self, eqn: Equation, part: Callable[[bool], Any]) -> None:
+        """S + (sum over the dirty rows now) - (the same at the baseline), which is saved."""
+        (total,) = eqn.outvars
+        if _jax.is_key_dtype(total.aval.dtype) or total.aval.dtype == np.bool_:
+            raise NotByRowsError("of its type there are no differences")
+        self.want_old_rows()
+        new, old = part(False), part(True)
+        before = self.baseline(total)
+        self.set_changed(total, before, lax.add(before, lax.sub(new, old)), new, old)
+
+    def set_changed(self, var: Var, before: Any, after: Any, new: Any, old: Any) -> None:
+        """Note a value that was changed by a difference, and when it may be used."""
+        self.set_whole(var, after)
+        self.drifting.add(var)
+        self.saves[var] = after
+        self.guard_difference(before, after, new, old)
+
+    def guard_difference(self, before: Any, after: Any, new: Any, old: Any) -> None:
+        """Require that no more was lost to rounding than what is left may lose."""
+        if jnp.issubdtype(after.dtype, jnp.inexact):
+            lost = lax.max(_largest(before), _largest(old))
+            left = lax.max(_largest(after), _largest(new))
+            bound = lax.mul(left, np.asarray(MAX_LOST, left.dtype))
+            self.guards += [lax.le(lost, bound), lax.is_finite(lost)]
+
+    def want_old_rows(self) -> None:
+        """The rows as they were are computed again, by the next run."""
+        if not self.asked.old_rows:
+            self.asked.old_rows = True
+            raise AgainError
+
+    def counted(self, value: Any, axis: int, rows: DirtyRows) -> Any:
+        """Rows, zero where they repeat others."""
+        return masked(value, axis, rows.of.counts)
+
+
+def is_few(num_rows: int, length: int) -> bool:
+    """Whether to run that many rows of an axis, rather than all: one always, as where the levels of
+    a tree get short there are long ones behind.
+    """
+    return num_rows <= max(1, MAX_TABLE_SHARE * length)
+
+
+def too_many(num_rows: int, length: int) -> NotByRowsError:
+    """What to raise where it is not so."""
+    found = f"{min(num_rows, length)} of {length} rows would run"
+    return NotByRowsError(f"{found}, which is too many to be told apart")
+
+
+def zeros_of(var: Var) -> Any:
+    """Zeros of its type."""
+    return jnp.zeros(var.aval.shape, var.aval.dtype)
+
+
+def masked(value: Any, axis: int, mask: Any) -> Any:
+    """Zero where the mask of an axis is false."""
+    mask = lax.broadcast_in_dim(mask, jnp.shape(value), (axis,))
+    return lax.select(mask, value, lax.full_like(value, 0))
+
+
+def _largest(value: Any) -> Any:
+    """The largest absolute value."""
+    size = lax.abs(value)
+    return lax.reduce_max(size, tuple(range(size.ndim)))

@@ -1,0 +1,281 @@
+"""Rules for look-ups, `x[ids]`, and sums back to the ids, `zeros.at[ids].add(r)`.
+
+In: a gather or a scatter, and the rows of its operands. Out: rows of its result. With clean ids a
+look-up is dirty in the rows that have a dirty one as id: a table of each id's rows is kept, made on
+the host. The sum of rows back to their ids is one over the table's rows, and of a sum over all of them
+a value per id is kept.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from incrax import _jax
+from incrax._jax import Equation, Var
+from incrax.engine.plan.environment import MIXED, Environment, is_few, masked, too_many
+from incrax.engine.plan.row_sets import (
+    MAX_JOINED,
+    DirtyRows,
+    RowSet,
+    grouped,
+    ids_read,
+    listed_members,
+    taken,
+)
+from incrax.engine.rewrites.derived import HostRecipe
+from incrax.primitives.entry import shape_of
+from incrax.primitives.indexing import windows_of
+from incrax.primitives.on_rows import NotByRowsError
+
+
+def look_up(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
+    """`x[ids]`, x dirty in some rows: dirty where ids are those, read from a table."""
+    operand, indices = eqn.invars
+    if env.rows(operand) is None or env.rows(indices) is not None:
+        raise NotByRowsError("its indices changed, too")
+    batch = batch_of(eqn, rows.axis)
+    length = shape_of(indices)[0]
+    if rows.of.parent is not None or rows.of.is_from_list:
+        members = _members_listed(env, eqn, rows.of, length)
+        make = functools.partial(looked_up_at, env, eqn, batch, members)
+    else:
+        members = _members(env, eqn, rows.of, length)
+        make = lambda is_old: _repeated(rows.at(is_old), rows.axis, batch, members.size)
+    env.set_rows(eqn.outvars[0], batch, members, make)
+
+
+def looked_up_at(env: Environment, eqn: Equation, axis: int, of: RowSet, *, is_old: bool) -> Any:
+    """Rows of `x[ids]`, x dirty in some rows: those of x that the ids of these rows name."""
+    operand, indices = eqn.invars
+    rows = env.rows(operand)
+    if rows is None or batch_of(eqn, rows.axis) != axis or env.rows(indices) is not None:
+        raise NotByRowsError(MIXED)
+    length = rows.of.length
+    clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
+    assert isinstance(indices, Var)
+    is_some_row = clips or (env.are_fixed(indices) and np.all(env.ids_of(indices, length) < length))
+    if not is_some_row:
+        raise NotByRowsError("its indices are not known before it runs")
+    key = (indices, "ids", of, length)
+    if key not in env.rows_at:
+        ids = ids_read(jnp, env.rows_of(indices, 0, of, is_old=False), length, clips=clips)
+        env.rows_at[key] = RowSet(ids, of.size, length, of.counts, has_spare=True)
+    places = env.rows_at[key]
+    return jnp.moveaxis(env.rows_of(operand, rows.axis, places, is_old=is_old), rows.axis, axis)
+
+
+def _members_listed(env: Environment, eqn: Equation, of: RowSet, length: int) -> RowSet:
+    """The same where the others are many, for each argument different ones: from a list."""
+    indices = eqn.invars[1]
+    if not isinstance(indices, Var) or not env.are_fixed(indices):
+        raise NotByRowsError("it looks up what was looked up, by indices that may change")
+    clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
+    found = listed_members(of, env.ids_of(indices, of.length, clips=clips))
+    if found is None:
+        raise NotByRowsError("it looks up what was looked up, by indices that may change")
+    if not is_few(found.numbers.shape[1], length):
+        raise too_many(found.numbers.shape[1], length)
+    return env.sets.from_list(found, length)
+
+
+def _members(env: Environment, eqn: Equation, of: RowSet, length: int) -> RowSet:
+    """The rows of indices that are among some others."""
+    indices = eqn.invars[1]
+    if not isinstance(indices, Var) or of.parent is not None:
+        raise NotByRowsError("it looks up what was looked up")
+    key = (indices, "members", of)
+    if key in env.rows_at:
+        return env.rows_at[key]
+    mode = eqn.params["mode"]
+    clips = mode == lax.GatherScatterMode.CLIP
+    ids = env.ids_of(indices, of.length, clips=clips)
+    width = int(np.bincount(ids, minlength=of.length + 1)[:-1].max(initial=1))
+    if not is_few(width * of.size, length):
+        raise too_many(width * of.size, length)
+    kind = ("members", of.length, width, clips)
+    make = functools.partial(member_table, length=of.length, width=width, clips=clips)
+    aval = _jax.array_aval((of.length, width), np.int32)
+    recipe = HostRecipe(indices, make)
+    table = env.facts.derived.make_on_host(kind, aval, recipe)
+    if not env.are_fixed(indices):
+        make = functools.partial(_fits, length=of.length, width=width, clips=clips)
+        recipe = HostRecipe(indices, make)
+        fits = env.facts.derived.make_on_host(("fits", *kind), _jax.bool_aval(), recipe)
+        env.guards.append(env.table(fits))
+    width = min(width, env.widths.get(table, width))
+    numbers_of = lax.slice_in_dim(taken(env.table(table), 0, of), 0, width, axis=1)
+    if of.has_spare:  # no row has no members
+        is_row = lax.broadcast_in_dim(of.is_row, (of.size, width), (0,))
+        numbers_of = lax.select(is_row, numbers_of, lax.full_like(numbers_of, length))
+    numbers = lax.reshape(numbers_of, (of.size * width,))
+    counts = lax.broadcast_in_dim(of.counts, (of.size, width), (0,))
+    counts = lax.bitwise_and(lax.reshape(counts, numbers.shape), lax.lt(numbers, np.int32(length)))
+    listed = listed_members(of, ids) if env.are_fixed(indices) else None
+    found = RowSet(
+        numbers, of.size * width, length, counts, True, of, indices, clips, listed=listed
+    )
+    env.looked_up[table] = found
+    env.rows_at[key] = found
+    return found
+
+
+def add_back(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
+    """`zeros.at[ids].add(x)`: by the ids of a look-up, the sum over each id's rows; by others,
+    the change.
+    """
+    into, indices, updates = eqn.invars
+    of = rows.of
+    if env.rows(updates) is None or env.rows(indices) is not None:
+        raise NotByRowsError("its indices changed, too")
+    windows = windows_of(eqn)
+    is_back = of.parent is not None and of.indices is indices and env.rows(into) is None
+    if is_back and len(windows.indexed) == 1 and windows.batch == (rows.axis,):
+        (axis,) = windows.indexed
+        if windows.collapsed != (axis,) or windows.batching:
+            raise NotByRowsError("an index stands for more than one row")
+        _sum_of_members(env, eqn, rows, axis)
+    elif env.rows(into) is None and windows.batch == (rows.axis,) and not windows.batching:
+        _scatter_change(env, eqn, rows)
+    else:
+        raise NotByRowsError(
+            "what it adds to changed, too, or an index stands for more than one row"
+        )
+
+
+def _sum_of_members(env: Environment, eqn: Equation, rows: DirtyRows, axis: int) -> None:
+    parent = rows.of.parent
+    assert parent is not None
+    base = env.rows_of(eqn.invars[0], axis, parent, is_old=False)
+
+    def summed(is_old: bool) -> Any:
+        sums = _sums(jnp.moveaxis(rows.at(is_old), rows.axis, 0), rows.of, parent)
+        return lax.add(base, jnp.moveaxis(sums, 0, axis))
+
+    env.set_rows(eqn.outvars[0], axis, parent, summed)
+
+
+def _scatter_change(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
+    """`x.at[ids].add(r)`, r dirty in some rows: the change of the rows that these name, or, where
+    they are too many, of all.
+    """
+    env.want_old_rows()
+    _, indices, _ = eqn.invars
+    (total,) = eqn.outvars
+    places = env.rows_of(indices, 0, rows.of, is_old=False)
+    new, old = (env.counted(value, rows.axis, rows) for value in (rows.new, rows.old))
+    change = lax.sub(new, old)
+    before = env.baseline(total)
+    axis = added_axis(eqn)
+    size = rows.of.size
+    if axis is None or size > MAX_JOINED or not is_few(size, shape_of(total)[axis]):
+        (after,) = _jax.apply(eqn, [before, places, change])
+        env.set_changed(total, before, after, new, old)
+        return
+    clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
+    of, same = grouped(
+        ids_read(jnp, places, shape_of(total)[axis], clips=clips), shape_of(total)[axis]
+    )
+    change = jnp.moveaxis(change, rows.axis, 0)
+    sums = lax.dot_general(same.astype(change.dtype), change, (((1,), (0,)), ((), ())))
+    rows_before = taken(before, axis, of)
+    rows_after = lax.add(rows_before, jnp.moveaxis(sums, 0, axis))
+    found = DirtyRows(rows_after, rows_before, axis, of)
+    env.drifting.add(total)
+    env.dirty[total] = found
+    env.written(total, found)
+    env.guard_difference(rows_before, rows_after, new, old)
+
+
+def sum_by_ids(env: Environment, eqn: Equation, rows: DirtyRows, others: tuple[int, ...]) -> None:
+    """A sum over rows that were looked up: of a value per id, with one for those of none."""
+    operand = eqn.invars[0]
+    members = rows.of
+    parent, indices = members.parent, members.indices
+    assert parent is not None
+    assert isinstance(operand, Var)
+    assert isinstance(indices, Var)
+
+    def per_row(x: Any) -> Any:
+        x = jnp.moveaxis(x, rows.axis, 0)
+        axes = tuple(d + (d < rows.axis) for d in others)
+        return lax.reduce_sum(x, axes) if axes else x
+
+    def per_id(x: Any, indices: Any) -> Any:
+        x = per_row(x)
+        ids = ids_read(jnp, indices, parent.length, clips=members.clips)
+        return jnp.zeros((parent.length + 1, *x.shape[1:]), x.dtype).at[ids].add(x)
+
+    kind = ("sum by ids", others, rows.axis, parent.length, members.clips)
+    partial = env.facts.derived.make(kind, [operand, indices], per_id)
+    sums = DirtyRows(_sums(per_row(rows.new), members, parent), None, 0, parent)
+    together = eqn.replace(params={**eqn.params, "axes": (0,)})
+    (value,) = _jax.apply(together, [env.written(partial, sums)])
+    env.set_whole(eqn.outvars[0], value)
+
+
+def added_axis(eqn: Equation) -> int | None:
+    """The axis of which each index of a scatter names one entry, all of it; None if there is none."""
+    windows = windows_of(eqn)
+    if len(windows.indexed) != 1 or windows.collapsed != windows.indexed or windows.batching:
+        return None
+    (axis,) = windows.indexed
+    sizes = list(windows.shape)
+    sizes[axis] = 1
+    return axis if list(windows.sizes) == sizes else None
+
+
+def _repeated(value: Any, axis: int, target: int, count: int) -> Any:
+    """Each row so often that there are `count` of them, along another axis."""
+    value = jnp.moveaxis(value, axis, 0)
+    number, *rest = value.shape
+    spread = (number, count // number, *rest)
+    value = lax.broadcast_in_dim(value, spread, (0, *range(2, len(spread))))
+    return jnp.moveaxis(lax.reshape(value, (count, *rest)), 0, target)
+
+
+def _sums(value: Any, members: RowSet, parent: RowSet) -> Any:
+    """The sum over each id's rows, these along the first axis."""
+    # Not `counts`: what repeats an id is to have its sum, too.
+    value = masked(value, 0, lax.lt(members.numbers, np.int32(members.length)))
+    shape = (parent.size, members.size // parent.size, *value.shape[1:])
+    return lax.reduce_sum(lax.reshape(value, shape), (1,))
+
+
+def batch_of(eqn: Equation, axis: int) -> int:
+    """The axis of a gather's result that has an entry for each index of an axis of the operand.
+
+    Raises:
+        NotByRowsError: it reads windows that are more than one such entry, or not all of another
+            axis.
+    """
+    windows = windows_of(eqn)
+    is_plain = windows.indexed == (axis,) == windows.collapsed and not windows.batching
+    others = [d for d in range(len(windows.shape)) if d != axis]
+    is_whole = all(windows.place_of(d) is not None for d in others)
+    if not is_plain or not is_whole or len(windows.batch) != 1:
+        raise NotByRowsError("an index stands for more, or for less, than one row")
+    return windows.batch[0]
+
+
+def member_table(indices: np.ndarray, length: int, width: int, *, clips: bool) -> np.ndarray:
+    """For each id, the numbers of the rows that have it, in `width` slots; int32 of shape
+    (length, width). Spare slots hold the number of rows; more rows than slots are left out.
+    """
+    ids = ids_read(np, indices, length, clips=clips)
+    order = np.argsort(ids, kind="stable").astype(np.int32)
+    starts = np.searchsorted(ids[order], np.arange(length + 1))
+    slots = starts[:-1, None] + np.arange(width)
+    is_there = slots < starts[1:, None]
+    found = order[np.minimum(slots, ids.size - 1)]
+    return np.where(is_there, found, np.int32(ids.size))
+
+
+def _fits(indices: np.ndarray, length: int, width: int, *, clips: bool) -> np.ndarray:
+    """Whether no id has more rows than there are slots."""
+    ids = ids_read(np, indices, length, clips=clips)
+    return np.asarray(np.bincount(ids, minlength=length + 1)[:-1].max() <= width)

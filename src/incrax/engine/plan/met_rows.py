@@ -1,0 +1,299 @@
+"""Rules for rows that meet: reductions, products of matrices, running sums, and rows along two axes.
+
+In: an equation that reads all rows of a dirty operand. Out: its result, from what is kept of it.
+
+- A reduction is cut in two, over all other axes first, then over the rows: x_i. = sum_j x_ij is
+  kept, and sum_i x_i. is summed anew, without drift, whatever the operation.
+- A sum or a product of matrices whose x_i. are too large to be kept gets the difference,
+  S + sum_dirty new - sum_dirty old, with the old rows computed again from the old inputs.
+- In a program for a part of the axis, what all rows beside it make together stays.
+- Rows along two axes that meet, as in `x[:, None] - x`, give slabs; a sum over these, or a product
+  with a clean matrix, gets the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import lax
+
+from incrax import _jax
+from incrax._jax import Equation, Var
+from incrax.engine.plan.environment import MIXED, Environment, masked
+from incrax.engine.plan.looked_up_rows import add_back, look_up, sum_by_ids
+from incrax.engine.plan.row_sets import DirtyRows, RowSet, Slabs, in_no_row, taken, with_rows
+from incrax.engine.rewrites.row_reductions import REDUCTIONS
+from incrax.primitives.entry import shape_of
+from incrax.primitives.on_rows import Aligned, NotByRowsError, crossed_by
+
+MAX_PARTIAL = 2**17
+"""Elements of a value per row up to which it is kept for a reduction over the rows."""
+
+MIN_PRODUCT_S = 5e-6
+"""Seconds of a product of matrices from which on its difference is computed, not all of it."""
+
+RUNNING = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"})
+
+EACH_READS_ALL = "each row of its result depends on all rows"
+
+
+def _reduce(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
+    """A reduction: of a value per row, or, of a sum where these are too large, its change."""
+    operand = eqn.invars[0]
+    axes = eqn.params["axes"]
+    assert isinstance(operand, Var)
+    if rows.axis not in axes:
+        raise NotByRowsError(EACH_READS_ALL)
+    others = tuple(d for d in axes if d != rows.axis)
+    if rows.of.ends is not None:
+        _reduce_interval(env, eqn, rows)
+        return
+    if env.adds_changes and eqn.primitive.name == "reduce_sum":
+        _add_change_of_rows(env, eqn, rows)
+        return
+    if rows.of.parent is not None and eqn.primitive.name == "reduce_sum":
+        sum_by_ids(env, eqn, rows, others)
+        return
+    shape = shape_of(operand)
+    if np.prod([size for d, size in enumerate(shape) if d not in others]) > MAX_PARTIAL:
+        if eqn.primitive.name != "reduce_sum":
+            raise NotByRowsError("of its rows too much would be kept, and it has no differences")
+        _add_change_of_rows(env, eqn, rows)
+        return
+    last = rows
+    if others:
+        apart = eqn.replace(params={**eqn.params, "axes": others})
+        of_rows = lambda x: _jax.apply(apart, [x])[0]
+        operand = env.facts.derived.make((eqn.primitive.name, others), [operand], of_rows)
+        axis = rows.axis - sum(d < rows.axis for d in others)
+        last = DirtyRows(of_rows(rows.new), None, axis, rows.of)
+    together = eqn.replace(params={**eqn.params, "axes": (last.axis,)})
+    (value,) = _jax.apply(together, [env.written(operand, last)])
+    env.set_whole(eqn.outvars[0], value)
+
+
+def _reduce_interval(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
+    """Of an interval: with what the other rows make together, which stays."""
+    reduced = lambda x: _jax.apply(eqn, [x])[0]
+    rest = _beside(env, eqn, [rows.axis], rows.of)
+    value = reduced(rows.new)
+    if rest is not None:
+        both = eqn.replace(params={**eqn.params, "axes": (0,)})
+        (value,) = _jax.apply(both, [lax.concatenate([rest[None], value[None]], 0)])
+    env.set_whole(eqn.outvars[0], value)
+
+
+def _beside(env: Environment, eqn: Equation, axes: Sequence[int], of: RowSet) -> Any | None:
+    """What an equation makes of all rows beside an interval, along an axis of each operand; None
+    where there are none.
+    """
+    assert of.ends is not None
+    low, high = of.ends
+    if of.size == of.length:
+        return None
+
+    def run(*values: Any) -> Any:
+        parts = [
+            lax.concatenate(
+                [
+                    lax.slice_in_dim(x, 0, low, axis=axis),
+                    lax.slice_in_dim(x, high, None, axis=axis),
+                ],
+                axis,
+            )
+            for x, axis in zip(values, axes, strict=True)
+        ]
+        return _jax.apply(eqn, parts)[0]
+
+    operands = [atom for atom in eqn.invars if isinstance(atom, Var)]
+    kind = ("beside", eqn.outvars[0], low, high)
+    return env.stays(env.facts.derived.make(kind, operands, run))
+
+
+def _contract(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
+    """A product of matrices, summed over the rows: its change."""
+    is_interval = rows.of.ends is not None
+    is_small = env.facts.seconds(eqn) < MIN_PRODUCT_S
+    if is_small and not env.adds_changes and not is_interval:
+        raise NotByRowsError("all of it takes no longer")
+    contracted, _ = eqn.params["dimension_numbers"]
+    own = next(n for n, atom in enumerate(eqn.invars) if env.rows(atom) is not None)
+    if rows.axis not in contracted[own]:
+        raise NotByRowsError(MIXED)
+    place = contracted[own].index(rows.axis)
+    axes = [each[place] for each in contracted]
+    if any(env.axis_of(atom) not in (None, d) for atom, d in zip(eqn.invars, axes, strict=True)):
+        raise NotByRowsError(MIXED)
+    operands = lambda is_old: [
+        env.counted(env.rows_of(atom, axis, rows.of, is_old=is_old), axis, rows)
+        for atom, axis in zip(eqn.invars, axes, strict=True)
+    ]
+    if is_interval:
+        (value,) = _jax.apply(eqn, operands(False))
+        rest = _beside(env, eqn, axes, rows.of)
+        env.set_whole(eqn.outvars[0], value if rest is None else lax.add(rest, value))
+        return
+    _add_change(env, eqn, operands)
+
+
+def _add_change_of_rows(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
+    _add_change(env, eqn, lambda is_old: [env.counted(rows.at(is_old), rows.axis, rows)])
+
+
+def _add_change(env: Environment, eqn: Equation, operands: Callable[[bool], list[Any]]) -> None:
+    env.add_difference(eqn, lambda is_old: _jax.apply(eqn, operands(is_old))[0])
+
+
+def _accumulate(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
+    """A running sum, or another operation: from the first dirty row on, which takes in what was
+    accumulated before; of this, the baseline's is kept.
+    """
+    (var,) = eqn.outvars
+    ends = rows.of.ends
+    axis = eqn.params["axis"]
+    if ends is None or rows.axis != axis:
+        raise NotByRowsError("all rows behind the first changed one follow from it")
+    is_reverse = eqn.params["reverse"]
+    length = rows.of.length
+    low, high = (0, ends[1]) if is_reverse else (ends[0], length)
+    of = env.sets.interval(low, high, length)
+    env.check_size(of)
+    place = high if is_reverse else low - 1
+    is_all = of.size == length
+    before = [] if is_all else [env.piece(var, axis, place, place + 1)]
+
+    def accumulated(*, is_old: bool) -> Any:
+        part = env.rows_of(eqn.invars[0], axis, of, is_old=is_old)
+        parts = [part, *before] if is_reverse else [*before, part]
+        (found,) = _jax.apply(eqn, [lax.concatenate(parts, axis)])
+        first = 0 if is_reverse else len(before)
+        return lax.slice_in_dim(found, first, first + of.size, axis=axis)
+
+    env.set_rows(var, axis, of, accumulated)
+
+
+def cross(env: Environment, eqn: Equation) -> bool:
+    """Make slabs where rows along different axes meet, as in `x[:, None] - x`, or what follows from
+    slabs; whether that can be done. Until something reads all of it, nothing else is made.
+    """
+    sides = [env.sides(atom) for atom in eqn.invars]
+    is_known = all(own or not env.is_dirty(a) for own, a in zip(sides, eqn.invars, strict=True))
+    if env.adds_changes or not is_known or any(s.of.ends for own in sides for s in own):
+        return False
+    crossed = crossed_by(eqn, [[side.axis for side in own] for own in sides])
+    env.crosses = True
+    try:
+        if crossed is not None:
+            made = [_slab(env, eqn, sides, *each) for each in crossed.items()]
+            env.dirty[eqn.outvars[0]] = None
+            env.slabs[eqn.outvars[0]] = Slabs(*made)
+        elif not _sum_slabs(env, eqn, sides):
+            return False
+    except NotByRowsError:
+        return False
+    finally:
+        env.crosses = False
+    return True
+
+
+def _slab(
+    env: Environment,
+    eqn: Equation,
+    sides: Sequence[Sequence[DirtyRows]],
+    axis: int,
+    aligned: Aligned,
+) -> DirtyRows:
+    """The rows along one axis, each all of the other."""
+    pairs = zip(sides, aligned.operands, strict=True)
+    of = env.joined([side.of for own, place in pairs for side in own if side.axis == place])
+    (new,) = env.on_rows(eqn, aligned, of, is_old=False)
+    old = env.on_rows(eqn, aligned, of, is_old=True)[0] if env.asked.old_rows else None
+    return DirtyRows(new, old, axis, of)
+
+
+class _SumOfSlabs(NamedTuple):
+    """A sum over axes of an operand that has slabs, or a product with a clean one summed over them.
+
+    Fields: the equation; the operand's number; these axes, and those of the other operand; of each
+    of its axes that is left, the place in the result.
+    """
+
+    eqn: Equation
+    number: int
+    axes: Sequence[int]
+    beside: Sequence[int]
+    places: Mapping[int, int]
+
+    def of(self, env: Environment, value: Any, rows: DirtyRows | None = None) -> Any:
+        """The sum of all of the operand, or of these rows of an axis that is summed over."""
+        if not self.beside:
+            return _jax.apply(self.eqn, [value])[0]
+        other = env.result(self.eqn.invars[1 - self.number])
+        if rows is not None:
+            other = taken(other, self.beside[self.axes.index(rows.axis)], rows.of)
+        return _jax.apply(self.eqn, [other, value] if self.number else [value, other])[0]
+
+
+def _sum_of_slabs(eqn: Equation, sides: Sequence[Sequence[DirtyRows]]) -> _SumOfSlabs | None:
+    """What sums over a slab; None if nothing does, or two operands changed."""
+    changed = [n for n, own in enumerate(sides) if own]
+    name = eqn.primitive.name
+    if len(changed) > 1 or name not in ("reduce_sum", "dot_general"):
+        return None
+    (number,) = changed
+    axes, beside, batch, first = eqn.params.get("axes", ()), (), (), 0
+    if name == "dot_general":
+        contracted, batched = eqn.params["dimension_numbers"]
+        axes, beside, batch = contracted[number], contracted[1 - number], batched[number]
+        num_free = len(shape_of(eqn.invars[0])) - len(contracted[0]) - len(batch)
+        first = len(batch) + number * num_free
+    left = [d for d in range(len(shape_of(eqn.invars[number]))) if d not in (*axes, *batch)]
+    if len(sides[number]) < 2 or all(side.axis not in axes for side in sides[number]):
+        return None
+    if any(side.axis in batch for side in sides[number]):
+        return None
+    places = {d: first + k for k, d in enumerate(left)}
+    return _SumOfSlabs(eqn, number, tuple(axes), tuple(beside), places)
+
+
+def _sum_slabs(env: Environment, eqn: Equation, sides: Sequence[Sequence[DirtyRows]]) -> bool:
+    """A sum over one of their axes, or both: the difference of the slab that is summed over. What
+    both have counts once; rows that are left are summed anew. Whether it is such a sum.
+    """
+    found = _sum_of_slabs(eqn, sides)
+    if found is None:
+        return False
+    (total,) = eqn.outvars
+    slabs = sides[found.number]
+    across, along = slabs if slabs[0].axis in found.axes else reversed(slabs)
+    is_left = along.axis in found.places
+
+    def part(is_old: bool) -> Any:
+        one = env.counted(across.at(is_old), across.axis, across)
+        if is_left:
+            return found.of(env, one, across)
+        one = masked(one, along.axis, in_no_row(along.of))
+        other = env.counted(along.at(is_old), along.axis, along)
+        return lax.add(found.of(env, one, across), found.of(env, other, along))
+
+    env.want_old_rows()
+    new, old = part(False), part(True)
+    before = env.baseline(total)
+    after = lax.add(before, lax.sub(new, old))
+    if is_left:
+        anew = DirtyRows(found.of(env, along.new), None, found.places[along.axis], along.of)
+        after = with_rows(after, anew)
+    env.set_changed(total, before, after, new, old)
+    return True
+
+
+MEETINGS: dict[str, Callable[[Environment, Equation, DirtyRows], None]] = {
+    **dict.fromkeys(REDUCTIONS, _reduce),
+    "dot_general": _contract,
+    "gather": look_up,
+    "scatter-add": add_back,
+    **dict.fromkeys(RUNNING, _accumulate),
+}
+"""By primitive: what is made where it reads all rows together, or others."""

@@ -1,0 +1,282 @@
+"""Rules for rows that go elsewhere: to other places (slices, pads, concatenations), or to what reads
+them by windows (convolutions, pooling, axes that are divided or merged).
+
+In: an equation, and the rows of its operands. Out: the rows of its result; or, of a result, the rows
+that it is made of. Rows that were moved are dirty where they go, and what reads some by windows in
+blocks of consecutive rows, each made of the block that it reads.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from incrax._jax import Atom, Equation, Var
+from incrax.engine.plan.environment import MIXED, Environment, zeros_of
+from incrax.engine.plan.row_sets import (
+    DirtyRows,
+    RowSet,
+    at_places,
+    by_blocks,
+    by_slots,
+    correlated,
+    ends_of_all,
+    is_by_slots,
+    offsets_of,
+    places_of,
+    window_of_block,
+    windowed,
+)
+from incrax.primitives.entry import Run, Window, shape_of, with_item
+from incrax.primitives.on_rows import NotByRowsError, interval_of_runs, moved_beside
+from incrax.primitives.products import across
+from incrax.primitives.reductions import unpooled as window_back
+from incrax.primitives.table import entry_of
+
+
+def move(env: Environment, eqn: Equation, axis: int) -> None:
+    """Rows go to other places of the results."""
+    entry = entry_of(eqn)
+    assert entry.runs is not None
+    for var, runs in zip(eqn.outvars, entry.runs(eqn, axis), strict=True):
+        _check_moves(env, eqn, runs, axis)
+        length = shape_of(var)[axis]
+        if not length:
+            env.whole[var] = zeros_of(var)
+            continue
+        if any(rows is not None and rows.of.ends for rows in map(env.rows, eqn.invars)):
+            _move_interval(env, eqn, var, axis, runs)
+            continue
+        found: list[tuple[DirtyRows, RowSet]] = []
+        for run in runs:
+            rows = env.rows(eqn.invars[run.operand])
+            if rows is not None:
+                found.append((rows, env.sets.moved(rows.of, run, length)))
+        places = [place for _, place in found]
+        of = places[0] if len(places) == 1 else env.sets.side_by_side(places)
+        env.check_size(of, places)
+
+        env.set_rows(var, axis, of, functools.partial(_together, env, eqn, found, axis))
+
+
+def _fill(env: Environment, eqn: Equation) -> Any:
+    """What stands where no row goes."""
+    return env.result(eqn.invars[-1]) if eqn.primitive.name == "pad" else None
+
+
+def _together(
+    env: Environment,
+    eqn: Equation,
+    found: Sequence[tuple[DirtyRows, RowSet]],
+    axis: int,
+    *,
+    is_old: bool,
+) -> Any:
+    """Rows of several sets, as one."""
+    fill = _fill(env, eqn)
+    values = [moved_beside(eqn, axis, rows.at(is_old), fill) for rows, _ in found]
+    places = [place for _, place in found]
+    if len(places) == 1:
+        return values[0]
+    return by_slots(places, values, axis) if is_by_slots(places) else lax.concatenate(values, axis)
+
+
+def _check_moves(env: Environment, eqn: Equation, runs: Sequence[Run], axis: int) -> None:
+    """Raise where an operand that is dirty in other ways than along this axis is moved, or
+    fills.
+    """
+    moved = {run.operand for run in runs}
+    for number, atom in enumerate(eqn.invars):
+        if isinstance(atom, Var) and atom in env.dirty:
+            if number not in moved or env.axis_of(atom) != axis:
+                raise NotByRowsError(MIXED)
+
+
+def moved_back(
+    env: Environment, eqn: Equation, var: Var, axis: int, of: RowSet, *, is_old: bool
+) -> Any:
+    """Rows of a result, from where they were moved."""
+    entry = entry_of(eqn)
+    assert entry.runs is not None
+    runs = [run for run in entry.runs(eqn, axis)[eqn.outvars.index(var)] if run.num]
+    _check_moves(env, eqn, runs, axis)
+    if of.ends is not None:
+        return _interval_back(env, eqn, axis, runs, of, is_old=is_old)
+    fill = _fill(env, eqn)
+    sources = []
+    values = []
+    for run in runs:
+        atom = eqn.invars[run.operand]
+        source = env.sets.source(of, run, shape_of(atom)[axis])
+        sources.append(source)
+        rows = env.rows_of(atom, axis, source, is_old=is_old)
+        values.append(moved_beside(eqn, axis, rows, fill))
+    if sum(run.num for run in runs) < of.length:
+        value = lax.broadcast(fill, values[0].shape)
+        return by_slots([of, *sources], [value, *values], axis)
+    return by_slots(sources, values, axis)
+
+
+def _move_interval(
+    env: Environment, eqn: Equation, var: Var, axis: int, runs: Sequence[Run]
+) -> None:
+    """An interval goes to the smallest one that has all of its rows."""
+    places = []
+    for run in runs:
+        rows = env.rows(eqn.invars[run.operand])
+        if rows is not None:
+            if rows.of.ends is None:
+                raise NotByRowsError(MIXED)
+            places.append(places_of(run, rows.of.ends))
+    ends = ends_of_all(places)
+    if ends is None:
+        env.whole[var] = env.stays(var)
+        return
+    of = env.sets.interval(*ends, shape_of(var)[axis])
+    env.check_size(of)
+    env.set_rows(var, axis, of, functools.partial(_interval_back, env, eqn, axis, runs, of))
+
+
+def _interval_back(
+    env: Environment, eqn: Equation, axis: int, runs: Sequence[Run], of: RowSet, *, is_old: bool
+) -> Any:
+    """An interval of a result, from the intervals that were moved there, side by side."""
+    assert of.ends is not None
+
+    def rows_of(atom: Atom, ends: tuple[int, int]) -> Any:
+        source = env.sets.interval(*ends, shape_of(atom)[axis])
+        return env.rows_of(atom, axis, source, is_old=is_old)
+
+    return interval_of_runs(eqn, axis, runs, of.ends, rows_of, _fill(env, eqn))
+
+
+def slide(env: Environment, eqn: Equation) -> None:
+    """Rows are read by those of the result whose windows they are in."""
+    (var,) = eqn.outvars
+    operand = eqn.invars[0]
+    rows = env.rows(operand)
+    if sum(map(env.is_dirty, eqn.invars)) > (rows is not None):
+        _correlate(env, eqn)
+        return
+    assert rows is not None
+    window = window_of(eqn, source=rows.axis)
+    of = env.sets.reading(rows.of, window, shape_of(var)[window.out])
+    if not of.size:
+        env.whole[var] = env.stays(var)
+        return
+    env.check_size(of)
+    env.set_rows(var, window.out, of, functools.partial(slid, env, eqn, window, of))
+
+
+def slid(env: Environment, eqn: Equation, window: Window, of: RowSet, *, is_old: bool) -> Any:
+    """Rows of a result, from those that they read."""
+    operand, *others = eqn.invars
+    if any(map(env.is_dirty, others)):
+        raise NotByRowsError("what its windows are weighted with changed, too")
+    others = [env.result(atom) for atom in others]
+    source = env.sets.read(of, window, shape_of(operand)[window.source])
+    value = env.rows_of(operand, window.source, source, is_old=is_old)
+    found = windowed(window, of, source, value, others)
+    if jnp.shape(found) != with_item(shape_of(eqn.outvars[0]), window.out, of.size):
+        raise NotByRowsError("it cannot be run on blocks of rows")
+    return found
+
+
+def _correlate(env: Environment, eqn: Equation) -> None:
+    """A convolution summed over the rows of what is its kernel, as the gradient by a kernel is:
+    its change.
+    """
+    if eqn.primitive.name != "conv_general_dilated":
+        raise NotByRowsError("its windows read two operands that changed")
+    image, kernel = eqn.invars
+    rows, taps = env.rows(image), env.rows(kernel)
+    found = across(eqn, env.axis_of(image), env.axis_of(kernel))
+    if found is None:
+        raise NotByRowsError("what its windows are weighted with changed, too")
+    window, axis = found
+    length = shape_of(kernel)[axis]
+    sets = [] if rows is None else [env.sets.reading(rows.of, window, length)]
+    of = env.joined([*sets, *([] if taps is None else [taps.of])])
+    env.check_size(of)
+    source = env.sets.read(of, window, shape_of(image)[window.source])
+    known = DirtyRows(None, None, axis, of)
+
+    def part(is_old: bool) -> Any:
+        value = env.rows_of(image, window.source, source, is_old=is_old)
+        own = env.counted(env.rows_of(kernel, axis, of, is_old=is_old), axis, known)
+        return correlated(window, of, source, value, own, axis)
+
+    env.add_difference(eqn, part)
+
+
+def unpool(env: Environment, eqn: Equation) -> None:
+    """The gradient of a largest or least of each window: the rows of the windows of which a row
+    or the gradient changed.
+    """
+    (var,) = eqn.outvars
+    gradient, operand = (env.rows(atom) for atom in eqn.invars)
+    axis = next(each.axis for each in (gradient, operand) if each is not None)
+    window = _window_back(env, eqn, axis)
+    count = shape_of(eqn.invars[0])[axis]
+    sets = [] if gradient is None else [gradient.of]
+    sets += [] if operand is None else [env.sets.reading(operand.of, window, count)]
+    of = env.sets.read(env.joined(sets), window, shape_of(var)[axis])
+    env.check_size(of)
+    env.set_rows(var, axis, of, functools.partial(unpooled, env, eqn, axis, of))
+
+
+def _window_back(env: Environment, eqn: Equation, axis: int) -> Window:
+    if any(env.axis_of(atom) not in (None, axis) for atom in eqn.invars):
+        raise NotByRowsError(MIXED)
+    return window_back(eqn, axis)
+
+
+def unpooled(env: Environment, eqn: Equation, axis: int, of: RowSet, *, is_old: bool) -> Any:
+    """Rows of it, from all windows that they are in, and the rows of these."""
+    window = _window_back(env, eqn, axis)
+    count, length = (shape_of(atom)[axis] for atom in eqn.invars)
+    near = env.sets.reading(of, window, count)
+    around = env.sets.read(near, window, length)
+    values = [
+        env.rows_of(atom, axis, own, is_old=is_old)
+        for atom, own in zip(eqn.invars, (near, around), strict=True)
+    ]
+
+    beside = window.stride + of.width  # rows that are in no window at all
+    gaps = [(beside, beside, 0) if d == axis else (0, 0, 0) for d in range(values[0].ndim)]
+
+    def run(gradient: Any, x: Any, offset: Any, first: Any) -> Any:
+        found = window.run(gradient, at_places(window, near, around, x, offset))
+        found = lax.pad(found, np.zeros((), found.dtype), gaps)
+        first = lax.add(first, np.int32(beside))
+        return lax.dynamic_slice_in_dim(found, first, of.width, axis)
+
+    firsts = lax.sub(of.firsts, window_of_block(near, window)[0])
+    offsets = offsets_of(window, near, around)
+    operands = [*((value, axis) for value in values), (offsets, None), (firsts, None)]
+    return by_blocks(run, operands, of.num_blocks, axis)
+
+
+def window_at(eqn: Equation, axis: int | None) -> Window | None:
+    """The window along an axis of the operand, if there is one."""
+    find = entry_of(eqn).windows
+    return next((x for x in find(eqn) if x.source == axis), None) if find else None
+
+
+def window_of(eqn: Equation, *, source: int | None = None, out: int | None = None) -> Window:
+    """The window along an axis of the operand, or of the result.
+
+    Raises:
+        NotByRowsError: there is none.
+    """
+    find = entry_of(eqn).windows
+    assert find is not None
+    for window in find(eqn):
+        if source == window.source or out == window.out:
+            return window
+    raise NotByRowsError("its windows are not along the rows")

@@ -1,0 +1,296 @@
+"""The equations that a change of rows reaches, run on these rows while JAX traces them.
+
+In: equations, the new rows of inputs. Out: what of each variable is dirty, values to be saved, what
+must hold. An equation that maps rows to rows runs on the dirty ones; where rows meet, rules say what
+is made: `moved_rows`, `looked_up_rows`, `met_rows`; a scan is resumed (`resumed`); all else runs as a
+whole, and the report says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+from incrax._jax import Atom, Equation, Literal, Var
+from incrax._program import read_vars
+from incrax.engine.plan.environment import MIXED, Environment, zeros_of
+from incrax.engine.plan.looked_up_rows import looked_up_at
+from incrax.engine.plan.met_rows import EACH_READS_ALL, MEETINGS, cross
+from incrax.engine.plan.moved_rows import move, moved_back, slid, slide, unpool, unpooled, window_of
+from incrax.engine.plan.plan import Extent, Made
+from incrax.engine.plan.resumed import (
+    Records,
+    Resumable,
+    Spans,
+    joined,
+    named,
+    resumable,
+    spans_of,
+)
+from incrax.engine.plan.row_sets import DirtyRows, RowSet, as_argument, overlaid, taken
+from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, aligned_by
+from incrax.primitives.table import entry_of
+
+MAX_PULLED = 64
+"""Equations run for the rows of one operand where different sets meet, before the operand is kept."""
+
+MIN_OVERLAID_BYTES = 2**17
+"""Bytes of a value from which on rows of it are those of the baseline, over which new ones are laid."""
+
+
+class Slicer(Environment):
+    """One run after the other, until each knows what it reads.
+
+    `made` says what became of each equation, `resumed` has the scans that were resumed, and whether
+    their carry will never be the same again.
+    """
+
+    made: list[Made]
+    resumed: list[tuple[Resumable, bool]]
+    num_pulled: int
+
+    def run(
+        self,
+        reached: Iterable[Equation],
+        known: dict[Var, Any],
+        olds: dict[Var, Any],
+        changes: Mapping[Var, tuple[Any, RowSet] | None],
+    ) -> None:
+        """Make all that the change reaches.
+
+        Args:
+            reached: the equations.
+            known: clean variables and tables asked for, and the inputs that changed as a whole.
+            olds: values of the baseline that were asked for.
+            changes: the inputs that changed: their new rows along the first axis, and which; None:
+                as a whole.
+        """
+        self.begin(known, olds)
+        self.made = []
+        self.resumed = []
+        for var, change in changes.items():
+            self.dirty[var] = None
+            if change is not None:
+                new, rows = change
+                if rows.ends is not None:
+                    rows = self.sets.interval(*rows.ends, rows.length)
+                elif self.adds_changes:  # elsewhere a list would be a constant of the program
+                    rows = as_argument(rows)
+                self.num_changed = rows.size
+                old = taken(self.baseline(var), 0, rows) if self.asked.old_rows else None
+                self.dirty[var] = DirtyRows(new, old, 0, rows)
+        for eqn in reached:
+            read = self._extents(eqn.invars)
+            why_all = self._step(eqn)
+            made = self._extents(eqn.outvars)
+            self.made.append(Made(eqn, read, made, why_all))
+            if not self.drifting.isdisjoint(read_vars(eqn)):
+                self.drifting.update(eqn.outvars)
+
+    def _step(self, eqn: Equation) -> str:
+        """Make what an equation writes, on rows, or from the first of them on; else, why on all."""
+        states = [self.dirty[var] for var in read_vars(eqn) if var in self.dirty]
+        rows = [state for state in states if state is not None]
+        self.num_pulled = 0
+        if not states:  # of what no row reaches, though the loop that makes it is reached
+            values = _jax.apply(eqn, [self.result(atom) for atom in eqn.invars])
+            self.whole.update(zip(eqn.outvars, values, strict=True))
+            return "no row reaches it"
+        try:
+            if len(rows) < len(states):
+                also = "it also reads what" if rows else "what it reads"
+                raise NotByRowsError(f"{also} changed as a whole")
+            aligned = aligned_by(eqn, [self.axis_of(atom) for atom in eqn.invars])
+            if aligned is not None:
+                self._map(eqn, aligned, self.joined([each.of for each in rows]))
+            elif entry_of(eqn).runs is not None:
+                move(self, eqn, rows[0].axis)
+            elif entry_of(eqn).windows is not None:
+                slide(self, eqn)
+            elif eqn.primitive.name == "select_and_scatter_add":
+                unpool(self, eqn)
+            elif all(each.of is rows[0].of for each in rows):
+                self._meet(eqn, rows[0])
+            else:
+                raise NotByRowsError("different rows meet, of which each reaches all others")
+        except NotByRowsError as error:
+            if not self._resume(eqn) and not cross(self, eqn):
+                self._run_whole(eqn)
+                return str(error)
+        return ""
+
+    def _extents(self, atoms: Sequence[Atom]) -> tuple[Extent, ...]:
+        """Of the first that has dirty rows."""
+        sides = next(filter(None, map(self.sides, atoms)), ())
+        return tuple(Extent(side.of.size, side.of.length, side.axis) for side in sides)
+
+    def _meet(self, eqn: Equation, rows: DirtyRows) -> None:
+        """What reads all rows together, or others."""
+        rule = MEETINGS.get(eqn.primitive.name)
+        if rule is None:
+            raise NotByRowsError(self._why_all(eqn, rows.axis))
+        rule(self, eqn, rows)
+
+    def _why_all(self, eqn: Equation, axis: int) -> str:
+        """Why an equation without a rule for what reads all rows needs them."""
+        if {*map(self.axis_of, eqn.invars)} - {None, axis}:
+            return MIXED
+        if eqn.primitive.name == "scan":
+            return "rows meet inside, or all of its steps read what changed"
+        return (
+            EACH_READS_ALL if entry_of(eqn).index else "nothing is known of what its rows depend on"
+        )
+
+    # --- rows to rows -----------------------------------------------------------------------------
+
+    def _map(self, eqn: Equation, aligned: Aligned, of: RowSet) -> None:
+        """Each row of the results is made of that row of the operands."""
+        new = self.on_rows(eqn, aligned, of, is_old=False)
+        old: list[Any] = [None] * len(new)
+        if self.asked.old_rows:
+            old = self.on_rows(eqn, aligned, of, is_old=True)
+        own = [self.rows(atom) for atom in eqn.invars]
+        if of.is_from_list and all(each is None or each.of is not of for each in own):
+            self.met.update(eqn.outvars)
+        for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
+            if axis is not None:
+                self.dirty[var] = DirtyRows(now, then, axis, of)
+            elif var not in self.whole:  # no row reaches it, inside a loop
+                self.whole[var] = now
+
+    def pulled(self, var: Var, axis: int, of: RowSet, *, is_old: bool) -> Any:
+        """Rows of a variable, made of rows of what it is made of, where that is by rows: it costs
+        little, and needs no value of all rows to be kept.
+        """
+        eqn = self.writer.get(var)
+        rows = self.rows(var)
+        is_whole = var in self.dirty and rows is None
+        # In a tree the other branches begin behind what met: of all of them rows would be made.
+        is_end = is_whole or var in self.met or (rows is not None and rows.of.is_kept)
+        if eqn is not None and not is_end and self.num_pulled < MAX_PULLED:
+            self.num_pulled += 1
+            aligned = aligned_back(eqn, axis)
+            try:
+                if eqn.primitive.name == "gather" and self.rows(eqn.invars[0]) is not None:
+                    return looked_up_at(self, eqn, axis, of, is_old=is_old)
+                if aligned is not None:
+                    return self.on_rows(eqn, aligned, of, is_old=is_old)[0]
+                if entry_of(eqn).runs is not None:
+                    return moved_back(self, eqn, var, axis, of, is_old=is_old)
+                if eqn.primitive.name == "select_and_scatter_add":
+                    return unpooled(self, eqn, axis, of, is_old=is_old)
+                if entry_of(eqn).windows is not None and not self._is_dear(eqn, of):
+                    return slid(self, eqn, window_of(eqn, out=axis), of, is_old=is_old)
+            except NotByRowsError:
+                pass
+        if is_old:
+            return taken(self.kept(var), axis, of)
+        # A value that is read where it was written is copied first, in a loop and where it is large.
+        is_small = eqn is not None and _jax.aval_bytes(var.aval) < MIN_OVERLAID_BYTES
+        is_there = var in self.whole and var not in self.row_saves
+        is_at_hand = not self.adds_changes and (is_small or is_there)
+        if rows is not None and not is_at_hand and of.ends is None:
+            return overlaid(taken(self.kept(var), axis, of), axis, of, rows)
+        return taken(self.result(var), axis, of)
+
+    def _is_dear(self, eqn: Equation, of: RowSet) -> bool:
+        """Whether to make rows of a result costs more than to keep all of it."""
+        facts = self.facts
+        num_bytes = _jax.aval_bytes(eqn.outvars[0].aval)
+        return facts.seconds(eqn) * of.size > facts.calibration.save_seconds(num_bytes) * of.length
+
+    # --- all rows ---------------------------------------------------------------------------------
+
+    def _run_whole(self, eqn: Equation) -> None:
+        values = _jax.apply(eqn, [self.result(atom) for atom in eqn.invars])
+        for var, value in zip(eqn.outvars, values, strict=True):
+            self.set_whole(var, value)
+        if not self.adds_changes:  # where no loop asks
+            self._hand_on_spans(eqn)
+
+    def _hand_on_spans(self, eqn: Equation) -> None:
+        """Which rows of its results changed, where it maps rows to rows."""
+        found = [self._spans(atom) for atom in eqn.invars]
+        known = [each for each in found if each is not None]
+        if len(known) < sum(map(self.is_dirty, eqn.invars)):
+            return
+        aligned = aligned_by(eqn, [None if each is None else each[0] for each in found])
+        if aligned is None:
+            return
+        spans = joined([each[1] for each in known])
+        for var, axis in zip(eqn.outvars, aligned.outputs, strict=True):
+            if axis is not None:
+                self.spans[var] = (axis, spans)
+
+    def _spans(self, atom: Atom) -> tuple[int, Spans] | None:
+        """An axis of a dirty variable, and what changed of it; None if nothing is known."""
+        rows = self.rows(atom)
+        if rows is not None:
+            return rows.axis, spans_of(rows.of)
+        return self.spans.get(atom) if isinstance(atom, Var) else None
+
+    # --- loops ------------------------------------------------------------------------------------
+
+    def _resume(self, eqn: Equation) -> bool:
+        """Run a scan from the first step that reads something else; whether that can be done.
+
+        Not in compiled loops: under `vmap` each turn would choose between whole buffers.
+        """
+        loop = None if self.adds_changes else resumable(eqn)
+        spans = None if loop is None else self._steps_of(loop)
+        if loop is None or spans is None:
+            return False
+        of_rows = eqn.outvars[loop.num_carry :]
+        kept = [var for var in of_rows if not isinstance(var, _jax.DropVar)]
+        records = self._records_of(loop)
+        num_starts = len(records) - sum(loop.is_sum)
+        values = [_typed_literal(self.result(atom), atom) for atom in eqn.invars]
+        ys = [self.baseline(var) if var in kept else zeros_of(var) for var in of_rows]
+        old = [self.baseline(var) for var in records]
+
+        def run(values: Any, ys: Any, old: Any, spans: Any) -> Any:
+            return loop.resumed(values, ys, Records(old[:num_starts], old[num_starts:]), spans)
+
+        results, made, ran = named(run)(values, ys, old, spans)
+        for var, value in zip(eqn.outvars, results, strict=True):
+            self.set_whole(var, value)
+            if var in kept:
+                self.saves[var] = value
+                self.spans[var] = (0, ran)
+        self.saves.update(zip(records, [*made.starts, *made.sums], strict=True))
+        dirty = [n for n, atom in enumerate(eqn.invars) if self.is_dirty(atom)]
+        is_endless = loop.remembers(dirty) or (loop.is_reverse and any(x for _, x in self.resumed))
+        self.resumed.append((loop, is_endless))
+        return True
+
+    def _steps_of(self, loop: Resumable) -> Spans | None:
+        """The rows of its operands that changed; None if it reads something else in all steps."""
+        found = [Spans(jnp.zeros(0, np.int32), jnp.zeros(0, np.int32))]
+        for number, atom in enumerate(loop.eqn.invars):
+            if self.is_dirty(atom) and not loop.num_consts <= number < loop.first_row:
+                each = self._spans(atom)
+                if number < loop.num_consts or each is None or each[0] != 0:
+                    return None
+                found.append(each[1])
+        return joined(found)
+
+    def _records_of(self, loop: Resumable) -> list[Var]:
+        """The variables of its records."""
+        inputs = list(dict.fromkeys(read_vars(loop.eqn)))
+        kept = [n for n, x in enumerate(loop.eqn.outvars) if not isinstance(x, _jax.DropVar)]
+
+        def run(*values: Any) -> Any:
+            env = dict(zip(inputs, values, strict=True))
+            results, made = loop.recorded([_jax.read(atom, env) for atom in loop.eqn.invars])
+            return [results[n] for n in kept], [*made.starts, *made.sums]
+
+        return self.facts.derived.make_together([loop.eqn.outvars[n] for n in kept], inputs, run)
+
+
+def _typed_literal(value: Any, atom: Atom) -> Any:
+    """A value; of a literal, an array of its dtype."""
+    return jnp.asarray(value, atom.aval.dtype) if isinstance(atom, Literal) else value

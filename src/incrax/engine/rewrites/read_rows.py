@@ -1,0 +1,221 @@
+"""Of values of which only some rows are read, only these rows are made.
+
+`jax.lax.associative_scan(f, x)[-1]` reads one row of a value that is filled in on the way down a
+tree: what is left of it is the way up, n - 1 applications of f in log2(n) levels, of which one per
+level has a row of x that changed.
+
+In: a `Program`. Out: the same outputs; of a value of which slices, pads and the like read less than
+half, along one axis, the smallest interval that has all of it, where the equation that makes it
+treats each row by itself or moves rows. It must not know which inputs change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jax import lax
+
+from incrax import _jax
+from incrax._jax import Atom, Equation, Literal, Var
+from incrax._program import Program, read_vars
+from incrax.engine.rewrites.derived import traced_equations
+from incrax.primitives.entry import shape_of
+from incrax.primitives.on_rows import (
+    NotByRowsError,
+    aligned_back,
+    interval_of_runs,
+    run_on_rows,
+    sources_of_runs,
+)
+from incrax.primitives.table import entry_of
+
+MIN_SIZE = 4096
+"""Elements of the largest value of which some rows are made, for a program that is worth changing."""
+
+
+class Part(NamedTuple):
+    """Some rows of a value, low <= n < high along an axis."""
+
+    axis: int
+    low: int
+    high: int
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Of the interval."""
+        return self.low, self.high
+
+
+def make_read_rows(program: Program) -> Program:
+    """The program without the rows that nothing reads."""
+    refused: set[Var] = set()
+    while True:
+        eqns, parts = _read(program, refused)
+        if max((math.prod(shape_of(var)) for var in parts), default=0) < MIN_SIZE:
+            return program
+        try:
+            return program.with_eqns(_Narrowing(parts).run(eqns))
+        except _RefusedError as error:
+            refused.add(error.var)
+
+
+def _read(program: Program, refused: set[Var]) -> tuple[list[Equation], dict[Var, Part]]:
+    """The equations of which something is read; of the values that are made in part, the rows that
+    are.
+    """
+    read: dict[Var, Part | None] = {atom: None for atom in program.outvars if isinstance(atom, Var)}
+    parts: dict[Var, Part] = {}
+    needed = []
+    for eqn in reversed(program.eqns):
+        if not eqn.effects and read.keys().isdisjoint(eqn.outvars):
+            continue
+        needed.append(eqn)
+        part = read.get(eqn.outvars[0]) if len(eqn.outvars) == 1 else None
+        sources = None
+        if part is not None and _is_short(part, eqn) and eqn.outvars[0] not in refused:
+            sources = _sources(eqn, part)
+        if part is not None and sources is not None:
+            parts[eqn.outvars[0]] = part
+        for atom, source in _all_sources(eqn) if sources is None else sources:
+            if isinstance(atom, Var):
+                read[atom] = _hull(read[atom], source) if atom in read else source
+    return needed[::-1], parts
+
+
+def _is_short(part: Part, eqn: Equation) -> bool:
+    return 2 * (part.high - part.low) <= shape_of(eqn.outvars[0])[part.axis]
+
+
+def _hull(one: Part | None, other: Part | None) -> Part | None:
+    """The smallest interval that has two; None, all, where they are along different axes."""
+    if one is None or other is None or one.axis != other.axis:
+        return None
+    return Part(one.axis, min(one.low, other.low), max(one.high, other.high))
+
+
+def _sources(eqn: Equation, part: Part) -> list[tuple[Atom, Part | None]] | None:
+    """What is read of which operands for a part of the result; None if all of them."""
+    runs = entry_of(eqn).runs
+    if runs is not None:
+        found = sources_of_runs(eqn, part.axis, runs(eqn, part.axis)[0], part.ends)
+        moved = [(atom, Part(part.axis, *ends)) for atom, ends in found]
+        return [*moved, *((atom, None) for atom in _fill(eqn))]
+    aligned = aligned_back(eqn, part.axis)
+    if aligned is None:
+        return None
+    return [
+        (atom, None if axis is None else part._replace(axis=axis))
+        for atom, axis in zip(eqn.invars, aligned.operands, strict=True)
+    ]
+
+
+def _all_sources(eqn: Equation) -> list[tuple[Atom, Part | None]]:
+    """The same for all of the results: a slice reads a part of its operand."""
+    if eqn.primitive.name == "slice":
+        sizes, before = shape_of(eqn.outvars[0]), shape_of(eqn.invars[0])
+        axis = min(range(len(sizes)), key=lambda d: sizes[d] / max(before[d], 1), default=None)
+        whole = None if axis is None else _sources(eqn, Part(axis, 0, sizes[axis]))
+        if whole:
+            return whole
+    return [(atom, None) for atom in eqn.invars]
+
+
+def _fill(eqn: Equation) -> Sequence[Atom]:
+    """What stands where no row goes."""
+    return eqn.invars[1:] if eqn.primitive.name == "pad" else ()
+
+
+class _RefusedError(Exception):
+    """An equation cannot be run on some rows of what it makes."""
+
+    def __init__(self, var: Var) -> None:
+        super().__init__()
+        self.var = var
+
+
+class _Narrowing:
+    """One walk through equations. Those that make a part, or read one, wait until something else
+    reads what they make: one trace makes the rows of all of them.
+    """
+
+    def __init__(self, parts: Mapping[Var, Part]) -> None:
+        self.parts = parts
+        self.made: dict[Var, Var] = {}  # of what is made in part, the variable that has this
+        self.waiting: dict[Var, Equation] = {}
+        self.eqns: list[Equation] = []
+
+    def run(self, eqns: Sequence[Equation]) -> list[Equation]:
+        """The equations in their new form."""
+        for eqn in eqns:
+            if any(var in self.parts for var in (*eqn.outvars, *read_vars(eqn))):
+                self.waiting[eqn.outvars[0]] = eqn
+                continue
+            if not self.waiting.keys().isdisjoint(read_vars(eqn)):
+                self._write()
+            self.eqns.append(eqn)
+        self._write()
+        return self.eqns
+
+    def _write(self) -> None:
+        """Make what waits."""
+        inputs = list(
+            dict.fromkeys(
+                self.made.get(var, var)
+                for eqn in self.waiting.values()
+                for var in read_vars(eqn)
+                if var not in self.waiting
+            )
+        )
+        kept = [var for var in self.waiting if not isinstance(var, _jax.DropVar)]
+
+        def make(*values: Any) -> list[Any]:
+            env = dict(zip(inputs, values, strict=True))
+            env |= {var: env[new] for var, new in self.made.items() if new in env}
+            for var, eqn in self.waiting.items():
+                env[var] = self._value(eqn, env)
+            return [env[var] for var in kept]
+
+        results = [None if var in self.parts else var for var in kept]
+        found, eqns = traced_equations(make, inputs, results)
+        self.made.update(
+            (var, new) for var, new in zip(kept, found, strict=True) if var in self.parts
+        )
+        self.eqns += eqns
+        self.waiting = {}
+
+    def _value(self, eqn: Equation, env: Mapping[Var, Any]) -> Any:
+        """What an equation makes: all rows, or those that are read."""
+        (var,) = eqn.outvars
+        part = self.parts.get(var)
+        runs = entry_of(eqn).runs
+        whole = lambda atom: atom.val if isinstance(atom, Literal) else env[atom]
+        if runs is not None:
+            axis = part.axis if part is not None else self._axis_of(eqn)
+            ends = part.ends if part is not None else (0, shape_of(var)[axis])
+            rows_of = lambda atom, ends: self._rows(atom, Part(axis, *ends), env)
+            fill = next(map(whole, _fill(eqn)), None)
+            return interval_of_runs(eqn, axis, runs(eqn, axis)[0], ends, rows_of, fill)
+        assert part is not None
+        aligned = aligned_back(eqn, part.axis)
+        assert aligned is not None
+        values = [
+            whole(atom) if axis is None else self._rows(atom, part._replace(axis=axis), env)
+            for atom, axis in zip(eqn.invars, aligned.operands, strict=True)
+        ]
+        try:
+            return run_on_rows(eqn, aligned, part.high - part.low, values)[0]
+        except NotByRowsError:
+            raise _RefusedError(var) from None
+
+    def _axis_of(self, eqn: Equation) -> int:
+        """The axis along which an operand is there in part."""
+        return next(self.parts[var].axis for var in read_vars(eqn) if var in self.parts)
+
+    def _rows(self, atom: Atom, part: Part, env: Mapping[Var, Any]) -> Any:
+        """Some rows of an operand, of which there may be no others."""
+        assert isinstance(atom, Var)
+        first = self.parts[atom].low if atom in self.parts else 0
+        value = env[atom]
+        return lax.slice_in_dim(value, part.low - first, part.high - first, axis=part.axis)

@@ -1,0 +1,117 @@
+"""Rows are written into the buffers of the values that are kept: results are right whatever comes
+before and after, and no version reads what is gone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engine.call import test_slices as rows
+from engine.call.test_slices import Job
+from helpers import check, examples
+from hypothesis import given
+from hypothesis import strategies as st
+from slice_cases import NUM, serve_by_rows
+
+from incrax.engine.compile import executables, recycling
+from incrax.engine.plan import slicer
+
+
+@pytest.fixture(autouse=True)
+def in_place(monkeypatch):
+    """Also where values are small."""
+    serve_by_rows(monkeypatch)
+    monkeypatch.setattr(recycling, "MIN_BYTES", 0)
+    monkeypatch.setattr(executables, "MIN_WRITTEN_BYTES", 0)
+    monkeypatch.setattr(slicer, "MIN_OVERLAID_BYTES", 0)
+
+
+test_any_row_is_served_by_the_same_program = rows.test_any_row_is_served_by_the_same_program
+test_threads_get_right_results = rows.test_threads_get_right_results
+test_a_false_guard_has_the_whole_function_run = rows.test_a_false_guard_has_the_whole_function_run
+
+
+@given(
+    st.lists(rows.ACTIONS, min_size=4, max_size=24),
+    st.sampled_from(["sparse graph", "sparse graph, gradient", "ring, gradient"]),
+)
+@examples(0.5)
+def test_any_sequence_of_changes(actions, name):
+    rows.test_any_sequence_of_changes.hypothesis.inner_test(actions, name)
+
+
+def pointers(job):
+    """Where the values are that programs for rows write to, in the newest version."""
+    (entry,) = job.engine.slices.entries.values()
+    saved = job.engine.store.states[-1].saved
+    writing = entry.program.executable.family.writing
+    return [saved[var].unsafe_buffer_pointer() for var in writing.saves]
+
+
+def num_primings(job):
+    return sum(call.record.candidate == "priming" for call in job.engine.history.calls())
+
+
+@pytest.mark.parametrize("name", ["sparse graph, gradient", "sparse graph"])
+def test_rows_are_written_where_the_values_are(name):
+    job = Job(name).settle()
+    before = pointers(job)
+    assert before
+    for row in range(5, 15):
+        job.change(row)
+        assert job.engine.last.candidate == "slices"
+    assert pointers(job) == before
+
+
+def test_a_refused_proposal_is_written_over_by_the_next_one():
+    """From the version that has the values: it differs in the rows of both."""
+    job = Job("sparse graph").settle()
+    place = job.args
+    for row in range(5, 15):
+        job.args = place
+        job.change(row)
+    primings = num_primings(job)
+    for row in range(15, NUM):
+        job.args = place
+        job.change(row)
+        assert job.engine.last.candidate == "slices"
+        assert job.engine.last.plan.sliced.capacity == 4
+    assert num_primings(job) == primings
+
+
+def test_a_fork_has_values_of_its_own():
+    job = Job("sparse graph").settle()
+    other = job.ours.fork()
+    theta, scale = job.args
+    for row in range(4, 9):
+        job.change(row)
+        changed = np.where(np.arange(NUM) == row, 0.25, theta)
+        rows.same(
+            other(changed, scale),
+            job.plain(changed, scale),
+            factor=rows.FACTOR,
+            terms=30.0,
+        )
+        check(other)
+
+
+def test_after_an_error_the_values_that_are_gone_are_made_again(monkeypatch):
+    job = Job("sparse graph").settle()
+    run = type(job.engine.repeat.program).__call__
+    errors = [RuntimeError("lost")]
+
+    def fails_once(program, feeds, loads):
+        results = run(program, feeds, loads)
+        if errors:
+            raise errors.pop()
+        return results
+
+    monkeypatch.setattr(type(job.engine.repeat.program), "__call__", fails_once)
+    job.ours._streak = None
+    for row in range(4, 9):
+        try:
+            job.change(row)
+        except RuntimeError:
+            job.call()
+    assert not errors
+    assert job.engine.last.candidate == "slices"
