@@ -764,8 +764,8 @@ MUTANTS = [
     Mutant(
         "a short name of a sampler's block is not completed",
         "samplers/sweeping.py",
-        "given = {_full(density.names, name): update for name, update in given.items()}",
-        "given = dict(given)",
+        "moves = {_full(density.names, name): update for name, update in given.items()}",
+        "moves = dict(given)",
         "tests/samplers/test_chains.py",
     ),
     Mutant(
