@@ -237,20 +237,17 @@ class Sites:
         lengths = [change[0].length for change in given.values() if isinstance(change, tuple)]
         limit = max([MIN_DIFFERENCES, *lengths])
         # Each saved value has a count of its own: what is summed anew here are those that this
-        # change reaches, and others must not be taken for new.
+        # change reaches, and others must not be taken for new. By a mask, since a gather and a
+        # scatter of them would be kernels of their own in each step.
         summed = {var: value for var, value in found.items() if var in drifting}
-        reached = np.array([form.slots.index(var) for var in summed])
-        counts = state.num_differences[reached]
-        allowed = lax.lt(jnp.max(counts), np.int32(limit))
+        is_summed = np.array([var in summed for var in form.slots])
+        counts = state.num_differences
+        allowed = lax.lt(jnp.max(jnp.where(is_summed, counts, 0)), np.int32(limit))
         is_sound = functools.reduce(lax.bitwise_and, [jnp.asarray(g) for g in guards], allowed)
-        more = lax.add(counts, np.int32(1))
-        arrays, more = lax.cond(
-            _everywhere(is_sound),
-            lambda: (_arrays(summed), more),
-            lambda: (self._anew(env, given, summed), jnp.zeros_like(more)),
-        )
+        is_sound = _everywhere(is_sound)
+        arrays = lax.cond(is_sound, lambda: _arrays(summed), lambda: self._anew(env, given, summed))
         found |= _with_arrays(summed, arrays)
-        counts = state.num_differences.at[reached].set(more)
+        counts = jnp.where(is_summed, jnp.where(is_sound, counts + 1, 0), counts)
         return self._delta(found, counts), self._out(env, found)
 
     def _look_found(
