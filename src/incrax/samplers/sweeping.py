@@ -356,15 +356,11 @@ def _rows_of(density: Density) -> dict[str, list[tuple[str, ...]]]:
     number.
     """
     rows = {}
-    start = 0
-    for path, shape in zip(density.selection.paths, density.shapes, strict=True):
-        size = int(np.prod(shape))
-        own = density.names[start : start + size]
-        if own:
-            step = size // shape[0] if shape else 1
-            cut = [own[first : first + step] for first in range(0, size, step)]
+    for path, (first, last, shape) in zip(density.paths, density.ends.parts(), strict=True):
+        step = (last - first) // shape[0] if shape and shape[0] else 1
+        cut = [density.names[start : start + step] for start in range(first, last, step)]
+        if cut:
             rows[path + ROWS if shape else path] = cut
-        start += size
     return rows
 
 
