@@ -34,6 +34,7 @@ from incrax._messages import no_sites, not_by_rows, unknown_input, wrong_site
 from incrax._program import read_vars, type_of
 from incrax.engine.call.pure import strong
 from incrax.engine.compile.executables import device_constants
+from incrax.engine.compile.one_kernel import in_one_kernel
 from incrax.engine.inputs.leaves import different_bits
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.plan.facts import Facts
@@ -231,11 +232,11 @@ class Sites:
         form = self._form
         given = {form.index(path): self._given(path, change) for path, change in changes.items()}
         env = self._env(state)
-        found, guards, drifting = self._within(env, given)
+        found, guards, drifting = self._seen(state, given)
         if not guards:
             return self._delta(found, state.num_differences), self._out(env, found)
-        lengths = [change[0].length for change in given.values() if isinstance(change, tuple)]
-        limit = max([MIN_DIFFERENCES, *lengths])
+        by_rows = [leaf for leaf, change in given.items() if isinstance(change, tuple)]
+        limit = max([MIN_DIFFERENCES, *(form.facts.invars[leaf].aval.shape[0] for leaf in by_rows)])
         # Each saved value has a count of its own: what is summed anew here are those that this
         # change reaches, and others must not be taken for new. By a mask, since a gather and a
         # scatter of them would be kernels of their own in each step.
@@ -444,7 +445,27 @@ class Sites:
             raise wrong_site(path, f"rows of shape {rows.shape}", f"{expected}")
         length = aval.shape[0]
         numbers = lax.clamp(np.int32(0), numbers.reshape(-1).astype(np.int32), np.int32(length - 1))
-        return row_set(numbers, numbers.size, length), rows.reshape(-1, *aval.shape[1:])
+        return numbers, rows.reshape(-1, *aval.shape[1:])
+
+    def _seen(
+        self, state: SitesState, given: Mapping[int, Change]
+    ) -> tuple[dict[Var, Any], list[Any], set[Var]]:
+        """What `_within` finds, by one kernel where it is small."""
+        seen: list[Any] = []
+
+        def run(fixed: tuple[Any, ...], state: SitesState, given: Mapping[int, Change]) -> Any:
+            sites = Sites(self._form, fixed)
+            found, guards, drifting = sites._within(sites._env(state), given)
+            seen.extend((found, drifting))
+            numbers = [x.of.numbers for x in found.values() if isinstance(x, DirtyRows)]
+            return numbers, _arrays(found), guards
+
+        numbers, arrays, guards = in_one_kernel(run, self._fixed, state, given)
+        found, drifting = seen
+        rows = (var for var, x in found.items() if isinstance(x, DirtyRows))
+        for var, each in zip(list(rows), numbers, strict=True):
+            found[var] = found[var]._replace(old=None, of=_rows_at(found[var].of, each))
+        return _with_arrays(found, arrays), guards, drifting
 
     def _within(
         self, env: dict[Var, Any], given: Mapping[int, Change]
@@ -493,9 +514,10 @@ class Sites:
         changes: dict[Var, Any] = {}
         for leaf, change in given.items():
             var = facts.invars[leaf]
-            is_rows = isinstance(change, tuple)
-            changes[var] = (change[1], change[0]) if is_rows else None
-            if not is_rows:
+            changes[var] = None
+            if isinstance(change, tuple):
+                changes[var] = change[1], _set_of(var, change)
+            else:
                 clean[var] = change
         olds: dict[Var, Any] = {}
         while True:
@@ -545,7 +567,7 @@ class Sites:
             var = facts.invars[leaf]
             at[var] = change
             if isinstance(change, tuple):
-                at[var] = with_rows(env[var], DirtyRows(change[1], None, 0, change[0]))
+                at[var] = with_rows(env[var], DirtyRows(change[1], None, 0, _set_of(var, change)))
         values = _computed(facts, list(found), at)
         return [
             taken(value, each.axis, each.of) if isinstance(each, DirtyRows) else value
@@ -687,7 +709,7 @@ def _first_look(move: Move, form: _Form, env: dict[Var, Any]) -> None:
     given: dict[int, Change] = {}
     for leaf, is_rows in move:
         x = env[form.facts.invars[leaf]]
-        given[leaf] = (row_set(numbers, 1, x.shape[0]), x[:1]) if is_rows else x
+        given[leaf] = (numbers, x[:1]) if is_rows else x
     found, _, read = Sites(form, ())._changed(env, given)
     for var in (*read.values, *read.olds):
         form.save(var)
@@ -758,7 +780,14 @@ def _is_too_narrow(
     return functools.reduce(lax.bitwise_or, is_there)
 
 
-def _rows_at(place: _Place, numbers: Any) -> RowSet:
+def _set_of(var: Var, change: Change) -> RowSet:
+    """Of an input, the rows that change."""
+    numbers, _ = change
+    return row_set(numbers, numbers.size, var.aval.shape[0])
+
+
+def _rows_at(place: _Place | RowSet, numbers: Any) -> RowSet:
+    """The rows of these numbers, whatever is known of them besides."""
     return RowSet(numbers, place.size, place.length, None, place.has_spare)
 
 

@@ -1,0 +1,60 @@
+"""Small parts of a program as one kernel of XLA's.
+
+In: a function of arrays, while JAX traces. Out: its results. It must not know what it computes.
+
+On CPUs XLA compiles each fused loop into a kernel of its own. Starting one takes 20 to 50 ns,
+however little it does: a step that reads five rows of three numbers starts thirty. XLA compiles a
+call that is marked so into one kernel, by an emitter that knows neither scatters, sorts nor the
+calls of libraries (matrix products, long sums of float32), and uses one thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from incrax import _jax
+from incrax._jax import Equation
+from incrax.primitives.table import entry_of
+
+MAX_ELEMENTS = 2**11
+"""Of each value that is made. Above, starting a kernel is little beside what it does."""
+
+MAX_EQUATIONS = 512
+"""LLVM's time for one function grows faster than what is in it."""
+
+MOVES = frozenset(
+    "argmax argmin broadcast_in_dim concatenate copy dynamic_slice dynamic_update_slice expand_dims "
+    "gather iota pad reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reshape rev "
+    "slice split squeeze transpose".split()
+)
+CALLS = frozenset("closed_call cond custom_jvp_call jit pjit".split())
+
+
+def in_one_kernel(fun: Callable[..., Any], *args: Any) -> Any:
+    """`fun(*args)`; on a CPU by one kernel, where all that is made is small and XLA can.
+
+    Under `vmap` and derivatives it is as if it were not here.
+    """
+    if not _jax.is_on_one_device():
+        return fun(*args)
+    traced, types = jax.make_jaxpr(fun, return_shape=True)(*args)
+    body, is_read = _jax.pruned(_jax.open_jaxpr(traced))
+    is_small = 0 < len(body.eqns) <= MAX_EQUATIONS and all(map(_is_small, body.eqns))
+    call = _jax.one_kernel if is_small else _jax.evaluated
+    values = itertools.compress(jax.tree.leaves(args), is_read)
+    results = call(_jax.closed_jaxpr(body), list(values))
+    return jax.tree.unflatten(jax.tree.structure(types), results)
+
+
+def _is_small(eqn: Equation) -> bool:
+    """Whether an equation makes few numbers, of a kind that one kernel can."""
+    if any(_jax.aval_size(var.aval) > MAX_ELEMENTS for var in eqn.outvars) or eqn.effects:
+        return False
+    name = eqn.primitive.name
+    if name in CALLS:
+        return all(_is_small(inner) for body in _jax.sub_bodies(eqn) for inner in body.eqns)
+    return name in MOVES or entry_of(eqn).is_elementwise
