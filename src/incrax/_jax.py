@@ -554,6 +554,9 @@ def _batch(rule: Any, axis: Any, values: Sequence[Any], axes: Sequence[Any], **p
 # --- calls that XLA compiles into one kernel ------------------------------------------------------
 
 
+ONE_KERNEL = "incrax_one_kernel"
+
+
 def evaluated(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
     """The results of a closed jaxpr."""
     return _core.jaxpr_as_fun(jaxpr)(*values)
@@ -608,7 +611,7 @@ def _batch_inlined(
 
 
 _one_kernel_p = new_primitive(
-    "incrax_one_kernel",
+    ONE_KERNEL,
     Rules(
         _run_inlined,
         lambda *_, jaxpr: (list(jaxpr.out_avals), set()),

@@ -33,7 +33,7 @@ MOVES = frozenset(
     "gather iota pad reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reshape rev "
     "slice split squeeze transpose".split()
 )
-CALLS = frozenset({"closed_call", "custom_jvp_call", "jit", "pjit"})
+CALLS = frozenset({"closed_call", "custom_jvp_call", "jit", "pjit", "scan", _jax.ONE_KERNEL})
 
 
 def in_one_kernel(fun: Callable[..., Any], *args: Any) -> Any:
@@ -44,19 +44,25 @@ def in_one_kernel(fun: Callable[..., Any], *args: Any) -> Any:
     if not _jax.is_on_one_device():
         return fun(*args)
     traced, types = jax.make_jaxpr(fun, return_shape=True)(*args)
-    body, is_read = _jax.pruned(_jax.open_jaxpr(traced))
+    body = _jax.open_jaxpr(traced)
+    values = [*body.consts, *jax.tree.leaves(args)]  # what `fun` closes over may be traced, too
+    invars = (*body.constvars, *body.invars)
+    body, is_read = _jax.pruned(body._replace(invars=invars, constvars=(), consts=()))
     is_small = 0 < len(body.eqns) <= MAX_EQUATIONS and all(map(_is_small, body.eqns))
     call = _jax.one_kernel if is_small else _jax.evaluated
-    values = itertools.compress(jax.tree.leaves(args), is_read)
-    results = call(_jax.closed_jaxpr(body), list(values))
+    results = call(_jax.closed_jaxpr(body), list(itertools.compress(values, is_read)))
     return jax.tree.unflatten(jax.tree.structure(types), results)
 
 
 def _is_small(eqn: Equation) -> bool:
-    """Whether an equation makes few numbers, of a kind that one kernel can."""
-    if any(_jax.aval_size(var.aval) > MAX_ELEMENTS for var in eqn.outvars) or eqn.effects:
-        return False
+    """Whether an equation makes few numbers, of a kind that one kernel can; or writes few into
+    many, in place.
+    """
     name = eqn.primitive.name
+    if eqn.effects:
+        return False
     if name in CALLS:
         return all(_is_small(inner) for body in _jax.sub_bodies(eqn) for inner in body.eqns)
-    return name in MOVES or entry_of(eqn).is_elementwise
+    made = eqn.invars[1:2] if name == "dynamic_update_slice" else eqn.outvars
+    is_known = name in MOVES or entry_of(eqn).is_elementwise
+    return is_known and all(_jax.aval_size(atom.aval) <= MAX_ELEMENTS for atom in made)
