@@ -979,6 +979,20 @@ MUTANTS = [
         "tests/engine/policy/test_ledger.py",
     ),
     Mutant(
+        "one kernel takes what it cannot",
+        "engine/compile/one_kernel.py",
+        "is_known = name in MOVES or entry_of(eqn).is_elementwise",
+        "is_known = True",
+        "tests/engine/compile/test_one_kernel.py",
+    ),
+    Mutant(
+        "one kernel takes many numbers",
+        "engine/compile/one_kernel.py",
+        "all(_jax.aval_size(atom.aval) <= MAX_ELEMENTS for atom in made)",
+        "True",
+        "tests/engine/compile/test_one_kernel.py",
+    ),
+    Mutant(
         "sums of sites are never summed anew for their number of differences",
         "engine/call/sites.py",
         "allowed = lax.lt(jnp.max(jnp.where(is_summed, counts, 0)), np.int32(limit))",

@@ -71,11 +71,11 @@ def test_special_functions_and_types_are_those_of_plain_jax(name):
         lambda x: jnp.sort(x) + 1.0,
         lambda x: jnp.dot(x, x) + 1.0,
         lambda x: jnp.cumsum(x) + 1.0,
-        lambda x: lax.fori_loop(0, 3, lambda _, x: x + 1.0, jnp.asarray(x)),
+        lambda x: lax.while_loop(lambda x: x[0] < 3, lambda x: x + 1.0, jnp.asarray(x)),
         lambda x: jnp.broadcast_to(jnp.asarray(x)[:, None], (12, MAX_ELEMENTS)) + 1.0,
         lambda x: jax.pure_callback(np.negative, jax.ShapeDtypeStruct((12,), float), x) + 1.0,
     ],
-    ids=["scatter", "sort", "product", "running sum", "loop", "many numbers", "host"],
+    ids=["scatter", "sort", "product", "running sum", "while", "many numbers", "host"],
 )
 def test_what_the_kernel_cannot_or_gains_nothing_stays_as_it_is(fun):
     assert not marked(fun, X)
@@ -149,3 +149,46 @@ def test_looks_of_few_numbers_are_one_kernel(fun, args, is_marked):
         np.testing.assert_allclose(out, fun(looked, *args[1:]), 1e-12)
         expected = looked if k % 3 else expected
     np.testing.assert_array_equal(sites.inputs(state)[path], expected)
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize("dtype", [int, float])
+def test_a_loop_is_one_kernel_where_nothing_is_summed_anew(dtype):
+    spins = np.where(np.arange(64) % 3, 1, -1).astype(dtype)
+    f = incrax.incremental(ising)
+    state, sites = f.sites(spins, moves=["s[*]"])
+    rng = np.random.default_rng(0)
+    turns = jnp.asarray(rng.integers(0, 64, 700)), jnp.asarray(rng.normal(size=700))
+
+    def loop(sites, state, value, turns, scan):
+        def step(carry, turn):
+            state, value = carry
+            i, bound = turn
+            delta, out = sites.look(state, {"s": (i, -sites.inputs(state)["s"][i])})
+            accept = out - value < bound
+            return (sites.settle(state, delta, accept), jnp.where(accept, out, value)), out
+
+        (state, value), outs = scan(step, (state, value), turns)
+        return sites.inputs(state)["s"], value, outs
+
+    as_one = jax.jit(lambda *args: loop(*args, args[0].scan))
+    plain = jax.jit(lambda *args: loop(*args, lax.scan))
+    args = sites, state, ising(jnp.asarray(spins)), turns
+    is_one = MARK in as_one.lower(*args).as_text().split("stablehlo.while")[0]
+    assert is_one == (dtype is int)
+    found = as_one(*args)
+    jax.tree.map(np.testing.assert_array_equal, found, plain(*args))
+    assert found[1] == ising(found[0])
+    both = jax.vmap(as_one, (None, 0, 0, 0))(
+        sites, *jax.tree.map(lambda x: jnp.stack([x, x]), args[1:])
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[1], b, 1e-12), both, found)
+
+
+def test_a_loop_that_writes_many_at_once_stays_as_it_is():
+    def fun(x, numbers):
+        return lax.scan(lambda x, k: (x * k, x[0]), x, numbers)
+
+    many = np.ones(2 * MAX_ELEMENTS)
+    assert marked(fun, many[:9], np.arange(3.0))
+    assert not marked(fun, many, np.arange(3.0))
