@@ -575,7 +575,8 @@ def is_on_one_device() -> bool:
 def _run_marked(*values: Any, jaxpr: Any) -> list[Any]:
     # XLA inlines calls before it looks for marks, if it may.
     called = jax.jit(_core.jaxpr_as_fun(jaxpr))(*values)
-    return set_xla_metadata(called, inlineable="false", xla_cpu_small_call="true")
+    marks = {"inlineable": "false", "xla_cpu_small_call": "true"}
+    return [cast(Any, set_xla_metadata)(x, **marks) for x in called]
 
 
 def _lower_on_cpu(ctx: Any, *values: Any, jaxpr: Any) -> Any:
