@@ -1107,8 +1107,8 @@ MUTANTS = [
     Mutant(
         "candidates of a site make all rows run",
         "engine/call/sites.py",
-        "_everywhere(is_sound),",
-        "is_sound,",
+        "is_sound = _everywhere(is_sound)",
+        "pass",
         "tests/engine/call/test_sites.py",
     ),
     Mutant(
