@@ -480,7 +480,7 @@ def _demo(name: str, options: Options) -> Line:
     compiling is left out.
     """
     flights = read_flights(5_000 if options.quick else None)
-    start = Mode(model.start(flights), np.nan, np.nan, 0, 0.0)
+    start = Mode(model.start(flights), np.nan, 0, 0.0)
     sweeps = (2, 4) if options.quick else (20, 120)
     forms = {OURS: lambda num_sweeps: sample(start, flights, num_sweeps, 1).num_steps}
     few, many = (

@@ -422,9 +422,9 @@ OPTIMISATIONS = [
     Mutant(
         "rows that a loop carries are not followed",
         "primitives/on_rows.py",
-        "                        need(other, axes[one])",
-        "                        pass",
-        "tests/engine/plan/test_slices.py",
+        "            inside.mark(body.outvars[:num_carry], map(inside.of, carries))",
+        "            pass",
+        "tests/primitives/test_on_rows.py",
     ),
     Mutant(
         "a loop that carries something is one of rows by themselves",
@@ -1415,19 +1415,19 @@ MUTANTS = [
     ),
     Mutant(
         "a backward pass over some rows counts the rows that fill it up",
-        "models/held/kept.py",
+        "models/held/holding.py",
         "is_one = jnp.arange(chosen.shape[0]) < count",
         "is_one = jnp.arange(chosen.shape[0]) >= 0",
     ),
     Mutant(
         "parameters that moved on are not noticed",
-        "models/held/kept.py",
+        "models/held/holding.py",
         "if changed and not self._setting.may_be_stale:",
         "if False:",
     ),
     Mutant(
         "cotangents of a row that a batch reads twice are not added up",
-        "models/held/epoch.py",
+        "models/held/holding.py",
         "sums = [x.at[batch.numbers].add(part)",
         "sums = [x.at[batch.numbers].set(part)",
     ),
@@ -1491,6 +1491,13 @@ MUTANTS = [
         "fit/linear.py",
         "return int(np.sum(pivots > self._tiny()) - np.sum(self._is_empty))",
         "return self.scale.size",
+    ),
+    Mutant(
+        "what is fixed in a model moves in scans of its least squares",
+        "fit/problem.py",
+        "tree_of=_tree_of(fun)).only(fun.is_free)",
+        "tree_of=_tree_of(fun))",
+        "tests/fit/test_results.py",
     ),
     Mutant(
         "weights are of the residuals, not of their squares",
@@ -1819,7 +1826,7 @@ MUTANTS = [
     Mutant(
         "statistics used however far from their centre",
         "engine/rewrites/statistics.py",
-        "jnp.all(_are_within(d, MAX_STEP)) & jnp.all(is_right)",
+        "jnp.all(are_within(d, MAX_STEP)) & jnp.all(is_right)",
         "jnp.asarray(True)",
     ),
     Mutant(
@@ -2047,8 +2054,8 @@ MUTANTS = [
     Mutant(
         "a marker outlives vmap",
         "engine/program/passes.py",
-        "    return list(values[: len(kinds)]), list(axes[: len(kinds)])",
-        "    return _pass_p.bind(*values, kinds=kinds, **_), list(axes[: len(kinds)])",
+        "    return _push(values, axes, **params)",
+        "    return _pass_p.bind(*values, **params), _push(values, axes, **params)[1]",
     ),
     Mutant(
         "tracers that functions close over are compiled in",

@@ -51,15 +51,12 @@ if TYPE_CHECKING:
     from incrax.derivatives.row_sparse.structured import Structured, structured
     from incrax.derivatives.transforms import grad, hessian, hvp, jacobian, jvp, value_and_grad
     from incrax.inspection.assertions import assert_ran
-    from incrax.inspection.cache_folder import cache_folder
     from incrax.inspection.cost import CostReport, cost
     from incrax.inspection.counters import totals
-    from incrax.inspection.environment import Environment, environment
+    from incrax.inspection.environment import Environment, cache_folder, environment
     from incrax.inspection.page import Report, report
     from incrax.models.bound import Bound, bind
-    from incrax.models.held.epoch import EpochGradient
-    from incrax.models.held.holding import Held, hold
-    from incrax.models.held.kept import HoldStats, Kept
+    from incrax.models.held.holding import EpochGradient, Held, HoldStats, Kept, hold
     from incrax.models.training import Training
     from incrax.models.vector import Unbounded
 
@@ -81,15 +78,12 @@ _LATER = {
     "derivatives.row_sparse.structured": "Structured structured",
     "derivatives.transforms": "grad hessian hvp jacobian jvp value_and_grad",
     "inspection.assertions": "assert_ran",
-    "inspection.cache_folder": "cache_folder",
     "inspection.cost": "CostReport cost",
     "inspection.counters": "totals",
-    "inspection.environment": "Environment environment",
+    "inspection.environment": "Environment cache_folder environment",
     "inspection.page": "Report report",
     "models.bound": "Bound bind",
-    "models.held.epoch": "EpochGradient",
-    "models.held.holding": "Held hold",
-    "models.held.kept": "HoldStats Kept",
+    "models.held.holding": "EpochGradient Held HoldStats Kept hold",
     "models.training": "Training",
     "models.vector": "Unbounded",
 }

@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import Any
 
-from incrax._messages import missing_extra
+from incrax.errors import MissingExtraError
 
 
 def needed(module: str, what: str, extra: str) -> Any:
@@ -22,7 +22,10 @@ def needed(module: str, what: str, extra: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != library:
             raise
-        raise missing_extra(what, library, extra) from None
+        raise MissingExtraError(
+            f"`{what}` needs {library}, which is not installed. Nothing was done. Install "
+            f"`incrax[{extra}]` (in a clone: `pip install '.[{extra}]'`), or {library} alone."
+        ) from None
 
 
 def is_of(library: str, kind: str, x: Any) -> bool:

@@ -18,7 +18,7 @@ import jax
 from incrax import _jax
 from incrax._context import are_switches_on, switches
 from incrax._jax_options import METHODS, hint
-from incrax._messages import no_checkpoint, not_called, plain_call, reentrant_call
+from incrax._messages import not_called
 from incrax._names import reduced
 from incrax._profiling import is_profiled, profiled
 from incrax._stats import Stats
@@ -32,6 +32,7 @@ from incrax.engine.call.streak import NOT_SERVED, Streak
 from incrax.engine.call.verification import due_verification, verifying
 from incrax.engine.inputs.rows import as_plain
 from incrax.engine.inputs.signature import make_signature
+from incrax.errors import NotCalledError, ReentrantCallError
 from incrax.explanation import (
     DependenceTable,
     Explanation,
@@ -101,7 +102,14 @@ class Incremental(Generic[P, R]):
         """
         calls = self._traces.calls
         if calls.is_awaited_here():
-            raise reentrant_call(self._name)
+            name = self._name
+            raise ReentrantCallError(
+                f"`{name}` was called from a callback (`pure_callback`, `io_callback`, "
+                f"`debug.callback`) that a call of `{name}`, or of a fork of it, waits for. One call "
+                "at a time holds the saved values, so that the two would wait for one another. "
+                "Nothing was evaluated or stored. Call the plain function there, "
+                f"`{name}.__wrapped__`, under `jax.jit`."
+            )
         return self._lock
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:  # noqa: C901  all ways of a call
@@ -184,7 +192,14 @@ class Incremental(Generic[P, R]):
     def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function as it is, of arrays; the log says so once."""
         if not self._stats.transparent:
-            logger.debug(plain_call(self._name))
+            logger.debug(
+                "`%s` was called with a tracer (inside jit, grad, vmap or scan), with a mutable "
+                "array, or with `jax.jit` disabled. It is the plain function there: right values "
+                "and derivatives, nothing saved. This is said once. In a compiled loop, carry saved "
+                "values by `%s.pure`.",
+                self._name,
+                self._name,
+            )
         self._stats.transparent += 1
         args, kwargs = as_plain((args, kwargs))
         fun: Any = self._fun
@@ -456,7 +471,11 @@ class Incremental(Generic[P, R]):
             traces = self._traces
             pinned = next((t for t in traces.all() if t.has_checkpoint), None)
             if pinned is None:
-                raise no_checkpoint()
+                raise NotCalledError(
+                    "`rollback()` needs a version to go back to, and none is kept: `checkpoint()` "
+                    "was not called, or `clear()` or an error dropped its values since. The saved "
+                    "values are as they were. Call `checkpoint()` after a call of the function."
+                )
             traces.latest = pinned
             return jax.tree_util.tree_unflatten(pinned.out_tree, pinned.engine.rollback())
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import jax
 import jax.dtypes
@@ -37,6 +37,7 @@ from jax.interpreters import mlir as _mlir
 from jax.interpreters import partial_eval as _pe
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
+T = TypeVar("T")
 Atom: TypeAlias = Any  # Var | Literal
 
 if TYPE_CHECKING:
@@ -383,35 +384,48 @@ def scan_counts(eqn: Equation) -> tuple[int, int]:
     return len(list(consts.vals)), len(list(carry.vals))
 
 
-class ScanParts(NamedTuple):
-    """The parts of a scan: how many of what it takes, or its body takes, are constants, and how many
-    are carried; the rest are rows.
+class LoopParts(NamedTuple):
+    """The parts of a loop: how many of what it takes, or its body takes, are constants, and how many
+    are carried; the rest are rows. Its options, if it is a scan.
     """
 
     num_consts: int
     num_carry: int
-    options: dict[str, Any]
+    options: tuple[tuple[str, Any], ...] = ()
 
-    def split(self, taken: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    def split(self, taken: Sequence[T]) -> tuple[list[T], list[T], list[T]]:
         """Constants, carries and rows."""
         first = self.num_consts + self.num_carry
-        return taken[: self.num_consts], taken[self.num_consts : first], taken[first:]
+        parts = taken[: self.num_consts], taken[self.num_consts : first], taken[first:]
+        return list(parts[0]), list(parts[1]), list(parts[2])
+
+    def split_results(self, results: Sequence[T]) -> tuple[list[T], list[T]]:
+        """Carries, and what each turn makes beside them."""
+        return list(results[: self.num_carry]), list(results[self.num_carry :])
 
     def run(self, turn: Callable[..., Any], carry: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
         """The results of all turns of a function `(carry, rows) -> (carry, results)`."""
-        last, stacked = jax.lax.scan(turn, list(carry), list(rows), **self.options)
+        last, stacked = jax.lax.scan(turn, list(carry), list(rows), **dict(self.options))
         return [*last, *stacked]
 
 
-def scan_of(eqn: Equation) -> ScanParts:
+def scan_of(eqn: Equation) -> LoopParts:
     """The parts of a scan equation."""
-    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    return ScanParts(*scan_counts(eqn), options)
+    options = ((name, eqn.params[name]) for name in ("length", "reverse", "unroll"))
+    return LoopParts(*scan_counts(eqn), tuple(options))
 
 
 def sub_bodies(eqn: Equation) -> list[Body]:
     """The jaxprs inside an equation's parameters, opened."""
     return [open_jaxpr(jaxpr) for jaxpr in _core.jaxprs_in_params(eqn.params)]
+
+
+def with_inner(eqns: Iterable[Equation]) -> Iterator[Equation]:
+    """Equations, each followed by those inside it."""
+    for eqn in eqns:
+        yield eqn
+        for body in sub_bodies(eqn):
+            yield from with_inner(body.eqns)
 
 
 # --- marked values --------------------------------------------------------------------------------

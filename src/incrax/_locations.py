@@ -1,7 +1,7 @@
 """Where in the user's code something happened: file and line, the expression, and what its text is
 used for.
 
-In: frames. Out: strings. It must not know about tracers.
+In: frames, or what JAX says of an equation. Out: strings. It must not know about tracers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import builtins
 import functools
 import linecache
 import os
+import re
 import site
 import sys
 import sysconfig
@@ -251,3 +252,27 @@ def place_of_error(error: BaseException) -> str:
 def caller() -> FrameType | None:
     """The frame that called the function which asks."""
     return sys._getframe(2)
+
+
+# --- lines that JAX tells -------------------------------------------------------------------------
+
+_SOURCE = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::\d+)? \((?P<function>.*)\)$")
+
+
+class SourceLine(NamedTuple):
+    """File, line and function; empty where nobody knows."""
+
+    file: str
+    line: str
+    function: str
+
+    @property
+    def file_name(self) -> str:
+        """The file without its folders."""
+        return re.split(r"[/\\]", self.file)[-1]
+
+
+def source_of(text: str) -> SourceLine:
+    """The parts of a source line."""
+    found = _SOURCE.match(text)
+    return SourceLine("", "", "") if found is None else SourceLine(**found.groupdict())

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._messages import unknown_dependency, wrong_option
+from incrax._messages import wrong_option
 from incrax._names import name_of
+from incrax.errors import UnknownInputError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -161,7 +162,12 @@ def _leaves_at(fun: Callable[..., Any], path: str, args: Any, kwargs: Any) -> li
             return [(value, steps[-1][1])]
         value = value if not steps else _part(value, *steps[-1])
     except (KeyError, AttributeError, IndexError, TypeError):
-        raise unknown_dependency(path, name_of(fun), list(bound.arguments)) from None
+        raise UnknownInputError(
+            f"`cached(deps=...)` names `{path}`, which is no argument of `{name_of(fun)}` and no "
+            f"part of one; its arguments are: {', '.join(bound.arguments) or 'none'}. Without it "
+            "the engine cannot know when the result is stale. Write it as in the function's body: "
+            "`mu`, `self.mu`, `params['mu']`, `theta[3]`."
+        ) from None
     return [(leaf, None) for leaf in jax.tree.leaves(value) if _is_traced(leaf)]
 
 

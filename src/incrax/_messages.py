@@ -11,10 +11,8 @@ from incrax.errors import (
     AmbiguousInputError,
     DeletedInputError,
     MemoryBudgetError,
-    MissingExtraError,
     NotCalledError,
     PythonBranchError,
-    ReentrantCallError,
     StaleResultError,
     StepTypeError,
     UnknownInputError,
@@ -25,11 +23,11 @@ NUM_SHOWN = 8
 """Entries of a list that a message names."""
 
 
-def listed(names: Iterable[str]) -> str:
-    """The first names of a list, each as code."""
+def listed(names: Iterable[str], nothing: str = "none") -> str:
+    """The first names of a list, each as code; `nothing` where there are none."""
     shown = [f"`{name}`" for name in names]
     more = [f"and {len(shown) - NUM_SHOWN} more"] * (len(shown) > NUM_SHOWN)
-    return ", ".join([*shown[:NUM_SHOWN], *more]) or "none"
+    return ", ".join([*shown[:NUM_SHOWN], *more]) or nothing
 
 
 def first_names(names: Sequence[str]) -> str:
@@ -37,23 +35,13 @@ def first_names(names: Sequence[str]) -> str:
     return ", ".join([*names[:NUM_SHOWN], *["..."] * (len(names) > NUM_SHOWN)]) or "none"
 
 
-def no_checkpoint() -> NotCalledError:
-    """A rollback without a checkpoint."""
-    return NotCalledError(
-        "`rollback()` needs a version to go back to, and none is kept: `checkpoint()` was not "
-        "called, or `clear()` or an error dropped its values since. The saved values are as they "
-        "were. Call `checkpoint()` after a call of the function."
-    )
-
-
 def stale_result(
     name: str, output: str, error: float, changed: Sequence[str], stale: str
 ) -> StaleResultError:
     """A result that differs from a fresh one."""
-    shown = ", ".join(f"`{path}`" for path in changed) or "nothing"
     return StaleResultError(
         f"`{name}` returned an output{output} that differs from a fresh evaluation by {error:.2g} "
-        f"of its largest element. Changed in this call: {shown}. {stale} Usual causes: memory of "
+        f"of its largest element. Changed in this call: {listed(changed, 'nothing')}. {stale} Usual causes: memory of "
         "an input that was changed behind JAX's back (`jax.device_put` and dlpack share it with "
         "NumPy), a `pure_callback` that is not pure, or terms that cancel (then give `verify` an "
         "`atol`). All saved values were dropped; the next call is evaluated from scratch."
@@ -235,16 +223,6 @@ def _sizes(values: Sequence[tuple[str, int]]) -> str:
     return shown + (f" and {len(largest) - NUM_SHOWN} more" if len(largest) > NUM_SHOWN else "")
 
 
-def unknown_dependency(path: str, function: str, arguments: Sequence[str]) -> UnknownInputError:
-    """A dependency that is no argument."""
-    return UnknownInputError(
-        f"`cached(deps=...)` names `{path}`, which is no argument of `{function}` and no part of "
-        f"one; its arguments are: {', '.join(arguments) or 'none'}. Without it the engine cannot "
-        "know when the result is stale. Write it as in the function's body: `mu`, `self.mu`, "
-        "`params['mu']`, `theta[3]`."
-    )
-
-
 def not_called(method: str) -> NotCalledError:
     """A report without a call."""
     return NotCalledError(
@@ -259,16 +237,6 @@ def nothing_saved(method: str) -> NotCalledError:
         f"`{method}` has nothing to report on: these arguments contain a mutable array (`jax.Ref`) "
         "or a tracer, or the function closes over a mutable array. Then it is called as it is and "
         "nothing is saved. Give arguments without one, or pass the array's value."
-    )
-
-
-def plain_call(name: str) -> str:
-    """A note in the log: nothing is saved in a call like this one."""
-    return (
-        f"`{name}` was called with a tracer (inside jit, grad, vmap or scan), with a mutable "
-        "array, or with `jax.jit` disabled. It is the plain function there: right values and "
-        "derivatives, nothing saved. This is said once. In a compiled loop, carry saved values by "
-        f"`{name}.pure`."
     )
 
 
@@ -315,30 +283,12 @@ def check_function(option: str, value: Any) -> None:
         raise wrong_option(option, value, "a function")
 
 
-def reentrant_call(name: str) -> ReentrantCallError:
-    """A call from a callback of the same function."""
-    return ReentrantCallError(
-        f"`{name}` was called from a callback (`pure_callback`, `io_callback`, `debug.callback`) "
-        f"that a call of `{name}`, or of a fork of it, waits for. One call at a time holds the "
-        "saved values, so that the two would wait for one another. Nothing was evaluated or "
-        f"stored. Call the plain function there, `{name}.__wrapped__`, under `jax.jit`."
-    )
-
-
 def deleted_input(path: str) -> DeletedInputError:
     """An input that was donated or deleted."""
     return DeletedInputError(
         f"Array has been deleted: `incremental(f)` got `{path}` whose buffer was donated to "
         "another computation or deleted. The saved values are untouched and the next call works. "
         "Pass a copy, or do not donate this array."
-    )
-
-
-def missing_extra(what: str, library: str, extra: str) -> MissingExtraError:
-    """A library of an extra is missing."""
-    return MissingExtraError(
-        f"`{what}` needs {library}, which is not installed. Nothing was done. Install "
-        f"`incrax[{extra}]` (in a clone: `pip install '.[{extra}]'`), or {library} alone."
     )
 
 

@@ -47,6 +47,10 @@ class Program:
             _jax.Body(self.invars, self.constvars, self.consts, self.eqns, self.outvars)
         )
 
+    def __call__(self, *leaves: Any) -> list[Any]:
+        """The outputs at these leaves, an equation at a time."""
+        return evaluator(self)(self.consts, *leaves)
+
     def __str__(self) -> str:
         return str(self.as_jaxpr())
 
@@ -94,7 +98,7 @@ def trace_jitted(
         is_known = treedef == in_tree and all(map(has_type, map(jax.typeof, leaves), avals))
         if not is_known or context_key() != config or _jax.is_jit_disabled():
             raise OtherTypesError
-        return jax.tree.unflatten(out_tree, evaluator(known[0])(known[0].consts, *leaves))
+        return jax.tree.unflatten(out_tree, known[0](*leaves))
 
     run.__name__ = name
     jitted = jax.jit(run)

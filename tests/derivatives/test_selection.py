@@ -64,6 +64,7 @@ FORMS = {
     "a number": (1, IN_X),
     "a negative number": (-1, IN_X),
     "numbers": ((1, 0), (IN_X, Model(MU, LAYERS, None, None))),
+    "a path and a number": (("p.mu", 1), (MU, IN_X)),
     "a selector": (lambda p: (p.mu, p.layers[0].w), (MU, LAYERS[0].w)),
     "a selector of one": (lambda p: p.mu, MU),
     "a selector of two arguments": (

@@ -14,9 +14,8 @@ import pytest
 
 import incrax
 from incrax import fit
-from incrax.fit.parameters import Parameters
-from incrax.fit.problem import problem
-from incrax.fit.search import hosted
+from incrax.fit.levenberg import hosted
+from incrax.fit.problem import Parameters, problem
 
 X = np.linspace(0, 3, 40)
 Y = 2 * np.exp(-1.3 * X) + 0.5

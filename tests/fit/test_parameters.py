@@ -186,7 +186,7 @@ def test_errors_and_scans_compile_no_hessian():
     for each in (found, near):
         fit.profile(each, "s", num_points=3, width=0.3)
         fit.impacts(each, "s")
-        assert "hessian" not in each._task.prepared.methods
+        assert "hessian" not in each.task().prepared.methods
     np.testing.assert_allclose(found.second_derivatives, found.hessian, atol=1e-6)
     exact = fit.FitResult.from_json(found.to_json())  # which has the Hessian
     np.testing.assert_allclose(found.errors, exact.errors, rtol=1e-6)

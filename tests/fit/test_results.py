@@ -169,13 +169,34 @@ def test_scans_of_a_robust_fit_are_of_the_robust_cost():
     np.testing.assert_allclose(line.rise, costs - found.cost, rtol=1e-6, atol=1e-9)
 
 
-def test_least_squares_of_a_bound_model_say_that_they_have_no_cost():
-    model = incrax.bind(lambda a: a - jnp.arange(3.0), a=0.0)
+def test_least_squares_of_a_bound_model_have_the_profiles_and_intervals_of_its_function():
+    x = np.linspace(0.0, 4.0, 30)
+    y = 2.0 * np.exp(-0.7 * x) + np.random.default_rng(0).normal(0.0, 0.05, x.size)
+    decay = lambda a, k, c, x, y: a * jnp.exp(-k * x) + c - y
+    start = {"a": 1.0, "k": 0.3, "c": 0.0}
+    model = incrax.bind(decay, **start, x=x, y=y, roles={"x": "data", "y": "data"})
+    fit.levenberg_marquardt(model)
+    model.fix("c")  # a mask in front of derivatives by all three
+    model.set(start)
     found = fit.levenberg_marquardt(model)
+    model.set(k=5.0)  # what was found stays
+    expected = fit.levenberg_marquardt(decay, 1.0, 0.3, 0.0, x, y, wrt=("a", "k"))
+    np.testing.assert_allclose(found.gradient, 0, atol=1e-7)
+    np.testing.assert_allclose(found.hessian, expected.hessian, rtol=1e-6)
+    line = fit.profile(found, "k", grid=[0.6, 0.7, 0.8])
+    again = fit.profile(expected, "k", grid=[0.6, 0.7, 0.8])
+    np.testing.assert_allclose(line.values, again.values, rtol=1e-9)
+    np.testing.assert_allclose(found.minos("k")["k"][:2], expected.minos("k")["k"][:2], rtol=1e-3)
+
+
+def test_least_squares_that_were_read_say_that_they_have_no_cost():
+    residuals = lambda a: a - jnp.arange(3.0)
+    text = fit.levenberg_marquardt(residuals, 0.0).to_json()
+    found = fit.FitResult.from_json(text, residuals, 0.0)
     expected = (
         "`{}` needs the cost as a function, and this fit of residuals by `levenberg_marquardt` has "
-        "none: it is of a bound model, or was read from JSON, which has no weights. Nothing was "
-        "evaluated. Pass half the sum of the squares to `minimize`, from these `params`."
+        "none: it was read from JSON, which has no weights. Nothing was evaluated. Pass half the "
+        "sum of the squares to `minimize`, from these `params`."
     )
     for what, ask in {
         "hessian": lambda: found.hessian,

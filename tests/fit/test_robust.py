@@ -15,7 +15,7 @@ import scipy.optimize
 import incrax
 from incrax import fit
 from incrax.fit.box import Box
-from incrax.fit.losses import LOSSES
+from incrax.fit.steps import LOSSES
 
 ROBUST = [name for name in LOSSES if name != "squares"]
 CONVEX = ["huber", "soft_l1"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from incrax import fit
-from incrax.fit import search
+from incrax.fit import levenberg
 from incrax.fit.linear import SparseModel
 
 RNG = np.random.default_rng(3)
@@ -135,7 +135,7 @@ def test_a_smooth_field_is_fitted_by_products_alone(monkeypatch):
     never asked for.
     """
     refused = lambda *given: pytest.fail("J was asked for")
-    monkeypatch.setattr(search, "COMPILED", search.COMPILED._replace(looked=refused))
+    monkeypatch.setattr(levenberg, "COMPILED", levenberg.COMPILED._replace(looked=refused))
     n = 1100
     places = np.linspace(0, 1, n)
     kernel = np.exp(-0.5 * ((places[:, None] - places) / 0.1) ** 2) / n + 0.3 * np.eye(n)

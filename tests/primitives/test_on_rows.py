@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 from incrax import _jax
 from incrax._jax import Literal
@@ -26,9 +27,9 @@ ALL = EXACT | SOUND
 ROWS = np.array([1, 0])
 
 
-def ran(name):
+def ran(name, cases=ALL):
     """The equations of a case with the values of all variables."""
-    fun, *args = ALL[name]
+    fun, *args = cases[name]
     program = inline(trace(fun, *args))
     env = dict(zip(program.invars, map(jnp.asarray, args), strict=True))
     env.update(zip(program.constvars, program.consts, strict=True))
@@ -119,3 +120,47 @@ def test_a_rule_that_said_that_rows_are_apart_where_they_are_not_would_be_notice
             except AssertionError:
                 continue
             assert not is_true or (name, eqn.primitive.name) in TRUE_BY_THE_DATA, (ins, outs)
+
+
+# --- loops ----------------------------------------------------------------------------------------
+
+TURNS = np.random.default_rng(5).normal(size=(4, 3))
+START = np.array([1.0, -2.0, 3.0])
+LOOPS = {
+    "rows are carried": lambda s, x: lax.scan(lambda c, y: (0.5 * c + y, c * y), s, x),
+    "a carry is set to zero": lambda s, x: lax.scan(lambda c, y: (jnp.zeros(3), c + y), s, x),
+    "a carry is handed on": lambda s, x: lax.scan(lambda c, y: ((c[1], y), c[0] * y), (s, s), x),
+    "from the last turn": lambda s, x: lax.scan(
+        lambda c, y: (c * y, jnp.sin(c)), s, x, reverse=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("of", ["start", "turns"])
+def test_rows_are_followed_through_a_loop(name, of):
+    """Rows of either operand: what is carried and read with them has them too."""
+    eqns, env = ran(name, {name: (LOOPS[name], START, TURNS)})
+    (eqn,) = [each for each in eqns if each.primitive.name == "scan"]
+    *starts, turns = eqn.invars
+    rows = [0 if of == "start" else None for _ in starts] + [1 if of == "turns" else None]
+    aligned = aligned_by(eqn, rows)
+    assert aligned is not None
+    assert aligned.outputs == (0,) * len(starts) + (1,)
+    assert aligned.operands == (0,) * len(starts) + (1,)
+    assert compared(eqn, env, aligned)
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        lambda c, y: (c + y.sum(), c),
+        lambda c, y: (c[::-1] + y, c),
+        lambda c, y: (c + y * jnp.arange(3), c),
+    ],
+    ids=["added up", "reversed", "numbered"],
+)
+def test_rows_that_meet_inside_a_loop_are_refused(turn):
+    eqns, _ = ran("meet", {"meet": (lambda s, x: lax.scan(turn, s, x), START, TURNS)})
+    (eqn,) = [each for each in eqns if each.primitive.name == "scan"]
+    assert aligned_by(eqn, [None, 1]) is None

@@ -18,7 +18,7 @@ import numpy as np
 
 from incrax._extras import is_of
 from incrax._messages import wrong_option
-from incrax._program import evaluator, from_jaxpr, trace
+from incrax._program import from_jaxpr, trace
 from incrax.bijectors.boundary import Outgoing, Template, incoming, outgoing
 from incrax.bijectors.remembered import Remembered
 from incrax.bijectors.switches import is_recording, requires_ladj
@@ -122,7 +122,7 @@ def jit(f: Callable[P, R]) -> Callable[P, R]:
             return returned
 
         program = cancel_all(trace(flat, *arrays))
-        return evaluator(program)(program.consts, *arrays), after[-1]
+        return program(*arrays), after[-1]
 
     run.__name__ = run.__qualname__ = getattr(f, "__name__", "f")
     compiled = jax.jit(run, static_argnums=0)

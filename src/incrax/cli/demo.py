@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
+from rich import progress
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from incrax.cli.usage import UsageError, check_output, check_writable
 from incrax.demo import data, driver, show
@@ -95,14 +94,15 @@ def run(options: argparse.Namespace) -> int:
     flights = data.read_flights(options.rows, options.seed)
     num_effects = ", ".join(f"{len(names):,} {kind}s" for kind, names in flights.names.items())
     console.print(f"{flights.delay.size:,} arrival delays; effects of {num_effects}")
-    with _progress(console) as advance:
-        mode = driver.find_mode(flights, advance)
+    # Bars for stages, on a terminal only.
+    is_off = not console.is_terminal
+    track = functools.partial(progress.track, console=console, transient=True, disable=is_off)
+    mode = driver.find_mode(flights, track)
     console.print(f"mode found; sampling {options.sweeps} sweeps", highlight=False)
     sampled = driver.sample(mode, flights, options.sweeps, options.seed)
     whole = None
     if options.compare:
-        with _progress(console) as advance:
-            whole = driver.measure_whole(mode, sampled, flights, options.seed, advance)
+        whole = driver.measure_whole(mode, sampled, flights, options.seed, track)
     airlines = data.read_airlines()
     ranked = {kind: show.rank(kind, sampled, flights, airlines) for kind in data.KINDS}
     show.print_effects(console, ranked)
@@ -119,27 +119,6 @@ def run(options: argparse.Namespace) -> int:
     if options.json is not None:
         options.json.write_text(json.dumps(_summary(mode, sampled, whole, ranked), indent=1))
     return 0 if agrees else 1
-
-
-@contextmanager
-def _progress(console: Console) -> Iterator[driver.Advance]:
-    """Bars for stages, on a terminal only."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
-    )
-    tasks: dict[str, Any] = {}
-    is_off = not console.is_terminal
-    with Progress(*columns, console=console, disable=is_off, transient=True) as bar:
-
-        def advance(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
-            bar.update(tasks[stage], completed=done)
-
-        yield advance
 
 
 def _summary(

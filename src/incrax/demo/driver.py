@@ -7,7 +7,7 @@ step of the chain moves one of thousands.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,8 @@ from incrax import samplers
 from incrax.demo import model
 from incrax.demo.data import KINDS, Flights
 
-Advance = Callable[[str, int, int], None]
+Track = Callable[[Iterable[int], str], Iterable[int]]
+"""Shows how far a stage is: its parts, one by one, and its name."""
 
 NUM_SWEEPS = 150
 NUM_ROUNDS = 15
@@ -40,6 +41,9 @@ BURN_IN = 0.2
 JIT_S = 8.0
 """Seconds of steps with the whole density, compilation apart."""
 
+NUM_PARTS = 40
+"""In which these seconds are shown to pass."""
+
 NUM_COMPARED = 5
 """Samples at which log-densities are compared."""
 
@@ -51,13 +55,12 @@ JIT_CHUNK = 8
 class Mode:
     """Where the density is largest, at spreads that are found by expectation maximisation.
 
-    Fields: the parameters; the log-density there; the largest derivative by an effect, in units of
-    its width; evaluations of value and gradient; seconds, compilation included.
+    Fields: the parameters; the log-density there; evaluations of value and gradient; seconds,
+    compilation included.
     """
 
     parameters: dict[str, Any]
     log_density: float
-    slope: float
     num_evaluations: int
     seconds: float
 
@@ -107,7 +110,7 @@ class WholeSteps:
 # --- the fit --------------------------------------------------------------------------------------
 
 
-def find_mode(flights: Flights, advance: Advance) -> Mode:
+def find_mode(flights: Flights, track: Track) -> Mode:
     """The mode of all parameters but the spreads, by L-BFGS; the spreads by what the effects and
     their errors are at it.
 
@@ -127,9 +130,8 @@ def find_mode(flights: Flights, advance: Advance) -> Mode:
         return -model.log_density({**unravel(u * scale), "spread": spread}, ids, delay)
 
     num_evaluations = 0
-    value = slope = np.nan
-    for number in range(NUM_ROUNDS):
-        advance("fit", number, NUM_ROUNDS)
+    value = np.nan
+    for number in track(range(NUM_ROUNDS), "fit"):
         is_last = number == NUM_ROUNDS - 1
         scale, _ = ravel_pytree(_free(model.widths(p, flights)))
         rest = scale, p["spread"], *data
@@ -144,12 +146,10 @@ def find_mode(flights: Flights, advance: Advance) -> Mode:
         )
         num_evaluations += found.nfev
         value = float(found.fun)
-        slope = float(np.abs(found.jac).max())
         p = {**jax.tree.map(np.asarray, unravel(found.x * scale)), "spread": p["spread"]}
         if not is_last:
             p["spread"] = _spreads(p, flights)
-    advance("fit", NUM_ROUNDS, NUM_ROUNDS)
-    return Mode(p, -value, slope, num_evaluations, time.perf_counter() - begin_s)
+    return Mode(p, -value, num_evaluations, time.perf_counter() - begin_s)
 
 
 def _free(p: model.Parameters) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def sample(mode: Mode, flights: Flights, num_sweeps: int, seed: int) -> Sampled:
 
 
 def measure_whole(
-    mode: Mode, sampled: Sampled, flights: Flights, seed: int, advance: Advance
+    mode: Mode, sampled: Sampled, flights: Flights, seed: int, track: Track
 ) -> WholeSteps:
     """The same steps by `lax.scan` over the whole density, as many as there is time for; and its
     values at some samples of the chain.
@@ -212,12 +212,11 @@ def measure_whole(
     place = steps((p, plain(p, *data)))
     begin_s = time.perf_counter()
     num_steps = 0
-    while (seconds := time.perf_counter() - begin_s) < JIT_S:
-        advance("jax.jit", int(100 * seconds / JIT_S), 100)
-        place = steps(place)
-        num_steps += JIT_CHUNK
+    for part in track(range(1, NUM_PARTS + 1), "jax.jit"):
+        while time.perf_counter() - begin_s < JIT_S * part / NUM_PARTS:
+            place = steps(place)
+            num_steps += JIT_CHUNK
     seconds = time.perf_counter() - begin_s
-    advance("jax.jit", 100, 100)
     return WholeSteps(num_steps, seconds, _difference(sampled.chain, lambda p: plain(p, *data)))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from incrax import _jax
-from incrax._program import Program, evaluator, trace
+from incrax._program import Program, trace
 from incrax.derivatives.flat import Ends, dense_blocks, ends, joined, sparse_blocks
 from incrax.derivatives.selection import Selection
 from incrax.derivatives.sparsity.compressed import (
@@ -103,7 +103,7 @@ class OfVector(NamedTuple):
 
     def __call__(self, vector: jax.Array) -> jax.Array:
         """The outputs in one vector."""
-        return joined(evaluator(self.program)(self.program.consts, vector, *self.others))
+        return joined(self.program(vector, *self.others))
 
 
 def traced_of_vector(fun: Function, selection: Selection, *, is_sparse: bool) -> OfVector | None:

@@ -173,12 +173,13 @@ def at_point(
     if not is_evaluated and not any(map(_jax.is_mutable_array, leaves)):
         signature = make_signature(fun, args, kwargs)
         key = _key(fun, signature.key, selection.numbers, has_aux)
+        feeds = [LeafValue(x).feed for x in signature.dynamic_leaves(leaves)]
         primal = None if key is None else _primals.get(key)
         if primal is None and key is not None:
-            primal = _traced(fun, selection, signature, has_aux=has_aux)
+            primal = _traced(fun, selection, signature, feeds, has_aux=has_aux)
             _primals.add(key, primal)
         if primal:
-            return primal.at([LeafValue(x).feed for x in signature.dynamic_leaves(leaves)])
+            return primal.at(feeds)
     # NumPy arrays as private copies, because their owner may change them.
     private = replace(selection, leaves=tuple(jax.tree.map(_private, selection.leaves)))
     return _split(fun, private, has_aux=has_aux, is_compiled=False)
@@ -249,10 +250,11 @@ def _traced(
     fun: Function,
     selection: Selection,
     signature: Signature,
+    feeds: Values,
     *,
     has_aux: bool,
 ) -> Primal | Literal[False]:
-    """The primal and the linear program; False where the function needs values, or passes on what
+    """The primal and the linear program, of types like these; False where the function needs values, or passes on what
     no program returns.
     """
     points: list[AtPoint] = []
@@ -266,11 +268,8 @@ def _traced(
         points.append(point)
         return point.value, point.aux, point.residuals
 
-    dynamic = signature.dynamic_leaves(
-        jax.tree.leaves(jax.tree.unflatten(selection.treedef, selection.leaves))
-    )
     try:
-        traced, treedef = trace_with_tree(primal, *[LeafValue(x).feed for x in dynamic])
+        traced, treedef = trace_with_tree(primal, *feeds)
     except (*NO_VALUE, _NoArray):
         return False
     program, (point,) = run_passes(traced, PASSES), points

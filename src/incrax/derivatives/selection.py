@@ -243,14 +243,14 @@ def _asked(name: str, wrt: Any, numbered: Any, names: Sequence[str], paths: Sequ
     args, _ = numbered
     if wrt is None:
         wrt = 0
-    if isinstance(wrt, str):
-        return at_path(wrt, numbered, names, paths)
-    if _is_number(wrt):
-        return _argument(name, wrt, args)
-    if isinstance(wrt, (tuple, list)) and wrt and all(isinstance(part, str) for part in wrt):
-        return type(wrt)(at_path(part, numbered, names, paths) for part in wrt)
-    if isinstance(wrt, (tuple, list)) and wrt and all(map(_is_number, wrt)):
-        return type(wrt)(_argument(name, part, args) for part in wrt)
+    is_one = lambda x: isinstance(x, str) or _is_number(x)
+    one = lambda x: (
+        at_path(x, numbered, names, paths) if isinstance(x, str) else _argument(name, x, args)
+    )
+    if is_one(wrt):
+        return one(wrt)
+    if isinstance(wrt, (tuple, list)) and wrt and all(map(is_one, wrt)):
+        return type(wrt)(map(one, wrt))
     if callable(wrt) and jax.tree_util.all_leaves([wrt]):
         return _picked(name, wrt, args)
     return _masked(name, wrt, args)

@@ -14,9 +14,8 @@ from incrax.fit.joint import Constraint, constrained, gaussian_constraint, negat
 from incrax.fit.levenberg import levenberg_marquardt
 from incrax.fit.methods import Interval
 from incrax.fit.minimizing import minimize
-from incrax.fit.ranking import Impacts, impacts
 from incrax.fit.result import FitResult, Status
-from incrax.fit.scans import Scan, contour, profile, scan2d
+from incrax.fit.scans import Impacts, Scan, contour, impacts, profile, scan2d
 from incrax.fit.simulating import Toys, toys
 from incrax.fit.task import Counts, Task, Work, make_task
 

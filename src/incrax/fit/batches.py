@@ -20,6 +20,7 @@ from incrax._names import name_of
 from incrax.derivatives.cuts import is_mark
 from incrax.derivatives.selection import is_python_int
 from incrax.derivatives.transforms import plain
+from incrax.fit.linear import reduction_by
 from incrax.fit.problem import ArgumentLayout, laid_out, remembered, weighed_vector
 from incrax.fit.steps import FIRST_GROWTH, adapted
 
@@ -192,7 +193,7 @@ def _stepped(
     trial = fun(x + step)
     old = 0.5 * jnp.mean(r**2)
     new = 0.5 * jnp.mean(trial**2)
-    promised = -(jnp.sum(moved * r) + 0.5 * jnp.sum(moved**2)) / r.size
+    promised = reduction_by(moved, r) / r.size
     is_taken = new < old
     damping, growth = adapted(state.damping, state.growth, (old - new) / promised, is_taken)
     most = 1 / jnp.finfo(x.dtype).eps

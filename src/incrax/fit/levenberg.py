@@ -1,7 +1,9 @@
 """Least squares for users: one call, pytrees in and out.
 
-In: a function of residuals and its arguments. Out: a `FitResult`. The search runs as one program;
-where something on the host takes part (an incremental function, a callback), step by step.
+In: a function of residuals and its arguments. Out: a `FitResult`. The search runs as one program,
+or in turns of the host, both by the mathematics of `steps`. The host takes turns where something on
+it takes part: an incremental function, which saves what a step does not change, a callback, or a
+sparse solver, where what differs is how a step is solved for.
 """
 
 from __future__ import annotations
@@ -9,35 +11,50 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
+from weakref import WeakKeyDictionary
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from scipy.sparse import csr_array
 
-from incrax import Bound, Incremental, incremental
-from incrax._messages import wrong_option
+from incrax import Bound, Incremental, incremental, jacobian
 from incrax._progress import Meter
 from incrax.derivatives.transforms import options_of, plain
 from incrax.fit import steps
 from incrax.fit.box import Box
-from incrax.fit.large import Solver, check_solver, chosen, sparse
-from incrax.fit.losses import Loss, check_loss
-from incrax.fit.parameters import Limits, parameters
+from incrax.fit.linear import SparseModel
 from incrax.fit.problem import (
     SQUARES,
     ArgumentLayout,
+    Limits,
+    Parameters,
     Problem,
-    check_alone,
-    problem,
-    problem_of,
+    posed,
     remembered,
     roots_of_weights,
     weighed_vector,
 )
 from incrax.fit.result import FitResult, LinearModel, Status
-from incrax.fit.search import evaluations, hosted, least_squares, looped, searched
-from incrax.fit.steps import Found, SearchSettings, Setup
-from incrax.fit.task import Task, make_task
+from incrax.fit.steps import (
+    LOSSES,
+    Found,
+    LinearizedPoint,
+    Loss,
+    Search,
+    SearchSettings,
+    Setup,
+)
+from incrax.fit.task import Callback, Task, task_of
+
+Solver = Literal["dense", "sparse", "matrix-free", "auto"]
+SOLVERS = get_args(Solver)
+MAX_DENSE = 1000
+"""Free elements up to which `"auto"` is `"dense"`."""
+MAX_SHARE = 0.1
+"""Share of elements that may be nonzero up to which `"auto"` is `"sparse"`."""
 
 Function = Callable[..., Any]
 FIRST_ROUND = 100
@@ -128,30 +145,24 @@ def levenberg_marquardt(
         >>> round(float(result.params["b"]), 4)
         2.0
     """
-    if isinstance(residuals, Bound):
-        check_alone(residuals, SQUARES, args, wrt, bounds)
-        task = problem_of(residuals)
-        model = residuals
-        residuals = model.function if model.options else plain(model.function)
-        cost_of = None
-    elif callable(residuals):
-        given = parameters(SQUARES, residuals, args, wrt)
-        cost_of = functools.partial(_task, residuals, args, wrt, bounds)
-        residuals = given.fun
-        task = problem(given, bounds)
-        model = None
-    else:
-        raise wrong_option(
-            "levenberg_marquardt(residuals)", residuals, "a function or a bound model"
-        )
+    for option, name, known in (("loss", loss, LOSSES), ("solver", solver, SOLVERS)):
+        if name not in known:
+            shown = ", ".join(f'"{each}"' for each in known)
+            raise ValueError(
+                f"`levenberg_marquardt({option}=...)` got {name!r}. Nothing was evaluated. Use one "
+                f"of {shown}."
+            )
+    given, asked = posed(SQUARES, residuals, args, wrt, bounds, parameter="residuals")
+    model = residuals if isinstance(residuals, Bound) else None
+    is_plain = model is not None and not model.options
+    residuals = plain(given.fun) if is_plain else given.fun
+    task = asked.pinned()
     tolerance = (
         float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
     )
-    asked = task
-    task = task.pinned()
     roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
-    search = chosen(check_solver(solver), residuals, task, roots)
-    settings = SearchSettings(check_loss(loss), tolerance, int(max_steps), is_accelerated, search)
+    search = chosen(solver, residuals, task, roots)
+    settings = SearchSettings(loss, tolerance, int(max_steps), is_accelerated, search)
     setup = Setup(settings, task.box, np.asarray(loss_scale, task.x.dtype))
     if search != "dense":
         residuals = plain(residuals)
@@ -159,11 +170,11 @@ def levenberg_marquardt(
         squares = sparse(residuals, task, roots, setup)
         found = searched(squares, task, callback, progress=progress)
     elif callback is None and not isinstance(residuals, Incremental):
-        found = _compiled(residuals, task, roots, setup, progress=progress)
+        found = _in_one_program(residuals, task, roots, setup, progress=progress)
     else:
         squares = least_squares(hosted(residuals, task.layout), (task.others, roots), setup)
         found = searched(squares, task, callback, progress=progress)
-    make_task = None if cost_of is None else functools.partial(cost_of, roots, setup)
+    make_task = functools.partial(_task, given, asked, roots, setup)
     made = _result(asked, found, make_task, is_absolute=is_absolute)
     if model is not None:
         model.keep_differentiated()
@@ -174,7 +185,9 @@ def levenberg_marquardt(
 # --- one program ----------------------------------------------------------------------------------
 
 
-def _compiled(fun: Function, task: Problem, roots: Any, setup: Setup, *, progress: bool) -> Found:
+def _in_one_program(
+    fun: Function, task: Problem, roots: Any, setup: Setup, *, progress: bool
+) -> Found:
     program = _programs(fun, task.layout, setup.settings)
     limit = FIRST_ROUND
     start_s = time.perf_counter()
@@ -224,19 +237,19 @@ _ENDS = (
 """In the order of the numbers of `steps`."""
 
 
-def _task(residuals: Function, args: Any, wrt: Any, bounds: Any, roots: Any, setup: Setup) -> Task:
+def _task(given: Parameters, asked: Problem, roots: Any, setup: Setup) -> Task:
     """The cost of a search as a function for minimisers: profiles, contours, MINOS."""
-    fun = plain(residuals)
+    fun = plain(given.fun)
 
     @functools.wraps(fun)  # inputs keep their names
     def cost(*args: Any) -> Any:
-        return setup.weighed(weighed_vector(fun(*args), roots, setup.box.lower.dtype)).cost
+        return setup.weighed(weighed_vector(fun(*args), roots, asked.x.dtype)).cost
 
-    return make_task(incremental(cost, **options_of(residuals)), args, wrt, bounds)
+    return task_of(given._replace(fun=incremental(cost, **options_of(given.fun))), asked)
 
 
 def _result(
-    task: Problem, found: Found, make_task: Callable[[], Task] | None, *, is_absolute: bool
+    task: Problem, found: Found, make_task: Callable[[], Task], *, is_absolute: bool
 ) -> FitResult:
     """Of a search of all elements of the task's layout; what is fixed is left out."""
     end = found.summary
@@ -269,3 +282,259 @@ def _result(
         _problem=task,
         _make_task=make_task,
     )
+
+
+# --- what a search evaluates ----------------------------------------------------------------------
+
+
+class Maths(NamedTuple):
+    """The steps of a search, as they are or compiled."""
+
+    looked: Any = steps.looked
+    looked_by_products: Any = steps.looked_by_products
+    velocity: Any = steps.velocity
+    trial: Any = steps.trial
+    answered: Any = steps.answered
+    found: Any = steps.found
+
+
+COMPILED = Maths(*(jax.jit(each, inline=True) for each in Maths()))
+"""For linear models of JAX arrays. Inlined, they leave no trace in a program of the whole."""
+
+
+class HostFunctions(NamedTuple):
+    """What a search evaluates, functions of a vector and of what is given: all that is fixed, and
+    the roots of the weights.
+    """
+
+    residuals: Any
+    """Shape (m,)."""
+    jacobian: Any
+    """Shape (m, n)."""
+    curvature: Any
+    """r''(v, v), also of v; shape (m,)."""
+
+
+def evaluations(fun: Callable[..., Any], layout: ArgumentLayout) -> HostFunctions:
+    """Those of a function, for JAX to trace."""
+
+    def residuals(x: Any, given: Any) -> Any:
+        others, roots = given
+        return weighed_vector(fun(*layout.arguments(x, others)), roots, x.dtype)
+
+    def matrix(x: Any, given: Any) -> Any:
+        return jacobian(lambda x: residuals(x, given))(x)
+
+    def curvature(x: Any, given: Any, v: Any) -> Any:
+        along = lambda x: jax.jvp(lambda x: residuals(x, given), (x,), (v,))[1]
+        return jax.jvp(along, (x,), (v,))[1]
+
+    return HostFunctions(residuals, matrix, curvature)
+
+
+@remembered
+def _compiled(fun: Any, layout: ArgumentLayout) -> HostFunctions:
+    return HostFunctions(*map(jax.jit, evaluations(fun, layout)))
+
+
+def hosted(fun: Any, layout: ArgumentLayout) -> HostFunctions:
+    """Those of a function for the host, made once, so that a second fit traces nothing.
+
+    Those of an incremental function have its options, live as long as it does, share its budget of
+    memory, and a second fit finds what the first one saved.
+    """
+    if not isinstance(fun, Incremental):
+        return _compiled(fun, layout)
+    if fun not in _of_incremental:
+        _of_incremental[fun] = remembered(functools.partial(_saving, plain(fun), options_of(fun)))
+    return _of_incremental[fun](layout)
+
+
+def _saving(fun: Any, options: Any, layout: ArgumentLayout) -> HostFunctions:
+    made = evaluations(fun, layout)
+    if options.get("memory") is not None:
+        options = {**options, "memory": options["memory"] // len(made)}
+    return HostFunctions(
+        incremental(made.residuals, **options),
+        jacobian(made.residuals, **options),
+        incremental(made.curvature, **options),
+    )
+
+
+_of_incremental: WeakKeyDictionary[Incremental[..., Any], Any] = WeakKeyDictionary()
+
+
+class LeastSquares(NamedTuple):
+    """One search, whoever drives it: a loop in a program, where all is traced, or the host."""
+
+    evaluate: HostFunctions
+    given: Any
+    look: Callable[[Search], tuple[Search, LinearizedPoint]]
+    """The linear model where a search is, and whether that is its end."""
+    setup: Setup
+    maths: Maths = COMPILED
+
+    @property
+    def settings(self) -> SearchSettings:
+        """What was asked of the search."""
+        return self.setup.settings
+
+    def residuals(self, x: Any) -> Any:
+        """Of a vector, shape (m,)."""
+        return self.evaluate.residuals(x, self.given)
+
+    def attempt(self, search: Search, at: LinearizedPoint) -> tuple[Search, Any]:
+        """Try a step from a point, without another Jacobian; whether it was taken."""
+        velocity = self.maths.velocity(search, at)
+        curvature = None
+        if self.settings.is_accelerated:
+            curvature = self.evaluate.curvature(at.x, self.given, velocity)
+        tried = self.maths.trial(search, at, velocity, curvature, self.setup)
+        return self.maths.answered(search, at, tried, self.residuals(tried.x), self.setup)
+
+    def found(self, search: Search, at: LinearizedPoint, is_over: Any = True) -> Found:
+        """The end: residuals and cost belong to the point that is returned."""
+        x = steps.last(search, at)
+        return self.maths.found(search, at, x, self.residuals(x), self.setup, is_over)
+
+
+def least_squares(evaluate: HostFunctions, given: Any, setup: Setup) -> LeastSquares:
+    """A search by dense Jacobians, or by none."""
+
+    def look(search: Search) -> tuple[Search, LinearizedPoint]:
+        residuals = evaluate.residuals(search.x, given)
+        if setup.settings.solver == "matrix-free":
+            fun = jax.tree_util.Partial(evaluate.residuals, given=given)
+            return COMPILED.looked_by_products(search, fun, residuals, setup)
+        return COMPILED.looked(search, residuals, evaluate.jacobian(search.x, given), setup)
+
+    return LeastSquares(evaluate, given, look, setup)
+
+
+# --- with a sparse Jacobian -----------------------------------------------------------------------
+
+
+@remembered
+def _sparse_jacobian(fun: Any, layout: ArgumentLayout) -> Any:
+    """J as BCOO, of a vector and of what is given."""
+    residuals = evaluations(fun, layout).residuals
+    return jax.jit(lambda x, given: jacobian(lambda x: residuals(x, given), sparse=True)(x))
+
+
+def sparse(fun: Any, task: Problem, roots: Any, setup: Setup) -> LeastSquares:
+    """The search by a sparse Jacobian."""
+    # Copied, since the covariance is found after the fit, when callers may have filled their
+    # arrays anew.
+    copied = lambda x: jnp.array(x) if isinstance(x, np.ndarray) else x
+    given = jax.tree.map(copied, (task.others, roots))
+    evaluate = hosted(fun, task.layout)
+    derivative = _sparse_jacobian(fun, task.layout)
+
+    def look(search: Search) -> tuple[Search, LinearizedPoint]:
+        x = np.asarray(search.x)
+        residuals = evaluate.residuals(x, given)
+        seen = setup.weighed(residuals)
+        r = np.asarray(seen.residuals)
+        found = derivative(x, given)
+        i, j = np.asarray(found.indices).T
+        data = np.asarray(found.data) * np.asarray(seen.rows)[i]
+        is_free = ~setup.box.is_pressed(x, np.bincount(j, data * r[i], x.size))  # by J^T r
+        is_finite = bool(np.isfinite(seen.cost) and np.all(np.isfinite(data)))
+        if is_finite:
+            matrix = csr_array((data * is_free[j], (i, j)), shape=found.shape)
+            model = SparseModel(matrix, r, steps.FORGETTING * np.asarray(search.scale))
+        else:
+            model = SparseModel(csr_array((1, x.size)), np.zeros(1), np.zeros(x.size))
+        return steps.linearized(
+            search._replace(x=x), residuals, seen, model, is_free, is_finite, setup
+        )
+
+    return LeastSquares(evaluate, given, look, setup, Maths())
+
+
+def chosen(solver: str, fun: Any, task: Problem, roots: Any) -> str:
+    """What `"auto"` stands for."""
+    n = task.x.size
+    if solver != "auto":
+        return solver
+    if n <= MAX_DENSE:
+        return "dense"
+    derivative = _sparse_jacobian(plain(fun), task.layout)
+    found = jax.eval_shape(derivative, task.x, (task.others, roots))
+    return "sparse" if found.nse <= MAX_SHARE * np.prod(found.shape) else "matrix-free"
+
+
+# --- driven by a loop in a program, in rounds that give the host a moment -------------------------
+
+
+class Turn(NamedTuple):
+    """What goes round the loop."""
+
+    search: Search
+    at: LinearizedPoint
+    is_new: Any
+    """Whether the search is not where `at` is."""
+    num_refused: Any
+    """Steps refused in a row."""
+    is_over: Any
+
+
+def looped(squares: LeastSquares, search: Search, max_jacobians: Any) -> Turn:
+    """Iterate until it is over, or so many Jacobians were evaluated in all.
+
+    A turn tries one step. Loops are not nested: in a small fit, entering one costs more than a
+    step.
+    """
+    stay = lambda search, _: (search, jnp.array(False))
+    polish = lambda search, at: (steps.polished(search, at), jnp.array(True))
+
+    def is_running(turn: Turn) -> Any:
+        return ~turn.is_over & (~turn.is_new | (turn.search.num_jacobians < max_jacobians))
+
+    def turned(turn: Turn) -> Turn:
+        look = lambda: squares.look(turn.search)
+        search, at = lax.cond(turn.is_new, look, lambda: (turn.search, turn.at))
+        has_ended = search.num_steps >= squares.settings.max_steps
+        is_over = (search.status != steps.RUNNING) | has_ended
+        way = jnp.where(is_over, 0, jnp.where(steps.is_quiet(search), 1, 2))
+        search, is_new = lax.switch(way, (stay, polish, squares.attempt), search, at)
+        num_refused = jnp.where(is_new, 0, turn.num_refused + 1)
+        search, has_stalled = steps.stalled(search, at, num_refused)
+        is_over |= search.status != steps.RUNNING
+        return Turn(search, at, is_new | has_stalled, num_refused, is_over)
+
+    types = jax.eval_shape(squares.look, search)[1]
+    nothing = jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), types)
+    first = Turn(search, nothing, jnp.array(True), jnp.array(0), jnp.array(False))
+    return lax.while_loop(is_running, turned, first)
+
+
+# --- driven by the host, whatever evaluates and solves --------------------------------------------
+
+
+def searched(
+    squares: LeastSquares, task: Problem, callback: Callback | None, *, progress: bool
+) -> Found:
+    """Search to the end; a callback that returns True is one."""
+    max_steps = squares.settings.max_steps
+    search, at = squares.look(steps.unpacked(jnp.asarray(steps.start(task.x))))
+    with Meter("least squares", max_steps, is_shown=progress) as meter:
+        while int(search.status) == steps.RUNNING and int(search.num_steps) < max_steps:
+            search = _moved(squares, search, at)
+            if int(search.status) == steps.RUNNING:
+                search, at = squares.look(search)
+            meter.advance()
+            if callback is not None and callback(task.tree(search.x), float(at.cost)):
+                break
+    return squares.found(search, at)
+
+
+def _moved(squares: LeastSquares, search: Search, at: LinearizedPoint) -> Search:
+    """After the first step that is taken."""
+    if bool(steps.is_quiet(search)):
+        return steps.polished(search, at)
+    for _ in range(steps.MAX_TRIALS):
+        search, is_taken = squares.attempt(search, at)
+        if bool(is_taken):
+            return search
+    return steps.stalled(search, at, steps.MAX_TRIALS)[0]

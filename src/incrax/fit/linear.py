@@ -64,7 +64,7 @@ class DenseModel(NamedTuple):
 
     def reduction(self, step: Any) -> Any:
         """By how much 1/2 |r + J p|^2 is below 1/2 |r|^2, without cancellation."""
-        return _reduction(self.moved(step), self.along)
+        return reduction_by(self.moved(step), self.along)
 
     def inverse_normal(self) -> Any:
         """(J^T J)^-1, shape (n, n); of what the data determine, where that is not all."""
@@ -98,7 +98,8 @@ def dense(jacobian: Any, residuals: Any, last_scale: Any) -> DenseModel:
     return DenseModel(left, sizes, inverses, right, scale, residuals @ left, jnp.sum(is_kept))
 
 
-def _reduction(moved: Any, residuals: Any) -> Any:
+def reduction_by(moved: Any, residuals: Any) -> Any:
+    """1/2 |r|^2 - 1/2 |r + J p|^2 from J p and r, without cancellation."""
     return -(moved * residuals).sum() - 0.5 * (moved**2).sum()
 
 
@@ -135,7 +136,7 @@ class LargeModel:
 
     def reduction(self, step: Any) -> Any:
         """By how much 1/2 |r + J p|^2 is below 1/2 |r|^2, without cancellation."""
-        return _reduction(self.moved(step), self.residuals)
+        return reduction_by(self.moved(step), self.residuals)
 
     def variances(self) -> Any:
         """Of each element with all others fixed, for residuals of variance 1."""

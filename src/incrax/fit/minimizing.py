@@ -26,7 +26,7 @@ from incrax.fit.methods import (
     scipy_name,
     unknown_options,
 )
-from incrax.fit.parameters import Limits
+from incrax.fit.problem import Limits
 from incrax.fit.result import FitResult, Status
 from incrax.fit.task import (
     Callback,
@@ -206,7 +206,7 @@ def _result(counted: CountedTask, ended: Ended, name: str, errordef: float) -> F
         work=work,
         num_steps=ended.num_steps,
         _problem=task.problem,
-        _task=task,
+        _make_task=lambda: task,
     )
     is_tested = status in (Status.CONVERGED, Status.STALLED)
     return _tested(found, counted, ended.metric) if is_tested else found

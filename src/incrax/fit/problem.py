@@ -1,32 +1,38 @@
-"""A least-squares problem of pytrees as one of a vector.
+"""A problem of pytrees as one of a vector.
 
-In: a function of pytrees, its arguments, what is free, bounds. Out: a `Problem`: vectors, and the
-way back.
+In: a function of pytrees, its arguments, what is free, bounds. Out: `Parameters`, the same of real
+leaves, as integers of Python are floats from here on, and complex leaves their real and imaginary
+parts; and a `Problem`: vectors, and the way back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax import Bound
-from incrax._messages import listed
+from incrax import Bound, Incremental, incremental
+from incrax._messages import ambiguous_input, listed, unknown_input, wrong_option
 from incrax._tables import LruTable
 from incrax.derivatives.cuts import Mark, is_mark
 from incrax.derivatives.flat import Ends, FreeElements, element_names, ends
-from incrax.derivatives.selection import Mirror, select, type_name
-from incrax.derivatives.transforms import plain
+from incrax.derivatives.selection import Mirror, as_parameters, select, type_name
+from incrax.derivatives.transforms import options_of, plain
+from incrax.engine.inputs.frames import Frame, Hole, framed
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.paths import completed, is_within
-from incrax.engine.inputs.signature import argument_names
+from incrax.engine.inputs.signature import argument_names, leaf_path
 from incrax.errors import BindError, BoundsError, ParameterTypeError, WeightsError
 from incrax.fit.box import Box
-from incrax.fit.parameters import Parameters, joined
 from incrax.models.unbounded import bounds_from
+
+Limits = Mapping[str, tuple[Any, Any]] | Sequence[tuple[Any, Any]]
+"""Bounds as users give them: by name, or one pair for each element of an array."""
 
 SQUARES = "levenberg_marquardt"
 NUM_SHAPES = 256
@@ -41,19 +47,188 @@ def remembered(make: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *key: table.made(key, lambda: make(*key))
 
 
+# --- what is free ---------------------------------------------------------------------------------
+
+
+class Parameters(NamedTuple):
+    """A function of real leaves, and what of them is free."""
+
+    fun: Callable[..., Any]
+    args: tuple[Any, ...]
+    wrt: Any
+    """As in `grad`: whole leaves."""
+    elements: tuple[str, ...] | None = None
+    """Which of their elements, by names that users write; None: all."""
+
+    def is_free(self, names: Sequence[str]) -> np.ndarray | None:
+        """Of the elements of the selected leaves, by their names; None: all are.
+
+        Raises:
+            UnknownInputError: a name stands for none, or for several things.
+        """
+        if self.elements is None:
+            return None
+        known = set(names)
+        found = {each for name in self.elements for each in _elements(name, names, known)}
+        return np.array([name in found for name in names])
+
+
+def parameters(caller: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) -> Parameters:
+    """What `minimize(fun, *args, wrt=)` was given.
+
+    Raises:
+        SelectionError: `wrt` cannot be understood, or selects an array of integers or nothing that
+            has a derivative.
+        UnknownInputError: a path names nothing.
+    """
+    wrt, elements = _of_leaves(plain(fun), args, wrt)
+    args = as_parameters(caller, plain(fun), wrt, args)
+    leaves, treedef = jax.tree.flatten(args, is_leaf=is_mark)
+    if not any(map(_is_complex, leaves)):
+        return Parameters(fun, args, wrt, elements)
+    chosen = select(caller, plain(fun), wrt, args, {}).numbers
+    numbers = [number for number in chosen if _is_complex(leaves[number])]
+    for number in numbers:
+        leaves[number] = Parts(jnp.real(leaves[number]), jnp.imag(leaves[number]))
+    by_parts = _by_parts(fun) if numbers else fun
+    return Parameters(by_parts, jax.tree.unflatten(treedef, leaves), wrt, elements)
+
+
+# --- complex leaves -------------------------------------------------------------------------------
+
+
+class Parts(NamedTuple):
+    """A complex leaf that is free, as two real ones: `c.re`, `c.im`."""
+
+    re: Any
+    im: Any
+
+
+def joined(tree: Any) -> Any:
+    """The tree with complex leaves again."""
+    return jax.tree.map(
+        lambda x: jax.lax.complex(*x) if _is_parts(x) else x, tree, is_leaf=_is_parts
+    )
+
+
+def _is_parts(x: Any) -> bool:
+    return isinstance(x, Parts)
+
+
+def _is_complex(leaf: Any) -> bool:
+    return not isinstance(leaf, Mark) and jnp.iscomplexobj(leaf)
+
+
+class _ByParts:
+    """A function of complex leaves as one of their parts; equal to another one of the same, so
+    that programs are found again.
+    """
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fun)
+        self.fun = fun
+
+    def __call__(self, *args: Any) -> Any:
+        return self.fun(*joined(args))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByParts) and self.fun == other.fun
+
+    def __hash__(self) -> int:
+        return hash((_ByParts, self.fun))
+
+
+def _by_parts(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of parts; an incremental one keeps its options."""
+    found = _ByParts(plain(fun))
+    return incremental(found, **options_of(fun)) if isinstance(fun, Incremental) else found
+
+
+# --- elements -------------------------------------------------------------------------------------
+
+_ELEMENT = re.compile(r"^(?P<path>.+?)(?P<part>\.re|\.im)?(?P<index>\[-?\d+(, *-?\d+)*\])?$")
+"""A leaf, or a part of it if it is complex, or an element."""
+
+
+def _of_leaves(
+    fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any
+) -> tuple[Any, tuple[str, ...] | None]:
+    """`wrt` of whole leaves, and the elements that it named, if it did."""
+    names = (wrt,) if isinstance(wrt, str) else wrt
+    if isinstance(names, (tuple, list)) and names and all(isinstance(x, str) for x in names):
+        return _of_named_leaves(wrt, names, _paths(fun, args))
+    masks, treedef = jax.tree.flatten(wrt)
+    if not any(isinstance(mask, np.ndarray) and mask.dtype == bool for mask in masks) or not args:
+        return wrt, None
+    leaves = jax.tree.unflatten(treedef, [bool(np.any(mask)) for mask in masks])
+    return leaves, tuple(_masked(fun, args, wrt))
+
+
+def _of_named_leaves(
+    wrt: Any, names: Sequence[str], paths: Sequence[str]
+) -> tuple[Any, tuple[str, ...] | None]:
+    leaves = [_leaf(name, paths) for name in names]
+    if leaves == list(names):
+        return wrt, None
+    return tuple(dict.fromkeys(leaves)), tuple(names)
+
+
+def _leaf(name: str, paths: Sequence[str]) -> str:
+    """The leaf in which a name lies; the name itself if it is one, or none."""
+    parts = _ELEMENT.match(name)
+    if parts is None or completed(paths, name):
+        return name
+    without_index = parts["path"] + (parts["part"] or "")
+    return next((x for x in (without_index, parts["path"]) if completed(paths, x)), name)
+
+
+def _paths(fun: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
+    names = argument_names(fun, len(args))
+    with_paths, _ = jax.tree.flatten_with_path((args, {}), is_leaf=is_mark)
+    return [leaf_path(names, path) for path, _ in with_paths]
+
+
+def _masked(fun: Callable[..., Any], args: tuple[Any, ...], mask: Any) -> Iterator[str]:
+    """Names of the elements under True."""
+
+    def spread(flags: Any, part: Any) -> Any:
+        return jax.tree.map(lambda leaf: np.broadcast_to(flags, np.shape(leaf)), part)
+
+    flags = jax.tree.leaves(jax.tree.map(spread, mask, args[0]))
+    for path, each in zip(_paths(fun, args[:1]), flags, strict=True):
+        names = element_names([path], [each.shape])
+        yield from (name for name, is_free in zip(names, each.ravel(), strict=True) if is_free)
+
+
+def _elements(name: str, names: Sequence[str], known: set[str]) -> list[str]:
+    """The elements that a name stands for; both parts of a complex one."""
+    if name in known:
+        return [name]
+    found = completed(names, name)
+    parts = _ELEMENT.match(name)
+    if not found and parts is not None and parts["index"] and not parts["part"]:
+        both = [f"{parts['path']}{part}{parts['index']}" for part in (".re", ".im")]
+        return [each for part in both for each in _elements(part, names, known)]
+    if not found:
+        raise unknown_input(name, names)
+    if len(found) > 1:
+        raise ambiguous_input(name, found)
+    return [each for each in names if is_within(each, found[0])]
+
+
+# --- a vector -------------------------------------------------------------------------------------
+
+
 class ArgumentLayout(NamedTuple):
     """How the arguments of a function are made of a vector and of what is fixed.
 
     It is what the types of the arguments decide, and hashable.
     """
 
-    treedef: Any
+    frame: Frame
+    """The arguments without what is a value for JAX."""
     numbers: tuple[int, ...]
-    """Of the free leaves."""
-    is_value: tuple[bool, ...]
-    """Of all leaves: whether it is a value for JAX."""
-    static: tuple[Any, ...]
-    """The leaves that are not, None elsewhere."""
+    """Of the free leaves among the values."""
     ends: Ends
     dtypes: tuple[Any, ...]
     mirror: Mirror
@@ -64,8 +239,8 @@ class ArgumentLayout(NamedTuple):
 
     @property
     def other_numbers(self) -> list[int]:
-        """Of the leaves that are values and fixed."""
-        return [k for k, is_one in enumerate(self.is_value) if is_one and k not in self.numbers]
+        """Of the values that are fixed."""
+        return [k for k in range(self.frame.leaves.count(Hole)) if k not in self.numbers]
 
     @property
     def dtype(self) -> np.dtype:
@@ -78,11 +253,9 @@ class ArgumentLayout(NamedTuple):
 
     def filled(self, free: Sequence[Any], others: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments with these free leaves, and these others."""
-        leaves = list(self.static)
-        for numbers, values in ((self.numbers, free), (self.other_numbers, others)):
-            for number, value in zip(numbers, values, strict=True):
-                leaves[number] = value
-        return jax.tree.unflatten(self.treedef, leaves)[0]
+        values = dict(zip(self.numbers, free, strict=True))
+        values |= zip(self.other_numbers, others, strict=True)
+        return self.frame.filled(values[k] for k in range(len(values)))[0]
 
     def by_path(self, x: Any) -> dict[str, Any]:
         """The parts of a vector, in the shapes of the free leaves."""
@@ -183,7 +356,7 @@ def problem(asked: Parameters, bounds: Any, *, caller: str = SQUARES) -> Problem
 def laid_out(
     name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any
 ) -> tuple[ArgumentLayout, list[Any]]:
-    """The layout, found once for arguments of the same types, and their leaves without marks.
+    """The layout, found once for arguments of the same types, and their values without marks.
 
     Raises:
         SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
@@ -196,7 +369,9 @@ def laid_out(
     key = (name, names, wrt, kinds, treedef, real, *map(_kind, leaves))
     # A mask, a mark, or a static value may have no hash.
     layout = _layouts.made(key, lambda: _layout(name, fun, args, wrt))
-    return layout, list(map(_unmarked, leaves))
+    return layout, [
+        _unmarked(x) for x, at in zip(leaves, layout.frame.leaves, strict=True) if at is Hole
+    ]
 
 
 _layouts: LruTable[Any, ArgumentLayout] = LruTable(NUM_SHAPES)
@@ -220,8 +395,8 @@ def _layout(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any)
                 "by their parts. Nothing was evaluated. Pass real and imaginary part as two "
                 "parameters, or leave it out of `wrt`."
             )
-    is_value = tuple(is_dynamic(_unmarked(leaf)) for leaf in selection.leaves)
-    leaves = zip(is_value, selection.leaves, strict=True)
+    is_value = [is_dynamic(_unmarked(leaf)) for leaf in selection.leaves]
+    frame, _ = framed(selection.treedef, selection.leaves, is_value)
     shapes = ends([np.shape(value) for value in values])
     if not shapes.size:
         raise ParameterTypeError(
@@ -230,10 +405,8 @@ def _layout(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any)
             "number, or name what is free by `wrt`."
         )
     return ArgumentLayout(
-        selection.treedef,
-        selection.numbers,
-        is_value,
-        static=tuple(None if is_one else leaf for is_one, leaf in leaves),
+        frame,
+        tuple(sum(is_value[:number]) for number in selection.numbers),
         ends=shapes,
         dtypes=tuple(np.dtype(jax.dtypes.result_type(value)) for value in values),
         mirror=selection.mirror,
@@ -242,18 +415,37 @@ def _layout(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any)
     )
 
 
-def problem_of(model: Bound, *, caller: str = SQUARES) -> Problem:
-    """A bound model at its present values, within its bounds.
+def posed(
+    caller: str, fun: Any, args: tuple[Any, ...], wrt: Any, bounds: Any, *, parameter: str = "fun"
+) -> tuple[Parameters, Problem]:
+    """What users hand to a fit: a function with its arguments, or a bound model at its present
+    values, within its bounds. `caller` is what they called, with this `parameter`, for messages.
 
     Raises:
-        BindError: nothing is trainable.
-        ParameterTypeError: a trainable leaf is complex.
+        TypeError: it is neither.
+        BindError: arguments, `wrt` or bounds are given beside a model, or nothing in it is
+            trainable.
+        And what `parameters` and `problem` raise.
     """
-    model.trained(caller)
-    paths = model.differentiated_paths
-    bounds = {path: model.bounds[path] for path in paths if path in model.bounds}
-    found = problem(Parameters(model.function, model.args, paths), bounds, caller=caller)
-    return found._replace(tree_of=_tree_of(model)).only(model.is_free)
+    if not isinstance(fun, Bound):
+        if not callable(fun):
+            raise wrong_option(f"{caller}({parameter})", fun, "a function or a bound model")
+        given = parameters(caller, fun, args, wrt)
+        return given, problem(given, bounds, caller=caller)
+    beside = {"arguments": args, "`wrt`": wrt, "`bounds`": bounds}
+    named = [name for name, value in beside.items() if value not in ((), None)]
+    if named:
+        raise BindError(
+            f"`{caller}` got a bound model and {', '.join(named)} beside it. A model has values, "
+            "roles and bounds of its own. Nothing was evaluated. Use `model.set`, `model.set_role` "
+            "and `bind(bounds=...)`, or pass the function itself."
+        )
+    fun.trained(caller)
+    paths = fun.differentiated_paths
+    own = {path: pair for path, pair in fun.bounds.items() if path in paths}
+    given = Parameters(fun.function, fun.args, paths)
+    found = problem(given, own, caller=caller)
+    return given, found._replace(tree_of=_tree_of(fun)).only(fun.is_free)
 
 
 def _tree_of(model: Bound) -> Callable[[list[Any]], Any]:
@@ -264,22 +456,6 @@ def _tree_of(model: Bound) -> Callable[[list[Any]], Any]:
     trainable = set(model.trainable_paths)
     chosen = [k for k, path in enumerate(model.differentiated_paths) if path in trainable]
     return lambda leaves: shape([leaves[k] for k in chosen])
-
-
-def check_alone(model: Bound, caller: str, args: tuple[Any, ...], wrt: Any, bounds: Any) -> None:
-    """Refuse what a bound model says itself.
-
-    Raises:
-        BindError: arguments, `wrt` or bounds are given beside the model.
-    """
-    given = {"arguments": args, "`wrt`": wrt, "`bounds`": bounds}
-    named = [name for name, value in given.items() if value not in ((), None)]
-    if named:
-        raise BindError(
-            f"`{caller}` got a bound model and {', '.join(named)} beside it. A model has values, "
-            "roles and bounds of its own. Nothing was evaluated. Use `model.set`, `model.set_role` "
-            "and `bind(bounds=...)`, or pass the function itself."
-        )
 
 
 def _unmarked(leaf: Any) -> Any:

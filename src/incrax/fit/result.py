@@ -23,10 +23,8 @@ from incrax.errors import CovarianceError, MinimumError
 from incrax.fit import records
 from incrax.fit.box import Box
 from incrax.fit.covariance import Curvature, curvature, differenced, is_held_by, left_to_gain
-from incrax.fit.drawing import axes_for
 from incrax.fit.methods import Interval, minuit_at
-from incrax.fit.parameters import Limits, parameters
-from incrax.fit.problem import SQUARES, Problem, problem
+from incrax.fit.problem import SQUARES, Limits, Problem, posed
 from incrax.fit.task import CountedTask, Counts, Task, Work, make_task
 
 NEAR = 0.1
@@ -72,7 +70,11 @@ def elements_named(name: str, names: Sequence[str]) -> dict[int, str]:
     parts = completed(names, name) if isinstance(name, str) else []
     found = [k for k, each in enumerate(names) if any(is_within(each, part) for part in parts)]
     if not found:
-        raise unknown_element(name, names)
+        raise MinimumError(
+            f"{name!r} names no free element of this fit. This is usually a typing error, an array "
+            "without `[i]`, or a parameter that `wrt` leaves out. Nothing was evaluated. Free are "
+            f"{listed(names)}."
+        )
     if len(parts) > 1:
         raise _several_elements(name, [names[k] for k in found])
     return {k: names[k][len(parts[0]) :] for k in found}
@@ -210,9 +212,8 @@ class FitResult(Printable):
     _edm: float = np.nan
     _linear: LinearModel | None = field(default=None, repr=False)
     _problem: Problem | None = field(default=None, repr=False)
-    _task: Task | None = field(default=None, repr=False)
     _make_task: Callable[[], Task] | None = field(default=None, repr=False)
-    """Of least squares, whose cost is a function for minimisers only when one asks for it."""
+    """What was minimised; the cost of least squares is a function only when one asks for it."""
 
     # --- where ------------------------------------------------------------------------------------
 
@@ -242,17 +243,21 @@ class FitResult(Printable):
         """What was minimised, for `what` needs it.
 
         Raises:
-            MinimumError: the result was read from JSON without a function, or it is of least
-                squares of a bound model.
+            MinimumError: the result was read from JSON, without a function or of least squares.
         """
-        if self._task is None and self._make_task is None:
-            raise _without_function(what) if self._linear is None else _without_cost(what)
-        return self._task or self._task_of_squares
+        if self._made_task is not None:
+            return self._made_task
+        if self._linear is None:
+            raise _without_function(what)
+        raise MinimumError(
+            f"`{what}` needs the cost as a function, and this fit of residuals by "
+            "`levenberg_marquardt` has none: it was read from JSON, which has no weights. Nothing "
+            "was evaluated. Pass half the sum of the squares to `minimize`, from these `params`."
+        )
 
     @cached_property
-    def _task_of_squares(self) -> Task:
-        assert self._make_task is not None
-        return self._make_task()
+    def _made_task(self) -> Task | None:
+        return self._make_task() if self._make_task is not None else None
 
     @property
     def cost(self) -> float:
@@ -395,7 +400,7 @@ class FitResult(Printable):
         """A share of the error definition, or rounding errors of the function where these are
         larger.
         """
-        dtype = np.float64 if self._problem is None else self._problem.x.dtype
+        dtype = np.float64 if self._problem is None else np.result_type(self._problem.x)
         eps = float(np.finfo(dtype).eps)
         return max(share * self.errordef, NOISE * eps * abs(self.value))
 
@@ -544,7 +549,7 @@ class FitResult(Printable):
             MissingExtraError: matplotlib is not installed.
         """
         size = (10, 1.5 + 0.3 * len(self.names))
-        figure, (left, right) = axes_for("FitResult.plot", ax, 2, size)
+        figure, (left, right) = records.axes_for("FitResult.plot", ax, 2, size)
         sides = [self.error_sides(k) for k in range(len(self.names))]
         scale = np.where(self.values == 0, 1.0, np.abs(self.values)) / 100
         places = np.arange(len(self.names))[::-1]
@@ -609,7 +614,7 @@ class FitResult(Printable):
             task = make_task(fun, args, wrt, bounds)
             given = task.problem
         elif fun is not None:
-            given = problem(parameters(SQUARES, fun, args, wrt), bounds)
+            _, given = posed(SQUARES, fun, args, wrt, bounds)
         if given is not None:
             if given.names != plain["names"]:
                 raise MinimumError(
@@ -618,9 +623,10 @@ class FitResult(Printable):
                     "evaluated. Pass the function, arguments and `wrt` of the fit."
                 )
             given = given if bounds is not None else given._replace(box=plain["bounds"])
-            task = task and task._replace(problem=given)
+        made = None if task is None else task._replace(problem=given)
+        make = None if made is None else lambda: made
         edm = float(content["edm"])
-        found = FitResult(**plain, _edm=edm, _linear=linear, _problem=given, _task=task)
+        found = FitResult(**plain, _edm=edm, _linear=linear, _problem=given, _make_task=make)
         if linear is None:
             names = ("gradient", "hessian")
             found.keep(**{name: records.revived(Any, content[name]) for name in names})
@@ -648,15 +654,6 @@ class FitResult(Printable):
         return found
 
 
-def unknown_element(name: Any, names: Sequence[str]) -> MinimumError:
-    """A scan over what is not free."""
-    return MinimumError(
-        f"{name!r} names no free element of this fit. This is usually a typing error, an array "
-        "without `[i]`, or a parameter that `wrt` leaves out. Nothing was evaluated. Free are "
-        f"{listed(names)}."
-    )
-
-
 def _several_elements(name: str, found: Sequence[str]) -> MinimumError:
     """A name that several elements have."""
     return MinimumError(
@@ -671,14 +668,4 @@ def _without_function(what: str) -> MinimumError:
         f"`{what}` needs the function, and this result was read from JSON, which holds none. "
         "Nothing was evaluated. Read it by `from_json(text, fun, *args, wrt=...)` with what was "
         "minimised."
-    )
-
-
-def _without_cost(what: str) -> MinimumError:
-    """Residuals whose cost nobody can evaluate here."""
-    return MinimumError(
-        f"`{what}` needs the cost as a function, and this fit of residuals by "
-        "`levenberg_marquardt` has none: it is of a bound model, or was read from JSON, which has "
-        "no weights. Nothing was evaluated. Pass half the sum of the squares to `minimize`, from "
-        "these `params`."
     )

@@ -15,13 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound, Incremental, Prepared, prepare
-from incrax._messages import wrong_option
 from incrax.derivatives.transforms import options_of, plain
 from incrax.engine.inputs.rows import has_rows
 from incrax.errors import MethodError
 from incrax.fit.box import Box
-from incrax.fit.parameters import parameters
-from incrax.fit.problem import Problem, check_alone, problem, problem_of
+from incrax.fit.problem import Parameters, Problem, posed
 
 Callback = Callable[[Any, float], "bool | None"]
 
@@ -104,24 +102,23 @@ def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = No
     """
     if isinstance(fun, Task):
         return fun
-    if isinstance(fun, Bound):
-        check_alone(fun, "minimize", args, wrt, bounds)
-        task = Task(
-            plain(fun.function), problem_of(fun, caller="minimize"), fun.flat(), fun.prepared()
-        )
-        if task.prepared not in _checked and not has_rows(jax.tree.leaves(fun.args)):
-            _check_scalar(task)
-            _checked.add(task.prepared)
+    given, found = posed("minimize", fun, args, wrt, bounds)
+    if not isinstance(fun, Bound):
+        task = task_of(given, found)
+        _check_scalar(task)
         return task
-    if not callable(fun):
-        raise wrong_option("minimize(fun)", fun, "a function or a bound model")
-    asked = parameters("minimize", fun, args, wrt)
-    found = problem(asked, bounds, caller="minimize")
-    prepared = prepare(asked.fun, *asked.args, wrt=asked.wrt, **options_of(asked.fun))
-    flat = prepared.flat_at(*asked.args, free=found.masks())
-    task = Task(plain(asked.fun), found, flat, prepared)
-    _check_scalar(task)
+    task = Task(plain(given.fun), found, fun.flat(), fun.prepared())
+    if task.prepared not in _checked and not has_rows(jax.tree.leaves(fun.args)):
+        _check_scalar(task)
+        _checked.add(task.prepared)
     return task
+
+
+def task_of(given: Parameters, found: Problem) -> Task:
+    """A scalar function, and the problem that was made of its arguments."""
+    prepared = prepare(given.fun, *given.args, wrt=given.wrt, **options_of(given.fun))
+    flat = prepared.flat_at(*given.args, free=found.masks())
+    return Task(plain(given.fun), found, flat, prepared)
 
 
 _checked: WeakSet[Prepared | None] = WeakSet()

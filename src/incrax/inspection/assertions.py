@@ -14,7 +14,7 @@ from incrax import _jax
 from incrax import _program as program
 from incrax._incremental import Incremental
 from incrax._jax import Equation, Var
-from incrax._messages import first_names, not_called
+from incrax._messages import first_names, listed, not_called
 from incrax._program import read_vars, written_vars
 from incrax.engine.inputs.paths import paths_mask
 from incrax.errors import UnknownInputError
@@ -80,7 +80,7 @@ def assert_ran(
         masks = call.masks()
         known = set().union(*allowed.values())
         others = [eqn for eqn in call.ran if masks[id(eqn)] and id(eqn) not in known]
-        shown = ", ".join(f"`{name}`" for name in allowed) or "nothing"
+        shown = listed(allowed, "nothing")
         problems += _listed(
             f"{len(others)} equations ran that belong to none of what may run ({shown})", others
         )
@@ -215,9 +215,7 @@ def _listed(title: str, eqns: Sequence[Equation]) -> list[str]:
 def _circumstances(f: Incremental[..., Any], call: _LastCall) -> Iterator[str]:
     """What changed, and what served the call."""
     explained = f.explain()
-    paths = [f"`{path}`" for path, _ in explained.changed]
-    more = [f"{len(paths) - NUM_SHOWN} more"] if len(paths) > NUM_SHOWN else []
-    changed = ", ".join([*paths[:NUM_SHOWN], *more]) or "nothing"
+    changed = listed((path for path, _ in explained.changed), "nothing")
     yield f"Changed: {changed}. Served by: {explained.served_by} ({explained.why})."
     if call.served_by == "whole":
         yield (

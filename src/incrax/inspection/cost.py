@@ -23,6 +23,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
+from incrax._locations import source_of
 from incrax._program import Program, evaluator
 from incrax._progress import Meter
 from incrax._table import Cell, Printable, Table, bytes_text, number_text
@@ -46,7 +47,6 @@ from incrax.inspection.programs import (
     type_text,
 )
 from incrax.inspection.regions import AS_RUN, AS_WRITTEN, Node, Region, cut, regions_of, run
-from incrax.inspection.source import source_of
 from incrax.models.bound import Bound
 
 PASSES = ("forward", "backward", "hvp")
@@ -303,18 +303,6 @@ def _merged(
 # --- counting -------------------------------------------------------------------------------------
 
 
-class _Around(NamedTuple):
-    """Where equations stand; the line of what is around serves where they have none of their
-    own.
-    """
-
-    text: str = ""
-    times: float = 1.0
-    is_known: bool = True
-    runs_again: bool | None = None
-    source: str = ""
-
-
 class CountedProgram(NamedTuple):
     """A program as regions, and the rows of its equations and loops."""
 
@@ -358,7 +346,7 @@ class _Counting:
         programs = {name: each for name, each in counted.items() if each is not None}
         titles = {**TITLES, "backward": "value and gradient"}
         types = [var.aval.str_short() for var in traced.invars]
-        named = zip(call.value_paths, types, strict=True)
+        named = zip(call.paths, types, strict=True)
         found = tuple(self._passes(programs))
         return CostReport(
             name=call.name,
@@ -386,7 +374,7 @@ class _Counting:
         option = next((option for option, is_asked in asked.items() if is_asked), None)
         if option is None:
             return
-        for path, value in zip(self.call.value_paths, self.call.values, strict=True):
+        for path, value in zip(self.call.paths, self.call.values, strict=True):
             if isinstance(value, jax.ShapeDtypeStruct):
                 raise CostError(
                     f"`cost({option})` runs the function, and `{path}` is {type_text(value)} "
@@ -409,7 +397,7 @@ class _Counting:
         rows = [
             row
             for node, again in zip(root.nodes, self._reached(root), strict=True)
-            for row in self._rows(node, root, _Around(runs_again=again))
+            for row in self._rows(node, root, _TOP._replace(runs_again=again))
         ]
         equations = [row for row in rows if isinstance(row, EquationCost)]
         loops = [row for row in rows if isinstance(row, LoopCost)]
@@ -420,8 +408,8 @@ class _Counting:
         if self.changing is None:
             return [None] * len(root.nodes)
         layout = make_layout([var.aval for var in root.program.invars], Tuning().max_tracked)
-        mask = ALWAYS | paths_mask(self.call.value_paths, layout, self.changing)
-        for number in range(len(self.call.numbers), len(root.program.invars)):
+        mask = ALWAYS | paths_mask(self.call.paths, layout, self.changing)
+        for number in range(len(self.call.values), len(root.program.invars)):
             mask |= layout.leaf_mask(number)
         dependence = depend(root.program, layout)
         return [bool(dependence.of_equation(node.eqn) & mask) for node in root.nodes]
@@ -429,14 +417,13 @@ class _Counting:
     @property
     def is_as_run(self) -> bool:
         """Whether the equations are those that the engine runs."""
-        plain = self.call.plain
-        return plain.is_incremental or self.changing is not None
+        return self.call.is_incremental or self.changing is not None
 
     # --- an equation and what is inside ---
 
     def cost_of(self, nodes: Iterable[Node], region: Region) -> Cost:
         """The cost of some equations of a region, evaluated once."""
-        rows = (row for node in nodes for row in self._rows(node, region, _Around()))
+        rows = (row for node in nodes for row in self._rows(node, region, _TOP))
         return _summed(row for row in rows if isinstance(row, EquationCost))
 
     def _cost(self, region: Region) -> Cost:
@@ -445,10 +432,11 @@ class _Counting:
         return self._costs[region]
 
     def _rows(
-        self, node: Node, region: Region, around: _Around
+        self, node: Node, region: Region, around: EquationCost
     ) -> Iterator[EquationCost | LoopCost]:
         """The rows of an equation of a region, and of all inside, which counts unless a rule of the
-        user's does.
+        user's does. `around` says where it stands; the line there serves where it has none of its
+        own.
         """
         eqn = node.eqn
         name = node.name
@@ -457,29 +445,29 @@ class _Counting:
         is_opened = bool(node.regions) and (is_registered or name not in self.rules)
         if not is_opened or not is_registered:
             each, is_known = self._leaf(eqn)
-            yield EquationCost(
-                name,
-                source,
+            yield around._replace(
+                primitive=name,
+                source=source,
                 inputs=tuple(atom.aval.str_short() for atom in eqn.invars),
                 results=tuple(var.aval.str_short() for var in eqn.outvars),
-                inside=around.text,
                 each=each,
-                times=around.times,
-                is_known=around.is_known,
                 is_counted=is_known,
-                runs_again=around.runs_again,
             )
         if not is_opened:
             return
         if node.regions[0].kind == "turn":
             turn = sum(map(self._cost, node.regions), ZERO)
             times = self._times(node, node.regions[0], region)
-            yield LoopCost(name, source, around.text, *times, turn)
+            yield LoopCost(name, source, around.inside, *times, turn)
         for inner in node.regions:
             times, known_from = self._times(node, inner, region)
-            text = f"{around.text} > " * bool(around.text) + _title(node, inner, times, known_from)
-            is_known = around.is_known and known_from != "unknown"
-            inside = _Around(text, around.times * times, is_known, around.runs_again, source)
+            title = _title(node, inner, times, known_from)
+            inside = around._replace(
+                inside=f"{around.inside} > {title}" if around.inside else title,
+                times=around.times * times,
+                is_known=around.is_known and known_from != "unknown",
+                source=source,
+            )
             for each in inner.nodes if times else ():
                 yield from self._rows(each, inner, inside)
 
@@ -587,9 +575,9 @@ class _Counting:
             yield found
 
     def _general_notes(self, found: Sequence[CountedProgram]) -> Iterator[str]:
-        plain = self.call.plain
-        if plain.num_guards:
-            guards = f"its {plain.num_guards} guards" if plain.num_guards > 1 else "its guard"
+        num_guards = self.call.num_guards
+        if num_guards:
+            guards = f"its {num_guards} guards" if num_guards > 1 else "its guard"
             yield (
                 f"Counted is the path that these values take, with {guards}; others may take "
                 "another one."
@@ -628,6 +616,10 @@ class _Counting:
             for (title, nodes), seconds, (_, memory) in zip(groups, medians, compiled, strict=True)
         )
         return Measured(name, tuple(found), whole_part, len(rounds))
+
+
+_TOP = EquationCost("", "", (), (), "", ZERO, 1.0, is_known=True, is_counted=True, runs_again=None)
+"""What is known of all equations of a program before it is read: they stand in nothing."""
 
 
 def _title(node: Node, region: Region, turns: float, known_from: str) -> str:

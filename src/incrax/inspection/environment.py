@@ -1,7 +1,8 @@
-"""What incrax runs on: versions, devices, settings, measured prices, and what is known not to work
-together.
+"""What incrax runs on: versions, devices, settings, measured prices, what is known not to work
+together; and what later processes start from.
 
-In: the process. Out: a table, and findings that say what to do. It must not change any setting.
+In: the process, the cache folder. Out: tables, and findings that say what to do. It must not change
+any setting.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from incrax import _cache_folder
 from incrax._api import incremental
-from incrax._cache_folder import path_text
-from incrax._table import Printable, Table, bytes_text, many, seconds_text
+from incrax._table import Cell, Printable, Table, bytes_text, many, seconds_text
 from incrax._tables import max_program_bytes, remembered_bytes
 from incrax._tuning import is_disabled
 from incrax._version import __version__
@@ -174,7 +175,7 @@ def environment(*, measure: bool = True) -> Environment:
         budget_bytes=default_budget_bytes() if has_devices else 0,
         program_bytes=remembered_bytes(),
         max_program_bytes=max_program_bytes(),
-        cache_folder=path_text(),
+        cache_folder=_cache_folder.path_text(),
         figures=_figures() if measure and has_devices else {},
         findings=tuple(
             _findings(versions) if problem is None else [problem, *_of_versions(versions)]
@@ -319,3 +320,79 @@ def _numbers(version: str | None) -> tuple[int, ...]:
     """The leading numbers of a version."""
     parts = itertools.takewhile(str.isdigit, (version or "").split("."))
     return tuple(map(int, parts))
+
+
+# --- what later processes start from --------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class CacheFolder(Printable):
+    """The files of the cache folder.
+
+    Fields:
+        path: of the folder; None where nothing is kept, as `INCRAX_REMEMBER=0`.
+        files: name, what it is about, bytes, and days since it was written, of each, latest first.
+        num_deleted: files that were deleted for this report.
+        num_programs, program_bytes: of compiled programs that JAX keeps there; see
+            `incrax.keep_programs`.
+    """
+
+    path: str | None
+    files: tuple[_cache_folder.File, ...]
+    num_deleted: int = 0
+    num_programs: int = 0
+    program_bytes: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.num_bytes for file in self.files)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it for programs."""
+        files = [file._asdict() for file in self.files]
+        return {**asdict(self), "files": files, "num_bytes": self.num_bytes}
+
+    def summary(self) -> str:
+        """Where it is, and how much is there."""
+        deleted = f", {self.num_deleted} deleted" if self.num_deleted else ""
+        where = self.path or "nowhere, as INCRAX_REMEMBER=0"
+        return f"{where}: {many(len(self.files), 'file')}, {bytes_text(self.num_bytes)}{deleted}"
+
+    def tables(self) -> list[Table]:
+        """All of it for people."""
+        rows: list[tuple[Cell, ...]] = [
+            (file.about, bytes_text(file.num_bytes), file.days, file.name) for file in self.files
+        ]
+        if self.num_programs:
+            about = f"{self.num_programs} compiled programs of JAX"
+            rows.append((about, bytes_text(self.program_bytes), None, _cache_folder.PROGRAMS))
+        return [Table("", ("about", "size", "days old", "file"), rows)]
+
+
+def cache_folder(*, clear: bool = False) -> CacheFolder:
+    """What was learned of functions and of this machine, kept for later processes, and programs
+    that JAX keeps for `keep_programs`.
+
+    Args:
+        clear: delete all of it first.
+
+    Returns:
+        A `CacheFolder`, which prints; `as_dict()` gives it to programs.
+
+    Cost: reads each file, some hundred bytes.
+
+    Example:
+        >>> import incrax
+        >>> incrax.cache_folder().num_deleted
+        0
+    """
+    num_deleted = _cache_folder.clear() if clear else 0
+    programs = _cache_folder.programs()
+    return CacheFolder(
+        _cache_folder.path_text(),
+        tuple(_cache_folder.files()),
+        num_deleted,
+        len(programs),
+        sum(path.stat().st_size for path in programs),
+    )

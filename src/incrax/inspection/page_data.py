@@ -19,6 +19,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation, Var
+from incrax._locations import source_of
 from incrax._program import read_vars, written_vars
 from incrax._progress import Meter
 from incrax._version import __version__
@@ -29,7 +30,6 @@ from incrax.engine.plan.plan import Plan
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.program.cost import equation_cost, total_cost
 from incrax.explanation import Reader, Served, rows_made, sized
-from incrax.inspection.source import source_of
 
 FORMAT = 1
 MAX_OUTLOOKS = 400

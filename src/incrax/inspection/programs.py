@@ -12,7 +12,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import compress
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +26,7 @@ from incrax._program import Program, Values, trace, trace_with_tree
 from incrax.control_flow.tapes.guarded import Guarded, path_alone
 from incrax.derivatives.cuts import Mark, is_mark, without_marks
 from incrax.derivatives.selection import select
+from incrax.engine.inputs.frames import Frame, Hole, framed
 from incrax.engine.inputs.leaves import check_dynamic, is_dynamic
 from incrax.engine.inputs.signature import argument_names, leaf_path
 from incrax.errors import CostError, PythonBranchError, UnknownInputError
@@ -88,124 +89,39 @@ def path_in_model(model: Bound, name: str) -> str:
         raise
 
 
-# --- functions behind engines and guards ----------------------------------------------------------
-
-
-class Plain(NamedTuple):
-    """A function that JAX can trace.
-
-    Fields: the function; whether the engine runs it; whether its result is a pair whose second part
-    is passed on; how many guards the path rests on that it is, 0 where it is no path.
-    """
-
-    fun: Callable[..., Any]
-    is_incremental: bool
-    has_aux: bool
-    num_guards: int = 0
-
-
-def plain_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux: bool) -> Plain:
-    """The function that is evaluated at these arguments; of a guarded one the path that they take,
-    with its guards.
-
-    Raises:
-        TapeError: no tape can hold the path.
-    """
-    if isinstance(fun, types.MethodType) and isinstance(fun.__func__, (Incremental, Guarded)):
-        found = plain_of(fun.__func__, (fun.__self__, *args), kwargs, has_aux=has_aux)
-        return found._replace(fun=functools.partial(found.fun, fun.__self__))
-    if isinstance(fun, Incremental):
-        inner = inspect.unwrap(fun, stop=lambda f: not isinstance(f, Incremental))
-        return plain_of(inner, args, kwargs, has_aux=has_aux)._replace(is_incremental=True)
-    if isinstance(fun, Guarded):
-        return _path_of(fun, args, kwargs, has_aux=has_aux)
-    return Plain(fun, is_incremental=False, has_aux=has_aux)
-
-
-def _path_of(
-    f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux: bool
-) -> Plain:
-    """The path that these values take; where one is a type only, the function, as long as Python
-    asks for none.
-    """
-    is_incremental = f._make is not None
-    names = argument_names(f, len(args))
-    for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
-        if isinstance(leaf, jax.ShapeDtypeStruct):
-            evaluate = functools.partial(
-                _without_guards, f, leaf_path(names, path), type_text(leaf)
-            )
-            return Plain(evaluate, is_incremental, has_aux)
-    recorded = path_alone(f, args, kwargs)
-
-    @functools.wraps(f._fun)
-    def evaluate_path(*args: Any, **kwargs: Any) -> Any:
-        found, failing = recorded.run(*args, **kwargs)
-        main, rest = found if has_aux else (found, ())
-        return main, (rest, failing)
-
-    return Plain(evaluate_path, is_incremental, has_aux=True, num_guards=recorded.num_guards)
-
-
-def _without_guards(f: Guarded[..., Any], path: str, seen: str, *args: Any, **kwargs: Any) -> Any:
-    try:
-        return f._plain(args, kwargs)
-    except NO_VALUE as error:
-        raise CostError(
-            f"`cost({f._subject.name})` got a guarded function, which has a program for each path, "
-            f"and `{path}` is {seen} without values; Python asks for one: {place_of_error(error)}. "
-            "Nothing was evaluated. Pass an array: the path that it takes is counted."
-        ) from error
-
-
-def type_text(leaf: Any) -> str:
-    """The type of a value, or of what is a type, as it is traced: `float64[3,2]`."""
-    return trace(lambda x: x, leaf).invars[0].aval.str_short()
-
-
 # --- a call ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A function with arguments.
 
-    Fields: the function that is counted; its name; the tree of the arguments; leaves: values, types
-    (`jax.ShapeDtypeStruct`) or static; their names; numbers of those that are values or types.
+    Fields: the function that is counted, for JAX to trace; its name; the arguments but for values
+    and types (`jax.ShapeDtypeStruct`); these, and their names; whether its result is a pair whose
+    second part is passed on; whether the engine runs it; how many guards the path rests on that it
+    is, 0 where it is no path.
     """
 
-    plain: Plain
+    fun: Callable[..., Any]
     name: str
-    treedef: Any
-    leaves: tuple[Any, ...]
+    frame: Frame
+    values: Values
     paths: tuple[str, ...]
-    numbers: tuple[int, ...]
-
-    @property
-    def values(self) -> list[Any]:
-        """The leaves that are values or types."""
-        return [self.leaves[number] for number in self.numbers]
-
-    @property
-    def value_paths(self) -> list[str]:
-        """Names of these."""
-        return [self.paths[number] for number in self.numbers]
+    has_aux: bool
+    is_incremental: bool = False
+    num_guards: int = 0
 
     def inputs(self, program: Program) -> list[Any]:
         """Values for the inputs of a program: those of the call, and ones for what further inputs
         it has, cotangents of results or tangents of arguments.
         """
-        further = [var.aval for var in program.invars[len(self.numbers) :]]
+        further = [var.aval for var in program.invars[len(self.values) :]]
         return [*self.values, *(jnp.ones(aval.shape, aval.dtype) for aval in further)]
 
     def result(self, values: Values) -> tuple[list[Any], list[Any]]:
         """Leaves of the result at other values, and of what is passed on beside it."""
-        leaves = list(self.leaves)
-        for number, value in zip(self.numbers, values, strict=True):
-            leaves[number] = value
-        args, kwargs = jax.tree.unflatten(self.treedef, leaves)
-        found = self.plain.fun(*args, **kwargs)
-        main, rest = found if self.plain.has_aux else (found, ())
+        args, kwargs = self.frame.filled(values)
+        found = self.fun(*args, **kwargs)
+        main, rest = found if self.has_aux else (found, ())
         return jax.tree.leaves(main), jax.tree.leaves(rest)
 
     def differentiated(self, wrt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
@@ -216,8 +132,9 @@ class Call:
             UnknownInputError: a path names nothing.
         """
         args, kwargs = jax.tree.map(_stand_in, (args, kwargs), is_leaf=is_mark)
-        selection = select("cost", self.plain.fun, wrt, args, kwargs)
-        return [self.numbers.index(number) for number in selection.numbers]
+        selection = select("cost", self.fun, wrt, args, kwargs)
+        places = [number for number, leaf in enumerate(self.frame.leaves) if leaf is Hole]
+        return [places.index(number) for number in selection.numbers]
 
 
 def call_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux: bool) -> Call:
@@ -235,17 +152,14 @@ def call_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux:
     name = getattr(fun, "__name__", type(fun).__name__)
     with_paths, treedef = jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_mark)
     names = argument_names(fun, len(args))
-    paths = tuple(leaf_path(names, path) for path, _ in with_paths)
-    leaves = tuple(without_marks(leaf) for _, leaf in with_paths)
-    numbers = [
-        n
-        for n, leaf in enumerate(leaves)
-        if isinstance(leaf, jax.ShapeDtypeStruct) or is_dynamic(leaf)
-    ]
-    for number in numbers:
-        check_dynamic(leaves[number], paths[number])
-    plain = plain_of(fun, *jax.tree.unflatten(treedef, leaves), has_aux=has_aux)
-    return Call(plain, name, treedef, leaves, paths, tuple(numbers))
+    leaves = [without_marks(leaf) for _, leaf in with_paths]
+    is_value = [isinstance(leaf, jax.ShapeDtypeStruct) or is_dynamic(leaf) for leaf in leaves]
+    frame, values = framed(treedef, leaves, is_value)
+    paths = tuple(leaf_path(names, path) for path, _ in compress(with_paths, is_value))
+    for path, value in zip(paths, values, strict=True):
+        check_dynamic(value, path)
+    call = Call(fun, name, frame, values, paths, has_aux)
+    return _opened(call, *frame.filled(values))
 
 
 def _stand_in(leaf: Any) -> Any:
@@ -257,6 +171,65 @@ def _stand_in(leaf: Any) -> Any:
     ):
         return leaf
     return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+
+
+# --- functions behind engines and guards ----------------------------------------------------------
+
+
+def _opened(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """The function that is evaluated at these arguments; of a guarded one the path that they take,
+    with its guards.
+
+    Raises:
+        TapeError: no tape can hold the path.
+    """
+    fun = call.fun
+    if isinstance(fun, types.MethodType) and isinstance(fun.__func__, (Incremental, Guarded)):
+        found = _opened(call._replace(fun=fun.__func__), (fun.__self__, *args), kwargs)
+        return found._replace(fun=functools.partial(found.fun, fun.__self__))
+    if isinstance(fun, Incremental):
+        inner = inspect.unwrap(fun, stop=lambda f: not isinstance(f, Incremental))
+        return _opened(call._replace(fun=inner), args, kwargs)._replace(is_incremental=True)
+    return _path_of(call, fun, args, kwargs) if isinstance(fun, Guarded) else call
+
+
+def _path_of(
+    call: Call, f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Call:
+    """The path that these values take; where one is a type only, the function, as long as Python
+    asks for none.
+    """
+    call = call._replace(is_incremental=f._make is not None)
+    names = argument_names(f, len(args))
+    for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            seen = leaf_path(names, path), type_text(leaf)
+            return call._replace(fun=functools.partial(_without_guards, f, *seen))
+    recorded = path_alone(f, args, kwargs)
+
+    @functools.wraps(f._fun)
+    def evaluate_path(*args: Any, **kwargs: Any) -> Any:
+        found, failing = recorded.run(*args, **kwargs)
+        main, rest = found if call.has_aux else (found, ())
+        return main, (rest, failing)
+
+    return call._replace(fun=evaluate_path, has_aux=True, num_guards=recorded.num_guards)
+
+
+def _without_guards(f: Guarded[..., Any], path: str, seen: str, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return f._plain(args, kwargs)
+    except NO_VALUE as error:
+        raise CostError(
+            f"`cost({f._subject.name})` got a guarded function, which has a program for each path, "
+            f"and `{path}` is {seen} without values; Python asks for one: {place_of_error(error)}. "
+            "Nothing was evaluated. Pass an array: the path that it takes is counted."
+        ) from error
+
+
+def type_text(leaf: Any) -> str:
+    """The type of a value, or of what is a type, as it is traced: `float64[3,2]`."""
+    return trace(lambda x: x, leaf).invars[0].aval.str_short()
 
 
 # --- its programs ---------------------------------------------------------------------------------
@@ -362,6 +335,6 @@ def _of_selected(
 def _traced(
     evaluate: Callable[..., Any], call: Call, further: Sequence[jax.ShapeDtypeStruct]
 ) -> Program:
-    num = len(call.numbers)
+    num = len(call.values)
     split = lambda *inputs: evaluate(inputs[:num], inputs[num:])
     return trace(split, *call.values, *further)

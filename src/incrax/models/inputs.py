@@ -40,7 +40,6 @@ from incrax.models.unbounded import (
     bounds_of,
     transform_into,
     transforms_of,
-    with_element,
 )
 
 Watcher = Callable[[tuple[str, ...]], None]
@@ -65,23 +64,16 @@ class Inputs:
         self.roles: tuple[str, ...] = roles_of(self.names, self.leaves, roles, self._own_roles())
         self.masks: dict[str, np.ndarray] = {}
         self.leaves = list(map(as_parameter, self.leaves, self.roles))
-        self.bounds: dict[str, Bounds] = self._bounds(bounds)
+        bounds, pairs = self._split(bounds)
+        places = [(*self._place(name), pair) for name, pair in pairs.items()]
+        self.bounds: dict[str, Bounds] = bounds_of(
+            self.names, self.leaves, self.roles, bounds, places
+        )
         self.transforms: dict[str, Transform] = transforms_of(self.names, self.roles, transforms)
         self.leaves = list(map(_held, self.names.paths, self.leaves, self.roles))
         self.watchers: list[Watcher] = []
         for name, role in of_elements.items():
             self.set_role(name, role)
-
-    def _bounds(self, given: Any) -> dict[str, Bounds]:
-        """Those of whole leaves, then those of elements of them."""
-        given, of_elements = self._split(given)
-        found = bounds_of(self.names, self.leaves, self.roles, given)
-        for name, pair in of_elements.items():
-            path, index = self._place(name)
-            leaf = self.leaf(path)
-            known = found.get(path)
-            found[path] = with_element(self.names, self.roles, path, leaf, known, index, pair)
-        return found
 
     @property
     def args(self) -> tuple[Any, ...]:

@@ -95,10 +95,9 @@ def check_role(path: str, leaf: Any, role: Any) -> None:
         BindError: as it says.
     """
     if role not in ROLES:
-        shown = ", ".join(f'"{role}"' for role in ROLES)
         raise BindError(
             f"`bind(roles=...)` gives `{path}` the role {role!r}. The model is as it was. Use one "
-            f"of {shown}."
+            'of "trainable", "fixed", "state", "data".'
         )
     if role == TRAINABLE and not _can_move(leaf):
         raise BindError(

@@ -19,8 +19,6 @@ from incrax.models.functions import Functions
 from incrax.models.inputs import Inputs
 from incrax.models.roles import STATE, TRAINABLE
 
-WHEN = ("before", "after", "never")
-
 
 class Training:
     """Steps of an optimiser. Made by `Bound.training`.
@@ -41,11 +39,10 @@ class Training:
 
     def __init__(self, inputs: Inputs, functions: Functions, optimizer: Any, updates: str) -> None:
         """See `Bound.training`."""
-        if updates not in WHEN:
-            shown = ", ".join(f'"{word}"' for word in WHEN)
+        if updates not in ("before", "after", "never"):
             raise BindError(
                 f"`training(updates=...)` got {updates!r}. The model is as it was. Use one of "
-                f"{shown}."
+                '"before", "after", "never".'
             )
         self._inputs = inputs
         self._fitted = _fitted(inputs)

@@ -58,44 +58,35 @@ class Bounds(NamedTuple):
 
 
 def bounds_of(
-    names: Names, leaves: Sequence[Any], roles: Sequence[str], given: Any
+    names: Names,
+    leaves: Sequence[Any],
+    roles: Sequence[str],
+    given: Any,
+    of_elements: Sequence[tuple[str, tuple[int, ...] | None, Any]],
 ) -> dict[str, Bounds]:
-    """The bounds of each leaf that has some.
+    """The bounds of each leaf that has some: those given by name, then those of single elements as
+    (path, index, pair).
 
     Raises:
         UnknownInputError: a path names nothing.
         BindError: bounds are no pair, do not fit, or bound what is not fitted.
         InputValueError: a value lies outside.
     """
-    found = {}
-    for path, pair in _by_path(names, given, "bounds"):
+    found: dict[str, Bounds] = {}
+    of_leaves = [(path, None, pair) for path, pair in _by_path(names, given, "bounds")]
+    for path, index, pair in (*of_leaves, *of_elements):
         for number in _fitted(names, path, roles, "bounds"):
-            bounds = _bounds_from(path, pair, leaves[number], np.shape(leaves[number]))
-            bounds.hold(names.paths[number], leaves[number])
-            found[names.paths[number]] = bounds
-    return found
-
-
-def with_element(
-    names: Names,
-    roles: Sequence[str],
-    path: str,
-    leaf: Any,
-    known: Bounds | None,
-    index: tuple[int, ...] | None,
-    pair: Any,
-) -> Bounds:
-    """The bounds of a leaf, None for none yet, with those of one element.
-
-    Raises:
-        BindError: they are no pair, or the leaf is not fitted.
-        InputValueError: the element lies outside.
-    """
-    _fitted(names, path, roles, "bounds")
-    known = known or _bounds_from(path, (None, None), leaf, np.shape(leaf))
-    found = Bounds(known.low.copy(), known.high.copy())
-    found.low[index], found.high[index] = _bounds_from(path, pair, leaf, ())
-    found.hold(path, leaf)
+            name = names.paths[number]
+            leaf = leaves[number]
+            bounds = found.get(name)
+            if index is None or bounds is None:
+                whole = pair if index is None else (None, None)
+                bounds = _bounds_from(path, whole, leaf, np.shape(leaf))
+            if index is not None:
+                bounds = Bounds(bounds.low.copy(), bounds.high.copy())
+                bounds.low[index], bounds.high[index] = _bounds_from(path, pair, leaf, ())
+            bounds.hold(name, leaf)
+            found[name] = bounds
     return found
 
 

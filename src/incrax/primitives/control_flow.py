@@ -73,6 +73,8 @@ def _unrolled(
     eqn: Equation, body: Any, operands: Sequence[Any], known: Any, domain: Domain
 ) -> list[Any]:
     """Iteration by iteration; adds the outputs that are constants."""
+    # Not as a program of all turns, which any walk could take: to make its equations takes as long
+    # as the walk (600 turns, 600 inputs: 0.33 s of processor time in all, against 0.17 s).
     scan = _jax.scan_of(eqn)
     consts, carry, xs = scan.split(operands)
     known_consts, known_carry, known_xs = scan.split(_constants(eqn, known, domain))
@@ -94,10 +96,13 @@ def _unrolled(
         rows.append(inner.outputs[num_carry:])
         learnt.append(found[num_carry:])
     step = -1 if eqn.params["reverse"] else 1
-    stacked = [column[::step] for column in zip(*learnt, strict=True)]
-    domain.learn_outputs(eqn, known_carry, stacked, known)
-    avals = [atom.aval for atom in body.outvars[num_carry:]]
-    ys = [domain.stacked([row[k] for row in rows[::step]], aval) for k, aval in enumerate(avals)]
+    learnt_rows = [domain.of_rows(column[::step]) for column in zip(*learnt, strict=True)]
+    pairs = zip(eqn.outvars, [*known_carry, *learnt_rows], strict=False)
+    known.update({var: found for var, found in pairs if found is not None})
+    ys = [
+        domain.beside([row[k] for row in rows[::step]], [atom] * len(rows))
+        for k, atom in enumerate(body.outvars[num_carry:])
+    ]
     return [*carry, *ys]
 
 

@@ -87,7 +87,7 @@ class Domain(ABC):
         return _jax.open_jaxpr(jaxpr)
 
     def is_unrolled(self, eqn: Equation, body: Any) -> bool:
-        """Whether a scan is walked iteration by iteration, for which a domain has the three methods
+        """Whether a scan is walked iteration by iteration, for which a domain has the two methods
         below.
         """
         del eqn, body
@@ -97,14 +97,8 @@ class Domain(ABC):
         """What is known of a row, from what is known of an array."""
         raise NotImplementedError
 
-    def learn_outputs(
-        self, eqn: Equation, carried: Sequence[Any], stacked: Sequence[Any], known: Any
-    ) -> None:
-        """Note what is known of a scan's outputs: of each carry, and of each row of the others."""
-        raise NotImplementedError
-
-    def stacked(self, rows: Sequence[Any], aval: Any) -> Any:
-        """Values of one type on top of each other."""
+    def of_rows(self, found: Sequence[Any]) -> Any:
+        """What is known of an array, from what is known of its rows."""
         raise NotImplementedError
 
     # --- what is known ----------------------------------------------------------------------------
@@ -200,8 +194,9 @@ class Domain(ABC):
         for d, axis in enumerate(read.axes):
             if axis.kind.running:
                 value = self.running(value, shape, d, axis.kind.running)
-        if gone:
-            value = self.grouped(value, shape, gone)
+        wide = [d for d in gone if shape[d] != 1]
+        if wide:
+            value = self.grouped(value, shape, wide)
         kept = [(axis.out, d) for d, axis in enumerate(read.axes) if d not in gone]
         lengths = [1] * len(out)
         for a, d in kept:

@@ -136,11 +136,6 @@ def _integer_pow(eqn: Equation) -> EquationWork:
     return EquationWork(flops=float(out_size(eqn) * per_element))
 
 
-def _polynomial(eqn: Equation) -> EquationWork:
-    """Horner: a multiply-add for each coefficient but one."""
-    return counted(eqn, 2.0 * (len(eqn.invars) - 2) * out_size(eqn), COMPLEX_FACTOR)
-
-
 # --- constants ------------------------------------------------------------------------------------
 
 
@@ -232,7 +227,10 @@ FAMILY: Family = {
         2, 2, constant=_integer_only(lambda low, x, high: np.minimum(np.maximum(x, low), high))
     ),
     "one_minus_square": _flops(3, 10),  # (1 + x) (1 - x)
-    "polynomial": Primitive(work=_polynomial),
+    # Horner: a multiply-add for each coefficient but one
+    "polynomial": Primitive(
+        work=lambda eqn: counted(eqn, 2.0 * (len(eqn.invars) - 2) * out_size(eqn), COMPLEX_FACTOR)
+    ),
     # comparisons, logic, integers
     "eq": replace(_COMPARISON, constant=_plain(operator.eq)),
     "ne": replace(_COMPARISON, constant=_plain(operator.ne)),

@@ -267,10 +267,6 @@ def _scatter_by(eqn: Equation) -> EquationWork | Evaluations:
     return Evaluations(bodies[0], _jax.aval_size(eqn.invars[2].aval)) if bodies else NOTHING
 
 
-def _add_update(eqn: Equation) -> EquationWork:
-    return counted(eqn, _jax.aval_size(eqn.invars[1].aval), 2.0)
-
-
 # --- entries --------------------------------------------------------------------------------------
 
 
@@ -305,6 +301,6 @@ FAMILY: Family = {
     ),
     **each("scatter-min scatter_min", replace(_SCATTER, index=_scatter("min"))),
     **each("scatter-max scatter_max", replace(_SCATTER, index=_scatter("max"))),
-    "addupdate": Primitive(work=_add_update),
+    "addupdate": Primitive(work=lambda eqn: counted(eqn, _jax.aval_size(eqn.invars[1].aval), 2.0)),
     **each("get swap select_and_gather", Primitive(work=no_work)),
 }

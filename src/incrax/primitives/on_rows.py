@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax import lax
 
 from incrax import _jax
 from incrax._jax import Equation, Var
@@ -158,6 +157,38 @@ class _Inside(NamedTuple):
         """The axis of rows of an atom."""
         return self.axes.get(atom) if isinstance(atom, Var) else None
 
+    def mark(self, atoms: Iterable[Any], axes: Iterable[int | None]) -> None:
+        """Note that atoms have rows along these axes.
+
+        Raises:
+            NotByRowsError: one has them along another axis, or cannot have any.
+        """
+        for atom, axis in zip(atoms, axes, strict=True):
+            if axis is not None:
+                can_have = isinstance(atom, Var) and axis >= 0
+                if not can_have or self.axes.setdefault(atom, axis) != axis:
+                    raise NotByRowsError
+
+    def aligned(self, eqn: Equation) -> Aligned | None:
+        """What an equation does to rows, those of what it reads and makes noted; None: it has none.
+
+        Raises:
+            NotByRowsError: it does not treat each row by itself.
+        """
+        own = list(map(self.of, eqn.invars))
+        made = self.of(eqn.outvars[0])
+        if own != [None] * len(own):
+            aligned = aligned_by(eqn, own)
+        elif made is None:
+            return None
+        else:
+            aligned = aligned_back(eqn, made)
+        if aligned is None:
+            raise NotByRowsError
+        self.mark(eqn.invars, aligned.operands)
+        self.mark(eqn.outvars, aligned.outputs)
+        return aligned
+
 
 def _is_map(eqn: Equation, rows: Axes) -> bool:
     """Whether each turn of a scan makes its row by itself, and the rows are the turns."""
@@ -194,73 +225,29 @@ def _outer(axes: Iterable[int | None], num_whole: int) -> tuple[int | None, ...]
 
 
 @functools.lru_cache(maxsize=16)  # a plan asks several times, of few scans
-def _inside(eqn: Equation, rows: Axes) -> _Inside | None:  # noqa: C901  one walk
-    """Where the rows are inside a scan, if every equation treats each by itself."""
+def _inside(eqn: Equation, rows: Axes) -> _Inside | None:
+    """Where the rows are inside a scan, if every equation treats each by itself.
+
+    The least fixed point: what is made of rows has them, what is read beside rows is made to have
+    them, and a carry has those that it has after a turn.
+    """
     body = _jax.open_jaxpr(eqn.params["jaxpr"])
     num_consts, num_carry = _jax.scan_counts(eqn)
     first = num_consts + num_carry
-    writers = {var: each for each in body.eqns for var in each.outvars}
-    axes: dict[Var, int] = {}
-
-    def need(atom: Any, axis: int) -> None:
-        """An atom has rows along an axis, or is made to have them.
-
-        Raises:
-            NotByRowsError: it has others, or cannot have any.
-        """
-        if not isinstance(atom, Var) or axes.get(atom, axis) != axis:
-            raise NotByRowsError
-        if atom in axes or atom in body.invars:
-            axes[atom] = axis
-            return
-        back = aligned_back(writers[atom], axis) if atom in writers else None
-        if back is None:
-            raise NotByRowsError
-        axes[atom] = axis
-        for operand, source in zip(writers[atom].invars, back.operands, strict=True):
-            if source is not None:
-                need(operand, source)
-
-    def walk() -> list[tuple[Equation, Aligned | None]]:
-        eqns = []
-        for each in body.eqns:
-            own = [axes.get(atom) if isinstance(atom, Var) else None for atom in each.invars]
-            aligned = None
-            if own != [None] * len(own):
-                aligned = aligned_by(each, own)
-            elif each.outvars[0] in axes:
-                aligned = aligned_back(each, axes[each.outvars[0]])
-            else:
-                eqns.append((each, None))
-                continue
-            if aligned is None:
-                raise NotByRowsError
-            pairs = [*zip(each.invars, aligned.operands, strict=True)]
-            for atom, axis in (*pairs, *zip(each.outvars, aligned.outputs, strict=True)):
-                if axis is not None and axes.setdefault(atom, axis) != axis:
-                    raise NotByRowsError
-            eqns.append((each, aligned))
-        return eqns
-
+    carries = body.invars[num_consts:first]
+    inside = _Inside({}, [])
+    num_known = -1
     try:
-        for n, (var, axis) in enumerate(zip(body.invars, rows, strict=True)):
-            if axis is not None:
-                need(var, axis if n < first else axis - 1)
-        if any(axis < 0 for axis in axes.values()):
-            return None
-        num_known = -1
-        eqns: list[tuple[Equation, Aligned | None]] = []
-        while num_known != len(axes):
-            num_known = len(axes)
-            eqns = walk()
-            carried = zip(body.invars[num_consts:first], body.outvars, strict=False)
-            for before, after in carried:
-                for one, other in ((before, after), (after, before)):
-                    if isinstance(one, Var) and one in axes:
-                        need(other, axes[one])
+        of_turn = (axis if axis is None or n < first else axis - 1 for n, axis in enumerate(rows))
+        inside.mark(body.invars, of_turn)
+        while num_known != len(inside.axes):
+            num_known = len(inside.axes)
+            inside.eqns[:] = [(each, inside.aligned(each)) for each in body.eqns]
+            inside.mark(carries, map(inside.of, body.outvars[:num_carry]))
+            inside.mark(body.outvars[:num_carry], map(inside.of, carries))
     except NotByRowsError:
         return None
-    return _Inside(axes, eqns)
+    return inside
 
 
 def _run_loop(eqn: Equation, aligned: Aligned, count: int, values: Sequence[Any]) -> list[Any]:
@@ -269,9 +256,8 @@ def _run_loop(eqn: Equation, aligned: Aligned, count: int, values: Sequence[Any]
     if inside is None:
         raise NotByRowsError("inside it, rows meet")
     body = _jax.open_jaxpr(eqn.params["jaxpr"])
-    num_consts, num_carry = _jax.scan_counts(eqn)
-    first = num_consts + num_carry
-    consts = values[:num_consts]
+    scan = _jax.scan_of(eqn)
+    consts, start, rows = scan.split(values)
 
     def turn(carry: Any, xs: Any) -> Any:
         env = dict(zip(body.constvars, body.consts, strict=True))
@@ -284,12 +270,9 @@ def _run_loop(eqn: Equation, aligned: Aligned, count: int, values: Sequence[Any]
                 else run_on_rows(each, by_rows, count, given)
             )
             env.update(zip(each.outvars, found, strict=True))
-        results = [_jax.read(atom, env) for atom in body.outvars]
-        return results[:num_carry], results[num_carry:]
+        return scan.split_results([_jax.read(atom, env) for atom in body.outvars])
 
-    params = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    carry, ys = lax.scan(turn, list(values[num_consts:first]), list(values[first:]), **params)
-    return [*carry, *ys]
+    return scan.run(turn, start, rows)
 
 
 # --- axes -----------------------------------------------------------------------------------------

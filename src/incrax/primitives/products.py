@@ -233,20 +233,12 @@ def _meetings(eqn: Equation, axis: int) -> tuple[np.ndarray, np.ndarray, np.ndar
     return places, where[places, taps] // holes, taps
 
 
-def _fft_axes(eqn: Equation, rank: int) -> Sequence[int]:
-    return range(rank - len(eqn.params["fft_lengths"]), rank)
-
-
 # --- work -----------------------------------------------------------------------------------------
 
 
 def multiply_adds(eqn: Equation) -> int:
     """Products of numbers that are added up, of a product of arrays or a convolution."""
     return _multiply_adds[eqn.primitive.name](eqn)
-
-
-def _dot_count(eqn: Equation) -> int:
-    return _num_summed(eqn) * _jax.aval_size(eqn.outvars[0].aval)
 
 
 def _num_summed(eqn: Equation) -> int:
@@ -275,7 +267,7 @@ def _conv_count(eqn: Equation) -> int:
 
 
 _multiply_adds: dict[str, Callable[[Equation], int]] = {
-    "dot_general": _dot_count,
+    "dot_general": lambda eqn: _num_summed(eqn) * _jax.aval_size(eqn.outvars[0].aval),
     "conv_general_dilated": _conv_count,
     "ragged_dot_general": _ragged_dot_count,
 }
@@ -309,5 +301,11 @@ FAMILY: Family = {
         index=_conv, windows=_conv_windows, work=_product, is_unfused=True, is_product=True
     ),
     "ragged_dot_general": Primitive(work=_product),
-    "fft": Primitive(index=mixing(_fft_axes, TRANSFORMED), work=_fft, is_unfused=True),
+    "fft": Primitive(
+        index=mixing(
+            lambda eqn, rank: range(rank - len(eqn.params["fft_lengths"]), rank), TRANSFORMED
+        ),
+        work=_fft,
+        is_unfused=True,
+    ),
 }

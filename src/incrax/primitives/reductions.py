@@ -182,29 +182,16 @@ def _running_count(eqn: Equation) -> int:
     return in_size(eqn) - in_size(eqn) // max(shape_of(eqn.invars[0])[eqn.params["axis"]], 1)
 
 
-def _running_logsumexp(eqn: Equation) -> EquationWork:
-    """max(a, b) + log1p(exp(-|a - b|))."""
-    return EquationWork(5.0 * _running_count(eqn), 2.0 * _running_count(eqn))
-
-
 def _num_in_windows(eqn: Equation) -> int:
     """Elements but the first of each place of a window; padding counts too."""
     size = math.prod(eqn.params["window_dimensions"])
     return (size - 1) * _jax.aval_size(eqn.outvars[0].aval)
 
 
-def _window(eqn: Equation) -> EquationWork:
-    return counted(eqn, _num_in_windows(eqn), 2.0)
-
-
 def _select_and_scatter_add(eqn: Equation) -> EquationWork:
     source = in_size(eqn)
     size = math.prod(eqn.params["window_dimensions"])
     return EquationWork(flops=float(source), int_ops=float(source * (size - 1)))
-
-
-def _select_and_gather_add(eqn: Equation) -> EquationWork:
-    return EquationWork(int_ops=float(_num_in_windows(eqn)))
 
 
 def _by_a_function(eqn: Equation) -> Evaluations:
@@ -229,11 +216,6 @@ def _sort(eqn: Equation) -> EquationWork:
     shape = shape_of(eqn.invars[0])
     length = shape[eqn.params["dimension"]] if shape else 1
     return EquationWork(int_ops=in_size(eqn) * math.log2(max(length, 1)) if length else 0.0)
-
-
-def _top_k(eqn: Equation) -> EquationWork:
-    """Comparisons: n log2 k."""
-    return EquationWork(int_ops=in_size(eqn) * math.log2(max(eqn.params["k"], 2)))
 
 
 # --- constants ------------------------------------------------------------------------------------
@@ -264,7 +246,11 @@ def _logical(kind: str) -> Primitive:
 
 
 def _pooling(fill_of: Callable[[Any], Any]) -> Primitive:
-    return Primitive(index=_pooled, windows=_windows(fill_of), work=_window)
+    return Primitive(
+        index=_pooled,
+        windows=_windows(fill_of),
+        work=lambda eqn: counted(eqn, _num_in_windows(eqn), 2.0),
+    )
 
 
 _RUNNING = Primitive(index=_cumulative, work=_running(2.0), is_unfused=True)
@@ -284,19 +270,34 @@ FAMILY: Family = {
     "cumsum": replace(_RUNNING, algebra=LINEAR),
     "cumprod": replace(_RUNNING, work=_running(6.0)),
     **each("cummax cummin", _RUNNING),
-    "cumlogsumexp": replace(_RUNNING, work=_running_logsumexp),
+    # max(a, b) + log1p(exp(-|a - b|))
+    "cumlogsumexp": replace(
+        _RUNNING,
+        work=lambda eqn: EquationWork(5.0 * _running_count(eqn), 2.0 * _running_count(eqn)),
+    ),
     "sort": Primitive(
         index=mixing(lambda eqn, _: [eqn.params["dimension"]], SORTED),
         work=_sort,
         is_unfused=True,
         additions=4.0,
     ),
-    **each("top_k approx_top_k", Primitive(index=mixing(_top_k_axis, SORTED), work=_top_k)),
+    # comparisons: n log2 k
+    **each(
+        "top_k approx_top_k",
+        Primitive(
+            index=mixing(_top_k_axis, SORTED),
+            work=lambda eqn: EquationWork(
+                int_ops=in_size(eqn) * math.log2(max(eqn.params["k"], 2))
+            ),
+        ),
+    ),
     "reduce_window_sum": _pooling(lambda _: 0),
     "reduce_window_max": _pooling(_least),
     "reduce_window_min": _pooling(_most),
     **each("reduce reduce_window", Primitive(work=_by_a_function)),
     **each("psum pmax pmin", Primitive(work=_sum_over_axes)),
-    "select_and_gather_add": Primitive(work=_select_and_gather_add),
+    "select_and_gather_add": Primitive(
+        work=lambda eqn: EquationWork(int_ops=float(_num_in_windows(eqn)))
+    ),
     "select_and_scatter_add": Primitive(index=_pooled, work=_select_and_scatter_add),
 }

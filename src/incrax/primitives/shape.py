@@ -110,34 +110,6 @@ def _to(places: Iterable[int]) -> Read:
     return Read(tuple(map(Axis, places)))
 
 
-def _of_broadcast(eqn: Equation) -> Read:
-    return _to(eqn.params["broadcast_dimensions"])
-
-
-def _of_transpose(eqn: Equation) -> Read:
-    return _to(np.argsort(eqn.params["permutation"]).tolist())
-
-
-def _of_squeeze(eqn: Equation) -> Read:
-    return without(rank_of(eqn.invars[0]), eqn.params["dimensions"], GONE)
-
-
-def _of_expand(eqn: Equation) -> Read:
-    return _to(d for d in range(rank_of(eqn.outvars[0])) if d not in eqn.params["dimensions"])
-
-
-def _of_stack(eqn: Equation) -> Read:
-    return _to(d + (d >= eqn.params["axis"]) for d in range(rank_of(eqn.invars[0])))
-
-
-def _of_rev(eqn: Equation) -> Read:
-    return along(rank_of(eqn.invars[0]), eqn.params["dimensions"], REVERSED)
-
-
-def _of_concatenate(eqn: Equation) -> Read:
-    return along(rank_of(eqn.invars[0]), [eqn.params["dimension"]], JOINED)
-
-
 def _of_slice(eqn: Equation) -> Read:
     lengths = shape_of(eqn.invars[0])
     strides = eqn.params["strides"] or (1,) * len(lengths)
@@ -294,24 +266,30 @@ def _merged(
 
 _FREE = Primitive(work=no_work, is_free=True, algebra=LINEAR)
 _JOINED = Algebra("joined", (1,))
-_CONCATENATE = _moved(lambda *xs, dimension, **_: np.concatenate(xs, dimension), _of_concatenate)
-_STACK = _moved(lambda *xs, axis, **_: np.stack(xs, axis), _of_stack)
 
 FAMILY: Family = {
-    "broadcast_in_dim": replace(_FREE, index=_mapped(_of_broadcast), constant=_broadcast),
+    "broadcast_in_dim": replace(
+        _FREE,
+        index=_mapped(lambda eqn: _to(eqn.params["broadcast_dimensions"])),
+        constant=_broadcast,
+    ),
     "transpose": replace(
         _FREE,
-        index=_mapped(_of_transpose),
+        index=_mapped(lambda eqn: _to(np.argsort(eqn.params["permutation"]).tolist())),
         constant=lambda x, *, permutation, **_: np.transpose(x, permutation),
     ),
     "squeeze": replace(
         _FREE,
-        index=_mapped(_of_squeeze),
+        index=_mapped(lambda eqn: without(rank_of(eqn.invars[0]), eqn.params["dimensions"], GONE)),
         constant=lambda x, *, dimensions, **_: np.squeeze(x, tuple(dimensions)),
     ),
     "expand_dims": replace(
         _FREE,
-        index=_mapped(_of_expand),
+        index=_mapped(
+            lambda eqn: _to(
+                d for d in range(rank_of(eqn.outvars[0])) if d not in eqn.params["dimensions"]
+            )
+        ),
         constant=lambda x, *, dimensions, **_: np.expand_dims(x, tuple(dimensions)),
     ),
     "reshape": replace(
@@ -319,7 +297,10 @@ FAMILY: Family = {
     ),
     "slice": replace(_moved(_slice, _of_slice), runs=_runs_of_slice, is_free=True, algebra=LINEAR),
     "rev": replace(
-        _moved(lambda x, *, dimensions, **_: np.flip(x, tuple(dimensions)), _of_rev),
+        _moved(
+            lambda x, *, dimensions, **_: np.flip(x, tuple(dimensions)),
+            lambda eqn: along(rank_of(eqn.invars[0]), eqn.params["dimensions"], REVERSED),
+        ),
         runs=_runs_of_rev,
         is_free=True,
         algebra=LINEAR,
@@ -330,13 +311,24 @@ FAMILY: Family = {
         index=_padded, runs=_runs_of_pad, work=no_work, algebra=_JOINED, puts_together=True
     ),
     "concatenate": replace(
-        _CONCATENATE,
+        _moved(
+            lambda *xs, dimension, **_: np.concatenate(xs, dimension),
+            lambda eqn: along(rank_of(eqn.invars[0]), [eqn.params["dimension"]], JOINED),
+        ),
         runs=_runs_of_concatenate,
         algebra=_JOINED,
         puts_together=True,
         is_unfused=True,
     ),
-    "stack": replace(_STACK, constant=None, algebra=_JOINED, puts_together=True),
+    "stack": replace(
+        _moved(
+            lambda *xs, axis, **_: np.stack(xs, axis),
+            lambda eqn: _to(d + (d >= eqn.params["axis"]) for d in range(rank_of(eqn.invars[0]))),
+        ),
+        constant=None,
+        algebra=_JOINED,
+        puts_together=True,
+    ),
     "split": Primitive(index=_split, runs=_runs_of_split, work=no_work, algebra=LINEAR),
     "unstack": Primitive(index=_unstacked, work=no_work, algebra=LINEAR),
     **each("broadcast broadcast_to", Primitive(work=no_work)),

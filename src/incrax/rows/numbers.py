@@ -222,9 +222,7 @@ def _grown(eqn: Equation, ins: Sequence[Degree]) -> Degree | None:
     form = "" if algebra is None else algebra.form
     first, *others = ins or [NONE]
     is_fixed = all(d in (NONE, ZERO) for d in others)
-    if form == "linear":
-        return first if is_fixed else None
-    if algebra is not None and form in ("sum", "joined"):
+    if algebra is not None and form in ("linear", "sum", "joined"):
         added = {d for n, d in enumerate(ins) if algebra.sign(n)} - {ZERO}
         is_chosen = all(d in (NONE, ZERO) for n, d in enumerate(ins) if not algebra.sign(n))
         return (added or {ZERO}).pop() if len(added) <= 1 and is_chosen else None

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import incrax
+from incrax._locations import source_of
 from incrax._table import number_text
-from incrax.inspection import source
 
 X = np.ones(20)
 
@@ -133,10 +133,10 @@ def test_types_are_those_that_are_traced():
 
 
 def test_places_are_told_from_parentheses_in_the_names_of_folders():
-    place = source.source_of("C:\\models (old)\\fit.py:12:4 (f.<locals>.<lambda>)")
+    place = source_of("C:\\models (old)\\fit.py:12:4 (f.<locals>.<lambda>)")
     assert place == ("C:\\models (old)\\fit.py", "12", "f.<locals>.<lambda>")
     assert place.file_name == "fit.py"
-    assert source.source_of("") == ("", "", "")
+    assert source_of("") == ("", "", "")
 
 
 def test_many_arguments_are_shown_by_the_first():

@@ -3,7 +3,7 @@
 In: functions and avals. Out: closed jaxprs without constants, one object for all that are alike. It
 must not know how loops are run.
 
-A body maps (constants, carry, row of xs) to (carry, row of ys); `BodyLayout` says which input is
+A body maps (constants, carry, row of xs) to (carry, row of ys); `LoopParts` says which input is
 which.
 
     traced_turn    a function of pytrees -> a body, in the types that a carry has in all turns
@@ -29,7 +29,8 @@ from jax import lax
 
 from incrax import _jax
 from incrax._context import context_key
-from incrax._program import Values, evaluator, from_jaxpr
+from incrax._jax import LoopParts
+from incrax._program import Values, from_jaxpr
 from incrax._tables import LruTable, program_bytes
 from incrax.engine.program.simplify import drop_dead, needed_equations
 from incrax.engine.program.structure import jaxpr_key
@@ -39,22 +40,6 @@ T = TypeVar("T")
 ListPair: TypeAlias = tuple[list[Any], list[Any]]
 MAX_BODIES = 512
 """Bodies that are remembered; a forgotten one is compiled again."""
-
-
-class BodyLayout(NamedTuple):
-    """Numbers of constants and carries of a body; its other inputs are xs."""
-
-    num_consts: int
-    num_carry: int
-
-    def split(self, values: Sequence[T]) -> tuple[list[T], list[T], list[T]]:
-        """Constants, carry, xs."""
-        consts, carry, xs = in_groups(values, (*self, len(values)))
-        return consts, carry, xs
-
-    def split_results(self, values: Sequence[T]) -> tuple[list[T], list[T]]:
-        """Carry, ys."""
-        return list(values[: self.num_carry]), list(values[self.num_carry :])
 
 
 def in_groups(values: Iterable[T], sizes: Iterable[int]) -> list[list[T]]:
@@ -75,8 +60,7 @@ def avals_out(jaxpr: Any) -> list[Any]:
 
 def call(jaxpr: Any, values: Values) -> list[Any]:
     """Evaluate a body, open or not, an equation at a time."""
-    program = from_jaxpr(jaxpr)
-    return evaluator(program)(program.consts, *values)
+    return from_jaxpr(jaxpr)(*values)
 
 
 def close(function: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> Any:
@@ -216,7 +200,7 @@ class Linearized(NamedTuple):
     prelude: Any
     primal: Any
     tangent: Any
-    layout: BodyLayout  # of the tangent
+    layout: LoopParts  # of the tangent
     moves_in: tuple[bool, ...]
     moves_out: tuple[bool, ...]
     rows: tuple[int, ...]  # xs that the tangent reads
@@ -224,7 +208,7 @@ class Linearized(NamedTuple):
 
 
 @per_configuration
-def linearized(jaxpr: Any, layout: BodyLayout, moves: tuple[bool, ...]) -> Linearized:
+def linearized(jaxpr: Any, layout: LoopParts, moves: tuple[bool, ...]) -> Linearized:
     """The derivative of a body along the inputs that move; a carry also moves if a turn makes it
     move.
     """
@@ -268,7 +252,7 @@ def _traced(jaxpr: Any, moves: Sequence[bool]) -> _Traced:
     return _Traced(body, tangent, tuple(moves_out), is_inexact)
 
 
-def _split(layout: BodyLayout, moves: tuple[bool, ...], traced: _Traced) -> Linearized:
+def _split(layout: LoopParts, moves: tuple[bool, ...], traced: _Traced) -> Linearized:
     """Sort the residuals by where they come from: the constants, a row of xs, or a turn."""
     body = traced.primal
     tangent = traced.tangent
@@ -281,7 +265,6 @@ def _split(layout: BodyLayout, moves: tuple[bool, ...], traced: _Traced) -> Line
     is_fixed = [isinstance(r, _jax.Literal) or r not in changing for r in once]
     fixed, moving = parted(is_fixed, once)
     rows, stored = parted([r in xs for r in moving], moving)
-    sources = {id(r): number for number, r in enumerate([*fixed, *rows, *stored])}
 
     part_moves = layout.split(moves)
     moved = [list(compress(part, flags)) for part, flags in zip(parts, part_moves, strict=True)]
@@ -291,8 +274,8 @@ def _split(layout: BodyLayout, moves: tuple[bool, ...], traced: _Traced) -> Line
 
     def along(*values: Any) -> list[Any]:
         before, const_dot, carry_dot, turn, xs_dot = in_groups(values, counts)
-        known = [*before, *turn]
-        at = tangent._replace(consts=tuple(known[sources[id(r)]] for r in residuals))
+        known = dict(zip(map(id, [*fixed, *rows, *stored]), [*before, *turn], strict=True))
+        at = tangent._replace(consts=tuple(known[id(r)] for r in residuals))
         dots = call(at, [*const_dot, *carry_dot, *xs_dot])
         return list(compress(merged(traced.is_inexact, dots, [None] * num_outs), moves_out))
 
@@ -300,7 +283,7 @@ def _split(layout: BodyLayout, moves: tuple[bool, ...], traced: _Traced) -> Line
         prelude=_part(body, consts, fixed),
         primal=_part(body, body.invars, [*body.outvars[:num_outs], *stored]),
         tangent=close(along, [atom.aval for part in inputs for atom in part]),
-        layout=BodyLayout(counts[0] + counts[1], counts[2]),
+        layout=LoopParts(counts[0] + counts[1], counts[2]),
         moves_in=moves,
         moves_out=moves_out,
         rows=tuple(map(xs.index, rows)),
@@ -318,7 +301,7 @@ def _part(body: _jax.Body, inputs: Values, outputs: Values) -> Any:
 
 @per_configuration
 def transposed(
-    jaxpr: Any, layout: BodyLayout, is_linear: tuple[bool, ...], is_wanted: tuple[bool, ...]
+    jaxpr: Any, layout: LoopParts, is_linear: tuple[bool, ...], is_wanted: tuple[bool, ...]
 ) -> Any:
     """The pullback of a body, as a body.
 
@@ -348,7 +331,7 @@ def transposed(
             return [*carry, *compress(ys, is_wanted)]
 
         (cts,) = jax.linear_transpose(of_linear, [*sums, *carry, *xs])(carry_ct + ys_ct)
-        consts_ct, new_carry_ct, xs_ct = BodyLayout(len(sums), len(carry)).split(cts)
+        consts_ct, new_carry_ct, xs_ct = LoopParts(len(sums), len(carry)).split(cts)
         return [*new_carry_ct, *(t + ct for t, ct in zip(total, consts_ct, strict=True)), *xs_ct]
 
     return close(pull, list(itertools.chain(*inputs)))
@@ -358,7 +341,7 @@ def transposed(
 
 
 def batched_body(
-    mapped: _jax.Mapped, jaxpr: Any, layout: BodyLayout, is_batched: Sequence[bool]
+    mapped: _jax.Mapped, jaxpr: Any, layout: LoopParts, is_batched: Sequence[bool]
 ) -> tuple[Any, list[bool]]:
     """The body over batches along the first axis, and which outputs are batches.
 
@@ -402,8 +385,8 @@ Given = tuple[Any, int | None, bool]
 
 
 def masked_loop(
-    jaxpr: Any, layout: BodyLayout, inputs: Sequence[Given], num: Any, rows: Any, first: Any
-) -> tuple[Any, BodyLayout, list[Given]]:
+    jaxpr: Any, layout: LoopParts, inputs: Sequence[Given], num: Any, rows: Any, first: Any
+) -> tuple[Any, LoopParts, list[Given]]:
     """A body that leaves the carry alone in rows from `num` on, its layout and its inputs.
 
     (num, stand-ins, *constants | carry | row, *xs) -> (carry | ys). In such rows the body is
@@ -439,13 +422,13 @@ def masked_loop(
     replaced = [avals[number] for number in stand_ins]
     body = close(turn, [integer, *replaced, *avals[:start_of_xs], integer, *avals[start_of_xs:]])
     before: list[Given] = [(num, 0, False), *((x, None, False) for x in stand_ins.values())]
-    new = BodyLayout(len(before) + layout.num_consts, layout.num_carry)
+    new = LoopParts(len(before) + layout.num_consts, layout.num_carry)
     row: Given = (rows, None, False)
     return body, new, [*before, *inputs[:start_of_xs], row, *inputs[start_of_xs:]]
 
 
 def _stand_ins(
-    layout: BodyLayout, inputs: Sequence[Given], example: Any, row: Any
+    layout: LoopParts, inputs: Sequence[Given], example: Any, row: Any
 ) -> dict[int, Any]:
     """Of one example the inputs that need one, by number; of its xs a row."""
     at = functools.partial(lax.dynamic_index_in_dim, keepdims=False)

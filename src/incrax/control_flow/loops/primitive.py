@@ -21,9 +21,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from incrax import _jax
+from incrax._jax import LoopParts
 from incrax._program import Values
 from incrax.control_flow.loops.bodies import (
-    BodyLayout,
     Given,
     Linearized,
     ListPair,
@@ -46,7 +46,7 @@ NAME = _jax.LOOP
 class Spec(NamedTuple):
     """A loop but for its body."""
 
-    layout: BodyLayout
+    layout: LoopParts
     capacity: int
     reverse: bool
     memory: int  # bytes that residuals of reverse mode may take
@@ -220,24 +220,25 @@ def _pull(cotangents: Values, values: Values, *, jaxpr: Any, spec: Spec) -> list
     constants.
     """
     num, *inputs = values
-    consts, carry, xs = spec.layout.split(inputs)
-    is_linear = (*_are_linear(consts), *(True for _ in carry), *_are_linear(xs))
+    is_asked = [isinstance(x, _jax.Linear) for x in inputs]
+    are_sums, carry, are_rows = spec.layout.split(is_asked)
+    is_linear = (*are_sums, *(True for _ in carry), *are_rows)
+    consts, _, xs = spec.layout.split(inputs)
     carry_ct, ys_ct = spec.layout.split_results(cotangents)
     body = transposed(jaxpr, spec.layout, is_linear, tuple(ct is not None for ct in ys_ct))
     ended, _ = spec.layout.split_results(avals_out(jaxpr))
     ended_ct = [_zeros(x) if ct is None else ct for x, ct in zip(ended, carry_ct, strict=True)]
-    linear, known = parted(_are_linear(consts), consts)
+    linear, known = parted(are_sums, consts)
     sums = [_zeros(x.aval) for x in linear]
-    _, known_rows = parted(_are_linear(xs), xs)
+    _, known_rows = parted(are_rows, xs)
     wanted = [ct for ct in ys_ct if ct is not None]
     groups = ((known, False), ([*ended_ct, *sums], True), (known_rows, False), (wanted, True))
-    layout = BodyLayout(len(known), len(ended_ct) + len(sums))
+    layout = LoopParts(len(known), len(ended_ct) + len(sums))
     mirrored = spec.derived(layout=layout, reverse=not spec.reverse, is_linear=_marks(groups))
     ended, xs_ct = bind(body, mirrored, num, _joined(groups))
     start_ct, sums_ct = spec.layout.split_results(ended)
     cts = merged(is_linear, [*sums_ct, *start_ct, *xs_ct], [None] * len(inputs))
-    pairs = zip(_are_linear(inputs), cts, strict=True)
-    return [None, *(ct if linear else None for linear, ct in pairs)]
+    return [None, *(ct if asked else None for asked, ct in zip(is_asked, cts, strict=True))]
 
 
 Groups = Sequence[tuple[Sequence[Any], bool]]
@@ -250,10 +251,6 @@ def _joined(groups: Groups) -> list[Any]:
 
 def _marks(groups: Groups) -> tuple[bool, ...]:
     return tuple(linear for values, linear in groups for _ in values)
-
-
-def _are_linear(values: Values) -> list[bool]:
-    return [isinstance(x, _jax.Linear) for x in values]
 
 
 def _zeros(aval: Any) -> Any:

@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from incrax import _jax
+from incrax._jax import LoopParts
 from incrax._jax_options import spelled_here
 from incrax._messages import check_function
-from incrax.control_flow.loops.bodies import BodyLayout, traced_turn
+from incrax.control_flow.loops.bodies import traced_turn
 from incrax.control_flow.loops.padded import (
     Padded,
     as_length,
@@ -135,7 +136,7 @@ def _fold(
     rows: Any,
     types: list[Any],
     num: Any,
-    loop: Callable[[BodyLayout], Spec],
+    loop: Callable[[LoopParts], Spec],
 ) -> tuple[Any, Any]:
     """The loop as a primitive, on the leaves of pytrees."""
     leaves, rows_tree = jax.tree.flatten(rows)
@@ -151,7 +152,7 @@ def _fold(
         return out[0], out[1]
 
     traced = traced_turn("scan", init, turn, types)
-    spec = loop(BodyLayout(len(traced.consts), len(traced.init)))
+    spec = loop(LoopParts(len(traced.consts), len(traced.init)))
     carry, ys = bind(traced.jaxpr, spec, num, [*traced.consts, *traced.init, *leaves])
     return jax.tree.unflatten(traced.tree, carry), jax.tree.unflatten(traced.ys_tree, ys)
 

@@ -19,9 +19,10 @@ import numpy as np
 from jax import lax
 
 from incrax import _jax
+from incrax._jax import LoopParts
 from incrax._messages import check_function
 from incrax._program import Values
-from incrax.control_flow.loops.bodies import BodyLayout, ListPair, call, lift, traced_turn
+from incrax.control_flow.loops.bodies import ListPair, call, lift, traced_turn
 from incrax.control_flow.loops.padded import as_size, checked
 from incrax.control_flow.loops.primitive import Spec, push
 from incrax.errors import LoopTypeError
@@ -79,8 +80,8 @@ def while_loop(
     memory = as_size("while_loop", "memory", memory)
     traced = traced_turn("while_loop", init, lambda carry: (body(carry), None))
     condition = _jax.trace_body(_flat(cond, traced.tree), *map(jax.typeof, traced.init))
-    counts = len(condition.consts), len(traced.consts)
-    parts = _Parts(lift(condition), traced.jaxpr, *counts, most, memory)
+    values = LoopParts(len(condition.consts), len(traced.consts))
+    parts = _Parts(lift(condition), traced.jaxpr, values, most, memory)
     outs = _while(parts, *condition.consts, *traced.consts, *traced.init)
     return jax.tree.unflatten(traced.tree, outs)
 
@@ -104,14 +105,10 @@ class _Parts(NamedTuple):
 
     cond: Any
     body: Any
-    num_cond: int
-    num_body: int
+    values: LoopParts
+    """Constants of the condition, of the turn, carry."""
     most: int
     memory: int
-
-    def split(self, values: Values) -> tuple[list[Any], list[Any], list[Any]]:
-        """Constants of the condition, of the turn, carry."""
-        return BodyLayout(self.num_cond, self.num_body).split(values)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -122,7 +119,7 @@ def _while(parts: _Parts, *values: Any) -> list[Any]:
 @functools.partial(jax.jit, static_argnums=0)
 def _run(parts: _Parts, *values: Any) -> tuple[Any, list[Any]]:
     """(number of turns, last carry)."""
-    cond_consts, consts, init = parts.split(values)
+    cond_consts, consts, init = parts.values.split(values)
     turn = lambda state: (state[0] + 1, call(parts.body, [*consts, *state[1]]))
     goes_on = lambda state: call(parts.cond, [*cond_consts, *state[1]])[0]
     return lax.while_loop(goes_on, turn, (jnp.int32(0), init))
@@ -132,15 +129,14 @@ def _run(parts: _Parts, *values: Any) -> tuple[Any, list[Any]]:
 def _while_jvp(parts: _Parts, values: Values, tangents: Values) -> ListPair:
     """Of as many turns as the values take, which does not depend on the values smoothly."""
     dots = [None if type(t) is jax.custom_derivatives.SymbolicZero else t for t in tangents]
-    inputs = values[parts.num_cond :]
-    layout = BodyLayout(parts.num_body, len(inputs) - parts.num_body)
+    num_cond, num_body, _ = parts.values
+    inputs = values[num_cond:]
+    layout = LoopParts(num_body, len(inputs) - num_body)
     num, _ = _run(parts, *map(lax.stop_gradient, values))
     if parts.most < MOST:
         num = checked("while_loop", num, parts.most)
     spec = Spec(layout, parts.most, False, parts.memory, is_strict=True)
-    outs, outs_dot = push(
-        [num, *inputs], [None, *dots[parts.num_cond :]], jaxpr=parts.body, spec=spec
-    )
+    outs, outs_dot = push([num, *inputs], [None, *dots[num_cond:]], jaxpr=parts.body, spec=spec)
     pairs = zip(outs, outs_dot, strict=True)
     return outs, [_no_tangent(x) if dot is None else dot for x, dot in pairs]
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from incrax import _jax
-from incrax._program import STATEFUL, Program, Values, evaluator, from_jaxpr
+from incrax._program import STATEFUL, Program, Values, from_jaxpr
 from incrax.control_flow.tapes.conversions import RecordedTracer
 from incrax.control_flow.tapes.guards import Guard
 from incrax.engine.program.simplify import inline, needed_equations
@@ -136,8 +136,7 @@ def _values_of(eqn: Any, values: Values) -> Sequence[Any]:
     if called is None:
         raise _guard_on_effect(eqn)
     program = inline(from_jaxpr(called))
-    needed = program.with_eqns(effectless(program.eqns, program.outvars))
-    return evaluator(needed)(needed.consts, *values)
+    return program.with_eqns(effectless(program.eqns, program.outvars))(*values)
 
 
 def effectless(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation, Literal
 from incrax._program import Program, Values, from_jaxpr, type_of
-from incrax.control_flow.loops.bodies import BodyLayout, merged, parted
+from incrax.control_flow.loops.bodies import merged, parted
 from incrax.derivatives.row_sparse.rules import MAKERS, evaluated, folded, is_sum_of_rows
 from incrax.derivatives.row_sparse.values import (
     DENSE,
@@ -137,17 +137,12 @@ SOURCES = frozenset({"scatter-add", "scatter", "pad", "dynamic_update_slice"})
 """What makes rows of ordinary arrays."""
 
 
-def _makes_rows(eqn: Equation) -> bool:
-    """Whether something inside an equation may make rows."""
-    inner = (each for body in _jax.sub_bodies(eqn) for each in body.eqns)
-    return any(each.primitive.name in SOURCES or _makes_rows(each) for each in inner)
-
-
 def _check_opens(eqn: Equation, values: Values) -> None:
     """Raise where interpreting what is inside is of no use, or not allowed."""
     if eqn.effects:
         raise BecomesDense("what it holds has effects")
-    if not any(map(has_rows, values)) and not _makes_rows(eqn):
+    makes_rows = any(each.primitive.name in SOURCES for each in _jax.with_inner([eqn]))
+    if not makes_rows and not any(map(has_rows, values)):
         raise BecomesDense("what it holds makes no rows")
 
 
@@ -232,7 +227,8 @@ def _scan(eqn: Equation, values: Values, context: Context) -> list[Value]:
     """
     _check_opens(eqn, values)
     body = from_jaxpr(eqn.params["jaxpr"])
-    num_consts, num_carry = _jax.scan_counts(eqn)
+    scan = _jax.scan_of(eqn)
+    num_consts, num_carry, _ = scan
     first = num_consts + num_carry
     inner = context.within(eqn)
     widths = _widths_of_carries(eqn, body, values, inner)
@@ -241,8 +237,8 @@ def _scan(eqn: Equation, values: Values, context: Context) -> list[Value]:
     _, atoms = parted(is_summed, [*body.invars[:first], *eqn.invars[first:]])
     pairs = zip(plain, atoms, strict=True)
     given = [typed(context.dense(x, eqn, "the loop reads it"), atom.aval) for x, atom in pairs]
-    layout = BodyLayout(num_consts, num_carry - len(start))
-    consts, init, xs = layout.split(given)
+    plain_scan = scan._replace(num_carry=num_carry - len(start))
+    consts, init, xs = plain_scan.split(given)
     turn_of = _turn(body, is_summed, inner)
     sizes = [*widths[num_consts:first], *[None] * (len(body.outvars) - num_carry)]
     avals = [var.aval for var in body.outvars]
@@ -251,12 +247,11 @@ def _scan(eqn: Equation, values: Values, context: Context) -> list[Value]:
     def turn(carry: list[Any], x: list[Any]) -> tuple[list[Any], Any]:
         leaving = _leaving(turn_of(*consts, *carry, *x), sizes, avals, dense)
         rows, others = parted([size is not None for size in sizes], leaving)
-        carry, ys = layout.split_results(others)
+        carry, ys = plain_scan.split_results(others)
         return carry, (ys, rows)
 
-    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-    carry, (ys, of_turns) = jax.lax.scan(turn, init, xs, **options)
-    order = slice(None, None, -1 if options["reverse"] else 1)  # that of the turns
+    *carry, ys, of_turns = plain_scan.run(turn, init, xs)
+    order = slice(None, None, -1 if eqn.params["reverse"] else 1)  # that of the turns
     sums = [
         _with_rows_of_turns(value, numbers[order], rows[order])
         for value, (numbers, rows) in zip(start, of_turns, strict=True)
@@ -284,24 +279,23 @@ def _widths_of_carries(
     nothing else; None for the others.
     """
     num_consts, num_carry = _jax.scan_counts(eqn)
-    results = [*[None] * num_consts, *body.outvars[:num_carry]]
-    results += [None] * (len(values) - len(results))
+    results = dict(enumerate(body.outvars[:num_carry], num_consts))
+    sparse = [n for n in results if is_sparse(values[n])]
     is_summed = [
-        out is not None and is_sparse(value) and _is_only_added_to(body, var, out)
-        for value, var, out in zip(values, body.invars, results, strict=True)
+        n in sparse and _is_only_added_to(body, var, results[n])
+        for n, var in enumerate(body.invars)
     ]
     types = map(type_of, parted(is_summed, body.invars)[1])
-    counts = [None] * num_consts + _num_rows(_turn(body, is_summed, context.fresh()), *types)
+    counts = _num_rows(_turn(body, is_summed, context.fresh()), *types)
     widths: list[int | None] = [None] * len(values)
-    for n in range(num_consts, num_consts + num_carry):
+    for n in sparse:
         value = values[n]
-        width = counts[n] if is_summed[n] else None
+        width = counts[n - num_consts] if is_summed[n] else None
         aval = body.invars[n].aval
         try:
-            if is_sparse(value) and width is None:
+            if width is None:
                 raise BecomesDense("the loop reads its carry")
-            if width is not None:
-                context.check(width * eqn.params["length"] + num_stored(value), aval)
+            context.check(width * eqn.params["length"] + num_stored(value), aval)
             widths[n] = width
         except BecomesDense as error:
             rows = value if has_rows(value) else no_rows(aval)

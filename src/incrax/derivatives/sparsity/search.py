@@ -19,19 +19,17 @@ from scipy.sparse import csr_array, vstack
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
-from incrax._program import Program, Values, evaluator, from_jaxpr, trace, type_of
+from incrax._program import Program, Values, from_jaxpr, trace, type_of
 from incrax.engine.program.constants import (
     Deferred,
+    KnowingDomain,
     Known,
-    constant_of,
-    known_constants,
+    KnownValues,
     learn,
     value_at,
-    value_of,
 )
 from incrax.engine.program.simplify import RULED, drop_dead, inline
 from incrax.primitives.control_flow import learn_counters
-from incrax.primitives.elements import Domain
 from incrax.primitives.entry import View, element_numbers
 
 Matrix: TypeAlias = Any
@@ -121,7 +119,7 @@ def _run(program: Program, leaves: Values, chosen: Sequence[int], xs: Values) ->
     values = list(leaves)
     for number, x in zip(chosen, xs, strict=True):
         values[number] = x
-    return evaluator(program)(program.consts, *values)
+    return program(*values)
 
 
 def _pushforward(program: Program, chosen: Sequence[int]) -> Program:
@@ -138,11 +136,8 @@ def _pushforward(program: Program, chosen: Sequence[int]) -> Program:
 
 def has_custom_vjp(program: Program) -> bool:
     """Whether some call, at any depth, has a rule for reverse mode alone."""
-    return any(
-        (eqn.primitive.name in RULED and "vjp" in eqn.primitive.name)
-        or any(has_custom_vjp(from_jaxpr(body)) for body in _jax.sub_bodies(eqn))
-        for eqn in program.eqns
-    )
+    names = {eqn.primitive.name for eqn in _jax.with_inner(program.eqns)}
+    return any("vjp" in name for name in names & RULED)
 
 
 # --- the walk -------------------------------------------------------------------------------------
@@ -194,26 +189,22 @@ def _stacked(parts: Sequence[Pattern], sizes: Sequence[int]) -> Pattern:
     return csr_array(vstack(blocks, format="csr"))
 
 
-class _ZerosCount(View):
+class _ZerosCount(KnownValues):
     zeros = True
-
-    def __init__(self, known: Known) -> None:
-        self.known = known
-
-    def value(self, atom: Atom) -> np.ndarray | None:
-        return value_of(atom, self.known)
 
     def check(self, count: int) -> None:
         _check_size(count)
 
 
-class _Patterns(Domain):
+class _Patterns(KnowingDomain):
     """A walk through the equations of a tangent; `work` counts the nonzeros made, in bodies of
     loops, too.
 
     All operations are moves and unions of rows. `_TooMuch` is raised before a matrix beyond
     `MAX_NONZEROS` is made.
     """
+
+    defers = True
 
     def __init__(self, max_work: int) -> None:
         self.work = 0
@@ -284,17 +275,8 @@ class _Patterns(Domain):
 
     # --- what is known ----------------------------------------------------------------------------
 
-    def known(self, program: Program, constants: Values) -> Known:
-        given = zip(program.invars, constants, strict=True)
-        return known_constants(program, defers=True) | {
-            var: one for var, one in given if one is not None
-        }
-
     def view(self, known: Known) -> View:
         return _ZerosCount(known)
-
-    def constant_of(self, atom: Atom, known: Known) -> Any | None:
-        return constant_of(atom, known)
 
     def enter(
         self, eqn: Equation, operands: Sequence[Pattern], known: Known
@@ -330,20 +312,8 @@ class _Patterns(Domain):
             return None
         return np.asarray(value_at(found))[number]
 
-    def learn_outputs(
-        self, eqn: Equation, carried: Sequence[Any], stacked: Sequence[Any], known: Any
-    ) -> None:
-        found = [*carried, *map(_of_rows, stacked)]
-        known.update(
-            {var: each for var, each in zip(eqn.outvars, found, strict=False) if each is not None}
-        )
-
-    def stacked(self, rows: Sequence[Pattern], aval: Any) -> Pattern:
-        return _stacked(rows, [_jax.aval_size(aval)] * len(rows))
-
-
-def _of_rows(each: Sequence[Any | None]) -> Any | None:
-    if any(one is None for one in each):
-        return None
-    depth = max(one.depth if isinstance(one, Deferred) else 0 for one in each)
-    return Deferred(lambda: np.stack([np.asarray(value_at(one)) for one in each]), depth + 1)
+    def of_rows(self, found: Sequence[Any]) -> Any | None:
+        if any(row is None for row in found):
+            return None
+        depth = max(row.depth if isinstance(row, Deferred) else 0 for row in found)
+        return Deferred(lambda: np.stack([np.asarray(value_at(row)) for row in found]), depth + 1)

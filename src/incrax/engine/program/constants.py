@@ -19,6 +19,8 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import STATEFUL, Program, Values
+from incrax.primitives.elements import Domain
+from incrax.primitives.entry import View
 from incrax.primitives.table import entry_of
 
 MAX_SIZE = 4096
@@ -95,6 +97,34 @@ def value_of(atom: Atom, known: Known) -> np.ndarray | None:
 def value_at(found: Any) -> Any:
     """What is known, evaluated."""
     return found.value if isinstance(found, Deferred) else found
+
+
+class KnownValues(View):
+    """What is known, for index rules."""
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+
+    def value(self, atom: Atom) -> np.ndarray | None:
+        """The value of an atom that depends on no input."""
+        return value_of(atom, self.known)
+
+
+class KnowingDomain(Domain):
+    """A domain of a walk that knows what depends on no input."""
+
+    defers = False
+    """Whether large constants, and those that only JAX evaluates, are known too."""
+
+    def known(self, program: Program, constants: Values) -> Known:
+        """The constants, and what is known of the inputs."""
+        given = zip(program.invars, constants, strict=True)
+        found = known_constants(program, defers=self.defers)
+        return found | {var: value for var, value in given if value is not None}
+
+    def constant_of(self, atom: Atom, known: Known) -> Any | None:
+        """What is known of an atom."""
+        return constant_of(atom, known)
 
 
 def learn(eqn: Equation, known: Known, *, defers: bool = False) -> None:

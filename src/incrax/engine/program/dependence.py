@@ -22,8 +22,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import STATEFUL, Program, written_vars
-from incrax.engine.program.constants import Known, known_constants, learn
-from incrax.primitives.elements import Domain
+from incrax.engine.program.constants import KnowingDomain, Known, KnownValues, learn
 from incrax.primitives.entry import View
 from incrax.primitives.table import entry_of
 
@@ -137,17 +136,11 @@ def join(masks: Masks) -> int:
 # --- the domain -----------------------------------------------------------------------------------
 
 
-class _KnownView(View):
+class _TrustingView(KnownValues):
     trusts = True
 
-    def __init__(self, known: Known) -> None:
-        self.known = known
 
-    def value(self, atom: Atom) -> np.ndarray | None:
-        return np.asarray(atom.val) if isinstance(atom, Literal) else self.known.get(atom)
-
-
-class _Bits(Domain):
+class _Bits(KnowingDomain):
     """Sets as the bits of integers of any length; a value of many elements, and what is in a loop,
     has one for all.
     """
@@ -208,16 +201,8 @@ class _Bits(Domain):
     def retired(self, value: Masks) -> int:
         return join(value)
 
-    def known(self, program: Program, constants: Sequence[np.ndarray | None]) -> Known:
-        known = known_constants(program)
-        given = zip(program.invars, constants, strict=True)
-        return known | {var: x for var, x in given if x is not None}
-
     def view(self, known: Known) -> View:
-        return _KnownView(known)
-
-    def constant_of(self, atom: Atom, known: Known) -> np.ndarray | None:
-        return known.get(atom) if isinstance(atom, Var) else None
+        return _TrustingView(known)
 
     def enter(self, eqn: Equation, operands: Sequence[Masks], known: Known) -> list[Masks] | None:
         learn(eqn, known)

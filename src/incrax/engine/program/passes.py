@@ -77,12 +77,7 @@ def claim_of(eqn: Equation) -> Claim | None:
 
 def has_claim(eqns: Iterable[Equation]) -> bool:
     """Whether an equation, or one in an inner jaxpr, is a marker."""
-    if not _has_bound:
-        return False
-    return any(
-        eqn.primitive is _pass_p or any(has_claim(body.eqns) for body in _jax.sub_bodies(eqn))
-        for eqn in eqns
-    )
+    return bool(_has_bound) and any(eqn.primitive is _pass_p for eqn in _jax.with_inner(eqns))
 
 
 _has_bound: list[Hashable] = []
@@ -110,10 +105,8 @@ def _pull(cotangents: Any, values: Any, **_: Any) -> list[Any]:
     return [ct if isinstance(x, _jax.Linear) else None for ct, x in zip(given, values, strict=True)]
 
 
-def _batch(
-    _mapped: Any, values: Any, axes: Any, *, kinds: tuple[str, ...], **_: Any
-) -> tuple[list[Any], list[Any]]:
-    return list(values[: len(kinds)]), list(axes[: len(kinds)])
+def _batch(_mapped: Any, values: Any, axes: Any, **params: Any) -> tuple[list[Any], list[Any]]:
+    return _push(values, axes, **params)
 
 
 def _prune(is_used: Sequence[bool], eqn: Equation) -> Equation:

@@ -34,6 +34,7 @@ from incrax.engine.rewrites.statistics import (
     MAX_GROWTH,
     Group,
     Output,
+    are_within,
     make_statistics,
     number_of,
     pack,
@@ -175,7 +176,5 @@ def _are_moderate(scales: Sequence[tuple[Any, bool]]) -> Any:
     """
     is_good: Any = jnp.asarray(True)
     for scale, inverse in scales:
-        size = jnp.abs(scale)
-        limit = float(jnp.finfo(scale.dtype).tiny) ** -(MAX_LOSS / len(scales))
-        is_good &= ((size == 0) & (not inverse)) | ((size <= limit) & (size >= 1 / limit))
+        is_good &= are_within(scale, MAX_LOSS / len(scales)) & ~((scale == 0) & inverse)
     return is_good

@@ -19,7 +19,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Body, Equation, Literal, Var
 from incrax._program import Program, from_jaxpr, trace, type_of
-from incrax.engine.program.constants import known_values
+from incrax.engine.program.constants import known_values, value_of
 from incrax.engine.program.passes import LADJ, OUTPUT, Claim, claim_of, has_claim
 from incrax.engine.program.simplify import drop_dead, inline_jits, reading, renaming
 from incrax.engine.program.structure import equation_key, literal_key
@@ -221,11 +221,11 @@ class _Rewriting:
     def _permutation(self, eqn: Equation) -> np.ndarray | None:
         """Which element each output of a gather reads, if every one is read once."""
         operand, index = eqn.invars
-        indices = index.val if isinstance(index, Literal) else self._known.get(index)
+        indices = value_of(index, self._known)
         size = _jax.aval_size(operand.aval)
         if indices is None or size > MAX_PERMUTED or size != _jax.aval_size(eqn.outvars[0].aval):
             return None
-        numbers = gathered_numbers(eqn, np.asarray(indices))
+        numbers = gathered_numbers(eqn, indices)
         is_permutation = np.array_equal(np.sort(numbers, axis=None), np.arange(size))
         return numbers if is_permutation else None
 
@@ -234,16 +234,10 @@ def _body_without_inverses(body: Body) -> Body:
     """The body of a loop, a branch or a rule, by itself; the very body where nothing is there to be
     left out.
     """
-    if not (has_claim(body.eqns) or _has_gather(body)):
+    has_gather = any(eqn.primitive.name == "gather" for eqn in _jax.with_inner(body.eqns))
+    if not (has_gather or has_claim(body.eqns)):
         return body
     program = cancel_all(from_jaxpr(body))
     if not set(program.constvars) <= set(body.constvars):
         return body  # it cannot hold more constants than it did
     return body._replace(eqns=program.eqns, outvars=program.outvars)
-
-
-def _has_gather(body: Body) -> bool:
-    return any(
-        eqn.primitive.name == "gather" or any(_has_gather(inner) for inner in _jax.sub_bodies(eqn))
-        for eqn in body.eqns
-    )

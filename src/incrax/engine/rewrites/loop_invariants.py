@@ -85,8 +85,7 @@ def _rewrite_scan(eqn: Equation) -> list[Equation] | None:
 
         def step(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
             moving = zip(body.invars[len(fixed) :], [*carry, *xs], strict=True)
-            outputs = evaluated(kept, body.outvars, {**outer, **dict(moving)})
-            return outputs[: len(carry)], outputs[len(carry) :]
+            return scan.split_results(evaluated(kept, body.outvars, {**outer, **dict(moving)}))
 
         return scan.run(step, carry, rows)
 

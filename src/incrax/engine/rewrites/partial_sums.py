@@ -14,8 +14,8 @@ import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.lax import Precision
 
 from incrax import _jax
@@ -97,7 +97,8 @@ def stack_rows(
     matrices: list[Var] = []
     for shared, reductions in groups.items():
         rows = list(dict.fromkeys(reductions.values()))
-        matrix = table.make("stack", rows, _stack, is_matrix=True)
+        stack = lambda *rows: jnp.stack([row.ravel() for row in rows])
+        matrix = table.make("stack", rows, stack, is_matrix=True)
         matrices.append(matrix)
         for number, row in enumerate(rows):
             places.setdefault(row, (matrix, number))
@@ -118,7 +119,7 @@ def _slices(places: Mapping[Var, tuple[Var, int]], used: Collection[Var]) -> lis
         eqn
         for row, (matrix, number) in places.items()
         if row in used
-        for eqn in traced_equations(_row(number, row), [matrix], [row])[1]
+        for eqn in traced_equations(_row(number, row.aval.shape), [matrix], [row])[1]
     ]
 
 
@@ -151,22 +152,14 @@ def is_full_sum(eqn: Equation, kind: Any = jnp.inexact) -> bool:
     return is_wide and is_full and _jax.aval_size(aval) >= MIN_ROW_SIZE
 
 
-def _stack(*rows: Any) -> Any:
-    return jnp.stack([row.ravel() for row in rows])
-
-
-def _row(number: int, row: Var) -> Callable[[Any], Any]:
-    """A function of a matrix that returns a row, with the shape of its variable."""
-    return lambda matrix: jax.lax.reshape(
-        jax.lax.slice_in_dim(matrix, number, number + 1), row.aval.shape
-    )
+def _row(number: int, shape: Sequence[int]) -> Callable[[Any], Any]:
+    """A function of a matrix that returns a row, of this shape."""
+    return lambda matrix: lax.index_in_dim(matrix, number, keepdims=False).reshape(shape)
 
 
 def _products(order: Sequence[int]) -> Callable[..., Any]:
     def products(matrix: Any, shared: Any) -> list[Any]:
         sums = jnp.matmul(matrix, shared.ravel(), precision=Precision.HIGHEST)
-        return [
-            jax.lax.reshape(jax.lax.slice_in_dim(sums, index, index + 1), ()) for index in order
-        ]
+        return [lax.index_in_dim(sums, index, keepdims=False) for index in order]
 
     return products

@@ -103,8 +103,9 @@ def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Values], list[Any
     None if all outputs are wanted. A scan inside the body is not split: it is of the first if that
     needs an output.
     """
+    scan = _jax.scan_of(eqn)
     body = inline_jits(from_jaxpr(eqn.params["jaxpr"]))
-    _, carried, _ = _jax.scan_of(eqn).split(body.invars)
+    fixed, carried, rows = scan.split(body.invars)
     is_first = _needed_outputs(body, carried, [var in wanted for var in eqn.outvars])
     if all(is_first):
         return None
@@ -113,53 +114,31 @@ def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Values], list[Any
     outputs = [body.outvars[k] for k in first]
     others = [body.outvars[k] for k in second]
     split = _split(body.eqns, outputs, others, [carried[k] for k in first if k < len(carried)])
-    now = _HalfScan(eqn, body, split.now, first, (*outputs, *split.handed), [])
-    later = _HalfScan(eqn, body, split.later, second, others, split.handed)
 
-    def run(values: Values) -> list[Any]:
-        results = now.run(values, ())
-        handed = results[len(first) :]
-        found = dict(
-            zip([*first, *second], results[: len(first)] + later.run(values, handed), strict=True)
-        )
-        return [found[k] for k in range(len(is_first))]
-
-    return run
-
-
-class _HalfScan(NamedTuple):
-    """A scan that makes some of the outputs of another one.
-
-    Fields: that one, with its body; equations of a turn; numbers of the outputs; what a turn
-    returns: these, and what it hands over; what it takes that another scan handed over.
-    """
-
-    eqn: Equation
-    body: Program
-    eqns: Equations
-    numbers: Sequence[int]
-    returned: Atoms
-    taken: Sequence[Var]
-
-    def run(self, values: Values, stacks: Values) -> list[Any]:
-        """What all turns return, on the operands of the whole scan and what was handed over."""
-        scan = _jax.scan_of(self.eqn)
-        own = [k for k in self.numbers if k < scan.num_carry]
-        read = all_read(self.eqns, self.returned)
-        fixed, carried, rows = scan.split(self.body.invars)
+    def turns(
+        eqns: Equations, numbers: Sequence[int], returned: Atoms, taken: Atoms, values: Values
+    ) -> list[Any]:
+        """What the outputs of these numbers, and `returned` beside them, are after all turns of
+        some equations; `values` are the operands of the scan and, row by row, those of `taken`.
+        """
         consts, start, xs = scan.split(values)
-        taken = [(var, x) for var, x in zip(rows, xs, strict=True) if var in read]
-        variables = (
-            *(*self.body.constvars, *fixed, *(carried[k] for k in own)),
-            *(*(var for var, _ in taken), *self.taken),
-        )
+        own = [k for k in numbers if k < len(carried)]
+        variables = (*body.constvars, *fixed, *(carried[k] for k in own), *rows, *taken)
+        atoms = (*(body.outvars[k] for k in numbers), *returned)
 
         def turn(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-            given = (*self.body.consts, *consts, *carry, *xs)
-            found = _evaluated(self.eqns, self.returned, variables, given)
-            return found[: len(carry)], found[len(carry) :]
+            found = _evaluated(eqns, atoms, variables, (*body.consts, *consts, *carry, *xs))
+            return found[: len(own)], found[len(own) :]
 
-        return scan.run(turn, [start[k] for k in own], [*(x for _, x in taken), *stacks])
+        return scan.run(turn, [start[k] for k in own], xs)
+
+    def run(values: Values) -> list[Any]:
+        now = turns(split.now, first, split.handed, (), values)
+        handed = now[len(first) :]
+        later = iter(turns(split.later, second, (), split.handed, (*values, *handed)))
+        return [next(later) if k in second else now[first.index(k)] for k in range(len(is_first))]
+
+    return run
 
 
 def _needed_outputs(body: Program, carried: Sequence[Var], is_wanted: list[bool]) -> list[bool]:

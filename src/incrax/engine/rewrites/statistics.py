@@ -267,8 +267,8 @@ def taylor(group: Group, known: Any, z: Any) -> tuple[Any, Any]:
         terms = jnp.max(sizes, axis=0)
     size = jnp.maximum(jnp.abs(total), jnp.abs(scale))
     growth = MAX_GROWTH[np.dtype(group.dtype).itemsize]
-    is_right = _are_within(terms, MAX_TERM) & (terms <= growth * size)
-    return total, jnp.all(_are_within(d, MAX_STEP)) & jnp.all(is_right)
+    is_right = are_within(terms, MAX_TERM) & (terms <= growth * size)
+    return total, jnp.all(are_within(d, MAX_STEP)) & jnp.all(is_right)
 
 
 def _series(group: Group, d: Any, values: Any, slopes: Any, curvatures: Any) -> Any:
@@ -281,7 +281,7 @@ def _series(group: Group, d: Any, values: Any, slopes: Any, curvatures: Any) -> 
     return straight + jnp.pad(0.5 * bent, ((0, 0), (0, m // 2 - group.num_curved)))
 
 
-def _are_within(x: Any, exponent: float) -> Any:
+def are_within(x: Any, exponent: float) -> Any:
     """Whether numbers are far from the ends of the range; zero is."""
     limit = float(jnp.finfo(x.dtype).tiny) ** -exponent
     return (x == 0) | ((jnp.abs(x) <= limit) & (jnp.abs(x) >= 1 / limit))

@@ -7,7 +7,7 @@ representations.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -17,36 +17,28 @@ from jax import lax
 
 from incrax.engine.inputs.chunks import common_length
 from incrax.engine.inputs.leaves import check_dynamic
-from incrax.models.held.messages import no_rows_to_hold, not_rows, wrong_representations
+from incrax.errors import RowsError, UnsupportedLeafError
 
 Encoder = Callable[..., Any]
 
 
 class Encoding:
-    """(params, rows) -> representations; with keys, one a row, as third argument.
+    """(params, rows, numbers) -> representations of the rows with these numbers, None for all; with
+    keys, one a row, as last argument. The pullback is that of all rows.
 
     Fields: the encoder; rows that are encoded at once, None for all; whether a backward pass
-    computes anew, chunk by chunk, what lies between rows and representations; whether only some
-    rows are encoded, whose numbers stand before the keys: the pullback is that of all rows.
+    computes anew, chunk by chunk, what lies between rows and representations.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        chunk_rows: int | None,
-        *,
-        is_recomputed: bool,
-        is_of_some: bool = False,
-    ) -> None:
+    def __init__(self, encoder: Encoder, chunk_rows: int | None, *, is_recomputed: bool) -> None:
         self.encoder: Encoder = encoder
         self.chunk_rows: int | None = chunk_rows
         self.is_recomputed: bool = is_recomputed
-        self.is_of_some: bool = is_of_some
         self.__signature__: inspect.Signature = signature_of(encoder)
 
-    def __call__(self, params: Any, rows: Any, *more: Any) -> Any:
+    def __call__(self, params: Any, rows: Any, numbers: Any, *keys: Any) -> Any:
         """Representations in order: each array has one a row along its first axis."""
-        data = taken((rows, *more[1:]), more[0]) if self.is_of_some else (rows, *more)
+        data = (rows, *keys) if numbers is None else taken((rows, *keys), numbers)
 
         def encode(chunk: Any) -> Any:
             return self.encoder(params, *chunk)
@@ -96,12 +88,20 @@ def checked_rows(rows: Any) -> tuple[Any, int]:
     for path, leaf in jax.tree.leaves_with_path(rows):
         name = f"rows{jax.tree_util.keystr(path)}"
         if not isinstance(leaf, (np.ndarray, jax.Array)) or leaf.ndim == 0:
-            raise not_rows(name, type(leaf).__name__)
+            raise UnsupportedLeafError(
+                f"`held(params, rows)` got `{name}` of type {type(leaf).__name__}; every leaf must "
+                "be an array with rows along its first axis. This is usually a number or a text "
+                "that all rows share. Nothing was evaluated or stored. Put it into the parameters."
+            )
         check_dynamic(leaf, name)
         lengths[name] = leaf.shape[0]
     num_rows = common_length("held(params, rows)", lengths)
     if not num_rows:
-        raise no_rows_to_hold()
+        raise RowsError(
+            "`held(params, rows)` got no rows. This is usually an empty selection, or the arguments "
+            "in another order. Nothing was evaluated or stored. Pass a pytree of arrays with at "
+            "least one row each."
+        )
     own = jax.tree.map(lambda x: jnp.array(x, copy=True) if isinstance(x, np.ndarray) else x, rows)
     return own, num_rows
 
@@ -109,12 +109,14 @@ def checked_rows(rows: Any) -> tuple[Any, int]:
 def _checked(found: Any, num_rows: int) -> Any:
     leaves = jax.tree.leaves(found)
     if not leaves or any(jnp.shape(x)[:1] != (num_rows,) for x in leaves):
-        raise wrong_representations(_types(leaves), num_rows)
+        seen = ", ".join(str(jax.typeof(x)) for x in leaves) or "nothing"
+        raise RowsError(
+            f"The encoder returned {seen} for {num_rows} rows; every array that it returns must "
+            "have a row for each of them along its first axis. This is usually a mean over rows, "
+            "or a missing `jax.vmap`. Nothing was evaluated or stored. Return one representation a "
+            "row; what is common to all rows belongs into the loss."
+        )
     return found
-
-
-def _types(leaves: Sequence[Any]) -> str:
-    return ", ".join(str(jax.typeof(x)) for x in leaves) or "nothing"
 
 
 # --- which leaves have cotangents -----------------------------------------------------------------

@@ -1,27 +1,63 @@
-"""`hold`: what users call.
+"""`hold`: an encoder whose representations are computed once, read by many batches, and
+differentiated once.
 
-In: an encoder. Out: a `Held`, which encodes rows once and gives gradients through them.
+In: an encoder. Out: a `Held`. Called, it encodes all rows: a `Kept` has their representations, and
+adds up the cotangents that batches give. Or it makes a gradient through all batches of an epoch,
+as one program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+import functools
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from incrax import _jax
 from incrax._jax_options import spelled_here
-from incrax._messages import wrong_option
+from incrax._locations import shortened
+from incrax._messages import listed, wrong_option
 from incrax._names import name_of
+from incrax._table import Counters
+from incrax._tables import LruTable
+from incrax._tuning import is_disabled
 from incrax.derivatives.cuts import without_marks
+from incrax.derivatives.differentiated import fitting, wrong_tangent
+from incrax.derivatives.pullback import Pullback, vjp
+from incrax.derivatives.selection import Selection, select, wrong_wrt
 from incrax.derivatives.transforms import plain
-from incrax.engine.inputs.leaves import has_tracer
-from incrax.engine.inputs.signature import make_signature
-from incrax.models.held.encoding import Encoding, checked_rows, keys_of
-from incrax.models.held.epoch import EpochGradient
-from incrax.models.held.kept import HoldStats, Kept, Setting
+from incrax.engine.inputs.leaves import LeafValue, descriptor, has_tracer, is_dynamic, same_value
+from incrax.engine.inputs.signature import (
+    argument_names,
+    make_signature,
+    same_static,
+    same_type,
+    with_names,
+)
+from incrax.errors import RowsError, StaleRepresentationsError
+from incrax.models.held.encoding import (
+    Encoding,
+    active_leaves,
+    checked_rows,
+    is_active,
+    keys_of,
+    taken,
+    with_active,
+    with_cotangents,
+)
 from incrax.models.held.row_by_row import check_row_by_row
+
+DENSE_SHARE = 0.75
+"""A pass over some rows is worth a program of its own up to this share of all rows."""
+
+NAME = "value_and_grad"
+MAX_PROGRAMS = 32
+"""Signatures whose programs are kept."""
 
 
 @spelled_here
@@ -88,11 +124,8 @@ def hold(
     if stale not in ("refuse", "allow"):
         raise wrong_option("hold(stale)", stale, '"refuse" or "allow"')
     is_recomputed = chunk_rows is not None if recompute is None else bool(recompute)
-    whole, some = (
-        Encoding(plain(encoder), chunk_rows, is_recomputed=is_recomputed, is_of_some=flag)
-        for flag in (False, True)
-    )
-    return Held(Setting(whole, some, 0 if wrt is None else wrt, stale == "allow", HoldStats()))
+    encoding = Encoding(plain(encoder), chunk_rows, is_recomputed=is_recomputed)
+    return Held(Setting(encoding, 0 if wrt is None else wrt, stale == "allow", HoldStats()))
 
 
 class Held:
@@ -203,3 +236,537 @@ class Held:
         if self._proven.isdisjoint({(types, True), (types, has_values)}):
             check_row_by_row(self._setting.encoder, params, data, has_values=has_values)
             self._proven.add((types, has_values))
+
+
+# --- representations, batch by batch --------------------------------------------------------------
+
+
+@dataclass(repr=False)
+class HoldStats(Counters):
+    """Counts since `hold`.
+
+    Fields:
+        rows_encoded: rows encoded, to be read.
+        rows_recomputed: rows encoded once more by backward passes.
+        rows_pulled_back: rows of backward passes.
+        batches_read: reads of batches.
+        batches_added: additions of cotangents.
+        stale_uses: uses of representations of older parameters, which `stale="allow"` lets pass.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> held = incrax.hold(lambda w, x: x @ w)
+        >>> batch = held(jnp.ones(1), jnp.ones((3, 1))).rows([0, 1])
+        >>> held.stats.rows_encoded, held.stats.batches_read
+        (3, 1)
+    """
+
+    rows_encoded: int = 0
+    rows_recomputed: int = 0
+    rows_pulled_back: int = 0
+    batches_read: int = 0
+    batches_added: int = 0
+    stale_uses: int = 0
+
+
+class Setting(NamedTuple):
+    """What all representations of one `hold` share: a function, what is differentiated by,
+    staleness, counters.
+    """
+
+    encoding: Encoding
+    wrt: Any
+    may_be_stale: bool
+    stats: HoldStats
+
+    @property
+    def encoder(self) -> Any:
+        """What the user gave."""
+        return self.encoding.encoder
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether backward passes encode once more."""
+        return self.encoding.is_recomputed
+
+
+class Kept:
+    """Representations of rows, to be read batch by batch, and their cotangents so far.
+
+    Made by calling a `Held`.
+
+    Promise: after `add(i, cotangent_i)` for some batches, `pullback()` equals the gradient of the
+    sum over batches of `vdot(cotangent_i, representations[i])`, that is of any loss that has these
+    cotangents.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> kept = incrax.hold(lambda w, x: x @ w)(jnp.array([2.0]), jnp.arange(3.0)[:, None])
+        >>> kept.rows([1, 2]).tolist()
+        [2.0, 4.0]
+        >>> kept.add([1, 2], jnp.array([1.0, 10.0]))
+        >>> kept.pullback().tolist()
+        [21.0]
+    """
+
+    def __init__(self, setting: Setting, params: Any, data: tuple[Any, ...]) -> None:
+        params = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, params)
+        self._setting = setting
+        self._stats = setting.stats
+        self._params = params
+        self._data = data
+        self._pullback: Pullback
+        found = vjp(setting.encoding, params, data[0], None, *data[1:], wrt=setting.wrt)
+        self._representations, self._pullback = found
+        self._numbers = np.arange(jax.tree.leaves(data)[0].shape[0])
+        self._known = [LeafValue(x) if is_dynamic(x) else x for x in jax.tree.leaves(params)]
+        self._stats.rows_encoded += self.num_rows
+        self.reset()
+
+    def _captured(self) -> tuple[Any, ...]:
+        """What counts where a guarded function captures this: counters do not."""
+        return self._setting.encoding, self._params, self._data, self._cotangents, self._is_touched
+
+    @property
+    def representations(self) -> Any:
+        """The representations of all rows: what the encoder returns for them."""
+        return self._representations
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return len(self._numbers)
+
+    @property
+    def num_touched(self) -> int:
+        """How many of them have got cotangents, each counted once."""
+        return int(self._is_touched.sum())
+
+    @property
+    def cotangents(self) -> Any:
+        """The cotangents so far, like the representations; None where those are integers."""
+        return self._filled(map(jnp.copy, self._cotangents))
+
+    def reset(self) -> None:
+        """Forget the cotangents so far."""
+        active = active_leaves(self._representations)
+        self._cotangents = [jnp.zeros(x.shape, x.dtype) for x in active]
+        self._is_touched = np.zeros(self.num_rows, bool)
+
+    def rows(self, numbers: Any, *, params: Any = None) -> Any:
+        """The representations of a batch.
+
+        Args:
+            numbers: which rows: integers of any shape (repeated ones and negative ones as in
+                NumPy), a boolean mask over the rows, or a slice.
+            params: the parameters of this batch, if they are to be checked against those of the
+                representations.
+
+        Returns:
+            A pytree like the encoder's result; each array of shape (*numbers.shape, *trailing).
+
+        Raises:
+            RowsError: there are no such rows.
+            StaleRepresentationsError: the parameters are others, and `hold` has not
+                `stale="allow"`.
+        """
+        self._check_params("rows", params)
+        found = _taken(self._representations, self._checked("rows", numbers))
+        self._stats.batches_read += 1
+        return found
+
+    def add(self, numbers: Any, cotangents: Any, *, params: Any = None) -> None:
+        """Add a batch's cotangents: the gradient of its loss by what `rows(numbers)` returned.
+
+        Args:
+            numbers: those given to `rows`; cotangents of a row that occurs several times are added
+                up.
+            cotangents: pytree like what `rows(numbers)` returned; None for integers.
+            params: as in `rows`.
+
+        Raises:
+            RowsError: there are no such rows.
+            TangentError: the cotangents are of another structure, shape or dtype.
+            StaleRepresentationsError: as in `rows`.
+        """
+        self._check_params("add", params)
+        found = self._checked("add", numbers)
+        parts = self._parts(cotangents, found.shape)
+        self._cotangents = _added(self._cotangents, found, parts)
+        self._is_touched[found.ravel()] = True
+        self._stats.batches_added += 1
+
+    def pullback(self, *, params: Any = None) -> Any:
+        """The gradient by what `hold(wrt=...)` selects, by one backward pass over the rows that
+        have cotangents.
+
+        Args:
+            params: None: those of the representations; the gradient is exact. With `stale="allow"`
+                any others: the rows are encoded anew with them, and the cotangents of the older
+                representations are pulled back.
+
+        Returns:
+            A pytree in the shape of the selection, as from `vjp`; zeros where no batch added
+            anything.
+
+        Raises:
+            StaleRepresentationsError: as in `rows`.
+
+        Cost: a backward pass, of all rows or of those that were touched, whichever is less; the
+            latter, and chunks that are recomputed, with their forward pass. Nothing is forgotten:
+            see `reset`.
+        """
+        is_current = self._check_params("pullback", params)
+        touched = np.flatnonzero(self._is_touched)
+        is_kept = is_current and not self._setting.is_recomputed
+        whole = self.num_rows * (2 if is_kept else 3)
+        chosen = padded(touched, self.num_rows)
+        if is_current and (chosen is None or 3 * len(chosen) >= whole):
+            self._count(self.num_rows, is_encoded=not is_kept)
+            return self._pullback(self._filled(self._cotangents))
+        count = self.num_rows if chosen is None else len(touched)
+        chosen = self._numbers if chosen is None else chosen
+        self._count(len(chosen), is_encoded=True)
+        given = (self._params if is_current else params, self._data[0], chosen, *self._data[1:])
+        _, pullback = vjp(self._setting.encoding, *given, wrt=self._setting.wrt)
+        return pullback(self._filled(_picked(self._cotangents, chosen, count)))
+
+    def _count(self, num_rows: int, *, is_encoded: bool) -> None:
+        self._stats.rows_recomputed += num_rows if is_encoded else 0
+        self._stats.rows_pulled_back += num_rows
+
+    def __repr__(self) -> str:
+        """How many rows, and how many of them have cotangents."""
+        return f"kept representations of {self.num_rows} rows, {self.num_touched} with cotangents"
+
+    # --- inner ------------------------------------------------------------------------------------
+
+    def _checked(self, method: str, numbers: Any) -> np.ndarray:
+        """Numbers from 0, as an array."""
+        if has_tracer(jax.tree.leaves(numbers)):
+            raise _without_values(method, "row numbers")
+        try:
+            if isinstance(numbers, slice):
+                return self._numbers[numbers]
+            asked = np.asarray(numbers)
+            if asked.dtype == bool and asked.shape != self._numbers.shape:
+                raise IndexError
+            return self._numbers[asked if asked.size else asked.astype(np.int64)]
+        except (IndexError, TypeError, ValueError):
+            raise wrong_row_numbers(
+                f"kept.{method}", shortened(repr(numbers)), self.num_rows
+            ) from None
+
+    def _parts(self, cotangents: Any, shape: tuple[int, ...]) -> list[Any]:
+        """Cotangents of the leaves that have any, of the right types."""
+        if has_tracer(jax.tree.leaves(cotangents)):
+            raise _without_values("add", "cotangents")
+        expected, treedef = jax.tree.flatten(self._representations)
+        what = "what `rows` returned, "
+        name = "kept.add", "cotangent"
+        try:
+            leaves = treedef.flatten_up_to(cotangents)
+        except ValueError as error:
+            seen = f"of another structure ({error})"
+            raise wrong_tangent(*name, seen, f"{what}{treedef}") from error
+        found = []
+        for leaf, x in zip(leaves, expected, strict=True):
+            if is_active(x):
+                wanted = *shape, *x.shape[1:]
+                type_text = f"{what}{x.dtype}{list(wanted)}"
+                found.append(fitting(*name, leaf, wanted, x.dtype, type_text))
+        return found
+
+    def _filled(self, active: Iterable[Any]) -> Any:
+        return with_active(self._representations, active, lambda _: None)
+
+    def _check_params(self, method: str, params: Any) -> bool:
+        """Whether these are the parameters of the representations; None stands for them."""
+        if params is None:
+            return True
+        with_paths, treedef = jax.tree.flatten_with_path(params)
+        pairs = list(zip(self._known, with_paths, strict=False))
+        is_alike = treedef == jax.tree.structure(self._params)
+        if not is_alike or not all(_is_like(old, new) for old, (_, new) in pairs):
+            raise StaleRepresentationsError(
+                f"`kept.{method}` got parameters of another structure, other shapes or types than "
+                "those of the kept representations. This is usually another encoder's parameters. "
+                "Nothing was evaluated or accumulated. Encode with them: `held(params, rows)`."
+            )
+        changed = [
+            f"params{jax.tree_util.keystr(path)}"
+            for old, (path, new) in pairs
+            if isinstance(old, LeafValue) and not same_value(old, LeafValue(new))
+        ]
+        if changed and not self._setting.may_be_stale:
+            raise StaleRepresentationsError(
+                f"`kept.{method}` got parameters of which {listed(changed)} are not those of the "
+                "kept representations. This is usually an update after each batch: then the other "
+                "batches of the epoch see the representations of an older encoder, and the "
+                "gradient is an approximation, that of delayed representations. Nothing was "
+                "evaluated or accumulated. Update once per epoch, or encode anew by `held(params, "
+                'rows)`, or accept the approximation by `hold(encoder, stale="allow")`.'
+            )
+        self._stats.stale_uses += bool(changed)
+        return not changed
+
+
+def padded(touched: np.ndarray, num_rows: int) -> np.ndarray | None:
+    """Numbers of rows, the last one repeated up to a power of two; None where that is most of all
+    rows.
+
+    Few lengths, so that few programs serve all batches.
+    """
+    capacity = 1 << max(len(touched) - 1, 0).bit_length()
+    if capacity > DENSE_SHARE * num_rows:
+        return None
+    numbers = np.zeros(capacity, np.int64)
+    numbers[: len(touched)] = touched
+    numbers[len(touched) :] = touched[-1] if len(touched) else 0
+    return numbers
+
+
+def _is_like(old: Any, new: Any) -> bool:
+    is_value = isinstance(old, LeafValue)
+    return same_type(new, descriptor(old.feed)) if is_value else same_static(old, new)
+
+
+_taken = jax.jit(taken)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _added(cotangents: list[Any], numbers: Any, parts: list[Any]) -> list[Any]:
+    """Cotangents, in place, with those of a batch."""
+    return [x.at[numbers].add(part) for x, part in zip(cotangents, parts, strict=True)]
+
+
+@jax.jit
+def _picked(cotangents: list[Any], chosen: Any, count: Any) -> list[Any]:
+    """Cotangents of some rows, of which the first `count` count."""
+    is_one = jnp.arange(chosen.shape[0]) < count
+    return [jnp.where(is_one.reshape(-1, *[1] * (x.ndim - 1)), x[chosen], 0) for x in cotangents]
+
+
+def wrong_row_numbers(method: str, seen: str, num_rows: int) -> RowsError:
+    """Numbers of rows that are not there."""
+    return RowsError(
+        f"`{method}` got {seen} as numbers of rows; there are rows 0 to {num_rows - 1}. This is "
+        "usually a batch of another data set, or a mask that is no boolean array. Nothing was "
+        "evaluated or accumulated. Pass integers from 0, or a boolean mask or a slice of the rows."
+    )
+
+
+def _without_values(method: str, what: str) -> RowsError:
+    """A batch of `Kept` inside a transformation."""
+    return RowsError(
+        f"`kept.{method}` got {what} without values: it is called inside a function that JAX "
+        "traces, and what is kept is no part of that function. This is usually a training step "
+        "under `jax.jit`. Nothing was evaluated or accumulated. Call `kept.rows` and `kept.add` "
+        "outside, or use `held.value_and_grad(loss)`, which takes all batches and can be compiled."
+    )
+
+
+# --- all batches of an epoch as one program -------------------------------------------------------
+
+
+class Batches(NamedTuple):
+    """Row numbers of shape (num_batches, *batch), and what else a batch has, one entry each along
+    the first axis.
+    """
+
+    numbers: Any
+    others: tuple[Any, ...]
+
+
+class EpochGradient:
+    """The sum over batches of a loss of representations, and its gradient.
+
+    Made by `Held.value_and_grad`.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> gradient = incrax.hold(lambda w, x: x @ w).value_and_grad(lambda z: jnp.sum(z**2))
+        >>> value, by_w = gradient(jnp.array([2.0]), jnp.array([[1.0], [3.0]]), [[0], [1]])
+        >>> float(value), by_w.tolist()
+        (40.0, [40.0])
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        loss: Callable[..., Any],
+        wrt: Any,
+        prove: Callable[[Any, Any], None],
+    ) -> None:
+        self._setting = setting
+        self._loss = loss
+        self._wrt = wrt
+        self._prove = prove
+        self._programs = _Programs(self._evaluated)
+
+    def __call__(
+        self, params: Any, rows: Any, batches: Any, *args: Any, key: Any = None
+    ) -> tuple[Any, Any]:
+        """The sum of the losses and its gradient; see `Held.value_and_grad`."""
+        own, num_rows = checked_rows(without_marks(rows))
+        found = _batches(batches, num_rows)
+        data = (own, *keys_of(key, num_rows))
+        self._prove(without_marks(params), data)
+        if _is_plain(jax.tree.leaves((params, own, batches, args, key))):
+            return self._evaluated(params, data, None, found, args)
+        chosen, found = _touched(found, num_rows)
+        self._count(num_rows if chosen is None else len(chosen), len(found.numbers))
+        return self._programs(params, data, chosen, found, args)
+
+    def _count(self, num_rows: int, num_batches: int) -> None:
+        stats = self._setting.stats
+        stats.rows_encoded += num_rows
+        stats.rows_recomputed += num_rows if self._setting.is_recomputed else 0
+        stats.rows_pulled_back += num_rows
+        stats.batches_read += num_batches
+        stats.batches_added += num_batches
+
+    def _evaluated(
+        self, params: Any, data: Any, chosen: Any, batches: Batches, args: tuple[Any, ...]
+    ) -> Any:
+        """The sum of the losses, and the gradient in the shape of the selection."""
+        rows, *keys = data
+        names = self._names(batches, len(args))
+        given = (params, rows, batches, *args)
+        selection = select(NAME, with_names(lambda *_: None, names), self._wrt, given, {})
+        numbered = jax.tree.unflatten(selection.treedef, range(len(selection.leaves)))[0]
+        inner = set(jax.tree.leaves(numbered[2]))
+        for number, path in zip(selection.numbers, selection.paths, strict=True):
+            if number in inner:
+                reason = f"it selects `{path}` among the batches, which belong to one batch each"
+                raise wrong_wrt(NAME, path, f"{reason} and are not trained")
+
+        def encode(values: Any) -> Any:
+            params, rows, *_ = selection.merged(values)[0]
+            return self._setting.encoding(params, rows, chosen, *keys)
+
+        found, pull = jax.vjp(encode, selection.values)
+        total, cotangents, by_loss = self._losses(selection, found)
+        (by_encoder,) = pull(with_cotangents(found, cotangents))
+        # each leaf is the encoder's or the loss's, and has zeros of the other
+        return total, selection.tree([x + y for x, y in zip(by_encoder, by_loss, strict=True)])
+
+    def _losses(self, selection: Selection, found: Any) -> tuple[Any, list[Any], list[Any]]:
+        """Batch by batch: the sum of the losses, cotangents of all representations, gradients by
+        what is selected.
+        """
+        batches: Batches = selection.merged(selection.values)[0][2]
+
+        def of_batch(active: list[Any], values: list[Any], batch: Batches) -> Any:
+            args = selection.merged(values)[0][3:]
+            picked = taken(found, batch.numbers)
+            return self._loss(with_active(picked, active), *batch.others, *args)
+
+        def step(carry: Any, batch: Batches) -> tuple[Any, Any]:
+            own = active_leaves(taken(found, batch.numbers))
+            evaluate = jax.value_and_grad(of_batch, argnums=(0, 1))
+            value, (parts, moved) = evaluate(own, selection.values, batch)
+            sums, by_loss = carry
+            sums = [x.at[batch.numbers].add(part) for x, part in zip(sums, parts, strict=True)]
+            return (sums, jax.tree.map(jnp.add, by_loss, moved)), value
+
+        start = jax.tree.map(jnp.zeros_like, (active_leaves(found), selection.values))
+        is_plain_python = _jax.is_jit_disabled() and len(batches.numbers) > 0
+        with jax.disable_jit(is_plain_python):  # where a loop without steps has no types
+            (sums, by_loss), values = lax.scan(step, start, batches)
+        return jnp.sum(values), sums, by_loss
+
+    def _names(self, batches: Batches, num_args: int) -> list[str]:
+        """Names of the arguments: those of the encoder, and of the loss after what a batch has."""
+        num_own = 1 + len(batches.others)
+        ours = argument_names(self._setting.encoder, 2)
+        theirs = argument_names(self._loss, num_own + num_args)[num_own:]
+        names = [*ours, "batches", *theirs]
+        return [name if names.index(name) == k else f"_{k}" for k, name in enumerate(names)]
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+def _batches(batches: Any, num_rows: int) -> Batches:
+    """Row numbers alone, or a tuple that begins with them."""
+    numbers, *others = batches if isinstance(batches, tuple) and batches else (batches,)
+    found = Batches(_numbers(numbers, num_rows), tuple(others))
+    for path, leaf in jax.tree.leaves_with_path(found.others):
+        if not is_dynamic(leaf) or jnp.shape(leaf)[:1] != found.numbers.shape[:1]:
+            seen = (
+                f"{jnp.asarray(leaf).dtype}{list(jnp.shape(leaf))}"
+                if is_dynamic(leaf)
+                else type(leaf).__name__
+            )
+            raise RowsError(
+                f"The batches hold {found.numbers.shape[0]} batches of row numbers, and "
+                f"`batches[1:]{jax.tree_util.keystr(path)}` is {seen}. This is usually data of all "
+                "batches in one. Nothing was evaluated or stored. Every array beside the row "
+                "numbers has one entry a batch along its first axis."
+            )
+    return found
+
+
+def _numbers(numbers: Any, num_rows: int) -> Any:
+    """Row numbers as wide integers, which hold the number of rows; those that have values are
+    checked.
+    """
+    try:
+        found = numbers if has_tracer([numbers]) else np.asarray(numbers)
+    except (TypeError, ValueError):
+        raise wrong_row_numbers(NAME, shortened(repr(numbers)), num_rows) from None
+    is_empty = isinstance(found, np.ndarray) and not found.size
+    if found.ndim == 0 or not (is_empty or jnp.issubdtype(found.dtype, jnp.integer)):
+        raise wrong_row_numbers(NAME, f"{found.dtype}{list(found.shape)}", num_rows)
+    if not isinstance(found, np.ndarray):
+        return found.astype(int)
+    if found.size and not -num_rows <= int(found.min()) <= int(found.max()) < num_rows:
+        raise wrong_row_numbers(NAME, f"numbers from {found.min()} to {found.max()}", num_rows)
+    return found.astype(np.int64)
+
+
+def _touched(batches: Batches, num_rows: int) -> tuple[np.ndarray | None, Batches]:
+    """The rows that batches read, and their numbers among these; None where those are most of all
+    rows.
+    """
+    is_touched = np.zeros(num_rows, bool)
+    is_touched[batches.numbers] = True
+    touched = np.flatnonzero(is_touched)
+    chosen = padded(touched, num_rows)
+    if chosen is None or not len(touched):
+        return None, batches
+    places = np.zeros(num_rows, np.int64)
+    places[touched] = np.arange(len(touched))
+    return chosen, batches._replace(numbers=places[batches.numbers])
+
+
+# --- compiled forms ------------------------------------------------------------------------------
+
+
+class _Programs:
+    """A function, compiled for each signature of its arguments; plain where JAX traces or compiles
+    nothing.
+    """
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        self.fun = fun
+        self._table: LruTable[Hashable, Any] = LruTable(MAX_PROGRAMS)
+
+    def __call__(self, *args: Any) -> Any:
+        """The function at these arguments."""
+        leaves = jax.tree.leaves(args)
+        if _is_plain(leaves):
+            return self.fun(*args)
+        signature = make_signature(self.fun, args, {})
+        fun = self.fun  # not `self`, which holds the programs
+        compiled = lambda: jax.jit(lambda *values: fun(*signature.rebuild(values)[0]))
+        program = self._table.made(signature.key, compiled)
+        return program(*[LeafValue(x).feed for x in signature.dynamic_leaves(leaves)])
+
+
+def _is_plain(leaves: Any) -> bool:
+    """Whether a call with these leaves is evaluated as it is: under a transformation, or where
+    nothing is compiled.
+    """
+    return not _jax.is_top_level() or has_tracer(leaves) or _jax.is_jit_disabled() or is_disabled()

@@ -21,7 +21,6 @@ from incrax.engine.policy.agreement import difference
 from incrax.engine.program.simplify import drop_dead, inline_with_solves, run_passes
 from incrax.errors import MixedRowsError
 from incrax.models.held.encoding import taken
-from incrax.models.held.messages import mixing_encoder
 from incrax.primitives.entry import Kind
 from incrax.primitives.table import entry_of
 from incrax.rows.axis import FIRST, RowsComparison
@@ -77,7 +76,7 @@ def _traces(encoder: Any, params: Any, data: tuple[Any, ...]) -> list[Program]:
             ]
         except Exception as error:
             jax.eval_shape(encode, values, data)  # raises what is wrong for any number of rows
-            raise mixing_encoder(
+            raise _mixing_encoder(
                 f"it cannot be traced for another number of rows: {type(error).__name__}"
             ) from error
 
@@ -105,7 +104,7 @@ def _is_told(first: Program, second: Program) -> bool:
     reducing = [eqn for eqn in first.eqns if not reduced.isdisjoint(eqn.outvars)]
     mixtures += [_said(eqn, "reduces over the rows") for eqn in reducing]
     if mixtures:
-        raise mixing_encoder(mixtures[0])
+        raise _mixing_encoder(mixtures[0])
     are_rows = all(isinstance(v, Var) and found.axis(v) == 0 for v in first.outvars)
     return are_rows and not is_doubted and not found.places
 
@@ -148,7 +147,7 @@ def _compare(what: str, where: str, x: Any, y: Any) -> None:
         # Beside zeros alone, rounding errors have no scale.
         error = difference(x, y, atol=0.0 if y.any() else ROUNDING)
     if error is not None:
-        raise mixing_encoder(f"{what} differs by {error:.2g} {where}")
+        raise _mixing_encoder(f"{what} differs by {error:.2g} {where}")
 
 
 def _chosen(data: tuple[Any, ...]) -> np.ndarray:
@@ -165,3 +164,14 @@ def _chosen(data: tuple[Any, ...]) -> np.ndarray:
     contents = [b"".join(x[k].tobytes() for x in values) for k in range(len(seen))]
     repeated = sorted(range(len(seen)), key=lambda k: contents.index(contents[k]) != k)
     return random.permutation(seen[repeated[:NUM_TRIED]])
+
+
+def _mixing_encoder(reason: str) -> MixedRowsError:
+    """An encoder for which a row's representation depends on other rows."""
+    return MixedRowsError(
+        "`hold(encoder)` evaluates the encoder on chunks and on some rows only, and the "
+        f"representation of a row depends on other rows: {reason}. This is usually a normalisation "
+        f"over the batch, or a closed-over array with one entry a row. Nothing was evaluated or stored. Compute what "
+        "rows have in common before, and pass it with the parameters; pass what is of one row "
+        "among the rows; or normalise within a row."
+    )
