@@ -280,7 +280,7 @@ def _flights(options: Options) -> Iterator[Line]:
         return
     scale = 10 if options.quick else 1
     flights = read_flights(2_000 if options.quick else None)
-    mode = find_mode(flights, lambda *_: None)
+    mode = find_mode(flights, lambda parts, _: parts)
     problem = Problem(model.log_density, mode.parameters, (flights.ids, flights.delay))
     num_warmup = 500 // scale
 
