@@ -53,7 +53,7 @@ def sites_steps(sites, carry, turns):
         accept = new - value < most
         return (sites.settle(state, delta, accept), jnp.where(accept, new, value)), None
 
-    return lax.scan(step, carry, turns)[0]
+    return sites.scan(step, carry, turns)[0]
 
 
 def whole_steps(spins, turns):

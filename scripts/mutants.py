@@ -841,8 +841,8 @@ MUTANTS = [
     Mutant(
         "a short name of a sampler's block is not completed",
         "samplers/sweeping.py",
-        "given = {_full(density.names, name): update for name, update in given.items()}",
-        "given = dict(given)",
+        "moves = {_full(density.names, name): update for name, update in given.items()}",
+        "moves = dict(given)",
         "tests/samplers/test_chains.py",
     ),
     Mutant(
@@ -1091,9 +1091,23 @@ MUTANTS = [
         "tests/engine/policy/test_ledger.py",
     ),
     Mutant(
+        "one kernel takes what it cannot",
+        "engine/compile/one_kernel.py",
+        "is_known = name in MOVES or entry_of(eqn).is_elementwise",
+        "is_known = True",
+        "tests/engine/compile/test_one_kernel.py",
+    ),
+    Mutant(
+        "one kernel takes many numbers",
+        "engine/compile/one_kernel.py",
+        "all(_jax.aval_size(atom.aval) <= MAX_ELEMENTS for atom in made)",
+        "True",
+        "tests/engine/compile/test_one_kernel.py",
+    ),
+    Mutant(
         "sums of sites are never summed anew for their number of differences",
         "engine/call/sites.py",
-        "allowed = lax.lt(jnp.max(counts), np.int32(limit))",
+        "allowed = lax.lt(jnp.max(jnp.where(is_summed, counts, 0)), np.int32(limit))",
         "allowed = jnp.asarray(True)",
         "tests/engine/call/test_sites.py",
     ),
@@ -1205,8 +1219,8 @@ MUTANTS = [
     Mutant(
         "candidates of a site make all rows run",
         "engine/call/sites.py",
-        "_everywhere(is_sound),",
-        "is_sound,",
+        "is_sound = _everywhere(is_sound)",
+        "pass",
         "tests/engine/call/test_sites.py",
     ),
     Mutant(

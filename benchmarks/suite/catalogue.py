@@ -123,7 +123,7 @@ BENCHMARKS = (
     Benchmark("compile", 7),
     Benchmark("pure", 2),
     Benchmark("sweeps", 7, uses=("numpyro",)),
-    Benchmark("posterior", 8, uses=("numpyro", "blackjax")),
+    Benchmark("posterior", 14, uses=("numpyro", "blackjax")),
     Benchmark("algebra", 4),
     Benchmark("exact", 1),
     Benchmark("rows", 2),

@@ -22,6 +22,7 @@ from jax._src import array as _array
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
+from jax._src import sharding_impls as _sharding_impls
 from jax._src import source_info_util as _source_info
 from jax._src import tree_util as _tree_util
 from jax._src import xla_bridge as _xla_bridge
@@ -29,6 +30,7 @@ from jax._src.interpreters import partial_eval as _inner_pe
 from jax._src.interpreters import pxla as _pxla
 from jax._src.lax import lax as _lax
 from jax._src.state.types import AbstractRef as _AbstractRef
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.interpreters import ad as _ad
 from jax.interpreters import batching as _batching
 from jax.interpreters import mlir as _mlir
@@ -561,6 +563,79 @@ def _batch(rule: Any, axis: Any, values: Sequence[Any], axes: Sequence[Any], **p
     name = None if axis.name is _core.no_axis_name else axis.name
     vmap = partial(jax.vmap, axis_name=name, axis_size=axis.size, spmd_axis_name=axis.spmd_name)
     return rule(Mapped(name, axis.size, vmap), values, axes, **params)
+
+
+# --- calls that XLA compiles into one kernel ------------------------------------------------------
+
+
+ONE_KERNEL = "incrax_one_kernel"
+
+
+def evaluated(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
+    """The results of a closed jaxpr."""
+    return _core.jaxpr_as_fun(jaxpr)(*values)
+
+
+def one_kernel(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
+    """The same, on a CPU by one kernel."""
+    return _one_kernel_p.bind(*values, jaxpr=jaxpr)
+
+
+def is_on_one_device() -> bool:
+    """Whether no `shard_map` is around: what is traced in one knows along which axes it varies."""
+    return not jax.sharding.get_abstract_mesh().manual_axes
+
+
+def _run_marked(*values: Any, jaxpr: Any) -> list[Any]:
+    # XLA inlines calls before it looks for marks, if it may.
+    called = jax.jit(_core.jaxpr_as_fun(jaxpr))(*values)
+    marks = {"inlineable": "false", "xla_cpu_small_call": "true"}
+    return [cast(Any, set_xla_metadata)(x, **marks) for x in called]
+
+
+def _lower_on_cpu(ctx: Any, *values: Any, jaxpr: Any) -> Any:
+    context = ctx.module_context.axis_context
+    is_alone = isinstance(context, _sharding_impls.ShardingContext) and context.num_devices == 1
+    run = _run_marked if is_alone else _run_inlined
+    return _mlir.lower_fun(run, multiple_results=True)(ctx, *values, jaxpr=jaxpr)
+
+
+def _run_inlined(*values: Any, jaxpr: Any) -> list[Any]:
+    return evaluated(jaxpr, values)
+
+
+def _push_inlined(
+    values: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Any
+) -> tuple[list[Any], list[Any]]:
+    moving = [k for k, tangent in enumerate(tangents) if tangent is not None]
+
+    def run(*own: Any) -> list[Any]:
+        given = dict(zip(moving, own, strict=True))
+        return evaluated(jaxpr, [given.get(k, x) for k, x in enumerate(values)])
+
+    outs, moved = jax.jvp(run, [values[k] for k in moving], [tangents[k] for k in moving])
+    return outs, [None if t.dtype == jax.dtypes.float0 else t for t in moved]
+
+
+def _batch_inlined(
+    mapped: Mapped, values: Sequence[Any], axes: Sequence[Any], *, jaxpr: Any
+) -> tuple[list[Any], list[Any]]:
+    run = mapped.vmap(partial(_run_inlined, jaxpr=jaxpr), in_axes=tuple(axes))
+    outs = run(*values)
+    return outs, [0] * len(outs)
+
+
+_one_kernel_p = new_primitive(
+    ONE_KERNEL,
+    Rules(
+        _run_inlined,
+        lambda *_, jaxpr: (list(jaxpr.out_avals), set()),
+        _push_inlined,
+        lambda cotangents, _, **__: cotangents,  # never called: derivatives are inlined
+        _batch_inlined,
+    ),
+)
+_mlir.register_lowering(_one_kernel_p, _lower_on_cpu, platform="cpu")
 
 
 def names_axis(effects: Iterable[Any], name: Any) -> bool:

@@ -41,7 +41,7 @@ class Job(NamedTuple):
     chains: int | None
     starts: Mapping[str, Any] | None
     checkpoint: Any
-    devices: tuple[Any, ...] | None
+    devices: Sequence[Any] | None
     progress: bool
 
     @property

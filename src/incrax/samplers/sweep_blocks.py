@@ -34,10 +34,14 @@ Data = dict[str, np.ndarray]
 """Of a block, by path: widths in the shape of the input, or the values that a row may take."""
 
 
+def parts_of(name: Any) -> tuple[Any, ...]:
+    """The paths that name a block, of which there may be one."""
+    return name if isinstance(name, tuple) else (name,)
+
+
 def is_by_rows(name: Any) -> bool:
     """Whether a block's name says that each row is a block of its own."""
-    parts = name if isinstance(name, tuple) else (name,)
-    return any(isinstance(part, str) and part.endswith(ROWS) for part in parts)
+    return any(isinstance(part, str) and part.endswith(ROWS) for part in parts_of(name))
 
 
 class SweepBlock(NamedTuple):
@@ -110,7 +114,7 @@ def made_block(
     density: Density, name: Any, update: Any, names: Sequence[str]
 ) -> tuple[SweepBlock, Data]:
     """A block of the sweep, and its data."""
-    shown = ", ".join(name) if isinstance(name, tuple) else name
+    shown = ", ".join(parts_of(name))
     is_own = np.isin(density.names, names)
     if isinstance(update, Categorical):
         return _categorical(density, shown, update, is_own)
@@ -154,8 +158,7 @@ def _num_rows(name: Any, shown: str, moved: Mapping[str, np.ndarray]) -> int | N
     """
     if not is_by_rows(name):
         return None
-    parts = name if isinstance(name, tuple) else (name,)
-    by_rows = [part.removesuffix(ROWS) for part in parts if part.endswith(ROWS)]
+    by_rows = [part.removesuffix(ROWS) for part in parts_of(name) if part.endswith(ROWS)]
     lengths: dict[str, int | None] = dict.fromkeys(moved)
     for path, x in moved.items():
         if any(is_within(path, part) for part in by_rows):

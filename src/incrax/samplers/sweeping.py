@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -35,7 +35,7 @@ from incrax.samplers.messages import (
     wrong_number,
     wrong_starts,
 )
-from incrax.samplers.sweep_blocks import ROWS, is_by_rows
+from incrax.samplers.sweep_blocks import ROWS, is_by_rows, parts_of
 from incrax.samplers.updates import (
     Block,
     Categorical,
@@ -138,26 +138,24 @@ def gibbs(
     for name, update in given.items():
         if not isinstance(update, (Walk, Hamiltonian, Kernel, Conditional, Categorical)):
             raise not_an_update(str(name), type(update).__name__)
-    discrete = [
-        part.removesuffix(ROWS)
-        for name, update in given.items()
-        if isinstance(update, Categorical)
-        for part in (name if isinstance(name, tuple) else (name,))
-        if isinstance(part, str)
-    ]
+    drawn = [name for name, update in given.items() if isinstance(update, Categorical)]
+    paths = [part for name in drawn for part in parts_of(name) if isinstance(part, str)]
+    discrete = [path.removesuffix(ROWS) for path in paths]
     density = Density("gibbs", log_density, args, wrt, discrete)
-    given = {_full(density.names, name): update for name, update in given.items()}
-    walks = {name: Walk() for name in _each_row(density)} if updates is None else given
-    options = SweepOptions(num_warmup, chains, starts, checkpoint, devices, progress)
-    job = _job(density, key, num_sweeps, options, walks)
-    groups = [_named(density.names, name) for name in walks]
-    _check_cover(density.names, groups)
+    rows = _rows_of(density)
+    moves = {_full(density.names, name): update for name, update in given.items()}
+    if updates is None:
+        moves = {name: Walk() for name in rows}
+    groups = [_named(density.names, name) for name in moves]
+    num_warmup = _warmup(num_warmup, checkpoint, num_sweeps, moves)
+    asked = Job(key, num_sweeps, num_warmup, chains, starts, checkpoint, devices, progress)
+    job = _checked(asked, density, groups)
     has_kernel = any(isinstance(update, Kernel) for update in given.values())
-    if discrete or has_kernel or any(map(is_by_rows, given)):
-        return compiled_chain(density, walks, groups, job)
-    merged = walks if updates is None else _merged(density, walks, groups)
+    if drawn or has_kernel or any(map(is_by_rows, given)):
+        return compiled_chain(density, moves, groups, job)
+    merged = moves if updates is None else _merged(density, moves, groups)
     chain, why = _compiled(density, merged, job)
-    return chain or _on_host(density, _apart(density, walks), job, why)
+    return chain or _on_host(density, _each(rows) if updates is None else moves, job, why)
 
 
 def metropolis(
@@ -224,29 +222,24 @@ def metropolis(
         50
     """
     density = Density("metropolis", log_density, args, wrt)
-    apart = list(_apart(density, {name: Walk() for name in _each_row(density)}))
-    given = Blocks(tuple(apart), (0.0,) * len(apart), (1,) * len(apart), is_measured=False)
-    given = given if blocks is None else blocks
-    groups = [_named(density.names, names) for names in given.blocks]
-    _check_cover(density.names, groups)
+    if blocks is None:
+        apart = tuple(_each(_rows_of(density)))
+        blocks = Blocks(apart, (0.0,) * len(apart), (1,) * len(apart), is_measured=False)
+    groups = [_named(density.names, names) for names in blocks.blocks]
     order = np.concatenate([_places(density, names) for names in groups])
     root = None if covariance is None else _root(covariance, order)
-    walks = _walks(groups, given.oversample, root)
-    options = SweepOptions(num_warmup, chains, starts, checkpoint, devices, progress)
-    job = _job(density, key, num_sweeps, options, walks)
-    chain = None
-    why = "a covariance matrix moves other blocks with each"
+    walks = _walks(groups, blocks.oversample, root)
+    num_warmup = _warmup(num_warmup, checkpoint, num_sweeps, walks)
+    asked = Job(key, num_sweeps, num_warmup, chains, starts, checkpoint, devices, progress)
+    job = _checked(asked, density, groups)
     if root is None or np.count_nonzero(root) == len(root):
         chain, why = _compiled(density, _merged(density, walks, groups), job)
-    if chain is not None:
-        return chain
-    if root is None:
-        return _on_host(density, walks, job, why)
+        return chain or _on_host(density, walks, job, why)
     made = [_block(density, names) for names in groups]
     ends = np.cumsum([block.places.size for block in made])
 
     def sweep(place: Position, rng: np.random.Generator) -> Position:
-        for block, end, times in zip(made, ends, given.oversample, strict=True):
+        for block, end, times in zip(made, ends, blocks.oversample, strict=True):
             size = block.places.size
             columns = root[:, end - size : end] * WIDTH / np.sqrt(size)
             for _ in range(size * times):
@@ -257,7 +250,7 @@ def metropolis(
                 place = block.decided(place, moved, moved.value - place.value, rng)
         return place
 
-    return _run(density, made, sweep, job, why)
+    return _run(density, made, sweep, job, "a covariance matrix moves other blocks with each")
 
 
 def _walks(
@@ -275,51 +268,108 @@ def _walks(
     return walks
 
 
-# --- where sweeps run -----------------------------------------------------------------------------
+# --- what is asked --------------------------------------------------------------------------------
 
 
-class SweepOptions(NamedTuple):
-    """What `gibbs` and `metropolis` were told of a run, as it was given."""
-
-    num_warmup: int | None
-    chains: int | None
-    starts: Any
-    checkpoint: Any
-    devices: Any
-    progress: bool
-
-
-def _job(
-    density: Density, key: Any, num_sweeps: int, options: SweepOptions, updates: Mapping[Any, Any]
-) -> Job:
-    """The same, checked.
-
-    Raises:
-        ValueError: a number is out of range.
-        PositionError: starts of another shape.
-    """
-    num_warmup, chains, starts, checkpoint, devices, progress = options
-    if num_sweeps < 1:
-        raise wrong_number("num_sweeps", num_sweeps)
-    if chains is not None and chains < 1:
-        raise wrong_number("chains", chains)
-    if devices is not None:
-        devices = tuple(devices)
-        if not devices or not all(isinstance(device, jax.Device) for device in devices):
-            raise wrong_option("devices", devices, "one device of JAX, or several")
+def _warmup(
+    num_warmup: int | None, checkpoint: Any, num_sweeps: int, updates: Mapping[Any, Any]
+) -> int:
+    """Sweeps of the warm-up: as given, else those of the checkpoint, else as many as widths need."""
     if num_warmup is None:
         num_warmup = saved_warmup(checkpoint)
     if num_warmup is None:
         is_adapted = any(target_of(update, 1) for update in updates.values())
         num_warmup = num_sweeps // 2 if is_adapted else 0
-    if num_warmup < 0:
-        raise wrong_number("num_warmup", num_warmup, least="zero")
-    placed = None if starts is None else density.placed(starts)
-    for (path, x), shape in zip((placed or {}).items(), density.shapes, strict=False):
-        expected = (chains or 1, *shape)
+    return num_warmup
+
+
+def _checked(job: Job, density: Density, groups: Sequence[Sequence[str]]) -> Job:
+    """The same with starts by path.
+
+    Raises:
+        ValueError: a number is out of range.
+        PositionError: starts of another shape.
+        BlockError: a parameter is in two blocks, or in none.
+    """
+    if job.num_sweeps < 1:
+        raise wrong_number("num_sweeps", job.num_sweeps)
+    if job.chains is not None and job.chains < 1:
+        raise wrong_number("chains", job.chains)
+    if job.num_warmup < 0:
+        raise wrong_number("num_warmup", job.num_warmup, least="zero")
+    devices = job.devices
+    if devices is not None:
+        devices = tuple(devices)
+        if not devices or not all(isinstance(device, jax.Device) for device in devices):
+            raise wrong_option("devices", devices, "one device of JAX, or several")
+    starts = None if job.starts is None else density.placed(job.starts)
+    for (path, x), shape in zip((starts or {}).items(), density.shapes, strict=False):
+        expected = (job.num_chains, *shape)
         if np.shape(x) != expected:
             raise wrong_starts(path, np.shape(x), expected)
-    return Job(key, num_sweeps, num_warmup, chains, placed, checkpoint, devices, progress)
+    found = Counter(name for group in groups for name in group)
+    if twice := [name for name in density.names if found[name] > 1]:
+        raise overlapping_blocks(twice)
+    if missing := [name for name in density.names if not found[name]]:
+        raise missing_in_blocks(missing)
+    return job._replace(starts=starts, devices=devices)
+
+
+# --- how blocks are named -------------------------------------------------------------------------
+
+
+def _full(names: Sequence[str], asked: Any) -> Any:
+    """A name, or each of a tuple, as a whole path: `theta[*]` may be `p['theta'][*]`."""
+    if isinstance(asked, tuple):
+        return tuple(_full(names, part) for part in asked)
+    if not isinstance(asked, str):
+        return asked
+    name = asked.removesuffix(ROWS)
+    found = completed(names, name)
+    if len(found) > 1:
+        raise ambiguous_input(name, found)
+    return f"{found[0]}{asked[len(name) :]}" if found else asked
+
+
+def _named(names: Sequence[str], asked: Any) -> tuple[str, ...]:
+    """The elements that a path, a prefix of paths, or a tuple of these names, by rows or not, in the
+    order in which they are named.
+    """
+    found: dict[str, None] = {}
+    for part in parts_of(asked):
+        path = part.removesuffix(ROWS) if isinstance(part, str) else None
+        own = [name for name in names if path is not None and is_within(name, path)]
+        if not own:
+            raise unknown_input(str(part), names)
+        found.update(dict.fromkeys(own))
+    return tuple(found)
+
+
+def _places(density: Density, names: Sequence[str]) -> np.ndarray:
+    """Where elements stand in the vector."""
+    numbers = {name: k for k, name in enumerate(density.names)}
+    return np.array([numbers[name] for name in names])
+
+
+def _rows_of(density: Density) -> dict[str, list[tuple[str, ...]]]:
+    """Names of the elements of each row, by what the rows are called: `theta[*]`, or the path of a
+    number.
+    """
+    rows = {}
+    for path, (first, last, shape) in zip(density.paths, density.ends.parts(), strict=True):
+        step = (last - first) // shape[0] if shape and shape[0] else 1
+        cut = [density.names[start : start + step] for start in range(first, last, step)]
+        if cut:
+            rows[path + ROWS if shape else path] = cut
+    return rows
+
+
+def _each(rows: Mapping[str, Sequence[tuple[str, ...]]]) -> dict[tuple[str, ...], Walk]:
+    """A walk for each row by itself."""
+    return {names: Walk() for of in rows.values() for names in of}
+
+
+# --- compiled sweeps ------------------------------------------------------------------------------
 
 
 def _compiled(
@@ -335,52 +385,6 @@ def _compiled(
         return None, str(error)
 
 
-def _on_host(density: Density, updates: Mapping[Any, Any], job: Job, why: str) -> Chain:
-    """A chain by calls of the function, block after block."""
-    made = [_block(density, _named(density.names, name)) for name in updates]
-    pairs = list(zip(made, updates.values(), strict=True))
-
-    def sweep(place: Position, rng: np.random.Generator) -> Position:
-        for block, update in pairs:
-            place = update.move(place, block, rng)
-        return place
-
-    for block, update in pairs:
-        block.target = target_of(update, len(block.names))
-    return _run(density, made, sweep, job, why)
-
-
-def _rows_of(density: Density) -> dict[str, list[tuple[str, ...]]]:
-    """Names of the elements of each row, by what the rows are called: `theta[*]`, or the path of a
-    number.
-    """
-    rows = {}
-    start = 0
-    for path, shape in zip(density.selection.paths, density.shapes, strict=True):
-        size = int(np.prod(shape))
-        own = density.names[start : start + size]
-        step = size // shape[0] if shape and shape[0] else max(size, 1)
-        cut = [own[first : first + step] for first in range(0, size, step)]
-        rows[path + ROWS if shape else path] = cut
-        start += size
-    return rows
-
-
-def _each_row(density: Density) -> list[str]:
-    """Blocks by which each row, and each number, moves by itself."""
-    return [name for name, rows in _rows_of(density).items() if rows]
-
-
-def _apart(density: Density, updates: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The same with a block for each row that is named by `[*]`; their walks have no widths yet."""
-    rows = _rows_of(density)
-    return {
-        part: update
-        for name, update in updates.items()
-        for part in (rows[name] if is_by_rows(name) else [name])
-    }
-
-
 def _merged(
     density: Density, updates: Mapping[Any, Any], groups: Sequence[tuple[str, ...]]
 ) -> dict[Any, Any] | None:
@@ -389,35 +393,42 @@ def _merged(
     """
     if not all(isinstance(update, (Walk, Hamiltonian)) for update in updates.values()):
         return None
-    rows = [(name, of) for name, of in _rows_of(density).items() if len(of) >= MIN_ROWS]
-    by_first = {of[0]: (name, of) for name, of in rows}
-    pairs = list(zip(groups, updates.items(), strict=True))
-    merged: dict[Any, Any] = {}
-    place = 0
-    while place < len(pairs):
-        names, (asked, update) = pairs[place]
-        name, of = by_first.get(names, ("", []))
-        own = pairs[place : place + max(len(of), 1)]
-        walks = [walk for _, (_, walk) in own if isinstance(walk, Walk)]
+    blocks = list(zip(groups, updates.items(), strict=True))
+    for name, rows in _rows_of(density).items():
+        first = next((k for k, (names, _) in enumerate(blocks) if names == rows[0]), len(blocks))
+        own = slice(first, first + len(rows))
+        walks = [update for _, (_, update) in blocks[own] if isinstance(update, Walk)]
+        is_all = len(rows) >= MIN_ROWS and [names for names, _ in blocks[own]] == rows
         is_same = len({(walk.times, walk.width is None) for walk in walks}) == 1
-        is_all = len(walks) == len(of) > 0 and [each for each, _ in own] == of
-        if is_all and is_same:
-            widths = [widths_of("Walk", w.width, n) for w, n in zip(walks, of, strict=True)]
-            width = None if walks[0].width is None else np.concatenate(widths)
-            merged[name] = Walk(width, walks[0].times)
-            place += len(of)
-        else:
-            merged[asked] = update
-            place += 1
-    has_long_trajectory = any(
-        isinstance(update, Hamiltonian) and len(names) >= MIN_ROWS for names, (_, update) in pairs
-    )
-    return merged if has_long_trajectory or len(merged) < len(updates) else None
+        if is_all and is_same and len(walks) == len(rows):
+            width = None
+            if walks[0].width is not None:
+                pairs = zip(walks, rows, strict=True)
+                width = np.concatenate([widths_of("Walk", w.width, names) for w, names in pairs])
+            blocks[own] = [((), (name, Walk(width, walks[0].times)))]
+    trajectories = [names for names, (_, update) in blocks if isinstance(update, Hamiltonian)]
+    is_long = any(len(names) >= MIN_ROWS for names in trajectories)
+    return dict(pair for _, pair in blocks) if is_long or len(blocks) < len(groups) else None
 
 
 # --- on the host ----------------------------------------------------------------------------------
 
 Sweep = Callable[[Position, np.random.Generator], Position]
+
+
+def _on_host(density: Density, updates: Mapping[Any, Any], job: Job, why: str) -> Chain:
+    """A chain by calls of the function, block after block."""
+    made = [_block(density, _named(density.names, name)) for name in updates]
+    pairs = list(zip(made, updates.values(), strict=True))
+    for block, update in pairs:
+        block.target = target_of(update, len(block.names))
+
+    def sweep(place: Position, rng: np.random.Generator) -> Position:
+        for block, update in pairs:
+            place = update.move(place, block, rng)
+        return place
+
+    return _run(density, made, sweep, job, why)
 
 
 def _run(density: Density, made: Sequence[Block], sweep: Sweep, job: Job, why: str) -> Chain:
@@ -475,54 +486,8 @@ def _starts(density: Density, job: Job) -> list[np.ndarray]:
     return list(np.concatenate(parts, axis=1).astype(np.float64))
 
 
-# --- blocks ---------------------------------------------------------------------------------------
-
-
-def _full(names: Sequence[str], asked: Any) -> Any:
-    """A name, or each of a tuple, as a whole path: `theta[*]` may be `p['theta'][*]`."""
-    if isinstance(asked, tuple):
-        return tuple(_full(names, part) for part in asked)
-    if not isinstance(asked, str):
-        return asked
-    name = asked.removesuffix(ROWS)
-    found = completed(names, name)
-    if len(found) > 1:
-        raise ambiguous_input(name, found)
-    return f"{found[0]}{asked[len(name) :]}" if found else asked
-
-
-def _named(names: Sequence[str], asked: Any) -> tuple[str, ...]:
-    """The elements that a path, a prefix of paths, or a tuple of these names, in the order in which
-    they are named.
-    """
-    parts = asked if isinstance(asked, tuple) else (asked,)
-    for part in parts:
-        if not isinstance(part, str) or not any(_is_of(name, part) for name in names):
-            raise unknown_input(str(part), names)
-    return tuple(dict.fromkeys(name for part in parts for name in names if _is_of(name, part)))
-
-
-def _is_of(name: str, part: str) -> bool:
-    """Whether an element is within what a path names, by rows or not."""
-    return is_within(name, part.removesuffix(ROWS))
-
-
-def _check_cover(names: Sequence[str], groups: Sequence[Sequence[str]]) -> None:
-    found = Counter(name for group in groups for name in group)
-    twice = [name for name in names if found[name] > 1]
-    if twice:
-        raise overlapping_blocks(twice)
-    missing = [name for name in names if not found[name]]
-    if missing:
-        raise missing_in_blocks(missing)
-
-
-def _places(density: Density, names: Sequence[str]) -> np.ndarray:
-    numbers = {name: k for k, name in enumerate(density.names)}
-    return np.array([numbers[name] for name in names])
-
-
 def _block(density: Density, names: tuple[str, ...]) -> Block:
+    """A block, and how it is evaluated."""
     places = _places(density, names)
     return Block(names, places, density.value, _Gradient(density, names), density.flat.arguments)
 
