@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
