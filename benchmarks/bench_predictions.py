@@ -104,7 +104,7 @@ def predictions(name: str) -> tuple[list[Prediction], list[Prediction]]:
         run = lambda program=program, loads=loads: program(feeds, loads)
         took_s = first_s(run)
         if not program.is_shared:
-            work = engine.chooser.credit.work(program.num_eqns)
+            work = engine.chooser.credit.work(plan.eqns)
             compile_s.append(Prediction(f"plan {number}", work * engine.whole.first_s, took_s))
         run_s.append(Prediction(f"plan {number}", plan.seconds, best_s(run)))
     return run_s, compile_s

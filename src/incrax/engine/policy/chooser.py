@@ -210,11 +210,13 @@ class Chooser:
             entry.num_expected = known.calls
             entry.promise_s = known.plan_s
             entry.was_compiled = known.was_compiled
+            if self.is_timed and share:
+                entry.family, entry.num_reached = self.facts.reached(dirty)
             self.entries[dirty] = entry
+            self.credit.note_kind(entry)
             if len(self.entries) > MAX_ENTRIES:
                 self._forget_one()
-        entry.count += self.ledger.weight
-        self.credit.num_calls += self.ledger.weight
+        self.credit.note_calls(entry, self.ledger.weight)
         if self.is_exact:
             entry.is_planned = entry.is_final = True
             entry.settle(
@@ -234,6 +236,7 @@ class Chooser:
         was_final = entry.is_final
         self.race.choose(entry)
         if entry.is_final and not was_final:
+            self.credit.note_choice(entry)
             self.journal.chosen(entry)
 
     def seen(self, dirty: int) -> Entry | None:
@@ -289,7 +292,9 @@ class Chooser:
         plan = affordable_plan(
             self.facts, entry.dirty, wanted, run_price=run_price, budget_bytes=budget_bytes
         )
-        self.credit.note_plan(self.clock.now() - start_s)
+        self.credit.note_plan(entry, self.clock.now() - start_s)
+        if plan is not None:
+            self.credit.note_promise(entry, plan.seconds if plan.loads else self.whole_s)
         if plan is None:
             entry.settle("whole", f"its saved values do not fit the budget of {budget_bytes} bytes")
             return
@@ -300,6 +305,7 @@ class Chooser:
             entry.settle("whole", f"nothing to win: plan estimated {plan.seconds * 1e3:.3g} ms")
             return
         entry.promise_s = entry.promise_s if is_foretold else plan.seconds
+        entry.num_reached = len(plan.eqns)
         entry.is_planned = is_asked or self.credit.allows(entry, self.whole_s, is_early=True)
         if not entry.is_planned:
             return
@@ -320,7 +326,7 @@ class Chooser:
         """
         if entry.promise_s < math.inf:
             return self.credit.allows(entry, self.whole_s, is_early=True)
-        if self.num_planned < FREE_PLANS:
+        if self.num_planned < FREE_PLANS or self.credit.account(entry).num_programs:
             return self.credit.allows_planning(entry, self.whole_s)
         return self.credit.has_earned(entry, self.whole_s)
 
@@ -337,13 +343,12 @@ class Chooser:
         self._compile(entry, plan)
 
     def compile_plan(self, plan: Plan) -> TimedProgram:
-        """The program of a plan, which counts in what further ones may cost."""
-        program = compiled(plan, self.compiler, self.stats, self.clock, self.pool)
-        self.credit.note_program(is_new=not program.executable.is_shared)
-        return program
+        """The program of a plan."""
+        return compiled(plan, self.compiler, self.stats, self.clock, self.pool)
 
     def _compile(self, entry: Entry, plan: Plan) -> None:
-        entry.program = self.compile_plan(plan)
+        entry.program = program = self.compile_plan(plan)
+        self.credit.note_program(entry, is_new=not program.executable.is_shared)
         entry.is_final = entry.is_compared = False
         self.num_programs += 1
         self.loaded.update(dict.fromkeys(plan.loads))
@@ -448,7 +453,7 @@ class Chooser:
         num_calls: int = 1,
     ) -> None:
         """Calls were served as the one before was."""
-        entry.count += num_calls
+        self.credit.note_calls(entry, num_calls)
         for _ in range(num_calls):
             entry.note_use(candidate)
         self.note_call(entry, candidate, spent_s, overhead_s, num_calls)
@@ -475,7 +480,8 @@ class Chooser:
         behind = self.clock.behind
         num_behind = behind.num_waiting if behind.is_on else 0
         due_in = self.credit.take_due_in()
-        may_learn = num_behind > 0 or (not entry.is_planned and self._may_gain(entry))
+        may_gain = not entry.is_planned and self.credit.may_gain(entry, self.whole_s)
+        may_learn = num_behind > 0 or may_gain
         spent_s = program_s + overhead_s
         bypasses = ledger.note_call(
             spent_s, whole_s, overhead_s, is_learning=may_learn, num_calls=num_calls
@@ -491,14 +497,6 @@ class Chooser:
             elif due_in < ledger.granted:  # a decision is worth a look
                 ledger.grant(max(math.ceil(due_in), MIN_BYPASSED))
             self.journal.bypassed(ledger.left, self.verdict.sentence)
-
-    def _may_gain(self, entry: Entry) -> bool:
-        """Whether a plan that waits for credit may save something: what was promised, before that
-        what is known roughly.
-        """
-        if entry.promise_s < math.inf:
-            return entry.promise_s < self.whole_s
-        return entry.clean_share > 0.0
 
     @property
     def verdict(self) -> Verdict:
