@@ -162,7 +162,8 @@ class Facts:
         Cost: a few microseconds for each equation that was not asked for before.
         """
         numbers = [n for n, mask in enumerate(self.equation_masks) if mask & dirty]
-        return Reached(sum(map(self._digest, numbers)) % 2**64, len(numbers))
+        digests = [digest for digest in map(self._digest, numbers) if digest]
+        return Reached(sum(digests) % 2**64, len(digests))
 
     def _digest(self, number: int) -> int:
         known = self._digests.get(number)

@@ -204,8 +204,11 @@ class Credit:
         """
         account = self.account(entry)
         share = max(entry.clean_share, LEAST_CLEAN_SHARE)
-        reached_s = (1.0 - share) * whole_s
-        served_s = overhead_s + (account.served_s if account.served_s < math.inf else reached_s)
+        served_s = (1.0 - share) * whole_s + overhead_s
+        if account.served_s < math.inf:
+            served_s = account.served_s + overhead_s
+            if served_s >= whole_s:
+                return False
         plan_s = self._plan_s * (ROW_PLANNING if of_rows else 1.0)
         if not account.num_programs:
             plan_s += self._next_plan_s * max(account.num_kinds - 1, 0)
@@ -237,7 +240,7 @@ class Credit:
         compile_s = self.expectations.compile_s
         is_kept = entry.was_compiled and self.whole.first_s < KEPT_SHARE * compile_s
         program_s = max(self.whole.first_s, MIN_COMPILE_S) if is_kept else self._program_s
-        if is_large(len(self.facts.eqns)):
+        if entry.family is not None and is_large(len(self.facts.eqns)):
             program_s = min(program_s, self._piecemeal_s(entry.num_reached))
         return self._share * work * self.account(entry).novelty * program_s
 
