@@ -1226,7 +1226,7 @@ MUTANTS = [
     Mutant(
         "no gain is beyond doubt",
         "engine/policy/compile_budget.py",
-        "        sure_s = max(gain_s, LASTING * (served_s - DOUBT * promise_s))",
+        "        sure_s = max(gain_s, lasting * (served_s - DOUBT * promise_s))",
         "        sure_s = gain_s",
         "tests/engine/policy/test_credit.py",
     ),

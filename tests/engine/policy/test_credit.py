@@ -12,6 +12,7 @@ import pytest
 from helpers import same
 
 import incrax
+from incrax.engine.compile import timing
 from incrax.engine.plan import facts
 from incrax.engine.policy import bypass, compile_budget
 from incrax.engine.policy.bypass import MAX_BYPASSED
@@ -111,6 +112,20 @@ def test_seconds_far_beyond_the_usual_are_not_those_of_compiling(first_s, expect
     price = lambda num_more: first_s * chooser.credit.work(eqns, num_more)
     assert price(0) == pytest.approx(expected_s)
     assert price(60) == pytest.approx(2.0 * expected_s)
+
+
+def test_what_constants_take_to_compile_is_not_a_plans():
+    """8 MB take 0.2 s, ten equations 0.06 s: of 0.52 s, each twice the usual, 0.12 s are theirs."""
+    x = np.linspace(0.1, 2.0, 1_000_000)
+    f = incrax.incremental(lambda a, b: model(a, b, x))
+    f(1.0, 2.0)
+    credit = f._traces.latest.engine.chooser.credit
+    credit.whole.first_s = 0.52
+    num_eqns = len(credit.facts.eqns)
+    assert credit._constants_s == pytest.approx(0.2)
+    assert credit._compiling_s(num_eqns) == pytest.approx(2.0 * timing.usual_s(num_eqns))
+    credit.whole.first_s = 10.0
+    assert credit._program_s == pytest.approx(10.0 * credit._usual_s / (credit._usual_s + 0.2))
 
 
 def test_equations_inside_a_loop_are_compiled_as_well():

@@ -124,6 +124,11 @@ class Facts:
 
     @cached_property
     def total_seconds(self) -> float:
+        """Estimated seconds of a call of the whole program."""
+        return self.calibration.call_s + self.work_seconds
+
+    @cached_property
+    def work_seconds(self) -> float:
         """Estimated seconds of all equations."""
         return sum(map(self.seconds, self.eqns))
 

@@ -58,7 +58,7 @@ class Race:
         if self.expectations.whole_s is not None:
             return self.expectations.whole_s
         facts = self.facts
-        return facts.total_seconds if facts.is_calibrated else sum(facts.rough_seconds)
+        return facts.total_seconds if facts.is_calibrated else facts.unmeasured.total_seconds
 
     @property
     def run_price(self) -> float:

@@ -11,10 +11,12 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from incrax import _jax
 from incrax._jax import Equation
 from incrax._tuning import Tuning
 from incrax.engine.compile.background import CALLER_SHARE
 from incrax.engine.compile.timing import (
+    CONSTANT_S,
     ONE_BY_ONE_S,
     Clock,
     TimedProgram,
@@ -228,10 +230,13 @@ class Credit:
 
     @property
     def _program_s(self) -> float:
-        """Seconds to compile a program, if the family has none: what the whole program needed is the
-        best guess, if it was not taken from JAX's compilation cache.
+        """Seconds to compile a program, if the family has none: what the whole program needed, if it
+        was not taken from JAX's compilation cache, is the best guess; beside its constants, which
+        plans take as arguments.
         """
-        return max(self.whole.first_s, self.expectations.compile_s, MIN_COMPILE_S)
+        own_share = self._usual_s / (self._usual_s + self._constants_s)
+        compile_s = max(self.whole.first_s, self.expectations.compile_s)
+        return max(own_share * compile_s, MIN_COMPILE_S)
 
     def _price_s(self, entry: Entry, work: float) -> float:
         """Seconds that compiling for a dirty set takes from the caller; where JAX kept the whole
@@ -288,12 +293,21 @@ class Credit:
         return self._compiling_s(num_in_all(eqns) + num_more) / max(self.whole.first_s, 1e-9)
 
     def _compiling_s(self, num_eqns: int) -> float:
-        """Seconds to compile so many equations; of the whole program's first run, what is far beyond
-        the usual is its run and its constants, which no other has.
+        """Seconds to compile so many equations, on a machine as slow as it was with the whole
+        program; what is far beyond the usual was something else.
         """
-        whole_s = usual_s(num_in_all(self.facts.eqns))
-        slowness = min(self.whole.first_s / whole_s, MAX_SLOWNESS)
+        slowness = min(self.whole.first_s / (self._usual_s + self._constants_s), MAX_SLOWNESS)
         return slowness * usual_s(num_eqns)
+
+    @property
+    def _usual_s(self) -> float:
+        """Seconds that compiling the whole program's equations usually takes."""
+        return usual_s(num_in_all(self.facts.eqns))
+
+    @property
+    def _constants_s(self) -> float:
+        """The same for what it closes over."""
+        return CONSTANT_S * sum(_jax.aval_bytes(x.aval) for x in self.facts.program.constvars)
 
     def allows(self, entry: Entry, whole_s: float, *, is_early: bool, work: float = 1.0) -> bool:
         """Whether to compile for a dirty set as much as so many whole programs: on trust if it is
@@ -340,7 +354,8 @@ class Credit:
         will lose another over the calls to come; beside what was spent on the family.
         """
         gain_s = served_s - promise_s
-        sure_s = max(gain_s, LASTING * (served_s - DOUBT * promise_s))
+        lasting = 1.0 if self.expected_calls else LASTING
+        sure_s = max(gain_s, lasting * (served_s - DOUBT * promise_s))
         spent_s = self.account(entry).spent_s
         calls = self._calls(entry)
         if calls * sure_s > spent_s + price_s:

@@ -81,7 +81,8 @@ class Calibration:
     """Seconds per unit of work on one machine and backend.
 
     Fields: seconds per cheap arithmetic element, per transcendental element, per byte read, per
-    byte written, per extra argument of an executable, and per matrix-product FLOP.
+    byte written, per extra argument of an executable, per matrix-product FLOP, and per call of an
+    executable, whatever it does.
     """
 
     flop_s: float = 5e-11
@@ -90,6 +91,7 @@ class Calibration:
     write_s: float = 4e-11
     argument_s: float = 5e-7
     dot_flop_s: float = 2e-11
+    call_s: float = 1e-5
 
     def seconds(self, eqn: Equation) -> float:
         """Estimated seconds of one equation inside a fused program."""
@@ -295,6 +297,7 @@ def _measure(dtype: np.dtype) -> Calibration:
     x = jnp.linspace(0.5, 1.0, _SIZE, dtype=dtype)
     arrays = (x, x + 0.25, x + 0.5, x + 0.75)
     base_s, reads_s, flops_s, exps_s, writes_s = _best_seconds(_PROBES, arrays)
+    (call_s,) = _best_seconds([lambda x: x + 1.0], (x[:1],))
     read_s = max(reads_s - base_s, 0.1 * base_s) / (3 * x.nbytes)
     flop_s = max(flops_s - base_s, 0.1 * base_s) / (9 * _SIZE)
     return Calibration(
@@ -303,6 +306,7 @@ def _measure(dtype: np.dtype) -> Calibration:
         read_s=read_s,
         write_s=min(max(writes_s / (3 * x.nbytes), read_s), _MAX_WRITE * read_s),
         dot_flop_s=flop_s / 4,
+        call_s=call_s,
     )
 
 
