@@ -36,7 +36,7 @@ NUM_CALLS = 12
 @pytest.fixture(autouse=True)
 def no_slow_call_earns_a_program(monkeypatch):
     """A call of a busy machine may take as long as compiling does."""
-    monkeypatch.setattr(compile_budget, "MIN_COMPILE_S", 0.5)
+    monkeypatch.setattr(compile_budget, "MIN_COMPILE_S", 5.0)
 
 
 def model(a, b, x):
@@ -243,6 +243,22 @@ def test_what_a_family_has_spent_is_spent():
     assert not credit._is_paid(entry, 2e-3, 1e-3, 0.6, math.inf)
     credit.note_program(other, is_new=True)
     assert credit.account(entry).spent_s == pytest.approx(0.5 + credit._program_s)
+
+
+def test_what_took_longer_than_it_was_priced_is_dearer_next_time(monkeypatch):
+    """Also for another family; where no clock may decide, it is what it was priced at."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    (entry,) = of_family(credit, 1)
+    other = Entry(1, family=8)
+    price_s = credit._price_s(other, 1.0)
+    credit.note_program(entry, is_new=True)
+    credit.note_learning(entry, 3.0 * credit._program_s)
+    assert credit._price_s(other, 1.0) == pytest.approx(3.0 * price_s)
+    assert credit.account(entry).spent_s == pytest.approx(3.0 * price_s)
+    monkeypatch.setattr(credit.clock, "is_running", False)
+    credit.note_learning(entry, 1e9)
+    assert credit.account(entry).spent_s == pytest.approx(3.0 * price_s)
+    assert credit._price_s(Entry(1), 1.0) == price_s
 
 
 def test_the_first_of_a_family_must_be_worth_plans_of_all_its_kinds(monkeypatch):

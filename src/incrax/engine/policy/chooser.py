@@ -267,7 +267,8 @@ class Chooser:
                 )
                 entry.settle("plan", "minimal planner")
         elif not entry.is_planned:
-            is_hot = entry.count >= self.tuning.hot_after or entry.num_expected
+            count = max(entry.count, self.credit.account(entry).mean_calls)
+            is_hot = count >= self.tuning.hot_after or entry.num_expected
             if is_hot and self._may_plan(entry):
                 self.plan(entry)
         elif entry.program is None:
@@ -443,6 +444,11 @@ class Chooser:
         entry.note_use(candidate)
         if elapsed_s is not None and candidate != "whole":
             self.race.lost_s += max(elapsed_s - self.whole_s, 0.0)
+
+    def note_learning(self, entry: Entry, seconds: float) -> None:
+        """A call took so many seconds longer than usual for what was learned in it."""
+        self.ledger.note_learning(seconds)
+        self.credit.note_learning(entry, seconds)
 
     def note_repeated(
         self,

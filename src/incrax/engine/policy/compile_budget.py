@@ -93,8 +93,9 @@ class Account:
     want of it, each of them has lost, and it is compiled once.
 
     Fields: kinds of change; their calls, and those expected by hints or from earlier processes; how
-    many have a program, and how many of these needed a new one; seconds spent on plans and programs;
-    seconds of a call that a plan of the family serves: as promised, then as measured.
+    many have a program, and how many of these needed a new one; seconds that plans and programs were
+    priced at, and that they took with all that was compiled for them; seconds of a call that a plan
+    of the family serves: as promised, then as measured.
     """
 
     num_kinds: int = 0
@@ -102,8 +103,19 @@ class Account:
     num_expected: int = 0
     num_programs: int = 0
     num_new: int = 0
-    spent_s: float = 0.0
+    priced_s: float = 0.0
+    learning_s: float = 0.0
     served_s: float = math.inf
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds spent on the family."""
+        return max(self.priced_s, self.learning_s)
+
+    @property
+    def mean_calls(self) -> float:
+        """Calls of each kind: changes that never come again are of no family's use."""
+        return self.num_calls / max(self.num_kinds, 1)
 
     @property
     def novelty(self) -> float:
@@ -170,7 +182,22 @@ class Credit:
     def note_plan(self, entry: Entry, seconds: float) -> None:
         """A plan was made in so many seconds; those of the first, which imports a solver, fade."""
         self.planning_s = 0.5 * (self.planning_s + seconds) if self.planning_s else seconds
-        self.account(entry).spent_s += seconds
+        self.account(entry).priced_s += seconds
+
+    def note_learning(self, entry: Entry, seconds: float) -> None:
+        """A call took so many seconds longer than usual, since something was planned, compiled or
+        tried.
+        """
+        self.account(entry).learning_s += seconds * self.clock.is_running
+
+    @property
+    def dearness(self) -> float:
+        """How many times dearer learning is than it was priced: values that plans load have to be
+        computed by programs, too, other ones for each change.
+        """
+        learned = [account for account in self.accounts.values() if account.num_programs]
+        priced_s = sum(account.priced_s for account in learned)
+        return max(sum(account.learning_s for account in learned) / max(priced_s, 1e-9), 1.0)
 
     def note_promise(self, entry: Entry, seconds: float) -> None:
         """A plan promises so many seconds for each change of the family."""
@@ -184,7 +211,7 @@ class Credit:
     def note_program(self, entry: Entry, *, is_new: bool) -> None:
         """A plan got a program, a new one or that of its family."""
         account = self.account(entry)
-        account.spent_s += self._share * self._program_s * is_new
+        account.priced_s += self._share * self._program_s * is_new
         account.num_programs += 1
         account.num_new += is_new
 
@@ -247,7 +274,8 @@ class Credit:
         program_s = max(self.whole.first_s, MIN_COMPILE_S) if is_kept else self._program_s
         if entry.family is not None and is_large(len(self.facts.eqns)):
             program_s = min(program_s, self._piecemeal_s(entry.num_reached))
-        return self._share * work * self.account(entry).novelty * program_s
+        price_s = self._share * work * self.account(entry).novelty * program_s
+        return price_s if entry.family is None else self.dearness * price_s
 
     def _piecemeal_s(self, num_reached: int) -> float:
         """Seconds to compile so many equations of a large function, and to evaluate the others one by
