@@ -126,8 +126,8 @@ def test_what_constants_take_to_compile_is_not_a_plans():
     assert credit._constants_s == pytest.approx(0.2)
     credit.whole.first_s = 2.25 * (usual_s + 0.2)
     assert credit._compiling_s(num_eqns) == pytest.approx(1.5 * usual_s)
-    credit.whole.first_s = 10.0
-    assert credit._program_s == pytest.approx(10.0 * usual_s / (usual_s + 0.2))
+    credit.whole.first_s = 100.0
+    assert credit._program_s == pytest.approx(100.0 * usual_s / (usual_s + 0.2))
 
 
 def test_equations_inside_a_loop_are_compiled_as_well():
@@ -172,6 +172,7 @@ def test_planning_is_earned_by_the_work_that_a_change_does_not_reach(
 ):
     credit = called(0.0)._traces.latest.engine.chooser.credit
     credit.planning_s = 0.0  # slow calls may have earned a plan
+    monkeypatch.setattr(compile_budget, "MIN_COMPILE_S", 0.5)
     monkeypatch.delitem(sys.modules, SOLVER, raising=False)
     monkeypatch.setattr("incrax.engine.policy.compile_budget.MAX_EDGES", 0)
     monkeypatch.setattr(type(credit.facts), "is_calibrated", property(lambda _: False))

@@ -89,7 +89,7 @@ class Race:
         segments = self.segments
         dirty = entry.dirty
         serve = bool(segments.wanted) and (
-            entry.is_planned or self.has_marked or segments.is_compiled(dirty)
+            entry.may_divide or self.has_marked or segments.is_compiled(dirty)
         )
         seconds: dict[Candidate, float] = {"whole": self.whole_s}
         if serve:

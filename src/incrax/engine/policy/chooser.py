@@ -308,6 +308,7 @@ class Chooser:
         entry.promise_s = entry.promise_s if is_foretold else plan.seconds
         entry.num_reached = len(plan.eqns)
         entry.is_planned = is_asked or self.credit.allows(entry, self.whole_s, is_early=True)
+        entry.may_divide = entry.is_planned
         if not entry.is_planned:
             return
         needs = list(plan.base_loads)
