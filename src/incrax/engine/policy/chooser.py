@@ -286,41 +286,57 @@ class Chooser:
         self.num_planned += is_foretold or entry.promise_s == math.inf
         entry.is_planned = True
         entry.is_final = False
-        run_price = self.race.run_price
-        budget_bytes = self.budget_bytes
-        wanted = self.segments.wanted
         start_s = self.clock.now()
-        plan = affordable_plan(
-            self.facts, entry.dirty, wanted, run_price=run_price, budget_bytes=budget_bytes
-        )
-        self.credit.note_plan(entry, self.clock.now() - start_s)
+        plan = self._promising_plan(entry)
+        took_s = self.clock.now() - start_s
         if plan is not None:
-            self.credit.note_promise(entry, plan.seconds if plan.loads else self.whole_s)
+            entry.promise_s = entry.promise_s if is_foretold else plan.seconds
+            entry.num_reached = len(plan.eqns)
+            entry.is_planned = is_asked or self.credit.allows(entry, self.whole_s, is_early=True)
+            entry.may_divide = entry.is_planned
+        # After the decision: what was spent on this plan must not stand against it.
+        self.credit.note_plan(entry, took_s)
+        if plan is not None and entry.is_planned:
+            self._want(entry, plan)
+            if (is_asked or self.num_programs < FREE_PROGRAMS) and self._has_room(entry):
+                self._compile_for_wanted(entry)
+
+    def _promising_plan(self, entry: Entry) -> Plan | None:
+        """The plan for a dirty set; None where it wins nothing, or cannot be afforded."""
+        budget_bytes = self.budget_bytes
+        plan = affordable_plan(
+            self.facts,
+            entry.dirty,
+            self.segments.wanted,
+            run_price=self.race.run_price,
+            budget_bytes=budget_bytes,
+        )
         if plan is None:
             entry.settle("whole", f"its saved values do not fit the budget of {budget_bytes} bytes")
-            return
+            return None
+        self.credit.note_promise(entry, plan.seconds if plan.loads else self.whole_s)
         if not plan.loads:
             entry.settle("whole", "nothing to win: a plan would load no saved value")
-            return
+            return None
         if self.whole_s - plan.seconds < MIN_GAIN * self.whole_s + UPKEEP_S:
             entry.settle("whole", f"nothing to win: plan estimated {plan.seconds * 1e3:.3g} ms")
-            return
-        entry.promise_s = entry.promise_s if is_foretold else plan.seconds
-        entry.num_reached = len(plan.eqns)
-        entry.is_planned = is_asked or self.credit.allows(entry, self.whole_s, is_early=True)
-        entry.may_divide = entry.is_planned
-        if not entry.is_planned:
-            return
+            return None
+        return plan
+
+    def _want(self, entry: Entry, plan: Plan) -> None:
+        """Add what a plan loads to the wanted values; to the first ones, what other changes need."""
         needs = list(plan.base_loads)
-        if not wanted:
+        if not self.segments.wanted:
             seen = (*self.expectations.kinds, *self.entries)
             others = [dirty for dirty in dict.fromkeys(seen) if dirty != entry.dirty]
             needs = needs_of_companions(
-                self.facts, others, needs, run_price=run_price, budget_bytes=budget_bytes
+                self.facts,
+                others,
+                needs,
+                run_price=self.race.run_price,
+                budget_bytes=self.budget_bytes,
             )
         self.segments.want(needs)
-        if (is_asked or self.num_programs < FREE_PROGRAMS) and self._has_room(entry):
-            self._compile_for_wanted(entry)
 
     def _may_plan(self, entry: Entry) -> bool:
         """Whether to plan for a dirty set; once more, if it was found promising, only when it may
