@@ -44,7 +44,7 @@ def folder(monkeypatch, tmp_path):
 
 def learned(folder, calls=1000, plan_s=1.0, whole_s=10.0):
     """The file of a process in which so many calls changed `a` alone, and took so long."""
-    ours = incrax.incremental(model)
+    ours = incrax.incremental(model, tuning=incrax.Tuning(hot_after=10))  # plans nothing itself
     for a in (1.0, 2.0, 3.0):
         ours(a, 0.5, X)
     chooser(ours).whole.seconds = whole_s
