@@ -102,10 +102,8 @@ def test_a_plan_that_loads_nothing_is_not_compiled():
     assert f.stats.compiles == 1
 
 
-@pytest.mark.parametrize(
-    ("times", "expected"), [(0.25, 0.5), (1.0, 1.0), (2.25, 1.5), (100.0, 2.0)]
-)
-def test_how_slow_the_whole_program_was_tells_half_of_how_slow_a_plan_is(times, expected):
+@pytest.mark.parametrize(("times", "expected"), [(0.25, 1.0), (1.0, 1.0), (1.5, 1.5), (100.0, 2.0)])
+def test_plans_are_as_slow_to_compile_as_the_whole_program_within_limits(times, expected):
     """A first run reads its constants, and runs; what others need is twice the usual at most."""
     chooser = called(0.0)._traces.latest.engine.chooser
     eqns = chooser.facts.eqns
@@ -124,7 +122,7 @@ def test_what_constants_take_to_compile_is_not_a_plans():
     num_eqns = len(credit.facts.eqns)
     usual_s = timing.usual_s(num_eqns)
     assert credit._constants_s == pytest.approx(0.2)
-    credit.whole.first_s = 2.25 * (usual_s + 0.2)
+    credit.whole.first_s = 1.5 * (usual_s + 0.2)
     assert credit._compiling_s(num_eqns) == pytest.approx(1.5 * usual_s)
     credit.whole.first_s = 100.0
     assert credit._program_s == pytest.approx(100.0 * usual_s / (usual_s + 0.2))

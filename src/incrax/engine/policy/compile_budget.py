@@ -321,12 +321,12 @@ class Credit:
         return self._compiling_s(num_in_all(eqns) + num_more) / max(self.whole.first_s, 1e-9)
 
     def _compiling_s(self, num_eqns: int) -> float:
-        """Seconds to compile so many equations. That the whole program took longer than usual is due
-        to the machine and to its equations alike: plans share the former, hence the root. What is
-        far beyond the usual was something else.
+        """Seconds to compile so many equations, on a machine as slow as it was with the whole
+        program. One that compiled faster than usual says little of other equations; what is far
+        beyond the usual was something else.
         """
-        slowness = math.sqrt(self.whole.first_s / (self._usual_s + self._constants_s))
-        return min(slowness, MAX_SLOWNESS) * usual_s(num_eqns)
+        slowness = self.whole.first_s / (self._usual_s + self._constants_s)
+        return min(max(slowness, 1.0), MAX_SLOWNESS) * usual_s(num_eqns)
 
     @property
     def _usual_s(self) -> float:
