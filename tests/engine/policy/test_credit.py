@@ -23,6 +23,7 @@ from incrax.engine.policy.compile_budget import (
     DOUBT,
     LASTING,
     LEAST_CLEAN_SHARE,
+    ROWS_TRACED_S,
     SOLVER,
     SOLVER_S,
 )
@@ -108,9 +109,11 @@ def test_plans_are_as_slow_to_compile_as_the_whole_program_within_limits(times, 
     chooser = called(0.0)._traces.latest.engine.chooser
     eqns = chooser.facts.eqns
     first_s = chooser.whole.first_s = times * timing.usual_s(len(eqns))
-    price = lambda num_more: first_s * chooser.credit.work(eqns, num_more)
-    assert price(0) == pytest.approx(expected * timing.usual_s(len(eqns)))
-    assert price(60) == pytest.approx(expected * timing.usual_s(len(eqns) + 60))
+    credit = chooser.credit
+    usual_s = timing.usual_s(len(eqns))
+    assert credit.compiling_s(len(eqns)) == pytest.approx(expected * usual_s)
+    for_rows_s = usual_s + 60 * timing.EQUATION_S + ROWS_TRACED_S
+    assert first_s * credit.work(eqns, 60) == pytest.approx(expected * for_rows_s)
 
 
 def test_what_constants_take_to_compile_is_not_a_plans():
@@ -123,7 +126,7 @@ def test_what_constants_take_to_compile_is_not_a_plans():
     usual_s = timing.usual_s(num_eqns)
     assert credit._constants_s == pytest.approx(0.2)
     credit.whole.first_s = 1.5 * (usual_s + 0.2)
-    assert credit._compiling_s(num_eqns) == pytest.approx(1.5 * usual_s)
+    assert credit.compiling_s(num_eqns) == pytest.approx(1.5 * usual_s)
     credit.whole.first_s = 100.0
     assert credit._program_s == pytest.approx(100.0 * usual_s / (usual_s + 0.2))
 
@@ -137,7 +140,8 @@ def test_equations_inside_a_loop_are_compiled_as_well():
     credit = f._traces.latest.engine.chooser.credit
     eqns = credit.facts.eqns
     assert num_in_all(eqns) >= len(eqns) + 5
-    num_more = num_in_all(eqns) + round(timing.PROGRAM_S / timing.EQUATION_S)
+    usual_s = timing.usual_s(0) + ROWS_TRACED_S
+    num_more = num_in_all(eqns) + round(usual_s / timing.EQUATION_S)
     assert credit.work(eqns, num_more) == pytest.approx(2.0 * credit.work(eqns), rel=0.01)
 
 

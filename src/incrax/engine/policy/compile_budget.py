@@ -61,6 +61,9 @@ still gain if it took so many times as long as estimated, since nothing else is 
 ROW_PLANNING = 8.0
 """Times what another plan takes: for rows, JAX traces the equations again, two or three times."""
 
+ROWS_TRACED_S = 0.1
+"""Seconds to trace the equations of a program once more, for rows."""
+
 SOLVER = "scipy.sparse.csgraph"
 
 FORESEEN_FACTOR = 2.0
@@ -281,7 +284,7 @@ class Credit:
         """Seconds to compile so many equations of a large function, and to evaluate the others one by
         one: what is loaded is computed so at first.
         """
-        return self._compiling_s(num_reached) + ONE_BY_ONE_S * len(self.facts.eqns)
+        return self.compiling_s(num_reached) + ONE_BY_ONE_S * len(self.facts.eqns)
 
     @property
     def _share(self) -> float:
@@ -315,18 +318,24 @@ class Credit:
         return PLANNED_EQUATION_S * len(self.facts.eqns) / FIRST_PLAN
 
     def work(self, eqns: Iterable[Equation], num_more: int = 0) -> float:
-        """Seconds to compile equations, and so many more, over those of the whole program's first
-        run.
+        """Seconds to trace equations for rows and to compile them, and so many more, over those of
+        the whole program's first run.
         """
-        return self._compiling_s(num_in_all(eqns) + num_more) / max(self.whole.first_s, 1e-9)
+        compile_s = self.compiling_s(num_in_all(eqns) + num_more)
+        return (compile_s + self._slowness * ROWS_TRACED_S) / max(self.whole.first_s, 1e-9)
 
-    def _compiling_s(self, num_eqns: int) -> float:
-        """Seconds to compile so many equations, on a machine as slow as it was with the whole
-        program. One that compiled faster than usual says little of other equations; what is far
-        beyond the usual was something else.
+    def compiling_s(self, num_eqns: int) -> float:
+        """Seconds to compile so many equations."""
+        return self._slowness * usual_s(num_eqns)
+
+    @property
+    def _slowness(self) -> float:
+        """By how much this machine is slower than usual, as it was with the whole program. One that
+        compiled faster says little of other equations; what is far beyond the usual was something
+        else.
         """
         slowness = self.whole.first_s / (self._usual_s + self._constants_s)
-        return min(max(slowness, 1.0), MAX_SLOWNESS) * usual_s(num_eqns)
+        return min(max(slowness, 1.0), MAX_SLOWNESS)
 
     @property
     def _usual_s(self) -> float:
