@@ -47,6 +47,8 @@ NUM_PARAMETERS = 64
 PER_PARAMETER = 8
 NUM_ROWS = 1_000
 NUM_CALLED_ROWS = 4_000
+NUM_CALLS = 300
+"""Of a job."""
 SHORT_ROWS = 16
 """Rows where a program is so short that Python's code stays in the processor's cache."""
 
@@ -289,6 +291,46 @@ def _overhead_line(case: str, found_s: float, served_by: str, checks: list[Check
     )
 
 
+def used_lines(options: Options) -> Iterator[Line]:
+    """Whole jobs by default: the first of many parameters moves at each call."""
+    for size in (1_000,) if options.quick else (1_000, 10_000):
+        case = f"blocks, {size:,} equations, a job"
+        if options.only in case:
+            yield _used_line(case, used(size))
+
+
+def used(size: int) -> dict[str, float]:
+    """Seconds of the job's first call, and of all, plainly and by plans; calls until one was served
+    by these.
+    """
+    num_parameters = max(size // PER_PARAMETER // 4, 2)
+    params, x = growing.make_parameters(num_parameters), jnp.linspace(0.1, 1.0, NUM_CALLED_ROWS)
+    function = growing.blocks(size, num_parameters)
+    ours = incrax.incremental(function, tuning=incrax.Tuning(remember=False))
+    found: dict[str, float] = {}
+    for name, form in (("jax.jit", jax.jit(function)), ("incrax", ours)):
+        begin_s = time.perf_counter()
+        first_s = 0.0
+        for number in range(NUM_CALLS):
+            jax.block_until_ready(form([params[0] + 1e-4 * number, *params[1:]], x))
+            first_s = first_s or time.perf_counter() - begin_s
+            if form is ours and ours.stats.loaded:
+                found.setdefault("calls before a plan", number)
+        found |= {f"{name}, first": first_s, name: time.perf_counter() - begin_s}
+    return found
+
+
+def _used_line(case: str, found: dict[str, float]) -> Line:
+    ratio = found["jax.jit"] / found["incrax"]
+    plan = found.get("calls before a plan")
+    cells = {name: f"{found[name]:.3g} s" for name in ("jax.jit, first", "jax.jit", "incrax")}
+    cells |= {"calls before a plan": "none" if plan is None else f"{plan:.0f}"}
+    cells |= {"jax.jit / incrax": f"{ratio:.2f}"}
+    checks = [harness.limit("calls before a plan", plan or NUM_CALLS, NUM_CALLS // 2)]
+    checks.append(harness.limit("of jax.jit's seconds", 1 / ratio, 1.1))
+    return Line(case, cells, found, checks)
+
+
 def row_lines(options: Options) -> Iterator[Line]:
     """The mixture with one yield changed, for more rows."""
     first: dict[str, float] | None = None
@@ -361,6 +403,7 @@ def main() -> None:
     )
     harness.report("Growth with parameters", lines, options)
     harness.report("Growth of the overhead of a call", overhead_lines(options), options)
+    harness.report("Plans of large functions", used_lines(options), options)
     harness.report("Growth with rows", row_lines(options), options)
 
 

@@ -20,6 +20,7 @@ from problems.jobs import JOBS
 
 import incrax
 from incrax.engine.plan.plan import Prices, plan_dirty, plan_fill
+from incrax.engine.program.nested import num_in_all
 
 FACTOR = 2.0
 SHARE = 0.9
@@ -104,8 +105,8 @@ def predictions(name: str) -> tuple[list[Prediction], list[Prediction]]:
         run = lambda program=program, loads=loads: program(feeds, loads)
         took_s = first_s(run)
         if not program.is_shared:
-            work = engine.chooser.credit.work(program.num_eqns)
-            compile_s.append(Prediction(f"plan {number}", work * engine.whole.first_s, took_s))
+            predicted_s = engine.chooser.credit.compiling_s(num_in_all(plan.eqns))
+            compile_s.append(Prediction(f"plan {number}", predicted_s, took_s))
         run_s.append(Prediction(f"plan {number}", plan.seconds, best_s(run)))
     return run_s, compile_s
 

@@ -747,8 +747,8 @@ OPTIMISATIONS = [
     Mutant(
         "planning need not be earned",
         "engine/policy/compile_budget.py",
-        "        if self._has_left(plan_s) or entry.count * gain_s > plan_s + program_s:",
-        "        if True:",
+        "        return self._has_left(plan_s) or self._is_paid(",
+        "        return True or self._is_paid(",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
@@ -827,8 +827,8 @@ MUTANTS = [
     Mutant(
         "a timed program is timed with programs that still run",
         "engine/compile/timing.py",
-        "clock.settle()",
-        "pass",
+        "clock.settle()  #",
+        "pass  #",
         "tests/engine/compile/test_timing.py",
     ),
     Mutant(
@@ -1324,8 +1324,36 @@ MUTANTS = [
     Mutant(
         "each plan is taken to need a program of its own",
         "engine/policy/compile_budget.py",
-        "        return (self.num_new + 1) / (self.num_programs + 1)",
+        "        return self.num_new / (self.num_programs + 1) if self.num_programs else 1.0",
         "        return 1.0",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "kinds of change that are alike earn each for itself",
+        "engine/policy/compile_budget.py",
+        "        return max(entry.count, self.account(entry).num_calls)",
+        "        return entry.count",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "changes are alike only at one place of a sum",
+        "engine/plan/facts.py",
+        "        return inner | last",
+        "        return last",
+        "tests/engine/plan/test_families.py",
+    ),
+    Mutant(
+        "what is loaded of a large function is compiled at once",
+        "engine/compile/timing.py",
+        "        return family.one_by_one is not None and passed_s < usual_s(family.num_eqns)",
+        "        return False",
+        "tests/engine/plan/test_growth.py",
+    ),
+    Mutant(
+        "no gain is beyond doubt",
+        "engine/policy/compile_budget.py",
+        "        sure_s = max(gain_s, lasting * (served_s - DOUBT * promise_s))",
+        "        sure_s = gain_s",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
@@ -1345,8 +1373,8 @@ MUTANTS = [
     Mutant(
         "hints are not heard",
         "engine/policy/compile_budget.py",
-        "        return max(entry.count, max(entry.num_expected, expected) - entry.count)",
-        "        return entry.count",
+        "        return max(calls, foreseen - calls)",
+        "        return calls",
         "tests/engine/policy/test_expectations.py",
     ),
     Mutant(

@@ -45,7 +45,7 @@ def divide_into_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
     patch.setattr(blocks, "MIN_BLOCKS", 2)
     patch.setattr(blocks, "rows_of_a_block", lambda row_s: size)
     patch.setattr(materialize, "MIN_GAIN", -np.inf)
-    free = Calibration(argument_s=0.0, read_s=0.0, write_s=0.0)
+    free = Calibration(argument_s=0.0, read_s=0.0, write_s=0.0, call_s=0.0)
     patch.setattr(analysis, "Calibration", lambda: free)
 
 

@@ -157,6 +157,22 @@ def evaluated(eqns: Iterable[Equation], outputs: Iterable[Atom], env: dict[Var, 
     return [_jax.read(atom, env) for atom in outputs]
 
 
+def evaluated_sparingly(
+    eqns: Sequence[Equation], outputs: Sequence[Atom], env: dict[Var, Any]
+) -> list[Any]:
+    """The same where values are arrays: each goes from `env` after its last use."""
+    last = {
+        var: number for number, eqn in enumerate(eqns) for var in (*eqn.outvars, *read_vars(eqn))
+    }
+    last |= dict.fromkeys((atom for atom in outputs if isinstance(atom, Var)), len(eqns))
+    for number, eqn in enumerate(eqns):
+        _jax.evaluate((eqn,), env)
+        for var in dict.fromkeys((*eqn.outvars, *read_vars(eqn))):
+            if last[var] == number:
+                del env[var]
+    return [_jax.read(atom, env) for atom in outputs]
+
+
 def read_vars(eqn: Equation) -> list[Var]:
     """The variables that an equation reads, literals left out."""
     return [atom for atom in eqn.invars if isinstance(atom, Var)]

@@ -231,6 +231,7 @@ def _figures() -> dict[str, float]:
         "read_s": "reading, per byte",
         "write_s": "writing, per byte",
         "argument_s": "one more argument",
+        "call_s": "a call",
         "dot_flop_s": "matrix products, per FLOP",
     }
     found = {names[name]: float(value) for name, value in prices.items()}

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from slice_cases import CASES, EARLY, LATE, NUM, Case, serve_by_rows
 
 import incrax
+from incrax.engine.call import analysis
 from incrax.engine.call.rehearsal import dry_run
 from incrax.engine.call.streak import RowStreak
 from incrax.engine.plan import met_rows, row_share
 from incrax.engine.policy import expectations
 from incrax.engine.policy import slices as policy
+from incrax.engine.program.cost import Calibration
 
 FACTOR = 1024.0
 LEAST_SHARE = policy.LEAST_SHARE
@@ -516,6 +518,7 @@ def test_a_loop_that_never_forgets_is_resumed_only_where_changes_are_late(
     """In a price that has nothing but the loop."""
     monkeypatch.setattr(policy, "MIN_GAIN", 0.02)
     monkeypatch.setattr(policy.Slices, "_promised_s", _of_loops(policy.Slices._promised_s))
+    monkeypatch.setattr(analysis, "Calibration", lambda: Calibration(call_s=0.0))
     walk = lambda theta, scale: jax.lax.scan(lambda c, x: (c + x, c * scale), scale, theta)
     monkeypatch.setitem(CASES, "walk", Case(walk, (np.ones(NUM), 0.5)))
     job = Job("walk")

@@ -227,6 +227,40 @@ def test_values_to_save_are_returned_in_the_order_of_the_form():
             np.testing.assert_allclose(x, y, rtol=1e-12)
 
 
+# --- what is known before plans are made ----------------------------------------------------------
+
+
+def digests(function, num):
+    """What each parameter makes run."""
+    ours = incrax.incremental(function, tuning=incrax.Tuning(timed=False))
+    ours(np.linspace(0.5, 1.5, num), LONG)
+    facts = ours._traces.latest.engine.facts
+    return [facts.reached(2 << k).digest for k in range(num)]
+
+
+def test_members_make_the_same_run_at_any_place_of_a_sum():
+    def function(theta, x):
+        return jnp.sum(sum(jnp.sin(theta[k] * x) for k in range(8)) ** 2)
+
+    assert len(set(digests(function, 8)[1:])) == 1  # the first one is added to zero
+
+
+def test_others_make_others_run():
+    def function(theta, x):
+        given = [jnp.sin(theta[0] * x), jnp.cos(theta[1] * x), jnp.sin(theta[2] * x) * 2.0]
+        given += [jnp.sin(theta[3] * x) * 3.0, jnp.sin(theta[4] * x[:9]).sum() * x]
+        return jnp.sum(sum(given, jnp.zeros_like(x)) ** 2)
+
+    assert len(set(digests(function, 5))) == 5
+
+
+def test_the_number_of_equations_is_that_of_those_a_change_reaches():
+    ours = incrax.incremental(lambda a, b: (jnp.sin(a), jnp.sin(jnp.cos(a * b))))
+    ours(1.0, 2.0)
+    reached = ours._traces.latest.engine.facts.reached
+    assert [reached(mask).num_eqns for mask in (2, 4, 6)] == [4, 3, 4]
+
+
 # --- programs at random ---------------------------------------------------------------------------
 
 UNARY = (jnp.sin, jnp.cos, jnp.tanh, lambda x: x * 2.0, lambda x: x * 3.0)

@@ -16,9 +16,10 @@ from helpers import EAGER
 from scipy.sparse import csgraph
 
 import incrax
-from incrax._program import trace
+from incrax._program import evaluated_sparingly, trace
 from incrax.engine.call import analysis
 from incrax.engine.call.pure import PureFunction
+from incrax.engine.compile import timing
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.plan import frontier
 from incrax.engine.plan.plan import plan_dirty, plan_fill
@@ -31,6 +32,7 @@ NEAR_LINEAR = 2.2
 """Times the work that twice the equations may need."""
 
 ROWS = np.linspace(0.0, 1.0, 2000)
+EAGER_TIMED = incrax.Tuning(calibrate=False, compile_s=float("inf"), remember=False)
 
 
 def chain(params, x, num):
@@ -296,3 +298,71 @@ def test_typical_changes_are_few_however_many_large_inputs_there_are():
     assert 2 <= len(changes) <= 6
     assert layout.full & ~layout.leaf_mask(0) in changes
     assert any(change.bit_count() == 1 for change in changes)
+
+
+# --- what is loaded of a large function -----------------------------------------------------------
+
+
+def many_blocks(theta, x):
+    """A block for each parameter; the others' sum is saved when one moves."""
+    return jnp.sum(jnp.log(sum(jnp.sin(t * x) ** 2 for t in theta) + 1.0))
+
+
+def moved(tuning, num_calls=6, num=40):
+    """The function and its program for what the first parameter leaves alone, after that moved."""
+    f = incrax.incremental(many_blocks, tuning=tuning)
+    theta = [0.5 + 0.02 * k for k in range(num)]
+    for step in range(num_calls):
+        theta = [0.5 + 0.01 * step, *theta[1:]]
+        if step == num_calls // 2:
+            theta = [t + 0.1 for t in theta]  # what was saved is stale
+        np.testing.assert_allclose(f(theta, ROWS), many_blocks(theta, ROWS), rtol=1e-12)
+    segments = f._traces.latest.engine.segments
+    fills = [*segments._programs.values(), *segments._joint.values()]
+    return f, max(fills, key=lambda program: program.executable.family.num_eqns, default=None)
+
+
+@pytest.fixture
+def all_are_large(monkeypatch):
+    monkeypatch.setattr(timing, "MIN_LARGE", 20)
+
+
+@pytest.mark.usefixtures("all_are_large")
+def test_what_is_loaded_of_a_large_function_is_not_compiled_at_first():
+    f, fill = moved(EAGER_TIMED)
+    assert fill.executable.family.num_eqns > 20
+    assert fill.num_runs == 0
+    assert f._traces.latest.engine.clock.one_by_one_s[fill.executable.family] > 0.0
+    assert fill.executable.family.call._cache_size() == 0
+
+
+@pytest.mark.usefixtures("all_are_large")
+def test_it_is_once_that_took_as_long(monkeypatch):
+    f, fill = moved(EAGER_TIMED)
+    feeds = [value.feed for value in f._traces.latest.engine.store.states[-1].values]
+    found = fill(feeds, ())
+    assert fill.num_runs == 0
+    monkeypatch.setattr(timing, "usual_s", lambda num_eqns: 1e-9)
+    for one, other in zip(fill(feeds, ()), found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    assert fill.num_runs == 1
+
+
+@pytest.mark.usefixtures("all_are_large")
+@pytest.mark.parametrize("other", [{"race": False}, {"timed": False}, {"planner": "minimal"}])
+def test_it_is_where_the_clock_must_not_decide(other):
+    f, _ = moved(replace(EAGER_TIMED, **other))
+    assert not f._traces.latest.engine.clock.one_by_one_s
+
+
+def test_that_of_a_small_function_is_compiled():
+    _, fill = moved(EAGER_TIMED)
+    assert fill.num_runs > 0
+
+
+def test_values_go_after_their_last_use():
+    program = trace(lambda x: jnp.sin(jnp.cos(x) * x) + 1.0, ROWS)
+    env = dict(zip(program.invars, [ROWS], strict=True))
+    (found,) = evaluated_sparingly(program.eqns, program.outvars, env)
+    assert set(env) == set(program.outvars)
+    np.testing.assert_allclose(found, np.sin(np.cos(ROWS) * ROWS) + 1.0, rtol=1e-14)

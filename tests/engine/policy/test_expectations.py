@@ -17,7 +17,7 @@ import pytest
 from helpers import same
 
 import incrax
-from incrax.engine.policy import expectations
+from incrax.engine.policy import compile_budget, expectations
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.policy.expectations import HINTED_CALLS, Known, fingerprint
 
@@ -44,7 +44,7 @@ def folder(monkeypatch, tmp_path):
 
 def learned(folder, calls=1000, plan_s=1.0, whole_s=10.0):
     """The file of a process in which so many calls changed `a` alone, and took so long."""
-    ours = incrax.incremental(model)
+    ours = incrax.incremental(model, tuning=incrax.Tuning(hot_after=10))  # plans nothing itself
     for a in (1.0, 2.0, 3.0):
         ours(a, 0.5, X)
     chooser(ours).whole.seconds = whole_s
@@ -300,7 +300,8 @@ def test_a_number_of_calls_alone_is_enough_when_a_change_comes_back():
     assert chooser(ours).num_programs == 1
 
 
-def test_calls_that_are_announced_later_count_as_much():
+def test_calls_that_are_announced_later_count_as_much(monkeypatch):
+    monkeypatch.setattr(compile_budget, "MIN_COMPILE_S", 60.0)
     ours = incrax.incremental(heavy)
     ours.expect(10**9)  # nothing was called yet
     x = np.linspace(0.1, 2.0, 200_000)
@@ -324,7 +325,8 @@ def test_a_short_job_takes_nothing_from_what_the_function_was_made_for():
     assert chooser(ours).num_programs == 1
 
 
-def test_few_calls_to_come_repay_nothing():
+def test_few_calls_to_come_repay_nothing(monkeypatch):
+    monkeypatch.setattr(compile_budget, "MIN_COMPILE_S", 60.0)
     ours = incrax.incremental(heavy)
     x = np.linspace(0.1, 2.0, 200_000)
     for a in (1.0, 2.0, 3.0):

@@ -596,7 +596,7 @@ class Engine:
         is_new = is_try or not was_prepared
         chooser.note_call(entry, candidate, usual_s, overhead_s, is_new=is_new)
         if base is not None and is_new:
-            self.ledger.note_learning(max(clock.now() - start_s - usual_s, 0.0))
+            chooser.note_learning(entry, max(clock.now() - start_s - usual_s, 0.0))
         instead = (
             None
             if guard is None

@@ -24,7 +24,16 @@ from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax._names import as_program_name
 from incrax._profiling import annotated
-from incrax._program import STATEFUL, Program, Values, all_read, evaluated, evaluator, read_vars
+from incrax._program import (
+    STATEFUL,
+    Program,
+    Values,
+    all_read,
+    evaluated,
+    evaluated_sparingly,
+    evaluator,
+    read_vars,
+)
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.packing import Packing
 from incrax.engine.compile.recycling import is_recyclable
@@ -53,7 +62,8 @@ class Family:
 
     Fields: the jitted function of (leaves, constants, loads, donated buffers), and of the same with
     small leaves from the host packed; how they are packed; number of equations; types of the buffers
-    to donate; how rows are written into what is loaded.
+    to donate; how rows are written into what is loaded; of what computes values to save, the same
+    function evaluated equation by equation.
     """
 
     call: Callable[..., list[Any]]
@@ -62,6 +72,7 @@ class Family:
     num_eqns: int
     donated: tuple[Any, ...] = ()
     writing: Writing | None = None
+    one_by_one: Callable[..., list[Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -133,6 +144,15 @@ class Writing(NamedTuple):
     def num_given(self) -> int:
         """Results of the plan's own program that are for this one."""
         return len(self.given)
+
+    def evaluated(self, feeds: Values, loaded: Values) -> list[Any]:
+        """The same results, one equation after the other; nothing but what each of them is by itself
+        is compiled, once in a process.
+        """
+        assert self.family.one_by_one is not None
+        read = [feeds[i] for i in self.leaves]
+        read = [jax.device_put(x) if isinstance(x, np.ndarray) else x for x in read]
+        return self.family.one_by_one(*read, *self.constants, *loaded)
 
 
 class Compiler:
@@ -273,20 +293,23 @@ class Compiler:
         places = [_PLACES] if form.pieces else []
         names: list[Any] = [*leaves, *read.passed, *places, *read.loads]
 
-        def run_plan(*values: Any) -> list[Any]:
+        def run_by(evaluate: Callable[..., list[Any]], values: Values) -> list[Any]:
             inputs = values[: len(names)]
             env = {**embedded, **dict(zip(names, inputs, strict=True))}
             _take_pieces(form.pieces, env, env.get(_PLACES, ()))
-            results = evaluated(eqns, returned, env)
+            results = evaluate(eqns, returned, env)
             outputs = results[:num_outputs]
             return outputs + [_as_own(x, [*inputs, *outputs]) for x in results[num_outputs:]]
 
+        run_plan = lambda *values: run_by(evaluated, values)
         run_plan.__name__ = f"{self.name}_plan"
+        is_fill = form.key is not None and not plan.outputs and not guard
+        one_by_one = (lambda *values: run_by(evaluated_sparingly, values)) if is_fill else None
         out_shardings = self._out_shardings(returned, is_bound=self._is_bound(read))
         num_others = len(names) - len(leaves)
         num_eqns = len(plan.eqns)
         family = self._family(run_plan, read.leaves, num_others, num_eqns, donated, out_shardings)
-        return replace(family, writing=writing)
+        return replace(family, writing=writing, one_by_one=one_by_one)
 
     def _is_bound(self, read: _Arguments) -> bool:
         """Whether what a plan reads is where all inputs are: saved values are, and what loads one

@@ -35,9 +35,18 @@ SAMPLE = 32
 LONG_S = 0.1
 """Seconds of timed runs in all after which no more are needed at the start."""
 
-PROGRAM_S = 0.05
-EQUATION_S = 1e-3
-"""Seconds to compile a program, and for each of its equations, on a machine of 2026."""
+PROGRAM_S = 0.1
+EQUATION_S = 7.5e-4
+CONSTANT_S = 2.5e-8
+"""Seconds to compile a program, for each of its equations, and for each byte of a constant that is
+written into it, on a machine of 2026.
+"""
+
+MIN_LARGE = 2000
+ONE_BY_ONE_S = 1e-4
+"""Equations from which on values to save are at first computed one equation after the other, which
+takes so many seconds for each.
+"""
 
 WINDOW = 5
 """Latest timed runs, of which the lower quartile counts: noise mostly adds."""
@@ -52,7 +61,8 @@ class Clock:
     may decide anything; seconds spent in programs so far, each run as long as it usually takes;
     seconds that passed in calls of programs and in waiting for their results; seconds of first runs
     of plans, most of it compilation; a result of each run that was not waited for, by which one sees
-    whether it failed; the times of each family of plans; what a thread compiles.
+    whether it failed; the times of each family of plans; seconds that it was evaluated equation by
+    equation; what a thread compiles.
     """
 
     rounds: int
@@ -66,6 +76,9 @@ class Clock:
     families: weakref.WeakKeyDictionary[Family, Times] = field(
         default_factory=weakref.WeakKeyDictionary
     )
+    one_by_one_s: weakref.WeakKeyDictionary[Family, float] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
     behind: Background = field(default_factory=Background)
 
     def copy(self) -> Clock:
@@ -77,6 +90,7 @@ class Clock:
             compiling_s=0.0,
             unproven=list(self.unproven),
             families=self.families.copy(),
+            one_by_one_s=self.one_by_one_s.copy(),
             behind=Background(is_on=self.behind.is_on),
         )
 
@@ -113,6 +127,13 @@ class Clock:
 def usual_s(num_eqns: int) -> float:
     """Seconds to compile a program of so many equations; assumed where the clock must not decide."""
     return PROGRAM_S + EQUATION_S * num_eqns
+
+
+def is_large(num_eqns: int) -> bool:
+    """Whether a program takes long to compile: a function of 9,500 equations 20 s, as does what
+    computes values of it to save.
+    """
+    return num_eqns >= MIN_LARGE
 
 
 def settle(results: Any) -> None:
@@ -170,11 +191,22 @@ class TimedProgram:
         is one.
         """
         behind = self.clock.behind
-        if self.num_runs or not behind.is_on:
+        if self.num_runs or not behind.is_on or self.is_one_by_one:
             return True
         if self.job is None:
             self.job = behind.compile(*self.executable.specimen(feeds))
         return self.job is not None and behind.has_ended(self.job)
+
+    @property
+    def is_one_by_one(self) -> bool:
+        """Whether to evaluate one equation after the other, which computes values to save, until
+        that took as long as compiling them would (ski rental).
+        """
+        family = self.executable.family
+        if self.num_runs or not self.clock.rounds or not is_large(family.num_eqns):
+            return False
+        passed_s = self.clock.one_by_one_s.get(family, 0.0)
+        return family.one_by_one is not None and passed_s < usual_s(family.num_eqns)
 
     def retime(self) -> None:
         """Forget the times and take new ones in the next runs, if any are; `seconds` stay until
@@ -192,6 +224,8 @@ class TimedProgram:
         )
 
     def _run(self, feeds: Values, loads: Values) -> list[Any]:
+        if self.is_one_by_one:
+            return self._run_one_by_one(feeds, loads)
         family = self.executable.family
         buffers = self.pool.take(family.donated) if family.donated else ()
         clock = self.clock
@@ -222,6 +256,23 @@ class TimedProgram:
         if self.plan is not None:
             known = Times(self.num_runs, tuple(self.times), self.seconds, self.is_settled)
             self.clock.families[self.executable.family] = known
+
+    def _run_one_by_one(self, feeds: Values, loads: Values) -> list[Any]:
+        clock = self.clock
+        family = self.executable.family
+        clock.settle()
+        start = clock.now()
+        results = jax.block_until_ready(self.executable.evaluated(feeds, loads))
+        self.seconds = max(clock.now() - start, 0.0)
+        before_s = clock.one_by_one_s.get(family)
+        clock.one_by_one_s[family] = (before_s or 0.0) + self.seconds
+        clock.passed_s += self.seconds
+        if before_s is None:  # JAX compiles what each kind of equation is
+            clock.compiling_s += self.seconds
+        else:
+            clock.spent_s += self.seconds
+        clock.ticks += 1
+        return results
 
     def _note_run(self, elapsed: float) -> None:
         self.times.append(elapsed)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax._program import Listing, Program, listing_of, read_vars, written_vars
+from incrax.engine.plan.families import operation_digest
 from incrax.engine.program.chains import SumChain, find_chains
 from incrax.engine.program.cost import Calibration, calibrate, is_calibrated, num_host_calls
 from incrax.engine.program.dependence import ALWAYS, Dependence, Layout
@@ -29,6 +31,15 @@ class AlgebraState:
         """Switch it off."""
         self.is_on = False
         self.reason = reason
+
+
+class Reached(NamedTuple):
+    """Equations that a change makes run: a digest, equal where they are the same ones in any order
+    and whatever they read, so that plans are most often of one family; and their number.
+    """
+
+    digest: int
+    num_eqns: int
 
 
 @dataclass(frozen=True)
@@ -113,6 +124,11 @@ class Facts:
 
     @cached_property
     def total_seconds(self) -> float:
+        """Estimated seconds of a call of the whole program."""
+        return self.calibration.call_s + self.work_seconds
+
+    @cached_property
+    def work_seconds(self) -> float:
         """Estimated seconds of all equations."""
         return sum(map(self.seconds, self.eqns))
 
@@ -144,6 +160,30 @@ class Facts:
         masks = zip(self.rough_seconds, self.equation_masks, strict=True)
         clean_s = sum(seconds for seconds, mask in masks if not mask & dirty)
         return clean_s / max(sum(self.rough_seconds), 1e-12)
+
+    def reached(self, dirty: int) -> Reached:
+        """What a change makes run.
+
+        Cost: a few microseconds for each equation that was not asked for before.
+        """
+        numbers = [n for n, mask in enumerate(self.equation_masks) if mask & dirty]
+        digests = [digest for digest in map(self._digest, numbers) if digest]
+        return Reached(sum(digests) % 2**64, len(digests))
+
+    def _digest(self, number: int) -> int:
+        known = self._digests.get(number)
+        if known is None:
+            known = self._digests[number] = operation_digest(self.eqns[number])
+        return known
+
+    @cached_property
+    def _digests(self) -> dict[int, int]:
+        """By number of an equation. A sum of many terms counts once, at whichever place the term
+        stands that moves: the others are added up beside it.
+        """
+        inner = {number: 0 for chain in self.chains for number in chain.eqns}
+        last = {chain.last: operation_digest(self.eqns[chain.last]) for chain in self.chains}
+        return inner | last
 
     def load_seconds(self, var: Var) -> float:
         """Estimated seconds to hand a saved value to a program and read it; the product of a matrix

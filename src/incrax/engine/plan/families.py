@@ -134,6 +134,17 @@ def canonical_form(
     return CanonicalPlan(key, tuple(walk.pieces), tuple(walk.eqns), tuple(walk.arguments), ordered)
 
 
+def operation_digest(eqn: Equation) -> int:
+    """A digest of what an equation does, of its literals and the types of all that it reads, equal
+    where plans of one family may have it; not the same in every process.
+    """
+    read = tuple(literal_key(x) if isinstance(x, Literal) else x.aval for x in eqn.invars)
+    pieces = pieces_of(eqn)
+    if pieces:
+        return hash((read, *((piece.sizes, piece.squeezed) for piece in pieces)))
+    return hash((operation_key(eqn), read))
+
+
 class _Walk:
     """Numbers variables, from results back to arguments."""
 

@@ -461,4 +461,5 @@ class _Search(NamedTuple):
         facts = self.facts
         run_s = sum(map(facts.seconds, eqns)) * self.run_price
         load_s = sum(map(facts.load_seconds, loads))
-        return run_s + load_s + sum(map(facts.save_seconds, self.saves))
+        save_s = sum(map(facts.save_seconds, self.saves))
+        return facts.calibration.call_s + run_s + load_s + save_s

@@ -6,6 +6,7 @@ entry. It must not know how programs are made.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 
@@ -57,7 +58,7 @@ class Race:
         if self.expectations.whole_s is not None:
             return self.expectations.whole_s
         facts = self.facts
-        return facts.total_seconds if facts.is_calibrated else sum(facts.rough_seconds)
+        return facts.total_seconds if facts.is_calibrated else facts.unmeasured.total_seconds
 
     @property
     def run_price(self) -> float:
@@ -88,7 +89,7 @@ class Race:
         segments = self.segments
         dirty = entry.dirty
         serve = bool(segments.wanted) and (
-            entry.is_planned or self.has_marked or segments.is_compiled(dirty)
+            entry.may_divide or self.has_marked or segments.is_compiled(dirty)
         )
         seconds: dict[Candidate, float] = {"whole": self.whole_s}
         if serve:
@@ -113,8 +114,12 @@ class Race:
             return "whole"
         if entry.program is not None and not entry.program.is_settled:
             return "plan"
-        segments_s = entry.seconds.get("segments", self.whole_s)
-        is_open = segments_s < self.whole_s and not self.segments.is_settled(entry.dirty)
+        segments_s = entry.seconds.get("segments", math.inf)
+        others = [s for name, s in entry.seconds.items() if name != "segments"]
+        # What is worse by an optimistic estimate need not be compiled.
+        is_open = segments_s < min(others, default=0.0) and not self.segments.is_settled(
+            entry.dirty
+        )
         return "segments" if is_open else None
 
     def retry(self, entry: Entry) -> None:

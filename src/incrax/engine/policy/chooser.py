@@ -210,11 +210,13 @@ class Chooser:
             entry.num_expected = known.calls
             entry.promise_s = known.plan_s
             entry.was_compiled = known.was_compiled
+            if self.is_timed and share:
+                entry.family, entry.num_reached = self.facts.reached(dirty)
             self.entries[dirty] = entry
+            self.credit.note_kind(entry)
             if len(self.entries) > MAX_ENTRIES:
                 self._forget_one()
-        entry.count += self.ledger.weight
-        self.credit.num_calls += self.ledger.weight
+        self.credit.note_calls(entry, self.ledger.weight)
         if self.is_exact:
             entry.is_planned = entry.is_final = True
             entry.settle(
@@ -234,6 +236,7 @@ class Chooser:
         was_final = entry.is_final
         self.race.choose(entry)
         if entry.is_final and not was_final:
+            self.credit.note_choice(entry)
             self.journal.chosen(entry)
 
     def seen(self, dirty: int) -> Entry | None:
@@ -264,7 +267,8 @@ class Chooser:
                 )
                 entry.settle("plan", "minimal planner")
         elif not entry.is_planned:
-            is_hot = entry.count >= self.tuning.hot_after or entry.num_expected
+            count = max(entry.count, self.credit.account(entry).mean_calls)
+            is_hot = count >= self.tuning.hot_after or entry.num_expected
             if is_hot and self._may_plan(entry):
                 self.plan(entry)
         elif entry.program is None:
@@ -282,37 +286,57 @@ class Chooser:
         self.num_planned += is_foretold or entry.promise_s == math.inf
         entry.is_planned = True
         entry.is_final = False
-        run_price = self.race.run_price
-        budget_bytes = self.budget_bytes
-        wanted = self.segments.wanted
         start_s = self.clock.now()
+        plan = self._promising_plan(entry)
+        took_s = self.clock.now() - start_s
+        if plan is not None:
+            entry.promise_s = entry.promise_s if is_foretold else plan.seconds
+            entry.num_reached = len(plan.eqns)
+            entry.is_planned = is_asked or self.credit.allows(entry, self.whole_s, is_early=True)
+            entry.may_divide = entry.is_planned
+        # After the decision: what was spent on this plan must not stand against it.
+        self.credit.note_plan(entry, took_s)
+        if plan is not None and entry.is_planned:
+            self._want(entry, plan)
+            if (is_asked or self.num_programs < FREE_PROGRAMS) and self._has_room(entry):
+                self._compile_for_wanted(entry)
+
+    def _promising_plan(self, entry: Entry) -> Plan | None:
+        """The plan for a dirty set; None where it wins nothing, or cannot be afforded."""
+        budget_bytes = self.budget_bytes
         plan = affordable_plan(
-            self.facts, entry.dirty, wanted, run_price=run_price, budget_bytes=budget_bytes
+            self.facts,
+            entry.dirty,
+            self.segments.wanted,
+            run_price=self.race.run_price,
+            budget_bytes=budget_bytes,
         )
-        self.credit.note_plan(self.clock.now() - start_s)
         if plan is None:
             entry.settle("whole", f"its saved values do not fit the budget of {budget_bytes} bytes")
-            return
+            return None
+        self.credit.note_promise(entry, plan.seconds if plan.loads else self.whole_s)
         if not plan.loads:
             entry.settle("whole", "nothing to win: a plan would load no saved value")
-            return
+            return None
         if self.whole_s - plan.seconds < MIN_GAIN * self.whole_s + UPKEEP_S:
             entry.settle("whole", f"nothing to win: plan estimated {plan.seconds * 1e3:.3g} ms")
-            return
-        entry.promise_s = entry.promise_s if is_foretold else plan.seconds
-        entry.is_planned = is_asked or self.credit.allows(entry, self.whole_s, is_early=True)
-        if not entry.is_planned:
-            return
+            return None
+        return plan
+
+    def _want(self, entry: Entry, plan: Plan) -> None:
+        """Add what a plan loads to the wanted values; to the first ones, what other changes need."""
         needs = list(plan.base_loads)
-        if not wanted:
+        if not self.segments.wanted:
             seen = (*self.expectations.kinds, *self.entries)
             others = [dirty for dirty in dict.fromkeys(seen) if dirty != entry.dirty]
             needs = needs_of_companions(
-                self.facts, others, needs, run_price=run_price, budget_bytes=budget_bytes
+                self.facts,
+                others,
+                needs,
+                run_price=self.race.run_price,
+                budget_bytes=self.budget_bytes,
             )
         self.segments.want(needs)
-        if (is_asked or self.num_programs < FREE_PROGRAMS) and self._has_room(entry):
-            self._compile_for_wanted(entry)
 
     def _may_plan(self, entry: Entry) -> bool:
         """Whether to plan for a dirty set; once more, if it was found promising, only when it may
@@ -320,7 +344,7 @@ class Chooser:
         """
         if entry.promise_s < math.inf:
             return self.credit.allows(entry, self.whole_s, is_early=True)
-        if self.num_planned < FREE_PLANS:
+        if self.num_planned < FREE_PLANS or self.credit.account(entry).num_programs:
             return self.credit.allows_planning(entry, self.whole_s)
         return self.credit.has_earned(entry, self.whole_s)
 
@@ -337,13 +361,12 @@ class Chooser:
         self._compile(entry, plan)
 
     def compile_plan(self, plan: Plan) -> TimedProgram:
-        """The program of a plan, which counts in what further ones may cost."""
-        program = compiled(plan, self.compiler, self.stats, self.clock, self.pool)
-        self.credit.note_program(is_new=not program.executable.is_shared)
-        return program
+        """The program of a plan."""
+        return compiled(plan, self.compiler, self.stats, self.clock, self.pool)
 
     def _compile(self, entry: Entry, plan: Plan) -> None:
-        entry.program = self.compile_plan(plan)
+        entry.program = program = self.compile_plan(plan)
+        self.credit.note_program(entry, is_new=not program.executable.is_shared)
         entry.is_final = entry.is_compared = False
         self.num_programs += 1
         self.loaded.update(dict.fromkeys(plan.loads))
@@ -439,6 +462,11 @@ class Chooser:
         if elapsed_s is not None and candidate != "whole":
             self.race.lost_s += max(elapsed_s - self.whole_s, 0.0)
 
+    def note_learning(self, entry: Entry, seconds: float) -> None:
+        """A call took so many seconds longer than usual for what was learned in it."""
+        self.ledger.note_learning(seconds)
+        self.credit.note_learning(entry, seconds)
+
     def note_repeated(
         self,
         entry: Entry,
@@ -448,7 +476,7 @@ class Chooser:
         num_calls: int = 1,
     ) -> None:
         """Calls were served as the one before was."""
-        entry.count += num_calls
+        self.credit.note_calls(entry, num_calls)
         for _ in range(num_calls):
             entry.note_use(candidate)
         self.note_call(entry, candidate, spent_s, overhead_s, num_calls)
@@ -475,7 +503,8 @@ class Chooser:
         behind = self.clock.behind
         num_behind = behind.num_waiting if behind.is_on else 0
         due_in = self.credit.take_due_in()
-        may_learn = num_behind > 0 or (not entry.is_planned and self._may_gain(entry))
+        may_gain = not entry.is_planned and self.credit.may_gain(entry, self.whole_s)
+        may_learn = num_behind > 0 or may_gain
         spent_s = program_s + overhead_s
         bypasses = ledger.note_call(
             spent_s, whole_s, overhead_s, is_learning=may_learn, num_calls=num_calls
@@ -491,14 +520,6 @@ class Chooser:
             elif due_in < ledger.granted:  # a decision is worth a look
                 ledger.grant(max(math.ceil(due_in), MIN_BYPASSED))
             self.journal.bypassed(ledger.left, self.verdict.sentence)
-
-    def _may_gain(self, entry: Entry) -> bool:
-        """Whether a plan that waits for credit may save something: what was promised, before that
-        what is known roughly.
-        """
-        if entry.promise_s < math.inf:
-            return entry.promise_s < self.whole_s
-        return entry.clean_share > 0.0
 
     @property
     def verdict(self) -> Verdict:

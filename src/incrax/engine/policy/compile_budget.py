@@ -9,11 +9,20 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 
+from incrax import _jax
 from incrax._jax import Equation
 from incrax._tuning import Tuning
 from incrax.engine.compile.background import CALLER_SHARE
-from incrax.engine.compile.timing import Clock, TimedProgram, usual_s
+from incrax.engine.compile.timing import (
+    CONSTANT_S,
+    ONE_BY_ONE_S,
+    Clock,
+    TimedProgram,
+    is_large,
+    usual_s,
+)
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import MAX_EDGES
 from incrax.engine.policy.candidates import UPKEEP_S, Entry
@@ -34,14 +43,26 @@ before.
 """
 
 PLANNED_EQUATION_S = 5e-5
+FIRST_PLAN = 5.0
 CALIBRATION_S = 0.25
 SOLVER_S = 0.25
-"""Seconds of planning: per equation of the program, until a plan was made; for the first plan of a
-process, to measure the machine where no earlier process has, and to import what finds cuts.
+"""Seconds of planning: per equation of the program, for the first plan, which finds out what all
+share and takes so many times as long as the next; for the first one of a process, to measure the
+machine where no earlier process has, and to import what finds cuts.
+"""
+
+LASTING = math.log(100.0)
+DOUBT = 10.0
+"""By Lotka's law, a job that came to n calls comes to k n with a probability of 1 / k: over all of
+them up to the hundredfold, n ln 100 more are to be expected. This is relied on where a plan would
+still gain if it took so many times as long as estimated, since nothing else is then unknown.
 """
 
 ROW_PLANNING = 8.0
 """Times what another plan takes: for rows, JAX traces the equations again, two or three times."""
+
+ROWS_TRACED_S = 0.1
+"""Seconds to trace the equations of a program once more, for rows."""
 
 SOLVER = "scipy.sparse.csgraph"
 
@@ -66,10 +87,52 @@ MAX_SLOWNESS = 2.0
 """Times the usual seconds that a machine is believed to need."""
 
 
+@dataclass
+class Account:
+    """What changes of one family have been, and have cost, together.
+
+    Before plans are made, changes are taken for a family that make the same equations run, whatever
+    these read (`Facts.reached`); most often their plans then share a program. What was lost for
+    want of it, each of them has lost, and it is compiled once.
+
+    Fields: kinds of change; their calls, and those expected by hints or from earlier processes; how
+    many have a program, and how many of these needed a new one; seconds that plans and programs were
+    priced at, and that they took with all that was compiled for them; seconds of a call that a plan
+    of the family serves: as promised, then as measured.
+    """
+
+    num_kinds: int = 0
+    num_calls: int = 0
+    num_expected: int = 0
+    num_programs: int = 0
+    num_new: int = 0
+    priced_s: float = 0.0
+    learning_s: float = 0.0
+    served_s: float = math.inf
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds spent on the family."""
+        return max(self.priced_s, self.learning_s)
+
+    @property
+    def mean_calls(self) -> float:
+        """Calls of each kind: changes that never come again are of no family's use."""
+        return self.num_calls / max(self.num_kinds, 1)
+
+    @property
+    def novelty(self) -> float:
+        """How likely it is that the next plan needs a new program: the first one does, later ones as
+        often as so far, where one more had none.
+        """
+        return self.num_new / (self.num_programs + 1) if self.num_programs else 1.0
+
+
 class Credit:
     """The account of one engine."""
 
     __slots__ = (
+        "accounts",
         "clock",
         "compile_s",
         "due_in",
@@ -78,8 +141,6 @@ class Credit:
         "facts",
         "hinted_calls",
         "num_calls",
-        "num_new",
-        "num_programs",
         "planning_s",
         "whole",
     )
@@ -101,24 +162,61 @@ class Credit:
         self.num_calls = 0
         self.due_in = math.inf
         self.planning_s = 0.0
-        self.num_programs = 0
-        self.num_new = 0
+        self.accounts: dict[int, Account] = {}
 
-    def note_plan(self, seconds: float) -> None:
+    def account(self, entry: Entry) -> Account:
+        """That of an entry's family; one that has none is alone."""
+        if entry.family is None:
+            return Account(1, entry.count, entry.num_expected)
+        return self.accounts.setdefault(entry.family, Account())
+
+    def note_kind(self, entry: Entry) -> None:
+        """A kind of change was seen for the first time."""
+        account = self.account(entry)
+        account.num_kinds += 1
+        account.num_expected += entry.num_expected
+
+    def note_calls(self, entry: Entry, num_calls: int) -> None:
+        """So many calls of a kind came."""
+        entry.count += num_calls
+        self.num_calls += num_calls
+        self.account(entry).num_calls += num_calls
+
+    def note_plan(self, entry: Entry, seconds: float) -> None:
         """A plan was made in so many seconds; those of the first, which imports a solver, fade."""
         self.planning_s = 0.5 * (self.planning_s + seconds) if self.planning_s else seconds
+        self.account(entry).priced_s += seconds
 
-    def note_program(self, *, is_new: bool) -> None:
-        """A plan got a program, a new one or that of its family."""
-        self.num_programs += 1
-        self.num_new += is_new
+    def note_learning(self, entry: Entry, seconds: float) -> None:
+        """A call took so many seconds longer than usual, since something was planned, compiled or
+        tried.
+        """
+        self.account(entry).learning_s += seconds * self.clock.is_running
 
     @property
-    def novelty(self) -> float:
-        """The share of plans that need a program of their own, by what was seen so far: where one
-        change is like another, most do not.
+    def dearness(self) -> float:
+        """How many times dearer learning is than it was priced: values that plans load have to be
+        computed by programs, too, other ones for each change.
         """
-        return (self.num_new + 1) / (self.num_programs + 1)
+        learned = [account for account in self.accounts.values() if account.num_programs]
+        priced_s = sum(account.priced_s for account in learned)
+        return max(sum(account.learning_s for account in learned) / max(priced_s, 1e-9), 1.0)
+
+    def note_promise(self, entry: Entry, seconds: float) -> None:
+        """A plan promises so many seconds for each change of the family."""
+        self.account(entry).served_s = seconds
+
+    def note_choice(self, entry: Entry) -> None:
+        """What serves a change was chosen: it is known how long each of the family takes."""
+        if entry.program is not None:
+            self.account(entry).served_s = min(entry.seconds.values())
+
+    def note_program(self, entry: Entry, *, is_new: bool) -> None:
+        """A plan got a program, a new one or that of its family."""
+        account = self.account(entry)
+        account.priced_s += self._share * self._program_s * is_new
+        account.num_programs += 1
+        account.num_new += is_new
 
     def expect(self, calls: int) -> None:
         """So many more calls will come, of each kind as many as its share so far; no fewer in all
@@ -133,28 +231,42 @@ class Credit:
 
         On trust, or when all that it may have saved so far is worth the plan and the program, since
         nothing is compiled before: what takes as long in the whole program as the equations that
-        the change does not reach. Rows are planned for without measuring the machine.
+        the change does not reach, or what a plan of the family saves. The first of a family is made
+        when it is worth plans of all its kinds. Rows are planned for without measuring the machine.
         """
+        account = self.account(entry)
         share = max(entry.clean_share, LEAST_CLEAN_SHARE)
-        gain_s = share * whole_s - overhead_s
+        served_s = (1.0 - share) * whole_s + overhead_s
+        if account.served_s < math.inf:
+            served_s = account.served_s + overhead_s
+            if served_s >= whole_s:
+                return False
         plan_s = self._plan_s * (ROW_PLANNING if of_rows else 1.0)
+        if not account.num_programs:
+            plan_s += self._next_plan_s * max(account.num_kinds - 1, 0)
         if not of_rows and not self.facts.is_calibrated:
             plan_s += CALIBRATION_S
         program_s = self._price_s(entry, 1.0)
-        if self._has_left(plan_s) or entry.count * gain_s > plan_s + program_s:
-            return True
-        if self._calls(entry) * gain_s > plan_s + FORESEEN_FACTOR * program_s:
-            return True
-        self._wait(entry, gain_s, plan_s + program_s)
-        return False
+        return self._has_left(plan_s) or self._is_paid(
+            entry, whole_s, served_s, plan_s + program_s, plan_s + FORESEEN_FACTOR * program_s
+        )
+
+    def may_gain(self, entry: Entry, whole_s: float) -> bool:
+        """Whether a plan may save something: what was promised, to an entry or to its family; before
+        that, what is known roughly.
+        """
+        promise_s = min(entry.promise_s, self.account(entry).served_s)
+        return entry.clean_share > 0.0 if promise_s == math.inf else promise_s < whole_s
 
     @property
     def _program_s(self) -> float:
-        """Seconds to compile a program, if the family has none: what the whole program needed is the
-        best guess, if it was not taken from JAX's compilation cache.
+        """Seconds to compile a program, if the family has none: what the whole program needed, if it
+        was not taken from JAX's compilation cache, is the best guess; beside its constants, which
+        plans take as arguments.
         """
-        compile_s = max(self.whole.first_s, self.expectations.compile_s, MIN_COMPILE_S)
-        return compile_s * self.novelty
+        own_share = self._usual_s / (self._usual_s + self._constants_s)
+        compile_s = max(self.whole.first_s, self.expectations.compile_s)
+        return max(own_share * compile_s, MIN_COMPILE_S)
 
     def _price_s(self, entry: Entry, work: float) -> float:
         """Seconds that compiling for a dirty set takes from the caller; where JAX kept the whole
@@ -163,7 +275,16 @@ class Credit:
         compile_s = self.expectations.compile_s
         is_kept = entry.was_compiled and self.whole.first_s < KEPT_SHARE * compile_s
         program_s = max(self.whole.first_s, MIN_COMPILE_S) if is_kept else self._program_s
-        return self._share * work * program_s
+        if entry.family is not None and is_large(len(self.facts.eqns)):
+            program_s = min(program_s, self._piecemeal_s(entry.num_reached))
+        price_s = self._share * work * self.account(entry).novelty * program_s
+        return price_s if entry.family is None else self.dearness * price_s
+
+    def _piecemeal_s(self, num_reached: int) -> float:
+        """Seconds to compile so many equations of a large function, and to evaluate the others one by
+        one: what is loaded is computed so at first.
+        """
+        return self.compiling_s(num_reached) + ONE_BY_ONE_S * len(self.facts.eqns)
 
     @property
     def _share(self) -> float:
@@ -171,29 +292,60 @@ class Credit:
         return CALLER_SHARE if self.clock.behind.is_on else 1.0
 
     def _calls(self, entry: Entry) -> int:
-        """Of a dirty set, still to come: as many as there were or, if more, the rest of those that
-        are expected.
-        """
-        expected = self.expected_calls * entry.count // max(self.num_calls, 1)
-        return max(entry.count, max(entry.num_expected, expected) - entry.count)
+        """Calls so far of a dirty set and its kin."""
+        return max(entry.count, self.account(entry).num_calls)
+
+    def _calls_to_come(self, entry: Entry) -> int:
+        """As many as there were or, if more, the rest of those that are expected."""
+        calls = self._calls(entry)
+        expected = self.expected_calls * calls // max(self.num_calls, 1)
+        foreseen = max(entry.num_expected, self.account(entry).num_expected, expected)
+        return max(calls, foreseen - calls)
 
     @property
     def _plan_s(self) -> float:
         if self.planning_s and self.clock.is_running:
             return self.planning_s
-        later_s = PLANNED_EQUATION_S * len(self.facts.eqns)
         # An equation stands for some two edges of the graph that is cut.
         is_first = SOLVER not in sys.modules and len(self.facts.eqns) > MAX_EDGES // 2
-        return later_s + SOLVER_S * is_first
+        return FIRST_PLAN * self._next_plan_s + SOLVER_S * is_first
+
+    @property
+    def _next_plan_s(self) -> float:
+        """Seconds of a plan after the first."""
+        if self.planning_s and self.clock.is_running:
+            return self.planning_s
+        return PLANNED_EQUATION_S * len(self.facts.eqns) / FIRST_PLAN
 
     def work(self, eqns: Iterable[Equation], num_more: int = 0) -> float:
-        """Seconds to compile equations, and so many more, over those of the whole program's first
-        run; of these, what is far beyond the usual is its run and its constants, which no other
-        has.
+        """Seconds to trace equations for rows and to compile them, and so many more, over those of
+        the whole program's first run.
         """
-        whole_s = usual_s(num_in_all(self.facts.eqns))
-        usual_share = min(MAX_SLOWNESS * whole_s / max(self.whole.first_s, 1e-9), 1.0)
-        return usual_share * usual_s(num_in_all(eqns) + num_more) / whole_s
+        compile_s = self.compiling_s(num_in_all(eqns) + num_more)
+        return (compile_s + self._slowness * ROWS_TRACED_S) / max(self.whole.first_s, 1e-9)
+
+    def compiling_s(self, num_eqns: int) -> float:
+        """Seconds to compile so many equations."""
+        return self._slowness * usual_s(num_eqns)
+
+    @property
+    def _slowness(self) -> float:
+        """By how much this machine is slower than usual, as it was with the whole program. One that
+        compiled faster says little of other equations; what is far beyond the usual was something
+        else.
+        """
+        slowness = self.whole.first_s / (self._usual_s + self._constants_s)
+        return min(max(slowness, 1.0), MAX_SLOWNESS)
+
+    @property
+    def _usual_s(self) -> float:
+        """Seconds that compiling the whole program's equations usually takes."""
+        return usual_s(num_in_all(self.facts.eqns))
+
+    @property
+    def _constants_s(self) -> float:
+        """The same for what it closes over."""
+        return CONSTANT_S * sum(_jax.aval_bytes(x.aval) for x in self.facts.program.constvars)
 
     def allows(self, entry: Entry, whole_s: float, *, is_early: bool, work: float = 1.0) -> bool:
         """Whether to compile for a dirty set as much as so many whole programs: on trust if it is
@@ -202,7 +354,7 @@ class Credit:
         Ski rental: what was lost for want of a program is then as much as it costs, or some times
         as much.
         """
-        first_s = self._share * self.novelty * work * self.whole.first_s
+        first_s = self._share * self.account(entry).novelty * work * self.whole.first_s
         has_credit = is_early and self._has_left(first_s)
         factor = 1.0 if is_early else EARNED_FACTOR
         return has_credit or self.has_earned(entry, whole_s, factor, work)
@@ -226,22 +378,32 @@ class Credit:
         """
         served_s = entry.seconds.get(entry.candidate, whole_s)
         is_promising = entry.candidate == "segments" or not (entry.is_planned or entry.is_foretold)
-        gain_s = max(served_s - entry.promise_s, EARNED_SHARE * served_s if is_promising else 0.0)
+        usual_s = (1.0 - EARNED_SHARE) * served_s if is_promising else math.inf
+        promise_s = min(entry.promise_s, usual_s)
         price_s = self._price_s(entry, work)
-        if entry.count * gain_s > factor * price_s:
-            return True
-        if self._calls(entry) * gain_s > FORESEEN_FACTOR * price_s:
-            return True
-        self._wait(entry, gain_s, factor * price_s)
-        return False
+        return self._is_paid(
+            entry, served_s, promise_s, factor * price_s, FORESEEN_FACTOR * price_s
+        )
 
-    def _wait(self, entry: Entry, gain_s: float, price_s: float) -> None:
-        """Note when so many calls like this one came that their gain is worth a price, if they come
-        as often as so far.
+    def _is_paid(
+        self, entry: Entry, served_s: float, promise_s: float, price_s: float, foreseen_s: float
+    ) -> bool:
+        """Whether a call that takes so long, where so much is promised, has lost a price so far, or
+        will lose another over the calls to come; beside what was spent on the family.
         """
-        if gain_s > 0 and entry.count:
-            num_missing = price_s / gain_s - entry.count
-            self.due_in = min(self.due_in, num_missing * self.num_calls / entry.count)
+        gain_s = served_s - promise_s
+        lasting = 1.0 if self.expected_calls else LASTING
+        sure_s = max(gain_s, lasting * (served_s - DOUBT * promise_s))
+        spent_s = self.account(entry).spent_s
+        calls = self._calls(entry)
+        if calls * sure_s > spent_s + price_s:
+            return True
+        if self._calls_to_come(entry) * gain_s > spent_s + foreseen_s:
+            return True
+        if sure_s > 0 and calls:
+            num_missing = (spent_s + price_s) / sure_s - calls
+            self.due_in = min(self.due_in, num_missing * self.num_calls / calls)
+        return False
 
     def take_due_in(self) -> float:
         """After how many calls to decide anew what was refused in this one; infinite: nothing was."""

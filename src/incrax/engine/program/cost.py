@@ -81,7 +81,8 @@ class Calibration:
     """Seconds per unit of work on one machine and backend.
 
     Fields: seconds per cheap arithmetic element, per transcendental element, per byte read, per
-    byte written, per extra argument of an executable, and per matrix-product FLOP.
+    byte written, per extra argument of an executable, per matrix-product FLOP, and per call of an
+    executable, whatever it does.
     """
 
     flop_s: float = 5e-11
@@ -90,6 +91,7 @@ class Calibration:
     write_s: float = 4e-11
     argument_s: float = 5e-7
     dot_flop_s: float = 2e-11
+    call_s: float = 1e-5
 
     def seconds(self, eqn: Equation) -> float:
         """Estimated seconds of one equation inside a fused program."""
@@ -241,6 +243,7 @@ _calibrations: dict[tuple[str, bool], Calibration | None] = {}
 """By backend and precision; None where no earlier process has left one."""
 
 _SIZE = 250_000
+_SHORT = 30_000
 _REPEATS = 15
 
 _MAX_WRITE = 2.5
@@ -290,28 +293,37 @@ def _setting() -> tuple[str, bool]:
 
 def _measure(dtype: np.dtype) -> Calibration:
     """Time one-loop programs that differ in one kind of work; each figure is a difference of two of
-    them.
+    them. Arithmetic is timed where XLA does not divide it among cores, as is most of it in programs
+    of many parts; memory where caches are too small.
     """
     x = jnp.linspace(0.5, 1.0, _SIZE, dtype=dtype)
     arrays = (x, x + 0.25, x + 0.5, x + 0.75)
-    base_s, reads_s, flops_s, exps_s, writes_s = _best_seconds(_PROBES, arrays)
+    (call_s,) = _best_seconds(_CALL, (x[:1],))
+    base_s, reads_s, writes_s = _best_seconds(_MEMORY, arrays)
+    short_s, flops_s, exps_s = _best_seconds(_ARITHMETIC, (x[:_SHORT],))
     read_s = max(reads_s - base_s, 0.1 * base_s) / (3 * x.nbytes)
-    flop_s = max(flops_s - base_s, 0.1 * base_s) / (9 * _SIZE)
+    flop_s = max(flops_s - short_s, 0.1 * short_s) / (9 * _SHORT)
     return Calibration(
         flop_s=flop_s,
-        transcendental_s=max(exps_s - base_s, 0.5 * base_s) / (2 * _SIZE),
+        transcendental_s=max(exps_s - short_s, 0.5 * short_s) / (2 * _SHORT),
         read_s=read_s,
         write_s=min(max(writes_s / (3 * x.nbytes), read_s), _MAX_WRITE * read_s),
         dot_flop_s=flop_s / 4,
+        call_s=call_s,
     )
 
 
-_PROBES: tuple[Callable[..., object], ...] = (
+_Probes = tuple[Callable[..., object], ...]
+_CALL: _Probes = (lambda x: x + 1.0,)
+_MEMORY: _Probes = (
     lambda x, *_: jnp.sum(x),
     lambda x, y, z, w: jnp.sum(w + x + y + z),
-    lambda x, *_: jnp.sum(((x * 0.3 + 0.1) * x + 0.2) * (x - 0.4) * x + 0.7),
-    lambda x, *_: jnp.sum(jnp.exp(0.1 * jnp.log(x))),
     lambda x, *_: (x * 0.5, x + 1.0, x - 2.0),
+)
+_ARITHMETIC: _Probes = (
+    jnp.sum,
+    lambda x: jnp.sum(((x * 0.3 + 0.1) * x + 0.2) * (x - 0.4) * x + 0.7),
+    lambda x: jnp.sum(jnp.exp(0.1 * jnp.log(x))),
 )
 
 
