@@ -79,6 +79,11 @@ Tracer: TypeAlias = _core.Tracer
 ArrayImpl = _array.ArrayImpl
 """The class of concrete arrays; tracers are instances of `jax.Array` but not of this."""
 
+outside_traces = _core.eval_context
+"""A context in which no function is being traced. What is traced in it stages out all that it
+computes; under `jax.ensure_compile_time_eval` it would compute with what is constant at once.
+"""
+
 
 class Body(NamedTuple):
     """A jaxpr opened: `constvars` are bound to `consts`, `invars` to the arguments."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from incrax import _jax
@@ -155,7 +156,11 @@ def interval_of_runs(
             part = lax.pad(part, fill, gaps)
         parts.append(part)
     if not parts:
-        fill = lax.convert_element_type(fill, eqn.outvars[0].aval.dtype)  # a literal's is weak
+        dtype = eqn.outvars[0].aval.dtype
+        if isinstance(fill, _jax.Tracer):
+            fill = lax.convert_element_type(fill, dtype)
+        else:  # a literal, whose type is weak, stays one
+            fill = np.asarray(fill, dtype)[()]
         return lax.broadcast(fill, with_item(out, axis, high - low))
     return lax.concatenate(parts, axis)
 

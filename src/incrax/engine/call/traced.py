@@ -88,7 +88,7 @@ class Traced:
         """What evaluates it; made when this is first asked for."""
         if self._engine is None:
             assert self._make_engine is not None
-            with set_as(self._settings), jax.ensure_compile_time_eval():
+            with set_as(self._settings), _jax.outside_traces():
                 engine = self._make_engine()
                 if self._first is not None:
                     engine.enter(self._first)
