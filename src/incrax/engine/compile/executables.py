@@ -123,6 +123,15 @@ class Executable:
         written = writing.run(*olds, *results[num_last:])
         return [*results[:num_outputs], *written, *results[num_outputs:num_last]]
 
+    def evaluated(self, feeds: Values, loaded: Values) -> list[Any]:
+        """The same results, one equation after the other; nothing but what each of them is by itself
+        is compiled, once in a process.
+        """
+        assert self.family.one_by_one is not None
+        read = [feeds[i] for i in self.leaves]
+        read = [jax.device_put(x) if isinstance(x, np.ndarray) else x for x in read]
+        return self.family.one_by_one(*read, *self.constants, *loaded)
+
 
 class Writing(NamedTuple):
     """Writes into values that a plan loads and saves again, in the same buffers.
@@ -131,7 +140,7 @@ class Writing(NamedTuple):
     writes of one buffer have no order, copies it first.
 
     Fields: the jitted function of these values, which it overwrites, and of what the plan's own
-    program returns last for it; the loads; what is saved; how much is returned.
+    program returns last for it; the loads; what is saved; its equations; what is returned for it.
     """
 
     run: Callable[..., list[Any]]
@@ -144,15 +153,6 @@ class Writing(NamedTuple):
     def num_given(self) -> int:
         """Results of the plan's own program that are for this one."""
         return len(self.given)
-
-    def evaluated(self, feeds: Values, loaded: Values) -> list[Any]:
-        """The same results, one equation after the other; nothing but what each of them is by itself
-        is compiled, once in a process.
-        """
-        assert self.family.one_by_one is not None
-        read = [feeds[i] for i in self.leaves]
-        read = [jax.device_put(x) if isinstance(x, np.ndarray) else x for x in read]
-        return self.family.one_by_one(*read, *self.constants, *loaded)
 
 
 class Compiler:
