@@ -981,8 +981,8 @@ MUTANTS = [
     Mutant(
         "a function is analysed in the configuration of whoever asks",
         "engine/call/traced.py",
-        "with set_as(self._settings), jax.ensure_compile_time_eval():",
-        "with jax.ensure_compile_time_eval():",
+        "with set_as(self._settings), _jax.outside_traces():",
+        "with _jax.outside_traces():",
         "tests/engine/call/test_first_call.py",
     ),
     Mutant(

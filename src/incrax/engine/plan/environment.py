@@ -58,7 +58,7 @@ class AgainError(Exception):
 
 
 @dataclass
-class Asked:
+class Requested:
     """What a trace turns out to read besides clean variables: of these, the baseline's value; of
     those, which are derived and clean, the present one; and whether old rows are needed.
     """
@@ -68,7 +68,7 @@ class Asked:
     old_rows: bool = False
 
 
-class Environment(abc.ABC):
+class RowEnvironment(abc.ABC):
     """The variables of one run.
 
     `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
@@ -97,7 +97,7 @@ class Environment(abc.ABC):
         self.adds_changes = adds_changes
         self.widths = widths or {}
         self.writer = {var: eqn for eqn in facts.eqns for var in written_vars(eqn)}
-        self.asked = Asked()
+        self.asked = Requested()
         self.looked_up: dict[Var, RowSet] = {}
         self.begin({}, {})
 

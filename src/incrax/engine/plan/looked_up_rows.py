@@ -17,7 +17,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Equation, Var
-from incrax.engine.plan.environment import MIXED, Environment, is_few, masked, too_many
+from incrax.engine.plan.environment import MIXED, RowEnvironment, is_few, masked, too_many
 from incrax.engine.plan.row_sets import (
     MAX_JOINED,
     DirtyRows,
@@ -33,7 +33,7 @@ from incrax.primitives.indexing import windows_of
 from incrax.primitives.on_rows import NotByRowsError
 
 
-def look_up(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
+def look_up(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     """`x[ids]`, x dirty in some rows: dirty where ids are those, read from a table."""
     operand, indices = eqn.invars
     if env.rows(operand) is None or env.rows(indices) is not None:
@@ -49,7 +49,7 @@ def look_up(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
     env.set_rows(eqn.outvars[0], batch, members, make)
 
 
-def looked_up_at(env: Environment, eqn: Equation, axis: int, of: RowSet, *, is_old: bool) -> Any:
+def looked_up_at(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet, *, is_old: bool) -> Any:
     """Rows of `x[ids]`, x dirty in some rows: those of x that the ids of these rows name."""
     operand, indices = eqn.invars
     rows = env.rows(operand)
@@ -69,7 +69,7 @@ def looked_up_at(env: Environment, eqn: Equation, axis: int, of: RowSet, *, is_o
     return jnp.moveaxis(env.rows_of(operand, rows.axis, places, is_old=is_old), rows.axis, axis)
 
 
-def _members_listed(env: Environment, eqn: Equation, of: RowSet, length: int) -> RowSet:
+def _members_listed(env: RowEnvironment, eqn: Equation, of: RowSet, length: int) -> RowSet:
     """The same where the others are many, for each argument different ones: from a list."""
     indices = eqn.invars[1]
     if not isinstance(indices, Var) or not env.are_fixed(indices):
@@ -83,7 +83,7 @@ def _members_listed(env: Environment, eqn: Equation, of: RowSet, length: int) ->
     return env.sets.from_list(found, length)
 
 
-def _members(env: Environment, eqn: Equation, of: RowSet, length: int) -> RowSet:
+def _members(env: RowEnvironment, eqn: Equation, of: RowSet, length: int) -> RowSet:
     """The rows of indices that are among some others."""
     indices = eqn.invars[1]
     if not isinstance(indices, Var) or of.parent is not None:
@@ -124,7 +124,7 @@ def _members(env: Environment, eqn: Equation, of: RowSet, length: int) -> RowSet
     return found
 
 
-def add_back(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
+def add_back(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     """`zeros.at[ids].add(x)`: by the ids of a look-up, the sum over each id's rows; by others,
     the change.
     """
@@ -147,7 +147,7 @@ def add_back(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
         )
 
 
-def _sum_of_members(env: Environment, eqn: Equation, rows: DirtyRows, axis: int) -> None:
+def _sum_of_members(env: RowEnvironment, eqn: Equation, rows: DirtyRows, axis: int) -> None:
     parent = rows.of.parent
     assert parent is not None
     base = env.rows_of(eqn.invars[0], axis, parent, is_old=False)
@@ -159,7 +159,7 @@ def _sum_of_members(env: Environment, eqn: Equation, rows: DirtyRows, axis: int)
     env.set_rows(eqn.outvars[0], axis, parent, summed)
 
 
-def _scatter_change(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
+def _scatter_change(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     """`x.at[ids].add(r)`, r dirty in some rows: the change of the rows that these name, or, where
     they are too many, of all.
     """
@@ -191,7 +191,9 @@ def _scatter_change(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
     env.guard_difference(rows_before, rows_after, new, old)
 
 
-def sum_by_ids(env: Environment, eqn: Equation, rows: DirtyRows, others: tuple[int, ...]) -> None:
+def sum_by_ids(
+    env: RowEnvironment, eqn: Equation, rows: DirtyRows, others: tuple[int, ...]
+) -> None:
     """A sum over rows that were looked up: of a value per id, with one for those of none."""
     operand = eqn.invars[0]
     members = rows.of

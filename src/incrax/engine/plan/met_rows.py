@@ -21,7 +21,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Equation, Var
-from incrax.engine.plan.environment import MIXED, Environment, masked
+from incrax.engine.plan.environment import MIXED, RowEnvironment, masked
 from incrax.engine.plan.looked_up_rows import add_back, look_up, sum_by_ids
 from incrax.engine.plan.row_sets import DirtyRows, RowSet, Slabs, in_no_row, taken, with_rows
 from incrax.engine.rewrites.row_reductions import REDUCTIONS
@@ -39,7 +39,7 @@ RUNNING = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"})
 EACH_READS_ALL = "each row of its result depends on all rows"
 
 
-def _reduce(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
+def _reduce(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     """A reduction: of a value per row, or, of a sum where these are too large, its change."""
     operand = eqn.invars[0]
     axes = eqn.params["axes"]
@@ -74,7 +74,7 @@ def _reduce(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
     env.set_whole(eqn.outvars[0], value)
 
 
-def _reduce_interval(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
+def _reduce_interval(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     """Of an interval: with what the other rows make together, which stays."""
     reduced = lambda x: _jax.apply(eqn, [x])[0]
     rest = _beside(env, eqn, [rows.axis], rows.of)
@@ -85,7 +85,7 @@ def _reduce_interval(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
     env.set_whole(eqn.outvars[0], value)
 
 
-def _beside(env: Environment, eqn: Equation, axes: Sequence[int], of: RowSet) -> Any | None:
+def _beside(env: RowEnvironment, eqn: Equation, axes: Sequence[int], of: RowSet) -> Any | None:
     """What an equation makes of all rows beside an interval, along an axis of each operand; None
     where there are none.
     """
@@ -112,7 +112,7 @@ def _beside(env: Environment, eqn: Equation, axes: Sequence[int], of: RowSet) ->
     return env.stays(env.facts.derived.make(kind, operands, run))
 
 
-def _contract(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
+def _contract(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     """A product of matrices, summed over the rows: its change."""
     is_interval = rows.of.ends is not None
     is_small = env.facts.seconds(eqn) < MIN_PRODUCT_S
@@ -138,15 +138,15 @@ def _contract(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
     _add_change(env, eqn, operands)
 
 
-def _add_change_of_rows(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
+def _add_change_of_rows(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     _add_change(env, eqn, lambda is_old: [env.counted(rows.at(is_old), rows.axis, rows)])
 
 
-def _add_change(env: Environment, eqn: Equation, operands: Callable[[bool], list[Any]]) -> None:
+def _add_change(env: RowEnvironment, eqn: Equation, operands: Callable[[bool], list[Any]]) -> None:
     env.add_difference(eqn, lambda is_old: _jax.apply(eqn, operands(is_old))[0])
 
 
-def _accumulate(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
+def _accumulate(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     """A running sum, or another operation: from the first dirty row on, which takes in what was
     accumulated before; of this, the baseline's is kept.
     """
@@ -174,7 +174,7 @@ def _accumulate(env: Environment, eqn: Equation, rows: DirtyRows) -> None:
     env.set_rows(var, axis, of, accumulated)
 
 
-def cross(env: Environment, eqn: Equation) -> bool:
+def cross(env: RowEnvironment, eqn: Equation) -> bool:
     """Make slabs where rows along different axes meet, as in `x[:, None] - x`, or what follows from
     slabs; whether that can be done. Until something reads all of it, nothing else is made.
     """
@@ -199,7 +199,7 @@ def cross(env: Environment, eqn: Equation) -> bool:
 
 
 def _slab(
-    env: Environment,
+    env: RowEnvironment,
     eqn: Equation,
     sides: Sequence[Sequence[DirtyRows]],
     axis: int,
@@ -226,7 +226,7 @@ class _SumOfSlabs(NamedTuple):
     beside: Sequence[int]
     places: Mapping[int, int]
 
-    def of(self, env: Environment, value: Any, rows: DirtyRows | None = None) -> Any:
+    def of(self, env: RowEnvironment, value: Any, rows: DirtyRows | None = None) -> Any:
         """The sum of all of the operand, or of these rows of an axis that is summed over."""
         if not self.beside:
             return _jax.apply(self.eqn, [value])[0]
@@ -258,7 +258,7 @@ def _sum_of_slabs(eqn: Equation, sides: Sequence[Sequence[DirtyRows]]) -> _SumOf
     return _SumOfSlabs(eqn, number, tuple(axes), tuple(beside), places)
 
 
-def _sum_slabs(env: Environment, eqn: Equation, sides: Sequence[Sequence[DirtyRows]]) -> bool:
+def _sum_slabs(env: RowEnvironment, eqn: Equation, sides: Sequence[Sequence[DirtyRows]]) -> bool:
     """A sum over one of their axes, or both: the difference of the slab that is summed over. What
     both have counts once; rows that are left are summed anew. Whether it is such a sum.
     """
@@ -289,7 +289,7 @@ def _sum_slabs(env: Environment, eqn: Equation, sides: Sequence[Sequence[DirtyRo
     return True
 
 
-MEETINGS: dict[str, Callable[[Environment, Equation, DirtyRows], None]] = {
+MEETINGS: dict[str, Callable[[RowEnvironment, Equation, DirtyRows], None]] = {
     **dict.fromkeys(REDUCTIONS, _reduce),
     "dot_general": _contract,
     "gather": look_up,

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from incrax._jax import Atom, Equation, Var
-from incrax.engine.plan.environment import MIXED, Environment, zeros_of
+from incrax.engine.plan.environment import MIXED, RowEnvironment, zeros_of
 from incrax.engine.plan.row_sets import (
     DirtyRows,
     RowSet,
@@ -39,7 +39,7 @@ from incrax.primitives.reductions import unpooled as window_back
 from incrax.primitives.table import entry_of
 
 
-def move(env: Environment, eqn: Equation, axis: int) -> None:
+def move(env: RowEnvironment, eqn: Equation, axis: int) -> None:
     """Rows go to other places of the results."""
     entry = entry_of(eqn)
     assert entry.runs is not None
@@ -64,13 +64,13 @@ def move(env: Environment, eqn: Equation, axis: int) -> None:
         env.set_rows(var, axis, of, functools.partial(_together, env, eqn, found, axis))
 
 
-def _fill(env: Environment, eqn: Equation) -> Any:
+def _fill(env: RowEnvironment, eqn: Equation) -> Any:
     """What stands where no row goes."""
     return env.result(eqn.invars[-1]) if eqn.primitive.name == "pad" else None
 
 
 def _together(
-    env: Environment,
+    env: RowEnvironment,
     eqn: Equation,
     found: Sequence[tuple[DirtyRows, RowSet]],
     axis: int,
@@ -86,7 +86,7 @@ def _together(
     return by_slots(places, values, axis) if is_by_slots(places) else lax.concatenate(values, axis)
 
 
-def _check_moves(env: Environment, eqn: Equation, runs: Sequence[Run], axis: int) -> None:
+def _check_moves(env: RowEnvironment, eqn: Equation, runs: Sequence[Run], axis: int) -> None:
     """Raise where an operand that is dirty in other ways than along this axis is moved, or
     fills.
     """
@@ -98,7 +98,7 @@ def _check_moves(env: Environment, eqn: Equation, runs: Sequence[Run], axis: int
 
 
 def moved_back(
-    env: Environment, eqn: Equation, var: Var, axis: int, of: RowSet, *, is_old: bool
+    env: RowEnvironment, eqn: Equation, var: Var, axis: int, of: RowSet, *, is_old: bool
 ) -> Any:
     """Rows of a result, from where they were moved."""
     entry = entry_of(eqn)
@@ -123,7 +123,7 @@ def moved_back(
 
 
 def _move_interval(
-    env: Environment, eqn: Equation, var: Var, axis: int, runs: Sequence[Run]
+    env: RowEnvironment, eqn: Equation, var: Var, axis: int, runs: Sequence[Run]
 ) -> None:
     """An interval goes to the smallest one that has all of its rows."""
     places = []
@@ -143,7 +143,7 @@ def _move_interval(
 
 
 def _interval_back(
-    env: Environment, eqn: Equation, axis: int, runs: Sequence[Run], of: RowSet, *, is_old: bool
+    env: RowEnvironment, eqn: Equation, axis: int, runs: Sequence[Run], of: RowSet, *, is_old: bool
 ) -> Any:
     """An interval of a result, from the intervals that were moved there, side by side."""
     assert of.ends is not None
@@ -155,7 +155,7 @@ def _interval_back(
     return interval_of_runs(eqn, axis, runs, of.ends, rows_of, _fill(env, eqn))
 
 
-def slide(env: Environment, eqn: Equation) -> None:
+def slide(env: RowEnvironment, eqn: Equation) -> None:
     """Rows are read by those of the result whose windows they are in."""
     (var,) = eqn.outvars
     operand = eqn.invars[0]
@@ -173,7 +173,7 @@ def slide(env: Environment, eqn: Equation) -> None:
     env.set_rows(var, window.out, of, functools.partial(slid, env, eqn, window, of))
 
 
-def slid(env: Environment, eqn: Equation, window: Window, of: RowSet, *, is_old: bool) -> Any:
+def slid(env: RowEnvironment, eqn: Equation, window: Window, of: RowSet, *, is_old: bool) -> Any:
     """Rows of a result, from those that they read."""
     operand, *others = eqn.invars
     if any(map(env.is_dirty, others)):
@@ -187,7 +187,7 @@ def slid(env: Environment, eqn: Equation, window: Window, of: RowSet, *, is_old:
     return found
 
 
-def _correlate(env: Environment, eqn: Equation) -> None:
+def _correlate(env: RowEnvironment, eqn: Equation) -> None:
     """A convolution summed over the rows of what is its kernel, as the gradient by a kernel is:
     its change.
     """
@@ -214,7 +214,7 @@ def _correlate(env: Environment, eqn: Equation) -> None:
     env.add_difference(eqn, part)
 
 
-def unpool(env: Environment, eqn: Equation) -> None:
+def unpool(env: RowEnvironment, eqn: Equation) -> None:
     """The gradient of a largest or least of each window: the rows of the windows of which a row
     or the gradient changed.
     """
@@ -230,13 +230,13 @@ def unpool(env: Environment, eqn: Equation) -> None:
     env.set_rows(var, axis, of, functools.partial(unpooled, env, eqn, axis, of))
 
 
-def _window_back(env: Environment, eqn: Equation, axis: int) -> Window:
+def _window_back(env: RowEnvironment, eqn: Equation, axis: int) -> Window:
     if any(env.axis_of(atom) not in (None, axis) for atom in eqn.invars):
         raise NotByRowsError(MIXED)
     return window_back(eqn, axis)
 
 
-def unpooled(env: Environment, eqn: Equation, axis: int, of: RowSet, *, is_old: bool) -> Any:
+def unpooled(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet, *, is_old: bool) -> Any:
     """Rows of it, from all windows that they are in, and the rows of these."""
     window = _window_back(env, eqn, axis)
     count, length = (shape_of(atom)[axis] for atom in eqn.invars)

@@ -17,7 +17,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import read_vars
-from incrax.engine.plan.environment import MIXED, Environment, zeros_of
+from incrax.engine.plan.environment import MIXED, RowEnvironment, zeros_of
 from incrax.engine.plan.looked_up_rows import looked_up_at
 from incrax.engine.plan.met_rows import EACH_READS_ALL, MEETINGS, cross
 from incrax.engine.plan.moved_rows import move, moved_back, slid, slide, unpool, unpooled, window_of
@@ -42,7 +42,7 @@ MIN_OVERLAID_BYTES = 2**17
 """Bytes of a value from which on rows of it are those of the baseline, over which new ones are laid."""
 
 
-class Slicer(Environment):
+class Slicer(RowEnvironment):
     """One run after the other, until each knows what it reads.
 
     `made` says what became of each equation, `resumed` has the scans that were resumed, and whether

@@ -27,7 +27,7 @@ from jax import lax
 from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax._program import read_vars, written_vars
-from incrax.engine.plan.environment import AgainError, Asked, ValueOf
+from incrax.engine.plan.environment import AgainError, Requested, ValueOf
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
 from incrax.engine.plan.plan import NEW_VALUE_S, Plan, Sliced, plan_fill, reached_equations
@@ -169,7 +169,7 @@ class _Tracing(NamedTuple):
         slicer = Slicer(self.facts, self.value_of)
         while True:
             asked = slicer.asked
-            slicer.asked = Asked(old_rows=asked.old_rows)
+            slicer.asked = Requested(old_rows=asked.old_rows)
             try:
                 found = self._run(slicer, asked)
             except AgainError:
@@ -177,7 +177,7 @@ class _Tracing(NamedTuple):
             if slicer.asked == asked:
                 return found
 
-    def _run(self, slicer: Slicer, asked: Asked) -> _RowProgram:
+    def _run(self, slicer: Slicer, asked: Requested) -> _RowProgram:
         facts = self.facts
         targets = self._targets
         reached = reached_equations(facts, self.dirty, targets)
