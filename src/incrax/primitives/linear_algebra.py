@@ -61,6 +61,13 @@ def _triangular_solve(eqn: Equation, _: View) -> list[Reads]:
     return [Reads([_of_matrices(rank, rank - 2, SOLVED), sides])]
 
 
+def _tridiagonal_solve(eqn: Equation, _: View) -> list[Reads]:
+    """Likewise: diagonals of a batch of systems, and right-hand sides as columns."""
+    rank = rank_of(eqn.invars[-1])
+    diagonal = _of_matrices(rank - 1, rank - 2, SOLVED)
+    return [Reads([diagonal, diagonal, diagonal, along(rank, {rank - 2}, SOLVED)])]
+
+
 # --- work -----------------------------------------------------------------------------------------
 
 
@@ -185,12 +192,15 @@ FAMILY: Family = {
     ),
     "qr": _of_matrix(_qr),
     "svd": _of_matrix(_svd),
-    **each("eig schur", _counted_only(_eig)),
+    **each("eig schur", _of_matrix(_eig)),
     **each("geqp3 geqrf", _counted_only(_householder)),
     "hessenberg": _counted_only(_cubic(10 / 3)),
     "ormqr": _counted_only(_times_q),
     "symmetric_product": _counted_only(_symmetric_product),
     "tridiagonal": _counted_only(_cubic(4 / 3)),
     # Thomas: 8 for each element of the right sides
-    "tridiagonal_solve": _counted_only(lambda eqn: 8.0 * _jax.aval_size(eqn.invars[-1].aval)),
+    "tridiagonal_solve": Primitive(
+        index=_tridiagonal_solve,
+        work=_matrix(lambda eqn: 8.0 * _jax.aval_size(eqn.invars[-1].aval)),
+    ),
 }
