@@ -141,7 +141,8 @@ def check_rows(eqn):
         for old, new, d in zip(run((), *base), run((), *mixed), outs, strict=True):
             if d is not None:
                 np.testing.assert_array_equal(
-                    *(np.take(np.asarray(x), row, axis=d) for x in (old, new))
+                    *(np.take(np.asarray(x), row, axis=d) for x in (old, new)),
+                    err_msg=f"`{eqn.primitive.name}`, row axes of operands {ins}, results {outs}",
                 )
 
 

@@ -119,7 +119,10 @@ def test_a_rule_that_said_that_rows_are_apart_where_they_are_not_would_be_notice
                 is_true = compared(eqn, env, Aligned(tuple(outs), tuple(ins)))
             except AssertionError:
                 continue
-            assert not is_true or (name, eqn.primitive.name) in TRUE_BY_THE_DATA, (ins, outs)
+            assert not is_true or (name, eqn.primitive.name) in TRUE_BY_THE_DATA, (
+                f"`{eqn.primitive.name}` treats each row by itself along axes {ins} of operands "
+                f"and {outs} of results, and its rule does not say so"
+            )
 
 
 # --- loops ----------------------------------------------------------------------------------------

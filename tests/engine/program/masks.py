@@ -79,12 +79,29 @@ def note_changes(found, base, new, bit):
 def check_sound(traced, reached):
     """No element changes with an input that its mask leaves out: the law of dependence."""
     for number, (masks, seen) in enumerate(zip(traced.element_masks(), reached, strict=True)):
-        missing = [
-            k for k, (mask, found) in enumerate(zip(masks, seen, strict=True)) if found & ~mask
+        pairs = enumerate(zip(masks, seen, strict=True))
+        missing = {k: found & ~mask for k, (mask, found) in pairs if found & ~mask}
+        assert not missing, "\n".join(unseen(traced, number, missing))
+
+
+def unseen(traced, number, missing):
+    """What is wrong, in lines: the equation whose rule to look at is the first that is named, since
+    all that reads a wrong mask is wrong as well.
+    """
+    watched = traced.watched[number]
+    writer = next((eqn for eqn in traced.program.eqns if watched in eqn.outvars), None)
+    name = "no equation" if writer is None else f"`{writer.primitive.name}`"
+    yield f"value {number}, of {name}, changes with elements of inputs that its mask leaves out:"
+    for k, bits in missing.items():
+        inputs = [
+            (leaf, element)
+            for leaf, (offset, width) in enumerate(
+                zip(traced.layout.offsets, traced.layout.widths, strict=True)
+            )
+            for element in range(width)
+            if bits >> (offset + element) & 1
         ]
-        assert not missing, (
-            f"value {number} ({traced.watched[number]}): elements {missing} change unseen"
-        )
+        yield f"  element {k} with (input, element) " + ", ".join(map(str, inputs))
 
 
 def is_exact(traced, reached):
