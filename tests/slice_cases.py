@@ -101,6 +101,18 @@ def processes(length, noise):
     return jax.vmap(one)(length, noise, TIMES, Y[:, :5]).sum()
 
 
+def diffusion(rate, start):
+    """An implicit step of each row, whose tridiagonal system is its own."""
+
+    def one(rate, start):
+        side = jnp.full(start.shape, -rate)
+        main = jnp.full(start.shape, 1 + 2 * rate)
+        low, high = side.at[0].set(0.0), side.at[-1].set(0.0)
+        return jax.lax.linalg.tridiagonal_solve(low, main, high, start[:, None])[:, 0]
+
+    return jnp.sum(jax.vmap(one)(jnp.exp(rate), start) ** 2)
+
+
 def network(x, weights):
     hidden = jnp.tanh(x @ weights[0])
     return jnp.mean(((hidden @ weights[1])[:, 0] - TARGET) ** 2)
@@ -498,6 +510,8 @@ CASES = {
     "factors, gradient": Case(with_gradient(factors, 0, 1), _FACTORS),
     "processes": Case(processes, _PROCESSES),
     "processes, gradient": Case(with_gradient(processes, 0, 1), _PROCESSES),
+    "diffusion": Case(diffusion, (0.3 * Y[:, 5], Y[:, :5])),
+    "diffusion, gradient": Case(with_gradient(diffusion, 0), (0.3 * Y[:, 5], Y[:, :5])),
     "network": Case(network, _NETWORK),
     "network, gradient": Case(with_gradient(network, 0, 1), _NETWORK),
     "waves": Case(waves, _WAVES, is_by_rows=False),
