@@ -139,7 +139,7 @@ def test_while_modules_are_imported(tmp_path, module):
     ("when", "after_s"),
     [
         pytest.param("arrival delays", 0.0, id="as the first program is traced"),
-        pytest.param("0/15", 1.0, id="as the gradient is compiled"),
+        pytest.param("0%", 1.0, id="as the gradient is compiled"),
         pytest.param("mode found", 0.0, id="after the fit"),
         pytest.param("sampling", 1.0, id="as the sweep is compiled"),
         pytest.param("chain", 0.5, id="in the chain"),

@@ -26,6 +26,7 @@ from jax._src import sharding_impls as _sharding_impls
 from jax._src import source_info_util as _source_info
 from jax._src import tree_util as _tree_util
 from jax._src import xla_bridge as _xla_bridge
+from jax._src.interpreters import batching as _inner_batching
 from jax._src.interpreters import partial_eval as _inner_pe
 from jax._src.interpreters import pxla as _pxla
 from jax._src.lax import lax as _lax
@@ -623,11 +624,11 @@ def _push_inlined(
 
 
 def _batch_inlined(
-    mapped: Mapped, values: Sequence[Any], axes: Sequence[Any], *, jaxpr: Any
-) -> tuple[list[Any], list[Any]]:
-    run = mapped.vmap(partial(_run_inlined, jaxpr=jaxpr), in_axes=tuple(axes))
-    outs = run(*values)
-    return outs, [0] * len(outs)
+    axis: Any, values: Sequence[Any], axes: Sequence[Any], *, jaxpr: Any
+) -> tuple[list[Any], Sequence[Any]]:
+    # Not `jax.vmap`, which would spread what is not mapped along the axis, and not over its devices.
+    batched, out_axes = _inner_batching.batch_jaxpr2(jaxpr, axis, tuple(axes))
+    return evaluated(batched, values), out_axes
 
 
 _one_kernel_p = new_primitive(
@@ -637,9 +638,10 @@ _one_kernel_p = new_primitive(
         lambda *_, jaxpr: (list(jaxpr.out_avals), set()),
         _push_inlined,
         lambda cotangents, _, **__: cotangents,  # never called: derivatives are inlined
-        _batch_inlined,
+        lambda *_: [],  # never called, either
     ),
 )
+_batching.fancy_primitive_batchers[_one_kernel_p] = _batch_inlined
 _mlir.register_lowering(_one_kernel_p, _lower_on_cpu, platform="cpu")
 
 

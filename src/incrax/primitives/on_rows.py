@@ -139,10 +139,10 @@ def interval_of_runs(
     (`rows_of`) that were moved there, side by side; `fill` stands where none was.
     """
     low, high = ends
-    out = shape_of(eqn.outvars[0])
-    is_full = sum(run.num for run in runs) == out[axis]
+    found = [(run, run.within(low, high)) for run in runs]
+    is_full = sum(len(moved) for _, moved in found) == high - low
     parts = []
-    for run, moved in ((run, run.within(low, high)) for run in runs):
+    for run, moved in found:
         if not moved:
             continue
         ((atom, source),) = sources_of_runs(eqn, axis, [run], ends)
@@ -161,7 +161,7 @@ def interval_of_runs(
             fill = lax.convert_element_type(fill, dtype)
         else:  # a literal, whose type is weak, stays one
             fill = np.asarray(fill, dtype)[()]
-        return lax.broadcast(fill, with_item(out, axis, high - low))
+        return lax.broadcast(fill, with_item(shape_of(eqn.outvars[0]), axis, high - low))
     return lax.concatenate(parts, axis)
 
 
