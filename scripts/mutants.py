@@ -916,6 +916,13 @@ MUTANTS = [
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
+        "calls bypass changes of rows that nobody decided on",
+        "engine/policy/slices.py",
+        "return entry is None or (entry.program is None and entry.count < self.hot_after)",
+        "return False",
+        "tests/engine/call/test_slices.py",
+    ),
+    Mutant(
         "calls bypass what is new",
         "engine/policy/chooser.py",
         "if bypasses and is_new:",

@@ -22,6 +22,8 @@ from incrax.engine.call.streak import RowStreak
 from incrax.engine.plan import met_rows, row_share
 from incrax.engine.policy import expectations
 from incrax.engine.policy import slices as policy
+from incrax.engine.policy.chooser import Chooser
+from incrax.engine.policy.compile_budget import Credit
 from incrax.engine.program.cost import Calibration
 
 FACTOR = 1024.0
@@ -270,6 +272,28 @@ def test_rows_are_planned_without_measuring_the_machine(monkeypatch):
     tuning = incrax.Tuning(race=False, compile_s=np.inf, hot_after=2)  # which has no prices
     job.ours = incrax.incremental(job.fun, tuning=tuning)
     job.settle()
+
+
+def test_a_change_of_rows_is_looked_at_until_its_program_is_decided_on(monkeypatch):
+    """Else what looks cost would put off a program that may be compiled: it is asked for at the
+    third change that is seen.
+    """
+    seen = []
+    noted = Chooser.note_call
+
+    def note(chooser, *args, is_new=False, **options):
+        seen.append(is_new)
+        noted(chooser, *args, is_new=is_new, **options)
+
+    job = Job("look-up, gradient")
+    job.ours = incrax.incremental(job.fun, tuning=replace(EAGER, hot_after=3))
+    job.call()
+    job.engine.whole.is_settled = True
+    monkeypatch.setattr(Chooser, "note_call", note)
+    monkeypatch.setattr(Credit, "allows_planning", lambda *_, **__: False)
+    for row in range(5):
+        job.change(row)
+    assert seen == [True, True, False, False, False]
 
 
 def test_what_one_element_decides_is_not_current_after_a_short_way_changed_it():

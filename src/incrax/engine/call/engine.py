@@ -594,7 +594,8 @@ class Engine:
             overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
         usual_s = clock.spent_s - spent_s
         is_new = is_try or not was_prepared
-        chooser.note_call(entry, candidate, usual_s, overhead_s, is_new=is_new)
+        is_undecided = saved.rows is not None and self.slices.is_undecided(saved.rows.kind)
+        chooser.note_call(entry, candidate, usual_s, overhead_s, is_new=is_new or is_undecided)
         if base is not None and is_new:
             chooser.note_learning(entry, max(clock.now() - start_s - usual_s, 0.0))
         instead = (

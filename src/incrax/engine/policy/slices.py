@@ -243,6 +243,11 @@ class Slices:
         self.is_priming_used = False
         return pays
 
+    def is_undecided(self, kind: RowKind) -> bool:
+        """Whether a change of rows came too seldom for a decision on its program."""
+        entry = self.entries.get(kind)
+        return entry is None or (entry.program is None and entry.count < self.hot_after)
+
     def is_open(self, kind: RowKind) -> bool:
         """Whether a change of rows may get a program yet."""
         entry = self.entries.get(kind)
