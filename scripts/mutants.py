@@ -760,7 +760,7 @@ OPTIMISATIONS = [
     ),
     Mutant(
         "no call bypasses",
-        "engine/policy/bypass.py",
+        "engine/policy/ledger.py",
         "        if gained_s > 0 or self.credit_s >= 0 or not self.weight:",
         "        if True:",
         "tests/engine/policy/test_ledger.py",
@@ -931,7 +931,7 @@ MUTANTS = [
     ),
     Mutant(
         "what gains bypasses for what looks have cost",
-        "engine/policy/bypass.py",
+        "engine/policy/ledger.py",
         "if gained_s > 0 or self.credit_s >= 0",
         "if self.credit_s >= 0",
         "tests/engine/policy/test_ledger.py",
@@ -1092,7 +1092,7 @@ MUTANTS = [
     ),
     Mutant(
         "a look after a bypass counts once",
-        "engine/policy/bypass.py",
+        "engine/policy/ledger.py",
         "            self.weight = 1 + self._waiting",
         "            self.weight = 1",
         "tests/engine/policy/test_ledger.py",
@@ -1386,7 +1386,7 @@ MUTANTS = [
     ),
     Mutant(
         "a verdict leaves out what learning took",
-        "engine/policy/bypass.py",
+        "engine/policy/ledger.py",
         "        self.learning_s += seconds\n",
         "",
         "tests/inspection/test_logging.py",

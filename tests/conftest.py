@@ -21,12 +21,12 @@ import jax
 import pytest
 from jax._src import compiler
 
-from incrax.engine.policy import bypass, candidates, chooser
+from incrax.engine.policy import candidates, chooser, ledger
 
 jax.config.update("jax_enable_x64", True)
 
 # The functions of tests take no time: every call is looked at, and small gains count.
-bypass.LOOK_SHARE = 1e9
+ledger.LOOK_SHARE = 1e9
 candidates.UPKEEP_S = chooser.UPKEEP_S = 5e-6
 
 common = {"deadline": None, "suppress_health_check": list(hypothesis.HealthCheck)}

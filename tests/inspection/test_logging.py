@@ -16,8 +16,8 @@ from helpers import MINIMAL
 import incrax
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.inputs.signature import make_signature
-from incrax.engine.policy import bypass
-from incrax.engine.policy.bypass import Ledger
+from incrax.engine.policy import ledger
+from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import differences
 from incrax.engine.policy.verdict import BYPASS_S, together
 from incrax.engine.store import eviction
@@ -152,7 +152,7 @@ def test_evictions_are_a_line_with_the_budget(log):
 
 
 def test_a_bypass_says_what_saving_has_cost(log, monkeypatch):
-    monkeypatch.setattr(bypass, "LOOK_SHARE", 1e-4)
+    monkeypatch.setattr(ledger, "LOOK_SHARE", 1e-4)
     f = incrax.incremental(lambda a, b: a + b)
     for k in range(40):
         f(float(k), float(k) + 1.0)

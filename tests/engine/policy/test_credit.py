@@ -14,8 +14,7 @@ from helpers import same
 import incrax
 from incrax.engine.compile import timing
 from incrax.engine.plan import facts
-from incrax.engine.policy import bypass, compile_budget
-from incrax.engine.policy.bypass import MAX_BYPASSED
+from incrax.engine.policy import compile_budget, ledger
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.policy.chooser import MIN_BYPASSED
 from incrax.engine.policy.compile_budget import (
@@ -27,6 +26,7 @@ from incrax.engine.policy.compile_budget import (
     SOLVER,
     SOLVER_S,
 )
+from incrax.engine.policy.ledger import MAX_BYPASSED
 from incrax.engine.program.nested import num_in_all
 
 X = np.linspace(0.1, 2.0, 5_000)
@@ -342,7 +342,7 @@ def test_what_was_refused_says_when_to_look_again(num_calls, due_in, monkeypatch
 def weighed(monkeypatch):
     """What decides, in debt for looks, by a clock that runs, and an entry of it."""
     chooser = called(0.0)._traces.latest.engine.chooser
-    monkeypatch.setattr(bypass, "LOOK_SHARE", 0.01)
+    monkeypatch.setattr(ledger, "LOOK_SHARE", 0.01)
     monkeypatch.setattr(chooser.clock, "is_running", True)
     monkeypatch.setattr(chooser.whole, "is_settled", True)
     monkeypatch.setattr(chooser.whole, "seconds", 1e-3)

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from incrax.engine.policy import bypass
-from incrax.engine.policy.bypass import MAX_BYPASSED, MAX_CREDIT, Ledger
+from incrax.engine.policy import ledger
+from incrax.engine.policy.ledger import MAX_BYPASSED, MAX_CREDIT, Ledger
 from incrax.engine.policy.verdict import BYPASS_S
 
 SHARE = 0.01
@@ -17,7 +17,7 @@ LOOK_S = 1e-4
 
 @pytest.fixture(autouse=True)
 def _looks_take_a_hundredth(monkeypatch):
-    monkeypatch.setattr(bypass, "LOOK_SHARE", SHARE)
+    monkeypatch.setattr(ledger, "LOOK_SHARE", SHARE)
 
 
 def look(ledger, gained_s=-LOOK_S, whole_s=WHOLE_S):

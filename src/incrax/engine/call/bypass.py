@@ -1,6 +1,6 @@
 """Calls that nobody looks at, while nothing pays: `jax.jit` of the function.
 
-Between two looks (`engine.policy.bypass`) a call is neither flattened nor compared nor recorded;
+Between two looks (`engine.policy.ledger`) a call is neither flattened nor compared nor recorded;
 `jax.jit` dispatches it by its own fast path. Arguments of another tree or other types make it trace
 the function, which refuses (`OtherTypesError`): such a call is looked at. How many calls may go by
 is granted by `Ledger.note_call`, and taken back by `Engine._begin_look`. `Incremental.__call__`

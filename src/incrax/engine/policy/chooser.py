@@ -24,10 +24,10 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, Prices, plan_dirty
 from incrax.engine.plan.slices import can_slice
 from incrax.engine.policy.autotune import Race
-from incrax.engine.policy.bypass import Ledger
 from incrax.engine.policy.candidates import BARRED, MIN_GAIN, UPKEEP_S, Candidate, Entry
 from incrax.engine.policy.compile_budget import Credit
 from incrax.engine.policy.expectations import Expectations
+from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal
 from incrax.engine.policy.materialize import (
     affordable_plan,
