@@ -638,7 +638,7 @@ _one_kernel_p = new_primitive(
         lambda *_, jaxpr: (list(jaxpr.out_avals), set()),
         _push_inlined,
         lambda cotangents, _, **__: cotangents,  # never called: derivatives are inlined
-        lambda *_: [],  # never called, either
+        lambda *_, **__: ([], []),  # never called, either
     ),
 )
 _batching.fancy_primitive_batchers[_one_kernel_p] = _batch_inlined
