@@ -806,7 +806,7 @@ MUTANTS = [
     Mutant(
         "deleted results are given once more",
         "engine/call/bypass.py",
-        "if any(map(_is_deleted, arrays)) or context_key() != self.config:",
+        "if any(map(is_array_deleted, arrays)) or context_key() != self.config:",
         "if context_key() != self.config:",
         "tests/engine/call/test_bypass.py",
     ),
@@ -1037,7 +1037,7 @@ MUTANTS = [
     Mutant(
         "a streak takes deleted arrays",
         "engine/call/streak.py",
-        "if any(map(_is_deleted, self._arrays)):",
+        "if any(map(is_array_deleted, self._arrays)):",
         "if False:",
         "tests/engine/call/test_streak.py",
     ),

@@ -165,6 +165,11 @@ def interval_of_runs(
     return lax.concatenate(parts, axis)
 
 
+def fill_of(eqn: Equation) -> Atom | None:
+    """What stands where an equation that moves rows puts none, if there is such a place."""
+    return eqn.invars[1] if eqn.primitive.name == "pad" else None
+
+
 def moved_beside(eqn: Equation, axis: int, rows: Any, fill: Any) -> Any:
     """What an equation that moves rows along an axis does to them along the others."""
     params = eqn.params

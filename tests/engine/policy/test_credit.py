@@ -361,6 +361,15 @@ def test_a_bypass_ends_where_a_decision_is_due(due_in, expected, monkeypatch):
     assert chooser.ledger.granted + 1 == (expected or MAX_BYPASSED)
 
 
+def test_a_decision_does_not_count_the_program_again(monkeypatch):
+    """Each call that is looked at may ask, and a function has thousands of equations."""
+    chooser, entry = weighed(monkeypatch)
+    before = chooser.credit.allows_planning(entry, 1e-3)
+    monkeypatch.setattr(facts, "num_in_all", None)
+    monkeypatch.setattr(compile_budget, "num_in_all", None)
+    assert chooser.credit.allows_planning(entry, 1e-3) == before
+
+
 @pytest.mark.parametrize("is_new", [True, False])
 def test_what_is_new_is_looked_at_again(is_new, monkeypatch):
     chooser, entry = weighed(monkeypatch)

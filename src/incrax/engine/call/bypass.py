@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from operator import is_, methodcaller
+from operator import is_
 from typing import Any, TypeAlias
 
 import jax
@@ -28,6 +28,7 @@ from incrax.engine.call.record import UNCHANGED
 from incrax.engine.compile.timing import settle
 from incrax.engine.inputs.leaves import IMMUTABLE
 from incrax.engine.inputs.signature import Signature
+from incrax.engine.store.store import is_array_deleted
 
 MAX_HELD_BYTES = 2**20
 """Of results up to which the last one is held, for a call with the same arguments."""
@@ -115,7 +116,7 @@ class Bypass:
                 return NOT_HELD
             arrays = [x for x in (*args, *jax.tree.leaves(result)) if isinstance(x, jax.Array)]
             self.last = last, kwargs, result, arrays
-        if any(map(_is_deleted, arrays)) or context_key() != self.config:
+        if any(map(is_array_deleted, arrays)) or context_key() != self.config:
             return NOT_HELD
         self.stats.calls += 1
         self.stats.unchanged += 1
@@ -123,9 +124,6 @@ class Bypass:
         now_s = time.perf_counter()
         self.history.repeat(now_s, now_s, UNCHANGED)
         return result
-
-
-_is_deleted = methodcaller("is_deleted")
 
 
 def _is_of_tuples(result: Any) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from itertools import compress
-from operator import is_not, methodcaller
+from operator import is_not
 from time import perf_counter
 from typing import Any
 
@@ -31,7 +31,7 @@ from incrax.engine.call.engine import LONG_WAY_EVERY, Again, Engine
 from incrax.engine.compile.timing import SAMPLE
 from incrax.engine.inputs.leaves import NO_ANCHOR, LeafValue
 from incrax.engine.inputs.signature import Signature
-from incrax.engine.store.store import State
+from incrax.engine.store.store import State, is_array_deleted
 
 NOT_SERVED: Any = object()
 """Stands for a result."""
@@ -141,7 +141,7 @@ class Streak(abc.ABC):
             if not signature.same_statics(leaves):
                 return None
             leaves = signature.dynamic_leaves(leaves)
-        if any(map(_is_deleted, self._arrays)):
+        if any(map(is_array_deleted, self._arrays)):
             return None
         others = list(compress(self._numbers, map(is_not, leaves, self._anchors)))
         return leaves if others == self._moving or self._are_equal(leaves, others) else None
@@ -167,9 +167,6 @@ class Streak(abc.ABC):
         self._num = 0
         self._overhead_s = 0.0
         self._engine.count_repeats(self._repeat, num, overhead_s)
-
-
-_is_deleted = methodcaller("is_deleted")
 
 
 class PlanStreak(Streak):

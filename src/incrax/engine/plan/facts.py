@@ -14,6 +14,7 @@ from incrax.engine.plan.families import operation_digest
 from incrax.engine.program.chains import SumChain, find_chains
 from incrax.engine.program.cost import Calibration, calibrate, is_calibrated, num_host_calls
 from incrax.engine.program.dependence import ALWAYS, Dependence, Layout
+from incrax.engine.program.nested import num_in_all
 from incrax.engine.rewrites.derived import DerivedTable
 
 MARKED_LOAD_S = 1e-12
@@ -150,6 +151,16 @@ class Facts:
     def rough_seconds(self) -> tuple[float, ...]:
         """Estimated seconds of each equation on a machine that was not measured."""
         return tuple(map(Calibration().seconds, self.eqns))
+
+    @cached_property
+    def num_compiled(self) -> int:
+        """Equations that XLA compiles for the whole program, those inside of others as well."""
+        return num_in_all(self.eqns)
+
+    @cached_property
+    def constant_bytes(self) -> int:
+        """Of what the program closes over."""
+        return sum(_jax.aval_bytes(var.aval) for var in self.program.constvars)
 
     def clean_share(self, dirty: int) -> float:
         """Share of the program's work, roughly, that a change does not reach: what saved values may

@@ -33,7 +33,7 @@ from incrax.engine.plan.row_sets import (
     windowed,
 )
 from incrax.primitives.entry import Run, Window, shape_of, with_item
-from incrax.primitives.on_rows import NotByRowsError, interval_of_runs, moved_beside
+from incrax.primitives.on_rows import NotByRowsError, fill_of, interval_of_runs, moved_beside
 from incrax.primitives.products import across
 from incrax.primitives.reductions import unpooled as window_back
 from incrax.primitives.table import entry_of
@@ -65,8 +65,9 @@ def move(env: RowEnvironment, eqn: Equation, axis: int) -> None:
 
 
 def _fill(env: RowEnvironment, eqn: Equation) -> Any:
-    """What stands where no row goes."""
-    return env.result(eqn.invars[-1]) if eqn.primitive.name == "pad" else None
+    """The value that stands where no row goes."""
+    fill = fill_of(eqn)
+    return None if fill is None else env.result(fill)
 
 
 def _together(

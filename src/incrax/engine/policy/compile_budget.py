@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from incrax import _jax
 from incrax._jax import Equation
 from incrax._tuning import Tuning
 from incrax.engine.compile.background import CALLER_SHARE
@@ -340,12 +339,12 @@ class Credit:
     @property
     def _usual_s(self) -> float:
         """Seconds that compiling the whole program's equations usually takes."""
-        return usual_s(num_in_all(self.facts.eqns))
+        return usual_s(self.facts.num_compiled)
 
     @property
     def _constants_s(self) -> float:
         """The same for what it closes over."""
-        return CONSTANT_S * sum(_jax.aval_bytes(x.aval) for x in self.facts.program.constvars)
+        return CONSTANT_S * self.facts.constant_bytes
 
     def allows(self, entry: Entry, whole_s: float, *, is_early: bool, work: float = 1.0) -> bool:
         """Whether to compile for a dirty set as much as so many whole programs: on trust if it is

@@ -25,6 +25,7 @@ from incrax.primitives.entry import shape_of
 from incrax.primitives.on_rows import (
     NotByRowsError,
     aligned_back,
+    fill_of,
     interval_of_runs,
     run_on_rows,
     sources_of_runs,
@@ -100,8 +101,10 @@ def _sources(eqn: Equation, part: Part) -> list[tuple[Atom, Part | None]] | None
     runs = entry_of(eqn).runs
     if runs is not None:
         found = sources_of_runs(eqn, part.axis, runs(eqn, part.axis)[0], part.ends)
+        moved: list[tuple[Atom, Part | None]]
         moved = [(atom, Part(part.axis, *ends)) for atom, ends in found]
-        return [*moved, *((atom, None) for atom in _fill(eqn))]
+        fill = fill_of(eqn)
+        return moved if fill is None else [*moved, (fill, None)]
     aligned = aligned_back(eqn, part.axis)
     if aligned is None:
         return None
@@ -120,11 +123,6 @@ def _all_sources(eqn: Equation) -> list[tuple[Atom, Part | None]]:
         if whole:
             return whole
     return [(atom, None) for atom in eqn.invars]
-
-
-def _fill(eqn: Equation) -> Sequence[Atom]:
-    """What stands where no row goes."""
-    return eqn.invars[1:] if eqn.primitive.name == "pad" else ()
 
 
 class _RefusedError(Exception):
@@ -195,8 +193,9 @@ class _Narrowing:
             axis = part.axis if part is not None else self._axis_of(eqn)
             ends = part.ends if part is not None else (0, shape_of(var)[axis])
             rows_of = lambda atom, ends: self._rows(atom, Part(axis, *ends), env)
-            fill = next(map(whole, _fill(eqn)), None)
-            return interval_of_runs(eqn, axis, runs(eqn, axis)[0], ends, rows_of, fill)
+            fill = fill_of(eqn)
+            value = None if fill is None else whole(fill)
+            return interval_of_runs(eqn, axis, runs(eqn, axis)[0], ends, rows_of, value)
         assert part is not None
         aligned = aligned_back(eqn, part.axis)
         assert aligned is not None
