@@ -385,6 +385,37 @@ def test_the_version_with_the_fewest_changed_rows_is_the_baseline():
     assert job.ours.stats.compiles == compiles
 
 
+@pytest.mark.parametrize("name", ["groups", "groups, gradient", "look-up"])
+def test_one_version_that_all_calls_start_from_is_made_to_save_what_rows_need(name):
+    """Element after element of one fixed point, from the first call on."""
+    job = Job(name)
+    fixed = job.args
+    job.call()
+    served = []
+    for row in range(2, 12):
+        job.args = fixed
+        job.change(row)
+        served.append(job.engine.last.candidate)
+    assert served[-6:] == ["slices"] * 6
+    assert served.count("priming") <= 1
+    assert job.engine.last.plan.sliced.capacity == 1
+    assert job.ours.stats.compiles <= 4
+
+
+def test_a_version_that_one_call_starts_from_is_not_evaluated_again():
+    """What changes in between makes all saved values stale, so that nothing is to be gained."""
+    job = Job("groups").settle()
+    theta, mu, sigma = job.args
+    before = job.ours.stats.filled
+    for k in range(8):
+        for shift in (0.1, 0.2):
+            job.args = job.args[0], mu + k + shift, sigma
+            job.call()
+        job.change(4 + k)
+        assert job.engine.last.candidate == "priming"
+    assert job.ours.stats.filled == before
+
+
 def test_a_change_of_something_else_is_served_by_what_saves_for_rows():
     job = Job("groups").settle()
     theta, mu, sigma = job.args

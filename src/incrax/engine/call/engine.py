@@ -628,6 +628,9 @@ class Engine:
             if entry is not None and slices.is_at_hand(entry, saved.feeds):
                 assert entry.program is not None
                 saved.taken = saved.for_rows(entry.program)
+                if saved.taken is None and slices.priming is not None:
+                    saved.prime(slices.priming)
+                    saved.taken = saved.for_rows(entry.program)
                 is_primed = slices.is_primed(entry, is_complete=saved.taken is not None)
                 return entry, "slices" if is_primed else "priming"
         # A plan for just these rows serves no others: it waits until it is known that none does.
