@@ -318,7 +318,7 @@ def test_planning_takes_what_it_took(monkeypatch):
     assert credit._plan_s != pytest.approx(0.004, rel=1e-3)
 
 
-def refused(monkeypatch, *, count, num_calls):
+def refused(monkeypatch, *, count, num_calls, num_before=0):
     """The account of a function of which a kind of change was refused a program that takes 1 s and
     saves 1 ms a call.
     """
@@ -326,15 +326,19 @@ def refused(monkeypatch, *, count, num_calls):
     credit.take_due_in()
     monkeypatch.setattr(credit, "num_calls", num_calls)
     monkeypatch.setattr(type(credit), "_price_s", lambda self, entry, work: 1.0)
-    entry = Entry(1, count=count, blame_s=0.0, prior_s=0.0, is_planned=True, promise_s=1e-3)
+    entry = Entry(1, count=count, num_before=num_before, is_planned=True, promise_s=1e-3)
     assert not credit.has_earned(entry, 2e-3, 1.0)
     return credit
 
 
-@pytest.mark.parametrize(("num_calls", "due_in"), [(400, 600.0), (800, 1200.0)])
-def test_what_was_refused_says_when_to_look_again(num_calls, due_in, monkeypatch):
-    """1 s of gain: after 1,000 calls like it, of which 400 came, alone or every other time."""
-    credit = refused(monkeypatch, count=400, num_calls=num_calls)
+@pytest.mark.parametrize(
+    ("num_calls", "num_before", "due_in"), [(400, 0, 600.0), (800, 0, 1200.0), (800, 400, 600.0)]
+)
+def test_what_was_refused_says_when_to_look_again(num_calls, num_before, due_in, monkeypatch):
+    """1 s of gain: after 1,000 calls like it, of which 400 came, alone or every other time; what was
+    called before the first of them tells nothing.
+    """
+    credit = refused(monkeypatch, count=400, num_calls=num_calls, num_before=num_before)
     assert credit.take_due_in() == pytest.approx(due_in)
     assert credit.take_due_in() == math.inf
 

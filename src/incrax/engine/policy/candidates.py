@@ -44,7 +44,7 @@ BARRED = "no plan: values derived for it left the range of numbers in which they
 class Entry:
     """What is known of one dirty set.
 
-    Fields: how often it was seen; what changes of its family have in common (None: it has none, or
+    Fields: how often it was seen, and how many calls there were before it; what changes of its family have in common (None: it has none, or
     it is not known); how many equations it makes run, as far as is known; whether its needs are
     among the wanted values; whether segments may be compiled for it; whether it gets no plan any
     more; how often results of its plan could not be used; whether algebra in it was compared with
@@ -59,6 +59,7 @@ class Entry:
 
     dirty: int
     count: int = 0
+    num_before: int = 0
     family: int | None = None
     num_reached: int = 0
     is_planned: bool = False

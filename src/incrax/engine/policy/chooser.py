@@ -207,6 +207,7 @@ class Chooser:
             share = self.facts.clean_share(dirty)
             known = self.expectations.of(dirty)
             entry = Entry(dirty, blame_s=cost_s, prior_s=cost_s, clean_share=share)
+            entry.num_before = self.credit.num_calls
             entry.num_expected = known.calls
             entry.promise_s = known.plan_s
             entry.was_compiled = known.was_compiled

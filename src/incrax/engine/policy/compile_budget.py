@@ -316,12 +316,15 @@ class Credit:
             return self.planning_s
         return PLANNED_EQUATION_S * len(self.facts.eqns) / FIRST_PLAN
 
-    def work(self, eqns: Iterable[Equation], num_more: int = 0) -> float:
-        """Seconds to trace equations for rows and to compile them, and so many more, over those of
-        the whole program's first run.
+    def work(
+        self, eqns: Iterable[Equation], num_more: int = 0, *, is_traced: bool = False
+    ) -> float:
+        """Seconds to compile equations, and so many more, over those of the whole program's first
+        run; to trace them for rows, too, unless they are those of the function.
         """
         compile_s = self.compiling_s(num_in_all(eqns) + num_more)
-        return (compile_s + self._slowness * ROWS_TRACED_S) / max(self.whole.first_s, 1e-9)
+        tracing_s = 0.0 if is_traced else self._slowness * ROWS_TRACED_S
+        return (compile_s + tracing_s) / max(self.whole.first_s, 1e-9)
 
     def compiling_s(self, num_eqns: int) -> float:
         """Seconds to compile so many equations."""
@@ -401,7 +404,8 @@ class Credit:
             return True
         if sure_s > 0 and calls:
             num_missing = (spent_s + price_s) / sure_s - calls
-            self.due_in = min(self.due_in, num_missing * self.num_calls / calls)
+            calls_per_use = max(self.num_calls - entry.num_before, calls) / calls
+            self.due_in = min(self.due_in, num_missing * calls_per_use)
         return False
 
     def take_due_in(self) -> float:

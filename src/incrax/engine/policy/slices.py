@@ -264,6 +264,7 @@ class Slices:
             known = self.credit.expectations.of_row_kind(kind)
             entry = Entry(
                 dirty,
+                num_before=self.credit.num_calls,
                 clean_share=share,
                 num_expected=known.calls,
                 promise_s=known.plan_s,
@@ -307,7 +308,7 @@ class Slices:
             return
         work = self.credit.work(plan.eqns)
         if self._needs_priming(plan):
-            work += self.credit.work(facts.eqns, len(priming_saves(facts, plan)))
+            work += self.credit.work(facts.eqns, len(priming_saves(facts, plan)), is_traced=True)
         if self.credit.allows(entry, whole_s, is_early=True, work=CAUTION * work):
             self._compile(entry, plan)
 
