@@ -44,17 +44,17 @@ BARRED = "no plan: values derived for it left the range of numbers in which they
 class Entry:
     """What is known of one dirty set.
 
-    Fields: how often it was seen, and how many calls there were before it; what changes of its family have in common (None: it has none, or
-    it is not known); how many equations it makes run, as far as is known; whether its needs are
-    among the wanted values; whether segments may be compiled for it; whether it gets no plan any
-    more; how often results of its plan could not be used; whether algebra in it was compared with
-    the direct form; its own plan, compiled; the present candidate and why; the share of the
-    program's work, roughly, that the change does not reach; of a change of rows, the mean share of
-    the axis from the first of them on; seconds estimated for a program of its own; seconds by
-    candidate; whether they were measured, up to which tick of the clock; uses; how many calls are
-    expected by hints or from earlier processes, and whether it had a program in these; how many
-    left saved values stale by choice; seconds that these cost later calls, and what is assumed of
-    these at first.
+    Fields: how often it was seen, and how many calls there were before it; what changes of its
+    family have in common (None: it has none, or it is not known); how many equations it makes run,
+    as far as is known; whether its needs are among the wanted values; whether segments may be
+    compiled for it; whether it gets no plan any more; how often results of its plan could not be
+    used; whether algebra in it was compared with the direct form; its own plan, compiled; the
+    present candidate and why; the share of the program's work, roughly, that the change does not
+    reach; of a change of rows, the mean share of the axis from the first of them on; seconds
+    estimated for a program of its own; seconds by candidate; whether they were measured, up to
+    which tick of the clock; uses; how many calls are expected by hints or from earlier processes,
+    and whether it had a program in these; how many left saved values stale by choice; seconds that
+    these cost later calls, and what is assumed of these at first.
     """
 
     dirty: int
