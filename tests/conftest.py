@@ -22,6 +22,7 @@ import pytest
 from jax._src import compiler
 
 from incrax.engine.policy import candidates, chooser, ledger
+from incrax.engine.program import cost
 
 jax.config.update("jax_enable_x64", True)
 
@@ -74,6 +75,15 @@ def pytest_collection_modifyitems(items):
         for number in set(range(len(cases))) - chosen:
             if cases[number].get_closest_marker("every_case") is None:
                 cases[number].add_marker("exhaustive")
+
+
+def pytest_runtest_setup(item):
+    """On other devices the same is decided as on CPUs: the prices of work are the same."""
+    if jax.default_backend() == "cpu":
+        return
+    cost.ACCELERATOR = cost.Calibration()
+    if item.get_closest_marker("cpu"):
+        pytest.skip("asserts what holds on CPUs alone")
 
 
 def pytest_collection_finish():
