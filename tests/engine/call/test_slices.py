@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from dataclasses import replace
@@ -727,3 +728,15 @@ def test_functions_with_effects_are_left_whole():
         theta[k] = 1.0
         ours(theta)
     assert not ours._traces.latest.engine.slices.lengths
+
+
+@pytest.mark.parametrize("start_s", [0.0, math.inf])
+def test_on_a_gpu_a_program_for_rows_must_save_more_than_its_start(start_s, monkeypatch):
+    monkeypatch.setattr(policy, "MIN_GAIN", -1e9)
+    monkeypatch.setattr(policy, "ACCELERATED_START_S", start_s)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    job = Job("groups")
+    for row in range(6):
+        job.change(row)
+    (entry,) = job.engine.slices.entries.values()
+    assert (entry.program is None) == (start_s > 0)
