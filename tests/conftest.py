@@ -21,13 +21,14 @@ import jax
 import pytest
 from jax._src import compiler
 
-from incrax.engine.policy import candidates, chooser, ledger
+from incrax.engine.policy import candidates, chooser, compile_budget, ledger
 from incrax.engine.program import cost
 
 jax.config.update("jax_enable_x64", True)
 
 # The functions of tests take no time: every call is looked at, and small gains count.
 ledger.LOOK_SHARE = 1e9
+compile_budget.SHORT_S = 0.0
 candidates.UPKEEP_S = chooser.UPKEEP_S = 5e-6
 
 common = {"deadline": None, "suppress_health_check": list(hypothesis.HealthCheck)}

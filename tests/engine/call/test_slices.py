@@ -25,6 +25,7 @@ from incrax.engine.policy import expectations
 from incrax.engine.policy import slices as policy
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.compile_budget import Credit
+from incrax.engine.policy.expectations import RowKind
 from incrax.engine.program.cost import Calibration
 
 FACTOR = 1024.0
@@ -740,3 +741,52 @@ def test_on_a_gpu_a_program_for_rows_must_save_more_than_its_start(start_s, monk
         job.change(row)
     (entry,) = job.engine.slices.entries.values()
     assert (entry.program is None) == (start_s > 0)
+
+
+@pytest.mark.parametrize(
+    ("server", "other", "is_covered"),
+    [
+        (RowKind((0, 1), 4), RowKind((1,), 1), True),
+        (RowKind((0, 1), 4), RowKind((0, 1), 4), True),
+        (RowKind((0,), 4), RowKind((1,), 1), False),
+        (RowKind((0, 1), 1), RowKind((0,), 4), False),
+        (RowKind((0,), 1, 6), RowKind((0,), 1), False),
+    ],
+)
+def test_a_program_serves_fewer_rows_of_fewer_inputs(server, other, is_covered):
+    assert server.covers(other) is is_covered
+
+
+def test_kinds_of_change_that_come_as_often_share_a_program():
+    """Rows of one input, of another, and of both, in turns."""
+    job = Job("processes, gradient")
+    width, length, *others = job.args
+    job.call()
+    job.engine.slices.hot_after = 4
+    for row in range(12):
+        step = 0.01 * (np.arange(NUM) == row)
+        if row % 2:
+            length = length + step
+        else:
+            width = width + step
+        job.args = width, length, *others
+        job.call()
+    assert job.engine.last.candidate == "slices"
+    entries = job.engine.slices.entries
+    made = [kind for kind, entry in entries.items() if entry.program is not None]
+    assert made[0] == RowKind((0, 1), 1)
+
+
+def test_a_kind_that_came_once_widens_no_program():
+    job = Job("processes, gradient")
+    width, length, *others = job.args
+    job.call()
+    job.engine.slices.looks[RowKind((1,), 1)] = 1
+    job.engine.slices.counts[RowKind((1,), 1)] = 1
+    job.engine.slices.looks[RowKind((0,), 1)] = 20
+    job.engine.slices.counts[RowKind((0,), 1)] = 20
+    for row in range(4):
+        width = width + 0.01 * (np.arange(NUM) == row)
+        job.args = width, length, *others
+        job.call()
+    assert job.engine.last.plan.sliced.leaves == (0,)

@@ -51,6 +51,13 @@ class ChangedRows(NamedTuple):
     numbers: np.ndarray
     kind: RowKind
 
+    def served_by(self, program: TimedProgram) -> ChangedRows:
+        """The same change, of the kind that a program for rows is for."""
+        assert program.plan is not None
+        sliced = program.plan.sliced
+        assert sliced is not None
+        return self._replace(kind=RowKind(sliced.leaves, sliced.capacity, sliced.within))
+
     @property
     def padded(self) -> np.ndarray:
         """The numbers, the first one repeated up to the capacity; int32. All rows of a part of the
