@@ -710,13 +710,6 @@ OPTIMISATIONS = [
         "tests/engine/plan/test_form_rules.py::test_a_primitive_of_polynomials_is_one",
     ),
     Mutant(
-        "packing is off",
-        "engine/compile/packing.py",
-        "    return frozenset() if is_longer else small",
-        "    return frozenset()",
-        "tests/engine/compile/test_packing.py::test_packed_calls_equal_jit_and_keep_weak_types",
-    ),
-    Mutant(
         "recycling is off",
         "engine/compile/recycling.py",
         '    return jax.default_backend() == "cpu" and jax.device_count() == 1',
@@ -1872,12 +1865,6 @@ MUTANTS = [
         "engine/rewrites/sums_of_products.py",
         "is_lone = sum(is_open) == 1 and",
         "is_lone =",
-    ),
-    Mutant(
-        "packed leaves without their weak type",
-        "engine/compile/packing.py",
-        "_jax.as_weak(part) if aval.weak_type else part",
-        "part",
     ),
     Mutant(
         "saved values of a baseline kept whole",

@@ -408,7 +408,7 @@ class RowEngine:
         traced = self._traced(chunk, phase)
         facts = facts_of(traced, tuning, is_exact=is_exact)
         recycles = can_recycle() and not self.signature.placed
-        compiler = Compiler(facts, self.calls, name, on_host=frozenset(), recycles=recycles)
+        compiler = Compiler(facts, self.calls, name, recycles=recycles)
         share = EXACT_SHARE if is_exact else num_chunks
         limits = self.limits
         shared = Limits(
