@@ -23,7 +23,6 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax._names import as_program_name
-from incrax._profiling import annotated
 from incrax._program import (
     STATEFUL,
     Program,
@@ -181,7 +180,6 @@ class Compiler:
         """Constants on the device; the whole program has its own."""
         return device_constants(self.facts.program)
 
-    @annotated("compile")
     def compile_plan(self, plan: Plan) -> Executable:
         """An executable that returns the plan's outputs, its saves (in donated buffers if it
         recycles), its guard; the program of a family that is known serves another member.
@@ -303,7 +301,6 @@ class Compiler:
         is_placed = not self.placed.keys().isdisjoint(read.leaves)
         return bool(read.loads or is_placed or self._placed_constants(constants))
 
-    @annotated("compile")
     def compile_whole(
         self, program: Program, jitted: Callable[..., list[Any]] | None = None
     ) -> Executable:

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from incrax import _jax
 from incrax._collection import uncollected
 from incrax._jax import Equation, Var
-from incrax._profiling import annotated
 from incrax._program import read_vars, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
@@ -210,7 +209,6 @@ class Prices(NamedTuple):
     run: float = 1.0
 
 
-@annotated("plan")
 @uncollected
 def plan_dirty(
     facts: Facts,

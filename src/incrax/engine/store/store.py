@@ -14,7 +14,6 @@ Invariants, checked by `check_invariants`:
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +26,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._jax import ArrayImpl, Tracer, Var, aval_bytes
-from incrax._profiling import is_profiled, profiled
 from incrax._program import Values
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.inputs.leaves import (
@@ -136,12 +134,6 @@ class Store:
 
     def commit(self, state: State, used: State | None) -> None:
         """Add a version; keep the one that it was made from, then the most recently used others."""
-        if is_profiled():
-            profiled("commit", self._commit, state, used)
-        else:
-            self._commit(state, used)
-
-    def _commit(self, state: State, used: State | None) -> None:
         if used is not None:
             used.uses += 1
         others = [s for s in self.states if s is not used]
@@ -345,13 +337,8 @@ class Comparison:
         if not changed:
             return latest
         values = list(latest)
-        resolve_leaf = (
-            functools.partial(profiled, "compare", self.resolve_leaf)
-            if is_profiled()
-            else self.resolve_leaf
-        )
         for index in changed:
-            values[index] = resolve_leaf(index, leaves[index])
+            values[index] = self.resolve_leaf(index, leaves[index])
         return tuple(values)
 
     def resolve_leaf(self, index: int, x: Any) -> LeafValue:
