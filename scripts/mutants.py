@@ -1725,8 +1725,8 @@ MUTANTS = [
     Mutant(
         "changed element taken for the first one",
         "engine/inputs/leaves.py",
-        "[1 << k for k, (x, y) in enumerate(zip(new.words, old.words, strict=True)) if x != y]",
-        "{1 for k, (x, y) in enumerate(zip(new.words, old.words, strict=True)) if x != y}",
+        "sum([1 << k for k in numbers.tolist()])",
+        "sum({1 for k in numbers.tolist()})",
     ),
     Mutant(
         "commit before the end",

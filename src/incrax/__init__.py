@@ -15,7 +15,7 @@ from incrax import (
 )  # before JAX, an interrupt of whose import crashes the process
 from incrax._collection import paused
 
-with paused:  # else the collector walks through all objects of JAX, several times
+with paused():  # else the collector walks through all objects of JAX, several times
     from incrax import _cache_folder, _jax_options, _removed
     from incrax import errors as errors
     from incrax._api import incremental

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from incrax import _jax
-from incrax._collection import uncollected
+from incrax._collection import paused
 from incrax._locations import NO_VALUE, place_of_error
 from incrax._messages import branch_in_incremental
 from incrax._names import as_program_name, name_of
@@ -82,7 +82,7 @@ def analyse(
     return Analysis(traced, out_tree, jitted, find_facts)
 
 
-@uncollected
+@paused()
 def facts_of(
     traced: Program,
     tuning: Tuning,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from incrax import _jax
-from incrax._collection import uncollected
+from incrax._collection import paused
 from incrax._jax import Equation, Var
 from incrax._program import read_vars, written_vars
 from incrax.engine.plan.facts import Facts
@@ -209,7 +209,7 @@ class Prices(NamedTuple):
     run: float = 1.0
 
 
-@uncollected
+@paused()
 def plan_dirty(
     facts: Facts,
     dirty: int,
@@ -320,7 +320,7 @@ def _other_forms(
         yield _OtherForm((*merged.eqns, *both), guard, statistics)
 
 
-@uncollected
+@paused()
 def plan_top(facts: Facts, wanted: Iterable[Var]) -> Plan:
     """Plan that computes all outputs from the inputs and the wanted values."""
     known = frozenset(wanted)
@@ -331,7 +331,7 @@ def plan_top(facts: Facts, wanted: Iterable[Var]) -> Plan:
     return search.plan((), facts.returned, facts.effects)
 
 
-@uncollected
+@paused()
 def plan_whole(facts: Facts, saves: Iterable[Var]) -> Plan:
     """Plan that computes all outputs from the inputs alone, and saves some values."""
     saves = tuple(saves)
@@ -344,7 +344,7 @@ def plan_whole(facts: Facts, saves: Iterable[Var]) -> Plan:
     return replace(plan, eqns=derived.put_instead(plan.eqns))
 
 
-@uncollected
+@paused()
 def plan_fill(facts: Facts, missing: Iterable[Var], is_available: Callable[[Var], bool]) -> Plan:
     """Plan that computes missing saved values from the inputs and the saved values that are there.
 
