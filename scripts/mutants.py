@@ -1482,18 +1482,6 @@ MUTANTS = [
         "            pass\n",
     ),
     Mutant(
-        "a loop that counts goes one turn too far",
-        "inspection/regions.py",
-        "math.ceil(-start / (slow - fast))",
-        "(math.ceil(-start / (slow - fast)) + 1)",
-    ),
-    Mutant(
-        "a limit that moves is taken for fixed",
-        "inspection/regions.py",
-        "math.ceil(-start / (slow - fast)) if slow > fast else None",
-        "math.ceil(-start / abs(slow))",
-    ),
-    Mutant(
         "the rule for cotangents is given tangents",
         "inspection/cost.py",
         'if product is None or all(row.primitive != "custom_lin" for row in product.equations):',
@@ -1510,12 +1498,6 @@ MUTANTS = [
         "inspection/regions.py",
         "[_where(goes_on, new, old) for new, old in zip(results, carry, strict=True)]",
         "results",
-    ),
-    Mutant(
-        "guards of a path are taken for nothing",
-        "inspection/programs.py",
-        "return main, (rest, failing)",
-        "return main, (rest, 0)",
     ),
     Mutant(
         "the first input of a model is differentiated, trainable or not",
