@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import EAGER, MINIMAL, Failed, Running, check, same
+from helpers import EAGER, MINIMAL, Failed, Running, check, check_invariants, same
 
 import incrax
 from incrax import _jax
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.program.dependence import ALWAYS
-from incrax.engine.store.store import State, Store, available_in, check_invariants
+from incrax.engine.store.store import State, Store, available_in
 
 KB = 128
 """Elements of float64 that make a kilobyte."""

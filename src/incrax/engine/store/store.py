@@ -4,7 +4,7 @@ budget.
 A `State` is one version: input values, outputs, and saved values that are current for exactly these
 inputs. The store keeps a few states, most recently used last.
 
-Invariants, checked by `check_invariants`:
+Invariants, checked by the tests after each call (`check_invariants` of `tests/helpers.py`):
 - every saved value of a state is current for the state's input values;
 - no saved value depends on what must run at every call;
 - the bytes of distinct saved buffers, spare ones included, never exceed the budget between calls;
@@ -38,7 +38,7 @@ from incrax.engine.inputs.leaves import (
     same_value,
 )
 from incrax.engine.policy.chooser import Chooser
-from incrax.engine.program.dependence import ALWAYS, Layout
+from incrax.engine.program.dependence import Layout
 
 LARGE_BYTES = 2**20
 """NumPy arrays from which on the seconds are counted that it takes to find them unchanged."""
@@ -582,14 +582,3 @@ def available_in(states: Iterable[tuple[State, int]], var: Var, mask: int) -> An
         if value is not None and not is_deleted(value):
             return value
     return None
-
-
-def check_invariants(store: Store, mask: Callable[[Var], int]) -> None:
-    """Raise AssertionError where an invariant of the store does not hold."""
-    assert len(store.states) <= store.versions + (store.pinned is not None)
-    assert store.pinned is None or store.pinned in store.states
-    assert store.saved_bytes + store.pool.num_bytes <= max(store.budget_bytes, store.bound_bytes)
-    assert store.saved_bytes <= store.budget_bytes
-    for state in store.states:
-        assert not any(mask(var) & ALWAYS for var in state.saved)
-        assert not any(isinstance(x, Tracer) for x in [*state.outputs, *state.saved.values()])
