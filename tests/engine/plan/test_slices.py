@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import same
-from slice_cases import CASES, EARLY, LATE, MANY, NUM
+from slice_cases import CASES, EARLY, IDS, LATE, MANY, NUM
 
 import incrax
 from incrax import _jax
-from incrax._program import written_vars
-from incrax.engine.plan import environment, met_rows
+from incrax._program import all_read, written_vars
+from incrax.engine.plan import environment, looked_up_rows, met_rows
 from incrax.engine.plan.plan import lines_of, plan_whole
 from incrax.engine.plan.row_share import rough_share
 from incrax.engine.plan.slices import priming_saves, slice_plan, value_at
@@ -31,6 +31,8 @@ def kept(request, monkeypatch):
     if request.param == "differences":
         monkeypatch.setattr(met_rows, "MAX_PARTIAL", 1)
         monkeypatch.setattr(met_rows, "MIN_PRODUCT_S", 0.0)
+    else:
+        monkeypatch.setattr(looked_up_rows, "MIN_ARRANGED_BYTES", 0)
     monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
     return request.param
 
@@ -38,7 +40,7 @@ def kept(request, monkeypatch):
 class Sliced:
     """A plan, compiled by `jax.jit`, and the values that it has left behind."""
 
-    def __init__(self, case, capacity, within=0):
+    def __init__(self, case, capacity, within=0, moving=()):
         self.fun, args = (CASES[case] if isinstance(case, str) else case)[:2]
         ours = incrax.incremental(self.fun)
         ours(*args)
@@ -46,7 +48,8 @@ class Sliced:
         self.treedef = jax.tree.structure(args)
         self.leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
         value_of = value_at(self.facts, self.leaves)
-        self.plan = slice_plan(self.facts, (0,), capacity, value_of, within=within)
+        bits = sum(map(self.facts.layout.leaf_mask, moving))
+        self.plan = slice_plan(self.facts, (0,), capacity, value_of, within=within, moving=bits)
         self.capacity = capacity
         kept = priming_saves(self.facts, self.plan)
         self.first = self.compiled(plan_whole(self.facts, dict.fromkeys(kept)))
@@ -77,8 +80,9 @@ class Sliced:
         self.outputs, self.saved, _ = self.first(self.leaves, [])
         value_of = value_at(self.facts, self.leaves)
         for var in self.plan.sliced.tables:
-            source, make = self.facts.derived.on_host[var]
-            self.saved[var] = jnp.asarray(make(value_of(source)))
+            sources, make = self.facts.derived.on_host[var]
+            values = [self.saved[x] if x in self.saved else value_of(x) for x in sources]
+            self.saved[var] = jnp.asarray(make(*map(np.asarray, values)))
 
     def load(self, var, numbers):
         sliced = self.plan.sliced
@@ -472,6 +476,29 @@ def test_a_table_of_too_few_slots_must_not_be_used():
     sliced.prime()
     sliced.check()
     assert not sliced.change(np.array([0]), 0.7)
+
+
+def of_observations(theta, y):
+    return jnp.sum((y - theta[IDS]) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("moving", "most", "num_tables"),
+    [((), 100.0, 2), ((1,), 100.0, 1), ((), 0.9, 1)],
+    ids=["steady", "it changes", "much larger"],
+)
+def test_what_a_look_up_reads_lies_side_by_side(moving, most, num_tables, monkeypatch):
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+    monkeypatch.setattr(looked_up_rows, "MIN_ARRANGED_BYTES", 0)
+    monkeypatch.setattr(looked_up_rows, "MAX_ARRANGED", most)
+    y = np.cos(np.arange(IDS.size))
+    sliced = Sliced((of_observations, (np.linspace(-1.0, 1.0, NUM), y)), 1, moving=moving)
+    assert len(sliced.plan.sliced.tables) == num_tables
+    reads_y = sliced.facts.invars[1] in all_read(sliced.plan.eqns)
+    assert reads_y == (num_tables == 1)
+    for row in (3, 0, NUM - 1):
+        assert sliced.change(np.array([row]), 0.7)
+        sliced.check()
 
 
 def test_a_look_up_of_most_rows_is_not_divided():

@@ -81,7 +81,8 @@ class RowEnvironment(abc.ABC):
     new rows is made: for steps of compiled loops.
 
     `widths`: of the table of a look-up, how many slots are read; the caller knows that the others
-    of these rows are spare. `looked_up` has the tables, and the rows that were found in each.
+    of these rows are spare. `looked_up` has the tables, and the rows that were found in each;
+    `moving` are the bits of inputs that are known to change.
     """
 
     def __init__(
@@ -91,11 +92,13 @@ class RowEnvironment(abc.ABC):
         *,
         adds_changes: bool = False,
         widths: Mapping[Var, int] | None = None,
+        moving: int = 0,
     ) -> None:
         self.facts = facts
         self.value_of = value_of
         self.adds_changes = adds_changes
         self.widths = widths or {}
+        self.moving = moving
         self.writer = {var: eqn for eqn in facts.eqns for var in written_vars(eqn)}
         self.asked = Requested()
         self.looked_up: dict[Var, RowSet] = {}

@@ -295,7 +295,12 @@ class Slices:
                 self.deferred.add(kind)
                 return
             plan = self.plans[kind] = slice_plan(
-                facts, kind.leaves, kind.capacity, value_of, within=kind.within
+                facts,
+                kind.leaves,
+                kind.capacity,
+                value_of,
+                within=kind.within,
+                moving=self.credit.expectations.moving,
             )
         entry.promise_s = self._promised_s(plan, whole_s, entry.dirty_share) + START_S + ROWS_S
         saved = (*plan.saves, *plan.base_loads)

@@ -221,14 +221,12 @@ class SavedValues:
             self._keep(program.plan, program(self.feeds, ()))
 
     def fill_tables(self, tables: Iterable[Var], value_of: ValueOf) -> None:
-        """Make tables of indices, where they are missing, on the host."""
-        found: dict[Var, Any] = {}
+        """Make tables of indices, and what is arranged by them, where they are missing, on the host."""
+        on_host = self.derived.on_host
         for var in self.missing(tables):
-            source, make = self.derived.on_host[var]
-            indices = value_of(source)
-            assert indices is not None
-            found[var] = jax.device_put(make(indices))
-        self._note(found)
+            sources, make = on_host[var]
+            values = [np.asarray(self.find(x)) if x in on_host else value_of(x) for x in sources]
+            self._note({var: jax.device_put(make(*values))})
 
     def _compute_in_order(self, group: tuple[Var, ...]) -> None:
         """Compute a group, after the groups that it loads and that are missing."""
