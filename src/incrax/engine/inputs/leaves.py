@@ -34,7 +34,7 @@ COPIED_BYTES = 2**14
 SHORT = 64
 """Elements up to which an array is compared element by element in Python, which is faster there."""
 
-MIN_RELATED_BYTES = 2**16
+MIN_RELATED_BYTES = 2**20
 MAX_RELATED = 4
 """Bytes of a value from which on it is remembered in which rows it differs from others, and from how
 many: those that were compared with the same third one need not be compared as a whole.

@@ -57,6 +57,8 @@ class ChangedRows(NamedTuple):
         axis run, whichever changed.
         """
         capacity = self.kind.capacity
+        if self.numbers.size == capacity:
+            return self.numbers.astype(np.int32)
         spare = max(capacity - self.numbers.size, 0)
         numbers = np.concatenate([self.numbers[:capacity], np.repeat(self.numbers[:1], spare)])
         return numbers.astype(np.int32)
