@@ -156,15 +156,15 @@ class SavedValues:
         """What a program for rows takes, of which it overwrites some: the baseline has these no more,
         and of those that others hold there are copies.
         """
-        writing = program.executable.family.writing
-        if writing is None:
+        overwritten = program.executable.given_up
+        if not overwritten:
             return list(loads)
         assert self.base is not None
         assert program.plan is not None
         assert program.plan.sliced is not None
         olds = program.plan.sliced.olds
-        taken = self.store.take(self.base, [olds[var] for var in writing.olds])
-        given = dict(zip(writing.olds, taken, strict=True))
+        taken = self.store.take(self.base, [olds[var] for var in overwritten])
+        given = dict(zip(overwritten, taken, strict=True))
         return [given.get(var, x) for var, x in zip(program.loads, loads, strict=True)]
 
     def _at_baseline(self, var: Var) -> Any | None:
