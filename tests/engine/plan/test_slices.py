@@ -25,7 +25,13 @@ FACTOR = 512.0
 """Ulp of a row's size: differences are added up over some calls."""
 
 
-@pytest.fixture(params=["values per row", "differences"])
+@pytest.fixture(autouse=True)
+def nothing_is_cheap(monkeypatch):
+    """These values are small."""
+    monkeypatch.setattr(environment, "ANEW_S", 0.0)
+
+
+@pytest.fixture(params=["values per row", "differences", "what is dear"])
 def kept(request, monkeypatch):
     """What is kept of sums over the rows."""
     if request.param == "differences":
@@ -33,6 +39,8 @@ def kept(request, monkeypatch):
         monkeypatch.setattr(met_rows, "MIN_PRODUCT_S", 0.0)
     else:
         monkeypatch.setattr(looked_up_rows, "MIN_ARRANGED_BYTES", 0)
+    if request.param == "what is dear":
+        monkeypatch.setattr(environment, "ANEW_S", 1e-6)
     monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
     return request.param
 
@@ -118,7 +126,7 @@ class Sliced:
 
 @pytest.mark.parametrize(
     ("capacity", "kept"),
-    [(1, "values per row"), (4, "differences"), (16, "values per row")],
+    [(1, "values per row"), (4, "differences"), (4, "what is dear"), (16, "values per row")],
     indirect=["kept"],
 )
 @pytest.mark.parametrize("name", CASES)
@@ -476,6 +484,25 @@ def test_a_table_of_too_few_slots_must_not_be_used():
     sliced.prime()
     sliced.check()
     assert not sliced.change(np.array([0]), 0.7)
+
+
+def with_a_prior(theta, y):
+    """Of the prior all is cheap; of the likelihood each row has observations of its own."""
+    scores = jnp.sum(jnp.log1p((y - theta[:, None]) ** 2), axis=1)
+    return jnp.sum(scores) - 0.5 * jnp.sum((theta / 3.0) ** 2), theta * 2.0
+
+
+def test_what_costs_little_is_computed_anew_and_not_kept(monkeypatch):
+    theta = np.linspace(-1.0, 1.0, NUM)
+    case = with_a_prior, (theta, np.cos(np.arange(NUM * 2_000.0)).reshape(NUM, -1))
+    for seconds, num_saves, num_olds in ((0.0, 2, 3), (5e-6, 1, 1)):
+        monkeypatch.setattr(environment, "ANEW_S", seconds)
+        sliced = Sliced(case, 1)
+        assert len(sliced.plan.saves) == num_saves
+        assert len(sliced.plan.sliced.olds) == num_olds
+        for row in (3, 0, NUM - 1):
+            assert sliced.change(np.array([row]), 0.7)
+            sliced.check()
 
 
 def of_observations(theta, y):

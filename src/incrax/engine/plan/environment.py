@@ -12,6 +12,7 @@ baseline's value with the new rows written in, which is saved again.
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import written_vars
+from incrax._program import read_vars, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.resumed import Spans
 from incrax.engine.plan.row_sets import (
@@ -36,6 +37,7 @@ from incrax.engine.plan.row_sets import (
     ids_read,
     with_rows,
 )
+from incrax.engine.rewrites.derived import in_order
 from incrax.primitives.on_rows import Aligned, NotByRowsError, run_on_rows
 
 MAX_LOST = 2.0**10
@@ -43,6 +45,11 @@ MAX_LOST = 2.0**10
 
 MAX_TABLE_SHARE = 0.25
 """Of all rows, those that a look-up, or different sets that meet, may make dirty."""
+
+ANEW_S = 5e-6
+"""Estimated seconds up to which all of a value is computed, and not kept to write new rows into: to
+return it, look after it and hand it to the next call takes as long.
+"""
 
 MAX_INTERVAL_SHARE = 0.5
 """The same of an interval that is known when the plan is made."""
@@ -74,8 +81,9 @@ class RowEnvironment(abc.ABC):
     `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
     None: as a whole. `slabs` has, of these, rows along two axes of which alone they are dirty; what
     all else reads of them is made when it is read. `spans` has an axis of which only these rows
-    changed. `saves` is what is to be saved, `guards` what must hold, `met` what was made where
-    different sets met and is known for each argument, `drifting` what stands on differences.
+    changed. `anew` has all of what costs little. `saves` is what is to be saved, `guards` what must
+    hold, `met` what was made where different sets met and is known for each argument, `drifting`
+    what stands on differences.
 
     `adds_changes`: sums get their difference whatever it costs to sum anew, so that nothing but the
     new rows is made: for steps of compiled loops.
@@ -113,6 +121,7 @@ class RowEnvironment(abc.ABC):
         self.spans: dict[Var, tuple[int, Spans]] = {}
         self.sets = RowSets()
         self.rows_at: dict[Any, Any] = {}
+        self.anew: dict[Var, Any] = {}
         self.saves: dict[Var, Any] = {}
         self.row_saves: dict[Var, DirtyRows] = {}
         self.guards: list[Any] = []
@@ -287,7 +296,33 @@ class RowEnvironment(abc.ABC):
             self.saves[atom] = self.whole[atom] = with_rows(
                 with_rows(self.baseline(atom), first), second
             )
-        return self.whole[atom] if state is None else self.written(atom, state)
+        return self.whole[atom] if state is None else self.all_rows(atom, state)
+
+    def all_rows(self, var: Var, rows: DirtyRows) -> Any:
+        """All of a variable of which some rows changed: computed from inputs where that costs little,
+        else the baseline's with the new rows, which is saved.
+        """
+        if var not in self.anew and not self.adds_changes and rows.of.ends is None:
+            self._compute_anew(var)
+        return self.anew[var] if var in self.anew else self.written(var, rows)
+
+    def _compute_anew(self, var: Var) -> None:
+        """Note all of a variable, if it costs little to compute that."""
+        eqns: list[Equation] = []
+        seconds = 0.0
+        pending = [var]
+        while pending:
+            eqn = self.writer.get(pending.pop())
+            seconds += math.inf if eqn is None else self.facts.seconds(eqn)
+            if eqn is None or seconds > ANEW_S:
+                return
+            if eqn not in eqns:
+                eqns.append(eqn)
+                is_made = lambda x: self.rows(x) is None or x in self.facts.invars or x in self.anew
+                pending += [x for x in read_vars(eqn) if not is_made(x)]
+        for eqn in in_order(eqns) or ():
+            values = list(map(self.result, eqn.invars))
+            self.anew.update(zip(eqn.outvars, _jax.apply(eqn, values), strict=True))
 
     def baseline(self, var: Var) -> Any:
         """The baseline's value of a variable; nothing of worth where it was not asked for before."""
