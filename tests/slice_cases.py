@@ -26,7 +26,7 @@ def serve_by_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(policy, "ROWS_S", 0.0)
     patch.setattr(policy, "START_S", 0.0)
     patch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
-    patch.setattr(environment, "ANEW_S", 0.0)
+    patch.setattr(environment, "ANEW_S", -1.0)
     patch.setattr(looked_up_rows, "MIN_ARRANGED_BYTES", 0)
 
 
