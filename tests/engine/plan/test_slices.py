@@ -505,6 +505,22 @@ def test_what_costs_little_is_computed_anew_and_not_kept(monkeypatch):
             sliced.check()
 
 
+def bent_pairs(x, scale):
+    """All that bends x costs more than to keep what comes out; to spread that costs less."""
+    for _ in range(10):
+        x = jnp.tanh(x * scale)
+    ordered = jnp.sum(jnp.sort(x) * jnp.arange(x.size))
+    return ordered + jnp.sum(jnp.exp(-((x[:, None] - x) ** 2)))
+
+
+def test_old_rows_are_not_computed_from_new_ones(monkeypatch):
+    monkeypatch.setattr(environment, "ANEW_S", 0.0)
+    sliced = Sliced((bent_pairs, (np.linspace(-1.0, 1.0, 400), 1.2)), 1)
+    for row in (3, 0, 399):
+        assert sliced.change(np.array([row]), 0.9)
+        sliced.check()
+
+
 def of_observations(theta, y):
     return jnp.sum((y - theta[IDS]) ** 2)
 

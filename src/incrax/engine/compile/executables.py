@@ -131,7 +131,7 @@ class Executable:
         written = writing.run(*olds, *results[num_last:])
         return [*first, *written, *results[num_before:num_last]]
 
-    @property
+    @functools.cached_property
     def given_up(self) -> tuple[Var, ...]:
         """The loads that a run overwrites."""
         writing = self.family.writing
