@@ -513,7 +513,7 @@ OPTIMISATIONS = [
     Mutant(
         "old rows of what is read as a whole are new ones",
         "engine/plan/environment.py",
-        "return self.kept(atom) if is_old and is_dirty else self.result(atom)",
+        "return self.all_old_rows(atom) if is_old and is_dirty else self.result(atom)",
         "return self.result(atom)",
         "tests/engine/plan/test_slices.py tests/engine/call/test_sites.py",
     ),
