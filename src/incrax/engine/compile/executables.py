@@ -520,11 +520,13 @@ def _writes_into(
     chain: list[Equation] = []
     while var is not old:
         eqn = writers.get(var)
-        is_write = eqn is not None and eqn.primitive.name in WRITES
-        if not is_write or (chain and num_reads[var] > 1) or not isinstance(eqn.invars[0], Var):
+        if eqn is None or eqn.primitive.name not in WRITES or (chain and num_reads[var] > 1):
             return []
         chain.insert(0, eqn)
-        var = eqn.invars[0]
+        into = eqn.invars[0]
+        if not isinstance(into, Var):
+            return []
+        var = into
     return chain
 
 

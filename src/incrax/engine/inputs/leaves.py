@@ -403,7 +403,7 @@ def _rows_with(is_there: np.ndarray, num_rows: int) -> np.ndarray:
     if is_there.size <= num_rows:
         return is_there.nonzero()[0]
     if np.count_nonzero(is_there) > num_rows:  # of few, their places are found ten times faster
-        return is_there.reshape(num_rows, -1).any(axis=1).nonzero()[0]
+        return np.flatnonzero(is_there.reshape(num_rows, -1).any(axis=1))
     return np.unique(is_there.nonzero()[0] // (is_there.size // max(num_rows, 1)))
 
 
