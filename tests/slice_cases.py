@@ -13,7 +13,7 @@ from jax.scipy.special import logsumexp
 
 from incrax.engine.call import analysis
 from incrax.engine.inputs import leaves
-from incrax.engine.plan import blocks, environment
+from incrax.engine.plan import blocks, environment, looked_up_rows
 from incrax.engine.policy import materialize
 from incrax.engine.policy import slices as policy
 from incrax.engine.program.cost import Calibration
@@ -27,6 +27,8 @@ def serve_by_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(policy, "START_S", 0.0)
     patch.setattr(policy, "ACCELERATED_START_S", 0.0)
     patch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+    patch.setattr(environment, "ANEW_S", -1.0)
+    patch.setattr(looked_up_rows, "MIN_ARRANGED_BYTES", 0)
 
 
 def shapes_compared(patch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:

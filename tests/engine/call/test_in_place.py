@@ -23,6 +23,7 @@ def in_place(monkeypatch):
     serve_by_rows(monkeypatch)
     monkeypatch.setattr(recycling, "MIN_BYTES", 0)
     monkeypatch.setattr(executables, "MIN_WRITTEN_BYTES", 0)
+    monkeypatch.setattr(executables, "MIN_OVERWRITTEN_BYTES", 0)
     monkeypatch.setattr(slicer, "MIN_OVERLAID_BYTES", 0)
 
 
@@ -33,7 +34,9 @@ test_a_false_guard_has_the_whole_function_run = rows.test_a_false_guard_has_the_
 
 @given(
     st.lists(rows.ACTIONS, min_size=4, max_size=24),
-    st.sampled_from(["sparse graph", "sparse graph, gradient", "ring, gradient"]),
+    st.sampled_from(
+        ["sparse graph", "sparse graph, gradient", "ring, gradient", "groups, gradient"]
+    ),
 )
 @examples(0.5)
 def test_any_sequence_of_changes(actions, name):
@@ -44,8 +47,20 @@ def pointers(job):
     """Where the values are that programs for rows write to, in the newest version."""
     (entry,) = job.engine.slices.entries.values()
     saved = job.engine.store.states[-1].saved
-    writing = entry.program.executable.family.writing
-    return [saved[var].unsafe_buffer_pointer() for var in writing.saves]
+    executable = entry.program.executable
+    written = executable.plan.saves[: len(executable.given_up)]
+    return [saved[var].unsafe_buffer_pointer() for var in written]
+
+
+def test_what_is_read_once_is_written_by_the_program_itself():
+    job = Job("groups, gradient").settle()
+    executable = job.engine.repeat.program.executable
+    assert executable.family.writing is None
+    num_overwritten = len(executable.family.overwritten)
+    assert num_overwritten >= 2
+    call, types = executable.specimen([value.feed for value in job.engine.store.states[-1].values])
+    compiled = call.lower(*types).compile()
+    assert compiled.as_text().count("may-alias") == num_overwritten
 
 
 def num_primings(job):
@@ -53,7 +68,9 @@ def num_primings(job):
 
 
 @pytest.mark.cpu
-@pytest.mark.parametrize("name", ["sparse graph, gradient", "sparse graph"])
+@pytest.mark.parametrize(
+    "name", ["sparse graph, gradient", "sparse graph", "groups, gradient", "look-up"]
+)
 def test_rows_are_written_where_the_values_are(name):
     job = Job(name).settle()
     before = pointers(job)
@@ -65,9 +82,10 @@ def test_rows_are_written_where_the_values_are(name):
 
 
 @pytest.mark.cpu
-def test_a_refused_proposal_is_written_over_by_the_next_one():
+@pytest.mark.parametrize("name", ["sparse graph", "groups, gradient"])
+def test_a_refused_proposal_is_written_over_by_the_next_one(name):
     """From the version that has the values: it differs in the rows of both."""
-    job = Job("sparse graph").settle()
+    job = Job(name).settle()
     place = job.args
     for row in range(5, 15):
         job.args = place

@@ -14,13 +14,13 @@ import pytest
 from helpers import EAGER, check, examples, same
 from hypothesis import given
 from hypothesis import strategies as st
-from slice_cases import CASES, EARLY, LATE, NUM, Case, serve_by_rows
+from slice_cases import CASES, EARLY, IDS, LATE, NUM, THETA, Case, serve_by_rows
 
 import incrax
 from incrax.engine.call import analysis
 from incrax.engine.call.rehearsal import dry_run
 from incrax.engine.call.streak import RowStreak
-from incrax.engine.plan import met_rows, row_share
+from incrax.engine.plan import looked_up_rows, met_rows, row_share
 from incrax.engine.policy import expectations
 from incrax.engine.policy import slices as policy
 from incrax.engine.policy.chooser import Chooser
@@ -603,6 +603,33 @@ def test_indices_that_change_are_no_change_of_rows():
     job.call()
     for row in (0, 1, 0, 2):
         job.change(row)
+
+
+@pytest.mark.parametrize("changes_before", [False, True])
+def test_what_was_arranged_by_ids_follows_the_data(changes_before, monkeypatch):
+    arranged = []
+    arrange = looked_up_rows._arranged
+    note = lambda *args, axis: arranged.append(axis) or arrange(*args, axis=axis)
+    monkeypatch.setattr(looked_up_rows, "_arranged", note)
+    fun = lambda theta, y: jnp.sum((y - theta[IDS]) ** 2)
+    monkeypatch.setitem(CASES, "observations", Case(fun, (THETA, np.cos(np.arange(IDS.size)))))
+    job = Job("observations")
+    job.call()
+
+    def change_data():
+        job.args = job.args[0], job.args[1] + 1.0
+        job.call()
+
+    if changes_before:
+        change_data()
+    job.settle()
+    for row in range(20):
+        job.change(row)
+    assert len(arranged) == (not changes_before)
+    change_data()
+    for row in (0, 5, 0, 2):
+        job.change(row)
+    assert len(arranged) == 2 * (not changes_before)
 
 
 def test_threads_get_right_results():

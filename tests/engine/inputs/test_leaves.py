@@ -22,6 +22,7 @@ from incrax.engine.inputs.leaves import (
     SMALL_BYTES,
     LeafValue,
     changed_elements,
+    changed_rows,
     check_dynamic,
     descriptor,
     fingerprint,
@@ -540,3 +541,42 @@ def test_an_array_on_the_device_is_where_the_user_wants_it():
         x = _jax.to_device(np.ones(3))
     assert x.devices() == {device}
     assert isinstance(jax.jit(lambda: jnp.sum(_jax.to_device(np.ones(3))))(), jax.Array)
+
+
+def rows_apart(a, b):
+    """The oracle: bits, row by row."""
+    words = f"u{a.dtype.itemsize}"
+    return np.flatnonzero((a.view(words) != b.view(words)).reshape(len(a), -1).any(axis=1))
+
+
+@pytest.mark.parametrize("shape", [(50,), (50, 3), (50, 2, 2)])
+@pytest.mark.parametrize("related", [0, leaves.MIN_RELATED_BYTES])
+def test_rows_that_changed_are_those_with_other_bits(shape, related, monkeypatch):
+    monkeypatch.setattr(leaves, "MIN_RELATED_BYTES", related)
+    rng = np.random.default_rng(1)
+    arrays = [rng.choice([0.0, -0.0, np.nan], shape)]
+    for num_rows in (1, 0, 3, 1, 40, 2, 50, 1, 1):
+        x = arrays[rng.integers(len(arrays))].copy()
+        rows = rng.choice(50, num_rows, replace=False)
+        x[rows] = rng.choice([0.0, -0.0, np.nan, 1.0], x[rows].shape)
+        arrays.append(x)
+    values = list(map(LeafValue, arrays))
+    for _ in range(200):
+        i, j = rng.integers(len(values), size=2)
+        found = changed_rows(values[i], values[j])
+        assert found.tolist() == rows_apart(arrays[i], arrays[j]).tolist()
+
+
+def test_of_two_values_compared_with_a_third_few_rows_are_read(monkeypatch):
+    monkeypatch.setattr(leaves, "MIN_RELATED_BYTES", 0)
+    base = np.arange(60.0).reshape(20, 3)
+    first, second = base.copy(), base.copy()
+    first[4], second[9] = 1.5, 2.5
+    a, b, c = map(LeafValue, (base, first, second))
+    assert changed_rows(b, a).tolist() == [4]
+    assert changed_rows(c, a).tolist() == [9]
+    monkeypatch.setattr(LeafValue, "flat", None)  # all rows
+    assert changed_rows(c, b).tolist() == [4, 9]
+    second[4] = 1.5
+    with pytest.raises(TypeError):
+        changed_rows(LeafValue(second), b)

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import same
-from slice_cases import CASES, EARLY, LATE, MANY, NUM
+from slice_cases import CASES, EARLY, IDS, LATE, MANY, NUM
 
 import incrax
 from incrax import _jax
-from incrax._program import written_vars
-from incrax.engine.plan import environment, met_rows
+from incrax._program import all_read, written_vars
+from incrax.engine.plan import environment, looked_up_rows, met_rows
 from incrax.engine.plan.plan import lines_of, plan_whole
 from incrax.engine.plan.row_share import rough_share
 from incrax.engine.plan.slices import priming_saves, slice_plan, value_at
@@ -25,12 +25,22 @@ FACTOR = 512.0
 """Ulp of a row's size: differences are added up over some calls."""
 
 
-@pytest.fixture(params=["values per row", "differences"])
+@pytest.fixture(autouse=True)
+def nothing_is_cheap(monkeypatch):
+    """These values are small."""
+    monkeypatch.setattr(environment, "ANEW_S", -1.0)
+
+
+@pytest.fixture(params=["values per row", "differences", "what is dear"])
 def kept(request, monkeypatch):
     """What is kept of sums over the rows."""
     if request.param == "differences":
         monkeypatch.setattr(met_rows, "MAX_PARTIAL", 1)
         monkeypatch.setattr(met_rows, "MIN_PRODUCT_S", 0.0)
+    else:
+        monkeypatch.setattr(looked_up_rows, "MIN_ARRANGED_BYTES", 0)
+    if request.param == "what is dear":
+        monkeypatch.setattr(environment, "ANEW_S", 5e-7)
     monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
     return request.param
 
@@ -38,7 +48,7 @@ def kept(request, monkeypatch):
 class Sliced:
     """A plan, compiled by `jax.jit`, and the values that it has left behind."""
 
-    def __init__(self, case, capacity, within=0):
+    def __init__(self, case, capacity, within=0, moving=()):
         self.fun, args = (CASES[case] if isinstance(case, str) else case)[:2]
         ours = incrax.incremental(self.fun)
         ours(*args)
@@ -46,7 +56,8 @@ class Sliced:
         self.treedef = jax.tree.structure(args)
         self.leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
         value_of = value_at(self.facts, self.leaves)
-        self.plan = slice_plan(self.facts, (0,), capacity, value_of, within=within)
+        bits = sum(map(self.facts.layout.leaf_mask, moving))
+        self.plan = slice_plan(self.facts, (0,), capacity, value_of, within=within, moving=bits)
         self.capacity = capacity
         kept = priming_saves(self.facts, self.plan)
         self.first = self.compiled(plan_whole(self.facts, dict.fromkeys(kept)))
@@ -77,8 +88,9 @@ class Sliced:
         self.outputs, self.saved, _ = self.first(self.leaves, [])
         value_of = value_at(self.facts, self.leaves)
         for var in self.plan.sliced.tables:
-            source, make = self.facts.derived.on_host[var]
-            self.saved[var] = jnp.asarray(make(value_of(source)))
+            sources, make = self.facts.derived.on_host[var]
+            values = [self.saved[x] if x in self.saved else value_of(x) for x in sources]
+            self.saved[var] = jnp.asarray(make(*map(np.asarray, values)))
 
     def load(self, var, numbers):
         sliced = self.plan.sliced
@@ -114,7 +126,7 @@ class Sliced:
 
 @pytest.mark.parametrize(
     ("capacity", "kept"),
-    [(1, "values per row"), (4, "differences"), (16, "values per row")],
+    [(1, "values per row"), (4, "differences"), (4, "what is dear"), (16, "values per row")],
     indirect=["kept"],
 )
 @pytest.mark.parametrize("name", CASES)
@@ -472,6 +484,64 @@ def test_a_table_of_too_few_slots_must_not_be_used():
     sliced.prime()
     sliced.check()
     assert not sliced.change(np.array([0]), 0.7)
+
+
+def with_a_prior(theta, y):
+    """Of the prior all is cheap; of the likelihood each row has observations of its own."""
+    scores = jnp.sum(jnp.log1p((y - theta[:, None]) ** 2), axis=1)
+    return jnp.sum(scores) - 0.5 * jnp.sum((theta / 3.0) ** 2), theta * 2.0
+
+
+def test_what_costs_little_is_computed_anew_and_not_kept(monkeypatch):
+    theta = np.linspace(-1.0, 1.0, NUM)
+    case = with_a_prior, (theta, np.cos(np.arange(NUM * 2_000.0)).reshape(NUM, -1))
+    for seconds, num_saves, num_olds in ((-1.0, 2, 3), (5e-6, 1, 1)):
+        monkeypatch.setattr(environment, "ANEW_S", seconds)
+        sliced = Sliced(case, 1)
+        assert len(sliced.plan.saves) == num_saves
+        assert len(sliced.plan.sliced.olds) == num_olds
+        for row in (3, 0, NUM - 1):
+            assert sliced.change(np.array([row]), 0.7)
+            sliced.check()
+
+
+def bent_pairs(x, scale):
+    """All that bends x costs more than to keep what comes out; to spread that costs less."""
+    for _ in range(10):
+        x = jnp.tanh(x * scale)
+    ordered = jnp.sum(jnp.sort(x) * jnp.arange(x.size))
+    return ordered + jnp.sum(jnp.exp(-((x[:, None] - x) ** 2)))
+
+
+def test_old_rows_are_not_computed_from_new_ones(monkeypatch):
+    monkeypatch.setattr(environment, "ANEW_S", 0.0)
+    sliced = Sliced((bent_pairs, (np.linspace(-1.0, 1.0, 400), 1.2)), 1)
+    for row in (3, 0, 399):
+        assert sliced.change(np.array([row]), 0.9)
+        sliced.check()
+
+
+def of_observations(theta, y):
+    return jnp.sum((y - theta[IDS]) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("moving", "most", "num_tables"),
+    [((), 100.0, 2), ((1,), 100.0, 1), ((), 0.9, 1)],
+    ids=["steady", "it changes", "much larger"],
+)
+def test_what_a_look_up_reads_lies_side_by_side(moving, most, num_tables, monkeypatch):
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+    monkeypatch.setattr(looked_up_rows, "MIN_ARRANGED_BYTES", 0)
+    monkeypatch.setattr(looked_up_rows, "MAX_ARRANGED", most)
+    y = np.cos(np.arange(IDS.size))
+    sliced = Sliced((of_observations, (np.linspace(-1.0, 1.0, NUM), y)), 1, moving=moving)
+    assert len(sliced.plan.sliced.tables) == num_tables
+    reads_y = sliced.facts.invars[1] in all_read(sliced.plan.eqns)
+    assert reads_y == (num_tables == 1)
+    for row in (3, 0, NUM - 1):
+        assert sliced.change(np.array([row]), 0.7)
+        sliced.check()
 
 
 def test_a_look_up_of_most_rows_is_not_divided():

@@ -566,7 +566,7 @@ class Sites:
             olds.update(zip(missing, _computed(facts, missing, env), strict=True))
             for table in tables:
                 recipe = facts.derived.on_host[table]
-                form.tables[table] = recipe.make(form.value_of(recipe.source))
+                form.tables[table] = recipe.make(*map(form.value_of, recipe.sources))
         values = [*known.missing, *asked.tables]
         drifting = {var for var in wanted if not slicer.drifting.isdisjoint(_sources(facts, var))}
         read = _Read(values, list(asked.olds), slicer.looked_up, drifting)

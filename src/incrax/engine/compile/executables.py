@@ -43,9 +43,11 @@ from incrax.engine.program.simplify import needed_equations
 
 WRITES = ("dynamic_update_slice", "scatter")
 
+MIN_OVERWRITTEN_BYTES = 2**17
 MIN_WRITTEN_BYTES = 2**18
-"""Bytes of a value that a plan saves again with other rows, from which on a program of its own writes
-these: it costs 15 us, which is what copying as much takes.
+"""Bytes of a value that a plan saves again with other rows, from which on these are written where it
+is: less is copied in no time, and stays what a refused proposal goes back to; and from which on a
+program of its own does so: it costs 15 us, which is what copying as much takes.
 """
 
 EMBED_BYTES = 4096
@@ -59,13 +61,15 @@ class Family:
     """What plans that differ only in what they read have in common.
 
     Fields: the jitted function of (leaves, constants, loads, donated buffers); number of equations;
-    types of the buffers to donate; how rows are written into what is loaded; of what computes values
-    to save, the same function evaluated equation by equation.
+    types of the buffers to donate; loads that the function overwrites with what is saved of them,
+    which it returns first; how rows are written into other loads; of what computes values to save,
+    the same function evaluated equation by equation.
     """
 
     call: Callable[..., list[Any]]
     num_eqns: int
     donated: tuple[Any, ...] = ()
+    overwritten: tuple[Var, ...] = ()
     writing: Writing | None = None
     one_by_one: Callable[..., list[Any]] | None = None
 
@@ -101,15 +105,25 @@ class Executable:
         family = self.family
         read = [feeds[i] for i in self.leaves]
         results = family.call(*read, *self.constants, *loaded, *donated)
+        num_first = len(family.overwritten)
         writing = family.writing
-        if writing is None:
+        if not num_first and writing is None:
             return results
         assert self.plan is not None
+        num_before = num_first + len(self.plan.outputs)
+        first = [*results[num_first:num_before], *results[:num_first]]
+        if writing is None:
+            return [*first, *results[num_before:]]
         olds = [loaded[self.loads.index(var)] for var in writing.olds]
         num_last = len(results) - writing.num_given
-        num_outputs = len(self.plan.outputs)
         written = writing.run(*olds, *results[num_last:])
-        return [*results[:num_outputs], *written, *results[num_outputs:num_last]]
+        return [*first, *written, *results[num_before:num_last]]
+
+    @functools.cached_property
+    def given_up(self) -> tuple[Var, ...]:
+        """The loads that a run overwrites."""
+        writing = self.family.writing
+        return (*self.family.overwritten, *(() if writing is None else writing.olds))
 
     def evaluated(self, feeds: Values, loaded: Values) -> list[Any]:
         """The same results, one equation after the other; nothing but what each of them is by itself
@@ -185,8 +199,8 @@ class Compiler:
         recycles), its guard; the program of a family that is known serves another member.
         """
         form = self._form(plan)
-        writing = self._writing(plan)
-        first = () if writing is None else writing.saves
+        overwritten, writing = self._written_in_place(plan)
+        first = (*overwritten.values(), *(() if writing is None else writing.saves))
         others = [var for var in form.saves if var not in first]
         plan = replace(plan, saves=(*first, *others))
         read = self._read(form)
@@ -195,7 +209,7 @@ class Compiler:
         family = None if key is None else self._families.get(key)
         is_shared = family is not None
         if family is None:
-            family = self._compiled(plan, form, read, donated, writing)
+            family = self._compiled(plan, form, read, donated, (overwritten, writing))
         if key is not None:
             self._families[key] = family
         places = [index for piece in form.pieces for index in piece.start]
@@ -261,17 +275,21 @@ class Compiler:
         form: CanonicalPlan,
         read: _Arguments,
         donated: tuple[Any, ...],
-        writing: Writing | None,
+        in_place: tuple[dict[Var, Var], Writing | None],
     ) -> Family:
         """The program of a plan."""
+        overwritten, writing = in_place
         program = self.facts.program
         eqns = self._wrapped(form.eqns)
         guard = () if plan.guard is None else (plan.guard,)
-        saves = plan.saves if writing is None else plan.saves[len(writing.saves) :]
+        num_first = len(overwritten)
+        num_written = 0 if writing is None else len(writing.saves)
+        saves = plan.saves[num_first + num_written :]
         given = () if writing is None else writing.given
-        returned = [*(program.outvars[i] for i in plan.outputs), *saves, *guard, *given]
+        outputs = [program.outvars[i] for i in plan.outputs]
+        returned = [*overwritten.values(), *outputs, *saves, *guard, *given]
         eqns = eqns if writing is None else tuple(needed_equations(eqns, returned))
-        num_outputs = len(plan.outputs)
+        num_before = num_first + len(outputs)
         embedded = {var: self.constants[var] for var in read.embedded}
         leaves = [program.invars[i] for i in read.leaves]
         places = [_PLACES] if form.pieces else []
@@ -282,16 +300,18 @@ class Compiler:
             env = {**embedded, **dict(zip(names, inputs, strict=True))}
             _take_pieces(form.pieces, env, env.get(_PLACES, ()))
             results = evaluate(eqns, returned, env)
-            outputs = results[:num_outputs]
-            return outputs + [_as_own(x, [*inputs, *outputs]) for x in results[num_outputs:]]
+            before = results[:num_before]
+            return before + [_as_own(x, [*inputs, *before]) for x in results[num_before:]]
 
         run_plan = lambda *values: run_by(evaluated, values)
         run_plan.__name__ = f"{self.name}_plan"
         is_fill = form.key is not None and not plan.outputs and not guard
         one_by_one = (lambda *values: run_by(evaluated_sparingly, values)) if is_fill else None
         out_shardings = self._out_shardings(returned, is_bound=self._is_bound(read))
-        call = _jit(run_plan, len(names), len(donated), out_shardings)
-        return Family(call, len(plan.eqns), donated, writing, one_by_one)
+        num = len(names)
+        places = [*map(names.index, overwritten), *range(num, num + len(donated))]
+        call = _jit(run_plan, places, out_shardings)
+        return Family(call, len(plan.eqns), donated, tuple(overwritten), writing, one_by_one)
 
     def _is_bound(self, read: _Arguments) -> bool:
         """Whether what a plan reads is where all inputs are: saved values are, and what loads one
@@ -361,27 +381,31 @@ class Compiler:
             placed.num_parts > 1 and mask & layout.leaf_mask(i) for i, placed in self.placed.items()
         )
 
-    def _writing(self, plan: Plan) -> Writing | None:
-        """The writes into large values that a plan loads and saves again, where nothing else reads
-        what is written.
+    def _written_in_place(self, plan: Plan) -> tuple[dict[Var, Var], Writing | None]:
+        """Of large values that a plan loads and saves again with other rows: which are overwritten by
+        its own program, where this reads nothing else of them; the writes of others, where nothing
+        else reads what is written.
         """
         if plan.sliced is None or not self.recycles:
-            return None
+            return {}, None
         writers = {var: eqn for eqn in plan.eqns for var in eqn.outvars}
         outputs = [self.facts.program.outvars[i] for i in plan.outputs]
         num_reads = Counter([*outputs, *(x for eqn in plan.eqns for x in read_vars(eqn))])
+        overwritten: dict[Var, Var] = {}
         chains: dict[tuple[Var, Var], list[Equation]] = {}
         for old, saved in plan.sliced.in_place:
-            var = saved
-            chain: list[Equation] = []
-            while num_reads[var] == bool(chain) and var in writers:
-                eqn = writers[var]
-                if eqn.primitive.name not in WRITES or not isinstance(eqn.invars[0], Var):
-                    break
-                chain.insert(0, eqn)
-                var = eqn.invars[0]
-            if chain and var is old and _jax.aval_bytes(saved.aval) >= MIN_WRITTEN_BYTES:
+            num_bytes = _jax.aval_bytes(saved.aval)
+            chain = _writes_into(old, saved, writers, num_reads)
+            if not chain:
+                continue
+            if num_reads[old] == 1 and num_bytes >= MIN_OVERWRITTEN_BYTES:
+                overwritten[old] = saved
+            elif not num_reads[saved] and num_bytes >= MIN_WRITTEN_BYTES:
                 chains[old, saved] = chain
+        return overwritten, self._writing(chains)
+
+    def _writing(self, chains: Mapping[tuple[Var, Var], list[Equation]]) -> Writing | None:
+        """The program of some writes, by what is overwritten and by what is saved."""
         if not chains:
             return None
         olds, saves = zip(*chains, strict=True)
@@ -428,18 +452,33 @@ def _take_pieces(pieces: Iterable[Elements], env: dict[Var, Any], places: Values
         start = end
 
 
+def _writes_into(
+    old: Var, saved: Var, writers: Mapping[Var, Equation], num_reads: Mapping[Var, int]
+) -> list[Equation]:
+    """The equations that write rows into one value, one after the other, of which another is made;
+    none if there is something else in between, or something else reads what is.
+    """
+    var = saved
+    chain: list[Equation] = []
+    while var is not old:
+        eqn = writers.get(var)
+        if eqn is None or eqn.primitive.name not in WRITES or (chain and num_reads[var] > 1):
+            return []
+        chain.insert(0, eqn)
+        into = eqn.invars[0]
+        if not isinstance(into, Var):
+            return []
+        var = into
+    return chain
+
+
 def _jit(
-    run: Callable[..., list[Any]],
-    num_inputs: int,
-    num_donated: int,
-    out_shardings: list[Any] | None,
+    run: Callable[..., list[Any]], donated: Sequence[int], out_shardings: list[Any] | None
 ) -> Callable[..., list[Any]]:
-    """Compile for inputs followed by donated buffers; None leaves it to XLA where results are."""
-    if not num_donated:
+    """Compile, some arguments being donated; None leaves it to XLA where results are."""
+    if not donated:
         return jax.jit(run) if out_shardings is None else jax.jit(run, out_shardings=out_shardings)
-    return jax.jit(
-        run, donate_argnums=tuple(range(num_inputs, num_inputs + num_donated)), keep_unused=True
-    )
+    return jax.jit(run, donate_argnums=tuple(donated), keep_unused=True)
 
 
 def device_constants(program: Program) -> dict[Var, Any]:

@@ -31,6 +31,12 @@ COPIED_BYTES = 2**14
 """Bytes up to which two copies are compared faster than elements: that ends at the first difference.
 """
 
+MIN_RELATED_BYTES = 2**20
+MAX_RELATED = 4
+"""Bytes of a value from which on it is remembered in which rows it differs from others, and from how
+many: those that were compared with the same third one need not be compared as a whole.
+"""
+
 NUM_SAMPLED = 64
 """Words that are compared first: arrays that differ everywhere, as most that change do, cost no
 more.
@@ -178,15 +184,17 @@ class LeafValue:
     Fields: `anchor`, an immutable object whose identity proves the value (`NO_ANCHOR` for NumPy
     arrays); `bits`, a private copy of its bits on the host (None where only identity counts);
     `feed`, what to hand to a compiled program; `array`, the feed if it is a `jax.Array` of a user,
-    whose buffer its owner may delete.
+    whose buffer its owner may delete; `related`, the latest values with which it was compared row by
+    row, and the numbers of the rows that differ.
     """
 
-    __slots__ = ("_bits", "_flat", "anchor", "array", "feed")
+    __slots__ = ("__weakref__", "_bits", "_flat", "anchor", "array", "feed", "related")
 
     def __init__(self, x: Any) -> None:
         self.anchor = self.feed = x
         self._bits: Any = _UNREAD
         self._flat: Any = None
+        self.related: tuple[tuple[weakref.ref[LeafValue], np.ndarray], ...] = ()
         kind = type(x)
         if kind in IMMUTABLE:
             self.array = x if kind is _ARRAY else None
@@ -350,10 +358,36 @@ def _different(new: LeafValue, old: LeafValue, num: int) -> np.ndarray | None:
     b = old.bits
     if a is None or b is None or a.dtype != b.dtype:
         return None
-    different = new.flat(a) != old.flat(b)
-    if different.size > num:
-        different = different.reshape(num, -1).any(axis=1)
-    return different.nonzero()[0]
+    if a.nbytes < MIN_RELATED_BYTES or num != len(a):
+        return _parts_with(new.flat(a) != old.flat(b), num)
+    near = _rows_by_a_third(new, old)
+    if near is None:
+        numbers = _parts_with(new.flat(a) != old.flat(b), num)
+    else:
+        numbers = near[_parts_with(_words(a[near]) != _words(b[near]), near.size)]
+    for one, other in ((new, old), (old, new)):
+        one.related = ((weakref.ref(other), numbers), *one.related[: MAX_RELATED - 1])
+    return numbers
+
+
+def _rows_by_a_third(a: LeafValue, b: LeafValue) -> np.ndarray | None:
+    """Rows outside of which two values have the bits of a third one, and so of each other; None where
+    there is none with which both were compared.
+    """
+    for third, numbers in a.related:
+        for other, others in b.related:
+            if other is third:  # of a value there is one such reference, also after it is gone
+                return np.union1d(numbers, others)
+    return None
+
+
+def _parts_with(is_there: np.ndarray, num: int) -> np.ndarray:
+    """Numbers of as many equal parts in which some element is true."""
+    if is_there.size <= num:
+        return is_there.nonzero()[0]
+    if np.count_nonzero(is_there) > num:  # of few, their places are found ten times faster
+        return np.flatnonzero(is_there.reshape(num, -1).any(axis=1))
+    return np.unique(is_there.nonzero()[0] // (is_there.size // max(num, 1)))
 
 
 def _is_large_on_device(x: jax.Array) -> bool:

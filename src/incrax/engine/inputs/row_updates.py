@@ -23,6 +23,9 @@ from incrax import _jax
 MAX_STEPS = 8
 """Updates that are traced back at most."""
 
+FEW = 16
+"""Numbers that are put together in Python."""
+
 MAX_ROWS = 4096
 """Rows of one update that are remembered; more are found by comparison."""
 
@@ -88,9 +91,19 @@ def rows_between(new: Any, old: Any) -> np.ndarray | None:
     for origin in ours.trail():
         if origin in trail:
             written += [each.numbers for each in trail[: trail.index(origin)]]
-            return np.unique(np.concatenate(written)) if written else np.zeros(0, np.int64)
+            return _together(written)
         written.append(origin.numbers)
     return None
+
+
+def _together(written: list[np.ndarray]) -> np.ndarray:
+    """All numbers of some lists, each once: of few, NumPy would take most of the time of a call."""
+    if len(written) == 1:
+        return written[0]
+    if sum([numbers.size for numbers in written]) <= FEW:
+        found = set().union(*[numbers.tolist() for numbers in written])
+        return np.array(sorted(found), np.int64)
+    return np.unique(np.concatenate(written))
 
 
 def at(x: Any) -> RowUpdates:
@@ -245,7 +258,7 @@ def _rows_of(index: Any, length: int) -> np.ndarray | None:
     """The rows that an index may write; None where that is not plain, or they are many."""
     first = index[0] if isinstance(index, tuple) and index else index
     if isinstance(first, slice):
-        numbers = np.arange(length)[first]
+        numbers = np.sort(np.arange(length)[first])
     else:
         numbers = None if isinstance(first, _jax.Tracer) else np.asarray(first)
         if numbers is None or not np.issubdtype(numbers.dtype, np.integer):

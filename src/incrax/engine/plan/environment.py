@@ -12,6 +12,7 @@ baseline's value with the new rows written in, which is saved again.
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import written_vars
+from incrax._program import read_vars, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.resumed import Spans
 from incrax.engine.plan.row_sets import (
@@ -36,6 +37,7 @@ from incrax.engine.plan.row_sets import (
     ids_read,
     with_rows,
 )
+from incrax.engine.rewrites.derived import in_order
 from incrax.primitives.on_rows import Aligned, NotByRowsError, run_on_rows
 
 MAX_LOST = 2.0**10
@@ -43,6 +45,11 @@ MAX_LOST = 2.0**10
 
 MAX_TABLE_SHARE = 0.25
 """Of all rows, those that a look-up, or different sets that meet, may make dirty."""
+
+ANEW_S = 5e-6
+"""Estimated seconds up to which all of a value is computed, and not kept to write new rows into,
+beside those of its bytes: to return it, look after it and hand it to the next call takes as long.
+"""
 
 MAX_INTERVAL_SHARE = 0.5
 """The same of an interval that is known when the plan is made."""
@@ -74,14 +81,16 @@ class RowEnvironment(abc.ABC):
     `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
     None: as a whole. `slabs` has, of these, rows along two axes of which alone they are dirty; what
     all else reads of them is made when it is read. `spans` has an axis of which only these rows
-    changed. `saves` is what is to be saved, `guards` what must hold, `met` what was made where
-    different sets met and is known for each argument, `drifting` what stands on differences.
+    changed. `anew` has all of what costs little, now or (true) at the baseline. `saves` is what is to
+    be saved, `guards` what must hold, `met` what was made where different sets met and is known for
+    each argument, `drifting` what stands on differences.
 
     `adds_changes`: sums get their difference whatever it costs to sum anew, so that nothing but the
     new rows is made: for steps of compiled loops.
 
     `widths`: of the table of a look-up, how many slots are read; the caller knows that the others
-    of these rows are spare. `looked_up` has the tables, and the rows that were found in each.
+    of these rows are spare. `looked_up` has the tables, and the rows that were found in each;
+    `moving` are the bits of inputs that are known to change.
     """
 
     def __init__(
@@ -91,11 +100,13 @@ class RowEnvironment(abc.ABC):
         *,
         adds_changes: bool = False,
         widths: Mapping[Var, int] | None = None,
+        moving: int = 0,
     ) -> None:
         self.facts = facts
         self.value_of = value_of
         self.adds_changes = adds_changes
         self.widths = widths or {}
+        self.moving = moving
         self.writer = {var: eqn for eqn in facts.eqns for var in written_vars(eqn)}
         self.asked = Requested()
         self.looked_up: dict[Var, RowSet] = {}
@@ -110,6 +121,7 @@ class RowEnvironment(abc.ABC):
         self.spans: dict[Var, tuple[int, Spans]] = {}
         self.sets = RowSets()
         self.rows_at: dict[Any, Any] = {}
+        self.anew: dict[tuple[Var, bool], Any] = {}
         self.saves: dict[Var, Any] = {}
         self.row_saves: dict[Var, DirtyRows] = {}
         self.guards: list[Any] = []
@@ -221,7 +233,7 @@ class RowEnvironment(abc.ABC):
         if self.rows(atom) is not None and not self.crosses:
             raise NotByRowsError("each row meets all rows of another operand that changed")
         is_dirty = isinstance(atom, Var) and atom in self.dirty
-        return self.kept(atom) if is_old and is_dirty else self.result(atom)
+        return self.all_old_rows(atom) if is_old and is_dirty else self.result(atom)
 
     def rows_of(self, atom: Atom, axis: int, of: RowSet, *, is_old: bool) -> Any:
         """The rows of an operand in a set, as they are now or were at the baseline: those that were
@@ -284,7 +296,56 @@ class RowEnvironment(abc.ABC):
             self.saves[atom] = self.whole[atom] = with_rows(
                 with_rows(self.baseline(atom), first), second
             )
-        return self.whole[atom] if state is None else self.written(atom, state)
+        return self.whole[atom] if state is None else self.all_rows(atom, state)
+
+    def all_rows(self, var: Var, rows: DirtyRows) -> Any:
+        """All of a variable of which some rows changed: computed from inputs where that costs little,
+        else the baseline's with the new rows, which is saved.
+        """
+        if self._is_cheap(var, is_old=False):
+            return self.anew[var, False]
+        return self.written(var, rows)
+
+    def all_old_rows(self, var: Var) -> Any:
+        """All of a dirty variable at the baseline: computed from its inputs, or kept, likewise."""
+        return self.anew[var, True] if self._is_cheap(var, is_old=True) else self.kept(var)
+
+    def _is_cheap(self, var: Var, *, is_old: bool) -> bool:
+        """Whether all of a variable costs little to compute; if so, it is noted."""
+        rows = self.rows(var)
+        is_known = (var, is_old) in self.anew
+        if is_known or self.adds_changes or (rows is not None and rows.of.ends is not None):
+            return is_known
+        prices = self.facts.calibration
+        num_bytes = _jax.aval_bytes(var.aval)
+        most = ANEW_S + prices.load_seconds(num_bytes) + prices.save_seconds(num_bytes)
+        eqns: list[Equation] = []
+        seconds = 0.0
+        pending = [var]
+        while pending:
+            eqn = self.writer.get(pending.pop())
+            seconds += math.inf if eqn is None else self.facts.seconds(eqn)
+            if eqn is None or seconds > most:
+                return False
+            if eqn not in eqns:
+                eqns.append(eqn)
+                pending += [x for x in read_vars(eqn) if not self._is_at_hand(x, is_old=is_old)]
+        for eqn in in_order(eqns) or ():
+            values = [self._at_hand(atom, is_old=is_old) for atom in eqn.invars]
+            made = _jax.apply(eqn, values)
+            self.anew.update(((x, is_old), y) for x, y in zip(eqn.outvars, made, strict=True))
+        return True
+
+    def _is_at_hand(self, var: Var, *, is_old: bool) -> bool:
+        """Whether all of a variable is there without computing it."""
+        is_given = var not in self.dirty or var in self.facts.invars or (var, is_old) in self.anew
+        return is_given or (not is_old and (self.rows(var) is None or var in self.saves))
+
+    def _at_hand(self, atom: Atom, *, is_old: bool) -> Any:
+        if isinstance(atom, Var) and (atom, is_old) in self.anew:
+            return self.anew[atom, is_old]
+        is_leaf = isinstance(atom, Var) and atom in self.facts.invars and atom in self.dirty
+        return self.baseline(atom) if is_old and is_leaf else self.result(atom)
 
     def baseline(self, var: Var) -> Any:
         """The baseline's value of a variable; nothing of worth where it was not asked for before."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import NamedTuple
 
 from incrax import _jax
@@ -97,7 +98,8 @@ class Facts:
         if mask is None:
             mask = self._masks.get(var)
         if mask is None and var in self.derived.on_host:
-            mask = self._masks[var] = self.mask(self.derived.on_host[var].source)
+            masks = map(self.mask, self.derived.on_host[var].sources)
+            mask = self._masks[var] = reduce(or_, masks)
         if mask is None:
             for eqn in self.derived.recipes[var]:
                 inputs = 0

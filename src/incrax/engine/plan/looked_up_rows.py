@@ -32,6 +32,12 @@ from incrax.primitives.entry import shape_of
 from incrax.primitives.indexing import windows_of
 from incrax.primitives.on_rows import NotByRowsError
 
+MIN_ARRANGED_BYTES = 2**18
+MAX_ARRANGED = 2
+"""Bytes of a clean value from which on it is kept arranged by the ids of a look-up, and how many slots
+there may be for each of its rows.
+"""
+
 
 def look_up(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     """`x[ids]`, x dirty in some rows: dirty where ids are those, read from a table."""
@@ -100,11 +106,11 @@ def _members(env: RowEnvironment, eqn: Equation, of: RowSet, length: int) -> Row
     kind = ("members", of.length, width, clips)
     make = functools.partial(member_table, length=of.length, width=width, clips=clips)
     aval = _jax.array_aval((of.length, width), np.int32)
-    recipe = HostRecipe(indices, make)
+    recipe = HostRecipe((indices,), make)
     table = env.facts.derived.make_on_host(kind, aval, recipe)
     if not env.are_fixed(indices):
         make = functools.partial(_fits, length=of.length, width=width, clips=clips)
-        recipe = HostRecipe(indices, make)
+        recipe = HostRecipe((indices,), make)
         fits = env.facts.derived.make_on_host(("fits", *kind), _jax.bool_aval(), recipe)
         env.guards.append(env.table(fits))
     width = min(width, env.widths.get(table, width))
@@ -122,6 +128,30 @@ def _members(env: RowEnvironment, eqn: Equation, of: RowSet, length: int) -> Row
     env.looked_up[table] = found
     env.rows_at[key] = found
     return found
+
+
+def arranged_rows(env: RowEnvironment, var: Var, axis: int, of: RowSet) -> Any | None:
+    """The rows of a clean value that a look-up found, read from a copy in which those of each id lie
+    side by side: in a large value each of them waits for memory.
+
+    None where the copy would be much larger, or the value is likely to change: each time it would be
+    arranged anew.
+    """
+    found = (table for table, members in env.looked_up.items() if members is of)
+    table = next(found, None)
+    is_steady = not env.facts.mask(var) & env.moving
+    if table is None or env.adds_changes or not is_steady or _jax.is_key_dtype(var.aval.dtype):
+        return None
+    assert of.parent is not None
+    is_worth = _jax.aval_bytes(var.aval) >= MIN_ARRANGED_BYTES
+    if not is_worth or _jax.aval_size(table.aval) > MAX_ARRANGED * of.length:
+        return None
+    others = [size for d, size in enumerate(shape_of(var)) if d != axis]
+    aval = _jax.array_aval((*table.aval.shape, *others), var.aval.dtype)
+    recipe = HostRecipe((var, table), functools.partial(_arranged, axis=axis))
+    by_id = env.facts.derived.make_on_host(("arranged", axis), aval, recipe)
+    rows = taken(env.table(by_id), 0, of.parent)
+    return jnp.moveaxis(lax.reshape(rows, (of.size, *others)), 0, axis)
 
 
 def add_back(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
@@ -275,6 +305,11 @@ def member_table(indices: np.ndarray, length: int, width: int, *, clips: bool) -
     is_there = slots < starts[1:, None]
     found = order[np.minimum(slots, ids.size - 1)]
     return np.where(is_there, found, np.int32(ids.size))
+
+
+def _arranged(value: np.ndarray, table: np.ndarray, *, axis: int) -> np.ndarray:
+    """The rows of a value in the slots of a table; any one in spare ones."""
+    return np.take(np.moveaxis(value, axis, 0), table, axis=0, mode="clip")
 
 
 def _fits(indices: np.ndarray, length: int, width: int, *, clips: bool) -> np.ndarray:

@@ -70,7 +70,7 @@ def _reduce(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
         axis = rows.axis - sum(d < rows.axis for d in others)
         last = DirtyRows(of_rows(rows.new), None, axis, rows.of)
     together = eqn.replace(params={**eqn.params, "axes": (last.axis,)})
-    (value,) = _jax.apply(together, [env.written(operand, last)])
+    (value,) = _jax.apply(together, [env.all_rows(operand, last)])
     env.set_whole(eqn.outvars[0], value)
 
 

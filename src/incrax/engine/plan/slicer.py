@@ -18,7 +18,7 @@ from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import read_vars
 from incrax.engine.plan.environment import MIXED, RowEnvironment, zeros_of
-from incrax.engine.plan.looked_up_rows import looked_up_at
+from incrax.engine.plan.looked_up_rows import arranged_rows, looked_up_at
 from incrax.engine.plan.met_rows import EACH_READS_ALL, MEETINGS, cross
 from incrax.engine.plan.moved_rows import move, moved_back, slid, slide, unpool, unpooled, window_of
 from incrax.engine.plan.plan import Extent, Made
@@ -187,8 +187,17 @@ class Slicer(RowEnvironment):
                     return slid(self, eqn, window_of(eqn, out=axis), of, is_old=is_old)
             except NotByRowsError:
                 pass
+        return self._rows_at_hand(var, axis, of, is_old=is_old)
+
+    def _rows_at_hand(self, var: Var, axis: int, of: RowSet, *, is_old: bool) -> Any:
+        """Rows of a variable that are not made of others."""
         if is_old:
             return taken(self.kept(var), axis, of)
+        eqn = self.writer.get(var)
+        rows = self.rows(var)
+        arranged = arranged_rows(self, var, axis, of) if eqn is None and rows is None else None
+        if arranged is not None:
+            return arranged
         # A value that is read where it was written is copied first, in a loop and where it is large.
         is_small = eqn is not None and _jax.aval_bytes(var.aval) < MIN_OVERLAID_BYTES
         is_there = var in self.whole and var not in self.row_saves

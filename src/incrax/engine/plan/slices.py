@@ -74,17 +74,22 @@ def slice_plan(
     value_of: ValueOf = lambda _: None,
     *,
     within: int = 0,
+    moving: int = 0,
 ) -> Plan:
     """The plan for a change of at most `capacity` rows of some leaves, along their first axes; or of
     any among the last `within` ones, or, below 0, among the first.
 
-    `value_of` is asked for indices of look-ups.
+    `value_of` is asked for indices of look-ups; `moving` are the bits of all inputs that change from
+    time to time.
 
     Cost: traces the equations that the change reaches, two or three times.
     """
     dirty = sum(facts.layout.leaf_mask(leaf) for leaf in leaves)
     outputs = facts.dirty_outputs(dirty)
-    traced = _Tracing(facts, tuple(leaves), capacity, within, dirty, outputs, value_of).trace()
+    tracing = _Tracing(
+        facts, tuple(leaves), capacity, within, dirty, outputs, value_of, moving | dirty
+    )
+    traced = tracing.trace()
     read = dict.fromkeys(var for eqn in traced.eqns for var in read_vars(eqn))
     written = {var for eqn in traced.eqns for var in written_vars(eqn)}
     extra = {traced.sliced.numbers, *traced.sliced.olds}
@@ -101,7 +106,8 @@ def slice_plan(
     base_loads = (*frontier.load, *tables)
     loads = (*base_loads, *(var for var in read if var in extra))
     written = (_jax.aval_bytes(var.aval) for var in traced.written)
-    moved_s = sum(map(facts.load_seconds, loads))
+    moved_s = sum(facts.load_seconds(var) for var in loads if var not in tables)
+    moved_s += len(tables) * facts.calibration.load_seconds(0)  # of these, a row each is read
     moved_s += sum(map(facts.calibration.save_seconds, written))
     seconds = moved_s + sum(
         _in_place_seconds(facts, eqn) for eqn in ran if eqn.params.get("name") != NAME
@@ -163,10 +169,11 @@ class _Tracing(NamedTuple):
     dirty: int
     outputs: tuple[int, ...]
     value_of: ValueOf
+    moving: int
 
     def trace(self) -> _RowProgram:
         """Once to find out which values are read, then with these as arguments."""
-        slicer = Slicer(self.facts, self.value_of)
+        slicer = Slicer(self.facts, self.value_of, moving=self.moving)
         while True:
             asked = slicer.asked
             slicer.asked = Requested(old_rows=asked.old_rows)

@@ -16,6 +16,8 @@ import hashlib
 import math
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple, Self
 
 from incrax import _cache_folder
@@ -128,6 +130,15 @@ class Expectations:
     def kinds(self) -> list[int]:
         """The dirty sets of which something is known."""
         return [*self._hinted, *self._known]
+
+    @property
+    def moving(self) -> int:
+        """The bits of all inputs that changed so far, but in the first call, or in earlier processes."""
+        full = self._facts.layout.full
+        known = [*self.kinds, *(d for d, x in self._entries.items() if d != full or x.count > 1)]
+        for kind in self.row_entries:
+            known += map(self._facts.layout.leaf_mask, kind.leaves)
+        return reduce(or_, known, 0)
 
     def _read(self) -> None:
         facts = self._facts

@@ -399,7 +399,12 @@ class Slices:
                 return
             self.num_planned += 1
             plan = self.plans[kind] = slice_plan(
-                facts, kind.leaves, kind.capacity, value_of, within=kind.within
+                facts,
+                kind.leaves,
+                kind.capacity,
+                value_of,
+                within=kind.within,
+                moving=self.credit.expectations.moving,
             )
         entry.promise_s = self._promised_s(plan, whole_s, entry.dirty_share) + entry.fixed_s
         saved = (*plan.saves, *plan.base_loads)

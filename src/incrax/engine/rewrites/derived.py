@@ -24,16 +24,16 @@ from incrax.engine.program.simplify import needed_equations, reading, renamed, r
 
 
 class HostRecipe(NamedTuple):
-    """How a derived variable is made with NumPy of the value of one variable."""
+    """How a derived variable is made with NumPy of the values of others; tables may be among them."""
 
-    source: Var
-    make: Callable[[np.ndarray], np.ndarray]
+    sources: tuple[Var, ...]
+    make: Callable[..., np.ndarray]
 
 
 class DerivedTable:
     """Recipes of derived variables, interned by what they are made of.
 
-    `on_host` has those that no program computes: tables of indices.
+    `on_host` has those that no program computes: tables of indices, and what is arranged by them.
 
     `matrices` are those variables that only a matrix product reads; `flags` has for some of them a
     variable that is computed with it and says whether it may be used. `instead` has, for results of
@@ -114,7 +114,7 @@ class DerivedTable:
 
     def make_on_host(self, kind: Hashable, aval: Any, recipe: HostRecipe) -> Var:
         """The variable of this type that is made with NumPy."""
-        key = (kind, recipe.source)
+        key = (kind, recipe.sources)
         if key not in self._made:
             var = self._made[key] = _jax.new_var(aval)
             self.on_host[var] = recipe

@@ -64,6 +64,8 @@ class ChangedRows(NamedTuple):
         axis run, whichever changed.
         """
         capacity = self.kind.capacity
+        if self.numbers.size == capacity:
+            return self.numbers.astype(np.int32)
         spare = max(capacity - self.numbers.size, 0)
         numbers = np.concatenate([self.numbers[:capacity], np.repeat(self.numbers[:1], spare)])
         return numbers.astype(np.int32)
@@ -183,15 +185,15 @@ class SavedValues:
         """What a program for rows takes, of which it overwrites some: the baseline has these no more,
         and of those that others hold there are copies.
         """
-        writing = program.executable.family.writing
-        if writing is None:
+        overwritten = program.executable.given_up
+        if not overwritten:
             return list(loads)
         assert self.base is not None
         assert program.plan is not None
         assert program.plan.sliced is not None
         olds = program.plan.sliced.olds
-        taken = self.store.take(self.base, [olds[var] for var in writing.olds])
-        given = dict(zip(writing.olds, taken, strict=True))
+        taken = self.store.take(self.base, [olds[var] for var in overwritten])
+        given = dict(zip(overwritten, taken, strict=True))
         return [given.get(var, x) for var, x in zip(program.loads, loads, strict=True)]
 
     def _at_baseline(self, var: Var) -> Any | None:
@@ -250,14 +252,12 @@ class SavedValues:
             self._keep(program.plan, program(self.feeds, ()))
 
     def fill_tables(self, tables: Iterable[Var], value_of: ValueOf) -> None:
-        """Make tables of indices, where they are missing, on the host."""
-        found: dict[Var, Any] = {}
+        """Make tables of indices, and what is arranged by them, where they are missing, on the host."""
+        on_host = self.derived.on_host
         for var in self.missing(tables):
-            source, make = self.derived.on_host[var]
-            indices = value_of(source)
-            assert indices is not None
-            found[var] = jax.device_put(make(indices))
-        self._note(found)
+            sources, make = on_host[var]
+            values = [np.asarray(self.find(x)) if x in on_host else value_of(x) for x in sources]
+            self._note({var: jax.device_put(make(*values))})
 
     def _compute_in_order(self, group: tuple[Var, ...]) -> None:
         """Compute a group, after the groups that it loads and that are missing."""
