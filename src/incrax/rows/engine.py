@@ -9,6 +9,7 @@ users call it for.
 from __future__ import annotations
 
 import copy
+from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -166,7 +167,7 @@ class RowEngine:
             self.recent: dict[Var, list[LeafValue]] = {}
             self.kin: dict[ChunkKind, Engine] = {}
             self.by_chunk: dict[tuple[int, ChunkKind], Engine] = {}
-            self.uses: list[frozenset[int]] = []
+            self.uses: list[dict[int, int]] = []
 
     def _compiled_rest(self, phase: Phase) -> Function:
         """What follows from the reductions, compiled; functions on the host are remembered, and
@@ -310,7 +311,7 @@ class RowEngine:
         """What follows from a pass over the rows, and whether it was known."""
         phase = table.phase
         version = self._version(phase.chunk, env, len(rows))
-        key = version, self._version(phase.rest, env, len(rows)), rows.numbers
+        key = version, self._version(phase.rest, env, len(rows)), tuple(rows.places)
         outcome = table.outcomes.get(key)
         if outcome is not None and not is_any_deleted(outcome.values()):
             self.stats.chunks_reused += len(rows.chunks)
@@ -372,14 +373,15 @@ class RowEngine:
         """Forget chunks that were in none of the latest few sets of rows; the others share the
         budget.
         """
-        used = frozenset(rows.numbers)
+        used = rows.places
         if self.uses and self.uses[-1] == used:
             return
         self.uses = [*(u for u in self.uses if u != used), used][-self.limits.versions :]
-        kept = frozenset().union(*self.uses)
-        self.by_chunk = {key: engine for key, engine in self.by_chunk.items() if key[0] in kept}
+        kept = dict(ChainMap(*self.uses))
+        places = set(kept.values())
+        self.by_chunk = {key: engine for key, engine in self.by_chunk.items() if key[0] in places}
         for known in [each for table in self.passes for each in table.results.values()]:
-            for key in [key for key in known if not kept.issuperset(key)]:
+            for key in [key for key in known if not kept.keys() >= set(key)]:
                 del known[key]
         for engine in self.by_chunk.values():
             engine.store.budget_bytes = self.limits.budget_bytes // len(rows.chunks)
@@ -395,7 +397,7 @@ class RowEngine:
 
     def engine_of(self, chunk: Chunk, phase: Phase, num_chunks: int) -> Engine:
         """The engine of a chunk for a pass."""
-        key = chunk.number, _kind(chunk, phase)
+        key = chunk.place, _kind(chunk, phase)
         if key not in self.by_chunk:
             kin = self.kin_of(chunk, phase, num_chunks)
             self.by_chunk[key] = kin.sibling(self.limits.budget_bytes // num_chunks)
@@ -456,7 +458,7 @@ class RowEngine:
         version = self._version(table.phase.chunk, self._env(leaves), len(rows))
         self.recent = recent
         known = table.results.peek(version) or {}
-        num_known = sum((number,) in known for number in rows.numbers)
+        num_known = sum((number,) in known for number in rows.places)
         chunks = Chunks(len(rows.chunks) - num_known, num_known, 0)
         return RowRecord(chunks, self._any_engine(rows))
 
