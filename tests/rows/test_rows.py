@@ -167,7 +167,7 @@ def test_of_a_chunk_of_which_rows_are_replaced_only_these_run(start, monkeypatch
         rows = rows.replace(start, make(1, seed))
         same(f(T, rows), jax.jit(fun)(T, rows.tree()), factor=1024)
     capacity = 4 if start == 62 else 1  # two: the padding repeats the last row
-    where = f"at most {capacity} of 64 along the first axis of d['a'], d['g'] and d['y']"
+    where = f"at most {capacity} of 64 along the first axis of d['a'], d['g']"
     assert f.explain().as_dict()["rows"].startswith(where)
     assert chunks_by(f, T, rows.append(make(3, 1))) == (1, 1, 0)
     same(f(T, rows), jax.jit(fun)(T, rows.tree()), factor=1024)

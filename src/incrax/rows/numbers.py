@@ -21,8 +21,8 @@ from incrax._program import Program
 from incrax.primitives.row_axis import Reduction
 from incrax.primitives.table import algebra_of
 
-CONSTANTS = -1
-OUTPUTS = -2
+CONSTANTS = -2
+OUTPUTS = -1
 """Stand for the equation of a place that is in none."""
 
 
@@ -90,27 +90,12 @@ def fits(form: SizeForm, place: NumberPlace, trace: Sized) -> bool:
 
 
 class Number(NamedTuple):
-    """A number made from the number of rows: all places where it stands, and its form (None: none
-    of `FORMS`).
+    """A number made from the number of rows: where it stands, and its form (None: none of
+    `FORMS`).
     """
 
-    places: tuple[NumberPlace, ...]
+    place: NumberPlace
     form: SizeForm | None
-
-
-def numbers_at(
-    forms: Mapping[NumberPlace, SizeForm | None], program: Program
-) -> tuple[Number, ...]:
-    """The numbers at these places: one of each form and type; a constant, and what has no form, by
-    itself.
-    """
-    groups: dict[Any, list[NumberPlace]] = {}
-    for place, form in sorted(forms.items(), key=lambda item: item[0]):
-        aval = place.atom_in(program).aval
-        is_own = form is None or place.eqn == CONSTANTS
-        key = place if is_own else (form, str(aval), getattr(aval, "weak_type", False))
-        groups.setdefault(key, []).append(place)
-    return tuple(Number(tuple(places), forms[places[0]]) for places in groups.values())
 
 
 class Lifted(NamedTuple):
@@ -120,24 +105,21 @@ class Lifted(NamedTuple):
     sizes: dict[Var, Number]
 
 
-def lift(program: Program, numbers: Sequence[Number]) -> Lifted:
-    """The program with variables in the places of these numbers."""
-    eqns = list(program.eqns)
-    outvars = list(program.outvars)
+def lift(program: Program, forms: Mapping[NumberPlace, SizeForm | None]) -> Lifted:
+    """The program with a variable in each of these places."""
+    atoms = [list(eqn.invars) for eqn in program.eqns]
+    atoms += [list(program.constvars), list(program.outvars)]
     sizes: dict[Var, Number] = {}
-    for number in numbers:
-        atom = number.places[0].atom_in(program)
-        is_constant = number.places[0].eqn == CONSTANTS
-        var = atom if is_constant else _jax.new_var(atom.aval)
-        sizes[var] = number
-        for place in () if is_constant else number.places:
-            atoms = outvars if place.eqn == OUTPUTS else list(eqns[place.eqn].invars)
-            atoms[place.number] = var
-            if place.eqn >= 0:
-                eqns[place.eqn] = eqns[place.eqn].replace(invars=atoms)
+    for place, form in sorted(forms.items(), key=lambda item: item[0]):
+        own = atoms[place.eqn]
+        if place.eqn != CONSTANTS:
+            own[place.number] = _jax.new_var(own[place.number].aval)
+        sizes[own[place.number]] = Number(place, form)
+    eqns = [eqn.replace(invars=own) for eqn, own in zip(program.eqns, atoms, strict=False)]
     constants = zip(program.constvars, program.consts, strict=True)
     kept = {var: value for var, value in constants if var not in sizes}
-    lifted = Program(program.invars, tuple(kept), tuple(kept.values()), tuple(eqns), tuple(outvars))
+    outvars = tuple(atoms[OUTPUTS])
+    lifted = Program(program.invars, tuple(kept), tuple(kept.values()), tuple(eqns), outvars)
     return Lifted(lifted, sizes)
 
 

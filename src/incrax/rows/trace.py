@@ -24,7 +24,7 @@ from incrax.engine.inputs.signature import Function, Signature
 from incrax.engine.program.simplify import drop_dead, inline_with_solves, run_passes
 from incrax.errors import IncraxError, MixedRowsError
 from incrax.rows.axis import CURE, RowsComparison, compare_rows
-from incrax.rows.numbers import FORMS, NumberPlace, Sized, SizeForm, fits, lift, numbers_at
+from incrax.rows.numbers import FORMS, NumberPlace, Sized, SizeForm, fits, lift
 from incrax.rows.phases import Phase, RowProgram, analyse_rows, cut_phases
 
 MAX_TRACES = 4
@@ -112,7 +112,7 @@ class RowTrace:
             self._start(max(num_rows, 2), wanted)
         for number in wanted:
             if number not in self._seen:
-                self._compare(number)
+                self._compare(self._sized(number))
                 self._seen.add(number)
         is_far = abs(doubling - self._doubling) > MAX_DOUBLINGS
         if is_far and any(phase.degrees for phase in self.cut.phases):
@@ -127,40 +127,38 @@ class RowTrace:
 
         JAX broadcasts one row in other equations than many, so that there is no trace for one.
         """
-        traces = [Sized(n, self._traced(n)) for n in (num_rows, *wanted)]
+        traces = [self._sized(n) for n in (num_rows, *wanted)]
         far = min(8 * wanted[-1] + 7, MAX_FAR)
         with contextlib.suppress(MixedRowsError):  # there may be none for so many rows
-            traces.append(Sized(far, self._traced(far)))
+            traces.append(self._sized(far))
         self._first = traces[1]
-        for each in traces:
-            self._compare_traced(each)
-        for place in self.forms:
-            fitting = (f for f in FORMS if all(fits(f, place, trace) for trace in traces))
-            self.forms[place] = next(fitting, None)
+        self._compare(*traces)
         self._seen.update(wanted)
 
-    def _compare(self, num_rows: int) -> None:
-        self._compare_traced(Sized(num_rows, self._traced(num_rows)))
+    def _sized(self, num_rows: int) -> Sized:
+        return Sized(num_rows, self._traced(num_rows))
 
-    def _compare_traced(self, trace: Sized) -> None:
+    def _compare(self, *traces: Sized) -> None:
         """Refuse a trace unlike the first one; enter the numbers that differ in it.
 
-        What differs from the first trace in no earlier one but in this one has no form: all forms
-        differ at all numbers.
+        A number that is another one in this trace but was the same in all earlier ones has no form:
+        all forms differ at all numbers of rows.
         """
         first = self._first
         assert first is not None
-        if trace.num_rows == first.num_rows:
-            return
-        self._found = found = compare_rows(
-            first.program, trace.program, first.num_rows, trace.num_rows
-        )
-        forms = dict.fromkeys(found.places) | {
-            place: form if form is not None and fits(form, place, trace) else None
-            for place, form in self.forms.items()
+        possible = FORMS if self._found is None else (None,)
+        forms = {place: (form,) for place, form in self.forms.items()}
+        for trace in traces:
+            if trace.num_rows != first.num_rows:
+                lengths = first.num_rows, trace.num_rows
+                self._found = compare_rows(first.program, trace.program, *lengths)
+                forms = dict.fromkeys(self._found.places, possible) | forms
+        fitting = {
+            place: next((f for f in own if f and all(fits(f, place, t) for t in traces)), None)
+            for place, own in forms.items()
         }
-        if forms != self.forms:
-            self._renew(forms)
+        if fitting != self.forms:
+            self._renew(fitting)
 
     def _renew(self, forms: dict[NumberPlace, SizeForm | None]) -> None:
         self.forms = forms
@@ -175,7 +173,7 @@ class RowTrace:
             found = self._found
             assert first is not None
             assert found is not None
-            lifted = lift(first.program, numbers_at(self.forms, first.program))
+            lifted = lift(first.program, self.forms)
             rows = analyse_rows(lifted, found, len(self.row_type.shapes))
             self._cut = RowCut(rows, cut_phases(rows), 4 ** (self._doubling // 2))
         return self._cut
@@ -197,12 +195,12 @@ class RowTrace:
         found = self._values.get(num_rows)
         if found is None:
             if None in self.forms.values():
-                self._compare(num_rows)
+                self._compare(self._sized(num_rows))
             found = {}
             rows = self.cut.rows
-            for var, (places, form) in rows.sizes.items():
+            for var, (place, form) in rows.sizes.items():
                 if form is None:
-                    value = places[0].value_in(self._traced(num_rows))
+                    value = place.value_in(self._traced(num_rows))
                 else:
                     value = form.value(num_rows)
                 found[var] = _typed_as(var, value)
