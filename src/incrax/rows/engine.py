@@ -35,7 +35,7 @@ from incrax.engine.call.warm_up import warm_up
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.recycling import can_recycle
-from incrax.engine.inputs.chunks import Chunk
+from incrax.engine.inputs.chunks import LEAST_CAPACITY, Chunk
 from incrax.engine.inputs.leaves import LeafValue, resolved
 from incrax.engine.inputs.rows import Rows
 from incrax.engine.inputs.signature import Function, Signature
@@ -65,10 +65,8 @@ BLAMED = "Rows were evaluated chunk by chunk, and compared with all of them at o
 Env: TypeAlias = dict[Var, Any]
 Results: TypeAlias = list[Any]
 """Of some chunks: the partial results of a pass; of one chunk also its per-row results."""
-Version: TypeAlias = tuple[Any, ...]
-"""What a section reads: one object for all values of the same bits, and the number of rows if it
-matters.
-"""
+Version: TypeAlias = tuple[LeafValue, ...]
+"""What a section reads: one object for all values of the same bits."""
 
 
 ChunkKind: TypeAlias = tuple[int, bool, int]
@@ -277,7 +275,7 @@ class RowEngine:
         check_outputs(name, outputs, evaluate, lambda: ((), BLAMED), self.clear, settings)
 
     def _outputs(self, leaves: Values, rows: Rows) -> list[Any]:
-        env = self._env(leaves)
+        env = self._env(leaves, len(rows))
         per_row = [v for table in self.passes for v in table.phase.per_row]
         if per_row and any(chunk.is_streamed for chunk in rows.chunks):
             types = ", ".join(v.aval.str_short(short_dtypes=True) for v in per_row)
@@ -310,21 +308,21 @@ class RowEngine:
     def _pass(self, table: PassTable, env: Env, rows: Rows) -> tuple[Env, bool]:
         """What follows from a pass over the rows, and whether it was known."""
         phase = table.phase
-        version = self._version(phase.chunk, env, len(rows))
-        key = version, self._version(phase.rest, env, len(rows)), tuple(rows.places)
+        version = self._version(phase.chunk, env)
+        rest = self._version(phase.rest, env)
+        key = version, rest, tuple(rows.places)
         outcome = table.outcomes.get(key)
         if outcome is not None and not is_any_deleted(outcome.values()):
             self.stats.chunks_reused += len(rows.chunks)
             return outcome, True
         known = table.results.setdefault(version, {})
-        feeds = self._feeds(phase.chunk, env, len(rows))
-        results = _PassEvaluation(self, phase, rows.chunks, known, feeds).results()
+        results = _PassEvaluation(self, phase, rows.chunks, known, _feeds(version)).results()
         count, columns = filled(phase.kinds, results)
         capacity = len(columns[0]) if columns else 0
         self.stats.compiles += capacity not in table.compiled
         table.compiled.add(capacity)
         scales = scales_at(phase.degrees, len(rows), self.cut.fixed)
-        values = table.rest(count, columns, scales, self._feeds(phase.rest, env, len(rows)))
+        values = table.rest(count, columns, scales, _feeds(rest))
         outcome = dict(zip(phase.rest.targets, values, strict=True))
         pairs = zip(phase.per_row, phase.axes, strict=True)
         for k, (var, axis) in enumerate(pairs, len(phase.kinds)):
@@ -332,21 +330,20 @@ class RowEngine:
         table.outcomes.add(key, outcome)
         return outcome, False
 
-    def _env(self, leaves: Values) -> Env:
-        """The leaves by variable."""
+    def _env(self, leaves: Values, num_rows: int) -> Env:
+        """The leaves, and the numbers made from the number of rows, by variable."""
         rows = self.rows
         pairs = zip(self.paths, rows.program.invars, strict=True)
         named = list(pairs)[rows.num_row_inputs :]
         for (path, _), x in zip(named, leaves, strict=True):
             if isinstance(x, jax.Array) and x.is_deleted():
                 raise deleted_input(path)
-        return {var: x for (_, var), x in zip(named, leaves, strict=True)}
+        env = {var: x for (_, var), x in zip(named, leaves, strict=True)}
+        return env | self.trace.sizes(max(num_rows, LEAST_CAPACITY))
 
-    def _version(self, section: Section, env: Env, num_rows: int) -> Version:
+    def _version(self, section: Section, env: Env) -> Version:
         """What a section reads, as one object for all values of the same bits."""
-        sizes = self.rows.sizes
-        found = [self._known(var, env) for var in section.reads if var not in sizes]
-        return *found, (num_rows if len(found) < len(section.reads) else None)
+        return tuple([self._known(var, env) for var in section.reads])
 
     def _known(self, var: Var, env: Env) -> LeafValue:
         """A value, or one of the latest few of the variable that has its bits."""
@@ -361,13 +358,6 @@ class RowEngine:
         latest = [*(value for value in latest if value is not found), found]
         self.recent[var] = latest[-self.options.versions :]
         return found
-
-    def _feeds(self, section: Section, env: Env, num_rows: int) -> list[Any]:
-        """What a section of a program reads, in order."""
-        sizes = self.rows.sizes
-        if any(var in sizes for var in section.reads):
-            sizes = self.trace.sizes(num_rows)
-        return [sizes[var] if var in sizes else env[var].feed for var in section.reads]
 
     def _keep_used(self, rows: Rows) -> None:
         """Forget chunks that were in none of the latest few sets of rows; the others share the
@@ -455,7 +445,7 @@ class RowEngine:
         """What the first pass of a call would do; nothing is evaluated or kept."""
         table = self.passes[0]
         recent = dict(self.recent)
-        version = self._version(table.phase.chunk, self._env(leaves), len(rows))
+        version = self._version(table.phase.chunk, self._env(leaves, len(rows)))
         self.recent = recent
         known = table.results.peek(version) or {}
         num_known = sum((number,) in known for number in rows.places)
@@ -580,6 +570,10 @@ class _PassEvaluation:
         self._bypasses.setdefault(engine.chooser, engine.bypasses)
         self.engine.evaluated = engine
         return engine.call(leaves, engine.comparison.changed_leaves(leaves))
+
+
+def _feeds(version: Version) -> list[Any]:
+    return [value.feed for value in version]
 
 
 def _kind(chunk: Chunk, phase: Phase) -> ChunkKind:

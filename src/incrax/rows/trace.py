@@ -188,7 +188,7 @@ class RowTrace:
 
     # --- numbers made from the number of rows -----------------------------------------------------
 
-    def sizes(self, num_rows: int) -> Mapping[Var, Any]:
+    def sizes(self, num_rows: int) -> dict[Var, Any]:
         """The numbers made from the number of rows, for so many rows: by their forms, or from the
         trace, which is compared.
         """
