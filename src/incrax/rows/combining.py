@@ -6,7 +6,7 @@ know chunks or stores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -43,12 +43,11 @@ def chunk_function(
     rows: RowProgram,
     phase: Phase,
     eqns: Sequence[Equation],
-    fixed: Mapping[Var, Any],
     *,
     is_padded: bool,
 ) -> Callable[..., list[Any]]:
     """The function (rows..., [number of rows], reads...) -> reductions, per-row results, of one
-    chunk; `eqns` are those of its capacity, `fixed` the numbers of rows that it is not asked for.
+    chunk; `eqns` are those of its capacity.
     """
     num_rows = rows.num_row_inputs
     names = [*rows.program.invars[:num_rows], *phase.chunk.reads]
@@ -56,7 +55,7 @@ def chunk_function(
     def run(*inputs: Any) -> list[Any]:
         count = inputs[num_rows] if is_padded else None
         values = [*inputs[:num_rows], *inputs[num_rows + is_padded :]]
-        env = _constants(rows) | dict(fixed) | dict(zip(names, values, strict=True))
+        env = _constants(rows) | dict(phase.assumed) | dict(zip(names, values, strict=True))
         for eqn in (eqns[number] for number in phase.chunk.eqns):
             reduction = rows.reduction_of(eqn)
             if reduction is None:

@@ -135,7 +135,7 @@ class RowEngine:
         self.options = options
         self.limits = options.limits(1)
         self.stats = stats
-        self.cut: Any = None
+        self.rows: Any = None
         self.last: RowRecord | None = None
         self.evaluated: Engine | None = None
         self.history = History(options.tuning.history)
@@ -155,12 +155,11 @@ class RowEngine:
             MixedRowsError: the function mixes rows, or is another one for another number of rows.
         """
         self.trace.prepare(rows.capacities, len(rows))
-        if self.trace.cut is not self.cut:
-            self.cut = self.trace.cut
-            self.rows = self.cut.rows
+        if self.trace.rows is not self.rows:
+            self.rows = self.trace.rows
             self.passes = [
                 PassTable(phase, self._compiled_rest(phase), self.options.versions)
-                for phase in self.cut.phases
+                for phase in self.rows.phases
             ]
             self.recent: dict[Var, list[LeafValue]] = {}
             self.kin: dict[ChunkKind, Engine] = {}
@@ -321,7 +320,7 @@ class RowEngine:
         capacity = len(columns[0]) if columns else 0
         self.stats.compiles += capacity not in table.compiled
         table.compiled.add(capacity)
-        scales = scales_at(phase.degrees, len(rows), self.cut.fixed)
+        scales = scales_at(phase.degrees, len(rows), self.rows.assumed_rows)
         values = table.rest(count, columns, scales, _feeds(rest))
         outcome = dict(zip(phase.rest.targets, values, strict=True))
         pairs = zip(phase.per_row, phase.axes, strict=True)
@@ -415,8 +414,7 @@ class RowEngine:
     def _traced(self, chunk: Chunk, phase: Phase) -> Program:
         """The program of a pass for chunks like this one."""
         eqns = self.trace.equations(chunk.capacity)
-        fixed = self.cut.fixed_numbers(phase)
-        run = chunk_function(self.rows, phase, eqns, fixed, is_padded=chunk.is_padded)
+        run = chunk_function(self.rows, phase, eqns, is_padded=chunk.is_padded)
         row_type = self.trace.row_type
         counts = [jax.ShapeDtypeStruct((), np.int32)] if chunk.is_padded else []
         reads = map(type_of, phase.chunk.reads)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -123,6 +124,14 @@ def lift(program: Program, forms: Mapping[NumberPlace, SizeForm | None]) -> Lift
     return Lifted(lifted, sizes)
 
 
+def typed_as(var: Var, value: Any) -> Any:
+    """A number as programs take it: a Python number where the variable has a weak type."""
+    array = np.asarray(value, var.aval.dtype)
+    is_weak = getattr(var.aval, "weak_type", False)
+    is_same = jax.dtypes.canonicalize_dtype(type(array.item())) == array.dtype
+    return array.item() if is_weak and is_same else array[()]
+
+
 # --- sums over rows -------------------------------------------------------------------------------
 
 # The pullback of a mean multiplies every row by 1/N. What is appended changes N, and with it the
@@ -173,16 +182,18 @@ def degrees_of(
     return degrees if is_same else None
 
 
-def scales_at(degrees: Iterable[Degree], num_rows: int, fixed: int) -> np.ndarray:
-    """What to multiply sums by that were made as if there were a fixed number of rows."""
-    ratios = [(num_rows - offset) / fixed for offset in (0, 1)]
+def scales_at(degrees: Iterable[Degree], num_rows: int, assumed: int) -> np.ndarray:
+    """What to multiply sums by that were made as if there were so many rows."""
+    ratios = [(num_rows - offset) / assumed for offset in (0, 1)]
     return np.array(
         [1.0 if d == ZERO else _power(ratios[0], d[0]) * _power(ratios[1], d[1]) for d in degrees]
     )
 
 
 def _power(ratio: float, exponent: float) -> float:
-    """As a quotient where the exponent is negative: it has the same digits for all fixed numbers."""
+    """As a quotient where the exponent is negative: it has the same digits for all assumed
+    numbers.
+    """
     return 1 / ratio**-exponent if exponent < 0 else ratio**exponent
 
 

@@ -8,14 +8,15 @@ rows. It must not know values or chunks.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from incrax._jax import DropVar, Equation, Var
 from incrax._program import Program, read_vars
 from incrax.primitives.row_axis import Reduction
 from incrax.rows.axis import RowsComparison
-from incrax.rows.numbers import NONE, ZERO, Degree, Lifted, Number, degrees_of
+from incrax.rows.numbers import NONE, ZERO, Degree, Lifted, Number, degrees_of, typed_as
 
 
 @dataclass(frozen=True)
@@ -23,13 +24,15 @@ class RowProgram:
     """A program whose inputs start with arrays of rows, analysed.
 
     Fields: the program, in which numbers made from the number of rows are variables; those `sizes`;
-    how many inputs are arrays of rows; the row axis of each row-wise variable;
+    for how many rows chunks are evaluated where their number is a factor; how many inputs are
+    arrays of rows; the row axis of each row-wise variable;
     reductions by the variable that they write; for a row-wise variable the pass over the rows in
     which it can be computed (from 1), for any other the pass after which it can (from 0).
     """
 
     program: Program
     sizes: Mapping[Var, Number]
+    assumed_rows: int
     num_row_inputs: int
     axes: Mapping[Var, int]
     reductions: Mapping[Var, Reduction]
@@ -46,12 +49,15 @@ class RowProgram:
         return tuple(dict.fromkeys(outputs))
 
     @cached_property
-    def num_passes(self) -> int:
-        """Passes that the outputs need, at least one."""
-        return max((self.passes[v] for v in (*self.reductions, *self.row_outputs)), default=1)
+    def phases(self) -> tuple[Phase, ...]:
+        """One for each pass over the rows that the outputs need, at least one."""
+        last = max((self.passes[v] for v in (*self.reductions, *self.row_outputs)), default=1)
+        return tuple(_phase(self, number, last) for number in range(1, last + 1))
 
 
-def analyse_rows(lifted: Lifted, found: RowsComparison, num_row_inputs: int) -> RowProgram:
+def analyse_rows(
+    lifted: Lifted, found: RowsComparison, assumed_rows: int, num_row_inputs: int
+) -> RowProgram:
     """The program, of which it was found what it does to rows, with the passes counted."""
     program, sizes = lifted
     axes = {var: axis for var, axis in found.axes.items() if axis is not None}
@@ -68,7 +74,7 @@ def analyse_rows(lifted: Lifted, found: RowsComparison, num_row_inputs: int) -> 
                 waits = is_row_wise and atom not in axes and place != start
                 number = max(number, passes[atom] + waits)
         passes.update(dict.fromkeys(eqn.outvars, number))
-    return RowProgram(program, sizes, num_row_inputs, axes, reductions, passes)
+    return RowProgram(program, sizes, assumed_rows, num_row_inputs, axes, reductions, passes)
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ class Phase:
     Fields: its number, from 1; `chunk`, whose targets are reductions, then per-row results; the
     `kinds` of the reductions; the row `axes` of the per-row results; `rest`, which reads the
     combined reductions and earlier values and is for what later passes or the outputs need; the
-    numbers of rows that chunks read, but as for a fixed number of rows, and the `degrees` by which
+    numbers that chunks have `assumed`, as for another number of rows, and the `degrees` by which
     the reductions grow with it (both empty where they do not follow so).
     """
 
@@ -98,7 +104,7 @@ class Phase:
     kinds: tuple[Reduction, ...]
     axes: tuple[int, ...]
     rest: Section
-    fixed: tuple[Var, ...] = ()
+    assumed: Mapping[Var, Any] = field(default_factory=dict)
     degrees: tuple[Degree, ...] = ()
 
     @cached_property
@@ -116,31 +122,30 @@ class Phase:
         return bool(self.degrees) and self.degrees[number] not in (NONE, ZERO)
 
 
-def cut_phases(rows: RowProgram) -> tuple[Phase, ...]:
-    """One phase for each pass that the outputs need."""
-    return tuple(_phase(rows, number) for number in range(1, rows.num_passes + 1))
-
-
-def _phase(rows: RowProgram, number: int) -> Phase:
+def _phase(rows: RowProgram, number: int, last: int) -> Phase:
     partials = [var for var in rows.reductions if rows.passes[var] == number]
     per_row = [var for var in rows.row_outputs if rows.passes[var] == number]
     earlier = {v for v, n in rows.passes.items() if 1 <= n < number and v not in rows.axes}
     chunk = _section(rows, [*partials, *per_row], earlier)
     kinds = tuple(rows.reductions[var] for var in partials)
     axes = tuple(rows.axes[var] for var in per_row)
-    rest = _section(rows, _lasting(rows, number), earlier, partials)
-    fixed = tuple(v for v in chunk.reads if v in rows.sizes)
+    rest = _section(rows, _lasting(rows, number, last), earlier, partials)
+    forms = {v: rows.sizes[v].form for v in chunk.reads if v in rows.sizes}
     eqns = [rows.program.eqns[number] for number in chunk.eqns]
-    forms = {v: rows.sizes[v].form for v in fixed}
     degrees = degrees_of(eqns, forms, rows.reductions, chunk.targets)
     if degrees is None:
         return Phase(number, chunk, kinds, axes, rest)
-    reads = tuple(v for v in chunk.reads if v not in fixed)
+    assumed = {
+        v: typed_as(v, form.value(rows.assumed_rows + form.offset))
+        for v, form in forms.items()
+        if form
+    }
+    reads = tuple(v for v in chunk.reads if v not in assumed)
     chunk = Section(chunk.eqns, reads, chunk.targets)
-    return Phase(number, chunk, kinds, axes, rest, fixed, degrees[: len(partials)])
+    return Phase(number, chunk, kinds, axes, rest, assumed, degrees[: len(partials)])
 
 
-def _lasting(rows: RowProgram, number: int) -> list[Var]:
+def _lasting(rows: RowProgram, number: int, last: int) -> list[Var]:
     """What can be had after a pass and is read later; what depends on no rows is computed where it
     is read.
     """
@@ -149,7 +154,7 @@ def _lasting(rows: RowProgram, number: int) -> list[Var]:
         is_row_wise = any(v in rows.axes for v in (*read_vars(eqn), *eqn.outvars))
         if is_row_wise or any(rows.passes[v] > number for v in eqn.outvars):
             found.update(dict.fromkeys(v for v in read_vars(eqn) if rows.passes[v] == number))
-    wanted = {number, 0} if number == rows.num_passes else {number}
+    wanted = {number, 0} if number == last else {number}
     outputs = (a for a in rows.program.outvars if isinstance(a, Var))
     found.update(dict.fromkeys(v for v in outputs if rows.passes[v] in wanted))
     return [v for v in found if v not in rows.axes]

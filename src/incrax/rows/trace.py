@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import numpy as np
 
 from incrax._jax import Equation, Var
 from incrax._program import Program, trace_with_tree, type_of
@@ -24,8 +23,8 @@ from incrax.engine.inputs.signature import Function, Signature
 from incrax.engine.program.simplify import drop_dead, inline_with_solves, run_passes
 from incrax.errors import IncraxError, MixedRowsError
 from incrax.rows.axis import CURE, RowsComparison, compare_rows
-from incrax.rows.numbers import FORMS, NumberPlace, Sized, SizeForm, fits, lift
-from incrax.rows.phases import Phase, RowProgram, analyse_rows, cut_phases
+from incrax.rows.numbers import FORMS, NumberPlace, Sized, SizeForm, fits, lift, typed_as
+from incrax.rows.phases import RowProgram, analyse_rows
 
 MAX_TRACES = 4
 """Traces for numbers of rows that are kept."""
@@ -40,31 +39,12 @@ MAX_FAR = 2**30
 """Most rows that a function is traced for in advance: more would not fit into 32 bits."""
 
 
-class RowCut(NamedTuple):
-    """A function analysed, in phases; the number of rows for which chunks are evaluated where that
-    is a factor.
-    """
-
-    rows: RowProgram
-    phases: tuple[Phase, ...]
-    fixed: int
-
-    def fixed_numbers(self, phase: Phase) -> dict[Var, Any]:
-        """The numbers that a phase's chunks are not asked for."""
-        found = {}
-        for var in phase.fixed:
-            form = self.rows.sizes[var].form
-            assert form is not None
-            found[var] = _typed_as(var, form.value(self.fixed + form.offset))
-        return found
-
-
 class RowTrace:
     """The traces of one signature; `feeds` are the leaves that are no rows, by value or type.
 
     Every trace is compared with the first one. `forms` are those of the places that differed in any
     of them: their numbers are inputs of the programs of all capacities. Where a trace changes them,
-    all programs are other ones: another `cut`.
+    all programs are other ones: another `rows`.
     """
 
     def __init__(
@@ -78,7 +58,7 @@ class RowTrace:
         self.forms: dict[NumberPlace, SizeForm | None] = {}
         self._first: Sized | None = None
         self._found: RowsComparison | None = None
-        self._cut: RowCut | None = None
+        self._rows: RowProgram | None = None
         self._seen: set[int] = set()
         self._doubling = 0
         self._values: LruTable[int, dict[Var, Any]] = LruTable(MAX_VALUES)
@@ -115,7 +95,7 @@ class RowTrace:
                 self._compare(self._sized(number))
                 self._seen.add(number)
         is_far = abs(doubling - self._doubling) > MAX_DOUBLINGS
-        if is_far and any(phase.degrees for phase in self.cut.phases):
+        if is_far and any(phase.degrees for phase in self.rows.phases):
             self._doubling = doubling
             self._renew(self.forms)
         if num_rows > 1 and None in self.forms.values():
@@ -162,28 +142,27 @@ class RowTrace:
 
     def _renew(self, forms: dict[NumberPlace, SizeForm | None]) -> None:
         self.forms = forms
-        self._cut = None
+        self._rows = None
         self._values.clear()
 
     @property
-    def cut(self) -> RowCut:
+    def rows(self) -> RowProgram:
         """The analysis of what is prepared."""
-        if self._cut is None:
+        if self._rows is None:
             first = self._first
             found = self._found
             assert first is not None
             assert found is not None
             lifted = lift(first.program, self.forms)
-            rows = analyse_rows(lifted, found, len(self.row_type.shapes))
-            self._cut = RowCut(rows, cut_phases(rows), 4 ** (self._doubling // 2))
-        return self._cut
+            assumed_rows = 4 ** (self._doubling // 2)
+            self._rows = analyse_rows(lifted, found, assumed_rows, len(self.row_type.shapes))
+        return self._rows
 
     def equations(self, capacity: int) -> list[Equation]:
         """Those of the analysed program, for chunks of a capacity that is prepared: other traces
         differ in parameters alone.
         """
-        rows = self.cut.rows
-        pairs = zip(rows.program.eqns, self._traced(capacity).eqns, strict=True)
+        pairs = zip(self.rows.program.eqns, self._traced(capacity).eqns, strict=True)
         return [eqn.replace(params=other.params) for eqn, other in pairs]
 
     # --- numbers made from the number of rows -----------------------------------------------------
@@ -197,13 +176,12 @@ class RowTrace:
             if None in self.forms.values():
                 self._compare(self._sized(num_rows))
             found = {}
-            rows = self.cut.rows
-            for var, (place, form) in rows.sizes.items():
+            for var, (place, form) in self.rows.sizes.items():
                 if form is None:
                     value = place.value_in(self._traced(num_rows))
                 else:
                     value = form.value(num_rows)
-                found[var] = _typed_as(var, value)
+                found[var] = typed_as(var, value)
             self._values.add(num_rows, found)
         return found
 
@@ -246,11 +224,3 @@ class RowTrace:
     def plain(self) -> Function:
         """The same, compiled by `jax.jit`."""
         return jax.jit(self._of_leaves)
-
-
-def _typed_as(var: Var, value: Any) -> Any:
-    """A number as programs take it: a Python number where the variable has a weak type."""
-    array = np.asarray(value, var.aval.dtype)
-    is_weak = getattr(var.aval, "weak_type", False)
-    is_same = jax.dtypes.canonicalize_dtype(type(array.item())) == array.dtype
-    return array.item() if is_weak and is_same else array[()]
