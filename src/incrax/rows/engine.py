@@ -44,9 +44,15 @@ from incrax.engine.policy.log import Journal
 from incrax.engine.store.budget import Limits
 from incrax.engine.store.store import is_any_deleted
 from incrax.errors import MixedRowsError, NotCalledError, UnknownInputError
-from incrax.rows.combining import chunk_function, combine_all, filled, rest_function
 from incrax.rows.numbers import scales_at
-from incrax.rows.phases import Phase, Section
+from incrax.rows.passes import (
+    Phase,
+    Section,
+    chunk_function,
+    combine_all,
+    filled,
+    rest_function,
+)
 from incrax.rows.trace import RowTrace
 
 RUN = 8

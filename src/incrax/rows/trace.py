@@ -24,7 +24,7 @@ from incrax.engine.program.simplify import drop_dead, inline_with_solves, run_pa
 from incrax.errors import IncraxError, MixedRowsError
 from incrax.rows.axis import CURE, RowsComparison, compare_rows
 from incrax.rows.numbers import FORMS, NumberPlace, Sized, SizeForm, fits, lift, typed_as
-from incrax.rows.phases import RowProgram, analyse_rows
+from incrax.rows.passes import RowProgram, analyse_rows
 
 MAX_TRACES = 4
 """Traces for numbers of rows that are kept."""
