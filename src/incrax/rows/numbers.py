@@ -19,6 +19,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import Program
+from incrax.engine.inputs.leaves import same_bits
 from incrax.primitives.row_axis import Reduction
 from incrax.primitives.table import algebra_of
 
@@ -77,17 +78,11 @@ class Sized(NamedTuple):
     program: Program
 
 
-def bits(value: Any) -> tuple[Any, ...]:
-    """What two values have in common that are the same number or array."""
-    array = np.asarray(value)
-    return array.dtype, array.shape, array.tobytes()
-
-
 def fits(form: SizeForm, place: NumberPlace, trace: Sized) -> bool:
     """Whether the number at a place of a trace has a form, to the bit."""
     dtype = place.atom_in(trace.program).aval.dtype
     value = np.asarray(place.value_in(trace.program), dtype)
-    return bits(np.asarray(form.value(trace.num_rows)).astype(dtype)) == bits(value)
+    return same_bits(np.asarray(form.value(trace.num_rows)).astype(dtype), value)
 
 
 class Number(NamedTuple):

@@ -22,7 +22,7 @@ from incrax.engine.inputs.chunks import RowType
 from incrax.engine.inputs.signature import Function, Signature
 from incrax.engine.program.simplify import drop_dead, inline_with_solves, run_passes
 from incrax.errors import IncraxError, MixedRowsError
-from incrax.rows.axis import CURE, RowsComparison, compare_rows
+from incrax.rows.axis import CURE, RowsComparison
 from incrax.rows.numbers import FORMS, NumberPlace, Sized, SizeForm, fits, lift, typed_as
 from incrax.rows.passes import RowProgram, analyse_rows
 
@@ -130,8 +130,8 @@ class RowTrace:
         forms = {place: (form,) for place, form in self.forms.items()}
         for trace in traces:
             if trace.num_rows != first.num_rows:
-                lengths = first.num_rows, trace.num_rows
-                self._found = compare_rows(first.program, trace.program, *lengths)
+                self._found = RowsComparison(first.num_rows, trace.num_rows)
+                self._found.match(first.program, trace.program)
                 forms = dict.fromkeys(self._found.places, possible) | forms
         fitting = {
             place: next((f for f in own if f and all(fits(f, place, t) for t in traces)), None)
