@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from dataclasses import replace
@@ -24,6 +25,7 @@ from incrax.engine.policy import expectations
 from incrax.engine.policy import slices as policy
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.compile_budget import Credit
+from incrax.engine.policy.expectations import RowKind
 from incrax.engine.program.cost import Calibration
 
 FACTOR = 1024.0
@@ -385,6 +387,37 @@ def test_the_version_with_the_fewest_changed_rows_is_the_baseline():
     assert job.ours.stats.compiles == compiles
 
 
+@pytest.mark.parametrize("name", ["groups", "groups, gradient", "look-up"])
+def test_one_version_that_all_calls_start_from_is_made_to_save_what_rows_need(name):
+    """Element after element of one fixed point, from the first call on."""
+    job = Job(name)
+    fixed = job.args
+    job.call()
+    served = []
+    for row in range(2, 12):
+        job.args = fixed
+        job.change(row)
+        served.append(job.engine.last.candidate)
+    assert served[-6:] == ["slices"] * 6
+    assert served.count("priming") <= 1
+    assert job.engine.last.plan.sliced.capacity == 1
+    assert job.ours.stats.compiles <= 4
+
+
+def test_a_version_that_one_call_starts_from_is_not_evaluated_again():
+    """What changes in between makes all saved values stale, so that nothing is to be gained."""
+    job = Job("groups").settle()
+    theta, mu, sigma = job.args
+    before = job.ours.stats.filled
+    for k in range(8):
+        for shift in (0.1, 0.2):
+            job.args = job.args[0], mu + k + shift, sigma
+            job.call()
+        job.change(4 + k)
+        assert job.engine.last.candidate == "priming"
+    assert job.ours.stats.filled == before
+
+
 def test_a_change_of_something_else_is_served_by_what_saves_for_rows():
     job = Job("groups").settle()
     theta, mu, sigma = job.args
@@ -696,3 +729,64 @@ def test_functions_with_effects_are_left_whole():
         theta[k] = 1.0
         ours(theta)
     assert not ours._traces.latest.engine.slices.lengths
+
+
+@pytest.mark.parametrize("start_s", [0.0, math.inf])
+def test_on_a_gpu_a_program_for_rows_must_save_more_than_its_start(start_s, monkeypatch):
+    monkeypatch.setattr(policy, "MIN_GAIN", -1e9)
+    monkeypatch.setattr(policy, "ACCELERATED_START_S", start_s)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    job = Job("groups")
+    for row in range(6):
+        job.change(row)
+    (entry,) = job.engine.slices.entries.values()
+    assert (entry.program is None) == (start_s > 0)
+
+
+@pytest.mark.parametrize(
+    ("server", "other", "is_covered"),
+    [
+        (RowKind((0, 1), 4), RowKind((1,), 1), True),
+        (RowKind((0, 1), 4), RowKind((0, 1), 4), True),
+        (RowKind((0,), 4), RowKind((1,), 1), False),
+        (RowKind((0, 1), 1), RowKind((0,), 4), False),
+        (RowKind((0,), 1, 6), RowKind((0,), 1), False),
+    ],
+)
+def test_a_program_serves_fewer_rows_of_fewer_inputs(server, other, is_covered):
+    assert server.covers(other) is is_covered
+
+
+def test_kinds_of_change_that_come_as_often_share_a_program():
+    """Rows of one input, of another, and of both, in turns."""
+    job = Job("processes, gradient")
+    width, length, *others = job.args
+    job.call()
+    job.engine.slices.hot_after = 4
+    for row in range(12):
+        step = 0.01 * (np.arange(NUM) == row)
+        if row % 2:
+            length = length + step
+        else:
+            width = width + step
+        job.args = width, length, *others
+        job.call()
+    assert job.engine.last.candidate == "slices"
+    entries = job.engine.slices.entries
+    made = [kind for kind, entry in entries.items() if entry.program is not None]
+    assert made[0] == RowKind((0, 1), 1)
+
+
+def test_a_kind_that_came_once_widens_no_program():
+    job = Job("processes, gradient")
+    width, length, *others = job.args
+    job.call()
+    job.engine.slices.looks[RowKind((1,), 1)] = 1
+    job.engine.slices.counts[RowKind((1,), 1)] = 1
+    job.engine.slices.looks[RowKind((0,), 1)] = 20
+    job.engine.slices.counts[RowKind((0,), 1)] = 20
+    for row in range(4):
+        width = width + 0.01 * (np.arange(NUM) == row)
+        job.args = width, length, *others
+        job.call()
+    assert job.engine.last.plan.sliced.leaves == (0,)
