@@ -16,7 +16,7 @@ import pytest
 from helpers import EAGER, FAST, MINIMAL, aligned, examples, identical, same
 from hypothesis import example, given
 from hypothesis import strategies as st
-from slice_cases import serve_by_rows
+from slice_cases import divide_into_blocks, serve_by_rows
 
 import incrax
 from incrax.engine.inputs import chunks
@@ -514,6 +514,21 @@ def test_rows_may_be_a_keyword_and_stand_beside_static_values():
     f, rows = incrax.incremental(fun), rows_of(21)
     same(f(T, d=rows, mode="mean"), jax.jit(loss)(T, rows.tree()))
     same(f(T, d=rows, mode="sum"), jax.jit(lambda t, d: fun(t, d=d, mode="sum"))(T, rows.tree()))
+
+
+def test_single_rows_replaced_have_the_bits_of_a_new_function(monkeypatch):
+    divide_into_blocks(monkeypatch, 8)
+    fun = jax.value_and_grad(loss)
+    f, other = (incrax.incremental(fun, policy="exact") for _ in range(2))
+    rows, ran = rows_of(100, chunk_rows=64), []
+    for number in range(8):
+        rows = rows.replace(number * 12, make(1, number))
+        before = f.stats.ran
+        found = f(T, rows)
+        ran.append(f.stats.ran - before)
+        other.clear()
+        identical(found, other(T, incrax.Rows(rows.tree(), chunk_rows=64)))
+    assert max(ran[1:]) < ran[0]
 
 
 # --- the object -----------------------------------------------------------------------------------
