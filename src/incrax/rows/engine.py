@@ -12,7 +12,7 @@ import copy
 from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -79,13 +79,6 @@ ChunkKind: TypeAlias = tuple[int, bool, int]
 """Chunks whose programs are the same: capacity, whether it is filled up, number of the pass."""
 
 
-class RowRecord(NamedTuple):
-    """What a call did with chunks, over all passes, and the engine of one that was evaluated."""
-
-    chunks: Chunks
-    engine: Engine
-
-
 class PassTable:
     """What is known of one pass: by the version of what chunks read, the results of chunks and runs
     by their numbers; by all that it depends on, values that follow; and the compiled rest.
@@ -142,7 +135,7 @@ class RowEngine:
         self.limits = options.limits(1)
         self.stats = stats
         self.rows: Any = None
-        self.last: RowRecord | None = None
+        self.last: Chunks | None = None
         self.evaluated: Engine | None = None
         self.history = History(options.tuning.history)
         self.prepare(rows)
@@ -187,6 +180,7 @@ class RowEngine:
         """An independent engine that shares results, values and programs so far."""
         other = copy.copy(self)
         other.stats = stats
+        other.evaluated = None
         other.trace = self.trace.fork()
         other.history = History(self.history.size)
         other.passes = [table.fork() for table in self.passes]
@@ -202,6 +196,7 @@ class RowEngine:
         """Drop all results and saved values; traces and programs stay."""
         self.by_chunk = {}
         self.uses = []
+        self.evaluated = None
         for table in self.passes:
             table.clear()
         for engine in self.kin.values():
@@ -234,8 +229,10 @@ class RowEngine:
 
     @property
     def engine(self) -> Engine | None:
-        """That of one chunk, for reports; None before there is one."""
-        return next(iter(self.kin.values()), None) if self.last is None else self.last.engine
+        """That of one chunk, for reports, one that the last call evaluated if there is any; None
+        before there is one.
+        """
+        return self.evaluated or next(iter((*self.engines(), *self.kin.values())), None)
 
     @property
     def out_tree(self) -> Any:
@@ -264,7 +261,7 @@ class RowEngine:
         """
         outputs = self._outputs(leaves, rows)
         assert self.last is not None
-        self.history.note_rows(start_s, self.last.chunks, lambda: self.saved_bytes)
+        self.history.note_rows(start_s, self.last, lambda: self.saved_bytes)
         return outputs
 
     def check(
@@ -300,8 +297,7 @@ class RowEngine:
             found.update(outcome)
             env.update(outcome)
         self._keep_used(rows)
-        chunks = Chunks(*(b - a for a, b in zip(before, self._counts(), strict=True)))
-        self.last = RowRecord(chunks, self.evaluated or self._any_engine(rows))
+        self.last = Chunks(*(b - a for a, b in zip(before, self._counts(), strict=True)))
         self.stats.unchanged += num_known == len(self.passes)
         program = self.rows.program
         return [_jax.as_value(atom, found) for atom in program.outvars]
@@ -436,16 +432,13 @@ class RowEngine:
         counts = ["rows in the chunk"] if chunk.is_padded else []
         return [*self.paths[: rows.num_row_inputs], *counts, *read]
 
-    def _any_engine(self, rows: Rows) -> Engine:
-        return next(iter(self.engines()), None) or self.first_kin(rows)
-
     def first_kin(self, rows: Rows) -> Engine:
         """The engine whose programs serve the first pass for the first chunk."""
         return self.kin_of(rows.chunks[0], self.passes[0].phase, len(rows.chunks))
 
     # --- without a result -------------------------------------------------------------------------
 
-    def outlook(self, leaves: Values, rows: Rows) -> RowRecord:
+    def outlook(self, leaves: Values, rows: Rows) -> Chunks:
         """What the first pass of a call would do; nothing is evaluated or kept."""
         table = self.passes[0]
         recent = dict(self.recent)
@@ -453,8 +446,7 @@ class RowEngine:
         self.recent = recent
         known = table.results.peek(version) or {}
         num_known = sum((number,) in known for number in rows.places)
-        chunks = Chunks(len(rows.chunks) - num_known, num_known, 0)
-        return RowRecord(chunks, self._any_engine(rows))
+        return Chunks(len(rows.chunks) - num_known, num_known, 0)
 
     def warm_up(self, _: Any, changing: Iterable[str | Sequence[str]]) -> None:
         """Plan, compile and fill every named change for all chunks whose programs read what it
