@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 import incrax
-from incrax.engine.store.store import check_invariants
+from incrax._jax import Tracer, Var
+from incrax.engine.program.dependence import ALWAYS
+from incrax.engine.store.store import Store
 
 MINIMAL = incrax.Tuning(planner="minimal")
 FAST = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf)
@@ -208,3 +210,14 @@ def file_moves(run: Callable[[], Any]) -> int:
     finally:
         sys.setprofile(None)
     return len(visited)
+
+
+def check_invariants(store: Store, mask: Callable[[Var], int]) -> None:
+    """Raise AssertionError where an invariant of the store does not hold."""
+    assert len(store.states) <= store.versions + (store.pinned is not None)
+    assert store.pinned is None or store.pinned in store.states
+    assert store.saved_bytes + store.pool.num_bytes <= max(store.budget_bytes, store.bound_bytes)
+    assert store.saved_bytes <= store.budget_bytes
+    for state in store.states:
+        assert not any(mask(var) & ALWAYS for var in state.saved)
+        assert not any(isinstance(x, Tracer) for x in [*state.outputs, *state.saved.values()])

@@ -22,7 +22,7 @@ ROOT = Path(incrax.__file__).parent
 FOLDERS = """
 errors _messages _jax_options
 _interrupts _names _removed
-_version _profiling _jax _extras _context _tuning _cache_folder _collection _marks _locations
+_version _jax _extras _context _tuning _cache_folder _collection _marks _locations
 _table _stats _progress _tables
 _program
 primitives

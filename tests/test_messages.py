@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager
 
 import jax
@@ -830,16 +829,6 @@ def test_chunks_of_a_number_of_rows_that_is_no_power_of_two(value):
     )
     with refused(incrax.errors.RowsError, text):
         incrax.Rows(np.ones(20), chunk_rows=value)
-
-
-def test_parquet_without_its_library(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    text = (
-        "`Rows.from_parquet` needs pyarrow, which is not installed. Nothing was read. Install "
-        "`incrax[parquet]`."
-    )
-    with refused(ImportError, text):
-        incrax.Rows.from_parquet("x.parquet")
 
 
 def test_rows_of_dates():

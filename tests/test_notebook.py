@@ -75,8 +75,7 @@ f({"a": 0.6, "b": 0.1}, x)
 g = incrax.guarded(branching)
 g(jnp.ones(2))
 s = incrax.structured(step)
-with incrax.totals() as counted:
-    f({"a": 0.7, "b": 0.1}, x)
+f({"a": 0.7, "b": 0.1}, x)
 model = incrax.bind(loss, p=p, x=x, roles={"x": "data"})
 minimum = fit.minimize(model)
 least = fit.levenberg_marquardt(residuals, {"a": 0.0, "b": 0.0}, np.arange(4.0), np.array([1.0, 3.0, 5.0, 7.5]))
@@ -94,7 +93,6 @@ RESULTS = {
     "report": "incrax.report(f)",
     "cost": "incrax.cost(loss, p, x)",
     "cost measured": "incrax.cost(loss, p, x, measure=True)",
-    "totals": "counted",
     "environment": "incrax.environment(measure=False)",
     "cache folder": "incrax.cache_folder()",
     "tuning": "incrax.Tuning()",

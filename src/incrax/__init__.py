@@ -15,7 +15,7 @@ from incrax import (
 )  # before JAX, an interrupt of whose import crashes the process
 from incrax._collection import paused
 
-with paused:  # else the collector walks through all objects of JAX, several times
+with paused():  # else the collector walks through all objects of JAX, several times
     from incrax import _cache_folder, _jax_options, _removed
     from incrax import errors as errors
     from incrax._api import incremental
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from incrax.derivatives.transforms import grad, hessian, hvp, jacobian, jvp, value_and_grad
     from incrax.inspection.assertions import assert_ran
     from incrax.inspection.cost import CostReport, cost
-    from incrax.inspection.counters import totals
     from incrax.inspection.environment import Environment, cache_folder, environment
     from incrax.inspection.page import Report, report
     from incrax.models.bound import Bound, bind
@@ -79,7 +78,6 @@ _LATER = {
     "derivatives.transforms": "grad hessian hvp jacobian jvp value_and_grad",
     "inspection.assertions": "assert_ran",
     "inspection.cost": "CostReport cost",
-    "inspection.counters": "totals",
     "inspection.environment": "Environment cache_folder environment",
     "inspection.page": "Report report",
     "models.bound": "Bound bind",
@@ -145,7 +143,6 @@ __all__ = [
     "scan",
     "select_rows",
     "structured",
-    "totals",
     "uncut",
     "value_and_grad",
     "verify",

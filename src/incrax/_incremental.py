@@ -20,12 +20,10 @@ from incrax._context import are_switches_on, switches
 from incrax._jax_options import METHODS, hint
 from incrax._messages import not_called
 from incrax._names import reduced
-from incrax._profiling import is_profiled, profiled
 from incrax._stats import Stats
 from incrax._tuning import is_disabled
 from incrax.engine.call.bypass import NOT_HELD, Bypass
 from incrax.engine.call.pure import PureState, Step
-from incrax.engine.call.registry import is_collecting, living, register
 from incrax.engine.call.signature_table import Options
 from incrax.engine.call.sites import Sites, SitesState
 from incrax.engine.call.streak import NOT_SERVED, Streak
@@ -80,15 +78,13 @@ class Incremental(Generic[P, R]):
         self._is_disabled = is_disabled()
         self._adopt(RowTraces(fun, options, self._stats))
         functools.update_wrapper(self, fun, updated=())
-        register(self, self._name, self._stats)
+        _living.add(self)
 
     def _adopt(self, traces: RowTraces) -> None:
         self._traces = traces
         self._bypass: Bypass | None = None
         self._streak: Streak | None = None
         self._lock = threading.RLock()
-        # Who counts all functions over a while reads those that are gone at its end, too.
-        weakref.finalize(self, _count_last, traces).atexit = False
 
     def __getattr__(self, name: str) -> Any:
         """Never found: the error says what has the place of a method of `jax.jit`'s functions."""
@@ -171,11 +167,7 @@ class Incremental(Generic[P, R]):
                 traced, dynamic, changed = given
                 self._bypass = None
                 self._streak = None
-                serve = traced.served
-                if is_profiled():
-                    outputs = profiled(self._name, serve, dynamic, changed, start_s)
-                else:
-                    outputs = serve(dynamic, changed, start_s)
+                outputs = traced.served(dynamic, changed, start_s)
                 self._streak = traced.streak()
                 settings = due_verification()
                 if settings is not None:
@@ -437,10 +429,10 @@ class Incremental(Generic[P, R]):
         options = self._traces.options
         dynamic = traced.signature.dynamic_leaves(leaves)
         if self._is_disabled or not options.is_exact:
-            outputs = profiled(self._name, engine.fresh, dynamic)
+            outputs = engine.fresh(dynamic)
         else:
             with self._locked():  # segments are compiled, and their buffers taken, as in a call
-                outputs = profiled(self._name, engine.anew, dynamic)
+                outputs = engine.anew(dynamic)
         return jax.tree_util.tree_unflatten(traced.out_tree, outputs)
 
     def checkpoint(self) -> None:
@@ -533,17 +525,14 @@ def _catch_up(traces: RowTraces) -> None:
         traced.catch_up()
 
 
-def _count_last(traces: RowTraces) -> None:
-    """The function is gone; that is of no interest where nobody counts."""
-    if is_collecting():
-        _catch_up(traces)
+_living: weakref.WeakSet[Incremental[..., Any]] = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:
     """After a fork of the process: programs and buffers of the parent must not be used, nor a lock
     that it held.
     """
-    for function in living():
+    for function in list(_living):
         options = function._traces.options
         stats = function._stats
         function._adopt(RowTraces(function._fun, options, stats))

@@ -8,6 +8,7 @@ values.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -123,56 +124,39 @@ def own_arrays(jaxpr: Any) -> None:
     with other programs, and is replaced.
     """
     inner = jaxpr.jaxpr if isinstance(jaxpr, _ClosedJaxpr) else jaxpr
-    for part in (jaxpr.consts, inner.eqns, inner.outvars):
-        part[:] = map(_owned, part)
+    owned = _owned_body(open_jaxpr(jaxpr))
+    jaxpr.consts[:] = owned.consts
+    inner.eqns[:] = owned.eqns
+    inner.outvars[:] = owned.outvars
+
+
+def _owned_body(body: Body) -> Body:
+    """A body with copies; the very one where it holds no array."""
+    parts = [
+        [*map(_owned, body.consts)],
+        [*map(_owned_equation, body.eqns)],
+        [*map(_owned, body.outvars)],
+    ]
+    before = (*body.consts, *body.eqns, *body.outvars)
+    if all(map(operator.is_, itertools.chain(*parts), before)):
+        return body
+    consts, eqns, outvars = map(tuple, parts)
+    return body._replace(consts=consts, eqns=eqns, outvars=outvars)
+
+
+def _owned_equation(eqn: Equation) -> Equation:
+    eqn = with_bodies(eqn, _owned_body)
+    invars = [*map(_owned, eqn.invars)]
+    return eqn if all(map(operator.is_, invars, eqn.invars)) else eqn.replace(invars=invars)
 
 
 def _owned(x: Any) -> Any:
-    """A constant, an atom, an equation, one of its parameters, or a jaxpr with copies; itself where
-    it holds no array.
-    """
+    """A constant, or an atom."""
     if isinstance(x, np.ndarray):
         return x.copy()
-    if isinstance(x, Literal):
-        return Literal(x.val.copy(), x.aval) if isinstance(x.val, np.ndarray) else x
-    if isinstance(x, Equation):
-        invars = _owned_each(x.invars)
-        params = _owned_each(x.params.values())
-        if invars is None and params is None:
-            return x
-        named = dict(zip(x.params, params or x.params.values(), strict=True))
-        return x.replace(invars=invars or x.invars, params=named)
-    if is_jaxpr(x):
-        return _owned_jaxpr(x)
-    if isinstance(x, tuple) and any(map(is_jaxpr, x)):
-        parts = _owned_each(x)
-        if parts is None:
-            return x
-        return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)  # of a linear solve
+    if type(x) is Literal and isinstance(x.val, np.ndarray):
+        return Literal(x.val.copy(), x.aval)
     return x
-
-
-def _owned_jaxpr(jaxpr: Any) -> Any:
-    is_closed = isinstance(jaxpr, _ClosedJaxpr)
-    inner = jaxpr.jaxpr if is_closed else jaxpr
-    consts = _owned_each(jaxpr.consts if is_closed else ())
-    eqns = _owned_each(inner.eqns)
-    outvars = _owned_each(inner.outvars)
-    if consts is None and eqns is None and outvars is None:
-        return jaxpr
-    found = inner.replace(eqns=eqns or inner.eqns, outvars=outvars or inner.outvars)
-    return _ClosedJaxpr(found, consts or jaxpr.consts) if is_closed else found
-
-
-_HOLDING_NONE = frozenset({Var, DropVar, int, bool, str, float, type(None)})
-"""Most of what a trace consists of, by exact type."""
-
-
-def _owned_each(found: Iterable[Any]) -> list[Any] | None:
-    """All of them; None where none was replaced."""
-    before = list(found)
-    after = [x if type(x) in _HOLDING_NONE else _owned(x) for x in before]
-    return None if all(map(operator.is_, before, after)) else after
 
 
 def closed_jaxpr(body: Body) -> Any:
@@ -678,25 +662,25 @@ def with_bodies(eqn: Equation, change: Callable[[Body], Body]) -> Equation:
 
 def _with_bodies(value: Any, change: Callable[[Body], Body]) -> Any:
     """A parameter likewise; the very object where no jaxpr in it changes."""
-    if type(value) in (tuple, list):
+    if isinstance(value, (tuple, list)):
         inner = [_with_bodies(x, change) for x in value]
-        return (
-            value if all(x is y for x, y in zip(inner, value, strict=True)) else type(value)(inner)
-        )
+        if all(map(operator.is_, inner, value)):
+            return value
+        # jaxprs of a linear solve are in a named tuple
+        return type(value)(*inner) if hasattr(value, "_fields") else type(value)(inner)
     if not is_jaxpr(value):
         return value
     body = open_jaxpr(value)
     changed = change(body)
     if changed is body:
         return value
-    jaxpr: Any = value.jaxpr if isinstance(value, _ClosedJaxpr) else value
+    is_closed = isinstance(value, _ClosedJaxpr)
+    jaxpr: Any = value.jaxpr if is_closed else value
     parts = {
         name: list(getattr(changed, name)) for name in ("constvars", "invars", "eqns", "outvars")
     }
     replaced = jaxpr.replace(**parts)
-    if jaxpr is value:
-        return replaced
-    return value.replace(jaxpr=replaced, consts=list(changed.consts))
+    return value.replace(jaxpr=replaced, consts=list(changed.consts)) if is_closed else replaced
 
 
 def with_host_functions(eqn: Equation, wrap: Callable[[Equation], Callable[..., Any]]) -> Equation:

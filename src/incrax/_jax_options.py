@@ -99,8 +99,9 @@ FUNCTIONS = {
     "minimize": "`incrax.fit.minimize`",
     "metropolis": "`incrax.samplers.metropolis`",
     "gibbs": "`incrax.samplers.gibbs`",
+    "totals": "`f.stats`, of each function",
 }
-"""What to write, by a name that others have and `incrax` has not."""
+"""What to write, by a name that others have, or 0.1 had, and `incrax` has not."""
 
 METHODS = {
     "lower": "`jax.jit(f).lower(...)`: under `jax.jit` it is the plain function",

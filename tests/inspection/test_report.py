@@ -511,17 +511,3 @@ def test_a_change_of_rows_has_the_numbers_of_explain(monkeypatch):
     assert "sort" in of(found["ran"])
     (plan,) = [plan for plan in data["plans"] if plan["slice"] == 0]
     assert (plan["num_ran"], plan["num_derived"]) == (expected["num_ran"], 0)
-
-
-def test_of_many_segments_the_largest_are_listed(monkeypatch):
-    fun = lambda a, b: jnp.sum(jnp.sin(a * X[:20])) * jnp.exp(b * X[:50])
-    f = incrax.incremental(fun, tuning=MINIMAL)
-    for a, b in ((1.0, 2.0), (1.5, 2.0), (1.5, 2.5), (2.0, 2.5), (2.0, 3.0)):
-        f(a, b)
-    every = incrax.report(f).as_dict()
-    monkeypatch.setattr(page_data, "MAX_SEGMENTS", 1)
-    some = incrax.report(f).as_dict()
-    assert some["num_segments"] == every["num_segments"] == len(every["segments"]) > 2
-    sizes = sorted(each["bytes"] for each in every["segments"])
-    assert [each["bytes"] for each in some["segments"]] == [sizes[-1], 0]
-    assert some["segments"][-1]["is_top"]

@@ -242,61 +242,6 @@ def test_rows_in_memory_show_no_bar(monkeypatch):
     assert not Bar.made
 
 
-# --- Parquet --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def parquet(tmp_path):
-    arrow = pytest.importorskip("pyarrow")
-    module = pytest.importorskip("pyarrow.parquet")
-    columns = {"y": DATA["y"], "u": DATA["x"][:, 0], "n": np.arange(N, dtype=np.int32)}
-    path = tmp_path / "data.parquet"
-    module.write_table(arrow.table(columns), path, row_group_size=700)
-    return path, columns
-
-
-def test_columns_of_a_parquet_file_are_rows(parquet):
-    path, columns = parquet
-    rows = incrax.Rows.from_parquet(path, chunk_rows=CHUNK)
-    same(rows.tree(), jax.tree.map(jnp.asarray, columns))
-    fun = lambda s, d: jnp.sum(jnp.exp(s * d["u"]) * d["y"]) + jnp.sum(d["n"])
-    same(incrax.incremental(fun)(0.5, rows), jax.jit(fun)(0.5, columns))
-
-
-def test_only_the_named_columns_are_read(parquet):
-    path, columns = parquet
-    rows = incrax.Rows.from_parquet(path, columns=["u"], chunk_rows=CHUNK)
-    same(rows.tree(), {"u": jnp.asarray(columns["u"])})
-
-
-def test_each_row_group_is_read_once_per_pass(parquet, monkeypatch):
-    path, _ = parquet
-    rows = incrax.Rows.from_parquet(path, chunk_rows=CHUNK)
-    assert rows.chunks[0]._read.args == (0, CHUNK)  # what a chunk reads
-    read = []
-    from incrax.engine.inputs import sources
-
-    whole = sources.ParquetSource._group
-    monkeypatch.setattr(
-        sources.ParquetSource,
-        "_group",
-        lambda self, n: (
-            read.append(n) if self._held is None or self._held[0] != n else None,
-            whole(self, n),
-        )[1],
-    )
-    incrax.incremental(lambda s, d: s * jnp.sum(d["y"]))(1.0, rows)
-    assert len(read) == len(set(read)) + (1 if read[0] == read[-1] else 0)
-
-
-def test_missing_entries_are_an_error_that_names_the_column(tmp_path):
-    arrow = pytest.importorskip("pyarrow")
-    module = pytest.importorskip("pyarrow.parquet")
-    module.write_table(arrow.table({"y": [1.0, None, 3.0]}), tmp_path / "y.parquet")
-    with pytest.raises(incrax.errors.RowsError, match="1 missing entries in `y`"):
-        incrax.Rows.from_parquet(tmp_path / "y.parquet")
-
-
 def test_chunks_of_a_stream_hold_nothing():
     rows = incrax.Rows.from_source(Counting(), chunk_rows=CHUNK)
     assert all(isinstance(chunk, Chunk) and chunk._arrays is None for chunk in rows.chunks)

@@ -92,8 +92,7 @@ def cost(
 
     Args:
         fun: function of pytrees: plain, jitted, or incremental (then its equations are those that
-            the engine runs); guarded (then the path that these values take is counted, with its
-            guards); or a model made by `bind`, or its `value`, `grad`, `value_and_grad`, `hessian`
+            the engine runs); or a model made by `bind`, or its `value`, `grad`, `value_and_grad`, `hessian`
             or `jacobian`, at the inputs that it holds.
         *args: arguments, arrays of any shapes or `jax.ShapeDtypeStruct`; none for a model.
         changing: names of inputs that change, as `explain()` and `deps()` print them (`"mu"`,
@@ -121,14 +120,12 @@ def cost(
     Raises:
         CostError: an option has a value that it does not take; a run is asked for and an argument
             has no values, or the function has effects; the function branches in Python on a traced
-            value; the function is guarded, and there are no values to choose a path.
-        TapeError: the function is guarded, and no tape can hold the path.
+            value.
         SelectionError, UnknownInputError: `wrt` or `changing` names what is not there.
         UnsupportedLeafError: an argument is an array that JAX has no type for.
         TypeError: `fun` is no function.
 
-    Cost: three traces; of a guarded function also one that records the path, and the equations that
-        its guards depend on, which it neither keeps nor counts; with `measure` two compilations of
+    Cost: three traces; with `measure` two compilations of
         each program and at least five runs. A run that counts takes some tens of microseconds for
         each turn of a loop whose number of turns depends on values.
 
@@ -575,13 +572,6 @@ class _Counting:
             yield found
 
     def _general_notes(self, found: Sequence[CountedProgram]) -> Iterator[str]:
-        num_guards = self.call.num_guards
-        if num_guards:
-            guards = f"its {num_guards} guards" if num_guards > 1 else "its guard"
-            yield (
-                f"Counted is the path that these values take, with {guards}; others may take "
-                "another one."
-            )
         if any(not row.is_counted for each in found for row in each.equations):
             yield "Some primitives are not registered: the totals lack their work. Pass `rules=`."
         if any(loop.known_from == "unknown" for each in found for loop in each.loops):

@@ -42,8 +42,6 @@ MAX_PLANS = 200
 MAX_NAMES = 12
 MAX_SAVED = 100
 """Saved values that are listed, the largest first."""
-MAX_SEGMENTS = 100
-"""Likewise."""
 
 WORK = ("flops", "transcendentals")
 NUM_CODE = 160
@@ -102,8 +100,6 @@ def page_data(subject: Subject) -> Data:
             "lost_s": chooser.race.lost_s,
         },
         "verdict": data.verdict(),
-        "segments": [data.segment(mask, group) for mask, group in data.listed_segments],
-        "num_segments": len(data.segments),
         "calls": data.calls(),
         "memory": data.memory(),
         "stats": dict(subject.stats),
@@ -153,11 +149,6 @@ class _Data:
         self.work = {name: np.array([getattr(cost, name) for cost in costs]) for name in WORK}
         entries = [e for of in (self.chooser, self.engine.slices) for e in of.entries.values()]
         self.entries: list[Entry] = sorted(entries, key=lambda entry: -entry.count)[:MAX_PLANS]
-        self.table = table = self.engine.segments
-        groups = table.groups.values()
-        self.segments: list[tuple[int, Any]] = [(self.facts.mask(g[0]), g) for g in groups]
-        if table.wanted:
-            self.segments.append((self.layout.full, None))
 
     def _mask(self, dirty: int) -> str:
         """Inputs as bits, but for what runs always."""
@@ -227,9 +218,12 @@ class _Data:
         shown for it.
         """
         estimated = self.facts.seconds
-        measured = [(group, self.table.measured_s(group)) for _, group in self.segments]
+        table = self.engine.segments
+        groups = [*table.groups.values(), *[None] * bool(table.wanted)]  # the last: of the outputs
+        plans = [table.top_plan() if group is None else table.plan(group) for group in groups]
+        measured = zip(plans, map(table.measured_s, groups), strict=True)
         timed: list[tuple[Sequence[Equation], float, int]] = [
-            (self._plan_of_segment(group).eqns, s, 2) for group, s in measured if s is not None
+            (plan.eqns, s, 2) for plan, s in measured if s is not None
         ]
         whole = self.engine.whole
         if whole.seconds is not None:
@@ -379,33 +373,6 @@ class _Data:
             **self._ran(plan),
             **self._loaded(() if plan is None else plan.loads),
             "statistics": [] if statistics is None else list(statistics.lines),
-        }
-
-    @property
-    def listed_segments(self) -> list[tuple[int, Any]]:
-        """Those with most bytes, and that of the outputs, in their order."""
-        size = lambda number: self._loaded(self.segments[number][1] or ())["loaded_bytes"]
-        numbers = range(len(self.segments))
-        tops = [number for number in numbers if self.segments[number][1] is None]
-        largest = sorted(numbers, key=lambda number: -size(number))[:MAX_SEGMENTS]
-        return [self.segments[number] for number in sorted({*largest, *tops})]
-
-    def _plan_of_segment(self, group: Any) -> Plan:
-        return self.table.top_plan() if group is None else self.table.plan(group)
-
-    def segment(self, mask: int, group: Any) -> Data:
-        """A segment, or (None) that of the outputs, with its seconds."""
-        plan = self._plan_of_segment(group)
-        measured_s = self.table.measured_s(group)
-        race = self.chooser.race
-        return {
-            "mask": self._mask(mask),
-            "is_top": group is None,
-            "num_values": len(group or ()),
-            "bytes": self._loaded(group or ())["loaded_bytes"],
-            "num_equations": plan.num_eqns,
-            "seconds": plan.seconds * race.run_price if measured_s is None else measured_s,
-            "is_measured": measured_s is not None,
         }
 
     # --- calls and memory -------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """What is handed to `cost`, as programs: its value, value and gradient together, a Hessian times a
 vector.
 
-In: a function, a bound model or a guarded function, with arrays or types. Out: programs of the
+In: a function or a bound model, with arrays or types. Out: programs of the
 leaves of its arguments. It must not know what anything costs.
 """
 
@@ -23,7 +23,6 @@ from incrax import _jax
 from incrax._incremental import Incremental
 from incrax._locations import NO_VALUE, place_of_error
 from incrax._program import Program, Values, trace, trace_with_tree
-from incrax.control_flow.tapes.guarded import Guarded, path_alone
 from incrax.derivatives.cuts import Mark, is_mark, without_marks
 from incrax.derivatives.selection import select
 from incrax.engine.inputs.frames import Frame, Hole, framed
@@ -97,8 +96,7 @@ class Call(NamedTuple):
 
     Fields: the function that is counted, for JAX to trace; its name; the arguments but for values
     and types (`jax.ShapeDtypeStruct`); these, and their names; whether its result is a pair whose
-    second part is passed on; whether the engine runs it; how many guards the path rests on that it
-    is, 0 where it is no path.
+    second part is passed on; whether the engine runs it.
     """
 
     fun: Callable[..., Any]
@@ -108,7 +106,6 @@ class Call(NamedTuple):
     paths: tuple[str, ...]
     has_aux: bool
     is_incremental: bool = False
-    num_guards: int = 0
 
     def inputs(self, program: Program) -> list[Any]:
         """Values for the inputs of a program: those of the call, and ones for what further inputs
@@ -142,7 +139,6 @@ def call_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux:
 
     Raises:
         UnsupportedLeafError: an argument is an array without JAX type.
-        TapeError: the function is guarded, and no tape can hold the path.
         TypeError: it is no function.
     """
     if not callable(fun):
@@ -158,8 +154,8 @@ def call_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux:
     paths = tuple(leaf_path(names, path) for path, _ in compress(with_paths, is_value))
     for path, value in zip(paths, values, strict=True):
         check_dynamic(value, path)
-    call = Call(fun, name, frame, values, paths, has_aux)
-    return _opened(call, *frame.filled(values))
+    fun, is_incremental = _opened(fun)
+    return Call(fun, name, frame, values, paths, has_aux, is_incremental)
 
 
 def _stand_in(leaf: Any) -> Any:
@@ -173,58 +169,14 @@ def _stand_in(leaf: Any) -> Any:
     return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
 
 
-# --- functions behind engines and guards ----------------------------------------------------------
-
-
-def _opened(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """The function that is evaluated at these arguments; of a guarded one the path that they take,
-    with its guards.
-
-    Raises:
-        TapeError: no tape can hold the path.
-    """
-    fun = call.fun
-    if isinstance(fun, types.MethodType) and isinstance(fun.__func__, (Incremental, Guarded)):
-        found = _opened(call._replace(fun=fun.__func__), (fun.__self__, *args), kwargs)
-        return found._replace(fun=functools.partial(found.fun, fun.__self__))
+def _opened(fun: Any) -> tuple[Any, bool]:
+    """The function that an engine evaluates, and whether one does."""
+    if isinstance(fun, types.MethodType):
+        inner, is_incremental = _opened(fun.__func__)
+        return (functools.partial(inner, fun.__self__) if is_incremental else fun), is_incremental
     if isinstance(fun, Incremental):
-        inner = inspect.unwrap(fun, stop=lambda f: not isinstance(f, Incremental))
-        return _opened(call._replace(fun=inner), args, kwargs)._replace(is_incremental=True)
-    return _path_of(call, fun, args, kwargs) if isinstance(fun, Guarded) else call
-
-
-def _path_of(
-    call: Call, f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Call:
-    """The path that these values take; where one is a type only, the function, as long as Python
-    asks for none.
-    """
-    call = call._replace(is_incremental=f._make is not None)
-    names = argument_names(f, len(args))
-    for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
-        if isinstance(leaf, jax.ShapeDtypeStruct):
-            seen = leaf_path(names, path), type_text(leaf)
-            return call._replace(fun=functools.partial(_without_guards, f, *seen))
-    recorded = path_alone(f, args, kwargs)
-
-    @functools.wraps(f._fun)
-    def evaluate_path(*args: Any, **kwargs: Any) -> Any:
-        found, failing = recorded.run(*args, **kwargs)
-        main, rest = found if call.has_aux else (found, ())
-        return main, (rest, failing)
-
-    return call._replace(fun=evaluate_path, has_aux=True, num_guards=recorded.num_guards)
-
-
-def _without_guards(f: Guarded[..., Any], path: str, seen: str, *args: Any, **kwargs: Any) -> Any:
-    try:
-        return f._plain(args, kwargs)
-    except NO_VALUE as error:
-        raise CostError(
-            f"`cost({f._subject.name})` got a guarded function, which has a program for each path, "
-            f"and `{path}` is {seen} without values; Python asks for one: {place_of_error(error)}. "
-            "Nothing was evaluated. Pass an array: the path that it takes is counted."
-        ) from error
+        return _opened(fun.__wrapped__)[0], True
+    return fun, False
 
 
 def type_text(leaf: Any) -> str:
@@ -257,8 +209,7 @@ def forward(call: Call) -> tuple[Program, list[jax.ShapeDtypeStruct]]:
         raise CostError(
             f"`cost({call.name})` found Python control flow on a traced value: "
             f"{place_of_error(cause or error)}. What runs depends on values, and there is no one "
-            f"program to count. Nothing was evaluated. Pass `incrax.guarded({call.name})`: the "
-            "path that these values take is counted. Or write `jax.lax.cond`, or fix the argument: "
+            "program to count. Nothing was evaluated. Write `jax.lax.cond`, or fix the argument: "
             f"`cost(lambda x: {call.name}(x, flag=True), x)`."
         ) from error
     main = [atom.aval for atom in program.outvars[: tree.children()[0].num_leaves]]

@@ -7,7 +7,6 @@ what anything costs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -127,7 +126,7 @@ def _node(eqn: Equation, known: Known, form: Form) -> Node:
         for region in regions:
             region.times = None if taken is None else float(region is taken)
         return Node(eqn, regions)
-    turns = _turns(eqn, regions, known)
+    turns = _turns(eqn, known)
     for region in regions:
         region.times = None if turns is None else turns + (region.kind == "condition")
     return Node(eqn, regions)
@@ -138,11 +137,10 @@ def _taken(branches: Sequence[Region], index: int) -> Region:
     return branches[min(max(index, 0), len(branches) - 1)]
 
 
-def _turns(eqn: Equation, regions: Sequence[Region], known: Known) -> float | None:
+def _turns(eqn: Equation, known: Known) -> float | None:
     """How often a loop turns; None where values decide. Once of what is no loop."""
     if eqn.primitive.name == "while":
-        turn, condition = regions
-        return _turns_of_counter(eqn, turn, condition, known)
+        return None
     turns = num_turns(eqn)
     return _integer(eqn.invars[0], known) if turns is None else turns
 
@@ -160,59 +158,6 @@ def _integer(atom: Atom, known: Known) -> int | None:
     if value is None or value.shape != () or value.dtype.kind not in "biu":
         return None
     return int(value)
-
-
-def _turns_of_counter(eqn: Equation, turn: Region, condition: Region, known: Known) -> int | None:
-    """Turns of `while i < n: i += step` with known numbers; None for any other loop.
-
-    The difference of the sides is start + step t after t turns; the first t is looked for at which
-    it is not below 0.
-    """
-    asked = condition.program
-    test = asked.eqns[0] if len(asked.eqns) == 1 else None
-    if test is None or asked.outvars[0] is not test.outvars[0]:
-        return None
-    name = test.primitive.name
-    if name not in ("lt", "le", "gt", "ge"):
-        return None
-    sides = [_side(eqn, atom, turn.program, asked, known) for atom in test.invars]
-    (low, slow), (high, fast) = sides if name in ("lt", "le") else sides[::-1]
-    if low is None or high is None or slow is None or fast is None:
-        return None
-    start = low - high - (name in ("le", "ge"))
-    if start >= 0:
-        return 0
-    return math.ceil(-start / (slow - fast)) if slow > fast else None
-
-
-def _side(
-    eqn: Equation, atom: Any, turn: Program, asked: Program, known: Known
-) -> tuple[int | None, int | None]:
-    """Where a side of a loop's condition starts, and by how much a turn moves it."""
-    if atom not in asked.invars:
-        return _integer(atom, known), 0
-    number = asked.invars.index(atom)
-    num_asked = eqn.params["cond_nconsts"]
-    if number < num_asked:
-        return _integer(eqn.invars[number], known), 0
-    num_fixed = eqn.params["body_nconsts"]
-    step = _step(turn, num_fixed, number - num_asked)
-    return _integer(eqn.invars[num_fixed + number], known), step
-
-
-def _step(body: Program, num_fixed: int, number: int) -> int | None:
-    """By how much a turn moves a carry."""
-    before = body.invars[num_fixed + number]
-    after = body.outvars[number]
-    if after is before:
-        return 0
-    eqn = next((eqn for eqn in body.eqns if after in eqn.outvars), None)
-    if eqn is None or eqn.primitive.name not in ("add", "sub"):
-        return None
-    is_sum = eqn.primitive.name == "add"
-    first, second = eqn.invars[::-1] if is_sum and eqn.invars[1] is before else eqn.invars
-    step = _integer(second, {}) if first is before else None
-    return step if step is None or is_sum else -step
 
 
 # --- its two forms --------------------------------------------------------------------------------

@@ -29,9 +29,9 @@ from incrax._tables import LruTable, program_bytes
 from incrax.engine.call.analysis import facts_of
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import Chunks, History
+from incrax.engine.call.rehearsal import warm_up
 from incrax.engine.call.signature_table import Options
 from incrax.engine.call.verification import check_outputs, verify
-from incrax.engine.call.warm_up import warm_up
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.recycling import can_recycle
@@ -401,7 +401,7 @@ class RowEngine:
         traced = self._traced(chunk, phase)
         facts = facts_of(traced, tuning, is_exact=is_exact)
         recycles = can_recycle() and not self.signature.placed
-        compiler = Compiler(facts, self.calls, name, on_host=frozenset(), recycles=recycles)
+        compiler = Compiler(facts, self.calls, name, recycles=recycles)
         share = EXACT_SHARE if is_exact else num_chunks
         limits = self.limits
         shared = Limits(

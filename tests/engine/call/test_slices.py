@@ -790,3 +790,19 @@ def test_a_kind_that_came_once_widens_no_program():
         job.args = width, length, *others
         job.call()
     assert job.engine.last.plan.sliced.leaves == (0,)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_settled", "candidate"),
+    [(5.0, False, "slices"), (20.0, False, "whole"), (5.0, True, "whole"), (0.5, True, "slices")],
+)
+@pytest.mark.every_case
+def test_one_slow_run_does_not_bar_a_program(seconds, is_settled, candidate):
+    """Where the whole function takes a second."""
+    job = Job("groups").settle()
+    slices = job.engine.slices
+    (entry,) = slices.entries.values()
+    entry.program.seconds = seconds
+    entry.program.is_settled = is_settled
+    slices._choose(entry, entry.program, 1.0)
+    assert entry.candidate == candidate

@@ -272,19 +272,6 @@ def test_counters_are_entered_when_they_are_read(made):
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
-def test_totals_count_the_streaks_of_functions_that_are_gone(made):
-    with incrax.totals() as counted:
-        ours = made[0].fork()
-        args = renewed(ours, start(ours))
-        calls = ours.stats.calls
-        for k in range(3):
-            _a(args, 300.0 + k)
-            ours(*args)
-        del ours
-        gc.collect()
-        assert counted.total.calls == calls + 3
-
-
 def test_what_was_written_in_between_ends_a_streak(made, monkeypatch):
     ours = made[0].fork()
     args = renewed(ours, start(ours))

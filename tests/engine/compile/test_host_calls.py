@@ -12,6 +12,7 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import MINIMAL, same
 
 import incrax
 from incrax import _jax
@@ -306,3 +307,16 @@ def test_functions_are_awaited_for_all_that_wait():
     run = wrapped(others, outside(inner), 1.0)
     wrapped(calls, outside(lambda x: np.asarray(run(float(x))[0])), 1.0)(1.0)
     assert told == [(True, True)]
+
+
+def test_constants_beside_them_stay_in_functions_compiled_inside_loops():
+    shift = np.arange(1.0, 4.0)
+    moved = jax.jit(lambda x: outside(np.sin, (3,))(x) + shift)
+
+    def fun(s, x):
+        last, _ = jax.lax.scan(lambda c, _: (jax.checkpoint(moved)(c), None), x, None, length=2)
+        return s * jnp.sum(last)
+
+    f = incrax.incremental(fun, tuning=MINIMAL)
+    for s in (1.0, 2.0, 3.0):
+        same(f(s, np.ones(3)), jax.jit(fun)(s, np.ones(3)))

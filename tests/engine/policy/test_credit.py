@@ -291,7 +291,7 @@ def test_what_gains_nothing_once_is_not_planned_again_for_its_kin():
 
 
 def test_a_gain_that_no_doubt_can_spoil_is_relied_on_sooner():
-    """A plan that would gain if it took ten times as long: by Lotka's law, 4.6 times as many calls
+    """A plan that would gain if it took ten times as long: by Lotka's law, 2.3 times as many calls
     are still to come.
     """
     credit = called(0.0)._traces.latest.engine.chooser.credit

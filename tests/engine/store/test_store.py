@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import EAGER, MINIMAL, Failed, Running, check, same
+from helpers import EAGER, MINIMAL, Failed, Running, check, check_invariants, same
 
 import incrax
 from incrax import _jax
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.program.dependence import ALWAYS
-from incrax.engine.store.store import State, Store, available_in, check_invariants
+from incrax.engine.store.store import Baselines, State, Store, available_in
 
 KB = 128
 """Elements of float64 that make a kilobyte."""
@@ -442,3 +443,17 @@ def test_no_buffer_that_a_user_holds_is_taken_for_another_value(tuning):
     for args, outputs in held:
         assert not any(array.is_deleted() for array in outputs)
         same(outputs, plain(*args))
+
+
+def test_a_version_from_which_fewer_inputs_changed_is_tried_whatever_is_expected():
+    """Else a plan that was measured keeps the estimate of a smaller one from ever being tried."""
+    near, far = (State((), [], {}, None) for _ in range(2))
+    chooser = SimpleNamespace(
+        expected_s={1: 2.0, 3: 1.0}.get, whole_s=9.0, loads=lambda _: (), seen=lambda _: None
+    )
+    baselines = Baselines(None, None, chooser, 0)
+    assert baselines.ranked([(near, 1), (far, 3)])[-1] == (near, 1)
+    chooser.seen = lambda _: SimpleNamespace(is_planned=True)  # tried, and it lacks nothing
+    assert baselines.ranked([(far, 3), (near, 1)])[-1] == (near, 1)
+    chooser.loads = lambda dirty: ("v",) if dirty == 1 else ()
+    assert baselines.ranked([(near, 1), (far, 3)])[-1] == (far, 3)

@@ -11,7 +11,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -344,40 +344,6 @@ class Guarded(Generic[P, R]):
 
 
 # --- one path, for others to look at ----------------------------------------------------------------
-
-
-class Alone(NamedTuple):
-    """A path that is right at some values.
-
-    Fields: `run(*args, **kwargs)` gives its results (rows as long as they are padded), and the
-    number of the first guard that does not hold, for arguments of the same structure and types,
-    traced or not, anything where static values stand; the number of guards.
-    """
-
-    run: Callable[..., tuple[Any, Any]]
-    num_guards: int
-
-
-def path_alone(f: Guarded[..., Any], args: Args, kwargs: Kwargs) -> Alone:
-    """The path that a call with these values takes.
-
-    Raises:
-        TapeError: no tape can hold it; the message says why.
-
-    Cost: a trace of the function, and the equations that its guards depend on.
-    """
-    given, named, _ = f.marked(args, kwargs)
-    signature, leaves = f._subject.signed(given, named)
-    subject = f._subject._replace(roots=list(f._subject.roots))  # recording adds to them
-    path, _ = make_path(subject, signature, leaves, TapeStats())
-
-    def run(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        given, named, _ = f.marked(args, kwargs, mark=lambda *_: None)
-        leaves = jax.tree.leaves((given, named))
-        results, failing = path._run(path.consts, *signature.dynamic_leaves(leaves))
-        return jax.tree.unflatten(path.out_tree, results), failing
-
-    return Alone(run, path.num_guards)
 
 
 def incremental_of(f: Guarded[..., Any], args: Args, kwargs: Kwargs) -> tuple[Any, Sequence[Any]]:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from incrax import _jax
-from incrax._collection import uncollected
+from incrax._collection import paused
 from incrax._locations import NO_VALUE, place_of_error
 from incrax._messages import branch_in_incremental
 from incrax._names import as_program_name, name_of
-from incrax._profiling import annotated
 from incrax._program import Program, trace_jitted
 from incrax._tuning import Tuning
 from incrax.engine.inputs.leaves import LeafValue
@@ -83,8 +82,7 @@ def analyse(
     return Analysis(traced, out_tree, jitted, find_facts)
 
 
-@annotated("analyse")
-@uncollected
+@paused()
 def facts_of(
     traced: Program,
     tuning: Tuning,
@@ -110,7 +108,6 @@ def facts_of(
     return Facts(program, depend(program, layout), prices, is_minimal, AlgebraState(algebra))
 
 
-@annotated("trace")
 def _trace(
     fun: Callable[..., Any], signature: Signature, feeds: Sequence[Any]
 ) -> tuple[Program, Any, Callable[..., Any] | None]:

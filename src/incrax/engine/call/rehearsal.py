@@ -7,15 +7,17 @@ reports look.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 
 from incrax._jax import Var
+from incrax._progress import Meter
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import UNCHANGED, CallRecord
 from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.inputs.paths import paths_mask
 from incrax.engine.plan.plan import Plan, plan_dirty, plan_fill
 from incrax.engine.policy.candidates import Candidate, Entry
 from incrax.engine.store.saved_values import SavedValues
@@ -144,6 +146,17 @@ def _would_fill_exactly(
     return missing, (
         plan_fill(facts, missing, lambda var: var in facts.cut_values and is_there(var)),
     )
+
+
+def warm_up(engine: Engine, leaves: Sequence[Any], changing: Iterable[str | Sequence[str]]) -> None:
+    """Plan, compile and fill every named change at these leaves, with progress on a terminal."""
+    changing = [changing] if isinstance(changing, str) else changing
+    groups = [(name,) if isinstance(name, str) else tuple(name) for name in changing]
+    masks = [paths_mask(engine.paths, engine.layout, group) for group in groups]
+    with Meter("incrax: compiling plans", len(masks)) as meter:
+        for mask in masks:
+            prepare(engine, leaves, mask)
+            meter.advance()
 
 
 def prepare(engine: Engine, leaves: Sequence[Any], dirty: int) -> None:

@@ -34,7 +34,6 @@ from incrax.engine.call.sites import Sites, SitesState, make_sites, named_move
 from incrax.engine.call.traced import Given, Traced, of_leaves
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.host_calls import HostCalls
-from incrax.engine.compile.packing import packable, small_on_host
 from incrax.engine.compile.recycling import can_recycle
 from incrax.engine.inputs.leaves import has_tracer, is_frozen
 from incrax.engine.inputs.rows import has_rows
@@ -76,20 +75,18 @@ class Options(NamedTuple):
 def _engine(
     signature: Signature,
     analysis: Analysis,
-    small: frozenset[int],
     options: Options,
     calls: HostCalls,
     name: str,
     stats: Stats,
 ) -> Engine:
-    """What evaluates a traced function, some leaves of which are small and on the host."""
+    """What evaluates a traced function."""
     facts = analysis.facts
     is_exact = options.is_exact
-    on_host = frozenset() if is_exact else packable(small, facts.rough_seconds)
     limits = options.limits(signature.num_parts)
     check_kept(facts.kept, limits.budget_bytes)
     placed = signature.placed
-    compiler = Compiler(facts, calls, name, on_host=on_host, recycles=can_recycle(), placed=placed)
+    compiler = Compiler(facts, calls, name, recycles=can_recycle(), placed=placed)
     journal = Journal(name, signature.dynamic_paths, facts.layout)
     whole = compiler.compile_whole(analysis.traced, of_leaves(analysis, signature))
     tuning = options.own_tuning()
@@ -219,7 +216,6 @@ class Traces:
             _engine,
             signature,
             analysis,
-            small_on_host(dynamic),
             options,
             self.calls,
             self.name,

@@ -26,7 +26,6 @@ import numpy as np
 
 from incrax import _jax
 from incrax._context import context_key
-from incrax._profiling import is_profiled
 from incrax.engine.call.engine import LONG_WAY_EVERY, Again, Engine
 from incrax.engine.compile.timing import SAMPLE
 from incrax.engine.inputs.leaves import NO_ANCHOR, LeafValue
@@ -91,7 +90,7 @@ class Streak(abc.ABC):
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call like the last one; `NOT_SERVED` where it is to be looked at."""
         engine = self._engine
-        if self._num >= self._limit or engine.store.states is not self._states or is_profiled():
+        if self._num >= self._limit or engine.store.states is not self._states:
             return NOT_SERVED
         start_s = perf_counter()
         leaves = self._leaves(args, kwargs)

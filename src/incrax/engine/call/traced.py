@@ -27,9 +27,9 @@ from incrax.engine.call.analysis import Analysis
 from incrax.engine.call.bypass import NO_CALL, Bypass
 from incrax.engine.call.engine import Engine, FirstCall
 from incrax.engine.call.record import History
+from incrax.engine.call.rehearsal import warm_up
 from incrax.engine.call.streak import Streak, streak_of
 from incrax.engine.call.verification import check_outputs, stale_in, verify
-from incrax.engine.call.warm_up import warm_up
 from incrax.engine.compile.background import read_settings, set_as
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.signature import Signature

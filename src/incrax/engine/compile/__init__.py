@@ -1,1 +1,1 @@
-"""Plans as programs of XLA, timed; packed arguments, recycled buffers, calls to the host."""
+"""Plans as programs of XLA, timed; recycled buffers, calls to the host."""

@@ -23,7 +23,6 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax._names import as_program_name
-from incrax._profiling import annotated
 from incrax._program import (
     STATEFUL,
     Program,
@@ -35,7 +34,6 @@ from incrax._program import (
     read_vars,
 )
 from incrax.engine.compile.host_calls import HostCalls
-from incrax.engine.compile.packing import Packing
 from incrax.engine.compile.recycling import is_recyclable
 from incrax.engine.inputs.placement import Placed, Placement, find_placement, placed_array
 from incrax.engine.plan.facts import Facts
@@ -60,15 +58,12 @@ time).
 class Family:
     """What plans that differ only in what they read have in common.
 
-    Fields: the jitted function of (leaves, constants, loads, donated buffers), and of the same with
-    small leaves from the host packed; how they are packed; number of equations; types of the buffers
-    to donate; how rows are written into what is loaded; of what computes values to save, the same
-    function evaluated equation by equation.
+    Fields: the jitted function of (leaves, constants, loads, donated buffers); number of equations;
+    types of the buffers to donate; how rows are written into what is loaded; of what computes values
+    to save, the same function evaluated equation by equation.
     """
 
     call: Callable[..., list[Any]]
-    packed_call: Callable[..., list[Any]]
-    packing: Packing
     num_eqns: int
     donated: tuple[Any, ...] = ()
     writing: Writing | None = None
@@ -93,12 +88,9 @@ class Executable:
     def specimen(self, feeds: Values) -> tuple[Callable[..., Any], list[Any]]:
         """The jitted function that runs on such feeds, and the types of all its arguments."""
         family = self.family
-        read = [feeds[i] for i in self.leaves]
-        packed = family.packing.join(read) if family.packing.packs else None
-        call = family.call if packed is None else family.packed_call
-        given = map(jax.typeof, (*(read if packed is None else packed), *self.constants))
+        given = map(jax.typeof, (*[feeds[i] for i in self.leaves], *self.constants))
         avals = [*given, *(var.aval for var in self.loads), *family.donated]
-        return call, [
+        return family.call, [
             jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in avals
         ]
 
@@ -108,11 +100,7 @@ class Executable:
         """
         family = self.family
         read = [feeds[i] for i in self.leaves]
-        packed = family.packing.join(read) if family.packing.packs else None
-        if packed is None:
-            results = family.call(*read, *self.constants, *loaded, *donated)
-        else:
-            results = family.packed_call(*packed, *self.constants, *loaded, *donated)
+        results = family.call(*read, *self.constants, *loaded, *donated)
         writing = family.writing
         if writing is None:
             return results
@@ -159,9 +147,8 @@ class Compiler:
     """Compiles plans of one program.
 
     Fields: its facts; calls to the host; the function's name, for profiles; a clock that does not
-    count them; numbers of the leaves that are packed where they are read; whether saved values are
-    written to recycled buffers; the leaves that are bound to devices, by
-    number, and with them the placement of all values.
+    count them; whether saved values are written to recycled buffers; the leaves that are bound to
+    devices, by number, and with them the placement of all values.
     """
 
     def __init__(
@@ -170,7 +157,6 @@ class Compiler:
         calls: HostCalls,
         name: str,
         *,
-        on_host: frozenset[int],
         recycles: bool,
         placed: Mapping[int, Placed] | None = None,
     ) -> None:
@@ -178,7 +164,6 @@ class Compiler:
         self.calls = calls
         self.name = as_program_name(name)
         self.now = calls.now if facts.calls_host else time.perf_counter
-        self.on_host = on_host
         self._given = dict(zip(facts.program.constvars, facts.program.consts, strict=True))
         self.placed = placed or {}
         self.placement = find_placement(
@@ -195,7 +180,6 @@ class Compiler:
         """Constants on the device; the whole program has its own."""
         return device_constants(self.facts.program)
 
-    @annotated("compile")
     def compile_plan(self, plan: Plan) -> Executable:
         """An executable that returns the plan's outputs, its saves (in donated buffers if it
         recycles), its guard; the program of a family that is known serves another member.
@@ -248,7 +232,7 @@ class Compiler:
         @functools.cache
         def kind_of(var: Var) -> Hashable:
             if var in numbers:
-                return "leaf", var.aval, numbers[var] in self.on_host
+                return "leaf", var.aval
             if var not in self.constants:
                 return "load", var.aval
             value = self.constants[var]
@@ -306,10 +290,8 @@ class Compiler:
         is_fill = form.key is not None and not plan.outputs and not guard
         one_by_one = (lambda *values: run_by(evaluated_sparingly, values)) if is_fill else None
         out_shardings = self._out_shardings(returned, is_bound=self._is_bound(read))
-        num_others = len(names) - len(leaves)
-        num_eqns = len(plan.eqns)
-        family = self._family(run_plan, read.leaves, num_others, num_eqns, donated, out_shardings)
-        return replace(family, writing=writing, one_by_one=one_by_one)
+        call = _jit(run_plan, len(names), len(donated), out_shardings)
+        return Family(call, len(plan.eqns), donated, writing, one_by_one)
 
     def _is_bound(self, read: _Arguments) -> bool:
         """Whether what a plan reads is where all inputs are: saved values are, and what loads one
@@ -319,7 +301,6 @@ class Compiler:
         is_placed = not self.placed.keys().isdisjoint(read.leaves)
         return bool(read.loads or is_placed or self._placed_constants(constants))
 
-    @annotated("compile")
     def compile_whole(
         self, program: Program, jitted: Callable[..., list[Any]] | None = None
     ) -> Executable:
@@ -330,9 +311,7 @@ class Compiler:
         num_eqns = len(self.facts.eqns)
         is_plain = not self.facts.calls_host and not any(map(_is_held_in_parts, program.consts))
         if jitted is not None and is_plain:
-            # Nothing is packed: calls that nobody looks at run this same program.
-            packing = Packing((), (), frozenset())
-            return Executable(Family(jitted, jitted, packing, num_eqns), leaves)
+            return Executable(Family(jitted, num_eqns), leaves)
         constants = device_constants(program)
         run = evaluator(program.with_eqns(self._wrapped(program.eqns)))
         closed = {v for v in program.constvars if not _is_held_in_parts(constants[v])}
@@ -345,8 +324,7 @@ class Compiler:
             return run(tuple(consts), *values[:num_leaves])
 
         run_whole.__name__ = f"{self.name}_whole"
-        family = self._family(run_whole, leaves, len(passed), num_eqns)
-        return Executable(family, leaves, passed)
+        return Executable(Family(jax.jit(run_whole), num_eqns), leaves, passed)
 
     def _wrapped(self, eqns: tuple[Equation, ...]) -> tuple[Equation, ...]:
         """Equations whose functions on the host are remembered."""
@@ -423,29 +401,6 @@ class Compiler:
         returned = self.facts.returned
         saves = [var for var in others if self.recycles and var not in returned]
         return tuple(var.aval for var in saves if is_recyclable(var.aval))
-
-    def _family(
-        self,
-        run: Callable[..., list[Any]],
-        leaves: tuple[int, ...],
-        num_others: int,
-        num_eqns: int,
-        donated: tuple[Any, ...] = (),
-        out_shardings: list[Any] | None = None,
-    ) -> Family:
-        """A function of leaves and so many other arguments, and the same with packed leaves."""
-        packing = Packing(leaves, [self.facts.invars[i].aval for i in leaves], self.on_host)
-        num_packed = packing.num_arguments
-
-        def run_packed(*values: Any) -> list[Any]:
-            return run(*packing.split(values[:num_packed]), *values[num_packed:])
-
-        run_packed.__name__ = run.__name__
-        call, packed_call = (
-            _jit(fun, num + num_others, len(donated), out_shardings)
-            for fun, num in ((run, len(leaves)), (run_packed, num_packed))
-        )
-        return Family(call, packed_call, packing, num_eqns, donated)
 
 
 _PLACES = "places"

@@ -21,7 +21,6 @@ import jax
 import numpy as np
 
 from incrax._jax import Var, first_buffer
-from incrax._profiling import is_profiled, profiled
 from incrax._program import Values
 from incrax._stats import Stats
 from incrax.engine.compile.background import CALLER_SHARE, Background, Compilation
@@ -219,11 +218,6 @@ class TimedProgram:
 
     def __call__(self, feeds: Values, loads: Values) -> list[Any]:
         """Run; where it is timed, wait for what it reads before and for its results after."""
-        return (
-            profiled("run", self._run, feeds, loads) if is_profiled() else self._run(feeds, loads)
-        )
-
-    def _run(self, feeds: Values, loads: Values) -> list[Any]:
         if self.is_one_by_one:
             return self._run_one_by_one(feeds, loads)
         family = self.executable.family

@@ -31,9 +31,6 @@ COPIED_BYTES = 2**14
 """Bytes up to which two copies are compared faster than elements: that ends at the first difference.
 """
 
-SHORT = 64
-"""Elements up to which an array is compared element by element in Python, which is faster there."""
-
 NUM_SAMPLED = 64
 """Words that are compared first: arrays that differ everywhere, as most that change do, cost no
 more.
@@ -184,12 +181,11 @@ class LeafValue:
     whose buffer its owner may delete.
     """
 
-    __slots__ = ("_bits", "_flat", "_words", "anchor", "array", "feed")
+    __slots__ = ("_bits", "_flat", "anchor", "array", "feed")
 
     def __init__(self, x: Any) -> None:
         self.anchor = self.feed = x
         self._bits: Any = _UNREAD
-        self._words: Any = _UNREAD
         self._flat: Any = None
         kind = type(x)
         if kind in IMMUTABLE:
@@ -214,19 +210,6 @@ class LeafValue:
         if self._bits is _UNREAD:
             self._bits = _read_bits(self.anchor)
         return self._bits
-
-    @property
-    def words(self) -> tuple[int, ...] | None:
-        """The bits of each element of 8 bytes as an integer; None for other types."""
-        if self._words is _UNREAD:
-            bits = self.bits
-            is_wide = bits is not None and bits.dtype.itemsize == 8 and bits.dtype.kind in "fiu"
-            self._words = (
-                tuple(bits.reshape(-1).view(np.uint64).tolist())
-                if bits is not None and is_wide
-                else None
-            )
-        return self._words
 
     def flat(self, bits: np.ndarray) -> np.ndarray:
         """These bits, its own, as unsigned integers in a row."""
@@ -344,16 +327,8 @@ def changed_elements(new: LeafValue, old: LeafValue, width: int) -> int:
         return 0
     if width == 1:
         return 1
-    if width <= SHORT and new.words is not None and old.words is not None:
-        return sum(
-            [1 << k for k, (x, y) in enumerate(zip(new.words, old.words, strict=True)) if x != y]
-        )
-    a = new.bits
-    b = old.bits
-    if a is None or b is None or a.dtype != b.dtype:
-        return (1 << width) - 1
-    different = (_elements(a, width) != _elements(b, width)).any(axis=1)
-    return sum([1 << k for k in np.flatnonzero(different).tolist()])
+    numbers = _different(new, old, width)
+    return (1 << width) - 1 if numbers is None else sum([1 << k for k in numbers.tolist()])
 
 
 def changed_rows(new: LeafValue, old: LeafValue) -> np.ndarray | None:
@@ -363,18 +338,22 @@ def changed_rows(new: LeafValue, old: LeafValue) -> np.ndarray | None:
     written = row_updates.rows_between(new.array, old.array)
     if written is not None:
         return written
+    bits = new.bits
+    return None if bits is None or not bits.ndim else _different(new, old, len(bits))
+
+
+def _different(new: LeafValue, old: LeafValue, num: int) -> np.ndarray | None:
+    """In which of as many equal parts the bits of two values differ; None where only identity
+    counts.
+    """
     a = new.bits
     b = old.bits
-    if a is None or b is None or a.dtype != b.dtype or not a.ndim:
+    if a is None or b is None or a.dtype != b.dtype:
         return None
     different = new.flat(a) != old.flat(b)
-    if different.size > len(a):
-        different = different.reshape(len(a), -1).any(axis=1)
+    if different.size > num:
+        different = different.reshape(num, -1).any(axis=1)
     return different.nonzero()[0]
-
-
-def _elements(a: np.ndarray, width: int) -> np.ndarray:
-    return np.frombuffer(a.tobytes(), np.uint8).reshape(width, -1)
 
 
 def _is_large_on_device(x: jax.Array) -> bool:

@@ -76,19 +76,3 @@ def wrong_chunk_rows(value: object) -> RowsError:
         f"`Rows(chunk_rows=...)` got {value!r}; it must be a power of two, so that few programs "
         "serve all numbers of rows. Nothing was made. Leave it out, or give 65536, 131072, ..."
     )
-
-
-def no_pyarrow() -> ImportError:
-    """Parquet without its library."""
-    return ImportError(
-        "`Rows.from_parquet` needs pyarrow, which is not installed. Nothing was read. Install "
-        "`incrax[parquet]`."
-    )
-
-
-def missing_entries(column: str, num: int) -> RowsError:
-    """Nulls in a column."""
-    return RowsError(
-        f"`Rows.from_parquet` found {num} missing entries in `{column}`; an array has no such "
-        "thing. Nothing was kept. Fill them in the file, or leave the column out: `columns=[...]`."
-    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -22,9 +22,6 @@ from incrax import _jax
 
 MAX_STEPS = 8
 """Updates that are traced back at most."""
-
-INEXACT = frozenset({"divide", "power"})
-"""Methods that compute all rows, by one in the others: numbers too small to be normal become zero."""
 
 MAX_ROWS = 4096
 """Rows of one update that are remembered; more are found by comparison."""
@@ -107,11 +104,10 @@ def at(x: Any) -> RowUpdates:
             arrays of NumPy, which change in place, and traced values are updated, no more.
 
     Returns:
-        What takes an index, and then one of the methods of `jax.numpy.ndarray.at` (`set`, `add`,
-        `subtract`, `multiply`, `divide`, `power`, `min`, `max`, `apply`), with the result that this
-        has: a new `jax.Array` of the same shape and dtype. Of the index the first part says which
-        rows change; `divide` and `power`, which do not keep the bits of other rows, are not
-        remembered. `became(y)` takes an array that was made in another way.
+        What takes an index, and then one of the methods `set`, `add` and `multiply` of
+        `jax.numpy.ndarray.at`, with the result that this has: a new `jax.Array` of the same shape
+        and dtype. Of the index the first part says which rows change. `became(y)` takes an array
+        that was made in another way.
 
     Raises:
         TypeError: x is no array with axes.
@@ -161,33 +157,9 @@ class RowUpdate:
         """With these added."""
         return self._written("add", values)
 
-    def subtract(self, values: Any) -> jax.Array:
-        """With these subtracted."""
-        return self._written("subtract", values)
-
     def multiply(self, values: Any) -> jax.Array:
         """Multiplied by these."""
         return self._written("multiply", values)
-
-    def divide(self, values: Any) -> jax.Array:
-        """Divided by these."""
-        return self._written("divide", values)
-
-    def power(self, values: Any) -> jax.Array:
-        """To these powers."""
-        return self._written("power", values)
-
-    def min(self, values: Any) -> jax.Array:
-        """The smaller ones of what is there and these."""
-        return self._written("min", values)
-
-    def max(self, values: Any) -> jax.Array:
-        """The larger ones."""
-        return self._written("max", values)
-
-    def apply(self, function: Callable[[Any], Any]) -> jax.Array:
-        """With a function applied to each element."""
-        return self._known(jnp.asarray(self._array).at[self._index].apply(function))
 
     def became(self, y: Any) -> jax.Array:
         """The array y, which has x's values in all other rows: the caller says so.
@@ -211,11 +183,9 @@ class RowUpdate:
         index = self._index
         is_number = isinstance(index, (int, np.integer)) and not isinstance(index, bool)
         is_plain = is_number or (isinstance(index, np.ndarray) and index.dtype.kind in "iu")
-        is_exact = method not in INEXACT
-        if is_plain and is_exact and not isinstance(self._array, _jax.Tracer):
+        if is_plain and not isinstance(self._array, _jax.Tracer):
             return self._known(_write_rows(self._array, np.asarray(index), values, method))
-        new = getattr(jnp.asarray(self._array).at[index], method)(values)
-        return self._known(new) if is_exact else new
+        return self._known(getattr(jnp.asarray(self._array).at[index], method)(values))
 
     def _known(self, new: jax.Array) -> jax.Array:
         old = self._array

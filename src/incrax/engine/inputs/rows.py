@@ -8,7 +8,7 @@ computed from them.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -34,7 +34,7 @@ from incrax.engine.inputs.messages import (
     outside_rows,
 )
 from incrax.engine.inputs.mutable import never_changes
-from incrax.engine.inputs.sources import ArraySource, ParquetSource, Source
+from incrax.engine.inputs.sources import ArraySource, Source
 
 
 @never_changes
@@ -132,24 +132,6 @@ class Rows:
         leaves = jax.tree.leaves_with_path(tree)
         common_length("Rows", {f"rows{jax.tree_util.keystr(p)}": len(x) for p, x in leaves})
         return cls.from_source(ArraySource(tree), chunk_rows=chunk_rows)
-
-    @classmethod
-    def from_parquet(
-        cls, path: Any, *, columns: Sequence[str] | None = None, chunk_rows: int = CHUNK_ROWS
-    ) -> Rows:
-        """Rows streamed from a Parquet file: a dict with one array per column.
-
-        Args:
-            path: file with columns of numbers, without missing entries; it must not change.
-            columns: names of the columns to read; None: all.
-            chunk_rows: rows that are evaluated at once, a power of two; row groups of the file are
-                read one by one.
-
-        Raises:
-            ImportError: pyarrow is not installed.
-            RowsError: the file has no rows, or, when it is read, a column has missing entries.
-        """
-        return cls.from_source(ParquetSource(path, columns), chunk_rows=chunk_rows)
 
     # --- new rows ---------------------------------------------------------------------------------
 

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from incrax import _jax
-from incrax._collection import uncollected
+from incrax._collection import paused
 from incrax._jax import Equation, Var
-from incrax._profiling import annotated
 from incrax._program import read_vars, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
@@ -210,8 +209,7 @@ class Prices(NamedTuple):
     run: float = 1.0
 
 
-@annotated("plan")
-@uncollected
+@paused()
 def plan_dirty(
     facts: Facts,
     dirty: int,
@@ -322,7 +320,7 @@ def _other_forms(
         yield _OtherForm((*merged.eqns, *both), guard, statistics)
 
 
-@uncollected
+@paused()
 def plan_top(facts: Facts, wanted: Iterable[Var]) -> Plan:
     """Plan that computes all outputs from the inputs and the wanted values."""
     known = frozenset(wanted)
@@ -333,7 +331,7 @@ def plan_top(facts: Facts, wanted: Iterable[Var]) -> Plan:
     return search.plan((), facts.returned, facts.effects)
 
 
-@uncollected
+@paused()
 def plan_whole(facts: Facts, saves: Iterable[Var]) -> Plan:
     """Plan that computes all outputs from the inputs alone, and saves some values."""
     saves = tuple(saves)
@@ -346,7 +344,7 @@ def plan_whole(facts: Facts, saves: Iterable[Var]) -> Plan:
     return replace(plan, eqns=derived.put_instead(plan.eqns))
 
 
-@uncollected
+@paused()
 def plan_fill(facts: Facts, missing: Iterable[Var], is_available: Callable[[Var], bool]) -> Plan:
     """Plan that computes missing saved values from the inputs and the saved values that are there.
 

@@ -51,10 +51,10 @@ share and takes so many times as long as the next; for the first one of a proces
 machine where no earlier process has, and to import what finds cuts.
 """
 
-LASTING = math.log(100.0)
+LASTING = math.log(10.0)
 DOUBT = 10.0
 """By Lotka's law, a job that came to n calls comes to k n with a probability of 1 / k: over all of
-them up to the hundredfold, n ln 100 more are to be expected. This is relied on where a plan would
+them up to the tenfold, n ln 10 more are to be expected. This is relied on where a plan would
 still gain if it took so many times as long as estimated, since nothing else is then unknown.
 """
 

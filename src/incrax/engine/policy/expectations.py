@@ -238,7 +238,8 @@ _pending: dict[str, dict[str, Any]] = {}
 
 def _learned(entry: Entry, whole_s: float) -> Known:
     """What the entry of a dirty set tells the next process."""
-    program_s = None if entry.program is None else entry.program.seconds
+    program = entry.program
+    program_s = program.seconds if program is not None and program.is_settled else None
     if program_s is not None:
         plan_s = program_s
     elif entry.candidate == "segments":

@@ -73,6 +73,9 @@ LEAST_GAIN = 0.1
 or after them; and how much more of the work must be left out so than with the changed rows alone.
 """
 
+MAX_TRIED = 10.0
+"""Times what else serves a change that a program may take in its first runs to be timed again."""
+
 OFTEN = 8
 """Kinds of change of rows share a program if each is one in so many of all such looks at least; a
 look stands for many calls, so that counts of these say less.
@@ -282,10 +285,13 @@ class Slices:
 
     def _choose(self, entry: Entry, program: TimedProgram, other_s: float) -> None:
         entry.is_final = program.is_settled
-        if program.seconds is None:
+        seconds = program.seconds
+        # One run tells little: what else the machine did in it would bar the program for good.
+        is_tried = not program.is_settled and (seconds or 0.0) < MAX_TRIED * other_s
+        if seconds is None or is_tried:
             entry.settle("slices", "rows alone, being timed")
         else:
-            entry.choose({"whole": other_s, "slices": program.seconds + ROWS_S})
+            entry.choose({"whole": other_s, "slices": seconds + ROWS_S})
 
     def is_primed(self, entry: Entry, *, is_complete: bool) -> bool:
         """Count a change of rows; whether its program may serve it: the baseline has all that it

@@ -4,7 +4,7 @@ budget.
 A `State` is one version: input values, outputs, and saved values that are current for exactly these
 inputs. The store keeps a few states, most recently used last.
 
-Invariants, checked by `check_invariants`:
+Invariants, checked by the tests after each call (`check_invariants` of `tests/helpers.py`):
 - every saved value of a state is current for the state's input values;
 - no saved value depends on what must run at every call;
 - the bytes of distinct saved buffers, spare ones included, never exceed the budget between calls;
@@ -14,7 +14,6 @@ Invariants, checked by `check_invariants`:
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +26,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._jax import ArrayImpl, Tracer, Var, aval_bytes
-from incrax._profiling import is_profiled, profiled
 from incrax._program import Values
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.inputs.leaves import (
@@ -40,7 +38,7 @@ from incrax.engine.inputs.leaves import (
     same_value,
 )
 from incrax.engine.policy.chooser import Chooser
-from incrax.engine.program.dependence import ALWAYS, Layout
+from incrax.engine.program.dependence import Layout
 
 LARGE_BYTES = 2**20
 """NumPy arrays from which on the seconds are counted that it takes to find them unchanged."""
@@ -137,12 +135,6 @@ class Store:
 
     def commit(self, state: State, used: State | None) -> None:
         """Add a version; keep the one that it was made from, then the most recently used others."""
-        if is_profiled():
-            profiled("commit", self._commit, state, used)
-        else:
-            self._commit(state, used)
-
-    def _commit(self, state: State, used: State | None) -> None:
         if used is not None:
             used.uses += 1
         others = [s for s in self.states if s is not used]
@@ -346,13 +338,8 @@ class Comparison:
         if not changed:
             return latest
         values = list(latest)
-        resolve_leaf = (
-            functools.partial(profiled, "compare", self.resolve_leaf)
-            if is_profiled()
-            else self.resolve_leaf
-        )
         for index in changed:
-            values[index] = resolve_leaf(index, leaves[index])
+            values[index] = self.resolve_leaf(index, leaves[index])
         return tuple(values)
 
     def resolve_leaf(self, index: int, x: Any) -> LeafValue:
@@ -596,14 +583,3 @@ def available_in(states: Iterable[tuple[State, int]], var: Var, mask: int) -> An
         if value is not None and not is_deleted(value):
             return value
     return None
-
-
-def check_invariants(store: Store, mask: Callable[[Var], int]) -> None:
-    """Raise AssertionError where an invariant of the store does not hold."""
-    assert len(store.states) <= store.versions + (store.pinned is not None)
-    assert store.pinned is None or store.pinned in store.states
-    assert store.saved_bytes + store.pool.num_bytes <= max(store.budget_bytes, store.bound_bytes)
-    assert store.saved_bytes <= store.budget_bytes
-    for state in store.states:
-        assert not any(mask(var) & ALWAYS for var in state.saved)
-        assert not any(isinstance(x, Tracer) for x in [*state.outputs, *state.saved.values()])

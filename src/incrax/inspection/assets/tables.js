@@ -1,11 +1,10 @@
-// Plans and their races, segments, saved values, and inputs against groups of equations.
+// Plans and their races, saved values, and inputs against groups of equations.
 
 const MAX_COLUMNS = 10;
 const MAX_ROWS = 80;
 
 function buildTables() {
   plansTable();
-  segmentsTable();
   savedTable();
   workTable();
 }
@@ -46,18 +45,6 @@ function showChange(found) {
   checkView();
   byId('map').scrollIntoView();
   byId('map').focus({ preventScroll: true });
-}
-
-function segmentsTable() {
-  if (!data.segments.length) {
-    byId('segments-table').replaceChildren(make('p', { className: 'note' }, 'None: no value was worth saving yet.'));
-    return;
-  }
-  byId('segments-table').replaceChildren(table('Segments', ['depends on', 'values', 'bytes', 'equations', 'time'], data.segments.map(s => [
-    s.is_top ? 'results, from all that is saved' : shownNames(BigInt(s.mask), 5), { number: exactly(s.num_values) }, { number: byteCount(s.bytes) },
-    { number: exactly(s.num_equations) }, { number: `${duration(s.seconds)}, ${s.is_measured ? 'measured' : 'estimated'}` },
-  ])));
-  addUnlisted('segments-table', data.num_segments - data.segments.length);
 }
 
 function savedTable() {

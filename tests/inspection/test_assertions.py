@@ -1,12 +1,8 @@
-"""`totals` adds up counters over a block; `assert_ran` fails when, and only when, something else
-ran.
-"""
+"""`assert_ran` fails when, and only when, something else ran."""
 
 from __future__ import annotations
 
-import gc
 import re
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -37,117 +33,6 @@ def after(*changes):
     for change in changes:
         f({**PARAMS, **change}, X)
     return f
-
-
-# --- totals ---------------------------------------------------------------------------------------
-
-
-def test_counts_are_those_of_the_block_only():
-    f = after()
-    with incrax.totals() as counted:
-        f({**PARAMS, "yield": 3.0}, X)
-        f({**PARAMS, "yield": 3.0}, X)
-    f({**PARAMS, "yield": 4.0}, X)
-    assert list(counted.by_function) == ["model"]
-    assert (counted.total.calls, counted.total.unchanged, counted.total.traces) == (2, 1, 0)
-    assert counted.total.ran == counted.by_function["model"].ran > 0
-    assert counted.total.saved_bytes == f.stats.saved_bytes > 0
-
-
-def test_functions_that_are_made_and_dropped_inside_count_too():
-    with incrax.totals() as counted:
-        for _ in range(2):
-            after()
-            gc.collect()
-    assert list(counted.by_function) == ["model", "model (2)"]
-    assert counted.total.calls == 2
-    assert "in all" in str(counted)
-
-
-def test_functions_that_were_not_called_are_not_listed():
-    after()
-    with incrax.totals() as counted:
-        pass
-    assert counted.by_function == {}
-    assert counted.as_dict() == {"total": incrax.Stats().as_dict(), "functions": {}}
-    assert repr(counted) == "<totals: 0 calls, 0 unchanged, 0 equations run>"
-
-
-def test_it_may_be_read_inside_and_nested():
-    f = after()
-    with incrax.totals() as outer:
-        f(PARAMS, X)
-        assert outer.total.calls == 1
-        with incrax.totals() as inner:
-            f(PARAMS, X)
-        assert (inner.total.calls, outer.total.calls) == (1, 2)
-    made = incrax.incremental(lambda x: x)
-    made(1.0)
-    assert (inner.total.calls, outer.total.calls) == (1, 2)
-
-
-def test_calls_of_all_threads_count():
-    f = after()
-    with incrax.totals() as counted:
-        threads = [threading.Thread(target=f, args=(PARAMS, X)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert counted.total.calls == 3
-
-
-def test_an_error_inside_leaves_the_counts():
-    f = after()
-    broken = incrax.incremental(lambda x: 1 // 0)
-    counted = incrax.totals()
-    with pytest.raises(ZeroDivisionError), counted:
-        f(PARAMS, X), broken(X)
-    assert (counted.total.calls, counted.total.aborted) == (2, 1)
-
-
-def test_saved_bytes_are_those_of_now_inside_too():
-    f = incrax.incremental(model, tuning=MINIMAL)
-    with incrax.totals() as counted:
-        f(PARAMS, X)
-        f({**PARAMS, "yield": 3.0}, X)
-        assert counted.total.saved_bytes == f._traces.latest.engine.store.saved_bytes > 0
-
-
-def test_functions_may_be_made_by_other_threads_meanwhile():
-    stop = threading.Event()
-
-    def make():
-        while not stop.is_set():
-            [incrax.incremental(lambda x: x) for _ in range(50)]
-
-    thread = threading.Thread(target=make)
-    thread.start()
-    try:
-        for _ in range(200):
-            with incrax.totals() as counted:
-                pass
-            assert counted.total.calls == 0
-    finally:
-        stop.set()
-        thread.join()
-
-
-def test_an_object_counts_once_at_a_time():
-    counted = incrax.totals()
-    with counted:
-        with pytest.raises(RuntimeError) as caught:
-            counted.__enter__()
-        after()
-    assert counted.total.calls == 1
-    assert str(caught.value) == (
-        "`totals()` is counting already: the same object was entered twice, and would count "
-        "everything twice. Nothing "
-        "was changed. Write `with incrax.totals() as inner:` for a block inside another one."
-    )
-    with counted:
-        pass
-    assert counted.total.calls == 0
 
 
 # --- assert_ran -----------------------------------------------------------------------------------
@@ -206,7 +91,7 @@ def test_the_message_says_what_ran_what_changed_and_what_served():
     )
     assert "1 equations of `exp` ran, and none may:" in lines
     assert any(
-        re.match(r"  exp at .*test_counting\.py:\d+.*\(resolution\)", line) for line in lines
+        re.match(r"  exp at .*test_assertions\.py:\d+.*\(resolution\)", line) for line in lines
     )
     assert any(line.endswith("equations ran, and at most 0 may:") for line in lines)
     assert lines[-1] == "Changed: `params['width']`. Served by: plan (minimal planner)."
