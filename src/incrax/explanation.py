@@ -384,16 +384,16 @@ def explain_given(traced: Any, given: Given | None) -> Explanation:
     """Explain the last call that a trace served, or the one that gives this."""
     if not isinstance(traced, RowEngine):
         return explain_call(traced.engine, None if given is None else given.leaves)
-    record = traced.last if given is None else traced.outlook(given.leaves, given.changed)
-    if record is None:
+    chunks = traced.last if given is None else traced.outlook(given.leaves, given.changed)
+    if chunks is None or traced.engine is None:
         raise not_called("explain()")
-    found = replace(explain_call(record.engine, None), is_dry_run=given is not None)
-    num_run, num_reused, num_joined = record.chunks
+    found = replace(explain_call(traced.engine, None), is_dry_run=given is not None)
+    num_run, num_reused, num_joined = chunks
     if not num_run:
         idle: dict[str, Any] = dict.fromkeys(("changed", "ran", "loaded", "filled"), ())
         found = replace(found, **idle, served_by="saved outputs", why="no chunk changed", num_ran=0)
-    chunks = ("run", num_run), ("reused", num_reused), ("joined", num_joined)
-    return replace(found, chunks=chunks)
+    named = ("run", num_run), ("reused", num_reused), ("joined", num_joined)
+    return replace(found, chunks=named)
 
 
 # --- what depends on what ---------------------------------------------------------------------------

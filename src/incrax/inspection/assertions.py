@@ -178,8 +178,7 @@ def _last(f: Any) -> _LastCall:
         raise not_called("assert_ran()")
     if not isinstance(traced, RowEngine):
         return _LastCall(reader, served.by, served.ran, reader.paths)
-    record = traced.last
-    has_run = record is not None and record.chunks.num_run > 0
+    has_run = traced.last is not None and traced.last.num_run > 0
     paths = [*reader.paths, *traced.paths]
     return _LastCall(reader, served.by, served.ran if has_run else (), paths)
 

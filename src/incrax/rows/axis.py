@@ -15,11 +15,13 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation, Literal, Var
 from incrax._program import STATEFUL, Program, from_jaxpr
+from incrax.engine.inputs.leaves import same_bits
 from incrax.engine.program.simplify import inline_with_solves
+from incrax.engine.program.structure import value_key
 from incrax.errors import MixedRowsError
 from incrax.primitives.entry import GONE, Kind
 from incrax.primitives.row_axis import UNKNOWN, Reduction, Verdict, row_verdict
-from incrax.rows.numbers import CONSTANTS, OUTPUTS, NumberPlace, bits
+from incrax.rows.numbers import CONSTANTS, OUTPUTS, NumberPlace
 
 Pair = tuple[Any, Any]
 
@@ -84,30 +86,16 @@ def branches_on_rows(difference: str) -> MixedRowsError:
     )
 
 
-def compare_rows(
-    program: Program, other: Program, num_rows: int, num_others: int
-) -> RowsComparison:
-    """Compare one function traced for `num_rows` and, as `other`, for another number of rows.
-
-    Raises:
-        MixedRowsError: an equation neither maps rows to the same rows nor reduces over them, or the
-            two traces differ in more than shapes and numbers.
-    """
-    found = RowsComparison(num_rows, num_others, refuse)
-    found.match(program, other)
-    return found
-
-
 class RowsComparison:
     """Two traces side by side.
 
     Fields: the row axis of each variable of the first one (None: it has none); reductions by the
     variable that they write; places where numbers differ. `refuse` is called for an equation that
-    mixes rows; if it returns, the walk goes on.
+    neither maps rows to the same rows nor reduces over them; if it returns, the walk goes on.
     """
 
     def __init__(
-        self, num_rows: int, num_others: int, refuse: Callable[[Equation, Kind], None]
+        self, num_rows: int, num_others: int, refuse: Callable[[Equation, Kind], None] = refuse
     ) -> None:
         self.lengths = num_rows, num_others
         self.refuse = refuse
@@ -120,6 +108,9 @@ class RowsComparison:
     def match(self, program: Program, other: Program) -> None:
         """Walk both programs; inside a loop or a branch nothing may be reduced and no number may
         differ.
+
+        Raises:
+            MixedRowsError: rows are mixed, or the traces differ in more than shapes and numbers.
         """
         self._bind([*program.invars, *program.constvars], [*other.invars, *other.constvars])
         for number, pair in enumerate(zip(program.consts, other.consts, strict=False)):
@@ -196,7 +187,7 @@ class RowsComparison:
             of_rule = {name for name in eqn.params if name.endswith("_jaxpr") and eqn.params[name]}
             may_differ = of_rule | _SIZED_PARAMS if is_row_wise else of_rule
         for name, value in eqn.params.items():
-            if name not in may_differ and not _same_param(value, other.params.get(name)):
+            if name not in may_differ and value_key(value) != value_key(other.params.get(name)):
                 raise branches_on_rows(f"another `{name}` of {where}")
 
     def _note(self, eqn: Equation, verdict: Verdict, *, is_row_wise: bool) -> None:
@@ -248,10 +239,4 @@ def _type(atom: Any) -> str:
 
 
 def _same_number(a: Any, b: Any) -> bool:
-    return a is b or bits(a) == bits(b)
-
-
-def _same_param(a: Any, b: Any) -> bool:
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return _same_number(a, b)
-    return a is b or (type(a) is type(b) and (a == b or repr(a) == repr(b)))
+    return a is b or same_bits(np.asarray(a), np.asarray(b))

@@ -9,9 +9,10 @@ users call it for.
 from __future__ import annotations
 
 import copy
+from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +35,7 @@ from incrax.engine.call.verification import check_outputs, verify
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.recycling import can_recycle
-from incrax.engine.inputs.chunks import Chunk
+from incrax.engine.inputs.chunks import LEAST_CAPACITY, Chunk
 from incrax.engine.inputs.leaves import LeafValue, resolved
 from incrax.engine.inputs.rows import Rows
 from incrax.engine.inputs.signature import Function, Signature
@@ -43,9 +44,15 @@ from incrax.engine.policy.log import Journal
 from incrax.engine.store.budget import Limits
 from incrax.engine.store.store import is_any_deleted
 from incrax.errors import MixedRowsError, NotCalledError, UnknownInputError
-from incrax.rows.combining import chunk_function, combine_all, filled, rest_function
 from incrax.rows.numbers import scales_at
-from incrax.rows.phases import Phase, Section
+from incrax.rows.passes import (
+    Phase,
+    Section,
+    chunk_function,
+    combine_all,
+    filled,
+    rest_function,
+)
 from incrax.rows.trace import RowTrace
 
 RUN = 8
@@ -64,21 +71,12 @@ BLAMED = "Rows were evaluated chunk by chunk, and compared with all of them at o
 Env: TypeAlias = dict[Var, Any]
 Results: TypeAlias = list[Any]
 """Of some chunks: the partial results of a pass; of one chunk also its per-row results."""
-Version: TypeAlias = tuple[Any, ...]
-"""What a section reads: one object for all values of the same bits, and the number of rows if it
-matters.
-"""
+Version: TypeAlias = tuple[LeafValue, ...]
+"""What a section reads: one object for all values of the same bits."""
 
 
 ChunkKind: TypeAlias = tuple[int, bool, int]
 """Chunks whose programs are the same: capacity, whether it is filled up, number of the pass."""
-
-
-class RowRecord(NamedTuple):
-    """What a call did with chunks, over all passes, and the engine of one that was evaluated."""
-
-    chunks: Chunks
-    engine: Engine
 
 
 class PassTable:
@@ -136,8 +134,8 @@ class RowEngine:
         self.options = options
         self.limits = options.limits(1)
         self.stats = stats
-        self.cut: Any = None
-        self.last: RowRecord | None = None
+        self.rows: Any = None
+        self.last: Chunks | None = None
         self.evaluated: Engine | None = None
         self.history = History(options.tuning.history)
         self.prepare(rows)
@@ -156,17 +154,16 @@ class RowEngine:
             MixedRowsError: the function mixes rows, or is another one for another number of rows.
         """
         self.trace.prepare(rows.capacities, len(rows))
-        if self.trace.cut is not self.cut:
-            self.cut = self.trace.cut
-            self.rows = self.cut.rows
+        if self.trace.rows is not self.rows:
+            self.rows = self.trace.rows
             self.passes = [
                 PassTable(phase, self._compiled_rest(phase), self.options.versions)
-                for phase in self.cut.phases
+                for phase in self.rows.phases
             ]
             self.recent: dict[Var, list[LeafValue]] = {}
             self.kin: dict[ChunkKind, Engine] = {}
             self.by_chunk: dict[tuple[int, ChunkKind], Engine] = {}
-            self.uses: list[frozenset[int]] = []
+            self.uses: list[dict[int, int]] = []
 
     def _compiled_rest(self, phase: Phase) -> Function:
         """What follows from the reductions, compiled; functions on the host are remembered, and
@@ -183,6 +180,7 @@ class RowEngine:
         """An independent engine that shares results, values and programs so far."""
         other = copy.copy(self)
         other.stats = stats
+        other.evaluated = None
         other.trace = self.trace.fork()
         other.history = History(self.history.size)
         other.passes = [table.fork() for table in self.passes]
@@ -198,6 +196,7 @@ class RowEngine:
         """Drop all results and saved values; traces and programs stay."""
         self.by_chunk = {}
         self.uses = []
+        self.evaluated = None
         for table in self.passes:
             table.clear()
         for engine in self.kin.values():
@@ -230,8 +229,10 @@ class RowEngine:
 
     @property
     def engine(self) -> Engine | None:
-        """That of one chunk, for reports; None before there is one."""
-        return next(iter(self.kin.values()), None) if self.last is None else self.last.engine
+        """That of one chunk, for reports, one that the last call evaluated if there is any; None
+        before there is one.
+        """
+        return self.evaluated or next(iter((*self.engines(), *self.kin.values())), None)
 
     @property
     def out_tree(self) -> Any:
@@ -260,7 +261,7 @@ class RowEngine:
         """
         outputs = self._outputs(leaves, rows)
         assert self.last is not None
-        self.history.note_rows(start_s, self.last.chunks, lambda: self.saved_bytes)
+        self.history.note_rows(start_s, self.last, lambda: self.saved_bytes)
         return outputs
 
     def check(
@@ -276,7 +277,7 @@ class RowEngine:
         check_outputs(name, outputs, evaluate, lambda: ((), BLAMED), self.clear, settings)
 
     def _outputs(self, leaves: Values, rows: Rows) -> list[Any]:
-        env = self._env(leaves)
+        env = self._env(leaves, len(rows))
         per_row = [v for table in self.passes for v in table.phase.per_row]
         if per_row and any(chunk.is_streamed for chunk in rows.chunks):
             types = ", ".join(v.aval.str_short(short_dtypes=True) for v in per_row)
@@ -296,8 +297,7 @@ class RowEngine:
             found.update(outcome)
             env.update(outcome)
         self._keep_used(rows)
-        chunks = Chunks(*(b - a for a, b in zip(before, self._counts(), strict=True)))
-        self.last = RowRecord(chunks, self.evaluated or self._any_engine(rows))
+        self.last = Chunks(*(b - a for a, b in zip(before, self._counts(), strict=True)))
         self.stats.unchanged += num_known == len(self.passes)
         program = self.rows.program
         return [_jax.as_value(atom, found) for atom in program.outvars]
@@ -309,21 +309,21 @@ class RowEngine:
     def _pass(self, table: PassTable, env: Env, rows: Rows) -> tuple[Env, bool]:
         """What follows from a pass over the rows, and whether it was known."""
         phase = table.phase
-        version = self._version(phase.chunk, env, len(rows))
-        key = version, self._version(phase.rest, env, len(rows)), rows.numbers
+        version = self._version(phase.chunk, env)
+        rest = self._version(phase.rest, env)
+        key = version, rest, tuple(rows.places)
         outcome = table.outcomes.get(key)
         if outcome is not None and not is_any_deleted(outcome.values()):
             self.stats.chunks_reused += len(rows.chunks)
             return outcome, True
         known = table.results.setdefault(version, {})
-        feeds = self._feeds(phase.chunk, env, len(rows))
-        results = _PassEvaluation(self, phase, rows.chunks, known, feeds).results()
+        results = _PassEvaluation(self, phase, rows.chunks, known, _feeds(version)).results()
         count, columns = filled(phase.kinds, results)
         capacity = len(columns[0]) if columns else 0
         self.stats.compiles += capacity not in table.compiled
         table.compiled.add(capacity)
-        scales = scales_at(phase.degrees, len(rows), self.cut.fixed)
-        values = table.rest(count, columns, scales, self._feeds(phase.rest, env, len(rows)))
+        scales = scales_at(phase.degrees, len(rows), self.rows.assumed_rows)
+        values = table.rest(count, columns, scales, _feeds(rest))
         outcome = dict(zip(phase.rest.targets, values, strict=True))
         pairs = zip(phase.per_row, phase.axes, strict=True)
         for k, (var, axis) in enumerate(pairs, len(phase.kinds)):
@@ -331,21 +331,20 @@ class RowEngine:
         table.outcomes.add(key, outcome)
         return outcome, False
 
-    def _env(self, leaves: Values) -> Env:
-        """The leaves by variable."""
+    def _env(self, leaves: Values, num_rows: int) -> Env:
+        """The leaves, and the numbers made from the number of rows, by variable."""
         rows = self.rows
         pairs = zip(self.paths, rows.program.invars, strict=True)
         named = list(pairs)[rows.num_row_inputs :]
         for (path, _), x in zip(named, leaves, strict=True):
             if isinstance(x, jax.Array) and x.is_deleted():
                 raise deleted_input(path)
-        return {var: x for (_, var), x in zip(named, leaves, strict=True)}
+        env = {var: x for (_, var), x in zip(named, leaves, strict=True)}
+        return env | self.trace.sizes(max(num_rows, LEAST_CAPACITY))
 
-    def _version(self, section: Section, env: Env, num_rows: int) -> Version:
+    def _version(self, section: Section, env: Env) -> Version:
         """What a section reads, as one object for all values of the same bits."""
-        sizes = self.rows.sizes
-        found = [self._known(var, env) for var in section.reads if var not in sizes]
-        return *found, (num_rows if len(found) < len(section.reads) else None)
+        return tuple([self._known(var, env) for var in section.reads])
 
     def _known(self, var: Var, env: Env) -> LeafValue:
         """A value, or one of the latest few of the variable that has its bits."""
@@ -361,25 +360,19 @@ class RowEngine:
         self.recent[var] = latest[-self.options.versions :]
         return found
 
-    def _feeds(self, section: Section, env: Env, num_rows: int) -> list[Any]:
-        """What a section of a program reads, in order."""
-        sizes = self.rows.sizes
-        if any(var in sizes for var in section.reads):
-            sizes = self.trace.sizes(num_rows)
-        return [sizes[var] if var in sizes else env[var].feed for var in section.reads]
-
     def _keep_used(self, rows: Rows) -> None:
         """Forget chunks that were in none of the latest few sets of rows; the others share the
         budget.
         """
-        used = frozenset(rows.numbers)
+        used = rows.places
         if self.uses and self.uses[-1] == used:
             return
         self.uses = [*(u for u in self.uses if u != used), used][-self.limits.versions :]
-        kept = frozenset().union(*self.uses)
-        self.by_chunk = {key: engine for key, engine in self.by_chunk.items() if key[0] in kept}
+        kept = dict(ChainMap(*self.uses))
+        places = set(kept.values())
+        self.by_chunk = {key: engine for key, engine in self.by_chunk.items() if key[0] in places}
         for known in [each for table in self.passes for each in table.results.values()]:
-            for key in [key for key in known if not kept.issuperset(key)]:
+            for key in [key for key in known if not kept.keys() >= set(key)]:
                 del known[key]
         for engine in self.by_chunk.values():
             engine.store.budget_bytes = self.limits.budget_bytes // len(rows.chunks)
@@ -395,7 +388,7 @@ class RowEngine:
 
     def engine_of(self, chunk: Chunk, phase: Phase, num_chunks: int) -> Engine:
         """The engine of a chunk for a pass."""
-        key = chunk.number, _kind(chunk, phase)
+        key = chunk.place, _kind(chunk, phase)
         if key not in self.by_chunk:
             kin = self.kin_of(chunk, phase, num_chunks)
             self.by_chunk[key] = kin.sibling(self.limits.budget_bytes // num_chunks)
@@ -423,8 +416,7 @@ class RowEngine:
     def _traced(self, chunk: Chunk, phase: Phase) -> Program:
         """The program of a pass for chunks like this one."""
         eqns = self.trace.equations(chunk.capacity)
-        fixed = self.cut.fixed_numbers(phase)
-        run = chunk_function(self.rows, phase, eqns, fixed, is_padded=chunk.is_padded)
+        run = chunk_function(self.rows, phase, eqns, is_padded=chunk.is_padded)
         row_type = self.trace.row_type
         counts = [jax.ShapeDtypeStruct((), np.int32)] if chunk.is_padded else []
         reads = map(type_of, phase.chunk.reads)
@@ -440,25 +432,21 @@ class RowEngine:
         counts = ["rows in the chunk"] if chunk.is_padded else []
         return [*self.paths[: rows.num_row_inputs], *counts, *read]
 
-    def _any_engine(self, rows: Rows) -> Engine:
-        return next(iter(self.engines()), None) or self.first_kin(rows)
-
     def first_kin(self, rows: Rows) -> Engine:
         """The engine whose programs serve the first pass for the first chunk."""
         return self.kin_of(rows.chunks[0], self.passes[0].phase, len(rows.chunks))
 
     # --- without a result -------------------------------------------------------------------------
 
-    def outlook(self, leaves: Values, rows: Rows) -> RowRecord:
+    def outlook(self, leaves: Values, rows: Rows) -> Chunks:
         """What the first pass of a call would do; nothing is evaluated or kept."""
         table = self.passes[0]
         recent = dict(self.recent)
-        version = self._version(table.phase.chunk, self._env(leaves), len(rows))
+        version = self._version(table.phase.chunk, self._env(leaves, len(rows)))
         self.recent = recent
         known = table.results.peek(version) or {}
-        num_known = sum((number,) in known for number in rows.numbers)
-        chunks = Chunks(len(rows.chunks) - num_known, num_known, 0)
-        return RowRecord(chunks, self._any_engine(rows))
+        num_known = sum((number,) in known for number in rows.places)
+        return Chunks(len(rows.chunks) - num_known, num_known, 0)
 
     def warm_up(self, _: Any, changing: Iterable[str | Sequence[str]]) -> None:
         """Plan, compile and fill every named change for all chunks whose programs read what it
@@ -578,6 +566,10 @@ class _PassEvaluation:
         self._bypasses.setdefault(engine.chooser, engine.bypasses)
         self.engine.evaluated = engine
         return engine.call(leaves, engine.comparison.changed_leaves(leaves))
+
+
+def _feeds(version: Version) -> list[Any]:
+    return [value.feed for value in version]
 
 
 def _kind(chunk: Chunk, phase: Phase) -> ChunkKind:

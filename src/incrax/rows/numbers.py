@@ -12,17 +12,19 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import Program
+from incrax.engine.inputs.leaves import same_bits
 from incrax.primitives.row_axis import Reduction
 from incrax.primitives.table import algebra_of
 
-CONSTANTS = -1
-OUTPUTS = -2
+CONSTANTS = -2
+OUTPUTS = -1
 """Stand for the equation of a place that is in none."""
 
 
@@ -76,41 +78,20 @@ class Sized(NamedTuple):
     program: Program
 
 
-def bits(value: Any) -> tuple[Any, ...]:
-    """What two values have in common that are the same number or array."""
-    array = np.asarray(value)
-    return array.dtype, array.shape, array.tobytes()
-
-
 def fits(form: SizeForm, place: NumberPlace, trace: Sized) -> bool:
     """Whether the number at a place of a trace has a form, to the bit."""
     dtype = place.atom_in(trace.program).aval.dtype
     value = np.asarray(place.value_in(trace.program), dtype)
-    return bits(np.asarray(form.value(trace.num_rows)).astype(dtype)) == bits(value)
+    return same_bits(np.asarray(form.value(trace.num_rows)).astype(dtype), value)
 
 
 class Number(NamedTuple):
-    """A number made from the number of rows: all places where it stands, and its form (None: none
-    of `FORMS`).
+    """A number made from the number of rows: where it stands, and its form (None: none of
+    `FORMS`).
     """
 
-    places: tuple[NumberPlace, ...]
+    place: NumberPlace
     form: SizeForm | None
-
-
-def numbers_at(
-    forms: Mapping[NumberPlace, SizeForm | None], program: Program
-) -> tuple[Number, ...]:
-    """The numbers at these places: one of each form and type; a constant, and what has no form, by
-    itself.
-    """
-    groups: dict[Any, list[NumberPlace]] = {}
-    for place, form in sorted(forms.items(), key=lambda item: item[0]):
-        aval = place.atom_in(program).aval
-        is_own = form is None or place.eqn == CONSTANTS
-        key = place if is_own else (form, str(aval), getattr(aval, "weak_type", False))
-        groups.setdefault(key, []).append(place)
-    return tuple(Number(tuple(places), forms[places[0]]) for places in groups.values())
 
 
 class Lifted(NamedTuple):
@@ -120,25 +101,30 @@ class Lifted(NamedTuple):
     sizes: dict[Var, Number]
 
 
-def lift(program: Program, numbers: Sequence[Number]) -> Lifted:
-    """The program with variables in the places of these numbers."""
-    eqns = list(program.eqns)
-    outvars = list(program.outvars)
+def lift(program: Program, forms: Mapping[NumberPlace, SizeForm | None]) -> Lifted:
+    """The program with a variable in each of these places."""
+    atoms = [list(eqn.invars) for eqn in program.eqns]
+    atoms += [list(program.constvars), list(program.outvars)]
     sizes: dict[Var, Number] = {}
-    for number in numbers:
-        atom = number.places[0].atom_in(program)
-        is_constant = number.places[0].eqn == CONSTANTS
-        var = atom if is_constant else _jax.new_var(atom.aval)
-        sizes[var] = number
-        for place in () if is_constant else number.places:
-            atoms = outvars if place.eqn == OUTPUTS else list(eqns[place.eqn].invars)
-            atoms[place.number] = var
-            if place.eqn >= 0:
-                eqns[place.eqn] = eqns[place.eqn].replace(invars=atoms)
+    for place, form in sorted(forms.items(), key=lambda item: item[0]):
+        own = atoms[place.eqn]
+        if place.eqn != CONSTANTS:
+            own[place.number] = _jax.new_var(own[place.number].aval)
+        sizes[own[place.number]] = Number(place, form)
+    eqns = [eqn.replace(invars=own) for eqn, own in zip(program.eqns, atoms, strict=False)]
     constants = zip(program.constvars, program.consts, strict=True)
     kept = {var: value for var, value in constants if var not in sizes}
-    lifted = Program(program.invars, tuple(kept), tuple(kept.values()), tuple(eqns), tuple(outvars))
+    outvars = tuple(atoms[OUTPUTS])
+    lifted = Program(program.invars, tuple(kept), tuple(kept.values()), tuple(eqns), outvars)
     return Lifted(lifted, sizes)
+
+
+def typed_as(var: Var, value: Any) -> Any:
+    """A number as programs take it: a Python number where the variable has a weak type."""
+    array = np.asarray(value, var.aval.dtype)
+    is_weak = getattr(var.aval, "weak_type", False)
+    is_same = jax.dtypes.canonicalize_dtype(type(array.item())) == array.dtype
+    return array.item() if is_weak and is_same else array[()]
 
 
 # --- sums over rows -------------------------------------------------------------------------------
@@ -191,16 +177,18 @@ def degrees_of(
     return degrees if is_same else None
 
 
-def scales_at(degrees: Iterable[Degree], num_rows: int, fixed: int) -> np.ndarray:
-    """What to multiply sums by that were made as if there were a fixed number of rows."""
-    ratios = [(num_rows - offset) / fixed for offset in (0, 1)]
+def scales_at(degrees: Iterable[Degree], num_rows: int, assumed: int) -> np.ndarray:
+    """What to multiply sums by that were made as if there were so many rows."""
+    ratios = [(num_rows - offset) / assumed for offset in (0, 1)]
     return np.array(
         [1.0 if d == ZERO else _power(ratios[0], d[0]) * _power(ratios[1], d[1]) for d in degrees]
     )
 
 
 def _power(ratio: float, exponent: float) -> float:
-    """As a quotient where the exponent is negative: it has the same digits for all fixed numbers."""
+    """As a quotient where the exponent is negative: it has the same digits for all assumed
+    numbers.
+    """
     return 1 / ratio**-exponent if exponent < 0 else ratio**exponent
 
 

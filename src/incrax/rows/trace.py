@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import numpy as np
 
 from incrax._jax import Equation, Var
 from incrax._program import Program, trace_with_tree, type_of
@@ -23,9 +22,9 @@ from incrax.engine.inputs.chunks import RowType
 from incrax.engine.inputs.signature import Function, Signature
 from incrax.engine.program.simplify import drop_dead, inline_with_solves, run_passes
 from incrax.errors import IncraxError, MixedRowsError
-from incrax.rows.axis import CURE, RowsComparison, compare_rows
-from incrax.rows.numbers import FORMS, NumberPlace, Sized, SizeForm, fits, lift, numbers_at
-from incrax.rows.phases import Phase, RowProgram, analyse_rows, cut_phases
+from incrax.rows.axis import CURE, RowsComparison
+from incrax.rows.numbers import FORMS, NumberPlace, Sized, SizeForm, fits, lift, typed_as
+from incrax.rows.passes import RowProgram, analyse_rows
 
 MAX_TRACES = 4
 """Traces for numbers of rows that are kept."""
@@ -40,31 +39,12 @@ MAX_FAR = 2**30
 """Most rows that a function is traced for in advance: more would not fit into 32 bits."""
 
 
-class RowCut(NamedTuple):
-    """A function analysed, in phases; the number of rows for which chunks are evaluated where that
-    is a factor.
-    """
-
-    rows: RowProgram
-    phases: tuple[Phase, ...]
-    fixed: int
-
-    def fixed_numbers(self, phase: Phase) -> dict[Var, Any]:
-        """The numbers that a phase's chunks are not asked for."""
-        found = {}
-        for var in phase.fixed:
-            form = self.rows.sizes[var].form
-            assert form is not None
-            found[var] = _typed_as(var, form.value(self.fixed + form.offset))
-        return found
-
-
 class RowTrace:
     """The traces of one signature; `feeds` are the leaves that are no rows, by value or type.
 
     Every trace is compared with the first one. `forms` are those of the places that differed in any
     of them: their numbers are inputs of the programs of all capacities. Where a trace changes them,
-    all programs are other ones: another `cut`.
+    all programs are other ones: another `rows`.
     """
 
     def __init__(
@@ -78,7 +58,7 @@ class RowTrace:
         self.forms: dict[NumberPlace, SizeForm | None] = {}
         self._first: Sized | None = None
         self._found: RowsComparison | None = None
-        self._cut: RowCut | None = None
+        self._rows: RowProgram | None = None
         self._seen: set[int] = set()
         self._doubling = 0
         self._values: LruTable[int, dict[Var, Any]] = LruTable(MAX_VALUES)
@@ -112,10 +92,10 @@ class RowTrace:
             self._start(max(num_rows, 2), wanted)
         for number in wanted:
             if number not in self._seen:
-                self._compare(number)
+                self._compare(self._sized(number))
                 self._seen.add(number)
         is_far = abs(doubling - self._doubling) > MAX_DOUBLINGS
-        if is_far and any(phase.degrees for phase in self.cut.phases):
+        if is_far and any(phase.degrees for phase in self.rows.phases):
             self._doubling = doubling
             self._renew(self.forms)
         if num_rows > 1 and None in self.forms.values():
@@ -127,85 +107,81 @@ class RowTrace:
 
         JAX broadcasts one row in other equations than many, so that there is no trace for one.
         """
-        traces = [Sized(n, self._traced(n)) for n in (num_rows, *wanted)]
+        traces = [self._sized(n) for n in (num_rows, *wanted)]
         far = min(8 * wanted[-1] + 7, MAX_FAR)
         with contextlib.suppress(MixedRowsError):  # there may be none for so many rows
-            traces.append(Sized(far, self._traced(far)))
+            traces.append(self._sized(far))
         self._first = traces[1]
-        for each in traces:
-            self._compare_traced(each)
-        for place in self.forms:
-            fitting = (f for f in FORMS if all(fits(f, place, trace) for trace in traces))
-            self.forms[place] = next(fitting, None)
+        self._compare(*traces)
         self._seen.update(wanted)
 
-    def _compare(self, num_rows: int) -> None:
-        self._compare_traced(Sized(num_rows, self._traced(num_rows)))
+    def _sized(self, num_rows: int) -> Sized:
+        return Sized(num_rows, self._traced(num_rows))
 
-    def _compare_traced(self, trace: Sized) -> None:
+    def _compare(self, *traces: Sized) -> None:
         """Refuse a trace unlike the first one; enter the numbers that differ in it.
 
-        What differs from the first trace in no earlier one but in this one has no form: all forms
-        differ at all numbers.
+        A number that is another one in this trace but was the same in all earlier ones has no form:
+        all forms differ at all numbers of rows.
         """
         first = self._first
         assert first is not None
-        if trace.num_rows == first.num_rows:
-            return
-        self._found = found = compare_rows(
-            first.program, trace.program, first.num_rows, trace.num_rows
-        )
-        forms = dict.fromkeys(found.places) | {
-            place: form if form is not None and fits(form, place, trace) else None
-            for place, form in self.forms.items()
+        possible = FORMS if self._found is None else (None,)
+        forms = {place: (form,) for place, form in self.forms.items()}
+        for trace in traces:
+            if trace.num_rows != first.num_rows:
+                self._found = RowsComparison(first.num_rows, trace.num_rows)
+                self._found.match(first.program, trace.program)
+                forms = dict.fromkeys(self._found.places, possible) | forms
+        fitting = {
+            place: next((f for f in own if f and all(fits(f, place, t) for t in traces)), None)
+            for place, own in forms.items()
         }
-        if forms != self.forms:
-            self._renew(forms)
+        if fitting != self.forms:
+            self._renew(fitting)
 
     def _renew(self, forms: dict[NumberPlace, SizeForm | None]) -> None:
         self.forms = forms
-        self._cut = None
+        self._rows = None
         self._values.clear()
 
     @property
-    def cut(self) -> RowCut:
+    def rows(self) -> RowProgram:
         """The analysis of what is prepared."""
-        if self._cut is None:
+        if self._rows is None:
             first = self._first
             found = self._found
             assert first is not None
             assert found is not None
-            lifted = lift(first.program, numbers_at(self.forms, first.program))
-            rows = analyse_rows(lifted, found, len(self.row_type.shapes))
-            self._cut = RowCut(rows, cut_phases(rows), 4 ** (self._doubling // 2))
-        return self._cut
+            lifted = lift(first.program, self.forms)
+            assumed_rows = 4 ** (self._doubling // 2)
+            self._rows = analyse_rows(lifted, found, assumed_rows, len(self.row_type.shapes))
+        return self._rows
 
     def equations(self, capacity: int) -> list[Equation]:
         """Those of the analysed program, for chunks of a capacity that is prepared: other traces
         differ in parameters alone.
         """
-        rows = self.cut.rows
-        pairs = zip(rows.program.eqns, self._traced(capacity).eqns, strict=True)
+        pairs = zip(self.rows.program.eqns, self._traced(capacity).eqns, strict=True)
         return [eqn.replace(params=other.params) for eqn, other in pairs]
 
     # --- numbers made from the number of rows -----------------------------------------------------
 
-    def sizes(self, num_rows: int) -> Mapping[Var, Any]:
+    def sizes(self, num_rows: int) -> dict[Var, Any]:
         """The numbers made from the number of rows, for so many rows: by their forms, or from the
         trace, which is compared.
         """
         found = self._values.get(num_rows)
         if found is None:
             if None in self.forms.values():
-                self._compare(num_rows)
+                self._compare(self._sized(num_rows))
             found = {}
-            rows = self.cut.rows
-            for var, (places, form) in rows.sizes.items():
+            for var, (place, form) in self.rows.sizes.items():
                 if form is None:
-                    value = places[0].value_in(self._traced(num_rows))
+                    value = place.value_in(self._traced(num_rows))
                 else:
                     value = form.value(num_rows)
-                found[var] = _typed_as(var, value)
+                found[var] = typed_as(var, value)
             self._values.add(num_rows, found)
         return found
 
@@ -248,11 +224,3 @@ class RowTrace:
     def plain(self) -> Function:
         """The same, compiled by `jax.jit`."""
         return jax.jit(self._of_leaves)
-
-
-def _typed_as(var: Var, value: Any) -> Any:
-    """A number as programs take it: a Python number where the variable has a weak type."""
-    array = np.asarray(value, var.aval.dtype)
-    is_weak = getattr(var.aval, "weak_type", False)
-    is_same = jax.dtypes.canonicalize_dtype(type(array.item())) == array.dtype
-    return array.item() if is_weak and is_same else array[()]

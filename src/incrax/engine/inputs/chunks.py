@@ -6,6 +6,7 @@ It must not know what is computed from them.
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import operator
@@ -25,6 +26,7 @@ from incrax.engine.inputs.messages import (
     other_read,
     wrong_chunk_rows,
 )
+from incrax.engine.inputs.row_updates import at
 from incrax.engine.inputs.sources import Source
 
 CHUNK_ROWS = 131072
@@ -47,12 +49,13 @@ _numbers = itertools.count()
 class Chunk:
     """Some consecutive rows, padded to a capacity by repeating the last one. Never changes.
 
-    Fields: its number, unique in the process, and those of the chunks that it was joined from; rows
-    without padding; capacity; the number of rows as programs take it; the arrays (None where they
-    are read from a source at each use).
+    Fields: its number, unique in the process, and those of the chunks that it was joined from; its
+    place, the number of the first of the chunks of which each is the one before with rows replaced;
+    rows without padding; capacity; the number of rows as programs take it; the arrays (None where
+    they are read from a source at each use).
     """
 
-    __slots__ = ("_arrays", "_read", "capacity", "count", "num_rows", "number", "parents")
+    __slots__ = ("_arrays", "_read", "capacity", "count", "num_rows", "number", "parents", "place")
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class Chunk:
         *,
         is_streamed: bool,
     ) -> None:
-        self.number = next(_numbers)
+        self.number = self.place = next(_numbers)
         self.parents: tuple[int, ...] = ()
         self.num_rows = num_rows
         self.capacity = capacity
@@ -93,12 +96,42 @@ class Chunk:
             return [np.asarray(x) for x in self._read()]
         return [np.asarray(x)[: self.num_rows] for x in self._arrays or ()]
 
+    def replaced(self, leaves: Sequence[np.ndarray], offset: int) -> Chunk:
+        """The chunk with new rows from `offset` on, as far as it reaches, in memory; its arrays know
+        which rows these are (`incrax.at`).
+        """
+        if self._arrays is None:
+            assert self._read is not None
+            held = Chunk(self.num_rows, self.capacity, self._read, is_streamed=False)
+            return held.replaced(leaves, offset)
+        first = max(offset, 0)
+        stop = min(offset + len(leaves[0]), self.num_rows)
+        last = stop if stop < self.num_rows else self.capacity
+        chunk = copy.copy(self)
+        chunk.number = next(_numbers)
+        chunk.parents = ()
+        new = [y[first - offset : stop - offset] for y in leaves]
+        pairs = zip(self._arrays, new, strict=True)
+        chunk._arrays = tuple(
+            [at(x)[first:last].became(_overwritten(x, y, first, last)) for x, y in pairs]
+        )
+        return chunk
+
 
 def _to_device(leaves: Iterable[np.ndarray], capacity: int) -> tuple[jax.Array, ...]:
     """Private copies, padded; the copy may be shared by the device array, since nobody else can
     write to it.
     """
     return tuple([jax.device_put(_padded(x, capacity)) for x in leaves])
+
+
+def _overwritten(x: jax.Array, new: np.ndarray, first: int, last: int) -> jax.Array:
+    """A copy with new rows from `first` on, the last one repeated up to `last`, as in padding."""
+    result = np.array(x)
+    stop = first + len(new)
+    result[first:stop] = new
+    result[stop:last] = result[stop - 1]
+    return jax.device_put(result)
 
 
 def _padded(x: np.ndarray, capacity: int) -> np.ndarray:
@@ -231,15 +264,6 @@ def checked_read(
             start, stop, f"{len(leaves[0])} rows of {row_type}", str(expected or row_type)
         )
     return leaves, row_type
-
-
-def overwritten(x: np.ndarray, new: np.ndarray, offset: int) -> np.ndarray:
-    """A copy of `x` with `new` from `offset` on, as far as it reaches."""
-    result = np.array(x)
-    first = max(offset, 0)
-    last = min(offset + len(new), len(x))
-    result[first:last] = new[first - offset : last - offset]
-    return result
 
 
 def joined(chunks: list[Chunk], chunk_rows: int) -> list[Chunk]:

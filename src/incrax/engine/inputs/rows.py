@@ -26,7 +26,6 @@ from incrax.engine.inputs.chunks import (
     cut,
     in_memory,
     joined,
-    overwritten,
 )
 from incrax.engine.inputs.messages import (
     no_row_number,
@@ -67,7 +66,7 @@ class Rows:
         (4, 3)
     """
 
-    __slots__ = ("_chunks", "_num_rows", "_starts", "_type", "capacities", "chunk_rows", "numbers")
+    __slots__ = ("_chunks", "_num_rows", "_starts", "_type", "capacities", "chunk_rows", "places")
 
     def __init__(self, tree: Any, *, chunk_rows: int = CHUNK_ROWS) -> None:
         chunk_rows = checked_chunk_rows(chunk_rows)
@@ -81,7 +80,7 @@ class Rows:
         self.capacities: tuple[int, ...] = tuple(dict.fromkeys(chunk.capacity for chunk in chunks))
         self._starts = np.cumsum([0, *(chunk.num_rows for chunk in chunks)])
         self._num_rows = int(self._starts[-1])
-        self.numbers: tuple[int, ...] = tuple(chunk.number for chunk in chunks)
+        self.places: dict[int, int] = {chunk.number: chunk.place for chunk in chunks}
 
     @classmethod
     def from_source(cls, source: Source, *, chunk_rows: int = CHUNK_ROWS) -> Rows:
@@ -175,9 +174,7 @@ class Rows:
         for number, chunk in enumerate(chunks):
             first = int(self._starts[number])
             if first < stop and start < first + chunk.num_rows:
-                pairs = zip(chunk.rows(), leaves, strict=True)
-                new = [overwritten(x, y, start - first) for x, y in pairs]
-                (chunks[number],) = in_memory(new, self.chunk_rows)
+                chunks[number] = chunk.replaced(leaves, start - first)
         return self._with(chunks)
 
     def _with(self, chunks: Iterable[Chunk]) -> Rows:

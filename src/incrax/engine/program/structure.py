@@ -45,7 +45,7 @@ def operation_key(eqn: Equation) -> Hashable:
     params = eqn.params
     if params and eqn.primitive.name in _NAMED:
         params = {name: value for name, value in params.items() if name != "name"}
-    return eqn.primitive, _value_key(params), Identity(eqn.ctx)
+    return eqn.primitive, value_key(params), Identity(eqn.ctx)
 
 
 def jaxpr_key(jaxpr: Any) -> Hashable:
@@ -67,11 +67,12 @@ def jaxpr_key(jaxpr: Any) -> Hashable:
     return len(body.constvars), tuple(map(Identity, body.consts)), inputs, eqns, outputs
 
 
-def _value_key(value: Any) -> Hashable:
+def value_key(value: Any) -> Hashable:
+    """A parameter of an equation by what it says."""
     if isinstance(value, dict):
-        return tuple((name, _value_key(value[name])) for name in sorted(value))
+        return tuple((name, value_key(value[name])) for name in sorted(value))
     if isinstance(value, (tuple, list)):
-        return type(value), tuple(_value_key(x) for x in value)
+        return type(value), tuple(value_key(x) for x in value)
     if _jax.is_jaxpr(value):
         return jaxpr_key(value)
     if isinstance(value, np.ndarray):

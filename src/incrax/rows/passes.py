@@ -1,0 +1,345 @@
+"""A program of rows cut into passes: for each, what is computed for a chunk, how the results of all
+chunks are combined, and what follows from them.
+
+In: a program with numbers lifted, and what it does to rows. Out: one `Phase` per pass over the
+rows, and its programs as functions of arrays, to be traced or compiled. It must not know chunks or
+stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+from incrax._jax import DropVar, Equation, Var
+from incrax._program import Program, Values, read_vars
+from incrax.primitives.row_axis import Reduction
+from incrax.rows.axis import IDEMPOTENT, RowsComparison
+from incrax.rows.numbers import NONE, ZERO, Degree, Lifted, Number, degrees_of, typed_as
+
+_combine: dict[str, Callable[..., Any]] = {
+    "sum": jnp.sum,
+    "prod": jnp.prod,
+    "max": jnp.max,
+    "min": jnp.min,
+    "and": jnp.bitwise_and.reduce,
+    "or": jnp.bitwise_or.reduce,
+    "xor": jnp.bitwise_xor.reduce,
+}
+
+
+def identity(kind: str, dtype: Any) -> Any:
+    """What changes nothing in a sum, a product, or xor."""
+    return np.asarray(int(kind == "prod"), dtype)
+
+
+@dataclass(frozen=True)
+class RowProgram:
+    """A program whose inputs start with arrays of rows, analysed.
+
+    Fields: the program, in which numbers made from the number of rows are variables; those `sizes`;
+    for how many rows chunks are evaluated where their number is a factor; how many inputs are
+    arrays of rows; the row axis of each row-wise variable;
+    reductions by the variable that they write; for a row-wise variable the pass over the rows in
+    which it can be computed (from 1), for any other the pass after which it can (from 0).
+    """
+
+    program: Program
+    sizes: Mapping[Var, Number]
+    assumed_rows: int
+    num_row_inputs: int
+    axes: Mapping[Var, int]
+    reductions: Mapping[Var, Reduction]
+    passes: Mapping[Var, int]
+
+    def reduction_of(self, eqn: Equation) -> Reduction | None:
+        """The reduction over rows that an equation is."""
+        return next((self.reductions[v] for v in eqn.outvars if v in self.reductions), None)
+
+    @cached_property
+    def constants(self) -> dict[Var, Any]:
+        """Their values."""
+        return dict(zip(self.program.constvars, self.program.consts, strict=True))
+
+    @cached_property
+    def row_outputs(self) -> tuple[Var, ...]:
+        """The outputs with a row axis."""
+        outputs = (a for a in self.program.outvars if isinstance(a, Var) and a in self.axes)
+        return tuple(dict.fromkeys(outputs))
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """One for each pass over the rows that the outputs need, at least one."""
+        last = max((self.passes[v] for v in (*self.reductions, *self.row_outputs)), default=1)
+        return tuple(_phase(self, number, last) for number in range(1, last + 1))
+
+
+def analyse_rows(
+    lifted: Lifted, found: RowsComparison, assumed_rows: int, num_row_inputs: int
+) -> RowProgram:
+    """The program, of which it was found what it does to rows, with the passes counted."""
+    program, sizes = lifted
+    axes = {var: axis for var, axis in found.axes.items() if axis is not None}
+    reductions = {v: r for v, r in found.reductions.items() if not isinstance(v, DropVar)}
+    passes: dict[Var, int] = dict.fromkeys((*program.invars, *program.constvars, *sizes), 0)
+    passes.update(dict.fromkeys(program.invars[:num_row_inputs], 1))
+    for eqn in program.eqns:
+        is_row_wise = any(v in axes for v in (*read_vars(eqn), *eqn.outvars))
+        start = next((reductions[v].start for v in eqn.outvars if v in reductions), None)
+        number = int(is_row_wise)
+        for place, atom in enumerate(eqn.invars):
+            if isinstance(atom, Var):
+                # rows wait for the pass that what else they read comes from
+                waits = is_row_wise and atom not in axes and place != start
+                number = max(number, passes[atom] + waits)
+        passes.update(dict.fromkeys(eqn.outvars, number))
+    return RowProgram(program, sizes, assumed_rows, num_row_inputs, axes, reductions, passes)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Numbers of some equations in program order, what they read from outside (but arrays of rows),
+    and what they are for.
+    """
+
+    eqns: tuple[int, ...]
+    reads: tuple[Var, ...]
+    targets: tuple[Var, ...]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One pass over the rows.
+
+    Fields: its number, from 1; `chunk`, whose targets are reductions, then per-row results; the
+    `kinds` of the reductions; the row `axes` of the per-row results; `rest`, which reads the
+    combined reductions and earlier values and is for what later passes or the outputs need; the
+    numbers that chunks have `assumed`, as for another number of rows, and the `degrees` by which
+    the reductions grow with it (both empty where they do not follow so).
+    """
+
+    number: int
+    chunk: Section
+    kinds: tuple[Reduction, ...]
+    axes: tuple[int, ...]
+    rest: Section
+    assumed: Mapping[Var, Any] = field(default_factory=dict)
+    degrees: tuple[Degree, ...] = ()
+
+    @cached_property
+    def partials(self) -> tuple[Var, ...]:
+        """The reductions."""
+        return self.chunk.targets[: len(self.kinds)]
+
+    @cached_property
+    def per_row(self) -> tuple[Var, ...]:
+        """The results with a row axis."""
+        return self.chunk.targets[len(self.kinds) :]
+
+    def is_scaled(self, number: int) -> bool:
+        """Whether a reduction grows with the number of rows that chunks are not asked for."""
+        return bool(self.degrees) and self.degrees[number] not in (NONE, ZERO)
+
+
+def _phase(rows: RowProgram, number: int, last: int) -> Phase:
+    partials = [var for var in rows.reductions if rows.passes[var] == number]
+    per_row = [var for var in rows.row_outputs if rows.passes[var] == number]
+    earlier = {v for v, n in rows.passes.items() if 1 <= n < number and v not in rows.axes}
+    chunk = _section(rows, [*partials, *per_row], earlier)
+    kinds = tuple(rows.reductions[var] for var in partials)
+    axes = tuple(rows.axes[var] for var in per_row)
+    rest = _section(rows, _lasting(rows, number, last), earlier, partials)
+    forms = {v: rows.sizes[v].form for v in chunk.reads if v in rows.sizes}
+    eqns = [rows.program.eqns[number] for number in chunk.eqns]
+    degrees = degrees_of(eqns, forms, rows.reductions, chunk.targets)
+    if degrees is None:
+        return Phase(number, chunk, kinds, axes, rest)
+    assumed = {
+        v: typed_as(v, form.value(rows.assumed_rows + form.offset))
+        for v, form in forms.items()
+        if form
+    }
+    reads = tuple(v for v in chunk.reads if v not in assumed)
+    chunk = Section(chunk.eqns, reads, chunk.targets)
+    return Phase(number, chunk, kinds, axes, rest, assumed, degrees[: len(partials)])
+
+
+def _lasting(rows: RowProgram, number: int, last: int) -> list[Var]:
+    """What can be had after a pass and is read later; what depends on no rows is computed where it
+    is read.
+    """
+    found: dict[Var, None] = {}
+    for eqn in rows.program.eqns:
+        is_row_wise = any(v in rows.axes for v in (*read_vars(eqn), *eqn.outvars))
+        if is_row_wise or any(rows.passes[v] > number for v in eqn.outvars):
+            found.update(dict.fromkeys(v for v in read_vars(eqn) if rows.passes[v] == number))
+    wanted = {number, 0} if number == last else {number}
+    outputs = (a for a in rows.program.outvars if isinstance(a, Var))
+    found.update(dict.fromkeys(v for v in outputs if rows.passes[v] in wanted))
+    return [v for v in found if v not in rows.axes]
+
+
+def _section(
+    rows: RowProgram,
+    targets: Iterable[Var],
+    earlier: Collection[Var],
+    combined: Collection[Var] = (),
+) -> Section:
+    """The equations that targets need; `earlier` values are read, and of combined reductions only
+    what starts them.
+    """
+    targets = tuple(targets)
+    needed = set(targets)
+    written: set[Var] = set()
+    kept: list[int] = []
+    for number, eqn in reversed(list(enumerate(rows.program.eqns))):
+        outputs = [v for v in eqn.outvars if v in needed and v not in earlier]
+        if not outputs:
+            continue
+        written.update(outputs)
+        reduction = rows.reduction_of(eqn)
+        start = None if reduction is None else reduction.start
+        is_combined = any(v in combined for v in outputs)
+        if is_combined and start is None:
+            continue
+        kept.append(number)
+        atoms = enumerate(eqn.invars)
+        needed.update(a for i, a in atoms if isinstance(a, Var) and (i == start) is is_combined)
+    inputs = {*rows.program.invars[: rows.num_row_inputs], *rows.program.constvars, *written}
+    reads = tuple(v for v in rows.passes if v in needed and v not in inputs)
+    return Section(tuple(kept[::-1]), reads, targets)
+
+
+# --- one chunk ------------------------------------------------------------------------------------
+
+
+def chunk_function(
+    rows: RowProgram,
+    phase: Phase,
+    eqns: Sequence[Equation],
+    *,
+    is_padded: bool,
+) -> Callable[..., list[Any]]:
+    """The function (rows..., [number of rows], reads...) -> reductions, per-row results, of one
+    chunk; `eqns` are those of its capacity.
+    """
+    num_rows = rows.num_row_inputs
+    names = [*rows.program.invars[:num_rows], *phase.chunk.reads]
+
+    def run(*inputs: Any) -> list[Any]:
+        count = inputs[num_rows] if is_padded else None
+        values = [*inputs[:num_rows], *inputs[num_rows + is_padded :]]
+        env = rows.constants | dict(phase.assumed) | dict(zip(names, values, strict=True))
+        for eqn in (eqns[number] for number in phase.chunk.eqns):
+            reduction = rows.reduction_of(eqn)
+            if reduction is None:
+                _jax.evaluate([eqn], env)
+            else:
+                operands = _guarded(rows, eqn, reduction, count, env)
+                env.update(zip(eqn.outvars, _jax.apply(eqn, operands), strict=True))
+        return [env[var] for var in phase.chunk.targets]
+
+    return run
+
+
+def _guarded(
+    rows: RowProgram, eqn: Equation, reduction: Reduction, count: Any | None, env: dict[Var, Any]
+) -> list[Any]:
+    """The operands with padding masked by the identity, and the reduction started from it."""
+    operands = []
+    for number, atom in enumerate(eqn.invars):
+        aval: Any = atom.aval
+        if number == reduction.start:
+            x = jnp.full(aval.shape, identity(reduction.kind, aval.dtype))
+        else:
+            x = _jax.read(atom, env)
+            if number in reduction.masked and count is not None and isinstance(atom, Var):
+                x = _masked(x, rows.axes[atom], reduction, count)
+        operands.append(x)
+    return operands
+
+
+def _masked(x: Any, axis: int, reduction: Reduction, count: Any) -> Any:
+    is_row = jax.lax.broadcasted_iota(np.dtype(np.int32), x.shape, axis) < count
+    return jnp.where(is_row, x, identity(reduction.kind, x.dtype))
+
+
+# --- several chunks -------------------------------------------------------------------------------
+
+
+def combine_all(kinds: tuple[Reduction, ...], results: Sequence[list[Any]]) -> list[Any]:
+    """One partial result per reduction."""
+    return _combine_together(kinds, *filled(kinds, results))
+
+
+def filled(
+    kinds: Sequence[Reduction], results: Sequence[list[Any]]
+) -> tuple[np.int32, list[list[Any]]]:
+    """How many partial results there are, and a column of them per reduction: as many as the next
+    power of two, the first one repeated.
+    """
+    extra = (1 << (len(results) - 1).bit_length()) - len(results)
+    whole = [*results, *[results[0]] * extra]
+    return np.int32(len(results)), [[each[k] for each in whole] for k in range(len(kinds))]
+
+
+def _combine_partials(
+    kinds: Sequence[Reduction], count: Any, columns: Sequence[Values]
+) -> list[Any]:
+    """Reduce the first `count` of each column, in their order."""
+    pairs = zip(kinds, columns, strict=True)
+    return [_combined(reduction.kind, count, parts) for reduction, parts in pairs]
+
+
+_combine_together = jax.jit(_combine_partials, static_argnums=0)
+
+
+def _combined(kind: str, count: Any, parts: Values) -> Any:
+    if kind == "first" or len(parts) == 1:
+        return parts[0]
+    stack = jnp.stack(list(parts))
+    if kind not in IDEMPOTENT:
+        is_there = jax.lax.broadcasted_iota(np.dtype(np.int32), stack.shape, 0) < count
+        stack = jnp.where(is_there, stack, identity(kind, stack.dtype))
+    return _combine[kind](stack, axis=0).astype(stack.dtype)
+
+
+def rest_function(
+    rows: RowProgram, phase: Phase, eqns: Sequence[Equation]
+) -> Callable[..., list[Any]]:
+    """The function (count, partial results, scales, reads) -> targets: combine, multiply by the
+    scales if there are any, then all that follows from the reductions.
+
+    `eqns` are those of the rest, as they are to be evaluated.
+    """
+
+    def run(count: Any, partials: Sequence[Values], scales: Any, reads: Values) -> list[Any]:
+        env = rows.constants | dict(zip(phase.rest.reads, reads, strict=True))
+        totals = _combine_partials(phase.kinds, count, partials)
+        for k, (var, total) in enumerate(zip(phase.partials, totals, strict=True)):
+            x = total * scales[k].astype(total.dtype) if phase.is_scaled(k) else total
+            env[var] = _jax.typed_as(x, var.aval)
+        for eqn in eqns:
+            var = eqn.outvars[0]
+            if var in phase.partials:
+                env[var] = _started(eqn, rows.reductions[var], env)
+            else:
+                _jax.evaluate([eqn], env)
+        return [env[var] for var in phase.rest.targets]
+
+    return run
+
+
+def _started(eqn: Equation, reduction: Reduction, env: dict[Var, Any]) -> Any:
+    """What a reduction starts from, and what the chunks gave."""
+    assert reduction.start is not None
+    atom: Any = eqn.invars[reduction.start]
+    first = jnp.asarray(_jax.read(atom, env), atom.aval.dtype)
+    return _combined(reduction.kind, 2, [first, env[eqn.outvars[0]]])
