@@ -120,7 +120,6 @@ RESULTS = {
     "minimum": "minimum",
     "table of minimum": "minimum.tables()[0]",
     "minos": "minimum.minos(\"p['a']\")",
-    "minimum without model": "fit.FitResult.from_json(minimum.to_json())",
     "least squares": "least",
     "impacts": "fit.impacts((loss, p, x), \"p['a']\")",
     "profile": "fit.profile((loss, p, x), \"p['a']\", grid=[0.4, 0.5, 0.6])",

@@ -52,6 +52,7 @@ GONE = {
     "bijectors.lipswish": _OWN,
     "bijectors.numpyro_guide": "use NumPyro's `AutoIAFNormal` and its kin",
     "bijectors.plot": "plot samples with matplotlib",
+    "fit.CovarianceError": "every fit has its covariance",
 }
 
 

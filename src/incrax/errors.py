@@ -420,16 +420,6 @@ class WeightsError(IncraxError, ValueError):
     """
 
 
-class CovarianceError(IncraxError, ValueError):
-    """A covariance was asked for that is too large.
-
-    Example:
-        >>> from incrax import fit
-        >>> issubclass(fit.CovarianceError, ValueError)
-        True
-    """
-
-
 class MethodError(IncraxError, ValueError):
     """A minimiser does not exist, or cannot do what was asked of it.
 
