@@ -190,25 +190,25 @@ def test_inner_searches_never_run_what_only_the_fixed_element_reaches():
     x = np.linspace(0, 1, 5)
     made = incrax.incremental(fun, tuning=MINIMAL)
     found = fit.minimize(made, {"a": 0.5, "b": 0.5}, x, method="BFGS")
-    method = found.task().prepared.methods["value_and_gradient"]
+    method = found.task.prepared.methods["value_and_gradient"]
     ran = []
 
     class Watched:
         value, hessian, hvp = (
-            found.task().flat.value,
-            found.task().flat.hessian,
-            found.task().flat.hvp,
+            found.task.flat.value,
+            found.task.flat.hessian,
+            found.task.flat.hvp,
         )
 
         @staticmethod
         def value_and_gradient(v):
             before = method.stats.ran
-            result = found.task().flat.value_and_gradient(v)
+            result = found.task.flat.value_and_gradient(v)
             names = [each["primitive"] for each in method.explain().as_dict()["ran"]]
             ran.append((float(v[0]), "sinh" in names, method.stats.ran - before))
             return result
 
-    task = found.task()._replace(flat=Watched())
+    task = found.task._replace(flat=Watched())
     watched = fit.minimize(task, method="BFGS")
     ran.clear()
     line = fit.profile(watched, "p['a']", grid=[0.2, 1.0, 1.8], tolerance=1e-9)
@@ -230,7 +230,7 @@ def test_elements_that_would_gain_nothing_stay_where_they_are():
     line = fit.profile(found, "p['a']", num_points=5)
     assert np.ptp(line.free[:, 1:], axis=0).tolist() == [0.0, 0.0]
     assert line.counts == fit.Counts(gradients=5)
-    method = found.task().prepared.methods["value_and_gradient"]
+    method = found.task.prepared.methods["value_and_gradient"]
     names = {each["primitive"] for each in method.explain().as_dict()["ran"]}
     assert names & {"cosh", "sinh"}
     assert not names & {"exp", "sin", "cos"}
