@@ -53,6 +53,8 @@ GONE = {
     "bijectors.numpyro_guide": "use NumPyro's `AutoIAFNormal` and its kin",
     "bijectors.plot": "plot samples with matplotlib",
     "fit.CovarianceError": "every fit has its covariance",
+    "samplers.Ensemble": "give emcee `jax.vmap` of `logdensity`, as `docs/sampling.md` shows",
+    "samplers.ensemble": "give emcee `jax.vmap` of `logdensity`, as `docs/sampling.md` shows",
 }
 
 

@@ -18,9 +18,15 @@ import numpy as np
 
 from incrax._extras import needed
 
+MIN_SWEEPS = 4
+"""Sweeps below which ArviZ has no statistics."""
+
 
 def rank_r_hat(samples: np.ndarray) -> np.ndarray:
     """R-hat of ranks, and of the ranks of distances from the median: the larger one, shape (n,)."""
+    if len(samples) == 1:  # ArviZ compares chains; of one, its halves
+        half = samples.shape[1] // 2
+        samples = np.concatenate([samples[:, :half], samples[:, samples.shape[1] - half :]])
     return _by_arviz("rhat", samples, method="rank")
 
 
@@ -48,7 +54,9 @@ def inference_data(arviz: Any, groups: dict[str, dict[str, Any]]) -> Any:
 def _by_arviz(name: str, samples: np.ndarray, **options: Any) -> np.ndarray:
     """A statistic of each element; NaN where chains are too short."""
     arviz = needed("arviz", "Chain.r_hat, ess_bulk and ess_tail", "samplers")
-    # Of an element that never moved variances are zero, of short chains there are none.
+    if samples.shape[1] < MIN_SWEEPS:
+        return np.full(samples.shape[2], np.nan)
+    # Of an element that never moved variances are zero.
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         data = inference_data(arviz, {"posterior": {"x": samples}})
