@@ -204,11 +204,6 @@ def reached(body: Body, variables: Iterable[Var]) -> set[Any]:
     return found
 
 
-def effects_of(jaxpr: Any) -> Any:
-    """The effects of a jaxpr."""
-    return jaxpr.effects
-
-
 def evaluate(eqns: Iterable[Equation], env: dict[Var, Any]) -> None:
     """Bind each equation in order, reading from and writing to `env`; keeps each equation's context
     and source.
@@ -333,7 +328,6 @@ _CALL_PARAMS = {
 
 PASS = "incrax_pass"
 """Name of the primitive of `engine.program.passes`, (*results, *inputs) -> results."""
-LOOP = "incrax_loop"  # of `control_flow.loops.primitive`
 
 
 def called_jaxpr(eqn: Equation) -> Any | None:
@@ -643,25 +637,6 @@ _one_kernel_p = new_primitive(
 )
 _batching.fancy_primitive_batchers[_one_kernel_p] = _batch_inlined
 _mlir.register_lowering(_one_kernel_p, _lower_on_cpu, platform="cpu")
-
-
-def names_axis(effects: Iterable[Any], name: Any) -> bool:
-    """Whether one of these effects is that a mapped axis is asked for by name, in `axis_index` for
-    example.
-    """
-    return any(
-        isinstance(effect, _core.NamedAxisEffect) and effect.name == name for effect in effects
-    )
-
-
-def stacked_aval(aval: Any, num: int) -> Any:
-    """The type of `num` values of a type."""
-    return _core.ShapedArray((num, *aval.shape), aval.dtype, weak_type=aval.weak_type)
-
-
-def row_aval(aval: Any) -> Any:
-    """The type of a row of an array."""
-    return _core.ShapedArray(aval.shape[1:], aval.dtype, weak_type=aval.weak_type)
 
 
 # --- functions on the host ------------------------------------------------------------------------
