@@ -37,7 +37,7 @@ PACKAGE = ROOT / "src" / "incrax"
 LIMIT_S = 900
 TESTS = " ".join(
     """
-    tests/bijectors/test_memory.py tests/bijectors/test_tracing.py tests/bijectors/test_cancel.py
+    tests/bijectors/test_memory.py tests/bijectors/test_tracing.py
     tests/bijectors/test_jit.py tests/bijectors/test_chains.py
     tests/control_flow/tapes/test_guarded.py tests/control_flow/tapes/test_captured.py
     tests/control_flow/tapes/test_rows.py
@@ -2195,12 +2195,6 @@ MUTANTS = [
         "return _jax.noted(output) or ()",
     ),
     Mutant(
-        "a marker outlives vmap",
-        "engine/program/passes.py",
-        "    return _push(values, axes, **params)",
-        "    return _pass_p.bind(*values, **params), _push(values, axes, **params)[1]",
-    ),
-    Mutant(
         "tracers that functions close over are compiled in",
         "bijectors/evaluation.py",
         "if seen.snapshot.is_opaque or seen.snapshot.is_traced:",
@@ -2231,46 +2225,10 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "parameters are no part of a marked pass",
-        "engine/rewrites/inverses.py",
-        "base = claim.key.number, self._all(claim.arrays), self._all(claim.context)",
-        "base = claim.key.number, self._all(claim.context)",
-    ),
-    Mutant(
-        "a context is no part of a marked pass",
-        "engine/rewrites/inverses.py",
-        "base = claim.key.number, self._all(claim.arrays), self._all(claim.context)",
-        "base = claim.key.number, self._all(claim.arrays)",
-    ),
-    Mutant(
-        "the code of a bijection is no part of a marked pass",
-        "engine/rewrites/inverses.py",
-        "base = claim.key.number, self._all(claim.arrays), self._all(claim.context)",
-        "base = 0, self._all(claim.arrays), self._all(claim.context)",
-    ),
-    Mutant(
-        "a pass that is left out has another type",
-        "engine/rewrites/inverses.py",
-        "        if var.aval != atom.aval:\n            return False\n",
-        "",
-    ),
-    Mutant(
-        "the sign of a log-determinant is lost",
-        "engine/rewrites/inverses.py",
-        "ladj = self._computed(made) if made.ladj is None else self._negated(made.ladj)",
-        "ladj = self._computed(made) if made.ladj is None else made.ladj",
-    ),
-    Mutant(
         "remat is opened before differentiation",
         "engine/program/simplify.py",
-        "_DIFFERENTIATED = RULED | _REMATERIALIZED | {_jax.PASS}",
-        "_DIFFERENTIATED = RULED | {_jax.PASS}",
-    ),
-    Mutant(
-        "permutations that do not undo each other are left out",
-        "engine/rewrites/inverses.py",
-        "is_back = np.array_equal(composed, np.arange(composed.size))",
-        "is_back = True",
+        "_DIFFERENTIATED = RULED | _REMATERIALIZED",
+        "_DIFFERENTIATED = RULED",
     ),
     Mutant(
         "rows are had without the check of their number",

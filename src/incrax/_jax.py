@@ -326,17 +326,10 @@ _CALL_PARAMS = {
 }
 
 
-PASS = "incrax_pass"
-"""Name of the primitive of `engine.program.passes`, (*results, *inputs) -> results."""
-
-
 def called_jaxpr(eqn: Equation) -> Any | None:
     """The jaxpr that a call-like equation evaluates on exactly its inputs, or None if it must stay
     closed.
     """
-    if eqn.primitive.name == PASS:
-        invars = tuple(new_var(atom.aval) for atom in eqn.invars)
-        return closed_jaxpr(Body(invars, (), (), (), invars[: len(eqn.outvars)]))
     param = _CALL_PARAMS.get(eqn.primitive.name)
     if param is None or any("Ref" in type(effect).__name__ for effect in eqn.effects):
         return None
@@ -479,92 +472,6 @@ _ad.primitive_jvps[_keep_p] = _keep_jvp
 _batching.primitive_batchers[_keep_p] = _keep_batch
 
 
-# --- primitives with rules of their own -----------------------------------------------------------
-
-
-class Rules(NamedTuple):
-    """What a primitive does, on plain values: zero tangents and cotangents, and axes that are not
-    there, are None.
-    """
-
-    run: Callable[..., list[Any]]  # (*values, **params) -> results, in terms of other primitives
-    types: Callable[
-        ..., tuple[list[Any], Any]
-    ]  # (*avals, **params) -> avals of the results, effects
-    push: Callable[
-        ..., tuple[list[Any], list[Any]]
-    ]  # (values, tangents, **params) -> results, their tangents
-    pull: Callable[
-        ..., list[Any]
-    ]  # (cotangents, values, **params) -> cotangents; a linear value is its `Linear`
-    batch: Callable[
-        ..., tuple[list[Any], list[Any]]
-    ]  # (mapped, values, axes, **params) -> results, their axes
-    prune: Callable[..., Any] | None = (
-        None  # (is_used, eqn) -> the equation for some of the results only
-    )
-
-
-class Linear(NamedTuple):
-    """Stands for a value that a primitive is linear in."""
-
-    aval: Any
-
-
-class Mapped(NamedTuple):
-    """An axis that is mapped over."""
-
-    name: Any  # None: it has none
-    size: int
-    vmap: Callable[..., Any]  # over this axis
-
-
-def new_primitive(name: str, rules: Rules) -> Any:
-    """A primitive with several results and these rules."""
-    primitive = _core.Primitive(name)
-    primitive.multiple_results = True
-    primitive.def_impl(partial(_dispatch.apply_primitive, primitive))
-    primitive.def_effectful_abstract_eval(rules.types)
-    _mlir.register_lowering(primitive, _mlir.lower_fun(rules.run, multiple_results=True))
-    _ad.primitive_jvps[primitive] = partial(_push, rules.push)
-    _ad.primitive_transposes[primitive] = partial(_pull, rules.pull)
-    _batching.fancy_primitive_batchers[primitive] = partial(_batch, rules.batch)
-    if rules.prune is not None:
-        _pe.dce_rules[primitive] = cast(Any, partial(_prune, rules.prune))
-    return primitive
-
-
-def _prune(rule: Any, is_used: Sequence[bool], *rest: Any) -> tuple[list[bool], Equation | None]:
-    """JAX's form of a rule: which inputs are read; None for an equation of no used result."""
-    eqn: Equation = rest[-1]  # JAX 0.12 says before it which inputs are known to be read
-    if not any(is_used):
-        return [False] * len(eqn.invars), None
-    kept: Equation = rule(is_used, eqn)
-    read = [atom for atom in kept.invars if not isinstance(atom, Literal)]
-    return [any(atom is each for each in read) for atom in eqn.invars], kept
-
-
-def _push(
-    rule: Any, primals: Sequence[Any], tangents: Sequence[Any], **params: Any
-) -> tuple[list[Any], list[Any]]:
-    outs, moved = rule(primals, [None if type(t) is _ad.Zero else t for t in tangents], **params)
-    return outs, [
-        _ad.Zero(jax.typeof(x).to_tangent_aval()) if t is None else t
-        for x, t in zip(outs, moved, strict=True)
-    ]
-
-
-def _pull(rule: Any, cotangents: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
-    values = [Linear(x.aval) if _ad.is_undefined_primal(x) else x for x in args]
-    return rule([None if type(ct) is _ad.Zero else ct for ct in cotangents], values, **params)
-
-
-def _batch(rule: Any, axis: Any, values: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
-    name = None if axis.name is _core.no_axis_name else axis.name
-    vmap = partial(jax.vmap, axis_name=name, axis_size=axis.size, spmd_axis_name=axis.spmd_name)
-    return rule(Mapped(name, axis.size, vmap), values, axes, **params)
-
-
 # --- calls that XLA compiles into one kernel ------------------------------------------------------
 
 
@@ -607,14 +514,16 @@ def _run_inlined(*values: Any, jaxpr: Any) -> list[Any]:
 def _push_inlined(
     values: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Any
 ) -> tuple[list[Any], list[Any]]:
-    moving = [k for k, tangent in enumerate(tangents) if tangent is not None]
+    moving = [k for k, tangent in enumerate(tangents) if type(tangent) is not _ad.Zero]
 
     def run(*own: Any) -> list[Any]:
         given = dict(zip(moving, own, strict=True))
         return evaluated(jaxpr, [given.get(k, x) for k, x in enumerate(values)])
 
     outs, moved = jax.jvp(run, [values[k] for k in moving], [tangents[k] for k in moving])
-    return outs, [None if t.dtype == jax.dtypes.float0 else t for t in moved]
+    zero = lambda x: _ad.Zero(jax.typeof(x).to_tangent_aval())
+    pairs = zip(outs, moved, strict=True)
+    return outs, [zero(x) if t.dtype == jax.dtypes.float0 else t for x, t in pairs]
 
 
 def _batch_inlined(
@@ -625,16 +534,12 @@ def _batch_inlined(
     return evaluated(batched, values), out_axes
 
 
-_one_kernel_p = new_primitive(
-    ONE_KERNEL,
-    Rules(
-        _run_inlined,
-        lambda *_, jaxpr: (list(jaxpr.out_avals), set()),
-        _push_inlined,
-        lambda cotangents, _, **__: cotangents,  # never called: derivatives are inlined
-        lambda *_, **__: ([], []),  # never called, either
-    ),
-)
+_one_kernel_p = _core.Primitive(ONE_KERNEL)
+_one_kernel_p.multiple_results = True
+_one_kernel_p.def_impl(partial(_dispatch.apply_primitive, _one_kernel_p))
+_one_kernel_p.def_abstract_eval(lambda *_, jaxpr: list(jaxpr.out_avals))
+_mlir.register_lowering(_one_kernel_p, _mlir.lower_fun(_run_inlined, multiple_results=True))
+_ad.primitive_jvps[_one_kernel_p] = _push_inlined
 _batching.fancy_primitive_batchers[_one_kernel_p] = _batch_inlined
 _mlir.register_lowering(_one_kernel_p, _lower_on_cpu, platform="cpu")
 

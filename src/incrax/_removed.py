@@ -47,6 +47,7 @@ GONE = {
     "bijectors.Shift": f"{_BUILT} `Loc`",
     "bijectors.Spline": f"{_BUILT} `RationalQuadraticSpline`",
     "bijectors.as_numpyro": "use FlowJAX's distributions with `numpyro.factor`",
+    "bijectors.cancel": "call `inverse` and `forward` inside one compiled function, not across `jax.jit`",
     "bijectors.fit_maximum_likelihood": "use FlowJAX's `fit_to_data`",
     "bijectors.fit_variational": "use FlowJAX's `fit_to_variational_target`",
     "bijectors.lipswish": _OWN,
