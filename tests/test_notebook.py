@@ -130,7 +130,6 @@ RESULTS = {
     "chain": "samplers.metropolis(log_density, p, x, blocks=made['blocks'], covariance=[0.1] * 2, key=0, num_sweeps=9)",
     "gibbs": "samplers.gibbs(log_density, p, x, updates={'p': samplers.Walk(0.5)}, key=1, num_sweeps=5)",
     "from_numpyro": "samplers.from_numpyro(sites, x)",
-    "unbounded": "model.unbounded()",
 }
 """What makes each kind of result."""
 

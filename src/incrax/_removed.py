@@ -26,6 +26,7 @@ _BUILT = "build flows of FlowJAX and `remember` them: its"
 _COPY = "copy it from `examples/flowtorch_bijections.py`"
 _OWN = "write a class with `transform_and_log_det` and `inverse_and_log_det`, and `remember` it"
 GONE = {
+    "Unbounded": "use NumPyro's `biject_to`, as `docs/binding.md` shows",
     "bijectors.Affine": f"{_BUILT} `Affine`",
     "bijectors.AffineFixed": f"{_BUILT} `Affine` in `paramax.non_trainable`",
     "bijectors.Autoregressive": f"{_BUILT} `MaskedAutoregressive`",
@@ -67,6 +68,11 @@ def moved(old: str, new: str, stacklevel: int = 3) -> Any:
     return getattr(importlib.import_module(f"incrax.{module}"), name)
 
 
+def advice(old: str) -> str:
+    """What to use in place of a name that went; nothing for others."""
+    return f"; it went with version 0.2: {GONE[old]}" if old in GONE else ""
+
+
 def finder(module: str) -> Callable[[str], Any]:
     """The `__getattr__` of a module."""
 
@@ -74,8 +80,7 @@ def finder(module: str) -> Callable[[str], Any]:
         old = f"{module}.{name}"
         if old in RENAMED:
             return moved(old, RENAMED[old])
-        went = f"; it went with version 0.2: {GONE[old]}" if old in GONE else ""
-        hint = went or _jax_options.hint(old, _jax_options.FUNCTIONS)
+        hint = advice(old) or _jax_options.hint(old, _jax_options.FUNCTIONS)
         raise AttributeError(f"module 'incrax.{module}' has no attribute '{name}'{hint}")
 
     return find
