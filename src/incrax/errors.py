@@ -444,19 +444,6 @@ class MinimumError(IncraxError, RuntimeError):
     """
 
 
-class StaleRepresentationsError(IncraxError, RuntimeError):
-    """Representations of other parameters than those given would be used.
-
-    Example:
-        >>> import incrax, jax.numpy as jnp
-        >>> kept = incrax.hold(lambda w, x: x @ w)(jnp.ones(1), jnp.ones((3, 1)))
-        >>> kept.rows([0, 1], params=jnp.zeros(1))
-        Traceback (most recent call last):
-            ...
-        incrax.errors.StaleRepresentationsError: `kept.rows` got parameters of which ...
-    """
-
-
 class BlockError(IncraxError, ValueError):
     """Blocks do not fit the parameters.
 

@@ -109,17 +109,6 @@ def test_a_result_beside_the_loss_has_no_derivative():
     assert incrax.cost(f, X).backward.total.transcendentals == 2 * N
 
 
-def test_rows_that_count_are_counted():
-    @incrax.guarded(dynamic="xs")
-    def total(decay, xs):
-        last, _ = incrax.scan(lambda m, x: (decay * m + x, None), 0.0, xs)
-        return last if last > 0 else -last
-
-    report = incrax.cost(total, 0.9, X)
-    assert report.forward.loops[0].turns == N  # not the capacity, 64
-    assert report.forward.total.flops == 2 * N
-
-
 @pytest.mark.parametrize(
     "wrapped", [lambda f: incrax.incremental(incrax.guarded(f)), None], ids=["outside", "inside"]
 )
