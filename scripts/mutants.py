@@ -1567,12 +1567,6 @@ MUTANTS = [
         "is_one = jnp.arange(chosen.shape[0]) >= 0",
     ),
     Mutant(
-        "parameters that moved on are not noticed",
-        "models/held/holding.py",
-        "if changed and not self._setting.may_be_stale:",
-        "if False:",
-    ),
-    Mutant(
         "cotangents of a row that a batch reads twice are not added up",
         "models/held/holding.py",
         "sums = [x.at[batch.numbers].add(part)",
