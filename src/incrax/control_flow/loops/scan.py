@@ -67,7 +67,7 @@ def scan(
             `JaxRuntimeError`.
         TypeError: as from `lax.scan`, which it is where the length is known.
 
-    Cost: that of `lax.scan`. With a traced length 1.3 to 2.5 times that of the turns taken, and
+    Cost: that of `lax.scan`. With a traced length 1.2 to 2 times the turns that are taken, and
         residuals of a derivative for all that there is room for.
 
     Example:
