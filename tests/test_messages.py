@@ -953,6 +953,63 @@ def test_options_of_structured_steps():
 # --- loops ----------------------------------------------------------------------------------------
 
 
+def test_a_turn_that_changes_the_type_of_its_carry():
+    text = (
+        "The function of `scan` got `carry['a']` as f64[2] and returned it as f64[3,2]. This is "
+        "usually an `init` of "
+        "integers that becomes floating-point, of float32 beside float64, or of one shape that is "
+        "broadcast to "
+        "another. A loop's carry has one type for all turns. Nothing was evaluated. Give `init` "
+        "the type that a turn "
+        "returns."
+    )
+    turn = lambda c, x: ({"a": c["a"] + jnp.ones((3, 1))}, None)
+    check_text(incrax.errors.LoopTypeError, text, incrax.scan, turn, {"a": np.ones(2)}, X)
+
+
+def test_a_turn_that_changes_the_structure_of_its_carry():
+    text = (
+        "The function of `while_loop` got a carry of the structure PyTreeDef((*, *)) and returned "
+        "one of PyTreeDef(*). "
+        "A loop's carry has one type for all turns. Nothing was evaluated. Return a carry like "
+        "`init`."
+    )
+    check_text(
+        incrax.errors.LoopTypeError,
+        text,
+        incrax.while_loop,
+        lambda c: c[0] < 3,
+        lambda c: c[0],
+        (0, 1),
+    )
+
+
+@pytest.mark.parametrize(("returned", "seen"), [(1.0, "a float"), ((1, 2, 3), "3 things")])
+def test_a_turn_that_returns_no_pair(returned, seen):
+    text = (
+        "The function of `scan` must return a pair, the carry and a row of results, and returned "
+        f"{seen}. Nothing was "
+        "evaluated. Return `(carry, y)`, with None for y where there is nothing to stack."
+    )
+    check_text(incrax.errors.LoopTypeError, text, incrax.scan, lambda c, x: returned, 0.0, X)
+
+
+def test_a_condition_that_is_no_boolean():
+    text = (
+        "The condition of `while_loop` must return one boolean, and returned bool[2]. Nothing was "
+        "evaluated. Reduce "
+        "it, for example by `jnp.any`, or compare it with a number."
+    )
+    check_text(
+        incrax.errors.LoopTypeError,
+        text,
+        incrax.while_loop,
+        lambda x: x < 3,
+        lambda x: x,
+        np.ones(2),
+    )
+
+
 def test_a_loop_without_a_length():
     text = (
         "`scan` got neither arrays in `xs` nor a `length`, so that the number of turns is unknown. "
@@ -1027,6 +1084,16 @@ def test_rows_found_inside_a_traced_function_without_a_size():
     )
 
 
+def test_a_loop_with_too_little_memory():
+    text = (
+        "A loop of up to 64 turns was given 50 bytes for the residuals of its derivative, and "
+        "needs 96 even with as "
+        "few checkpoints as can be. Nothing was evaluated. Pass more: `memory=96`."
+    )
+    f = lambda x: incrax.scan(lambda c, _: (jnp.sin(c), None), x, None, 64, memory=50)[0]
+    check_text(incrax.errors.MemoryBudgetError, text, jax.grad(f), 1.0)
+
+
 def test_a_ragged_argument_that_is_not_there():
     text = (
         "`bucketed(ragged=...)` names `y`, and this call has no such argument, or one without "
@@ -1053,6 +1120,7 @@ def test_the_length_of_padded_rows_inside_a_traced_function():
     ("call", "where"),
     [
         (lambda n: incrax.scan(lambda c, x: (c, x), 0.0, None, 3, capacity=n), "scan(capacity)"),
+        (lambda n: incrax.scan(lambda c, x: (c, x), 0.0, X, memory=n), "scan(memory)"),
         (
             lambda n: incrax.while_loop(lambda c: c < 3, lambda c: c + 1, 0, max_steps=n),
             "while_loop(max_steps)",

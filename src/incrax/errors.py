@@ -223,14 +223,14 @@ class PreparedTypeError(IncraxError, TypeError):
 
 
 class LoopTypeError(IncraxError, TypeError):
-    """Inputs of a loop do not fit together, or its length is unknown.
+    """What a loop carries changes its type from turn to turn, or its inputs do not fit together.
 
     Example:
         >>> import incrax, jax.numpy as jnp
-        >>> incrax.scan(lambda c, x: (c, x), 0.0)
+        >>> incrax.scan(lambda c, x: (jnp.array([c, x]), None), 0.0, jnp.ones(3))
         Traceback (most recent call last):
             ...
-        incrax.errors.LoopTypeError: `scan` got neither arrays in `xs` nor a `length`, ...
+        incrax.errors.LoopTypeError: The function of `scan` got `carry` as ...
     """
 
 

@@ -158,6 +158,29 @@ def test_a_loop_in_a_condition_is_counted():
     )  # 1, 2, 4, 8: three turns, four questions; and a sum in each
 
 
+def test_loops_of_incrax_are_counted_by_a_run():
+    f = lambda x, n: incrax.scan(lambda c, row: (c + row, c * 2.0), 0.0, x, n)[0]
+    assert turns(forward(f, X, 5)) == [(1.0, "unknown")]
+    assert turns(forward(f, X, 5, trips="measured")) == [(5.0, "measured")]
+
+
+def test_loops_inside_loops_of_incrax_are_counted_by_a_run():
+    def f(x, n):
+        return incrax.scan(lambda c, row: (c + doubling(row), None), 0.0, x, n)[0]
+
+    report = forward(f, np.array([1.0, 60.0, 1.0, 1.0]), 2, trips="measured")
+    assert sum(row.times for row in report.forward.equations if row.primitive == "mul") == 7 + 1
+
+
+def test_the_backward_pass_of_a_measured_loop_is_measured_too():
+    f = lambda x, n: jnp.sum(
+        incrax.scan(lambda c, _: (jnp.sin(c), None), x, None, n, capacity=50)[0]
+    )
+    report = incrax.cost(f, X, 20, trips="measured")
+    assert report.forward.total.transcendentals == 20 * 2 * N
+    assert report.backward.total.transcendentals == 20 * 2 * N
+
+
 def test_a_loop_for_each_row_turns_until_the_last_row_has_ended():
     """A row that has ended stays as it is: what it computes besides is counted, since it runs."""
     last = lambda x: lax.while_loop(
