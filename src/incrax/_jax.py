@@ -204,6 +204,11 @@ def reached(body: Body, variables: Iterable[Var]) -> set[Any]:
     return found
 
 
+def effects_of(jaxpr: Any) -> Any:
+    """The effects of a jaxpr."""
+    return jaxpr.effects
+
+
 def evaluate(eqns: Iterable[Equation], env: dict[Var, Any]) -> None:
     """Bind each equation in order, reading from and writing to `env`; keeps each equation's context
     and source.
@@ -324,6 +329,10 @@ _CALL_PARAMS = {
     "checkpoint": "jaxpr",
     "remat2": "jaxpr",
 }
+
+
+LOOP = "incrax_loop"
+"""Name of the primitive of `control_flow.loops.primitive`."""
 
 
 def called_jaxpr(eqn: Equation) -> Any | None:
@@ -472,6 +481,77 @@ _ad.primitive_jvps[_keep_p] = _keep_jvp
 _batching.primitive_batchers[_keep_p] = _keep_batch
 
 
+# --- primitives with rules of their own -----------------------------------------------------------
+
+
+class Rules(NamedTuple):
+    """What a primitive does, on plain values: zero tangents and cotangents, and axes that are not
+    there, are None.
+    """
+
+    run: Callable[..., list[Any]]  # (*values, **params) -> results, in terms of other primitives
+    types: Callable[
+        ..., tuple[list[Any], Any]
+    ]  # (*avals, **params) -> avals of the results, effects
+    push: Callable[
+        ..., tuple[list[Any], list[Any]]
+    ]  # (values, tangents, **params) -> results, their tangents
+    pull: Callable[
+        ..., list[Any]
+    ]  # (cotangents, values, **params) -> cotangents; a linear value is its `Linear`
+    batch: Callable[
+        ..., tuple[list[Any], list[Any]]
+    ]  # (mapped, values, axes, **params) -> results, their axes
+
+
+class Linear(NamedTuple):
+    """Stands for a value that a primitive is linear in."""
+
+    aval: Any
+
+
+class Mapped(NamedTuple):
+    """An axis that is mapped over."""
+
+    name: Any  # None: it has none
+    size: int
+    vmap: Callable[..., Any]  # over this axis
+
+
+def new_primitive(name: str, rules: Rules) -> Any:
+    """A primitive with several results and these rules."""
+    primitive = _core.Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(partial(_dispatch.apply_primitive, primitive))
+    primitive.def_effectful_abstract_eval(rules.types)
+    _mlir.register_lowering(primitive, _mlir.lower_fun(rules.run, multiple_results=True))
+    _ad.primitive_jvps[primitive] = partial(_push, rules.push)
+    _ad.primitive_transposes[primitive] = partial(_pull, rules.pull)
+    _batching.fancy_primitive_batchers[primitive] = partial(_batch, rules.batch)
+    return primitive
+
+
+def _push(
+    rule: Any, primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[list[Any], list[Any]]:
+    outs, moved = rule(primals, [None if type(t) is _ad.Zero else t for t in tangents], **params)
+    return outs, [
+        _ad.Zero(jax.typeof(x).to_tangent_aval()) if t is None else t
+        for x, t in zip(outs, moved, strict=True)
+    ]
+
+
+def _pull(rule: Any, cotangents: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
+    values = [Linear(x.aval) if _ad.is_undefined_primal(x) else x for x in args]
+    return rule([None if type(ct) is _ad.Zero else ct for ct in cotangents], values, **params)
+
+
+def _batch(rule: Any, axis: Any, values: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
+    name = None if axis.name is _core.no_axis_name else axis.name
+    vmap = partial(jax.vmap, axis_name=name, axis_size=axis.size, spmd_axis_name=axis.spmd_name)
+    return rule(Mapped(name, axis.size, vmap), values, axes, **params)
+
+
 # --- calls that XLA compiles into one kernel ------------------------------------------------------
 
 
@@ -542,6 +622,25 @@ _mlir.register_lowering(_one_kernel_p, _mlir.lower_fun(_run_inlined, multiple_re
 _ad.primitive_jvps[_one_kernel_p] = _push_inlined
 _batching.fancy_primitive_batchers[_one_kernel_p] = _batch_inlined
 _mlir.register_lowering(_one_kernel_p, _lower_on_cpu, platform="cpu")
+
+
+def names_axis(effects: Iterable[Any], name: Any) -> bool:
+    """Whether one of these effects is that a mapped axis is asked for by name, in `axis_index` for
+    example.
+    """
+    return any(
+        isinstance(effect, _core.NamedAxisEffect) and effect.name == name for effect in effects
+    )
+
+
+def stacked_aval(aval: Any, num: int) -> Any:
+    """The type of `num` values of a type."""
+    return _core.ShapedArray((num, *aval.shape), aval.dtype, weak_type=aval.weak_type)
+
+
+def row_aval(aval: Any) -> Any:
+    """The type of a row of an array."""
+    return _core.ShapedArray(aval.shape[1:], aval.dtype, weak_type=aval.weak_type)
 
 
 # --- functions on the host ------------------------------------------------------------------------

@@ -308,11 +308,21 @@ def _where(goes_on: np.ndarray, new: Any, old: Any) -> Any:
 
 
 def _scan(node: Node, inputs: Values) -> Values:
-    """A scan: its turns one by one to count what is inside, its results as they are."""
+    """A scan, or a loop of `incrax.control_flow.loops`: its turns one by one to count what is
+    inside, its results as they are.
+    """
     params = node.eqn.params
-    parts = _jax.scan_of(node.eqn)
-    consts, carry, columns = parts.split(list(inputs))
-    for row in range(params["length"])[:: -1 if params["reverse"] else 1]:
+    if node.name == _jax.LOOP:
+        parts = params["spec"].layout
+        is_reversed = params["spec"].reverse
+        length, *operands = inputs
+    else:
+        parts = _jax.scan_of(node.eqn)
+        is_reversed = params["reverse"]
+        length = params["length"]
+        operands = list(inputs)
+    consts, carry, columns = parts.split(operands)
+    for row in range(int(length))[:: -1 if is_reversed else 1]:
         results = run(node.regions[0], [*consts, *carry, *(x[row] for x in columns)])
         carry, _ = parts.split_results(results)
     return _apply(node, inputs)
@@ -322,4 +332,5 @@ _rules: dict[str, Callable[[Node, Values], Values]] = {
     "cond": _cond,
     "while": _while,
     "scan": _scan,
+    _jax.LOOP: _scan,
 }

@@ -268,9 +268,9 @@ def test_a_loop_of_traced_length_is_saved_where_nothing_changed():
     assert ran_by(f, 1.0, -2.0, 10) == 0
     assert f.stats.unchanged == 1
     assert ran_by(f, 1.0, -2.5, 10) > 0
-    assert not {"scan", "cond"}.intersection(primitives_run(f))
+    assert not {"incrax_loop", "cond"}.intersection(primitives_run(f))
     close(f(1.0, -2.5, 12), traced_length(1.0, -2.5, 12))
-    assert {"scan", "cond"} <= set(primitives_run(f))
+    assert {"incrax_loop", "cond"} < set(primitives_run(f))
 
 
 def test_a_length_that_becomes_too_large_is_an_error_in_incremental_functions_each_time():
@@ -380,16 +380,66 @@ def test_a_batch_of_lengths_without_rows_and_one_of_no_examples():
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("length", [0, 1, 31, 32, 33, 64, 90, 100])
-def test_segments_that_are_whole_or_not_give_the_same_derivatives(length, reverse):
-    xs = np.random.default_rng(4).normal(size=(100, 3))
-    derivative = DERIVATIVES["gradient"]
-    actual = jax.jit(derivative(loss(incrax.scan, reverse=reverse), (0, 1)))(W, H, xs, length)
-    expected = derivative(loss(jax.lax.scan, reverse=reverse), (0, 1))(W, H, xs[:length])
-    close(actual, expected)
+@pytest.mark.parametrize("memory", [600, 270])
+@pytest.mark.parametrize("kind", ["gradient", "Hessian"])
+def test_segments_that_are_evaluated_again_give_the_same_derivatives(kind, memory, reverse):
+    derivative = DERIVATIVES[kind]
+    f = loss(incrax.scan, reverse=reverse, memory=memory)
+    close(
+        jax.jit(derivative(f, ARGS))(W, H, XS),
+        derivative(loss(jax.lax.scan, reverse=reverse), ARGS)(W, H, XS),
+    )
+
+
+def test_the_budget_is_per_example_of_a_batch():
+    f = lambda scan, **options: (
+        lambda w: jnp.sum(jax.vmap(lambda h: loss(scan, **options)(w, h, XS))(jnp.eye(3)))
+    )
+    close(jax.jit(jax.grad(f(incrax.scan, memory=270)))(W), jax.grad(f(jax.lax.scan))(W))
+
+
+def test_the_budget_bounds_the_memory_of_a_gradient():
+    wide = lambda c, x: (jnp.sin(jnp.cos(jnp.exp(jnp.sin(c)))) + x, None)
+    f = lambda xs, memory: jnp.sum(incrax.scan(wide, jnp.zeros(100), xs, memory=memory)[0])
+    xs = jax.ShapeDtypeStruct((4096, 100), np.float64)
+    used = {}
+    for memory in (2**30, 2**21):
+        program = jax.jit(jax.grad(lambda xs: f(xs, memory))).lower(xs).compile()  # noqa: B023
+        used[memory] = program.memory_analysis().temp_size_in_bytes
+    rows_and_cotangents = 3 * 4096 * 100 * 8
+    assert used[2**30] > 4 * 4096 * 100 * 8
+    assert used[2**21] < rows_and_cotangents + 2**21
 
 
 # --- compilations ---------------------------------------------------------------------------------
+
+
+def test_fifty_lengths_take_at_most_eight_compilations():
+    lengths = np.random.default_rng(0).integers(1, 1001, 50)
+    xs = np.random.default_rng(1).normal(size=(1000, 3))
+    for n in lengths:
+        incrax.scan(lambda h, x: (h, x), H, xs[:n])  # how rows are put there, all loops share
+    with counted_compiles() as count:
+        for n in lengths:
+            h, ys = incrax.scan(lambda h, x: cell(W, h, x), H, xs[:n])
+            assert ys.shape == (n,)
+    assert 1 <= count.num <= 8
+    expected = jax.lax.scan(partial(cell, W), H, xs[: lengths[-1]])
+    close((h, ys), expected)
+
+
+def test_gradients_of_a_closure_made_anew_are_compiled_once():
+    def gradient(w, n):
+        return jax.grad(lambda w: jnp.sum(incrax.scan(lambda h, x: cell(w, h, x), H, XS[:n])[0]))(w)
+
+    gradient(W, 5)
+    with counted_compiles() as count:
+        actual = [gradient(W * k, n) for k, n in ((1.0, 3), (0.5, 7))]
+    assert count.num <= 2  # the results' rows are cut to another length outside of the loop
+    expected = jax.grad(lambda w: jnp.sum(jax.lax.scan(lambda h, x: cell(w, h, x), H, XS)[0]))(
+        W * 0.5
+    )
+    close(actual[1], expected)
 
 
 @pytest.mark.parametrize(("first", "second"), [(0.0, -0.0), (1.0, 2.0), (1, True), (np.nan, 1.0)])
@@ -399,15 +449,6 @@ def test_turns_that_differ_in_a_constant_are_different_programs(first, second):
     )[1]
     for k in (first, second):
         np.testing.assert_array_equal(f(k), jnp.arctan2(np.array([0.0, -0.0]), k * 1.0))
-
-
-def test_lengths_that_are_traced_share_a_program():
-    f = jax.jit(lambda n: incrax.scan(partial(cell, W), H, XS, n)[0])
-    f(3)
-    with counted_compiles() as count:
-        found = [f(n) for n in (0, 2, 7)]
-    assert count.num == 0
-    close(found[1], jax.lax.scan(partial(cell, W), H, XS[:2])[0])
 
 
 def test_a_turn_is_traced_anew_so_that_what_it_closes_over_is_never_stale():

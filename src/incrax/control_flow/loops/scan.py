@@ -1,34 +1,39 @@
-"""`scan`, a fold over rows whose number is a value, `map`, a function of each of them, and
-`while_loop`, turns while a condition holds: loops of JAX, with room for the most turns that may
-come.
+"""`scan`, a fold over rows whose number is a value, and `map`, a function of each of them.
 
 In: a function, a carry and rows. Out: the last carry and the stacked results.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
+from incrax import _jax
+from incrax._jax import LoopParts
 from incrax._jax_options import spelled_here
 from incrax._messages import check_function
+from incrax.control_flow.loops.bodies import traced_turn
 from incrax.control_flow.loops.padded import (
     Padded,
     as_length,
     as_size,
+    capacity_for,
     checked,
     cut,
+    is_staged,
     is_traced,
     num_rows,
+    padded,
 )
+from incrax.control_flow.loops.primitive import Spec, bind
 from incrax.errors import LoopTypeError
 
-SEGMENT = 32
-"""Turns of a loop of traced length between two looks at the length: a look costs a microsecond."""
+MEMORY = 2**28
+"""Bytes that the residuals of one loop may take unless the caller says otherwise: 256 MiB."""
 
 
 @spelled_here
@@ -39,36 +44,46 @@ def scan(
     length: Any = None,
     *,
     reverse: bool = False,
+    memory: int = MEMORY,
     capacity: int | None = None,
 ) -> tuple[Any, Any]:
-    """Fold a function over rows; inside `jit` or `bucketed` one compiled program for all lengths
-    that there is room for.
+    """Fold a function over rows; one compiled program for all lengths up to a capacity that
+    doubles.
 
     Promise: equals `jax.lax.scan(f, init, xs, length, reverse)`, and so do its derivatives of any
     order in any mode.
 
     Args:
-        f: (carry, row of xs) -> (carry, y); pure. Under `jax.checkpoint` its residuals are
-            computed again, not stored.
+        f: (carry, row of xs) -> (carry, y); pure, traced once per call.
         init: first carry, a pytree of arrays.
         xs: pytree of arrays with equal first axes, a `Padded` of such, or None.
         length: number of turns, an integer or a traced one; at most the number of rows, of which
             the first count.
         reverse: whether to begin with the last row that counts.
-        capacity: room for turns where `xs` is None and `length` is traced.
+        memory: bytes that residuals of a first derivative may take, per example of a batch. Where
+            they do not fit, carries between segments are kept, and the segments are evaluated
+            again. Loops of higher derivatives take as much, each, or as little as can be.
+        capacity: room for turns where `xs` is None and `length` is traced; the least room
+            otherwise.
 
     Returns:
         (last carry, stacked y). Stacked arrays have as many rows as there are turns; with a traced
         `length` as many as `xs` or `capacity`, zero past it; with a `Padded` they are a `Padded`.
 
     Raises:
-        LoopTypeError: arrays have different numbers of rows, or no length is known.
+        LoopTypeError: f changes the type of the carry, arrays have different numbers of rows, or no
+            length is known.
         CapacityError: `length` is more than there are rows; from inside a compiled program as a
             `JaxRuntimeError`.
-        TypeError: as from `lax.scan`, which it is where the length is known.
+        MemoryBudgetError: differentiated, and `memory` is too little for any number of checkpoints.
 
-    Cost: that of `lax.scan`. With a traced length 1.2 to 2 times the turns that are taken, and
-        residuals of a derivative for all that there is room for.
+    Cost: a turn costs what it costs in `lax.scan`; rows past the length cost memory only. A call
+        traces f; outside of traced functions it compiles once per capacity, where `xs` are padded
+        on the host. Derivatives evaluate f once, twice if residuals do not fit `memory`; forward
+        mode stores residuals too.
+
+    Not handled: ordered effects in f; `unroll`; mutable references (`jax.Ref`) in f; numbers of
+        rows that are symbolic; explicit sharding, and `shard_map` that checks what varies.
 
     Example:
         >>> import incrax, jax.numpy as jnp
@@ -78,18 +93,19 @@ def scan(
     """
     check_function("scan(f)", f)
     capacity = None if capacity is None else as_size("scan", "capacity", capacity)
+    memory = as_size("scan", "memory", memory)
     rows, num, room = _sized(xs, length, capacity)
     if not (isinstance(xs, Padded) and xs.is_checked and length is None and is_traced(num)):
         num = checked("scan", num, room)
-    turn = lambda carry, x: f(
-        carry, x
-    )  # anew: JAX takes what a known function closes over as it was
-    if is_traced(num):
-        carry, ys = _folded(turn, init, rows, num, room, reverse=reverse)
-    else:
-        rows = jax.tree.map(lambda x: cut(x, num), rows)
-        carry, ys = lax.scan(turn, init, rows, num, reverse=reverse)
-    return carry, Padded(ys, num, is_checked=True) if isinstance(xs, Padded) else ys
+    if not is_staged() and not any(is_traced(x) for x in (num, *jax.tree.leaves(rows))):
+        room = capacity_for(max(room, capacity or 0))
+    types = [_jax.row_aval(jax.typeof(x)) for x in jax.tree.leaves(rows)]
+    rows = jax.tree.map(lambda x: jnp.asarray(padded(x, room)), rows)
+    loop = functools.partial(Spec, capacity=room, reverse=reverse, memory=memory, is_strict=True)
+    carry, ys = _fold(f, init, rows, types, num, loop)
+    if isinstance(xs, Padded):
+        return carry, Padded(ys, num, is_checked=True)
+    return carry, ys if is_traced(num) else jax.tree.map(lambda y: cut(y, num), ys)
 
 
 def _sized(xs: Any, length: Any, capacity: int | None) -> tuple[Any, Any, int]:
@@ -114,77 +130,41 @@ def _sized(xs: Any, length: Any, capacity: int | None) -> tuple[Any, Any, int]:
     return rows, num, num if room is None else room
 
 
-def _folded(
-    f: Callable[[Any, Any], tuple[Any, Any]],
+def _fold(
+    f: Callable[..., Any],
     init: Any,
     rows: Any,
+    types: list[Any],
     num: Any,
-    room: int,
-    *,
-    reverse: bool = False,
-    size: int = SEGMENT,
-    is_stored: bool = True,
+    loop: Callable[[LoopParts], Spec],
 ) -> tuple[Any, Any]:
-    """`num` turns, at most `room`, in segments: those of which all turns count are plain scans,
-    others look at each turn, or are left out.
+    """The loop as a primitive, on the leaves of pytrees."""
+    leaves, rows_tree = jax.tree.flatten(rows)
 
-    Under `vmap` over numbers of turns all kinds of segments are evaluated for all examples. What an
-    example does not need is then evaluated at its first turn, not at padding or at what it stopped
-    with: a derivative that is infinite there would be NaN, times the zero of the selection.
+    def turn(carry: Any, *row: Any) -> tuple[Any, Any]:
+        out = f(carry, jax.tree.unflatten(rows_tree, row))
+        if not isinstance(out, (tuple, list)) or len(out) != 2:
+            raise LoopTypeError(
+                "The function of `scan` must return a pair, the carry and a row of results, and "
+                f"returned {_shown(out)}. Nothing was evaluated. Return `(carry, y)`, with None "
+                "for y where there is nothing to stack."
+            )
+        return out[0], out[1]
 
-    `size` is turns of a segment; where residuals are not stored, only carries between segments are.
-    """
-    if not room:
-        return init, lax.scan(f, init, rows, 0)[1]
-    types = jax.eval_shape(lambda init, rows: lax.scan(f, init, rows, room), init, rows)
-    init = jax.tree.map(lambda x, kind: jnp.asarray(x).astype(kind.dtype), init, types[0])
-    nothing = jax.tree.map(lambda y: lax.full(y.shape[1:], 0, y.dtype), types[1])
-    first = jax.tree.map(lambda x: x[0], rows)
-
-    def turn(carry: Any, numbered: Any) -> Any:
-        number, row = numbered
-        counts = number < num
-        taken = lambda *at: f(*_where(counts, at, (init, first)))
-        return lax.cond(counts, taken, lambda carry, _: (carry, nothing), carry, row)
-
-    def segment(carry: Any, numbered: Any) -> Any:
-        numbers, rows = numbered
-        is_whole = numbers[-1] < num
-
-        def whole(*at: Any) -> Any:
-            carry, some = _where(is_whole, at, (init, first))
-            return lax.scan(f, carry, some, size, reverse=reverse)
-
-        part = lambda carry, rows: lax.scan(turn, carry, (numbers, rows), reverse=reverse)
-        stacked = jax.tree.map(lambda y: jnp.broadcast_to(y, (size, *y.shape)), nothing)
-        kinds = [lambda carry, _: (carry, stacked), part, whole]
-        kind = (numbers[0] < num).astype(int) + is_whole
-        return lax.switch(kind, kinds, carry, rows)
-
-    length = -(-room // size)
-    cut_up = lambda x: _in_rows(x, length * size).reshape(length, size, *x.shape[1:])
-    segments = jnp.arange(length * size).reshape(length, size), jax.tree.map(cut_up, rows)
-    body = segment if is_stored else jax.checkpoint(segment, prevent_cse=False)
-    carry, ys = lax.scan(body, init, segments, reverse=reverse)
-    return carry, jax.tree.map(lambda y: y.reshape(-1, *y.shape[2:])[:room], ys)
+    traced = traced_turn("scan", init, turn, types)
+    spec = loop(LoopParts(len(traced.consts), len(traced.init)))
+    carry, ys = bind(traced.jaxpr, spec, num, [*traced.consts, *traced.init, *leaves])
+    return jax.tree.unflatten(traced.tree, carry), jax.tree.unflatten(traced.ys_tree, ys)
 
 
-def _where(holds: Any, values: Any, others: Any) -> Any:
-    return jax.tree.map(lambda x, other: jnp.where(holds, x, other), values, others)
-
-
-def _in_rows(x: Any, num: int) -> Any:
-    """The array with the first row again and again, up to so many rows."""
-    missing = num - x.shape[0]
-    if not missing:
-        return jnp.asarray(x)
-    return jnp.concatenate([x, jnp.broadcast_to(x[:1], (missing, *x.shape[1:]))])
+def _shown(out: Any) -> str:
+    return f"{len(out)} things" if isinstance(out, (tuple, list)) else f"a {type(out).__name__}"
 
 
 @spelled_here
-def map(f: Callable[[Any], Any], xs: Any, length: Any = None) -> Any:  # noqa: A001
-    """A function of each row, one after the other; inside `jit` or `bucketed` one compiled program
-    for all lengths that there is room for.
+def map(f: Callable[[Any], Any], xs: Any, length: Any = None, *, memory: int = MEMORY) -> Any:  # noqa: A001
+    """A function of each row, one after the other; one compiled program for all lengths up to a
+    capacity that doubles.
 
     Promise: equals `jax.lax.map(f, xs)`, and so do its derivatives.
 
@@ -192,6 +172,7 @@ def map(f: Callable[[Any], Any], xs: Any, length: Any = None) -> Any:  # noqa: A
         f: row of xs -> y.
         xs: pytree of arrays with equal first axes, or a `Padded` of such.
         length: see `scan`.
+        memory: see `scan`.
 
     Returns:
         Stacked y; see `scan`.
@@ -206,56 +187,4 @@ def map(f: Callable[[Any], Any], xs: Any, length: Any = None) -> Any:  # noqa: A
         [0.0, 1.0, 4.0]
     """
     check_function("map(f)", f)
-    return scan(lambda carry, x: (carry, f(x)), (), xs, length)[1]
-
-
-def while_loop(
-    cond: Callable[[Any], Any],
-    body: Callable[[Any], Any],
-    init: Any,
-    *,
-    max_steps: int | None = None,
-) -> Any:
-    """Repeat a turn while a condition holds; derivatives of any order in any mode.
-
-    Promise: equals `jax.lax.while_loop(cond, body, init)`; derivatives are those of the turns that
-    are taken.
-
-    Args:
-        cond: carry -> one boolean.
-        body: carry -> carry; pure.
-        init: first carry, a pytree of arrays.
-        max_steps: the most turns. None: no bound, and no derivatives in reverse mode: it is
-            `lax.while_loop`.
-
-    Returns:
-        The last carry.
-
-    Raises:
-        CapacityError: more than `max_steps` turns; from inside a program as a `JaxRuntimeError`.
-        TypeError: as from `lax.while_loop`.
-
-    Cost: with `max_steps` turns are counted first, so that they are evaluated twice; a derivative
-        stores the carries of some sqrt(max_steps) turns, and evaluates each turn once more.
-
-    Example:
-        >>> import incrax, jax
-        >>> def root(a):
-        ...     near = lambda x: abs(x * x - a) > 1e-6
-        ...     return incrax.while_loop(near, lambda x: 0.5 * (x + a / x), a, max_steps=100)
-        >>> round(float(jax.grad(root)(4.0)), 4)
-        0.25
-    """
-    check_function("while_loop(cond)", cond)
-    check_function("while_loop(body)", body)
-    if max_steps is None:
-        return lax.while_loop(cond, body, init)
-    most = as_size("while_loop", "max_steps", max_steps)
-    counted = lambda state: (state[0] + 1, body(state[1]))
-    start = jnp.int32(0), lax.stop_gradient(init)
-    num = checked(
-        "while_loop", lax.while_loop(lambda state: cond(state[1]), counted, start)[0], most
-    )
-    size = 1 << (most.bit_length() // 2)
-    turn = lambda carry, _: (body(carry), None)
-    return _folded(turn, init, None, jnp.asarray(num), most, size=size, is_stored=False)[0]
+    return scan(lambda carry, x: (carry, f(x)), (), xs, length, memory=memory)[1]

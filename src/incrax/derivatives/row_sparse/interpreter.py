@@ -8,9 +8,9 @@ only adds to what it carries are stacked and added after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation, Literal
 from incrax._program import Program, Values, from_jaxpr, type_of
+from incrax.control_flow.loops.bodies import merged, parted
 from incrax.derivatives.row_sparse.rules import MAKERS, evaluated, folded, is_sum_of_rows
 from incrax.derivatives.row_sparse.values import (
     DENSE,
@@ -38,8 +39,6 @@ from incrax.derivatives.row_sparse.values import (
 )
 from incrax.engine.program.simplify import RULED
 from incrax.primitives.table import entry_of, is_addition
-
-T = TypeVar("T")
 
 
 def run(program: Program, values: Values, context: Context) -> list[Value]:
@@ -313,22 +312,3 @@ def _is_only_added_to(body: Program, var: Any, result: Any) -> bool:
 
 BODIES = {"cond": _cond, "scan": _scan, "optimization_barrier": _barrier}
 """Equations that hold programs, and those of several outputs."""
-
-
-# --- values by a mask -----------------------------------------------------------------------------
-
-
-def parted(mask: Iterable[bool], values: Iterable[T]) -> tuple[list[T], list[T]]:
-    """Values where the mask is True, and the others."""
-    chosen: list[T] = []
-    others: list[T] = []
-    for x, is_chosen in zip(values, mask, strict=True):
-        (chosen if is_chosen else others).append(x)
-    return chosen, others
-
-
-def merged(mask: Sequence[bool], chosen: Sequence[Any], others: Values) -> list[Any]:
-    """Values in the order of the mask, `chosen` where it is True: what `parted` parted."""
-    left = iter(chosen)
-    right = iter(others)
-    return [next(left) if is_chosen else next(right) for is_chosen in mask]

@@ -181,7 +181,9 @@ def total_cost(eqns: Iterable[Equation]) -> Cost:
 
 def _assumed_turns(eqn: Equation) -> float:
     turns = num_turns(eqn)
-    return UNKNOWN_TRIPS if turns is None else turns
+    if turns is not None:
+        return turns
+    return eqn.params["spec"].capacity if eqn.primitive.name == _jax.LOOP else UNKNOWN_TRIPS
 
 
 _SLICES = frozenset({"slice", "dynamic_slice", "gather"})

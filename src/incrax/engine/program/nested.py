@@ -9,8 +9,10 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
+
 from incrax import _jax
-from incrax._jax import Body, Equation
+from incrax._jax import Body, Equation, Literal
 from incrax.primitives.table import is_registered, work_of
 
 
@@ -21,7 +23,7 @@ class Inner(NamedTuple):
     body: Body
 
 
-_KINDS = {"scan": "turn", "cond": "branch"}
+_KINDS = {"scan": "turn", _jax.LOOP: "turn", "cond": "branch"}
 """What is no call."""
 
 _OPENED = _KINDS.keys() | set(
@@ -63,6 +65,9 @@ def num_turns(eqn: Equation) -> float | None:
     name = eqn.primitive.name
     if name == "scan":
         return eqn.params["length"]
+    if name == _jax.LOOP:
+        num = eqn.invars[0]
+        return int(np.asarray(num.val)) if isinstance(num, Literal) else None
     if name == "shard_map":
         return _num_shards(eqn)
     return None if name == "while" else 1

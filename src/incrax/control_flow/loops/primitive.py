@@ -1,0 +1,320 @@
+"""The loop as a primitive: as many turns as a number says, at most `capacity`; all rules of JAX in
+terms of itself.
+
+In: bodies and values. Out: values. It must not know about pytrees.
+
+A loop takes (number of turns, *constants, *initial carry, *xs with `capacity` rows each) and
+returns (*carry, *ys with `capacity` rows each); rows of ys past the number are zero. Derivatives
+are two loops, which partial evaluation and transposition find apart: one of the primal values that
+stores residuals, and a linear one of tangents that reads them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from incrax import _jax
+from incrax._jax import LoopParts
+from incrax._program import Values
+from incrax.control_flow.loops.bodies import (
+    Given,
+    Linearized,
+    ListPair,
+    avals_in,
+    avals_out,
+    batched_body,
+    call,
+    close,
+    linearized,
+    masked_loop,
+    merged,
+    parted,
+    transposed,
+)
+from incrax.errors import MemoryBudgetError
+
+NAME = _jax.LOOP
+
+
+class Spec(NamedTuple):
+    """A loop but for its body."""
+
+    layout: LoopParts
+    capacity: int
+    reverse: bool
+    memory: int  # bytes that residuals of reverse mode may take
+    is_linear: tuple[bool, ...] = ()
+    """Inputs of the body that it is linear in; empty: none is known to be."""
+    is_strict: bool = False
+    """Whether to raise where `memory` is too little, and not take as little as can be."""
+
+    def derived(self, **changes: Any) -> Spec:
+        """A loop that a derivative of this one runs."""
+        return self._replace(**{"is_linear": (), "is_strict": False, **changes})
+
+
+def bind(jaxpr: Any, spec: Spec, num: Any, values: Values) -> ListPair:
+    """Run a loop: (carry, ys)."""
+    outs = loop_p.bind(jnp.asarray(num, jnp.int32), *values, jaxpr=jaxpr, spec=spec)
+    return spec.layout.split_results(outs)
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def _run(num: Any, *values: Any, jaxpr: Any, spec: Spec) -> list[Any]:
+    consts, init, xs = spec.layout.split(values)
+    _, rows = spec.layout.split_results(_types(jaxpr=jaxpr, spec=spec)[0])
+    ys = [lax.full(aval.shape, 0, aval.dtype) for aval in rows]
+    if not spec.capacity:
+        return [*init, *ys]
+
+    def step(state: Any) -> Any:
+        turn, carry, ys = state
+        row = num - 1 - turn if spec.reverse else turn
+        x = [lax.dynamic_index_in_dim(x, row, keepdims=False) for x in xs]
+        carry, y = spec.layout.split_results(call(jaxpr, [*consts, *carry, *x]))
+        ys = [
+            lax.dynamic_update_index_in_dim(old, new, row, 0)
+            for old, new in zip(ys, y, strict=True)
+        ]
+        return turn + 1, carry, ys
+
+    _, carry, ys = lax.while_loop(lambda state: state[0] < num, step, (jnp.int32(0), init, ys))
+    return [*carry, *ys]
+
+
+def _types(*avals: Any, jaxpr: Any, spec: Spec) -> tuple[list[Any], Any]:
+    carry, row = spec.layout.split_results(avals_out(jaxpr))
+    ys = [_jax.stacked_aval(aval, spec.capacity) for aval in row]
+    return [*carry, *ys], _jax.effects_of(jaxpr)
+
+
+# --- tangents -------------------------------------------------------------------------------------
+
+
+def push(values: Values, tangents: Values, *, jaxpr: Any, spec: Spec) -> ListPair:
+    """Results and their tangents, None for those that do not move."""
+    num, *inputs = values
+    split = linearized(jaxpr, spec.layout, tuple(t is not None for t in tangents[1:]))
+    if not any(split.moves_out):
+        return loop_p.bind(*values, jaxpr=jaxpr, spec=spec), [None] * len(split.moves_out)
+    if split.stored_bytes * spec.capacity > spec.memory and spec.capacity > 1:
+        outs, dots = _push_pieces(values, tangents, split, jaxpr, spec)
+    else:
+        outs, dots = _push_stored(num, inputs, tangents[1:], split, spec)
+    return outs, merged(split.moves_out, dots, [None] * len(outs))
+
+
+def _push_stored(
+    num: Any, inputs: Values, tangents: Values, split: Linearized, spec: Spec
+) -> ListPair:
+    """The loop with residuals as further ys, and the linear loop that reads them."""
+    outs = loop_p.bind(num, *inputs, jaxpr=split.primal, spec=spec.derived())
+    num_outs = len(split.moves_out)
+    consts, carry, xs = spec.layout.split([*zip(inputs, tangents, split.moves_in, strict=True)])
+    before = call(split.prelude, [x for x, _, _ in consts])
+    const_dot = [dot for _, dot, moves in consts if moves]
+    carry_dot = [_tangent(x, dot) for x, dot, moves in carry if moves]
+    turn = [*(xs[k][0] for k in split.rows), *outs[num_outs:]]
+    xs_dot = [dot for _, dot, moves in xs if moves]
+    groups = ((before, False), (const_dot, True), (carry_dot, True), (turn, False), (xs_dot, True))
+    along = spec.derived(layout=split.layout, is_linear=_marks(groups))
+    return outs[:num_outs], loop_p.bind(num, *_joined(groups), jaxpr=split.tangent, spec=along)
+
+
+def _tangent(x: Any, dot: Any) -> Any:
+    return jnp.zeros_like(x) if dot is None else dot
+
+
+def _push_pieces(
+    values: Values, tangents: Values, split: Linearized, jaxpr: Any, spec: Spec
+) -> ListPair:
+    """The derivative of the same loop in segments, of which a pullback keeps the carries between
+    them.
+    """
+    _, carry, _ = spec.layout.split(avals_in(jaxpr))
+    carry_bytes = sum(map(_jax.aval_bytes, carry))
+    pieces = cut(spec, carry_bytes, split.stored_bytes)
+    is_moved = [t is not None for t in tangents]
+    moved, fixed = parted(is_moved, values)
+
+    def of_moved(*moved: Any) -> ListPair:
+        num, *inputs = merged(is_moved, moved, fixed)
+        outs = in_pieces(num, inputs, pieces, carry_bytes, jaxpr, spec)
+        return parted(split.moves_out, outs)
+
+    directions, _ = parted(is_moved, tangents)
+    outs, dots, others = jax.jvp(of_moved, moved, directions, has_aux=True)
+    return merged(split.moves_out, outs, others), dots
+
+
+def cut(spec: Spec, carry_bytes: int, stored_bytes: int) -> int:
+    """The number of segments, each a turn of an outer loop whose residuals are the carries between
+    segments, such that all levels fit the budget; as few levels as do, then as little memory as
+    these need.
+    """
+    sizes = [2**k for k in range(1, spec.capacity.bit_length())]
+    best = (math.inf, 0)
+    for levels in range(1, 1 + spec.capacity.bit_length()):
+        for num in sizes:
+            innermost = -(-spec.capacity // num**levels)
+            best = min(best, (levels * num * carry_bytes + innermost * stored_bytes, num))
+        if best[0] <= spec.memory:
+            break
+    else:
+        if spec.is_strict:
+            raise MemoryBudgetError(
+                f"A loop of up to {spec.capacity:,} turns was given {spec.memory:,} bytes for the "
+                f"residuals of its derivative, and needs {int(best[0]):,} even with as few "
+                "checkpoints as can be. Nothing was evaluated. Pass more: "
+                f"`memory={int(best[0])}`."
+            )
+    return best[1]
+
+
+def in_pieces(
+    num: Any, inputs: Values, pieces: int, carry_bytes: int, jaxpr: Any, spec: Spec
+) -> list[Any]:
+    """The same loop, evaluated in segments."""
+    length = -(-spec.capacity // pieces)
+    consts, init, xs = spec.layout.split(inputs)
+    memory = max(0, spec.memory - pieces * carry_bytes)
+    inner = spec.derived(capacity=length, memory=memory)
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def turn(*values: Any) -> list[Any]:
+        consts, carry, (count, *rows) = spec.layout.split(values)
+        return loop_p.bind(count, *consts, *carry, *rows, jaxpr=jaxpr, spec=inner)
+
+    starts = jnp.arange(pieces, dtype=jnp.int32) * length
+    counts = jnp.clip(num - starts, 0, length)
+    before, carried, row = spec.layout.split(avals_in(jaxpr))
+    rows = [_jax.stacked_aval(aval, length) for aval in row]
+    body = close(turn, [*before, *carried, _jax.row_aval(jax.typeof(counts)), *rows])
+    outer = Spec(spec.layout, pieces, spec.reverse, spec.memory)
+    segments = [counts, *(_in_rows(x, pieces, length) for x in xs)]
+    carry, ys = bind(body, outer, -(-num // length), [*consts, *init, *segments])
+    return [*carry, *(y.reshape(-1, *y.shape[2:])[: spec.capacity] for y in ys)]
+
+
+def _in_rows(x: Any, pieces: int, length: int) -> Any:
+    """(rows, ...) -> (segments, rows of one, ...), with rows of zeros at the end."""
+    missing = pieces * length - x.shape[0]
+    zeros = lax.full((missing, *x.shape[1:]), 0, x.dtype)
+    return lax.concatenate([x, zeros], 0).reshape(pieces, length, *x.shape[1:])
+
+
+# --- cotangents -----------------------------------------------------------------------------------
+
+
+def _pull(cotangents: Values, values: Values, *, jaxpr: Any, spec: Spec) -> list[Any]:
+    """A loop the other way round, which carries the cotangents of the carry and sums those of the
+    constants.
+    """
+    num, *inputs = values
+    is_asked = [isinstance(x, _jax.Linear) for x in inputs]
+    are_sums, carry, are_rows = spec.layout.split(is_asked)
+    is_linear = (*are_sums, *(True for _ in carry), *are_rows)
+    consts, _, xs = spec.layout.split(inputs)
+    carry_ct, ys_ct = spec.layout.split_results(cotangents)
+    body = transposed(jaxpr, spec.layout, is_linear, tuple(ct is not None for ct in ys_ct))
+    ended, _ = spec.layout.split_results(avals_out(jaxpr))
+    ended_ct = [_zeros(x) if ct is None else ct for x, ct in zip(ended, carry_ct, strict=True)]
+    linear, known = parted(are_sums, consts)
+    sums = [_zeros(x.aval) for x in linear]
+    _, known_rows = parted(are_rows, xs)
+    wanted = [ct for ct in ys_ct if ct is not None]
+    groups = ((known, False), ([*ended_ct, *sums], True), (known_rows, False), (wanted, True))
+    layout = LoopParts(len(known), len(ended_ct) + len(sums))
+    mirrored = spec.derived(layout=layout, reverse=not spec.reverse, is_linear=_marks(groups))
+    ended, xs_ct = bind(body, mirrored, num, _joined(groups))
+    start_ct, sums_ct = spec.layout.split_results(ended)
+    cts = merged(is_linear, [*sums_ct, *start_ct, *xs_ct], [None] * len(inputs))
+    return [None, *(ct if asked else None for asked, ct in zip(is_asked, cts, strict=True))]
+
+
+Groups = Sequence[tuple[Sequence[Any], bool]]
+"""Inputs of a loop, each group with whether its body is linear in them."""
+
+
+def _joined(groups: Groups) -> list[Any]:
+    return [x for values, _ in groups for x in values]
+
+
+def _marks(groups: Groups) -> tuple[bool, ...]:
+    return tuple(linear for values, linear in groups for _ in values)
+
+
+def _zeros(aval: Any) -> Any:
+    return jnp.zeros(aval.shape, aval.dtype)
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+def _batch(
+    mapped: _jax.Mapped,
+    values: Values,
+    axes: Sequence[int | None],
+    *,
+    jaxpr: Any,
+    spec: Spec,
+) -> tuple[list[Any], list[int | None]]:
+    """One loop over rows of batches; as many turns as the longest, if the numbers of turns are a
+    batch too.
+    """
+    is_named = _jax.names_axis(_jax.effects_of(jaxpr), mapped.name)
+    if all(axis is None for axis in axes) and not is_named:
+        return loop_p.bind(*values, jaxpr=jaxpr, spec=spec), [None] * len(avals_out(jaxpr))
+    num, *inputs = values
+    num_axis, *input_axes = axes
+    spec = spec._replace(memory=spec.memory * max(mapped.size, 1))
+    if not mapped.size or not spec.capacity:
+        num = jnp.int32(0)
+    elif num_axis is not None:
+        given = [*zip(inputs, input_axes, spec.is_linear or (False,) * len(inputs), strict=True)]
+        jaxpr, spec, inputs, input_axes = _masked(num, given, jaxpr, spec)
+        num = jnp.max(num)
+    body, outs = batched_body(mapped, jaxpr, spec.layout, [axis is not None for axis in input_axes])
+    consts, init, xs = spec.layout.split([*zip(inputs, input_axes, strict=True)])
+    carry = [
+        jnp.broadcast_to(x, (mapped.size, *x.shape))
+        if batched and axis is None
+        else _moved(x, axis, 0)
+        for (x, axis), batched in zip(init, outs, strict=False)
+    ]
+    front = [_moved(x, axis, 0) for x, axis in consts]
+    rows = [_moved(x, axis, 1) for x, axis in xs]
+    ended, ys = bind(body, spec, num, [*front, *carry, *rows])
+    out_axes = [0] * len(ended) + [1] * len(ys)
+    pairs = zip(out_axes, outs, strict=True)
+    return [*ended, *ys], [axis if batched else None for axis, batched in pairs]
+
+
+def _masked(
+    num: Any, given: Sequence[Given], jaxpr: Any, spec: Spec
+) -> tuple[Any, Spec, list[Any], list[int | None]]:
+    """The loop for examples that take different numbers of turns: body, all else, inputs and their
+    axes.
+    """
+    first = jnp.maximum(jnp.max(num) - 1, 0) if spec.reverse else jnp.int32(0)
+    rows = jnp.arange(spec.capacity, dtype=jnp.int32)
+    body, layout, masked = masked_loop(jaxpr, spec.layout, given, num, rows, first)
+    inputs, axes, is_linear = map(list, zip(*masked, strict=True))
+    return body, spec._replace(layout=layout, is_linear=tuple(is_linear)), inputs, axes
+
+
+def _moved(x: Any, axis: int | None, place: int) -> Any:
+    """The value with its axis of examples, if it has one, in this place."""
+    return x if axis is None else jnp.moveaxis(x, axis, place)
+
+
+loop_p = _jax.new_primitive(NAME, _jax.Rules(_run, _types, push, _pull, _batch))
