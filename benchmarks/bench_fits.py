@@ -147,7 +147,7 @@ Run = Callable[[fit.FitResult], np.ndarray]
 
 def fitted(found: fit.FitResult) -> np.ndarray:
     """The fit again, from the start of its task."""
-    return fit.minimize(found.task(), progress=False).values / found.errors
+    return fit.minimize(found.task, progress=False).values / found.errors
 
 
 def profiled(names: tuple[str, ...]) -> Run:
@@ -160,7 +160,7 @@ def by_minuit(names: tuple[str, ...]) -> Run:
     import iminuit
 
     def run(found: fit.FitResult) -> np.ndarray:
-        flat = found.task().flat
+        flat = found.task.flat
         gradient = lambda x: flat.value_and_gradient(x)[1]
         minuit = iminuit.Minuit(flat.value, found.values, grad=gradient, name=found.names)
         minuit.errordef, minuit.strategy, minuit.errors = found.errordef, 0, found.errors

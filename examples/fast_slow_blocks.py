@@ -18,6 +18,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 import incrax
 from incrax import samplers
@@ -63,14 +64,16 @@ def fast_samplers(y):
         yield "NumPyro's NUTS", np.asarray(mcmc.get_samples()["gain"]), NUM_CALLS[0] - before
     before = NUM_CALLS[0]
     if importlib.util.find_spec("emcee"):
-        walkers = samplers.ensemble(log_posterior, TRUTH, y, wrt=chosen)
-        sampler = walkers.sampler(16)
-        sampler.run_mcmc(walkers.walkers(16, 2, spread=0.01), 400)
-        yield (
-            "emcee",
-            walkers.tree(sampler.get_chain(discard=100, flat=True))["gain"],
-            NUM_CALLS[0] - before,
-        )
+        import emcee
+
+        density = samplers.logdensity(log_posterior, TRUTH, y, wrt=chosen)
+        center, unravel = ravel_pytree(chosen(TRUTH))
+        log_probs = jax.jit(jax.vmap(lambda vector: density(unravel(vector))))
+        sampler = emcee.EnsembleSampler(16, center.size, log_probs, vectorize=True)
+        walkers = center + 0.01 * np.random.default_rng(2).normal(size=(16, center.size))
+        sampler.run_mcmc(walkers, 400)
+        samples = jax.vmap(unravel)(sampler.get_chain(discard=100, flat=True))
+        yield "emcee", np.asarray(samples["gain"]), NUM_CALLS[0] - before
 
 
 def main():

@@ -37,13 +37,13 @@ PACKAGE = ROOT / "src" / "incrax"
 LIMIT_S = 900
 TESTS = " ".join(
     """
-    tests/bijectors/test_memory.py tests/bijectors/test_tracing.py tests/bijectors/test_cancel.py
+    tests/bijectors/test_memory.py tests/bijectors/test_tracing.py
     tests/bijectors/test_jit.py tests/bijectors/test_chains.py
     tests/control_flow/tapes/test_guarded.py tests/control_flow/tapes/test_captured.py
     tests/control_flow/tapes/test_rows.py
     tests/control_flow/loops/test_scan.py tests/control_flow/loops/test_selecting.py
     tests/bijectors/test_snapshots.py tests/bijectors/test_switches.py
-    tests/fit/test_levenberg.py tests/fit/test_batches.py tests/fit/test_solvers.py tests/fit/test_minimize.py
+    tests/fit/test_levenberg.py tests/fit/test_batches.py tests/fit/test_minimize.py
     tests/fit/test_scans.py tests/models/held tests/samplers tests/inspection/cost tests/test_marks.py
     tests/test_memory.py tests/test_algebra.py tests/test_catalogue.py tests/test_bad_input.py tests/rows
     tests/properties tests/test_incremental.py tests/engine/program tests/engine/plan tests/engine/inputs
@@ -1577,12 +1577,6 @@ MUTANTS = [
         "is_one = jnp.arange(chosen.shape[0]) >= 0",
     ),
     Mutant(
-        "parameters that moved on are not noticed",
-        "models/held/holding.py",
-        "if changed and not self._setting.may_be_stale:",
-        "if False:",
-    ),
-    Mutant(
         "cotangents of a row that a batch reads twice are not added up",
         "models/held/holding.py",
         "sums = [x.at[batch.numbers].add(part)",
@@ -1622,8 +1616,8 @@ MUTANTS = [
     Mutant(
         "a bound holds nothing",
         "fit/steps.py",
-        "is_free = ~setup.box.is_pressed(search.x, seen.residuals @ matrix)",
-        "is_free = jnp.ones(search.x.shape, bool)",
+        "is_free = ~setup.box.is_pressed(x, seen.residuals @ matrix)",
+        "is_free = jnp.ones(x.shape, bool)",
     ),
     Mutant(
         "what the data do not determine is said to have converged",
@@ -1642,12 +1636,6 @@ MUTANTS = [
         "fit/batches.py",
         "is_taken = new < old",
         "is_taken = new < jnp.inf",
-    ),
-    Mutant(
-        "what moves no residual counts as determined in a sparse fit",
-        "fit/linear.py",
-        "return int(np.sum(pivots > self._tiny()) - np.sum(self._is_empty))",
-        "return self.scale.size",
     ),
     Mutant(
         "what is fixed in a model moves in scans of its least squares",
@@ -2212,12 +2200,6 @@ MUTANTS = [
         "return _jax.noted(output) or ()",
     ),
     Mutant(
-        "a marker outlives vmap",
-        "engine/program/passes.py",
-        "    return _push(values, axes, **params)",
-        "    return _pass_p.bind(*values, **params), _push(values, axes, **params)[1]",
-    ),
-    Mutant(
         "tracers that functions close over are compiled in",
         "bijectors/evaluation.py",
         "if seen.snapshot.is_opaque or seen.snapshot.is_traced:",
@@ -2248,46 +2230,10 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "parameters are no part of a marked pass",
-        "engine/rewrites/inverses.py",
-        "base = claim.key.number, self._all(claim.arrays), self._all(claim.context)",
-        "base = claim.key.number, self._all(claim.context)",
-    ),
-    Mutant(
-        "a context is no part of a marked pass",
-        "engine/rewrites/inverses.py",
-        "base = claim.key.number, self._all(claim.arrays), self._all(claim.context)",
-        "base = claim.key.number, self._all(claim.arrays)",
-    ),
-    Mutant(
-        "the code of a bijection is no part of a marked pass",
-        "engine/rewrites/inverses.py",
-        "base = claim.key.number, self._all(claim.arrays), self._all(claim.context)",
-        "base = 0, self._all(claim.arrays), self._all(claim.context)",
-    ),
-    Mutant(
-        "a pass that is left out has another type",
-        "engine/rewrites/inverses.py",
-        "        if var.aval != atom.aval:\n            return False\n",
-        "",
-    ),
-    Mutant(
-        "the sign of a log-determinant is lost",
-        "engine/rewrites/inverses.py",
-        "ladj = self._computed(made) if made.ladj is None else self._negated(made.ladj)",
-        "ladj = self._computed(made) if made.ladj is None else made.ladj",
-    ),
-    Mutant(
         "remat is opened before differentiation",
         "engine/program/simplify.py",
-        "_DIFFERENTIATED = RULED | _REMATERIALIZED | {_jax.PASS}",
-        "_DIFFERENTIATED = RULED | {_jax.PASS}",
-    ),
-    Mutant(
-        "permutations that do not undo each other are left out",
-        "engine/rewrites/inverses.py",
-        "is_back = np.array_equal(composed, np.arange(composed.size))",
-        "is_back = True",
+        "_DIFFERENTIATED = RULED | _REMATERIALIZED",
+        "_DIFFERENTIATED = RULED",
     ),
     Mutant(
         "rows are had without the check of their number",

@@ -178,18 +178,6 @@ def test_xla_folds_nothing_over_data_that_a_log_density_closes_over(maker):
     check_unfolded(jax.vmap(density), jax.tree.map(lambda x: jnp.stack([x, x]), START))
 
 
-def test_xla_folds_nothing_over_the_data_of_a_model_without_bounds():
-    model = incrax.bind(loss, p=START, x=X, y=Y, roles={"x": "data", "y": "data"})
-    check_unfolded(model.unbounded().value, jnp.zeros(2))
-
-
-def test_an_ensemble_brings_its_data_as_arguments(modules):
-    walkers = samplers.ensemble(minus_loss, START, X, Y)
-    found = walkers.log_probs(np.ones((4, 2)))
-    check_empty(modules.new())
-    np.testing.assert_allclose(found, minus_loss({"a": 1.0, "k": 1.0}, X, Y), rtol=1e-10)
-
-
 def test_what_no_sampled_leaf_reaches_is_no_part_of_a_log_density():
     density = samplers.logdensity(minus_loss, START, X, Y)
     arrays = jax.tree.leaves(density)

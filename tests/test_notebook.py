@@ -118,7 +118,6 @@ RESULTS = {
     "minimum": "minimum",
     "table of minimum": "minimum.tables()[0]",
     "minos": "minimum.minos(\"p['a']\")",
-    "minimum without model": "fit.FitResult.from_json(minimum.to_json())",
     "least squares": "least",
     "impacts": "fit.impacts((loss, p, x), \"p['a']\")",
     "profile": "fit.profile((loss, p, x), \"p['a']\", grid=[0.4, 0.5, 0.6])",
@@ -128,9 +127,7 @@ RESULTS = {
     "blocks": "samplers.blocks(log_density, p, x)",
     "chain": "samplers.metropolis(log_density, p, x, blocks=made['blocks'], covariance=[0.1] * 2, key=0, num_sweeps=9)",
     "gibbs": "samplers.gibbs(log_density, p, x, updates={'p': samplers.Walk(0.5)}, key=1, num_sweeps=5)",
-    "ensemble": "samplers.ensemble(log_density, p, x)",
     "from_numpyro": "samplers.from_numpyro(sites, x)",
-    "unbounded": "model.unbounded()",
 }
 """What makes each kind of result."""
 

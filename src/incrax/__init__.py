@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from incrax.models.bound import Bound, bind
     from incrax.models.held.holding import EpochGradient, Held, HoldStats, Kept, hold
     from incrax.models.training import Training
-    from incrax.models.vector import Unbounded
 
 _WINGS = ("bijectors", "fit", "samplers")
 _LATER = {
@@ -83,7 +82,6 @@ _LATER = {
     "models.bound": "Bound bind",
     "models.held.holding": "EpochGradient Held HoldStats Kept hold",
     "models.training": "Training",
-    "models.vector": "Unbounded",
 }
 _HOMES = {name: module for module, names in _LATER.items() for name in names.split()}
 """Where each name is that is loaded when it is asked for."""
@@ -115,7 +113,6 @@ __all__ = [
     "TapeStats",
     "Training",
     "Tuning",
-    "Unbounded",
     "assert_ran",
     "at",
     "bind",
@@ -163,7 +160,7 @@ def __getattr__(name: str) -> Any:
         return value
     if name.endswith("Error") and hasattr(errors, name):
         return _removed.moved(name, f"errors.{name}")
-    hint = _jax_options.hint(name, _jax_options.FUNCTIONS)
+    hint = _removed.advice(name) or _jax_options.hint(name, _jax_options.FUNCTIONS)
     raise AttributeError(f"module 'incrax' has no attribute '{name}'{hint}")
 
 

@@ -315,18 +315,14 @@ _CALL_PARAMS = {
 }
 
 
-PASS = "incrax_pass"
-"""Name of the primitive of `engine.program.passes`, (*results, *inputs) -> results."""
-LOOP = "incrax_loop"  # of `control_flow.loops.primitive`
+LOOP = "incrax_loop"
+"""Name of the primitive of `control_flow.loops.primitive`."""
 
 
 def called_jaxpr(eqn: Equation) -> Any | None:
     """The jaxpr that a call-like equation evaluates on exactly its inputs, or None if it must stay
     closed.
     """
-    if eqn.primitive.name == PASS:
-        invars = tuple(new_var(atom.aval) for atom in eqn.invars)
-        return closed_jaxpr(Body(invars, (), (), (), invars[: len(eqn.outvars)]))
     param = _CALL_PARAMS.get(eqn.primitive.name)
     if param is None or any("Ref" in type(effect).__name__ for effect in eqn.effects):
         return None
@@ -490,9 +486,6 @@ class Rules(NamedTuple):
     batch: Callable[
         ..., tuple[list[Any], list[Any]]
     ]  # (mapped, values, axes, **params) -> results, their axes
-    prune: Callable[..., Any] | None = (
-        None  # (is_used, eqn) -> the equation for some of the results only
-    )
 
 
 class Linear(NamedTuple):
@@ -519,19 +512,7 @@ def new_primitive(name: str, rules: Rules) -> Any:
     _ad.primitive_jvps[primitive] = partial(_push, rules.push)
     _ad.primitive_transposes[primitive] = partial(_pull, rules.pull)
     _batching.fancy_primitive_batchers[primitive] = partial(_batch, rules.batch)
-    if rules.prune is not None:
-        _pe.dce_rules[primitive] = cast(Any, partial(_prune, rules.prune))
     return primitive
-
-
-def _prune(rule: Any, is_used: Sequence[bool], *rest: Any) -> tuple[list[bool], Equation | None]:
-    """JAX's form of a rule: which inputs are read; None for an equation of no used result."""
-    eqn: Equation = rest[-1]  # JAX 0.12 says before it which inputs are known to be read
-    if not any(is_used):
-        return [False] * len(eqn.invars), None
-    kept: Equation = rule(is_used, eqn)
-    read = [atom for atom in kept.invars if not isinstance(atom, Literal)]
-    return [any(atom is each for each in read) for atom in eqn.invars], kept
 
 
 def _push(
@@ -597,14 +578,16 @@ def _run_inlined(*values: Any, jaxpr: Any) -> list[Any]:
 def _push_inlined(
     values: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Any
 ) -> tuple[list[Any], list[Any]]:
-    moving = [k for k, tangent in enumerate(tangents) if tangent is not None]
+    moving = [k for k, tangent in enumerate(tangents) if type(tangent) is not _ad.Zero]
 
     def run(*own: Any) -> list[Any]:
         given = dict(zip(moving, own, strict=True))
         return evaluated(jaxpr, [given.get(k, x) for k, x in enumerate(values)])
 
     outs, moved = jax.jvp(run, [values[k] for k in moving], [tangents[k] for k in moving])
-    return outs, [None if t.dtype == jax.dtypes.float0 else t for t in moved]
+    zero = lambda x: _ad.Zero(jax.typeof(x).to_tangent_aval())
+    pairs = zip(outs, moved, strict=True)
+    return outs, [zero(x) if t.dtype == jax.dtypes.float0 else t for x, t in pairs]
 
 
 def _batch_inlined(
@@ -615,16 +598,12 @@ def _batch_inlined(
     return evaluated(batched, values), out_axes
 
 
-_one_kernel_p = new_primitive(
-    ONE_KERNEL,
-    Rules(
-        _run_inlined,
-        lambda *_, jaxpr: (list(jaxpr.out_avals), set()),
-        _push_inlined,
-        lambda cotangents, _, **__: cotangents,  # never called: derivatives are inlined
-        lambda *_, **__: ([], []),  # never called, either
-    ),
-)
+_one_kernel_p = _core.Primitive(ONE_KERNEL)
+_one_kernel_p.multiple_results = True
+_one_kernel_p.def_impl(partial(_dispatch.apply_primitive, _one_kernel_p))
+_one_kernel_p.def_abstract_eval(lambda *_, jaxpr: list(jaxpr.out_avals))
+_mlir.register_lowering(_one_kernel_p, _mlir.lower_fun(_run_inlined, multiple_results=True))
+_ad.primitive_jvps[_one_kernel_p] = _push_inlined
 _batching.fancy_primitive_batchers[_one_kernel_p] = _batch_inlined
 _mlir.register_lowering(_one_kernel_p, _lower_on_cpu, platform="cpu")
 

@@ -26,6 +26,7 @@ _BUILT = "build flows of FlowJAX and `remember` them: its"
 _COPY = "copy it from `examples/flowtorch_bijections.py`"
 _OWN = "write a class with `transform_and_log_det` and `inverse_and_log_det`, and `remember` it"
 GONE = {
+    "Unbounded": "use NumPyro's `biject_to`, as `docs/binding.md` shows",
     "bijectors.Affine": f"{_BUILT} `Affine`",
     "bijectors.AffineFixed": f"{_BUILT} `Affine` in `paramax.non_trainable`",
     "bijectors.Autoregressive": f"{_BUILT} `MaskedAutoregressive`",
@@ -47,11 +48,15 @@ GONE = {
     "bijectors.Shift": f"{_BUILT} `Loc`",
     "bijectors.Spline": f"{_BUILT} `RationalQuadraticSpline`",
     "bijectors.as_numpyro": "use FlowJAX's distributions with `numpyro.factor`",
+    "bijectors.cancel": "call `inverse` and `forward` inside one compiled function, not across `jax.jit`",
     "bijectors.fit_maximum_likelihood": "use FlowJAX's `fit_to_data`",
     "bijectors.fit_variational": "use FlowJAX's `fit_to_variational_target`",
     "bijectors.lipswish": _OWN,
     "bijectors.numpyro_guide": "use NumPyro's `AutoIAFNormal` and its kin",
     "bijectors.plot": "plot samples with matplotlib",
+    "fit.CovarianceError": "every fit has its covariance",
+    "samplers.Ensemble": "give emcee `jax.vmap` of `logdensity`, as `docs/sampling.md` shows",
+    "samplers.ensemble": "give emcee `jax.vmap` of `logdensity`, as `docs/sampling.md` shows",
 }
 
 
@@ -63,6 +68,11 @@ def moved(old: str, new: str, stacklevel: int = 3) -> Any:
     return getattr(importlib.import_module(f"incrax.{module}"), name)
 
 
+def advice(old: str) -> str:
+    """What to use in place of a name that went; nothing for others."""
+    return f"; it went with version 0.2: {GONE[old]}" if old in GONE else ""
+
+
 def finder(module: str) -> Callable[[str], Any]:
     """The `__getattr__` of a module."""
 
@@ -70,8 +80,7 @@ def finder(module: str) -> Callable[[str], Any]:
         old = f"{module}.{name}"
         if old in RENAMED:
             return moved(old, RENAMED[old])
-        went = f"; it went with version 0.2: {GONE[old]}" if old in GONE else ""
-        hint = went or _jax_options.hint(old, _jax_options.FUNCTIONS)
+        hint = advice(old) or _jax_options.hint(old, _jax_options.FUNCTIONS)
         raise AttributeError(f"module 'incrax.{module}' has no attribute '{name}'{hint}")
 
     return find

@@ -420,16 +420,6 @@ class WeightsError(IncraxError, ValueError):
     """
 
 
-class CovarianceError(IncraxError, ValueError):
-    """A covariance was asked for that is too large.
-
-    Example:
-        >>> from incrax import fit
-        >>> issubclass(fit.CovarianceError, ValueError)
-        True
-    """
-
-
 class MethodError(IncraxError, ValueError):
     """A minimiser does not exist, or cannot do what was asked of it.
 
@@ -451,19 +441,6 @@ class MinimumError(IncraxError, RuntimeError):
         Traceback (most recent call last):
             ...
         incrax.errors.MinimumError: 'q' names no free element of this fit. This is usually a typing ...
-    """
-
-
-class StaleRepresentationsError(IncraxError, RuntimeError):
-    """Representations of other parameters than those given would be used.
-
-    Example:
-        >>> import incrax, jax.numpy as jnp
-        >>> kept = incrax.hold(lambda w, x: x @ w)(jnp.ones(1), jnp.ones((3, 1)))
-        >>> kept.rows([0, 1], params=jnp.zeros(1))
-        Traceback (most recent call last):
-            ...
-        incrax.errors.StaleRepresentationsError: `kept.rows` got parameters of which ...
     """
 
 

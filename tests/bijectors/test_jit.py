@@ -163,13 +163,6 @@ def test_the_inverse_of_a_result_of_an_inner_function_is_left_out():
     assert bijectors.jit(f)(sinh(), X)[0] is X
 
 
-def test_a_plain_inner_jit_does_not_stop_it():
-    plain = jax.jit(lambda b, y: b.inverse(y))
-    f = bijectors.jit(lambda b, x: plain(b, jax.jit(lambda b, x: b.forward(x))(b, x)))
-    assert markers(f, sinh(), X) == []
-    np.testing.assert_array_equal(f(sinh(), X), X)
-
-
 @pytest.mark.parametrize("transform", [jax.grad, jax.jacfwd, lambda f, n: jax.jit(jax.grad(f, n))])
 def test_derivatives_are_those_of_plain_evaluation(transform):
     def nll(b, x, *, jit):

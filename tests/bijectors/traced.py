@@ -1,4 +1,4 @@
-"""A bijection with every kind of input, and the markers in jaxprs."""
+"""A bijection with every kind of input, and the passes in jaxprs."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ def markers(f, *args):
 
 
 def passes(body):
-    """The names of the passes in a jaxpr: marked ones by their marks."""
+    """The names of the passes in a jaxpr."""
     for eqn in body.eqns:
-        if eqn.primitive.name == _jax.PASS:
-            yield eqn.params["direction"]
+        name = eqn.params.get("name", "")
+        if name.startswith("bijection_"):
+            yield name.removeprefix("bijection_")
         for inner in _jax.sub_bodies(eqn):
             yield from passes(inner)

@@ -254,7 +254,6 @@ def test_one_parameter_alone_has_no_impacts():
     assert found.names == ()
     assert found.shifts.shape == (0, 2)
     assert str(found).startswith("p['mu'] = 1")
-    assert fit.Impacts.from_json(found.to_json()).shifts.shape == (0, 2)
 
 
 def test_single_precision_ends():
@@ -266,17 +265,6 @@ def test_single_precision_ends():
 
 
 # --- reports --------------------------------------------------------------------------------------
-
-
-def test_json_brings_back_everything(fitted):
-    found = fit.impacts(fitted, "mu", constraints={"theta[0]": (0, 1)})
-    again = fit.Impacts.from_json(found.to_json())
-    for name in ("values", "errors", "held", "shifts", "is_converged", "centres", "widths"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
-    assert (again.poi, again.value, again.names) == (found.poi, found.value, found.names)
-    assert (again.counts, again.work) == (found.counts, found.work)
-    with pytest.raises(fit.MinimumError, match="it reads what `Impacts.to_json` wrote"):
-        fit.Impacts.from_json(fitted.to_json())
 
 
 def test_the_table_has_a_row_for_each(fitted):
@@ -363,5 +351,3 @@ def test_points_that_are_no_minimum(fitted):
     assert text_of(stopped, "mu").startswith(
         "`impacts` goes out from a minimum, and this search ended as: step limit reached."
     )
-    alone = fit.FitResult.from_json(fitted.to_json())
-    assert text_of(alone, "mu").startswith("`impacts` needs the function")

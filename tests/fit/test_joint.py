@@ -100,12 +100,6 @@ def test_a_whole_input_may_be_shared():
     np.testing.assert_allclose(m.value(), one.value() + two.value(), rtol=1e-12)
 
 
-def test_transforms_go_with_what_they_belong_to():
-    one = model(A, transforms={"sigma": (jnp.exp, jnp.log)})
-    m = fit.simultaneous({"one": one, "two": model(B, sigma=2.0)}, shared=["mu"])
-    np.testing.assert_allclose(m.unbounded().flat.x0, [0.75, np.log(0.5), 2.0])
-
-
 def weighed(mu, weights, x):
     return jnp.sum((x - mu) ** 2 * (1.0 if weights is None else weights))
 

@@ -68,9 +68,6 @@ def test_a_fit_is_that_of_what_is_free_alone(method, fixed):
     held = [k for k, name in enumerate(NAMES) if name not in free]
     now = np.concatenate([[m["mu"]], m["theta"]])
     np.testing.assert_array_equal(now[held], start[held])
-    again = fit.FitResult.from_json(found.to_json(), m)
-    assert again.names == free
-    np.testing.assert_array_equal(again.values, found.values)
 
 
 def test_parameters_of_a_result_are_those_that_are_free():
@@ -155,18 +152,15 @@ def residuals(mu, theta, counts):
 
 
 @pytest.mark.parametrize("wrap", [False, True], ids=["plain", "incremental"])
-@pytest.mark.parametrize("solver", ["dense", "sparse", "matrix-free"])
-def test_least_squares_hold_what_is_fixed_and_compile_once(wrap, solver):
-    if solver == "matrix-free":
-        pytest.importorskip("lineax", reason="lineax is not installed")
+def test_least_squares_hold_what_is_fixed_and_compile_once(wrap):
     m = model(residuals, wrap=wrap)
     for _ in range(2):
-        fit.levenberg_marquardt(m, is_absolute=True, solver=solver).errors  # noqa: B018
+        fit.levenberg_marquardt(m, is_absolute=True).errors  # noqa: B018
         m.set(mu=0.75, theta=np.array([0.1, -0.2, 0.3]))
     traced.clear()
     compiled.clear()
     m.fix("theta[1]")
-    found = fit.levenberg_marquardt(m, is_absolute=True, solver=solver)
+    found = fit.levenberg_marquardt(m, is_absolute=True)
     assert not traced
     assert not compiled
     errors = found.errors
@@ -181,8 +175,6 @@ def test_least_squares_hold_what_is_fixed_and_compile_once(wrap, solver):
     assert found.is_converged
     np.testing.assert_allclose(found.params["theta"], m["theta"])
     assert found.covariance.shape == (3, 3)
-    again = fit.FitResult.from_json(found.to_json())
-    np.testing.assert_array_equal(again.errors, errors)
 
 
 def test_least_squares_with_bounds_hold_what_is_fixed():

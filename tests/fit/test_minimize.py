@@ -150,7 +150,7 @@ def test_an_incremental_function_keeps_its_options():
     made = incrax.incremental(loss, tuning=MINIMAL, versions=3)
     found = fit.minimize(made, START, X, Y, method="BFGS")
     assert found.is_converged
-    method = found.task().prepared.methods["value_and_gradient"]
+    method = found.task.prepared.methods["value_and_gradient"]
     assert method._traces.options.tuning is MINIMAL
     assert method._traces.options.versions == 3
 
@@ -163,7 +163,7 @@ def test_work_counts_what_was_computed_to_be_saved():
     fun = incrax.incremental(with_fixed_input, policy="exact")
     many = np.linspace(0.0, 1.0, 20_000)
     found = fit.minimize(fun, START, 0.5, many, 2.0 * many, method="BFGS", max_calls=3)
-    stats = found.task().prepared.methods["value_and_gradient"].stats
+    stats = found.task.prepared.methods["value_and_gradient"].stats
     assert stats.filled > 0
     assert found.work.ran == stats.ran + stats.filled
 
@@ -172,7 +172,7 @@ def test_what_is_fixed_is_evaluated_once():
     fun = incrax.incremental(with_fixed_input, tuning=MINIMAL)
     found = fit.minimize(fun, START, 0.5, X, Y, method="BFGS")
     assert 0 < found.work.ran < found.work.whole
-    method = found.task().prepared.methods["value_and_gradient"]
+    method = found.task.prepared.methods["value_and_gradient"]
     assert "sinh" not in [each["primitive"] for each in method.explain().as_dict()["ran"]]
     # The test of the end takes two gradients for each element, at most four times.
     assert 0 <= method.stats.calls - found.counts.gradients <= 8 * len(found.names)

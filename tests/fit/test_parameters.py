@@ -63,14 +63,6 @@ def test_methods_see_the_free_elements_alone(method):
     np.testing.assert_allclose(found.errors, 0.5**0.5, rtol=1e-6)
 
 
-def test_results_go_to_json_and_back():
-    found = fit.minimize(loss, START, wrt="w[1]")
-    again = fit.FitResult.from_json(found.to_json(), loss, START, wrt="w[1]")
-    assert again.params["w"][1] == found.params["w"][1]
-    with pytest.raises(fit.MinimumError):
-        fit.FitResult.from_json(found.to_json(), loss, START, wrt="w[2]")
-
-
 def test_scans_and_intervals_take_the_ends_of_names():
     found = fit.minimize(loss, START)
     line = fit.profile(found, "s", grid=[0.0, 1.0])
@@ -164,13 +156,11 @@ def test_an_incremental_function_of_complex_parameters_keeps_its_options():
     np.testing.assert_allclose(found.params, TARGETS, atol=1e-4)
 
 
-def test_a_callback_and_json_have_complex_parameters():
+def test_a_callback_has_complex_parameters():
     seen = []
     note = lambda params, value: seen.append(params)
-    found = fit.minimize(complex_loss, np.zeros(2, complex), callback=note)
+    fit.minimize(complex_loss, np.zeros(2, complex), callback=note)
     assert all(np.iscomplexobj(each) for each in seen)
-    again = fit.FitResult.from_json(found.to_json(), complex_loss, np.zeros(2, complex))
-    np.testing.assert_array_equal(again.params, found.params)
 
 
 # --- second derivatives ---------------------------------------------------------------------------
@@ -186,10 +176,10 @@ def test_errors_and_scans_compile_no_hessian():
     for each in (found, near):
         fit.profile(each, "s", num_points=3, width=0.3)
         fit.impacts(each, "s")
-        assert "hessian" not in each.task().prepared.methods
+        assert "hessian" not in each.task.prepared.methods
     np.testing.assert_allclose(found.second_derivatives, found.hessian, atol=1e-6)
-    exact = fit.FitResult.from_json(found.to_json())  # which has the Hessian
-    np.testing.assert_allclose(found.errors, exact.errors, rtol=1e-6)
+    exact = np.sqrt(np.diagonal(np.linalg.inv(found.hessian)))
+    np.testing.assert_allclose(found.errors, exact, rtol=1e-6)
 
 
 def test_what_differences_do_not_determine_has_the_exact_hessian():

@@ -1,8 +1,6 @@
-"""Results of fits: tables, JSON to the last bit, plots."""
+"""Results of fits: tables, plots."""
 
 from __future__ import annotations
-
-import json
 
 import jax.numpy as jnp
 import matplotlib as mpl
@@ -61,76 +59,13 @@ def test_values_are_read_by_name(found):
         found["c"]
 
 
-def test_json_brings_everything_but_the_function_back(found):
-    text = found.to_json()
-    again = fit.FitResult.from_json(text)
-    assert again.to_json() == text
-    assert json.loads(text)["incrax"] == incrax.__version__
-    for name in ("values", "covariance", "errors", "correlation", "gradient", "hessian", "is_held"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
-    for name in (
-        "status",
-        "value",
-        "names",
-        "intervals",
-        "counts",
-        "work",
-        "edm",
-        "errordef",
-        "method",
-        "message",
-    ):
-        assert getattr(again, name) == getattr(found, name)
-    np.testing.assert_array_equal(again.bounds, found.bounds)
-    assert str(again) == str(found)
-
-
-def test_json_and_the_function_can_go_on(found):
-    bounds = {"p['b']": (1.5, None)}
-    again = fit.FitResult.from_json(found.to_json(), loss, START, 3.0, bounds=bounds)
-    assert again.params["a"].tolist() == found.params["a"].tolist()
-    line, expected = (
-        fit.profile(again, "p['a'][1]", num_points=3),
-        fit.profile(found, "p['a'][1]", num_points=3),
-    )
-    np.testing.assert_allclose(line.values, expected.values, rtol=1e-12)
-
-
-def test_scans_go_to_json_and_back(found):
-    kinds = [
-        fit.profile(found, "p['a'][0]", num_points=3),
-        fit.scan2d(found, "p['a'][0]", "p['a'][1]", num_points=(2, 3)),
-        fit.contour(found, "p['a'][0]", "p['a'][1]", num_points=12, method="grid"),
-    ]
-    for each in kinds:
-        text = each.to_json()
-        again = type(each).from_json(text)
-        assert again.to_json() == text
-        assert again.counts == each.counts
-        again.plot()
-    np.testing.assert_array_equal(type(kinds[1]).from_json(kinds[1].to_json()).free, kinds[1].free)
-
-
-def test_least_squares_share_names_json_and_plots():
+def test_least_squares_share_tables_and_plots():
     x = np.arange(5.0)
     found = fit.levenberg_marquardt(
         lambda p, x: p["a"] * x + p["b"] - x**2, {"a": 0.0, "b": 0.0}, x
     )
-    text = found.to_json()
-    again = fit.FitResult.from_json(text)
-    assert again.to_json() == text
-    assert str(again) == str(found)
-    for name in ("values", "errors", "covariance", "residuals", "correlation"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
     assert len(found.plot().axes) == 3  # the third is the scale of the colours
     assert "p['a']" in found._repr_html_().replace("&#x27;", "'")
-    with pytest.raises(fit.MinimumError, match="read from JSON"):
-        _ = again.params
-    residuals = lambda p, x: p["a"] * x + p["b"] - x**2
-    known = fit.FitResult.from_json(text, residuals, {"a": 0.0, "b": 0.0}, x)
-    assert known.params == found.params
-    with pytest.raises(fit.MinimumError, match="free elements"):
-        fit.FitResult.from_json(text, residuals, {"a": 0.0, "b": 0.0}, x, wrt="p['a']")
 
 
 @pytest.mark.parametrize("is_absolute", [False, True])
@@ -187,26 +122,6 @@ def test_least_squares_of_a_bound_model_have_the_profiles_and_intervals_of_its_f
     again = fit.profile(expected, "k", grid=[0.6, 0.7, 0.8])
     np.testing.assert_allclose(line.values, again.values, rtol=1e-9)
     np.testing.assert_allclose(found.minos("k")["k"][:2], expected.minos("k")["k"][:2], rtol=1e-3)
-
-
-def test_least_squares_that_were_read_say_that_they_have_no_cost():
-    residuals = lambda a: a - jnp.arange(3.0)
-    text = fit.levenberg_marquardt(residuals, 0.0).to_json()
-    found = fit.FitResult.from_json(text, residuals, 0.0)
-    expected = (
-        "`{}` needs the cost as a function, and this fit of residuals by `levenberg_marquardt` has "
-        "none: it was read from JSON, which has no weights. Nothing was evaluated. Pass half the "
-        "sum of the squares to `minimize`, from these `params`."
-    )
-    for what, ask in {
-        "hessian": lambda: found.hessian,
-        "gradient": lambda: found.gradient,
-        "minos": found.minos,
-        "profile": lambda: fit.profile(found, "a"),
-    }.items():
-        with pytest.raises(fit.MinimumError) as caught:
-            ask()
-        assert str(caught.value) == expected.format(what)
 
 
 def test_plots_show_every_element(found):

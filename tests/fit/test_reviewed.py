@@ -54,17 +54,6 @@ def test_parameters_of_low_precision_are_fitted_to_data_of_high_precision(kind):
     assert found.params["a"].dtype == kind
 
 
-def test_a_record_brings_its_bounds():
-    h = lambda p: 0.5 * (p["a"] - 1.0) ** 2 + 0.5 * (p["b"] - p["a"]) ** 2
-    start = {"a": 0.5, "b": 0.6}
-    found = fit.minimize(h, start, bounds={"p['b']": (0, None)})
-    again = fit.FitResult.from_json(found.to_json(), h, start)
-    grid = [-2.0, -1.0, 0.0, 1.0]
-    np.testing.assert_allclose(
-        fit.profile(again, "p['a']", grid=grid).values, [6.5, 2.5, 0.5, 0.0], atol=1e-4
-    )
-
-
 def test_minimising_keeps_no_data_alive():
     class Data:
         x = np.ones(3)
@@ -77,39 +66,6 @@ def test_minimising_keeps_no_data_alive():
     alive = [fitted() for _ in range(3)]
     gc.collect()
     assert sum(ref() is not None for ref in alive) <= 1
-
-
-def test_a_late_covariance_is_that_of_the_data_of_the_fit():
-    x, y = np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 4.0])
-    line = lambda p, x, y: p["a"] * x - y
-    found = fit.levenberg_marquardt(line, {"a": 0.0}, x, y, solver="matrix-free", is_absolute=True)
-    x[:] = 10
-    np.testing.assert_allclose(found.covariance, [[1 / 14]], rtol=1e-6)
-
-
-def test_a_fit_of_very_many_parameters_is_printed_and_written():
-    found = fit.levenberg_marquardt(
-        lambda p, y: p["a"] - y, {"a": jnp.zeros(4200)}, jnp.ones(4200), solver="sparse"
-    )
-    assert "converged" in str(found)
-    again = fit.FitResult.from_json(found.to_json())
-    np.testing.assert_allclose(again.values, 1.0)
-    with pytest.raises(fit.CovarianceError) as caught:
-        _ = again.covariance
-    assert str(caught.value) == (
-        "The covariance of 4,200 parameters is not in this record: it was too large to be found "
-        "when the fit was "
-        "written. "
-        "All else is here. Fit again from these values with the parameters of interest in `wrt`."
-    )
-
-
-def test_records_take_numbers_of_numpy_and_refuse_what_is_none():
-    found = fit.minimize(lambda p: (p["a"] - 1.0) ** 2, {"a": 0.0}, errordef=1.0)
-    found.minos("p['a']", cl=np.float32(0.9))
-    assert fit.FitResult.from_json(found.to_json()).intervals
-    with pytest.raises(fit.MinimumError):
-        fit.FitResult.from_json('{"kind": "FitResult"}')
 
 
 def test_shapes_that_do_not_fit_are_told():

@@ -123,69 +123,6 @@ def test_a_flat_view_is_a_function_of_the_trainable_elements():
     )
 
 
-# --- without bounds -------------------------------------------------------------------------------
-
-BOUNDS = {"b": (0.0, 2.0), "first": (None, 3.0), "second": ([0.0, -np.inf], [np.inf, 5.0])}
-
-
-def test_an_unbounded_vector_stands_for_the_bounded_inputs():
-    m = bound(bounds=BOUNDS)
-    u = m.unbounded()
-    np.testing.assert_allclose(u.flat.value(u.flat.x0), m.value(), rtol=1e-12)
-    for seed in range(5):
-        at = np.random.default_rng(seed).normal(size=4) * 3
-        inputs = u.bounded(at)
-        assert 0 < inputs["b"] < 2
-        assert inputs["a"]["first"] < 3
-        assert inputs["a"]["second"][0] > 0
-        assert inputs["a"]["second"][1] < 5
-        u.set(at)
-        np.testing.assert_allclose(m.value(), u.flat.value(at), rtol=1e-12)
-        np.testing.assert_allclose(m.unbounded().flat.x0, at, rtol=1e-9)
-
-
-def test_gradients_and_volumes_in_unbounded_space_are_those_of_the_composed_function():
-    m = bound(bounds=BOUNDS)
-    u = m.unbounded()
-    at = np.array([0.3, -0.2, 0.7, 1.1])
-    ravel = lambda at: jnp.concatenate(
-        [jnp.ravel(each) for each in jax.tree.leaves(list(bounded(at)))]
-    )
-
-    def bounded(at):
-        second = jnp.stack([jnp.exp(at[2]), 5.0 - jnp.exp(-at[3])])
-        return 2.0 * jax.nn.sigmoid(at[0]), {"first": 3.0 - jnp.exp(-at[1]), "second": second}
-
-    expected = jax.grad(lambda at: loss(*bounded(at), X))(at)
-    np.testing.assert_allclose(u.flat.gradient(at), expected, rtol=1e-10)
-    np.testing.assert_allclose(
-        u.log_det(at), jnp.linalg.slogdet(jax.jacobian(ravel)(at))[1], rtol=1e-10
-    )
-
-
-def test_own_transforms_take_the_place_of_bounds():
-    mixing = np.array([[2.0, 1.0], [0.0, 1.0]])
-    pair = (lambda u: mixing @ u, lambda x: jnp.linalg.solve(mixing, x))
-    m = bound(bounds={"second": (0.0, None)}, transforms={"second": pair})
-    u = m.unbounded()
-    np.testing.assert_allclose(u.flat.x0[2:], np.linalg.solve(mixing, [0.5, 1.5]))
-    np.testing.assert_allclose(u.log_det(u.flat.x0), np.log(2.0), rtol=1e-12)
-
-
-def test_a_minimiser_without_bounds_stays_in_them():
-    minimize = pytest.importorskip("scipy.optimize").minimize
-    m = incrax.bind(
-        lambda a, b: (a + 1.0) ** 2 + (b - 0.5) ** 2,
-        a=1.0,
-        b=0.9,
-        bounds={"a": (0.0, None), "b": (0.0, 1.0)},
-    )
-    u = m.unbounded()
-    u.set(minimize(u.flat.value_and_gradient, u.flat.x0, jac=True).x)
-    assert 0 < m["a"] < 1e-4
-    np.testing.assert_allclose(m["b"], 0.5, atol=1e-4)
-
-
 def test_a_gradient_and_a_value_with_it_are_one_program():
     m = bound()
     _, gradient = m.value_and_grad()

@@ -242,47 +242,6 @@ def test_an_array_that_is_fixed_is_passed_on_as_it_is():
     assert flat.arguments([1.0])[1] is flat.arguments([2.0])[1]
 
 
-def test_unbounded_vectors_have_what_is_free():
-    options = {"bounds": {"theta": (-0.25, 2.0)}}
-    m = bound(**options)
-    m.fix("theta[1]")  # on its bound, which is infinitely far away
-    u = m.unbounded()
-    assert u.flat.names == ("mu", "theta[0]", "theta[2]")
-    assert u.bounded(u.flat.x0)["theta"][1] == -0.25
-    np.testing.assert_allclose(u.bounded(u.flat.x0)["theta"], m["theta"], rtol=1e-12)
-    at = u.flat.x0 + 0.125
-    np.testing.assert_allclose(u.value(jnp.asarray(at)), u.flat.value(at), rtol=1e-12)
-    slopes = [2.25 * s * (1 - s) for s in 1 / (1 + np.exp(-at[1:]))]
-    np.testing.assert_allclose(u.log_det(at), np.sum(np.log(slopes)), rtol=1e-10)
-    gradient = u.flat.gradient(at)
-    assert np.all(np.isfinite(gradient))
-    step = 1e-6 * np.eye(3)
-    numeric = [(u.flat.value(at + d) - u.flat.value(at - d)) / 2e-6 for d in step]
-    np.testing.assert_allclose(gradient, numeric, rtol=1e-6)
-    u.set(at)
-    assert m["theta"][1] == -0.25
-    m.free("theta[1]")
-    with pytest.raises(incrax.errors.InputValueError, match="lies on its bound"):
-        m.unbounded()
-
-
-def test_given_transforms_of_elements():
-    m = incrax.bind(lambda w: jnp.sum(w**2), w=np.ones(2), transforms={"w": (jnp.exp, jnp.log)})
-    m.fix("w[0]")
-    u = m.unbounded()
-    assert float(u.log_det(np.array([0.5]))) == 0.5
-    mixing = (lambda u: jnp.cumsum(jnp.exp(u)), lambda x: jnp.log(jnp.diff(x, prepend=0.0)))
-    m = incrax.bind(lambda w: jnp.sum(w**2), w=np.array([1.0, 2.0]), transforms={"w": mixing})
-    m.fix("w[1]")
-    with pytest.raises(incrax.errors.BindError) as caught:
-        m.unbounded()
-    assert str(caught.value) == (
-        "Some elements of `w` are fixed, and its transform makes them of the others, too: in "
-        "unbounded space none of them can be held alone. The model is as it was. Fix all of `w`, "
-        "or bind it without this transform."
-    )
-
-
 def test_steps_of_an_optimiser_leave_elements_alone():
     optax = pytest.importorskip("optax", reason="optax is not installed")
     m = bound()

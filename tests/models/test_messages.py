@@ -96,13 +96,6 @@ BINDING = {
         "shape [2]. "
         f"{NOTHING} Pass a pair: `bounds={{\"params['w']\": (0, None)}}`.",
     ),
-    "transform": (
-        lambda: model(transforms={"sigma": (jnp.exp, 1.0)}),
-        f"`bind(transforms=...)` got ({jnp.exp!r}, 1.0) for `params['sigma']`: it is no pair of "
-        "functions, into the "
-        f"bounds and back. {NOTHING} Pass a pair: `transforms={{\"params['sigma']\": (jnp.exp, "
-        f"jnp.log)}}`.",
-    ),
     "bounds of data": (
         lambda: model(bounds={"x": (0, None)}),
         '`bind(bounds=...)` names `x`, whose role is "data"; only what is trainable or fixed has '
@@ -204,23 +197,13 @@ def test_short_names_that_fit_twice():
 
 def test_nothing_is_trainable():
     m = incrax.bind(lambda n: n, n=np.array(3))
-    for call, name in ((m.grad, "grad"), (m.flat, "flat"), (m.unbounded, "unbounded")):
+    for call, name in ((m.grad, "grad"), (m.flat, "flat")):
         assert text_of(incrax.errors.BindError, call) == (
             f"`{name}` needs something trainable, and no input of this model is. {UNTOUCHED} Give "
             "a floating input the "
             "role "
             '"trainable": `model.set_role("mu", "trainable")`.'
         )
-
-
-def test_a_value_on_its_bound_has_no_unbounded_counterpart():
-    m = incrax.bind(lambda a: a, a=1.0, bounds={"a": (1.0, None)})
-    assert text_of(incrax.errors.InputValueError, m.unbounded) == (
-        f"`a` lies on its bound, which is infinitely far away in unbounded space. {UNTOUCHED} Set "
-        "it to a value inside "
-        "of its "
-        "bounds first."
-    )
 
 
 STATE = {

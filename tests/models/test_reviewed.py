@@ -78,14 +78,6 @@ def test_restored_takes_back_roles_with_their_functions():
     assert m.grad() == {"a": 2.0}
 
 
-def test_a_vector_view_keeps_the_roles_that_it_was_made_for():
-    m = incrax.bind(lambda a, b: a**2 + b**2, a=1.0, b=2.0)
-    u = m.unbounded()
-    m.set_role("b", "fixed")
-    u.set([3.0, 4.0])
-    assert (m["a"], m["b"]) == (3.0, 4.0)
-
-
 def test_state_that_is_fixed_later_is_not_updated_and_not_returned():
     m = incrax.bind(lambda w, s, t: (w**2 + s, {"s": s + 1, "t": t + 1}), w=2.0, s=1.0, t=0.0,
                     roles={"s": "state", "t": "state"})  # fmt: skip
@@ -207,31 +199,6 @@ def test_a_guarded_function_is_refused():
     assert (
         "got a guarded function, and a bound model traces its function as a whole. Nothing was "
         "bound." in str(caught.value)
-    )
-
-
-def test_transforms_keep_shapes():
-    m = incrax.bind(
-        lambda p: jnp.sum(p),
-        p=np.array([0.2, 0.8]),
-        transforms={"p": (lambda u: u, lambda x: x[:1])},
-    )
-    with pytest.raises(incrax.errors.BindError, match="it changes the shape"):
-        m.unbounded()
-    nested = incrax.bind(
-        lambda p: p["mu"] * p["n"],
-        p={"mu": 1.0, "n": np.array(3)},
-        transforms={"p": (jnp.exp, jnp.log)},
-    )
-    assert set(nested.transforms) == {"p['mu']"}
-
-
-def test_densities_in_unbounded_space_are_differentiable():
-    m = incrax.bind(lambda s: 0.5 * s**2, s=2.0, bounds={"s": (0, None)})
-    u = m.unbounded()
-    density = lambda at: -u.value(at) + u.log_det(at)
-    np.testing.assert_allclose(
-        jax.grad(density)(jnp.array([0.3])), [-np.exp(0.6) + 1.0], rtol=1e-12
     )
 
 

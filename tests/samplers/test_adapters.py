@@ -144,37 +144,3 @@ def test_a_pure_step_inside_a_blackjax_loop_gives_the_same_chain():
         begin = kernel.init(jax.tree.map(jnp.asarray, START))
         chains.append(jax.lax.scan(turn, begin, jax.random.split(jax.random.key(3), 50))[1])
     np.testing.assert_allclose(chains[0]["a"], chains[1]["a"], rtol=1e-10)
-
-
-def test_emcee_samples_the_posterior():
-    pytest.importorskip("emcee")
-    walkers = samplers.ensemble(line, START, X, Y)
-    sampler = walkers.sampler(20)
-    sampler.random_state = np.random.RandomState(4).get_state()  # noqa: NPY002
-    start = walkers.walkers(20, jax.random.key(4), spread=0.1)
-    sampler.run_mcmc(start, 500)
-    check_moments(sampler.get_chain(discard=100, flat=True), 200)
-    tree = walkers.tree(sampler.get_chain())
-    assert tree["a"].shape == (500, 20)
-    np.testing.assert_array_equal(tree["b"], sampler.get_chain()[..., 1])
-
-
-def test_walkers_by_one_program_and_one_by_one_agree_with_plain_jax():
-    walkers = samplers.ensemble(
-        mixture, MIXTURE, X, wrt=lambda p: (p["means"], p["weights"], p["width"])
-    )
-    assert walkers.names == (
-        "p['means'][0]", "p['means'][1]", "p['weights'][0][0, 0]", "p['weights'][0][0, 1]", "p['width']",
-    )  # fmt: skip
-    xs = walkers.walkers(10, 1, spread=0.1)
-    together, one_by_one = walkers.log_probs(xs), [walkers.log_prob(x) for x in xs]
-    for k, x in enumerate(xs):
-        p = {"means": x[:2], "weights": [x[2:4].reshape(1, 2)], "width": x[4]}
-        np.testing.assert_allclose(together[k], mixture(p, X), rtol=1e-12)
-    np.testing.assert_allclose(together, one_by_one, rtol=1e-12)
-
-
-def test_where_a_log_density_is_nan_its_probability_is_zero():
-    walkers = samplers.ensemble(lambda p: jnp.log(p) - p, 1.0)
-    assert walkers.log_prob(np.array([-1.0])) == -np.inf
-    np.testing.assert_array_equal(walkers.log_probs(np.array([[-1.0], [1.0]])), [-np.inf, -1.0])

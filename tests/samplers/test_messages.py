@@ -142,7 +142,6 @@ def test_log_densities_that_are_no_number(wrong, seen):
     for make in (
         samplers.logdensity,
         samplers.numpyro_potential,
-        samplers.ensemble,
         samplers.blocks,
     ):
         check_text(TypeError, text, make, wrong, START)
@@ -157,24 +156,6 @@ def test_powers_outside_of_their_range(power):
         "(every block takes as long). Nothing was measured."
     )
     check_text(ValueError, text, samplers.blocks, f, START, oversample=power)
-
-
-@pytest.mark.parametrize("num", [4, 7])
-def test_too_few_walkers(num):
-    text = (
-        f"An ensemble of {num} walkers cannot sample 3 parameters: moves are along differences of "
-        "walkers. Nothing was "
-        "sampled. Take an even number, at least 6."
-    )
-    walkers = samplers.ensemble(f, START)
-    check_text(ValueError, text, walkers.walkers, num, 1)
-    check_text(ValueError, text, walkers.sampler, num)
-
-
-def test_emcee_that_is_not_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "emcee", None)
-    with pytest.raises(incrax.errors.MissingExtraError, match=r"incrax\[samplers\]"):
-        samplers.ensemble(f, START).sampler(6)
 
 
 def test_what_is_no_function():

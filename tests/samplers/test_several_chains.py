@@ -9,10 +9,13 @@ import types
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+from numpyro.diagnostics import effective_sample_size, gelman_rubin, split_gelman_rubin
+from scipy.special import ndtri
+from scipy.stats import rankdata
 
 import incrax
 from incrax import samplers
+from incrax.samplers import chain as chain_module
 from incrax.samplers import checkpoints, compiled_sweeps, diagnostics
 
 Y = np.random.default_rng(1).normal(size=(5, 4)) + np.arange(5)[:, None]
@@ -80,14 +83,14 @@ def autoregressive(rho, shift=0.0, shape=(4, 600, 3), seed=0):
 def test_sizes_and_r_hat_are_those_of_numpyro(rho, shift):
     x = autoregressive(rho, shift)
     halves = np.concatenate([x[:, :300], x[:, 300:]])
-    expected = effective_sample_size(halves)
-    found = diagnostics.effective_size(halves)
-    np.testing.assert_allclose(found, np.minimum(expected, 2400 * np.log10(2400)), rtol=0.02)
-    np.testing.assert_allclose(diagnostics.r_hat(halves), split_gelman_rubin(x), rtol=1e-10)
-    scores = diagnostics.normal_scores(halves)
-    np.testing.assert_allclose(diagnostics.ess_bulk(x), diagnostics.effective_size(scores))
-    assert abs(scores.mean()) < 1e-10
-    assert np.all(np.argsort(scores[..., 0], axis=None) == np.argsort(halves[..., 0], axis=None))
+    flat = halves.reshape(-1, 3)
+    scores = ndtri((rankdata(flat, axis=0) - 3 / 8) / (len(flat) + 1 / 4)).reshape(halves.shape)
+    expected = np.minimum(effective_sample_size(scores), 2400 * np.log10(2400))
+    np.testing.assert_allclose(diagnostics.ess_bulk(x), expected, rtol=0.02)
+    folded = np.abs(halves - np.median(halves, axis=(0, 1))).reshape(-1, 3)
+    folded = ndtri((rankdata(folded, axis=0) - 3 / 8) / (len(flat) + 1 / 4)).reshape(halves.shape)
+    both = [gelman_rubin(each) for each in (scores, folded)]
+    np.testing.assert_allclose(diagnostics.rank_r_hat(x), np.max(both, axis=0), rtol=1e-10)
 
 
 def test_closed_forms():
@@ -105,8 +108,7 @@ def test_closed_forms():
 
 def test_chains_of_different_spread_do_not_agree():
     x = np.random.default_rng(0).normal(size=(4, 400, 1)) * np.array([1, 1, 1, 9.0])[:, None, None]
-    halves = np.concatenate([x[:, :200], x[:, 200:]])
-    assert diagnostics.r_hat(halves)[0] < 1.01 < 1.1 < diagnostics.rank_r_hat(x)[0]
+    assert split_gelman_rubin(x)[0] < 1.01 < 1.1 < diagnostics.rank_r_hat(x)[0]
 
 
 def test_what_does_not_vary_or_is_short():
@@ -117,12 +119,12 @@ def test_what_does_not_vary_or_is_short():
     assert np.all(np.isnan(diagnostics.rank_r_hat(x[:, :3])))
 
 
-def test_parts_of_the_elements_are_taken_after_each_other(monkeypatch):
-    x = autoregressive(0.5, shape=(2, 50, 7))
-    expected = diagnostics.ess_tail(x), diagnostics.rank_r_hat(x)
-    monkeypatch.setattr(diagnostics, "AT_ONCE", 250)
-    np.testing.assert_array_equal(diagnostics.ess_tail(x), expected[0])
-    np.testing.assert_array_equal(diagnostics.rank_r_hat(x), expected[1])
+def test_without_arviz_a_chain_prints_means_and_quantiles_alone(monkeypatch):
+    monkeypatch.setattr(chain_module, "has_arviz", lambda: False)
+    shown = str(run(20))
+    assert "95%" in shown
+    assert "R-hat" not in shown
+    assert "not converged" not in shown
 
 
 def test_a_chain_has_its_diagnostics():
@@ -164,19 +166,6 @@ def test_what_never_moved_and_chains_of_three_samples_are_not_doubted():
     stuck = autoregressive(0.0, shape=(4, 2000, 3)) * [1.0, 0.0, 1.0]
     assert with_samples(found, stuck).doubt == ""
     assert with_samples(found, stuck[:, :3]).doubt == ""
-
-
-def test_against_arviz():
-    arviz = pytest.importorskip("arviz")
-    x = autoregressive(0.7)
-    tail = {"method": "tail", "prob": (0.05, 0.95)}
-    for ours, name, options in (
-        (diagnostics.ess_bulk, "ess", {"method": "bulk"}),
-        (diagnostics.ess_tail, "ess", tail),
-        (diagnostics.rank_r_hat, "rhat", {"method": "rank"}),
-    ):
-        expected = getattr(arviz, name)(x[..., 0], **options)
-        np.testing.assert_allclose(ours(x)[0], float(expected), rtol=0.02)
 
 
 def test_arviz_takes_a_chain():

@@ -4,7 +4,7 @@ sample are free.
 
 from incrax._removed import finder
 from incrax.bijectors.adapters import NotABijectionError
-from incrax.bijectors.jitting import cancel, jit
+from incrax.bijectors.jitting import jit
 from incrax.bijectors.memory import Origin, forget, memory_of
 from incrax.bijectors.remembered import Remembered, remember
 from incrax.bijectors.switches import (
@@ -18,7 +18,6 @@ __all__ = [
     "NotABijectionError",
     "Origin",
     "Remembered",
-    "cancel",
     "forget",
     "is_recording",
     "jit",

@@ -8,7 +8,6 @@ every call, so that a program is always traced from a bijection as it is now.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Sequence
 from operator import is_
 from typing import Any, NamedTuple
@@ -21,7 +20,6 @@ from incrax import _jax
 from incrax.bijectors.adapters import Adapter
 from incrax.bijectors.snapshots import BijectionCode, BijectionWatch, watch
 from incrax.engine.inputs.frames import Frame, framed
-from incrax.engine.program.passes import KEPT, LADJ, OUTPUT, Key, claim
 from incrax.engine.rewrites.splitting import InTwo
 
 
@@ -87,70 +85,45 @@ def _skeleton(bijection: Any, adapter: Adapter) -> tuple[Skeleton | None, tuple[
     return Skeleton(adapter, seen, frame), tuple(arrays)
 
 
-_numbers = itertools.count()
+def _compiled(direction: str) -> Any:
+    """The passes of all bijections in one direction, each compiled for its skeleton."""
 
-
-@functools.lru_cache(maxsize=1024)
-def _key_of(skeleton: Skeleton) -> Key:
-    """What stands for a skeleton in jaxprs."""
-    ladj = lambda arrays, x, y, context: _bijection_ladj(
-        skeleton, "forward", arrays, x, y, context, None
-    )
-    return Key(next(_numbers), ladj)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _bijection_pass(
-    skeleton: Skeleton,
-    direction: str,
-    requires_ladj: bool,
-    arrays: Sequence[Any],
-    value: Any,
-    context: Any,
-) -> Evaluated:
-    """One pass. What it returns is marked."""
-    apply = functools.partial(skeleton.apply, direction, len(arrays))
-    inputs = [*arrays, value, *_as_list(context)]
-    if requires_ladj:
-        results = apply(*inputs)
-        kinds = [OUTPUT, LADJ]
-    else:
+    def bijection_pass(
+        skeleton: Skeleton, requires_ladj: bool, arrays: Sequence[Any], value: Any, context: Any
+    ) -> Evaluated:
+        apply = functools.partial(skeleton.apply, direction, len(arrays))
+        inputs = [*arrays, value, *_as_list(context)]
+        if requires_ladj:
+            return Evaluated(*apply(*inputs), None)
         output, kept = InTwo(apply, inputs).first()
-        results = [output, *kept]
-        kinds = [OUTPUT, *[KEPT] * len(kept)]
-    output, *rest = claim(_key_of(skeleton), direction, results, kinds, inputs, context is not None)
-    return (
-        Evaluated(output, rest[0], None) if requires_ladj else Evaluated(output, None, tuple(rest))
-    )
+        return Evaluated(output, None, tuple(kept))
+
+    bijection_pass.__name__ = f"bijection_{direction}"
+    return jax.jit(bijection_pass, static_argnums=(0, 1))
+
+
+_PASSES = {direction: _compiled(direction) for direction in ("forward", "inverse")}
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _bijection_ladj(
+def bijection_ladj(
     skeleton: Skeleton,
     direction: str,
     arrays: Sequence[Any],
     value: Any,
-    output: Any,
     context: Any,
     kept: Any,
 ) -> Any:
-    """The log-determinant of a pass. What is marked is that of the forward pass."""
+    """The log-determinant of a pass."""
     apply = functools.partial(skeleton.apply, direction, len(arrays))
-    contexts = _as_list(context)
-    found = InTwo(apply, [*arrays, value, *contexts]).second(kept)
-    is_forward = direction == "forward"
-    x, y = (value, output) if is_forward else (output, value)
-    inputs = [*arrays, x, y, *contexts]
-    of_forward = found if is_forward else -found
-    (marked,) = claim(_key_of(skeleton), LADJ, [of_forward], [LADJ], inputs, context is not None)
-    return marked if is_forward else -marked
+    return InTwo(apply, [*arrays, value, *_as_list(context)]).second(kept)
 
 
 class Evaluator:
     """The passes through one bijection as it is now, compiled where that is safe.
 
-    Under a transformation a compiled pass is a `jit` equation, and what it returns is marked. A
-    concrete result is an array object of its own, unless a derivative was taken of an identity.
+    Under a transformation a compiled pass is a `jit` equation. A concrete result is an array object
+    of its own, unless a derivative was taken of an identity.
     """
 
     def __init__(self, bijection: Any, adapter: Adapter) -> None:
@@ -161,15 +134,19 @@ class Evaluator:
         """One pass."""
         skeleton = self._compiled()
         if skeleton is not None:
-            return _bijection_pass(skeleton, direction, requires_ladj, self._arrays, value, context)
+            found = _PASSES[direction](skeleton, requires_ladj, self._arrays, value, context)
+            # JAX hands on an input that comes back, as that of an identity does.
+            given = (value, context, *self._arrays)
+            is_given = any(found.output is x for x in given)
+            return found._replace(output=_own(found.output)) if is_given else found
         output, ladj = self._apply(direction, value, context)
         return Evaluated(_own(output), _own(ladj) if requires_ladj else None, None)
 
-    def ladj(self, direction: str, value: Any, output: Any, context: Any, kept: Any) -> Any:
+    def ladj(self, direction: str, value: Any, context: Any, kept: Any) -> Any:
         """The log-determinant of a pass."""
         skeleton = self._compiled()
         if skeleton is not None:
-            return _bijection_ladj(skeleton, direction, self._arrays, value, output, context, kept)
+            return bijection_ladj(skeleton, direction, self._arrays, value, context, kept)
         return _own(self._apply(direction, value, context)[1])
 
     def _compiled(self) -> Skeleton | None:

@@ -1,8 +1,7 @@
-"""Programs without the passes that undo each other.
+"""Compiled functions through whose boundary records are carried.
 
-In: a jaxpr, or a function. Out: one of the same type that evaluates less, or a compiled function
-through whose boundary records are carried. Arguments are taken apart into arrays and what the
-function is compiled for: numbers are arrays, as under `jax.jit`, except those inside a bijection or
+In: a function. Out: the same, compiled. Arguments are taken apart into arrays and what the function
+is compiled for: numbers are arrays, as under `jax.jit`, except those inside a bijection or
 a module of Equinox, where they are settings.
 """
 
@@ -18,60 +17,23 @@ import numpy as np
 
 from incrax._extras import is_of
 from incrax._messages import wrong_option
-from incrax._program import from_jaxpr, trace
 from incrax.bijectors.boundary import Outgoing, Template, incoming, outgoing
 from incrax.bijectors.remembered import Remembered
 from incrax.bijectors.switches import is_recording, requires_ladj
 from incrax.engine.inputs.frames import Frame, framed
-from incrax.engine.rewrites.inverses import cancel_all
 from incrax.errors import UnsupportedLeafError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def cancel(jaxpr: Any) -> Any:
-    """Leave out of a jaxpr the passes through bijections that undo each other.
-
-    `inverse(params, forward(params, x))` becomes x, its log-determinant minus that of the forward
-    pass, whichever was first; a constant permutation after its inverse becomes the operand. It
-    counts as the same what equal equations make of the same inputs, through calls of `jax.jit`;
-    bodies of loops, branches, remat and custom rules are looked at each by itself. Nothing is left
-    out across arithmetic, `stop_gradient`, other parameters or another context.
-
-    Promise: `cancel(jaxpr)` has the types of `jaxpr`, and gives the values and derivatives that
-    exact arithmetic gives.
-
-    Args:
-        jaxpr: closed, as `jax.make_jaxpr(f)(*args)` gives it, of a function with bijections that
-            `remember` made. Derivatives and vmaps are to be taken of the result: what went through
-            them before is not recognised.
-
-    Returns:
-        A closed jaxpr.
-
-    Cost: one walk through the equations.
-
-    Example:
-        >>> import jax, numpyro.distributions.transforms as transforms
-        >>> from incrax import bijectors
-        >>> double = bijectors.remember(transforms.AffineTransform(0.0, 2.0))
-        >>> jaxpr = jax.make_jaxpr(lambda x: double.inverse(jax.jit(double.forward)(x)))(1.0)
-        >>> len(bijectors.cancel(jaxpr).eqns) < len(jaxpr.eqns)
-        True
-    """
-    return cancel_all(from_jaxpr(jaxpr)).as_jaxpr()
-
-
 def jit(f: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function, without the passes through bijections that undo each other; its results
-    keep their memory.
+    """Compile a function whose arguments and results keep their memory.
 
-    As `jax.jit`, with three differences. The program goes through `cancel` first, so that an
-    inverse is left out also where the output was made on the other side of an inner `jax.jit`. A
-    result that a bijection made inside comes back with its record: source and log-determinant are
-    further results of the program, and `inverse`, `log_abs_det_jacobian` and `memory_of` look them
-    up. Arguments that remember are remembered inside.
+    As `jax.jit`, with two differences. A result that a bijection made inside comes back with its
+    record: source and log-determinant are further results of the program, and `inverse`,
+    `log_abs_det_jacobian` and `memory_of` look them up. Arguments that remember are remembered
+    inside.
 
     Promise: `jit(f)(*args)` equals `jax.jit(f)(*args)` to within rounding, and so do derivatives.
 
@@ -121,8 +83,7 @@ def jit(f: Callable[P, R]) -> Callable[P, R]:
             after.append(_AfterCall(frame, records))
             return returned
 
-        program = cancel_all(trace(flat, *arrays))
-        return program(*arrays), after[-1]
+        return flat(*arrays), after[-1]
 
     run.__name__ = run.__qualname__ = getattr(f, "__name__", "f")
     compiled = jax.jit(run, static_argnums=0)

@@ -118,7 +118,7 @@ class Remembered:
                 ladj = _ladj(seen, record, output, context)
                 return ladj if direction == "inverse" else -ladj
         warn_of_slow_ladj()
-        return seen.evaluator.ladj("forward", _as_array(x), y, context, None)
+        return seen.evaluator.ladj("forward", _as_array(x), context, None)
 
     def _pass(
         self,
@@ -240,7 +240,7 @@ def _ladj(seen: _Seen, record: Origin, output: Any, context: Any) -> Any:
     """The log-determinant of the pass that made an output, computed where it was not."""
     if not is_readable(record.ladj):
         kept = record.kept if all(map(is_readable, record.kept or ())) else None
-        ladj = seen.evaluator.ladj(record.direction, record.source, output, context, kept)
+        ladj = seen.evaluator.ladj(record.direction, record.source, context, kept)
         if not can_be_remembered(output, ladj):
             return ladj
         record.ladj = ladj

@@ -1,4 +1,4 @@
-"""The command line: `incrax demo`, `incrax report`, `incrax cost`, `incrax doctor`, `incrax cache`.
+"""The command line: `incrax demo`, `incrax doctor`, `incrax cache`.
 
 Exit codes: 0 done; 1 something is wrong with what was looked at, or it failed; 2 the options cannot
 work; 130 interrupted; 141 nobody reads on.
@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import incrax
 from incrax import _interrupts
-from incrax.cli import cache, cost, demo, doctor, report
+from incrax.cli import cache, demo, doctor
 from incrax.cli.usage import UsageError
 
 
@@ -26,15 +26,7 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-COMMANDS = {"demo": demo, "report": report, "cost": cost, "doctor": doctor, "cache": cache}
-"""What refuses options that cannot work before anything runs."""
-OF_OPTIONS = (
-    UsageError,
-    incrax.errors.CostError,
-    incrax.errors.SelectionError,
-    incrax.errors.UnknownInputError,
-)
-"""Errors that mean options that cannot work."""
+COMMANDS = {"demo": demo, "doctor": doctor, "cache": cache}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -60,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return COMMANDS[options.command].run(options)
     except (UsageError, incrax.IncraxError) as error:
         sys.stderr.write(f"{name}: error: {' '.join(str(error).split())}\n")
-        return 2 if isinstance(error, OF_OPTIONS) else 1
+        return 2 if isinstance(error, UsageError) else 1
     except BrokenPipeError:
         # What is flushed at exit has a reader.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -53,9 +53,9 @@ def check_writable(option: str, path: Path) -> None:
         target.unlink()
 
 
-def add_json(parser: argparse.ArgumentParser, shown: str = "") -> None:
+def add_json(parser: argparse.ArgumentParser) -> None:
     """The option that `show` looks at."""
-    parser.add_argument("--json", action="store_true", help=f"print {shown}JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def show(found: Shown, options: argparse.Namespace) -> None:

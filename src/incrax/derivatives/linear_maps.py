@@ -40,9 +40,8 @@ from incrax.engine.program.simplify import (
     merge_equal,
     run_passes,
 )
-from incrax.engine.rewrites.inverses import cancel_inverses
 
-PASSES = (cancel_inverses, inline_but_rules, fold_constants, merge_equal, drop_dead)
+PASSES = (inline_but_rules, fold_constants, merge_equal, drop_dead)
 MAX_PRIMALS = 64
 """Primal programs that are kept, over all functions and signatures."""
 MAX_PARTS = 64

@@ -3,7 +3,6 @@
 from incrax._removed import finder
 from incrax.errors import (
     BoundsError,
-    CovarianceError,
     MethodError,
     MinimumError,
     ParameterTypeError,
@@ -23,7 +22,6 @@ __all__ = [
     "BoundsError",
     "Constraint",
     "Counts",
-    "CovarianceError",
     "FitResult",
     "Impacts",
     "Interval",

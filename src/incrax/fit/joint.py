@@ -190,7 +190,7 @@ def simultaneous(
     parts = [_part(name, model, words) for name, model in models.items()]
     inputs: dict[str, Any] = dict.fromkeys(words.values())
     owners: dict[str, str] = {}  # of each shared input: the first model that has it
-    settings: dict[str, dict[str, Any]] = {"roles": {}, "bounds": {}, "transforms": {}}
+    settings: dict[str, dict[str, Any]] = {"roles": {}, "bounds": {}}
     for name, model, places in parts:
         for path, word in places.items():
             value = model[path]
@@ -352,7 +352,7 @@ def _composed(model: Bound, change: Callable[[Any, tuple[Any, ...]], Any]) -> Bo
         return change(model.function(*args), args)
 
     inputs = dict(zip(names, model.args, strict=True))
-    settings = {"roles": model.roles, "bounds": model.bounds, "transforms": model.transforms}
+    settings = {"roles": model.roles, "bounds": model.bounds}
     return Bound(incremental(total, **model.options), inputs, **settings)
 
 

@@ -2,8 +2,7 @@
 
 In: a function of residuals and its arguments. Out: a `FitResult`. The search runs as one program,
 or in turns of the host, both by the mathematics of `steps`. The host takes turns where something on
-it takes part: an incremental function, which saves what a step does not change, a callback, or a
-sparse solver, where what differs is how a step is solved for.
+it takes part: an incremental function, which saves what a step does not change, or a callback.
 """
 
 from __future__ import annotations
@@ -11,21 +10,19 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from scipy.sparse import csr_array
 
 from incrax import Bound, Incremental, incremental, jacobian
 from incrax._progress import Meter
 from incrax.derivatives.transforms import options_of, plain
 from incrax.fit import steps
 from incrax.fit.box import Box
-from incrax.fit.linear import SparseModel
 from incrax.fit.problem import (
     SQUARES,
     ArgumentLayout,
@@ -49,13 +46,6 @@ from incrax.fit.steps import (
 )
 from incrax.fit.task import Callback, Task, task_of
 
-Solver = Literal["dense", "sparse", "matrix-free", "auto"]
-SOLVERS = get_args(Solver)
-MAX_DENSE = 1000
-"""Free elements up to which `"auto"` is `"dense"`."""
-MAX_SHARE = 0.1
-"""Share of elements that may be nonzero up to which `"auto"` is `"sparse"`."""
-
 Function = Callable[..., Any]
 FIRST_ROUND = 100
 """Jacobians before the host looks at the clock."""
@@ -74,7 +64,6 @@ def levenberg_marquardt(
     max_steps: int = 5000,
     is_accelerated: bool = True,
     is_absolute: bool = False,
-    solver: Solver = "dense",
     callback: Callable[[Any, float], bool | None] | None = None,
     progress: bool = True,
 ) -> FitResult:
@@ -104,12 +93,6 @@ def levenberg_marquardt(
             steps in curved valleys.
         is_absolute: whether weights are known errors, so that the covariance is not scaled by the
             residual variance.
-        solver: how steps are solved for. `"dense"`: singular values of the Jacobian. `"sparse"`:
-            its elements that may be nonzero, and a sparse factorisation of the normal matrix, for
-            parameters in groups that share few residuals. `"matrix-free"`: LSMR over products with
-            the Jacobian, which is never formed; needs lineax. `"auto"`: dense up to 1,000 free
-            elements, else sparse where at most a tenth of the Jacobian may be nonzero, else
-            matrix-free.
         callback: called after each step with the parameters (as `result.params`) and the cost;
             stops the search if it returns True. The search then runs step by step.
         progress: whether a search of over two seconds shows its progress on a terminal.
@@ -125,14 +108,11 @@ def levenberg_marquardt(
         WeightsError: weights do not fit the residuals.
         ParameterTypeError: a free leaf of a bound model is complex, none has an element, or the function returns no
             residuals.
-        ValueError: a loss or a solver does not exist.
-        MissingExtraError: the solver is matrix-free and lineax is not installed.
+        ValueError: a loss does not exist.
 
     Cost: per step one Jacobian (min(m, n) passes, fewer where it is sparse), its factorisation (m
         n^2 + n^3), and, for each step tried, one evaluation of the residuals and one of their
-        second derivative along a line. With a sparse Jacobian the host goes step by step. Without
-        a dense one nothing is taken from saved values, and a covariance is found when it is asked
-        for.
+        second derivative along a line. Memory: m n.
 
     Source: M. Transtrum and J. Sethna, arXiv:1201.5885; J. Moré, The Levenberg-Marquardt algorithm
     (1978).
@@ -145,13 +125,12 @@ def levenberg_marquardt(
         >>> round(float(result.params["b"]), 4)
         2.0
     """
-    for option, name, known in (("loss", loss, LOSSES), ("solver", solver, SOLVERS)):
-        if name not in known:
-            shown = ", ".join(f'"{each}"' for each in known)
-            raise ValueError(
-                f"`levenberg_marquardt({option}=...)` got {name!r}. Nothing was evaluated. Use one "
-                f"of {shown}."
-            )
+    if loss not in LOSSES:
+        shown = ", ".join(f'"{each}"' for each in LOSSES)
+        raise ValueError(
+            f"`levenberg_marquardt(loss=...)` got {loss!r}. Nothing was evaluated. Use one of "
+            f"{shown}."
+        )
     given, asked = posed(SQUARES, residuals, args, wrt, bounds, parameter="residuals")
     model = residuals if isinstance(residuals, Bound) else None
     is_plain = model is not None and not model.options
@@ -161,18 +140,12 @@ def levenberg_marquardt(
         float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
     )
     roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
-    search = chosen(solver, residuals, task, roots)
-    settings = SearchSettings(loss, tolerance, int(max_steps), is_accelerated, search)
+    settings = SearchSettings(loss, tolerance, int(max_steps), is_accelerated)
     setup = Setup(settings, task.box, np.asarray(loss_scale, task.x.dtype))
-    if search != "dense":
-        residuals = plain(residuals)
-    if search == "sparse":
-        squares = sparse(residuals, task, roots, setup)
-        found = searched(squares, task, callback, progress=progress)
-    elif callback is None and not isinstance(residuals, Incremental):
+    if callback is None and not isinstance(residuals, Incremental):
         found = _in_one_program(residuals, task, roots, setup, progress=progress)
     else:
-        squares = least_squares(hosted(residuals, task.layout), (task.others, roots), setup)
+        squares = LeastSquares(hosted(residuals, task.layout), (task.others, roots), setup)
         found = searched(squares, task, callback, progress=progress)
     make_task = functools.partial(_task, given, asked, roots, setup)
     made = _result(asked, found, make_task, is_absolute=is_absolute)
@@ -213,7 +186,7 @@ def _programs(fun: Function, layout: ArgumentLayout, settings: SearchSettings) -
     def program(search: Any, numbers: Any, given: Any) -> tuple[Any, Found]:
         """Of a packed search, and of the bounds, the loss' scale and a limit: one transfer each."""
         setup = Setup(settings, Box(*numbers[:-2].reshape(2, -1)), numbers[-2])
-        squares = least_squares(evaluations(fun, layout), given, setup)
+        squares = LeastSquares(evaluations(fun, layout), given, setup)
         turn = looped(squares, steps.unpacked(search), numbers[-1])
         return steps.packed(turn.search), squares.found(turn.search, turn.at, turn.is_over)
 
@@ -287,21 +260,6 @@ def _result(
 # --- what a search evaluates ----------------------------------------------------------------------
 
 
-class Maths(NamedTuple):
-    """The steps of a search, as they are or compiled."""
-
-    looked: Any = steps.looked
-    looked_by_products: Any = steps.looked_by_products
-    velocity: Any = steps.velocity
-    trial: Any = steps.trial
-    answered: Any = steps.answered
-    found: Any = steps.found
-
-
-COMPILED = Maths(*(jax.jit(each, inline=True) for each in Maths()))
-"""For linear models of JAX arrays. Inlined, they leave no trace in a program of the whole."""
-
-
 class HostFunctions(NamedTuple):
     """What a search evaluates, functions of a vector and of what is given: all that is fixed, and
     the roots of the weights.
@@ -369,10 +327,7 @@ class LeastSquares(NamedTuple):
 
     evaluate: HostFunctions
     given: Any
-    look: Callable[[Search], tuple[Search, LinearizedPoint]]
-    """The linear model where a search is, and whether that is its end."""
     setup: Setup
-    maths: Maths = COMPILED
 
     @property
     def settings(self) -> SearchSettings:
@@ -383,85 +338,25 @@ class LeastSquares(NamedTuple):
         """Of a vector, shape (m,)."""
         return self.evaluate.residuals(x, self.given)
 
+    def look(self, search: Search) -> tuple[Search, LinearizedPoint]:
+        """The linear model where a search is, and whether that is its end."""
+        residuals = self.residuals(search.x)
+        matrix = self.evaluate.jacobian(search.x, self.given)
+        return steps.looked(search, residuals, matrix, self.setup)
+
     def attempt(self, search: Search, at: LinearizedPoint) -> tuple[Search, Any]:
         """Try a step from a point, without another Jacobian; whether it was taken."""
-        velocity = self.maths.velocity(search, at)
+        velocity = steps.velocity(search, at)
         curvature = None
         if self.settings.is_accelerated:
             curvature = self.evaluate.curvature(at.x, self.given, velocity)
-        tried = self.maths.trial(search, at, velocity, curvature, self.setup)
-        return self.maths.answered(search, at, tried, self.residuals(tried.x), self.setup)
+        tried = steps.trial(search, at, velocity, curvature, self.setup)
+        return steps.answered(search, at, tried, self.residuals(tried.x), self.setup)
 
     def found(self, search: Search, at: LinearizedPoint, is_over: Any = True) -> Found:
         """The end: residuals and cost belong to the point that is returned."""
         x = steps.last(search, at)
-        return self.maths.found(search, at, x, self.residuals(x), self.setup, is_over)
-
-
-def least_squares(evaluate: HostFunctions, given: Any, setup: Setup) -> LeastSquares:
-    """A search by dense Jacobians, or by none."""
-
-    def look(search: Search) -> tuple[Search, LinearizedPoint]:
-        residuals = evaluate.residuals(search.x, given)
-        if setup.settings.solver == "matrix-free":
-            fun = jax.tree_util.Partial(evaluate.residuals, given=given)
-            return COMPILED.looked_by_products(search, fun, residuals, setup)
-        return COMPILED.looked(search, residuals, evaluate.jacobian(search.x, given), setup)
-
-    return LeastSquares(evaluate, given, look, setup)
-
-
-# --- with a sparse Jacobian -----------------------------------------------------------------------
-
-
-@remembered
-def _sparse_jacobian(fun: Any, layout: ArgumentLayout) -> Any:
-    """J as BCOO, of a vector and of what is given."""
-    residuals = evaluations(fun, layout).residuals
-    return jax.jit(lambda x, given: jacobian(lambda x: residuals(x, given), sparse=True)(x))
-
-
-def sparse(fun: Any, task: Problem, roots: Any, setup: Setup) -> LeastSquares:
-    """The search by a sparse Jacobian."""
-    # Copied, since the covariance is found after the fit, when callers may have filled their
-    # arrays anew.
-    copied = lambda x: jnp.array(x) if isinstance(x, np.ndarray) else x
-    given = jax.tree.map(copied, (task.others, roots))
-    evaluate = hosted(fun, task.layout)
-    derivative = _sparse_jacobian(fun, task.layout)
-
-    def look(search: Search) -> tuple[Search, LinearizedPoint]:
-        x = np.asarray(search.x)
-        residuals = evaluate.residuals(x, given)
-        seen = setup.weighed(residuals)
-        r = np.asarray(seen.residuals)
-        found = derivative(x, given)
-        i, j = np.asarray(found.indices).T
-        data = np.asarray(found.data) * np.asarray(seen.rows)[i]
-        is_free = ~setup.box.is_pressed(x, np.bincount(j, data * r[i], x.size))  # by J^T r
-        is_finite = bool(np.isfinite(seen.cost) and np.all(np.isfinite(data)))
-        if is_finite:
-            matrix = csr_array((data * is_free[j], (i, j)), shape=found.shape)
-            model = SparseModel(matrix, r, steps.FORGETTING * np.asarray(search.scale))
-        else:
-            model = SparseModel(csr_array((1, x.size)), np.zeros(1), np.zeros(x.size))
-        return steps.linearized(
-            search._replace(x=x), residuals, seen, model, is_free, is_finite, setup
-        )
-
-    return LeastSquares(evaluate, given, look, setup, Maths())
-
-
-def chosen(solver: str, fun: Any, task: Problem, roots: Any) -> str:
-    """What `"auto"` stands for."""
-    n = task.x.size
-    if solver != "auto":
-        return solver
-    if n <= MAX_DENSE:
-        return "dense"
-    derivative = _sparse_jacobian(plain(fun), task.layout)
-    found = jax.eval_shape(derivative, task.x, (task.others, roots))
-    return "sparse" if found.nse <= MAX_SHARE * np.prod(found.shape) else "matrix-free"
+        return steps.found(search, at, x, self.residuals(x), self.setup, is_over)
 
 
 # --- driven by a loop in a program, in rounds that give the host a moment -------------------------

@@ -1,11 +1,10 @@
 """What a fit found, by a minimiser or by least squares.
 
-In: the end of a search. Out: a `FitResult`: values, errors, intervals, a table, JSON, plots.
+In: the end of a search. Out: a `FitResult`: values, errors, intervals, a table, plots.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -19,13 +18,13 @@ import numpy as np
 from incrax._messages import listed
 from incrax._table import Printable, Table
 from incrax.engine.inputs.paths import completed, is_within
-from incrax.errors import CovarianceError, MinimumError
-from incrax.fit import records
+from incrax.errors import MinimumError
+from incrax.fit.axes import axes_for
 from incrax.fit.box import Box
 from incrax.fit.covariance import Curvature, curvature, differenced, is_held_by, left_to_gain
 from incrax.fit.methods import Interval, minuit_at
-from incrax.fit.problem import SQUARES, Limits, Problem, posed
-from incrax.fit.task import CountedTask, Counts, Task, Work, make_task
+from incrax.fit.problem import Problem
+from incrax.fit.task import CountedTask, Counts, Task, Work
 
 NEAR = 0.1
 """Of the error definition: farther from the minimum than this, intervals from here would be about
@@ -133,7 +132,7 @@ class LinearModel(NamedTuple):
     residuals: Any
     """Weighed, shape (m,)."""
     inverse: Any
-    """(J^T J)^-1, shape (n, n); None: too large to be recorded."""
+    """(J^T J)^-1, shape (n, n)."""
     is_free: Any
     """Which elements are not held by a bound, shape (n,)."""
     is_known: Any
@@ -193,6 +192,9 @@ class FitResult(Printable):
     """How far the function rises at one standard error: 0.5 for a negative log-likelihood, 1 for
     chi squared; of least squares half the residual variance, or 0.5 if `is_absolute`.
     """
+    _problem: Problem
+    _make_task: Callable[[], Task]
+    """What was minimised; the cost of least squares is a function only when one asks for it."""
     counts: Counts = Counts()
     """Evaluations during the search of a minimiser."""
     work: Work = Work(0, 0)
@@ -211,9 +213,6 @@ class FitResult(Printable):
     """Whether the covariance is not scaled by the residual variance."""
     _edm: float = np.nan
     _linear: LinearModel | None = field(default=None, repr=False)
-    _problem: Problem | None = field(default=None, repr=False)
-    _make_task: Callable[[], Task] | None = field(default=None, repr=False)
-    """What was minimised; the cost of least squares is a function only when one asks for it."""
 
     # --- where ------------------------------------------------------------------------------------
 
@@ -227,37 +226,17 @@ class FitResult(Printable):
     @cached_property
     def params(self) -> Any:
         """The first argument of the function at the end; what was not free as it was given."""
-        return self._known("params").tree(jnp.asarray(self.values))
+        return self._problem.tree(jnp.asarray(self.values))
 
     @cached_property
     def free(self) -> Any:
         """The free leaves in the shape of `wrt`, None where nothing is free."""
-        return self._known("free").selected(jnp.asarray(self.values))
-
-    def _known(self, what: str) -> Problem:
-        if self._problem is None:
-            raise _without_function(what)
-        return self._problem
-
-    def task(self, what: str = "task") -> Task:
-        """What was minimised, for `what` needs it.
-
-        Raises:
-            MinimumError: the result was read from JSON, without a function or of least squares.
-        """
-        if self._made_task is not None:
-            return self._made_task
-        if self._linear is None:
-            raise _without_function(what)
-        raise MinimumError(
-            f"`{what}` needs the cost as a function, and this fit of residuals by "
-            "`levenberg_marquardt` has none: it was read from JSON, which has no weights. Nothing "
-            "was evaluated. Pass half the sum of the squares to `minimize`, from these `params`."
-        )
+        return self._problem.selected(jnp.asarray(self.values))
 
     @cached_property
-    def _made_task(self) -> Task | None:
-        return self._make_task() if self._make_task is not None else None
+    def task(self) -> Task:
+        """What was minimised."""
+        return self._make_task()
 
     @property
     def cost(self) -> float:
@@ -304,12 +283,12 @@ class FitResult(Printable):
     @cached_property
     def gradient(self) -> np.ndarray:
         """At the end, shape (n,)."""
-        return np.asarray(self.task("gradient").flat.value_and_gradient(self.values)[1])
+        return np.asarray(self.task.flat.value_and_gradient(self.values)[1])
 
     @cached_property
     def hessian(self) -> np.ndarray:
         """At the end, shape (n, n)."""
-        return np.asarray(self.task("hessian").flat.hessian(self.values))
+        return np.asarray(self.task.flat.hessian(self.values))
 
     @cached_property
     def second_derivatives(self) -> np.ndarray:
@@ -320,10 +299,9 @@ class FitResult(Printable):
         """
         if "hessian" in self.__dict__ or self.values.size > MOST:
             return self.hessian
-        task = self.task("second_derivatives")
-        if task.dtype != np.float64:
+        if self.task.dtype != np.float64:
             return self.hessian
-        slope = lambda x: np.asarray(task.flat.value_and_gradient(x)[1])
+        slope = lambda x: np.asarray(self.task.flat.value_and_gradient(x)[1])
         found = differenced(slope, self.values, self.bounds, self.errordef)
         return self.hessian if found is None else found
 
@@ -362,12 +340,6 @@ class FitResult(Printable):
         if self._linear is None:
             return self._curvature.covariance
         linear = self._linear
-        if linear.inverse is None:
-            raise CovarianceError(
-                f"The covariance of {self.values.size:,} parameters is not in this record: it was "
-                "too large to be found when the fit was written. All else is here. Fit again from "
-                "these values with the parameters of interest in `wrt`."
-            )
         covariance = 2 * self.errordef * linear.part(linear.inverse)
         for is_good, value in ((linear.is_known, np.inf), (linear.is_free, np.nan)):
             is_bad = ~linear.part(is_good)
@@ -400,7 +372,7 @@ class FitResult(Printable):
         """A share of the error definition, or rounding errors of the function where these are
         larger.
         """
-        dtype = np.float64 if self._problem is None else np.result_type(self._problem.x)
+        dtype = np.result_type(self._problem.x)
         eps = float(np.finfo(dtype).eps)
         return max(share * self.errordef, NOISE * eps * abs(self.value))
 
@@ -470,11 +442,10 @@ class FitResult(Printable):
 
         Cost: some ten evaluations per element and side, and second derivatives for all.
         """
-        task = self.task("minos")
         chosen = [self.names[self.number(name)] for name in names] or [
             name for name, is_held in zip(self.names, self.is_held, strict=True) if not is_held
         ]
-        with self.minuit(CountedTask(task), "minos") as minuit:
+        with self.minuit(CountedTask(self.task), "minos") as minuit:
             minuit.minos(*chosen, cl=cl)
             merrors = [minuit.merrors[name] for name in chosen]
         found = [Interval(each.lower, each.upper, bool(each.is_valid), cl) for each in merrors]
@@ -514,9 +485,11 @@ class FitResult(Printable):
 
     def tables(self) -> list[Table]:
         """The free elements with their errors."""
-        columns = {"parameter": self.names, "value": [f"{x:.8g}" for x in self.values]}
-        with contextlib.suppress(CovarianceError):
-            columns["error"] = [f"{x:.3g}" for x in self.errors]
+        columns = {
+            "parameter": self.names,
+            "value": [f"{x:.8g}" for x in self.values],
+            "error": [f"{x:.3g}" for x in self.errors],
+        }
         if self.intervals:
             found = [self.intervals.get(name) for name in self.names]
             columns["MINOS"] = [
@@ -549,7 +522,7 @@ class FitResult(Printable):
             MissingExtraError: matplotlib is not installed.
         """
         size = (10, 1.5 + 0.3 * len(self.names))
-        figure, (left, right) = records.axes_for("FitResult.plot", ax, 2, size)
+        figure, (left, right) = axes_for("FitResult.plot", ax, 2, size)
         sides = [self.error_sides(k) for k in range(len(self.names))]
         scale = np.where(self.values == 0, 1.0, np.abs(self.values)) / 100
         places = np.arange(len(self.names))[::-1]
@@ -563,74 +536,6 @@ class FitResult(Printable):
         right.set_yticks(range(len(self.names)), self.names)
         figure.colorbar(image, ax=right, label="correlation")
         return figure
-
-    def to_json(self) -> str:
-        """Everything but the function, as JSON; `from_json` reads it, every float to the last bit.
-
-        A covariance of least squares that is too large to be found is left out.
-
-        Cost: a Hessian, if none was evaluated yet.
-        """
-        content = {**records.contents(self), "edm": self._edm}
-        if self._linear is None:
-            content |= {"gradient": self.gradient, "hessian": self.hessian}
-            return records.written("FitResult", content)
-        linear = self._linear
-        content |= {"residuals": self.residuals, "inverse": None}
-        content |= {name: linear.part(getattr(linear, name)) for name in ("is_free", "is_known")}
-        with contextlib.suppress(CovarianceError):
-            if linear.inverse is not None:
-                content["inverse"] = linear.part(linear.inverse)
-        return records.written("FitResult", content)
-
-    @staticmethod
-    def from_json(
-        text: str,
-        fun: Callable[..., Any] | None = None,
-        *args: Any,
-        wrt: Any = None,
-        bounds: Limits | None = None,
-    ) -> FitResult:
-        """What `to_json` wrote.
-
-        Args:
-            text: JSON.
-            fun: what was minimised, or the function of residuals, for `params`, `minos` and scans;
-                None: they raise.
-            *args: its arguments, as for the fit.
-            wrt: as for the fit.
-            bounds: as for the fit; None: those of the record.
-
-        Raises:
-            MinimumError: the text is something else, or the function has other free elements.
-        """
-        content = records.read("FitResult", text)
-        plain = records.fields_of(FitResult, content)
-        linear = None
-        if "residuals" in content:
-            linear = LinearModel(**records.fields_of(LinearModel, content))
-        task = given = None
-        if fun is not None and linear is None:
-            task = make_task(fun, args, wrt, bounds)
-            given = task.problem
-        elif fun is not None:
-            _, given = posed(SQUARES, fun, args, wrt, bounds)
-        if given is not None:
-            if given.names != plain["names"]:
-                raise MinimumError(
-                    "`from_json` was given a function with the free elements "
-                    f"{listed(given.names)}, and the fit was of {listed(plain['names'])}. Nothing was "
-                    "evaluated. Pass the function, arguments and `wrt` of the fit."
-                )
-            given = given if bounds is not None else given._replace(box=plain["bounds"])
-        made = None if task is None else task._replace(problem=given)
-        make = None if made is None else lambda: made
-        edm = float(content["edm"])
-        found = FitResult(**plain, _edm=edm, _linear=linear, _problem=given, _make_task=make)
-        if linear is None:
-            names = ("gradient", "hessian")
-            found.keep(**{name: records.revived(Any, content[name]) for name in names})
-        return found
 
     def judged(self) -> FitResult:
         """The same, where a search that gave up is at its rounding errors: nothing is left to
@@ -659,13 +564,4 @@ def _several_elements(name: str, found: Sequence[str]) -> MinimumError:
     return MinimumError(
         f"{name!r} may be {listed(found)}. This is usually an array without `[i]`, or a name that two "
         "models have. Nothing was evaluated. Write the whole name of the one you mean."
-    )
-
-
-def _without_function(what: str) -> MinimumError:
-    """A result that was read from JSON."""
-    return MinimumError(
-        f"`{what}` needs the function, and this result was read from JSON, which holds none. "
-        "Nothing was evaluated. Read it by `from_json(text, fun, *args, wrt=...)` with what was "
-        "minimised."
     )

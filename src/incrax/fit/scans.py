@@ -1,37 +1,33 @@
 """What lies around a minimum, over the saved values: profiles, scans and contours; and impacts,
 how far each nuisance parameter moves the parameter of interest.
 
-In: a `FitResult`, names, grids, constraints. Out: a `Scan` or `Impacts`, which plot themselves and
-go to and from JSON.
+In: a `FitResult`, names, grids, constraints. Out: a `Scan` or `Impacts`, which plot themselves.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from scipy.special import erfc
 
 from incrax import Bound
-from incrax._extras import needed
 from incrax._forecast import Forecast
 from incrax._progress import Meter
 from incrax._table import Printable, Table, many
 from incrax.errors import MinimumError
+from incrax.fit.axes import axes_for
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.methods import failed_minuit
 from incrax.fit.minimizing import minimize
-from incrax.fit.records import Record, axes_for
 from incrax.fit.result import NEAR, FitResult, elements_named
 from incrax.fit.task import CountedTask, Counts, Work
 
 TOLERANCE = 1e-5
 """Of the error definition: the distance to the minimum over the others that is near enough."""
-MARGIN = 1.6
-"""Of a contour by a grid: how much farther than the ellipse the grid goes."""
 LEVELS = (1.0, 4.0, 9.0)
 """Of plots: rises at one, two and three standard errors, in error definitions."""
 
@@ -41,11 +37,10 @@ def _nothing() -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Scan(Record, Printable):
+class Scan(Printable):
     """The function along one element or over two. Made by `profile`, `scan2d` and `contour`.
 
-    A contour by Minuit has no grid: `grids` is empty, and so are `values`, `free` and
-    `is_converged`.
+    A contour has no grid: `grids` is empty, and so are `values`, `free` and `is_converged`.
 
     Example:
         >>> import numpy as np
@@ -80,8 +75,8 @@ class Scan(Record, Printable):
     """Of a contour: the confidence level."""
     level: float | None = None
     """Of a contour: how far the function has risen above the minimum on it."""
-    pieces: tuple[np.ndarray, ...] = ()
-    """Of a contour: points, shape (m, 2) each; usually one closed piece."""
+    points: np.ndarray = field(default_factory=_nothing)
+    """Of a contour, in order, the last one the first, shape (m, 2)."""
 
     @property
     def grid(self) -> np.ndarray:
@@ -92,11 +87,6 @@ class Scan(Record, Printable):
     def rise(self) -> np.ndarray:
         """Values less the minimum; below zero where a better minimum was found."""
         return self.values - self.minimum
-
-    @property
-    def points(self) -> np.ndarray:
-        """Of a contour: the longest piece, shape (m, 2)."""
-        return max(self.pieces, key=len)
 
     @property
     def is_alarming(self) -> bool:
@@ -128,7 +118,7 @@ class Scan(Record, Printable):
         names = " and ".join(self.axes)
         if self.cl is not None:
             kind = f"contour of {names} at the confidence level {self.cl:g}"
-            found = many(len(self.pieces), "piece")
+            found = many(len(self.points), "point")
         else:
             kind = f"scan of {names}"
             found = f"{' x '.join(map(str, self.values.shape))} points, {self._lowest}"
@@ -138,7 +128,7 @@ class Scan(Record, Printable):
 
     def tables(self) -> list[Table]:
         """Where each element went."""
-        places = self.grids or np.concatenate(self.pieces).T
+        places = self.grids or self.points.T
         rows = [
             (name, at.size, f"{at.min():.6g}", f"{at.max():.6g}")
             for name, at in zip(self.axes, places, strict=True)
@@ -166,8 +156,7 @@ class Scan(Record, Printable):
         axes.set_ylabel(self.axes[1] if len(self.axes) > 1 else "rise above the minimum")
         if self.cl is not None:
             axes.set_title(f"confidence level {self.cl:g}")
-            for piece in self.pieces:
-                axes.plot(*piece.T, color="C0")
+            axes.plot(*self.points.T, color="C0")
         elif len(self.axes) == 1:
             self._draw_line(axes)
         else:
@@ -304,57 +293,45 @@ def contour(
     *,
     cl: float = 0.68,
     num_points: int = 40,
-    method: Literal["mncontour", "grid"] = "mncontour",
-    progress: bool = True,
 ) -> Scan:
     """Where the function, minimised over all other elements, has risen to a confidence level of two
-    elements.
+    elements, by Minuit.
 
     Args:
         result: as for `profile`.
         first: an element, named as for `profile`.
         second: another one.
         cl: confidence level of the pair; from 1 on a number of standard deviations of one element.
-        num_points: of the contour by Minuit; of each side of the grid otherwise.
-        method: `"mncontour"`, Minuit's; `"grid"`, interpolated in a `scan2d`, which finds several
-            pieces as well.
-        progress: whether a scan of over two seconds shows its progress on a terminal.
+        num_points: of the contour.
 
     Returns:
-        Pieces of points, each closed where it does not leave the grid; see `Scan`.
+        Points around the minimum; see `Scan`. A contour of several pieces is a line of a plot of
+        `scan2d` at the same `level`.
 
     Raises:
         MinimumError: a name is no free element or both are one, there is no minimum, or no contour
             is found.
-        MissingExtraError: iminuit, or for `"grid"` matplotlib, is not installed.
+        MissingExtraError: iminuit is not installed.
 
-    Cost: of Minuit some three evaluations per point.
+    Cost: some three evaluations per point.
 
     Example:
         >>> import numpy as np
         >>> from incrax import fit
         >>> nll = lambda p: 0.5 * (p["a"] ** 2 + (p["b"] / 2) ** 2)
         >>> found = fit.contour((nll, {"a": 0.5, "b": 0.5}), "p['a']", "p['b']", cl=1 - np.exp(-0.5))
-        >>> np.abs(np.concatenate(found.pieces)).max(axis=0).round(1).tolist()
+        >>> np.abs(found.points).max(axis=0).round(1).tolist()
         [1.0, 2.0]
     """
-    if method not in ("mncontour", "grid"):
-        raise ValueError(f'`contour(method=...)` got {method!r}; use "mncontour" or "grid".')
     result = _minimum(result, "contour")
     names = tuple(result.names[number] for number in _pair(result, first, second))
-    standard = _standard_rise(cl)
-    level = result.errordef * standard
-    if method == "grid":
-        width = MARGIN * float(np.sqrt(standard))
-        scan = scan2d(result, first, second, num_points=num_points, width=width, progress=progress)
-        return replace(scan, cl=cl, level=level, pieces=_lines(scan, level))
-    task = result.task("contour")
-    counted = CountedTask(task)
+    level = result.errordef * _standard_rise(cl)
+    counted = CountedTask(result.task)
     with result.minuit(counted, "contour") as minuit:
         points = np.asarray(minuit.mncontour(*names, cl=cl, size=num_points))
     if len(points) < 4:
         raise failed_minuit("contour", f"{max(len(points) - 1, 0)} points were found")
-    return _scan_of(result, names, counted, cl=cl, level=level, pieces=(points,))
+    return _scan_of(result, names, counted, cl=cl, level=level, points=points)
 
 
 def _standard_rise(cl: float) -> float:
@@ -381,7 +358,7 @@ Constraints = Mapping[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Impacts(Record, Printable):
+class Impacts(Printable):
     """Impacts of k nuisance parameters on a parameter of interest, the greatest first.
 
     Made by `impacts`. NaN where there is none: of a parameter that a bound holds, or that the data
@@ -567,8 +544,8 @@ def impacts(
         >>> found.names, found.shifts.round(3).tolist(), abs(found.pulls.round(2)).tolist()
         (("p['theta']",), [[0.5, -0.5]], [0.0])
     """
-    result = _fit_of(result, "impacts")
-    counted = CountedTask(result.task("impacts"))
+    result = _fit_of(result)
+    counted = CountedTask(result.task)
     result.check_near("impacts")
     interest = result.number(poi)
     numbers = _nuisances(result, interest, nuisances)
@@ -671,17 +648,11 @@ def _wrong_nuisance_constraint(name: str, seen: str, reason: str) -> MinimumErro
 # --- inner ----------------------------------------------------------------------------------------
 
 
-def _fit_of(result: Any, what: str) -> FitResult:
-    """What users gave, or where it is minimised.
-
-    Raises:
-        MinimumError: it is no fit of a scalar function, or has none with it.
-    """
+def _fit_of(result: Any) -> FitResult:
+    """What users gave, or where it is minimised."""
     if isinstance(result, Bound):
         result = (result,)
-    found = result if isinstance(result, FitResult) else minimize(*result)
-    found.task(what)
-    return found
+    return result if isinstance(result, FitResult) else minimize(*result)
 
 
 def _minimum_of(result: FitResult) -> Minimum:
@@ -691,7 +662,7 @@ def _minimum_of(result: FitResult) -> Minimum:
 
 
 def _minimum(result: Any, what: str) -> FitResult:
-    found = _fit_of(result, what)
+    found = _fit_of(result)
     found.check_near(what)
     return found
 
@@ -736,7 +707,7 @@ def _scan(
     """The function over a grid, the last axis running fastest; without a tolerance nothing is
     minimised.
     """
-    task = result.task("profile")
+    task = result.task
     counted = CountedTask(task)
     held = list(held)
     points = np.stack(np.meshgrid(*grids, indexing="ij"), axis=-1).reshape(-1, len(held))
@@ -793,20 +764,6 @@ def _outward(result: FitResult, held: Sequence[int], points: np.ndarray) -> Iter
     distance = np.sum(((points - center) / np.where(errors > 0, errors, 1.0)) ** 2, axis=1)
     is_down = points[:, 0] < center[0] if len(held) == 1 else np.zeros(len(points), bool)
     return map(int, np.lexsort((distance, is_down)))
-
-
-def _lines(scan: Scan, rise: float) -> tuple[np.ndarray, ...]:
-    """The contours of a scan at a rise.
-
-    Raises:
-        MinimumError: it does not reach it.
-    """
-    contourpy = needed("contourpy", 'contour(method="grid")', "fit")
-    made = contourpy.contour_generator(*scan.grids, scan.rise.T)
-    lines = tuple(np.asarray(line) for line in made.lines(rise))
-    if not lines:
-        raise failed_minuit("contour", "the grid does not reach the level")
-    return lines
 
 
 def _wrong_grid(name: str, seen: str, reason: str) -> MinimumError:

@@ -16,8 +16,8 @@ from incrax import Bound
 from incrax._progress import Meter
 from incrax._table import Printable, Table
 from incrax.errors import BindError
+from incrax.fit.axes import axes_for
 from incrax.fit.minimizing import minimize
-from incrax.fit.records import axes_for
 from incrax.fit.result import element_number
 
 HEADER = ("parameter", "mean", "spread", "mean error", "pull mean", "pull width")

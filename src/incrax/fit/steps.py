@@ -16,6 +16,7 @@ Source: M. Transtrum and J. Sethna, Improvements to the Levenberg-Marquardt algo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -99,6 +100,9 @@ MAX_TRIALS = 40
 NOISE = 4.0
 """Rounding errors of a residual, in units of epsilon times the sizes of its terms."""
 
+inlined = functools.partial(jax.jit, inline=True)
+"""Steps for the host are compiled; in a program of the whole search they leave no trace."""
+
 RUNNING, CONVERGED, QUIET, SINGULAR, STALLED, NOT_FINITE = range(6)
 """What became of a search; `Status` names them for users."""
 
@@ -130,7 +134,7 @@ class LinearizedPoint(NamedTuple):
     rows: Any
     """What the loss makes of each row of the Jacobian."""
     model: Any
-    """A `DenseModel`, or one on the host."""
+    """A `linear.DenseModel`."""
     newton: Any
     """The undamped step, within bounds."""
     gain: Any
@@ -197,7 +201,6 @@ class SearchSettings:
     tolerance: float
     max_steps: int
     is_accelerated: bool
-    solver: str = "dense"
 
 
 class Setup(NamedTuple):
@@ -233,47 +236,21 @@ def unpacked(vector: Any) -> Search:
     return Search(vector[:n], vector[n : 2 * n], *vector[2 * n : -4], *counts)
 
 
+@inlined
 def looked(
     search: Search, residuals: Any, jacobian: Any, setup: Setup
 ) -> tuple[Search, LinearizedPoint]:
-    """The dense linear model where the search is, and whether that is its end.
+    """The linear model where the search is, and whether that is its end.
 
     The Jacobian is of shape (m, n).
     """
+    x = search.x
     seen = setup.weighed(residuals)
     matrix = seen.rows[:, None] * jacobian
-    is_free = ~setup.box.is_pressed(search.x, seen.residuals @ matrix)
+    is_free = ~setup.box.is_pressed(x, seen.residuals @ matrix)
     matrix = jnp.where(is_free, matrix, 0)
     model = linear.dense(matrix, seen.residuals, search.scale * FORGETTING)
     is_finite = jnp.all(jnp.isfinite(model.sizes))
-    return linearized(search, residuals, seen, model, is_free, is_finite, setup)
-
-
-def looked_by_products(
-    search: Search, fun: Any, residuals: Any, setup: Setup
-) -> tuple[Search, LinearizedPoint]:
-    """The same without a Jacobian, by a pytree that gives the residuals."""
-    seen = setup.weighed(residuals)
-    gradient = jax.vjp(fun, search.x)[1](seen.rows * seen.residuals)[0]
-    is_free = ~setup.box.is_pressed(search.x, gradient)
-    is_finite = jnp.isfinite(seen.cost) & jnp.all(jnp.isfinite(gradient))
-    # Of zeros a step is zero at once, where no solution would be found.
-    known = jnp.where(is_finite, seen.residuals, 0)
-    model = linear.matrix_free(fun, search.x, seen.rows, known, is_free)
-    return linearized(search, residuals, seen, model, is_free, is_finite, setup)
-
-
-def linearized(
-    search: Search,
-    residuals: Any,
-    seen: Weighed,
-    model: Any,
-    is_free: Any,
-    is_finite: Any,
-    setup: Setup,
-) -> tuple[Search, LinearizedPoint]:
-    """A linear model where the search is, and whether that is its end."""
-    x = search.x
     newton = setup.box.inside(x + model.step(0.0)) - x
     gain = (model.moved(newton) ** 2).sum()
     at = LinearizedPoint(
@@ -318,6 +295,7 @@ def judged(search: Search, at: LinearizedPoint, setup: Setup) -> Search:
     )
 
 
+@inlined
 def trial(
     search: Search, at: LinearizedPoint, velocity: Any, curvature: Any | None, setup: Setup
 ) -> Trial:
@@ -335,6 +313,7 @@ def trial(
     return Trial(setup.box.inside(at.x + step), model.reduction(line), is_sound)
 
 
+@inlined
 def answered(
     search: Search, at: LinearizedPoint, tried: Trial, residuals: Any, setup: Setup
 ) -> tuple[Search, Any]:
@@ -385,6 +364,7 @@ def polished(search: Search, at: LinearizedPoint) -> Search:
     return search._replace(x=at.x + at.newton, num_steps=search.num_steps + 1)
 
 
+@inlined
 def velocity(search: Search, at: LinearizedPoint) -> Any:
     """The damped step v, shape (n,)."""
     return at.model.step(search.damping)
@@ -397,6 +377,7 @@ def last(search: Search, at: LinearizedPoint) -> Any:
     return jnp.where(search.status == CONVERGED, at.x + at.newton, search.x)
 
 
+@inlined
 def found(
     search: Search, at: LinearizedPoint, x: Any, residuals: Any, setup: Setup, is_over: Any
 ) -> Found:

@@ -33,7 +33,6 @@ from incrax.engine.program.simplify import (
     renaming,
     run_passes,
 )
-from incrax.engine.rewrites.inverses import cancel_inverses
 from incrax.engine.rewrites.loop_invariants import hoist_invariants
 
 
@@ -190,7 +189,7 @@ AS_WRITTEN = Form(
 counts again.
 """
 AS_RUN = Form(
-    (cancel_inverses, inline_with_solves, hoist_invariants, *_SIMPLER),
+    (inline_with_solves, hoist_invariants, *_SIMPLER),
     (inline_with_solves, *_SIMPLER),
 )
 """As the engine runs it."""

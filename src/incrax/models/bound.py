@@ -45,7 +45,6 @@ from incrax.models.inputs import Inputs, Watcher
 from incrax.models.modules import is_module
 from incrax.models.roles import FIXED, STATE, TRAINABLE, Role, Roles, is_floating
 from incrax.models.training import Training
-from incrax.models.vector import Unbounded
 
 NUM_PREPARED = 8
 """Types of inputs whose derivatives are kept."""
@@ -70,7 +69,6 @@ def bind(
     *,
     roles: Roles = None,
     bounds: Mapping[str, Any] | None = None,
-    transforms: Mapping[str, Any] | None = None,
     **inputs: Any,
 ) -> Bound:
     """Give a function values for its inputs, to be set one by one and fitted.
@@ -98,8 +96,6 @@ def bind(
             are settings.
         bounds: a mapping of names to pairs (lower, upper) that broadcast to the leaf, None for no
             bound.
-        transforms: a mapping of names to pairs of functions, from unbounded space to the input and
-            back. By default those of the bounds: exp for one, logistic for two.
         **inputs: values. Those that `f` has defaults for may be left out and are then no inputs.
 
     Names are inputs, paths of parts of them (`"params['mu']"`), or the ends of paths where only one
@@ -109,8 +105,8 @@ def bind(
         A model: `set`, `at`, `value`, `grad`, ...; see `Bound`.
 
     Raises:
-        BindError: the inputs are not those of the function, or roles, bounds or transforms do not
-            fit them.
+        BindError: the inputs are not those of the function, or roles or bounds do not fit
+            them.
         UnknownInputError: a name stands for nothing, or for several things.
         InputValueError: an input lies outside of its bounds.
 
@@ -125,7 +121,7 @@ def bind(
         >>> float(m.value())
         1.0
     """
-    return Bound(f, inputs, roles=roles, bounds=bounds, transforms=transforms)
+    return Bound(f, inputs, roles=roles, bounds=bounds)
 
 
 class Bound(Printable):
@@ -152,9 +148,7 @@ class Bound(Printable):
         {'start': 0.25}
     """
 
-    def __init__(
-        self, fun: Any, given: Mapping[str, Any], *, roles: Roles, bounds: Any, transforms: Any
-    ) -> None:
+    def __init__(self, fun: Any, given: Mapping[str, Any], *, roles: Roles, bounds: Any) -> None:
         """See `bind`."""
         self._options = options_of(fun)
         self._fun = plain(fun)
@@ -167,7 +161,7 @@ class Bound(Printable):
             self._fun = functools.partial(_called, name)
         else:
             given = checked_inputs(self._fun, given)
-        self._inputs = Inputs(given, roles, bounds, transforms)
+        self._inputs = Inputs(given, roles, bounds)
         self._ever_state = self._inputs.paths(STATE)
         self._forget()
 
@@ -218,7 +212,6 @@ class Bound(Printable):
             held.roles,
             held.masks,
             held.bounds,
-            held.transforms,
         )
 
     # --- evaluation -------------------------------------------------------------------------------
@@ -482,12 +475,6 @@ class Bound(Printable):
         fitted = {*self._inputs.paths(TRAINABLE), *self._inputs.paths(FIXED)}
         return {path: (each.low, each.high) for path, each in bounds.items() if path in fitted}
 
-    @property
-    def transforms(self) -> dict[str, tuple[Any, Any]]:
-        """The transforms that were given, from unbounded space and back, by path."""
-        transforms = self._inputs.transforms
-        return {path: each[:2] for path, each in transforms.items()}
-
     def path(self, name: str) -> str:
         """The path that a name stands for.
 
@@ -591,17 +578,6 @@ class Bound(Printable):
             InputValueError: an element lies outside of its bounds.
         """
         self._inputs.set(self._inputs.vector_leaves(x))
-
-    def unbounded(self) -> Unbounded:
-        """The same by a vector without bounds, for minimisers and samplers that know none; see
-        `Unbounded`.
-
-        Raises:
-            InputValueError: a value lies on its bound.
-            BindError: nothing is trainable, or a transform mixes elements of which some are fixed.
-        """
-        self.trained("unbounded")
-        return Unbounded(self._functions.value, self._inputs, self._options)
 
     def training(
         self, optimizer: Any, *, updates: Literal["before", "after", "never"] = "after"

@@ -23,7 +23,7 @@ from incrax.models.modules import Opened
 from incrax.models.names import names_of, parts_of
 
 Function = Callable[..., Any]
-OPTIONS = ("roles", "bounds", "transforms")
+OPTIONS = ("roles", "bounds")
 
 
 class Functions(NamedTuple):

@@ -20,6 +20,7 @@ from incrax.engine.inputs.leaves import descriptor, frozen, has_tracer, is_dynam
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.inputs.row_updates import at
 from incrax.errors import BindError, InputValueError, UnknownInputError
+from incrax.models.bounds import Bounds, bounds_of
 from incrax.models.modules import Opened, opened, unwrapped
 from incrax.models.names import Names, names_of, parts_of, with_part
 from incrax.models.roles import (
@@ -34,13 +35,6 @@ from incrax.models.roles import (
     fitted,
     roles_of,
 )
-from incrax.models.unbounded import (
-    Bounds,
-    Transform,
-    bounds_of,
-    transform_into,
-    transforms_of,
-)
 
 Watcher = Callable[[tuple[str, ...]], None]
 
@@ -51,9 +45,7 @@ _ELEMENT = re.compile(r"^(?P<path>.+)\[(?P<index>-?\d+(, *-?\d+)*)\]$")
 class Inputs:
     """Inputs by name, their leaves in order, and what is known of each leaf by its path."""
 
-    def __init__(
-        self, given: Mapping[str, Any], roles: Roles, bounds: Any, transforms: Any
-    ) -> None:
+    def __init__(self, given: Mapping[str, Any], roles: Roles, bounds: Any) -> None:
         """See `bind`."""
         modules = {name: opened(each) for name, each in given.items()}
         self.opened: dict[str, Opened] = {name: each for name, each in modules.items() if each}
@@ -69,7 +61,6 @@ class Inputs:
         self.bounds: dict[str, Bounds] = bounds_of(
             self.names, self.leaves, self.roles, bounds, places
         )
-        self.transforms: dict[str, Transform] = transforms_of(self.names, self.roles, transforms)
         self.leaves = list(map(_held, self.names.paths, self.leaves, self.roles))
         self.watchers: list[Watcher] = []
         for name, role in of_elements.items():
@@ -128,12 +119,6 @@ class Inputs:
         if index is not None:
             return unwrapped(found)[index]
         return self.opened[path].build(found) if path in self.opened else unwrapped(found)
-
-    def transform(self, path: str) -> Transform | None:
-        """Of the leaf at a path: as given, else from its bounds."""
-        if path in self.bounds and path not in self.transforms:
-            return transform_into(self.bounds[path])
-        return self.transforms.get(path)
 
     def masks_of(self, paths: Sequence[str]) -> list[np.ndarray]:
         """Which elements of some leaves are trainable: an array of booleans for each, in the order

@@ -1,5 +1,5 @@
-"""Samplers that evaluate what a step changed: adapters for NumPyro, BlackJAX and emcee, and chains
-block by block.
+"""Samplers that evaluate what a step changed: adapters for NumPyro and BlackJAX, and chains block by
+block.
 """
 
 from incrax._removed import finder
@@ -7,7 +7,6 @@ from incrax.errors import BlockError, PositionError, ProposalError, StartError
 from incrax.samplers.blocking import Blocks, blocks
 from incrax.samplers.chain import Chain
 from incrax.samplers.density import logdensity, numpyro_potential
-from incrax.samplers.ensembles import Ensemble, ensemble
 from incrax.samplers.numpyro_models import NumPyroModel, discrete_hmc_gibbs, from_numpyro
 from incrax.samplers.sweeping import gibbs, metropolis
 from incrax.samplers.updates import Categorical, Conditional, Hamiltonian, Kernel, Walk
@@ -18,7 +17,6 @@ __all__ = [
     "Categorical",
     "Chain",
     "Conditional",
-    "Ensemble",
     "Hamiltonian",
     "Kernel",
     "NumPyroModel",
@@ -28,7 +26,6 @@ __all__ = [
     "Walk",
     "blocks",
     "discrete_hmc_gibbs",
-    "ensemble",
     "from_numpyro",
     "gibbs",
     "logdensity",

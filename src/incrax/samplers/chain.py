@@ -15,7 +15,13 @@ import numpy as np
 from incrax._extras import needed
 from incrax._table import Printable, Table, many
 from incrax.samplers.density import Density
-from incrax.samplers.diagnostics import ess_bulk, ess_tail, rank_r_hat
+from incrax.samplers.diagnostics import (
+    ess_bulk,
+    ess_tail,
+    has_arviz,
+    inference_data,
+    rank_r_hat,
+)
 
 T = TypeVar("T")
 
@@ -23,7 +29,10 @@ NUM_SHOWN = 30
 MAX_R_HAT = 1.01
 MIN_ESS = 100
 """Effective samples of each chain."""
-HEADER = ("parameter", "mean", "sd", "5%", "95%", "R-hat", "ESS bulk", "ESS tail")
+HEADER = ("parameter", "mean", "sd", "5%", "95%")
+DIAGNOSTICS = {"R-hat": rank_r_hat, "ESS bulk": ess_bulk, "ESS tail": ess_tail}
+NUM_DOUBTED = 256
+"""Parameters, at most, that a chain's line on convergence looks at: ArviZ takes a millisecond of each."""
 
 
 class Job(NamedTuple):
@@ -109,20 +118,22 @@ class Chain(Printable):
 
     @property
     def r_hat(self) -> np.ndarray:
-        """R-hat of ranks, shape (n,): above 1.01 chains, or halves of a chain, do not agree.
+        """R-hat of ranks by ArviZ, shape (n,): above 1.01 chains, or halves of a chain, do not
+        agree.
 
-        Source: Vehtari et al., arXiv:1903.08008.
+        Raises:
+            MissingExtraError: ArviZ is not installed.
         """
         return rank_r_hat(self._by_chain)
 
     @property
     def ess_bulk(self) -> np.ndarray:
-        """Effective number of samples for means and medians, shape (n,)."""
+        """Effective number of samples for means and medians by ArviZ, shape (n,)."""
         return ess_bulk(self._by_chain)
 
     @property
     def ess_tail(self) -> np.ndarray:
-        """Effective number of samples for the 5 % and 95 % quantiles, shape (n,)."""
+        """Effective number of samples for the 5 % and 95 % quantiles by ArviZ, shape (n,)."""
         return ess_tail(self._by_chain)
 
     def to_arviz(self) -> Any:
@@ -142,8 +153,7 @@ class Chain(Printable):
             "posterior": dict(zip(self._density.paths, leaves, strict=True)),
             "sample_stats": {"lp": lp},
         }
-        is_old = "InferenceData" in vars(arviz)  # asking for it warns from ArviZ 1 on
-        return arviz.from_dict(**groups) if is_old else arviz.from_dict(groups)
+        return inference_data(arviz, groups)
 
     @property
     def _by_chain(self) -> np.ndarray:
@@ -169,30 +179,37 @@ class Chain(Printable):
         )
 
     def tables(self) -> list[Table]:
-        """Of the first parameters: mean, standard deviation, quantiles, and whether chains agree."""
+        """Of the first parameters: mean, standard deviation, quantiles, and, where ArviZ is
+        installed, whether chains agree.
+        """
+        known = DIAGNOSTICS if has_arviz() else {}
         first = self._by_chain[..., :NUM_SHOWN]
         columns = (
             first.mean(axis=(0, 1)),
             first.std(axis=(0, 1)),
             *np.quantile(first, (0.05, 0.95), axis=(0, 1)),
-            rank_r_hat(first),
-            ess_bulk(first),
-            ess_tail(first),
+            *(of(first) for of in known.values()),
         )
         figures = [[f"{x:.4g}" for x in row] for row in np.transpose(columns)]
         rows = [(name, *row) for name, row in zip(self.names, figures, strict=False)]
         unlisted: list[tuple[str, ...]] = [()] * (len(self.names) - len(rows))
-        return [Table(self.doubt, HEADER, [*rows, *unlisted], NUM_SHOWN)]
+        return [Table(self.doubt, (*HEADER, *known), [*rows, *unlisted], NUM_SHOWN)]
 
     @cached_property
     def doubt(self) -> str:
-        """Why means and quantiles are not to be trusted yet, by R-hat and the effective sizes of all
-        parameters; empty if they are. A chain of less than 4 samples, and a parameter that never
-        moved, have none.
+        """Why means and quantiles are not to be trusted yet, by R-hat and the effective sizes of
+        the parameters, of many by some 256 of them; empty if they are, or where ArviZ is not
+        installed. A chain of less than 4 samples, and a parameter that never moved, have none.
 
         Source: Vehtari et al., arXiv:1903.08008, section 4.
         """
-        r_hat, size = self.r_hat, np.fmin(self.ess_bulk, self.ess_tail)
+        if not has_arviz():
+            return ""
+        chosen = slice(None, None, -(-len(self.names) // NUM_DOUBTED))
+        names = self.names[chosen]
+        samples = self._by_chain[..., chosen]
+        r_hat = rank_r_hat(samples)
+        size = np.fmin(ess_bulk(samples), ess_tail(samples))
         is_known = np.isfinite(r_hat) & np.isfinite(size)
         if not is_known.any():
             return ""
@@ -201,8 +218,8 @@ class Chain(Printable):
         if r_hat[worst] <= MAX_R_HAT and size[least] >= MIN_ESS * len(self._by_chain):
             return ""
         return (
-            f"not converged: R-hat up to {r_hat[worst]:.3f} (of {self.names[worst]}), effective "
-            f"samples from {size[least]:.0f} on (of {self.names[least]}): take more sweeps, or a "
+            f"not converged: R-hat up to {r_hat[worst]:.3f} (of {names[worst]}), effective "
+            f"samples from {size[least]:.0f} on (of {names[least]}): take more sweeps, or a "
             "sampler that moves all parameters at once, such as NUTS"
         )
 

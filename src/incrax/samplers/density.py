@@ -124,10 +124,6 @@ class Density:
         """
         return dict(zip(self.paths, self._placed(tree), strict=True))
 
-    def of_vector(self) -> Callable[[Any], Any]:
-        """The log-density as a function of a vector, traced or not; see `of_leaves`."""
-        return self._of(self.split)
-
     def of_tree(self) -> Callable[[Any], Any]:
         """The log-density as a function of a tree in the shape of the selection, None where nothing
         is sampled; see `of_leaves`.
@@ -135,7 +131,14 @@ class Density:
         The function raises `PositionError` where a tree has another structure, or a value where
         nothing is sampled.
         """
-        return self._of(self._placed)
+        rest = self.of_leaves()
+        dtypes = [jax.dtypes.result_type(x) for x in self.selection.values]
+
+        def evaluate(arrays: Any, x: Any) -> Any:
+            leaves = zip(self._placed(x), dtypes, strict=True)
+            return rest.func(arrays, *[jnp.asarray(leaf).astype(dtype) for leaf, dtype in leaves])
+
+        return jax.tree_util.Partial(evaluate, *rest.args)
 
     def of_leaves(self) -> jax.tree_util.Partial:
         """The log-density as a function of the sampled leaves: what does not depend on them is
@@ -153,16 +156,6 @@ class Density:
         pure: Any = incremental(self.plain, tuning=Tuning(planner="minimal")).pure
         state, step = pure(*args)
         return step.remainder(state, *args, moving=self.paths)
-
-    def _of(self, leaves_of: Callable[[Any], Sequence[Any]]) -> Callable[[Any], Any]:
-        rest = self.of_leaves()
-        dtypes = [jax.dtypes.result_type(x) for x in self.selection.values]
-
-        def evaluate(arrays: Any, x: Any) -> Any:
-            leaves = zip(leaves_of(x), dtypes, strict=True)
-            return rest.func(arrays, *[jnp.asarray(leaf).astype(dtype) for leaf, dtype in leaves])
-
-        return jax.tree_util.Partial(evaluate, *rest.args)
 
     def _placed(self, tree: Any) -> list[Any]:
         """The leaves of a tree in the shape of the selection.

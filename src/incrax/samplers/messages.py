@@ -189,15 +189,6 @@ def wrong_oversample(value: Any) -> ValueError:
     )
 
 
-def wrong_walkers(num: Any, num_parameters: int) -> ValueError:
-    """Too few walkers."""
-    return ValueError(
-        f"An ensemble of {num!r} walkers cannot sample {num_parameters} parameters: moves are "
-        "along differences of "
-        f"walkers. {_UNTOUCHED} Take an even number, at least {2 * num_parameters}."
-    )
-
-
 def wrong_number(option: str, value: Any, least: str = "one") -> ValueError:
     """A number of steps below the least."""
     return ValueError(f"`{option}` got {value!r}. {_UNTOUCHED} Pass {least} or more.")

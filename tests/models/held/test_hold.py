@@ -610,32 +610,3 @@ def test_representations_with_an_empty_place():
         kept.add(numbers, jax.grad(loss)(kept.rows(numbers)))
     close(kept.pullback(), gradient[0])
     close(incrax.hold(encoder).value_and_grad(loss)(PARAMS, X, FEW), (value, gradient[0]))
-
-
-# --- parameters that moved on ---------------------------------------------------------------------
-
-
-def test_the_same_parameters_may_be_given_as_other_objects():
-    kept = incrax.hold(dense)(PARAMS, X)
-    same = {"w": jnp.array(PARAMS["w"]), "b": PARAMS["b"].copy(), "slope": 0.3}
-    close(kept.rows([1], params=same), kept.rows([1]))
-    kept.add([1], np.ones((1, SIZE)), params=same)
-    kept.pullback(params=same)
-
-
-def test_stale_mode_pulls_back_at_the_parameters_given():
-    """The approximation, by its definition: cotangents at old representations, the encoder's
-    pullback at new ones.
-    """
-    moved = {**PARAMS, "w": 1.1 * PARAMS["w"]}
-    held = incrax.hold(dense, stale="allow")
-    for batches in (BATCHES, FEW):
-        kept = held(PARAMS, X)
-        numbers = batches.reshape(-1, 2)
-        cotangents = jax.grad(contrast)(kept.rows(numbers, params=moved))
-        kept.add(numbers, cotangents, params=moved)
-        for params, found in ((moved, kept.pullback(params=moved)), (PARAMS, kept.pullback())):
-            rows = X[numbers.ravel()]
-            _, pull = jax.vjp(lambda params, rows=rows: dense(params, rows), params)
-            close(found, pull(cotangents.reshape(-1, SIZE))[0])
-    assert held.stats.stale_uses == 6

@@ -25,56 +25,6 @@ def kept():
     return incrax.hold(encoder)(PARAMS, X)
 
 
-# --- parameters that moved on ---------------------------------------------------------------------
-
-
-def stale(method):
-    return (
-        f"`kept.{method}` got parameters of which `params['w']` are not those of the kept "
-        "representations. This is "
-        "usually an update after each batch: then the other batches of the epoch see the "
-        "representations of an older "
-        "encoder, and the gradient is an approximation, that of delayed representations. Nothing "
-        "was evaluated or "
-        "accumulated. Update once per epoch, or encode anew by `held(params, rows)`, or accept the "
-        "approximation by "
-        '`hold(encoder, stale="allow")`.'
-    )
-
-
-def test_parameters_that_moved_on_are_refused(kept):
-    moved = {**PARAMS, "w": np.array([1.0, 2.5])}
-    error = incrax.errors.StaleRepresentationsError
-    check_text(error, stale("rows"), kept.rows, [1], params=moved)
-    check_text(error, stale("add"), kept.add, [1], np.ones(1), params=moved)
-    check_text(error, stale("pullback"), kept.pullback, params=moved)
-    assert kept.num_touched == 0
-    assert not np.any(kept.cotangents)
-
-
-def test_parameters_that_were_changed_in_place_are_noticed():
-    params = {**PARAMS, "w": PARAMS["w"].copy()}
-    kept = incrax.hold(encoder)(params, X)
-    params["w"][0] = 3.0
-    check_text(
-        incrax.errors.StaleRepresentationsError, stale("rows"), kept.rows, [1], params=params
-    )
-
-
-@pytest.mark.parametrize(
-    "other", [{"w": np.ones(2)}, {**PARAMS, "w": np.ones(3)}, {**PARAMS, "b": 1}]
-)
-def test_parameters_of_other_types(kept, other):
-    text = (
-        "`kept.rows` got parameters of another structure, other shapes or types than those of the "
-        "kept "
-        "representations. This is usually another encoder's parameters. Nothing was evaluated or "
-        "accumulated. Encode "
-        "with them: `held(params, rows)`."
-    )
-    check_text(incrax.errors.StaleRepresentationsError, text, kept.rows, [1], params=other)
-
-
 # --- rows -----------------------------------------------------------------------------------------
 
 
@@ -367,7 +317,5 @@ def test_options():
             "None."
         )
         check_text(TypeError, text, incrax.hold, encoder, chunk_rows=wrong)
-    text = '`hold(stale)` got \'yes\' of type str; it must be "refuse" or "allow".'
-    check_text(TypeError, text, incrax.hold, encoder, stale="yes")
     text = "`value_and_grad(loss)` got None of type NoneType; it must be a function."
     check_text(TypeError, text, incrax.hold(encoder).value_and_grad, None)

@@ -28,13 +28,12 @@ from incrax.engine.program.simplify import (
     merge_equal,
     run_passes,
 )
-from incrax.engine.rewrites.inverses import cancel_inverses
 from incrax.engine.rewrites.loop_invariants import hoist_invariants
 from incrax.engine.rewrites.read_rows import make_read_rows
 from incrax.engine.rewrites.row_reductions import reduce_rows_last
 
-PASSES = (cancel_inverses, inline, hoist_invariants, fold_constants, merge_equal, drop_dead)
-RULE_KEEPING_PASSES = (cancel_inverses, inline_but_rules, fold_constants, merge_equal, drop_dead)
+PASSES = (inline, hoist_invariants, fold_constants, merge_equal, drop_dead)
+RULE_KEEPING_PASSES = (inline_but_rules, fold_constants, merge_equal, drop_dead)
 
 
 @dataclass(frozen=True)

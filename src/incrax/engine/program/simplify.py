@@ -55,13 +55,11 @@ def inline_but_rules(program: Program) -> Program:
 
 
 _REMATERIALIZED = frozenset({"checkpoint", "remat", "remat2"})
-_DIFFERENTIATED = RULED | _REMATERIALIZED | {_jax.PASS}
+_DIFFERENTIATED = RULED | _REMATERIALIZED
 
 
 def inline_jits(program: Program) -> Program:
-    """Open jit and closed calls only: what stays says how to differentiate, or is the marker of a
-    pass.
-    """
+    """Open jit and closed calls only: what stays says how to differentiate."""
     return _inline(program, _DIFFERENTIATED)
 
 

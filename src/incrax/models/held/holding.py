@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from jax import lax
 from incrax import _jax
 from incrax._jax_options import spelled_here
 from incrax._locations import shortened
-from incrax._messages import listed, wrong_option
+from incrax._messages import wrong_option
 from incrax._names import name_of
 from incrax._table import Counters
 from incrax._tables import LruTable
@@ -31,15 +31,13 @@ from incrax.derivatives.differentiated import fitting, wrong_tangent
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.selection import Selection, select, wrong_wrt
 from incrax.derivatives.transforms import plain
-from incrax.engine.inputs.leaves import LeafValue, descriptor, has_tracer, is_dynamic, same_value
+from incrax.engine.inputs.leaves import LeafValue, has_tracer, is_dynamic
 from incrax.engine.inputs.signature import (
     argument_names,
     make_signature,
-    same_static,
-    same_type,
     with_names,
 )
-from incrax.errors import RowsError, StaleRepresentationsError
+from incrax.errors import RowsError
 from incrax.models.held.encoding import (
     Encoding,
     active_leaves,
@@ -67,7 +65,6 @@ def hold(
     wrt: Any = None,
     chunk_rows: int | None = None,
     recompute: bool | None = None,
-    stale: Literal["refuse", "allow"] = "refuse",
 ) -> Held:
     """An encoder whose representations are computed once, read by many batches, and differentiated
     once.
@@ -86,8 +83,6 @@ def hold(
         chunk_rows: rows that are encoded at once; None: all. Bounds the memory of a pass.
         recompute: whether the backward pass computes anew what lies between rows and
             representations, chunk by chunk, instead of keeping it. None: if there are chunks.
-        stale: what to do with parameters that are not those of the representations: `"refuse"`, or
-            `"allow"` the approximation.
 
     Returns:
         A `Held`: call it with parameters and rows, or make a gradient over all batches of an epoch
@@ -121,11 +116,9 @@ def hold(
     is_number = isinstance(chunk_rows, int) and not isinstance(chunk_rows, bool) and chunk_rows > 0
     if chunk_rows is not None and not is_number:
         raise wrong_option("hold(chunk_rows)", chunk_rows, "a positive integer or None")
-    if stale not in ("refuse", "allow"):
-        raise wrong_option("hold(stale)", stale, '"refuse" or "allow"')
     is_recomputed = chunk_rows is not None if recompute is None else bool(recompute)
     encoding = Encoding(plain(encoder), chunk_rows, is_recomputed=is_recomputed)
-    return Held(Setting(encoding, 0 if wrt is None else wrt, stale == "allow", HoldStats()))
+    return Held(Setting(encoding, 0 if wrt is None else wrt, HoldStats()))
 
 
 class Held:
@@ -251,7 +244,6 @@ class HoldStats(Counters):
         rows_pulled_back: rows of backward passes.
         batches_read: reads of batches.
         batches_added: additions of cotangents.
-        stale_uses: uses of representations of older parameters, which `stale="allow"` lets pass.
 
     Example:
         >>> import incrax, jax.numpy as jnp
@@ -266,17 +258,15 @@ class HoldStats(Counters):
     rows_pulled_back: int = 0
     batches_read: int = 0
     batches_added: int = 0
-    stale_uses: int = 0
 
 
 class Setting(NamedTuple):
     """What all representations of one `hold` share: a function, what is differentiated by,
-    staleness, counters.
+    counters.
     """
 
     encoding: Encoding
     wrt: Any
-    may_be_stale: bool
     stats: HoldStats
 
     @property
@@ -319,7 +309,6 @@ class Kept:
         found = vjp(setting.encoding, params, data[0], None, *data[1:], wrt=setting.wrt)
         self._representations, self._pullback = found
         self._numbers = np.arange(jax.tree.leaves(data)[0].shape[0])
-        self._known = [LeafValue(x) if is_dynamic(x) else x for x in jax.tree.leaves(params)]
         self._stats.rows_encoded += self.num_rows
         self.reset()
 
@@ -353,83 +342,64 @@ class Kept:
         self._cotangents = [jnp.zeros(x.shape, x.dtype) for x in active]
         self._is_touched = np.zeros(self.num_rows, bool)
 
-    def rows(self, numbers: Any, *, params: Any = None) -> Any:
+    def rows(self, numbers: Any) -> Any:
         """The representations of a batch.
 
         Args:
             numbers: which rows: integers of any shape (repeated ones and negative ones as in
                 NumPy), a boolean mask over the rows, or a slice.
-            params: the parameters of this batch, if they are to be checked against those of the
-                representations.
 
         Returns:
             A pytree like the encoder's result; each array of shape (*numbers.shape, *trailing).
 
         Raises:
             RowsError: there are no such rows.
-            StaleRepresentationsError: the parameters are others, and `hold` has not
-                `stale="allow"`.
         """
-        self._check_params("rows", params)
         found = _taken(self._representations, self._checked("rows", numbers))
         self._stats.batches_read += 1
         return found
 
-    def add(self, numbers: Any, cotangents: Any, *, params: Any = None) -> None:
+    def add(self, numbers: Any, cotangents: Any) -> None:
         """Add a batch's cotangents: the gradient of its loss by what `rows(numbers)` returned.
 
         Args:
             numbers: those given to `rows`; cotangents of a row that occurs several times are added
                 up.
             cotangents: pytree like what `rows(numbers)` returned; None for integers.
-            params: as in `rows`.
 
         Raises:
             RowsError: there are no such rows.
             TangentError: the cotangents are of another structure, shape or dtype.
-            StaleRepresentationsError: as in `rows`.
         """
-        self._check_params("add", params)
         found = self._checked("add", numbers)
         parts = self._parts(cotangents, found.shape)
         self._cotangents = _added(self._cotangents, found, parts)
         self._is_touched[found.ravel()] = True
         self._stats.batches_added += 1
 
-    def pullback(self, *, params: Any = None) -> Any:
+    def pullback(self) -> Any:
         """The gradient by what `hold(wrt=...)` selects, by one backward pass over the rows that
         have cotangents.
-
-        Args:
-            params: None: those of the representations; the gradient is exact. With `stale="allow"`
-                any others: the rows are encoded anew with them, and the cotangents of the older
-                representations are pulled back.
 
         Returns:
             A pytree in the shape of the selection, as from `vjp`; zeros where no batch added
             anything.
 
-        Raises:
-            StaleRepresentationsError: as in `rows`.
-
         Cost: a backward pass, of all rows or of those that were touched, whichever is less; the
             latter, and chunks that are recomputed, with their forward pass. Nothing is forgotten:
             see `reset`.
         """
-        is_current = self._check_params("pullback", params)
         touched = np.flatnonzero(self._is_touched)
-        is_kept = is_current and not self._setting.is_recomputed
+        is_kept = not self._setting.is_recomputed
         whole = self.num_rows * (2 if is_kept else 3)
         chosen = padded(touched, self.num_rows)
-        if is_current and (chosen is None or 3 * len(chosen) >= whole):
+        if chosen is None or 3 * len(chosen) >= whole:
             self._count(self.num_rows, is_encoded=not is_kept)
             return self._pullback(self._filled(self._cotangents))
-        count = self.num_rows if chosen is None else len(touched)
-        chosen = self._numbers if chosen is None else chosen
         self._count(len(chosen), is_encoded=True)
-        given = (self._params if is_current else params, self._data[0], chosen, *self._data[1:])
+        given = (self._params, self._data[0], chosen, *self._data[1:])
         _, pullback = vjp(self._setting.encoding, *given, wrt=self._setting.wrt)
-        return pullback(self._filled(_picked(self._cotangents, chosen, count)))
+        return pullback(self._filled(_picked(self._cotangents, chosen, len(touched))))
 
     def _count(self, num_rows: int, *, is_encoded: bool) -> None:
         self._stats.rows_recomputed += num_rows if is_encoded else 0
@@ -480,36 +450,6 @@ class Kept:
     def _filled(self, active: Iterable[Any]) -> Any:
         return with_active(self._representations, active, lambda _: None)
 
-    def _check_params(self, method: str, params: Any) -> bool:
-        """Whether these are the parameters of the representations; None stands for them."""
-        if params is None:
-            return True
-        with_paths, treedef = jax.tree.flatten_with_path(params)
-        pairs = list(zip(self._known, with_paths, strict=False))
-        is_alike = treedef == jax.tree.structure(self._params)
-        if not is_alike or not all(_is_like(old, new) for old, (_, new) in pairs):
-            raise StaleRepresentationsError(
-                f"`kept.{method}` got parameters of another structure, other shapes or types than "
-                "those of the kept representations. This is usually another encoder's parameters. "
-                "Nothing was evaluated or accumulated. Encode with them: `held(params, rows)`."
-            )
-        changed = [
-            f"params{jax.tree_util.keystr(path)}"
-            for old, (path, new) in pairs
-            if isinstance(old, LeafValue) and not same_value(old, LeafValue(new))
-        ]
-        if changed and not self._setting.may_be_stale:
-            raise StaleRepresentationsError(
-                f"`kept.{method}` got parameters of which {listed(changed)} are not those of the "
-                "kept representations. This is usually an update after each batch: then the other "
-                "batches of the epoch see the representations of an older encoder, and the "
-                "gradient is an approximation, that of delayed representations. Nothing was "
-                "evaluated or accumulated. Update once per epoch, or encode anew by `held(params, "
-                'rows)`, or accept the approximation by `hold(encoder, stale="allow")`.'
-            )
-        self._stats.stale_uses += bool(changed)
-        return not changed
-
 
 def padded(touched: np.ndarray, num_rows: int) -> np.ndarray | None:
     """Numbers of rows, the last one repeated up to a power of two; None where that is most of all
@@ -524,11 +464,6 @@ def padded(touched: np.ndarray, num_rows: int) -> np.ndarray | None:
     numbers[: len(touched)] = touched
     numbers[len(touched) :] = touched[-1] if len(touched) else 0
     return numbers
-
-
-def _is_like(old: Any, new: Any) -> bool:
-    is_value = isinstance(old, LeafValue)
-    return same_type(new, descriptor(old.feed)) if is_value else same_static(old, new)
 
 
 _taken = jax.jit(taken)

@@ -1,11 +1,11 @@
-"""Bounded inputs as functions of unbounded ones.
+"""Lower and upper bounds of inputs.
 
-In: bounds and transforms by path. Out: for each leaf, the way from unbounded space and back.
+In: bounds by path. Out: those of each leaf.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,17 +15,6 @@ import numpy as np
 from incrax.errors import BindError, InputValueError
 from incrax.models.names import Names
 from incrax.models.roles import DATA, FIXED, TRAINABLE
-
-Function = Callable[[Any], Any]
-
-
-class Transform(NamedTuple):
-    """A one-to-one function from unbounded space, its inverse, and log |det dx/du| at u."""
-
-    forward: Function
-    inverse: Function
-    log_det: Callable[[Any, Any], Any]
-    """Of u, and of a mask of the elements that count; None: all."""
 
 
 class Bounds(NamedTuple):
@@ -73,9 +62,9 @@ def bounds_of(
         InputValueError: a value lies outside.
     """
     found: dict[str, Bounds] = {}
-    of_leaves = [(path, None, pair) for path, pair in _by_path(names, given, "bounds")]
+    of_leaves = [(path, None, pair) for path, pair in _by_path(names, given)]
     for path, index, pair in (*of_leaves, *of_elements):
-        for number in _fitted(names, path, roles, "bounds"):
+        for number in _fitted(names, path, roles):
             name = names.paths[number]
             leaf = leaves[number]
             bounds = found.get(name)
@@ -98,7 +87,7 @@ def _bounds_from(path: str, pair: Any, leaf: Any, shape: tuple[int, ...]) -> Bou
             raise ValueError("complex numbers have no order")
         return bounds_from(pair, shape, dtype)
     except ValueError as error:
-        raise wrong_pair("bounds", path, pair, str(error)) from error
+        raise _wrong_pair(path, pair, str(error)) from error
 
 
 def bounds_from(pair: Any, shape: tuple[int, ...], dtype: Any) -> Bounds:
@@ -123,105 +112,30 @@ def bounds_from(pair: Any, shape: tuple[int, ...], dtype: Any) -> Bounds:
         raise ValueError(f"it does not fit the shape {list(shape)}") from error
 
 
-def transforms_of(names: Names, roles: Sequence[str], given: Any) -> dict[str, Transform]:
-    """The transform of each leaf that is given one.
-
-    Raises:
-        UnknownInputError: a path names nothing.
-        BindError: a transform is no pair of functions, or is of what is not fitted.
-    """
-    found = {}
-    for path, pair in _by_path(names, given, "transforms"):
-        is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
-        if not is_pair or not all(map(callable, pair)):
-            raise wrong_pair(
-                "transforms", path, pair, "it is no pair of functions, into the bounds and back"
-            )
-        for number in _fitted(names, path, roles, "transforms"):
-            forward, inverse = pair
-            found[names.paths[number]] = Transform(forward, inverse, _log_det_of(forward))
-    return found
-
-
-def _by_path(names: Names, given: Any, option: str) -> list[tuple[str, Any]]:
+def _by_path(names: Names, given: Any) -> list[tuple[str, Any]]:
     """(path, pair), the innermost last."""
     if given is not None and not isinstance(given, Mapping):
-        raise wrong_pair(option, "mu", given, "it is no mapping of paths to pairs")
+        raise _wrong_pair("mu", given, "it is no mapping of paths to pairs")
     pairs = [(names.path(name), pair) for name, pair in (given or {}).items()]
     return sorted(pairs, key=lambda each: len(each[0]))
 
 
-def _fitted(names: Names, path: str, roles: Sequence[str], option: str) -> list[int]:
+def _fitted(names: Names, path: str, roles: Sequence[str]) -> list[int]:
     """The leaves at a path that are trainable or fixed."""
     numbers = names.numbers(path)
     found = [number for number in numbers if roles[number] in (TRAINABLE, FIXED)]
     if not found:
         raise BindError(
-            f"`bind({option}=...)` names `{path}`, whose role is "
+            f"`bind(bounds=...)` names `{path}`, whose role is "
             f'"{roles[numbers[0]] if numbers else DATA}"; only what is trainable or fixed has '
             'them. Nothing was bound. Leave it out, or give it the role "trainable".'
         )
     return found
 
 
-# --- transforms -----------------------------------------------------------------------------------
-
-
-def transform_into(bounds: Bounds) -> Transform:
-    """Elementwise: x = low + e^u, x = high - e^-u, x = low + (high - low) / (1 + e^-u), or x =
-    u.
-    """
-    has_low = np.isfinite(bounds.low)
-    has_high = np.isfinite(bounds.high)
-    is_above = has_low & ~has_high
-    is_below = ~has_low & has_high
-    is_between = has_low & has_high
-    low = np.where(has_low, bounds.low, 0.0)
-    high = np.where(has_high, bounds.high, 1.0)
-    width = np.where(is_between, high - low, 1.0)
-
-    def forward(u: Any) -> Any:
-        x = jnp.where(is_above, low + jnp.exp(jnp.where(is_above, u, 0)), u)
-        x = jnp.where(is_below, high - jnp.exp(jnp.where(is_below, -u, 0)), x)
-        return jnp.where(is_between, low + width * jax.nn.sigmoid(u), x).astype(jnp.result_type(u))
-
-    def inverse(x: Any) -> Any:
-        u = jnp.where(is_above, jnp.log(jnp.where(is_above, x - low, 1)), x)
-        u = jnp.where(is_below, -jnp.log(jnp.where(is_below, high - x, 1)), u)
-        above, below = (jnp.where(is_between, each, 1) for each in (x - low, high - x))
-        return jnp.where(is_between, jnp.log(above) - jnp.log(below), u).astype(jnp.result_type(x))
-
-    def log_det(u: Any, is_free: Any = None) -> Any:
-        slopes = jnp.where(is_above, u, jnp.where(is_below, -u, 0))
-        logistic = jnp.log(width) + jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u)
-        return jnp.sum(jnp.where(is_between, logistic, slopes), where=is_free)
-
-    return Transform(forward, inverse, log_det)
-
-
-def _log_det_of(forward: Function) -> Callable[[Any, Any], Any]:
-    """Of any transform of an array, by its Jacobian. Cost: n passes and n^3 for n elements."""
-
-    def log_det(u: Any, is_free: Any = None) -> Any:
-        matrix = slopes_of(forward, u)
-        if is_free is not None:
-            chosen = np.flatnonzero(is_free)
-            matrix = matrix[np.ix_(chosen, chosen)]
-        return jnp.linalg.slogdet(matrix)[1]
-
-    return log_det
-
-
-def slopes_of(forward: Function, u: Any) -> Any:
-    """dx/du of a transform of an array of n elements, shape (n, n)."""
-    u = jnp.asarray(u)
-    return jax.jacfwd(lambda flat: jnp.ravel(forward(flat.reshape(u.shape))))(u.reshape(-1))
-
-
-def wrong_pair(option: str, path: str, seen: Any, reason: str) -> BindError:
-    """Bounds or a transform that are no pair, or do not fit."""
-    example = "(0, None)" if option == "bounds" else "(jnp.exp, jnp.log)"
+def _wrong_pair(path: str, seen: Any, reason: str) -> BindError:
+    """Bounds that are no pair, or do not fit."""
     return BindError(
-        f"`bind({option}=...)` got {seen!r} for `{path}`: {reason}. Nothing was bound. Pass a "
-        f"pair: `{option}={{{path!r}: {example}}}`."
+        f"`bind(bounds=...)` got {seen!r} for `{path}`: {reason}. Nothing was bound. Pass a "
+        f"pair: `bounds={{{path!r}: (0, None)}}`."
     )
