@@ -121,7 +121,7 @@ class RowTrace:
     def _compare(self, *traces: Sized) -> None:
         """Refuse a trace unlike the first one; enter the numbers that differ in it.
 
-        A number that is another one in this trace but was the same in all earlier ones has no form:
+        A number that is another one in this trace but was the same in all earlier ones has no form;
         all forms differ at all numbers of rows.
         """
         first = self._first
