@@ -579,7 +579,7 @@ class Engine:
         base = saved.base
         spent_s = clock.spent_s
         passed_s = clock.passed_s
-        num_prepared = self.stats.compiles + chooser.num_planned
+        num_prepared = self._num_prepared
         entry, candidate = self._chosen(saved)
         is_try = candidate not in ("whole", "priming") and not entry.is_final
         run_s = clock.now()
@@ -589,7 +589,7 @@ class Engine:
         elapsed_s = clock.now() - run_s
         state = self._new_state(candidate, entry, saved, results)
         record = self._account(candidate, entry, saved, is_first=base is None)
-        was_prepared = num_prepared == self.stats.compiles + chooser.num_planned
+        was_prepared = num_prepared == self._num_prepared
         chooser.note_use(entry, candidate, elapsed_s if is_try and was_prepared else None)
         overhead_s = 0.0
         if was_prepared and not is_try:
@@ -612,6 +612,11 @@ class Engine:
         if not self.must_wait and not self.always:
             self._note_repeat(record, self._common(saved.pairs), has_base=base is not None)
         return state.outputs
+
+    @property
+    def _num_prepared(self) -> int:
+        """Programs that were planned or compiled."""
+        return self.stats.compiles + self.chooser.num_planned + self.slices.num_planned
 
     def _chosen(self, saved: SavedValues) -> tuple[Entry, Candidate]:
         """What serves this call, with its record."""

@@ -52,9 +52,9 @@ class Entry:
     program's work, roughly, that the change does not reach; of a change of rows, the mean share of
     the axis from the first of them on; seconds estimated for a program of its own; seconds by
     candidate; whether they were measured, up to which tick of the clock; uses; how many calls are
-    expected by hints or from earlier processes, and whether it had a program in these; how many,
-    had they been expected, would have got it one that was refused (infinite: none was, or none
-    would); how many left saved values stale by choice; seconds that these cost later calls, and what
+    expected by hints or from earlier processes, and whether it had a program in these; how many of
+    its family, had they been expected, would have got it one that was refused (infinite: none was,
+    or none would); how many left saved values stale by choice; seconds that these cost later calls, and what
     is assumed of these at first.
     """
 

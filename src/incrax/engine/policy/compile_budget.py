@@ -400,7 +400,7 @@ class Credit:
         if self._calls_to_come(entry) * gain_s > spent_s + foreseen_s:
             return True
         if gain_s > 0 and calls:
-            entry.num_paying = foreseen_s / gain_s * entry.count / calls
+            entry.num_paying = foreseen_s / gain_s
         if sure_s > 0 and calls:
             num_missing = (spent_s + price_s) / sure_s - calls
             self.due_in = min(self.due_in, num_missing * self.num_calls / calls)

@@ -17,6 +17,7 @@ import functools
 import hashlib
 import math
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -193,7 +194,7 @@ class Expectations:
         known = [k for kind, k in self._known.items() if kind not in found]
         known += [k for kind, k in self.of_rows.items() if kind not in rows]
         seen = [*self._entries.values(), *self.row_entries.values()]
-        pays = any(map(_pays, seen)) or any(k.was_compiled for k in known)
+        pays = _any_pays(seen) or any(k.was_compiled for k in known)
         _join(found, self._known)
         _join(rows, self.of_rows)
         found.pop(self._facts.layout.full, None)
@@ -314,12 +315,21 @@ def _learned(entry: Entry, whole_s: float) -> Known:
     return Known(max(entry.count, entry.uses), plan_s, entry.program is not None)
 
 
-def _pays(entry: Entry) -> bool:
-    """Whether a process that expects the calls of an entry has reason to look at them."""
+def _any_pays(entries: Sequence[Entry]) -> bool:
+    """Whether a process that expects the calls of these entries has reason to look at some."""
+    calls = Counter[int]()
+    for entry in entries:
+        if entry.family is not None:
+            calls[entry.family] += entry.count
+    return any(_pays(e, e.count if e.family is None else calls[e.family]) for e in entries)
+
+
+def _pays(entry: Entry, num_calls: int) -> bool:
+    """The same for one, which has so many calls with its family."""
     if entry.program is not None or entry.candidate == "segments":
         return entry.candidate != "whole"
     is_open = entry.num_paying == math.inf and not entry.is_planned  # was not asked about
-    return entry.count >= entry.num_paying or (is_open and entry.promise_s < math.inf)
+    return num_calls > entry.num_paying or (is_open and entry.promise_s < math.inf)
 
 
 def _join(found: dict[Any, Known], before: Mapping[Any, Known]) -> None:

@@ -11,7 +11,6 @@ priming program takes its place.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -124,6 +123,7 @@ class Slices:
         self.deferred: set[RowKind] = set()
         self.is_priming_used = False
         self.num_differences = 0
+        self.num_planned = 0
 
     def leaves_of(self, dirty: int) -> tuple[int, ...]:
         """The inputs of a dirty set if it may be one of rows: all have one number of rows."""
@@ -294,6 +294,7 @@ class Slices:
                 entry.settle("whole", "rows alone: a plan for these elements leaves out as much")
                 self.deferred.add(kind)
                 return
+            self.num_planned += 1
             plan = self.plans[kind] = slice_plan(
                 facts, kind.leaves, kind.capacity, value_of, within=kind.within
             )
