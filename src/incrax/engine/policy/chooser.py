@@ -214,11 +214,12 @@ class Chooser:
             known = self.expectations.of(dirty)
             entry = Entry(dirty, blame_s=cost_s, prior_s=cost_s, clean_share=share)
             entry.num_expected = known.calls
-            entry.promise_s = known.plan_s
             entry.was_compiled = known.was_compiled
             if self.expectations.is_lost(known):
                 entry.is_planned = True
                 entry.settle("whole", "nothing to win in an earlier process")
+            else:
+                entry.promise_s = known.plan_s
             if self.is_timed and share:
                 entry.family, entry.num_reached = self.facts.reached(dirty)
             self.entries[dirty] = entry
