@@ -21,12 +21,14 @@ import jax
 import pytest
 from jax._src import compiler
 
-from incrax.engine.policy import candidates, chooser, ledger
+from incrax.engine.policy import candidates, chooser, compile_budget, ledger
+from incrax.engine.program import cost
 
 jax.config.update("jax_enable_x64", True)
 
 # The functions of tests take no time: every call is looked at, and small gains count.
 ledger.LOOK_SHARE = 1e9
+compile_budget.SHORT_S = 0.0
 candidates.UPKEEP_S = chooser.UPKEEP_S = 5e-6
 
 common = {"deadline": None, "suppress_health_check": list(hypothesis.HealthCheck)}
@@ -74,6 +76,15 @@ def pytest_collection_modifyitems(items):
         for number in set(range(len(cases))) - chosen:
             if cases[number].get_closest_marker("every_case") is None:
                 cases[number].add_marker("exhaustive")
+
+
+def pytest_runtest_setup(item):
+    """On other devices the same is decided as on CPUs: the prices of work are the same."""
+    if jax.default_backend() == "cpu":
+        return
+    cost.ACCELERATOR = cost.Calibration()
+    if item.get_closest_marker("cpu"):
+        pytest.skip("asserts what holds on CPUs alone")
 
 
 def pytest_collection_finish():

@@ -25,6 +25,7 @@ def serve_by_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(policy, "LEAST_SHARE", -1.0)
     patch.setattr(policy, "ROWS_S", 0.0)
     patch.setattr(policy, "START_S", 0.0)
+    patch.setattr(policy, "ACCELERATED_START_S", 0.0)
     patch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
 
 

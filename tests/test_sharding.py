@@ -44,7 +44,7 @@ def run_cases(choice):
     done = subprocess.run(
         command,
         cwd=CASES.parent.parent,
-        env={**environment, "XLA_FLAGS": FOUR_DEVICES},
+        env={**environment, "XLA_FLAGS": FOUR_DEVICES, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

@@ -220,6 +220,88 @@ def pruning(size: int) -> Job:
     return Job(log_likelihood, calls, 1.0, 1.6)
 
 
+# --- ordinary patterns that can gain --------------------------------------------------------------
+
+
+def walk_of_groups(size: int) -> Job:
+    """2,500 steps of a Metropolis walk on the host: 300 groups in turn, then three numbers that all
+    groups share; half of the proposals are refused.
+    """
+    num_groups = 300
+    y = np.random.default_rng(4).normal(size=(num_groups, size))
+
+    def log_density(p: Any) -> Any:
+        location = p["mu"] + p["tau"] * p["z"]
+        fit = jax.scipy.stats.t.logpdf(y, 4.0, location[:, None], jnp.exp(p["log_scale"]))
+        return jnp.sum(fit) - 0.5 * jnp.sum(p["z"] ** 2)
+
+    def calls() -> Calls:
+        rng = np.random.default_rng(5)
+        accepted = {"mu": 0.1, "tau": 0.5, "z": rng.normal(size=num_groups), "log_scale": 0.1}
+        yield (accepted,)
+        for k in range(2_500):
+            number = k % (num_groups + 3)
+            if number < num_groups:
+                z = accepted["z"].copy()
+                z[number] += 0.3 * rng.normal()
+                proposed = {**accepted, "z": z}
+            else:
+                name = ("mu", "tau", "log_scale")[number - num_groups]
+                proposed = {**accepted, name: accepted[name] + 0.05 * rng.normal()}
+            yield (proposed,)
+            accepted = proposed if rng.uniform() < 0.5 else accepted
+
+    return Job(log_density, calls, 1.2, 2.0)
+
+
+def pulsars_in_turns(size: int) -> Job:
+    """1,200 steps of 25 Gaussian processes under `vmap`: one of three numbers of one of them."""
+    num_pulsars = 25
+    rng = np.random.default_rng(6)
+    times = np.sort(rng.uniform(0.0, 10.0, (num_pulsars, size)), axis=1)
+    residuals = rng.normal(size=(num_pulsars, size))
+
+    def of_one(t: Any, r: Any, amplitude: Any, length: Any, noise: Any) -> Any:
+        apart = (t[:, None] - t[None]) / jnp.exp(length)
+        kernel = jnp.exp(2 * amplitude - 0.5 * apart**2) + jnp.exp(2 * noise) * jnp.eye(size)
+        factor = jnp.linalg.cholesky(kernel)
+        white = jax.scipy.linalg.solve_triangular(factor, r, lower=True)
+        return -0.5 * white @ white - jnp.sum(jnp.log(jnp.diag(factor)))
+
+    def log_density(*theta: Any) -> Any:
+        return jnp.sum(jax.vmap(of_one)(times, residuals, *theta))
+
+    def calls() -> Calls:
+        rng = np.random.default_rng(7)
+        accepted = [np.zeros(num_pulsars), np.zeros(num_pulsars), -np.ones(num_pulsars)]
+        for k in range(1_200):
+            proposed = list(accepted)
+            proposed[k % 3] = accepted[k % 3].copy()
+            proposed[k % 3][rng.integers(num_pulsars)] += 0.1 * rng.normal()
+            yield tuple(proposed)
+            accepted = proposed if rng.uniform() < 0.5 else accepted
+
+    return Job(log_density, calls, 1.2, 2.0)
+
+
+def around_one_point(size: int) -> Job:
+    """1,000 calls around one point: each element of a vector of 2,000 at a time is another, as in
+    profiles and numeric derivatives.
+    """
+    rng = np.random.default_rng(8)
+    x = jnp.asarray(rng.normal(size=(2_000, size)))
+    point = jnp.ones(2_000)
+
+    def log_likelihood(theta: Any, mu: Any) -> Any:
+        return jnp.sum(jax.scipy.stats.norm.logpdf(x, theta[:, None] + mu, 1.0))
+
+    def calls() -> Calls:
+        for k in range(1_000):
+            yield point.at[7 * k % 2_000].add(0.01 * (1 + k)), 0.5
+
+    return Job(log_likelihood, calls, 1.5, 3.0)
+
+
 JOBS: dict[str, tuple[Callable[[int], Job], int]] = {
     "small function": (small, 1_500),
     "medium function": (medium, 20_000),
@@ -232,5 +314,8 @@ JOBS: dict[str, tuple[Callable[[int], Job], int]] = {
     "single sites": (single_sites, 100_000),
     "single sites, many rows": (single_sites_of_many, 1_000_000),
     "pruning": (pruning, 1_000),
+    "walk over groups": (walk_of_groups, 2_000),
+    "pulsars in turns": (pulsars_in_turns, 120),
+    "around one point": (around_one_point, 2_000),
 }
 """By name, with a size."""

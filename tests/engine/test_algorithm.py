@@ -89,6 +89,7 @@ def test_effects_run_every_time():
     assert seen == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.cpu
 def test_a_call_that_fails_changes_nothing():
     def host(x):
         if x < 0:

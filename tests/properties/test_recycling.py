@@ -150,6 +150,7 @@ def exponential(a, x):
     return jnp.sum(jnp.exp(a * x))
 
 
+@pytest.mark.cpu
 def test_dropped_values_are_written_over_by_the_next(recycled):
     """That recycling is on: of two versions, from the third on every saved array is in the buffer
     of an older one.
@@ -163,6 +164,7 @@ def test_dropped_values_are_written_over_by_the_next(recycled):
     assert recycled.count(True) >= 4
 
 
+@pytest.mark.cpu
 def test_no_transfer_from_the_host_is_needed(recycled):
     f = incrax.incremental(exponential, tuning=EAGER)
     xs, scalars = [jnp.full(SIZE, float(k)) for k in range(4)], [jnp.float64(k) for k in range(8)]

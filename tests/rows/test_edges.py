@@ -168,6 +168,7 @@ def test_what_a_function_on_the_host_returned_is_remembered():
     assert sorted(seen) == [A, 1.0, 3.0]
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("place", ["after the reduction", "before it"])
 def test_a_function_on_the_host_that_calls_its_own_function_is_an_error(place):
     def host(a):

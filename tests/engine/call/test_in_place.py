@@ -52,6 +52,7 @@ def num_primings(job):
     return sum(call.record.candidate == "priming" for call in job.engine.history.calls())
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("name", ["sparse graph, gradient", "sparse graph"])
 def test_rows_are_written_where_the_values_are(name):
     job = Job(name).settle()
@@ -63,6 +64,7 @@ def test_rows_are_written_where_the_values_are(name):
     assert pointers(job) == before
 
 
+@pytest.mark.cpu
 def test_a_refused_proposal_is_written_over_by_the_next_one():
     """From the version that has the values: it differs in the rows of both."""
     job = Job("sparse graph").settle()

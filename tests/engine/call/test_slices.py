@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 import threading
 from dataclasses import replace
@@ -24,6 +26,7 @@ from incrax.engine.policy import expectations
 from incrax.engine.policy import slices as policy
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.compile_budget import Credit
+from incrax.engine.policy.expectations import RowKind
 from incrax.engine.program.cost import Calibration
 
 FACTOR = 1024.0
@@ -274,6 +277,21 @@ def test_rows_are_planned_without_measuring_the_machine(monkeypatch):
     job.settle()
 
 
+def test_what_planning_for_rows_takes_is_learning(monkeypatch):
+    monkeypatch.setattr(Credit, "allows", lambda *_, **__: False)  # nothing is compiled
+    job = Job("look-up, gradient")
+    job.ours = incrax.incremental(job.fun, tuning=replace(EAGER, hot_after=3))
+    job.call()
+    learning = []
+    for row in range(6):
+        job.change(row)
+        learning.append((job.engine.slices.num_planned, job.engine.ledger.learning_s))
+    planned = [after[0] > before[0] for before, after in itertools.pairwise(learning)]
+    learned = [after[1] > before[1] for before, after in itertools.pairwise(learning)]
+    assert planned.count(True) == 1
+    assert planned == learned
+
+
 def test_a_change_of_rows_is_looked_at_until_its_program_is_decided_on(monkeypatch):
     """Else what looks cost would put off a program that may be compiled: it is asked for at the
     third change that is seen.
@@ -383,6 +401,37 @@ def test_the_version_with_the_fewest_changed_rows_is_the_baseline():
         assert job.engine.last.candidate == "slices"
         assert job.engine.last.plan.sliced.capacity == 1
     assert job.ours.stats.compiles == compiles
+
+
+@pytest.mark.parametrize("name", ["groups", "groups, gradient", "look-up"])
+def test_one_version_that_all_calls_start_from_is_made_to_save_what_rows_need(name):
+    """Element after element of one fixed point, from the first call on."""
+    job = Job(name)
+    fixed = job.args
+    job.call()
+    served = []
+    for row in range(2, 12):
+        job.args = fixed
+        job.change(row)
+        served.append(job.engine.last.candidate)
+    assert served[-6:] == ["slices"] * 6
+    assert served.count("priming") <= 1
+    assert job.engine.last.plan.sliced.capacity == 1
+    assert job.ours.stats.compiles <= 4
+
+
+def test_a_version_that_one_call_starts_from_is_not_evaluated_again():
+    """What changes in between makes all saved values stale, so that nothing is to be gained."""
+    job = Job("groups").settle()
+    theta, mu, sigma = job.args
+    before = job.ours.stats.filled
+    for k in range(8):
+        for shift in (0.1, 0.2):
+            job.args = job.args[0], mu + k + shift, sigma
+            job.call()
+        job.change(4 + k)
+        assert job.engine.last.candidate == "priming"
+    assert job.ours.stats.filled == before
 
 
 def test_a_change_of_something_else_is_served_by_what_saves_for_rows():
@@ -696,3 +745,80 @@ def test_functions_with_effects_are_left_whole():
         theta[k] = 1.0
         ours(theta)
     assert not ours._traces.latest.engine.slices.lengths
+
+
+@pytest.mark.parametrize("start_s", [0.0, math.inf])
+def test_on_a_gpu_a_program_for_rows_must_save_more_than_its_start(start_s, monkeypatch):
+    monkeypatch.setattr(policy, "MIN_GAIN", -1e9)
+    monkeypatch.setattr(policy, "ACCELERATED_START_S", start_s)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    job = Job("groups")
+    for row in range(6):
+        job.change(row)
+    (entry,) = job.engine.slices.entries.values()
+    assert (entry.program is None) == (start_s > 0)
+
+
+@pytest.mark.parametrize(
+    ("server", "other", "is_covered"),
+    [
+        (RowKind((0, 1), 4), RowKind((1,), 1), True),
+        (RowKind((0, 1), 4), RowKind((0, 1), 4), True),
+        (RowKind((0,), 4), RowKind((1,), 1), False),
+        (RowKind((0, 1), 1), RowKind((0,), 4), False),
+        (RowKind((0,), 1, 6), RowKind((0,), 1), False),
+    ],
+)
+def test_a_program_serves_fewer_rows_of_fewer_inputs(server, other, is_covered):
+    assert server.covers(other) is is_covered
+
+
+def test_kinds_of_change_that_come_as_often_share_a_program():
+    """Rows of one input, of another, and of both, in turns."""
+    job = Job("processes, gradient")
+    width, length, *others = job.args
+    job.call()
+    job.engine.slices.hot_after = 4
+    for row in range(12):
+        step = 0.01 * (np.arange(NUM) == row)
+        if row % 2:
+            length = length + step
+        else:
+            width = width + step
+        job.args = width, length, *others
+        job.call()
+    assert job.engine.last.candidate == "slices"
+    entries = job.engine.slices.entries
+    made = [kind for kind, entry in entries.items() if entry.program is not None]
+    assert made[0] == RowKind((0, 1), 1)
+
+
+def test_a_kind_that_came_once_widens_no_program():
+    job = Job("processes, gradient")
+    width, length, *others = job.args
+    job.call()
+    job.engine.slices.looks[RowKind((1,), 1)] = 1
+    job.engine.slices.counts[RowKind((1,), 1)] = 1
+    job.engine.slices.looks[RowKind((0,), 1)] = 20
+    job.engine.slices.counts[RowKind((0,), 1)] = 20
+    for row in range(4):
+        width = width + 0.01 * (np.arange(NUM) == row)
+        job.args = width, length, *others
+        job.call()
+    assert job.engine.last.plan.sliced.leaves == (0,)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_settled", "candidate"),
+    [(5.0, False, "slices"), (20.0, False, "whole"), (5.0, True, "whole"), (0.5, True, "slices")],
+)
+@pytest.mark.every_case
+def test_one_slow_run_does_not_bar_a_program(seconds, is_settled, candidate):
+    """Where the whole function takes a second."""
+    job = Job("groups").settle()
+    slices = job.engine.slices
+    (entry,) = slices.entries.values()
+    entry.program.seconds = seconds
+    entry.program.is_settled = is_settled
+    slices._choose(entry, entry.program, 1.0)
+    assert entry.candidate == candidate

@@ -13,6 +13,8 @@ from jax import lax
 import incrax
 from incrax.engine.compile.one_kernel import MAX_ELEMENTS, in_one_kernel
 
+pytestmark = pytest.mark.cpu
+
 MARK = 'xla_cpu_small_call = "true"'
 X = np.linspace(0.1, 2.0, 12)
 TABLE = np.arange(1000.0) ** 0.5

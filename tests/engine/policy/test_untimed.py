@@ -99,6 +99,7 @@ def test_segments_serve_a_change_that_has_no_plan_of_its_own():
     assert num_ran[-1] < served[0][1]
 
 
+@pytest.mark.cpu
 def test_work_that_devices_share_is_cheaper_and_handing_it_over_is_not():
     alone, shared = assumed_prices(1), assumed_prices(4)
     assert alone == Calibration()
@@ -107,6 +108,7 @@ def test_work_that_devices_share_is_cheaper_and_handing_it_over_is_not():
     assert shared.argument_s == alone.argument_s
 
 
+@pytest.mark.cpu
 def test_an_accelerator_is_faster_than_a_processor(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert assumed_prices(1) == ACCELERATOR

@@ -83,6 +83,7 @@ def test_flops_of_known_equations(name):
     assert cost(fun, *args).flops == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("name", XLA_COUNTS_TOO)
 def test_flops_agree_with_those_of_xla(name):
     fun, args, expected = FLOPS[name]

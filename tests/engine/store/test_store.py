@@ -355,6 +355,7 @@ def test_values_whose_computation_failed_are_dropped_and_others_stay():
     assert set(half.saved) == {a}
 
 
+@pytest.mark.cpu
 def test_a_result_that_tells_of_a_failure_drops_what_is_broken():
     a, b = variable(), variable()
     store, half = store_of(), state(a)

@@ -497,13 +497,16 @@ class Engine:
         if not slices.allows_difference(plan):
             return None
         found = self.comparison.nearest(values, sliced.leaves, slices.lacks)
-        kind = RowKind(sliced.leaves, sliced.capacity, sliced.within)
-        if found is None or slices.kind(sliced.leaves, found[1]) != kind:
+        if found is None:
             return None
         base, numbers = found
+        kind = slices.kind(sliced.leaves, numbers)
+        own = RowKind(sliced.leaves, sliced.capacity, sliced.within)
+        if kind is None or not own.covers(kind):
+            return None
         # Elements, not whole inputs: saved values may depend on one of them alone.
         dirty = self.comparison.dirty(values, base)
-        rows = ChangedRows(base, dirty, numbers, kind)
+        rows = ChangedRows(base, dirty, numbers, own)
         saved = SavedValues(self, [(base, dirty)], base, dirty, values, rows)
         loads = saved.for_rows(repeat.program)
         if loads is None:
@@ -579,7 +582,7 @@ class Engine:
         base = saved.base
         spent_s = clock.spent_s
         passed_s = clock.passed_s
-        num_prepared = self._num_prepared
+        num_prepared = self._num_prepared()
         entry, candidate = self._chosen(saved)
         is_try = candidate not in ("whole", "priming") and not entry.is_final
         run_s = clock.now()
@@ -589,7 +592,7 @@ class Engine:
         elapsed_s = clock.now() - run_s
         state = self._new_state(candidate, entry, saved, results)
         record = self._account(candidate, entry, saved, is_first=base is None)
-        was_prepared = num_prepared == self._num_prepared
+        was_prepared = num_prepared == self._num_prepared()
         chooser.note_use(entry, candidate, elapsed_s if is_try and was_prepared else None)
         overhead_s = 0.0
         if was_prepared and not is_try:
@@ -613,9 +616,8 @@ class Engine:
             self._note_repeat(record, self._common(saved.pairs), has_base=base is not None)
         return state.outputs
 
-    @property
     def _num_prepared(self) -> int:
-        """Programs that were planned or compiled."""
+        """How often something was compiled or planned so far."""
         return self.stats.compiles + self.chooser.num_planned + self.slices.num_planned
 
     def _chosen(self, saved: SavedValues) -> tuple[Entry, Candidate]:
@@ -634,7 +636,11 @@ class Engine:
             )
             if entry is not None and slices.is_at_hand(entry, saved.feeds):
                 assert entry.program is not None
+                saved.rows = rows.served_by(entry.program)
                 saved.taken = saved.for_rows(entry.program)
+                if saved.taken is None and slices.priming is not None:
+                    saved.prime(slices.priming)
+                    saved.taken = saved.for_rows(entry.program)
                 is_primed = slices.is_primed(entry, is_complete=saved.taken is not None)
                 return entry, "slices" if is_primed else "priming"
         # A plan for just these rows serves no others: it waits until it is known that none does.

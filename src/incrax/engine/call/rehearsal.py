@@ -44,9 +44,10 @@ def dry_run(engine: Engine, leaves: Sequence[Any]) -> CallRecord | None:
 def _by_rows(engine: Engine, pairs: Pairs, values: tuple[LeafValue, ...]) -> CallRecord | None:
     """What a call would do that a program for rows serves."""
     rows = engine.changed_rows(pairs, values)
-    entry = None if rows is None else engine.slices.entries.get(rows.kind)
+    entry = None if rows is None else engine.slices.serving(rows.kind)
     if rows is None or entry is None or entry.program is None or entry.candidate != "slices":
         return None
+    rows = rows.served_by(entry.program)
     saved = SavedValues(engine, pairs, rows.base, rows.dirty, values, rows)
     candidate = "priming" if saved.for_rows(entry.program) is None else "slices"
     plan = engine.plan_of(candidate, entry)

@@ -37,6 +37,9 @@ forgotten too.
 """
 
 
+RECENT = 512
+"""Calls after which a kind of change that came no more has lost two thirds of its share of all."""
+
 BARRED = "no plan: values derived for it left the range of numbers in which they may be used"
 
 
@@ -44,22 +47,26 @@ BARRED = "no plan: values derived for it left the range of numbers in which they
 class Entry:
     """What is known of one dirty set.
 
-    Fields: how often it was seen; what changes of its family have in common (None: it has none, or
-    it is not known); how many equations it makes run, as far as is known; whether its needs are
-    among the wanted values; whether segments may be compiled for it; whether it gets no plan any
-    more; how often results of its plan could not be used; whether algebra in it was compared with
-    the direct form; its own plan, compiled; the present candidate and why; the share of the
-    program's work, roughly, that the change does not reach; of a change of rows, the mean share of
-    the axis from the first of them on; seconds estimated for a program of its own; seconds by
-    candidate; whether they were measured, up to which tick of the clock; uses; how many calls are
-    expected by hints or from earlier processes, and whether it had a program in these; how many of
-    its family, had they been expected, would have got it one that was refused (infinite: none was,
-    or none would); how many left saved values stale by choice; seconds that these cost later calls, and what
-    is assumed of these at first.
+    Fields: how often it was seen, and how many calls there were before it; how many of the latest
+    ones it was, at which call; what changes of its family have in common (None: it has none, or it
+    is not known); how many equations it makes run, as far as is known; whether its needs are among
+    the wanted values; whether segments may be compiled for it; whether it gets no plan any more;
+    how often results of its plan could not be used; whether algebra in it was compared with the
+    direct form; its own plan, compiled; the present candidate and why; the share of the program's
+    work, roughly, that the change does not reach; of a change of rows, the mean share of the axis
+    from the first of them on; seconds estimated for a program of its own, and which of them are
+    known; seconds by candidate; whether they were measured, up to which tick of the clock; uses;
+    how many calls are expected by hints or from earlier processes, and whether it had a program in
+    these; how many of its family, had they been expected, would have got it one that was refused
+    (infinite: none was, or none would); how many left saved values stale by choice; seconds that
+    these cost later calls, and what is assumed of these at first.
     """
 
     dirty: int
     count: int = 0
+    num_before: int = 0
+    recent: float = 0.0
+    seen_at: int = 0
     family: int | None = None
     num_reached: int = 0
     is_planned: bool = False
@@ -73,6 +80,7 @@ class Entry:
     clean_share: float = 1.0
     dirty_share: float = 0.0
     promise_s: float = math.inf
+    fixed_s: float = 0.0
     seconds: dict[Candidate, float] = field(default_factory=dict)
     is_final: bool = False
     ticks: int = -1
@@ -88,6 +96,29 @@ class Entry:
         """An independent record."""
         program = None if self.program is None else self.program.copy(clock, pool)
         return replace(self, seconds=dict(self.seconds), program=program)
+
+    def note_seen(self, num_calls: int, num_in_all: int) -> None:
+        """So many calls came, the last ones of so many of the function."""
+        faded = self.recent * math.exp((self.seen_at - num_in_all) / RECENT)
+        self.recent = faded + RECENT * -math.expm1(-num_calls / RECENT)
+        self.seen_at = num_in_all
+        self.count += num_calls
+
+    def recent_share(self, num_in_all: int) -> float:
+        """Of the latest calls, of which there were so many in all, how many were of this kind."""
+        faded = self.recent * math.exp((self.seen_at - num_in_all) / RECENT)
+        return faded / max(RECENT * -math.expm1(-num_in_all / RECENT), 1.0)
+
+    @property
+    def served_s(self) -> float:
+        """Seconds of its own program, as measured or as promised."""
+        seconds = None if self.program is None else self.program.seconds
+        return self.promise_s if seconds is None else seconds
+
+    def gain_s(self, whole_s: float) -> float:
+        """Seconds of a call that a program saves, where the whole takes so many; 0: it serves none."""
+        is_served = self.program is not None and self.candidate != "whole"
+        return max(whole_s - self.served_s, 0.0) if is_served else 0.0
 
     def settle(self, candidate: Candidate, reason: str) -> None:
         """Choose, for the time being."""

@@ -213,6 +213,7 @@ class Chooser:
             share = self.facts.clean_share(dirty)
             known = self.expectations.of(dirty)
             entry = Entry(dirty, blame_s=cost_s, prior_s=cost_s, clean_share=share)
+            entry.num_before = self.credit.num_calls
             entry.num_expected = known.calls
             entry.was_compiled = known.was_compiled
             if self.expectations.is_lost(known):
@@ -519,7 +520,7 @@ class Chooser:
         bypasses = ledger.note_call(
             spent_s, whole_s, overhead_s, is_learning=may_learn, num_calls=num_calls
         )
-        if bypasses and is_new:
+        if bypasses and (is_new or self._hoped_s() > ledger.look_s):
             ledger.grant(0)
         elif bypasses:
             if candidate != "whole":  # the machine may have changed since programs were timed
@@ -530,6 +531,17 @@ class Chooser:
             elif due_in < ledger.granted:  # a decision is worth a look
                 ledger.grant(max(math.ceil(due_in), MIN_BYPASSED))
             self.journal.bypassed(ledger.left, self.verdict.sentence)
+
+    def _hoped_s(self) -> float:
+        """Seconds that a look is expected to gain, if the next call is like the latest ones.
+
+        Looks that hope for more than they cost go on whatever was spent before: on learning, above
+        all, which would be lost. A kind that comes no more has soon lost its share of the latest.
+        """
+        entries = [*self.entries.values(), *self.slices.entries.values()]
+        whole_s = self.whole_s
+        num_calls = self.credit.num_calls
+        return sum(e.gain_s(whole_s) * e.recent_share(num_calls) for e in entries if e.program)
 
     @property
     def verdict(self) -> Verdict:

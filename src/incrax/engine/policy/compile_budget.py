@@ -17,6 +17,7 @@ from incrax.engine.compile.background import CALLER_SHARE
 from incrax.engine.compile.timing import (
     CONSTANT_S,
     ONE_BY_ONE_S,
+    PROGRAM_S,
     Clock,
     TimedProgram,
     is_large,
@@ -50,18 +51,25 @@ share and takes so many times as long as the next; for the first one of a proces
 machine where no earlier process has, and to import what finds cuts.
 """
 
-LASTING = math.log(100.0)
+LASTING = math.log(10.0)
 DOUBT = 10.0
 """By Lotka's law, a job that came to n calls comes to k n with a probability of 1 / k: over all of
-them up to the hundredfold, n ln 100 more are to be expected. This is relied on where a plan would
+them up to the tenfold, n ln 10 more are to be expected. This is relied on where a plan would
 still gain if it took so many times as long as estimated, since nothing else is then unknown.
 """
 
 ROW_PLANNING = 8.0
 """Times what another plan takes: for rows, JAX traces the equations again, two or three times."""
 
-ROWS_TRACED_S = 0.1
-"""Seconds to trace the equations of a program once more, for rows."""
+ROW_EQUATION_S = 2e-3
+"""Seconds to trace an equation for rows, and to compile what comes of it: as fitted to 28 programs
+of `benchmarks/bench_slices.py`, half of which it meets within a quarter.
+"""
+
+SHORT_S = 0.3
+"""Seconds in programs after which a job is worth compiling for, if nothing is known of it: before,
+what can still be gained is less than a program takes to compile.
+"""
 
 SOLVER = "scipy.sparse.csgraph"
 
@@ -177,8 +185,8 @@ class Credit:
 
     def note_calls(self, entry: Entry, num_calls: int) -> None:
         """So many calls of a kind came."""
-        entry.count += num_calls
         self.num_calls += num_calls
+        entry.note_seen(num_calls, self.num_calls)
         self.account(entry).num_calls += num_calls
 
     def note_plan(self, entry: Entry, seconds: float) -> None:
@@ -316,12 +324,12 @@ class Credit:
             return self.planning_s
         return PLANNED_EQUATION_S * len(self.facts.eqns) / FIRST_PLAN
 
-    def work(self, eqns: Iterable[Equation], num_more: int = 0) -> float:
-        """Seconds to trace equations for rows and to compile them, and so many more, over those of
-        the whole program's first run.
+    def work(self, eqns: Iterable[Equation], *, with_priming: bool) -> float:
+        """Seconds to trace equations for rows and to compile them, over those of the whole program's
+        first run; what saves for them is that program again, with more outputs.
         """
-        compile_s = self.compiling_s(num_in_all(eqns) + num_more)
-        return (compile_s + self._slowness * ROWS_TRACED_S) / max(self.whole.first_s, 1e-9)
+        rows_s = PROGRAM_S + ROW_EQUATION_S * num_in_all(eqns)
+        return rows_s / max(self.whole.first_s, 1e-9) + with_priming
 
     def compiling_s(self, num_eqns: int) -> float:
         """Seconds to compile so many equations."""
@@ -392,10 +400,13 @@ class Credit:
         """
         gain_s = served_s - promise_s
         lasting = 1.0 if self.expected_calls else LASTING
-        sure_s = max(gain_s, lasting * (served_s - DOUBT * promise_s))
+        doubted_s = max(promise_s - entry.fixed_s, 0.0)
+        sure_s = max(gain_s, lasting * (gain_s - (DOUBT - 1.0) * doubted_s))
         spent_s = self.account(entry).spent_s
         calls = self._calls(entry)
-        if calls * sure_s > spent_s + price_s:
+        is_timed = self.clock.is_running
+        short_s = min(price_s, SHORT_S) - self.clock.spent_s if is_timed else 0.0
+        if calls * sure_s > spent_s + price_s and short_s <= 0.0:
             return True
         if self._calls_to_come(entry) * gain_s > spent_s + foreseen_s:
             return True
@@ -403,7 +414,9 @@ class Credit:
             entry.num_paying = foreseen_s / gain_s
         if sure_s > 0 and calls:
             num_missing = (spent_s + price_s) / sure_s - calls
-            self.due_in = min(self.due_in, num_missing * self.num_calls / calls)
+            calls_per_use = max(self.num_calls - entry.num_before, calls) / calls
+            num_short = short_s / max(served_s, 1e-9)
+            self.due_in = min(self.due_in, max(num_missing * calls_per_use, num_short))
         return False
 
     def take_due_in(self) -> float:

@@ -53,6 +53,11 @@ class RowKind(NamedTuple):
     capacity: int
     within: int = 0
 
+    def covers(self, other: RowKind) -> bool:
+        """Whether a program for one kind serves the other: of these leaves, and of no more rows."""
+        is_of = self.within == other.within and self.capacity >= other.capacity
+        return is_of and set(self.leaves) >= set(other.leaves)
+
 
 HINTED_CALLS = 1000
 """Of each kind of change that a user names without a number."""
@@ -146,6 +151,10 @@ class Expectations:
             return False
         return whole_s - known.plan_s < MIN_GAIN * whole_s + UPKEEP_S and known.plan_s < math.inf
 
+    def compiled_row_kinds(self) -> list[RowKind]:
+        """Changes of rows that had a program in earlier processes."""
+        return [_row_kind(name) for name, known in self.of_rows.items() if known.was_compiled]
+
     @property
     def kinds(self) -> list[int]:
         """The dirty sets of which something is known."""
@@ -166,7 +175,9 @@ class Expectations:
                 found = {int(k, 16): _known(v) for k, v in data["kinds"].items()}
                 full = facts.layout.full
                 self._known = {dirty: found[dirty] for dirty in found if 0 < dirty < full}
-                self.of_rows = {str(k): _known(v) for k, v in data["rows"].items()}
+                self.of_rows = {
+                    _row_name(_row_kind(name)): _known(v) for name, v in data["rows"].items()
+                }
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             _cache_folder.ignore(self._key, error)
             self.whole_s = None
@@ -303,7 +314,8 @@ _pending: dict[str, dict[str, Any]] = {}
 
 def _learned(entry: Entry, whole_s: float) -> Known:
     """What the entry of a dirty set tells the next process."""
-    program_s = None if entry.program is None else entry.program.seconds
+    program = entry.program
+    program_s = program.seconds if program is not None and program.is_settled else None
     if program_s is not None:
         plan_s = program_s
     elif entry.candidate == "segments":
@@ -342,6 +354,16 @@ def _join(found: dict[Any, Known], before: Mapping[Any, Known]) -> None:
 def _row_name(kind: RowKind) -> str:
     where = f" within {kind.within}" if kind.within else ""
     return f"{kind.capacity} of {' '.join(map(str, kind.leaves))}{where}"
+
+
+def _row_kind(name: str) -> RowKind:
+    """That of a name; `ValueError` where it is none."""
+    capacity, of, *others = name.split()
+    within = int(others.pop()) if "within" in others else 0
+    leaves = [int(number) for number in others if number != "within"]
+    if of != "of" or not leaves:
+        raise ValueError(f"{name} is no name of a change of rows")
+    return RowKind(tuple(leaves), int(capacity), within)
 
 
 def _most_often(found: Mapping[str, Known]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+import jax
 import numpy as np
 
 from incrax import _jax
@@ -44,9 +45,12 @@ ROWS_S = 8e-5
 """Seconds per call that it costs to find the rows and to look after what is saved for them."""
 
 START_S = 6e-5
-"""Seconds that a program for rows takes beyond its work: it has many short steps."""
+ACCELERATED_START_S = 4e-4
+"""Seconds that a program for rows takes beyond its work: it has many short steps. On a GPU (H200)
+even updates by hand took 0.42 to 0.46 ms where the whole function took 0.48.
+"""
 
-CAUTION = 1.5
+CAUTION = 1.2
 """Times what compiling takes that must be lost before, since both estimates are rough: a job that
 just reached once the price lost a fifth of its time.
 """
@@ -66,6 +70,14 @@ PARTS = (64, 16, 4)
 LEAST_GAIN = 0.1
 """Shares of an axis, one in so many, of which all rows may run, where its rows depend on those before
 or after them; and how much more of the work must be left out so than with the changed rows alone.
+"""
+
+MAX_TRIED = 10.0
+"""Times what else serves a change that a program may take in its first runs to be timed again."""
+
+OFTEN = 8
+"""Kinds of change of rows share a program if each is one in so many of all such looks at least; a
+look stands for many calls, so that counts of these say less.
 """
 
 MAX_DIFFERENCES = 512
@@ -100,6 +112,7 @@ class Slices:
         self.pool = pool
         self.stats = stats
         self.credit = credit
+        self.start_s = START_S if jax.default_backend() == "cpu" else ACCELERATED_START_S
         self.budget_bytes = budget_bytes
         shapes = [getattr(var.aval, "shape", ()) for var in facts.invars]
         self.lengths: dict[int, int] = {
@@ -111,6 +124,8 @@ class Slices:
         self.accumulates = bool(self.lengths) and accumulates(facts)
         self.shares: dict[tuple[tuple[int, ...], int], float] = {}
         self.hot_after = tuning.hot_after
+        self.counts: dict[RowKind, int] = {}
+        self.looks: dict[RowKind, int] = {}
         self.entries: dict[RowKind, Entry] = {}
         credit.expectations.row_entries = self.entries
         self.plans: dict[RowKind, Plan] = {}
@@ -180,31 +195,102 @@ class Slices:
         serves it; else it takes `other_s`. `first` is the first row that changed; `value_of` has the
         inputs' values, of which a program may need indices.
         """
-        entry = self._entry(kind)
-        dirty_share = 1.0 - first / self.lengths[kind.leaves[0]]
-        entry.dirty_share += (
-            (dirty_share - entry.dirty_share) * weight / max(entry.count + weight, 1)
-        )
-        entry.count += weight
-        if self.elements.setdefault(kind, dirty) != dirty:
-            self.elements[kind] = 0
-            self.deferred.discard(kind)
-        is_due = entry.program is None and not entry.is_barred and kind not in self.deferred
-        if is_due and not self.clock.behind.num_waiting:
-            self._plan_if_due(entry, kind, dirty, whole_s, value_of)
+        self.counts[kind] = self.counts.get(kind, 0) + weight
+        self.looks[kind] = self.looks.get(kind, 0) + 1
+        serving = self._serving(kind)
+        entry = self._entry(serving)
+        self._note(entry, serving, dirty, first, weight)
+        if not self.clock.behind.num_waiting:
+            if self._may_be_made(serving):
+                self._plan_if_due(entry, serving, dirty, whole_s, whole_s, value_of)
+            elif entry.program is not None and serving != kind:
+                self._plan_beside(kind, entry.program, whole_s, value_of)
         if entry.program is None:
             return None
         if entry.ticks != self.clock.ticks or not entry.is_final:
             entry.ticks = self.clock.ticks
             self._choose(entry, entry.program, other_s)
-        return entry if entry.candidate == "slices" else None
+        if entry.candidate != "slices":
+            return None
+        self.credit.num_calls += weight
+        return entry
+
+    def _note(self, entry: Entry, kind: RowKind, dirty: int, first: int, weight: int) -> None:
+        """So many calls came for which an entry stands, the last one from this row on."""
+        num_calls = self.counts_of(kind)
+        share = 1.0 - first / self.lengths[kind.leaves[0]]
+        entry.dirty_share += (share - entry.dirty_share) * weight / max(num_calls, 1)
+        entry.note_seen(weight, self.credit.num_calls + weight)
+        entry.count = max(entry.count, num_calls)
+        if self.elements.setdefault(kind, dirty) != dirty:
+            self.elements[kind] = 0
+            self.deferred.discard(kind)
+
+    def counts_of(self, kind: RowKind) -> int:
+        """Calls so far that a program for a kind would have served."""
+        return sum([num for other, num in self.counts.items() if kind.covers(other)])
+
+    def _serving(self, kind: RowKind) -> RowKind:
+        """The kind whose program serves a change, or will if one is made: one for more rows, and of
+        more inputs, does. The fastest there is; else one of an earlier process; else one for all
+        that changes as often and has none: it is compiled once.
+        """
+        served_s = {
+            other: entry.served_s
+            for other, entry in self.entries.items()
+            if entry.program is not None and other.covers(kind)
+        }
+        if served_s:
+            return min(served_s, key=lambda other: served_s[other])
+        expectations = self.credit.expectations
+        known = [other for other in expectations.compiled_row_kinds() if other.covers(kind)]
+        if known:
+            return min(known, key=lambda other: (other.capacity, len(other.leaves)))
+        return self._joint(kind)
+
+    def _joint(self, kind: RowKind) -> RowKind:
+        """What covers a kind and others of its axis that come as often and have no program."""
+        length = self.lengths[kind.leaves[0]]
+        made = [other for other, entry in self.entries.items() if entry.program is not None]
+        alike = {
+            other: num
+            for other, num in self.looks.items()
+            if self.counts[other]
+            and not (other.within or kind.within)
+            and self.lengths[other.leaves[0]] == length
+            and self._may_be_made(other)
+            and not any(each.covers(other) for each in made)
+        }
+        total = sum(alike.values())
+        often = [other for other, num in alike.items() if OFTEN * num >= total]
+        if kind not in often:
+            return kind
+        leaves = {leaf for other in often for leaf in other.leaves}
+        joint = RowKind(tuple(sorted(leaves)), max(other.capacity for other in often))
+        entry = self.entries.get(joint)
+        return kind if entry is not None and entry.is_barred else joint
+
+    def _plan_beside(
+        self, kind: RowKind, program: TimedProgram, whole_s: float, value_of: ValueOf
+    ) -> None:
+        """Make a program for a kind alone, where one that covers it takes too long."""
+        seconds = program.seconds
+        if seconds is None or not (program.is_settled and self._may_be_made(kind)):
+            return
+        entry = self._entry(kind)
+        entry.count = self.counts_of(kind)
+        self.elements.setdefault(kind, 0)
+        self._plan_if_due(entry, kind, 0, min(seconds, whole_s), whole_s, value_of)
 
     def _choose(self, entry: Entry, program: TimedProgram, other_s: float) -> None:
         entry.is_final = program.is_settled
-        if program.seconds is None:
+        seconds = program.seconds
+        # One run tells little: what else the machine did in it would bar the program for good.
+        is_tried = not program.is_settled and (seconds or 0.0) < MAX_TRIED * other_s
+        if seconds is None or is_tried:
             entry.settle("slices", "rows alone, being timed")
         else:
-            entry.choose({"whole": other_s, "slices": program.seconds + ROWS_S})
+            entry.choose({"whole": other_s, "slices": seconds + ROWS_S})
 
     def is_primed(self, entry: Entry, *, is_complete: bool) -> bool:
         """Count a change of rows; whether its program may serve it: the baseline has all that it
@@ -243,17 +329,23 @@ class Slices:
         self.is_priming_used = False
         return pays
 
+    def serving(self, kind: RowKind) -> Entry | None:
+        """The record of what serves a change of rows, or will."""
+        return self.entries.get(self._serving(kind))
+
     def is_undecided(self, kind: RowKind) -> bool:
         """Whether a change of rows came too seldom for a decision on its program."""
-        entry = self.entries.get(kind)
+        entry = self.serving(kind)
         return entry is None or (entry.program is None and entry.count < self.hot_after)
 
     def is_open(self, kind: RowKind) -> bool:
         """Whether a change of rows may get a program yet."""
+        return self._may_be_made(self._serving(kind))
+
+    def _may_be_made(self, kind: RowKind) -> bool:
         entry = self.entries.get(kind)
-        if entry is None:
-            return True
-        return entry.program is None and not entry.is_barred and kind not in self.deferred
+        is_closed = entry is not None and (entry.is_barred or entry.program is not None)
+        return not is_closed and kind not in self.deferred
 
     def _entry(self, kind: RowKind) -> Entry:
         entry = self.entries.get(kind)
@@ -264,6 +356,7 @@ class Slices:
             known = self.credit.expectations.of_row_kind(kind)
             entry = Entry(
                 dirty,
+                num_before=self.credit.num_calls,
                 clean_share=share,
                 num_expected=known.calls,
                 promise_s=known.plan_s,
@@ -275,11 +368,20 @@ class Slices:
         return entry
 
     def _plan_if_due(
-        self, entry: Entry, kind: RowKind, dirty: int, whole_s: float, value_of: ValueOf
+        self,
+        entry: Entry,
+        kind: RowKind,
+        dirty: int,
+        served_s: float,
+        whole_s: float,
+        value_of: ValueOf,
     ) -> None:
-        """Find out what a program would save, and compile it, each when that is paid for."""
+        """Find out what a program would save of the seconds that calls take now, and compile it, each
+        when that is paid for.
+        """
+        entry.fixed_s = self.start_s + ROWS_S
         if entry.count < self.hot_after or not self.credit.allows_planning(
-            entry, whole_s, overhead_s=ROWS_S + START_S, of_rows=True
+            entry, served_s, overhead_s=entry.fixed_s, of_rows=True
         ):
             return
         facts = self.facts.unmeasured
@@ -298,18 +400,16 @@ class Slices:
             plan = self.plans[kind] = slice_plan(
                 facts, kind.leaves, kind.capacity, value_of, within=kind.within
             )
-        entry.promise_s = self._promised_s(plan, whole_s, entry.dirty_share) + START_S + ROWS_S
+        entry.promise_s = self._promised_s(plan, whole_s, entry.dirty_share) + entry.fixed_s
         saved = (*plan.saves, *plan.base_loads)
         num_bytes = NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in saved)
-        if whole_s - entry.promise_s < MIN_GAIN * whole_s or num_bytes > self.budget_bytes:
+        if served_s - entry.promise_s < MIN_GAIN * whole_s or num_bytes > self.budget_bytes:
             self._bar(
                 entry, f"rows alone: nothing to win, estimated {entry.promise_s * 1e3:.3g} ms"
             )
             return
-        work = self.credit.work(plan.eqns)
-        if self._needs_priming(plan):
-            work += self.credit.work(facts.eqns, len(priming_saves(facts, plan)))
-        if self.credit.allows(entry, whole_s, is_early=True, work=CAUTION * work):
+        work = self.credit.work(plan.eqns, with_priming=self._needs_priming(plan))
+        if self.credit.allows(entry, served_s, is_early=True, work=CAUTION * work):
             self._compile(entry, plan)
 
     def _promised_s(self, plan: Plan, whole_s: float, dirty_share: float) -> float:
@@ -358,6 +458,8 @@ class Slices:
         other.credit = credit
         other.entries = {kind: entry.copy(clock, pool) for kind, entry in self.entries.items()}
         credit.expectations.row_entries = other.entries
+        other.counts = dict(self.counts)
+        other.looks = dict(self.looks)
         other.plans = dict(self.plans)
         other.elements = dict(self.elements)
         other.deferred = set(self.deferred)

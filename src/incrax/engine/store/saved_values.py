@@ -51,6 +51,13 @@ class ChangedRows(NamedTuple):
     numbers: np.ndarray
     kind: RowKind
 
+    def served_by(self, program: TimedProgram) -> ChangedRows:
+        """The same change, of the kind that a program for rows is for."""
+        assert program.plan is not None
+        sliced = program.plan.sliced
+        assert sliced is not None
+        return self._replace(kind=RowKind(sliced.leaves, sliced.capacity, sliced.within))
+
     @property
     def padded(self) -> np.ndarray:
         """The numbers, the first one repeated up to the capacity; int32. All rows of a part of the
@@ -149,6 +156,28 @@ class SavedValues:
                 found.append(self.find(var))
         is_complete = not any([x is None for x in found]) and not is_any_deleted(found)
         return found if is_complete else None
+
+    def prime(self, priming: TimedProgram) -> None:
+        """Have the whole function save at the baseline what programs for rows read, unless what it
+        takes was deleted.
+
+        This pays where changes of few rows start from one version again and again, as proposals
+        that are rejected do. Where each starts from another, the one before it, it would never be
+        read: there, what serves the change saves, and not twice.
+        """
+        base = self.base
+        assert base is not None
+        feeds = [value.feed for value in base.values]
+        if not base.has_lacked or is_any_deleted(feeds):
+            base.has_lacked = True
+            return
+        plan = priming.plan
+        assert plan is not None
+        results = priming(feeds, ())
+        self.plans.append(plan)
+        self.stats.filled += plan.num_eqns
+        saved = dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))
+        self.store.add(base, saved)
 
     def given_up(self, program: TimedProgram, loads: Sequence[Any]) -> list[Any]:
         """What a program for rows takes, of which it overwrites some: the baseline has these no more,

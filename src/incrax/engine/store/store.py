@@ -53,7 +53,7 @@ class State:
     Fields: leaf values; outputs; saved values; the dirty set whose whole evaluation left saved
     values stale, if any; a dirty set that reaches none of the saved values (-1: not known); how
     often it was a baseline since; whether some saved values were overwritten by those of a later
-    version.
+    version; whether a change of its rows was not served for want of saved values.
     """
 
     values: tuple[LeafValue, ...]
@@ -63,6 +63,7 @@ class State:
     harmless: int = -1
     uses: int = 0
     is_written_over: bool = False
+    has_lacked: bool = False
     _anchors: tuple[Any, ...] | None = None
 
     @property
