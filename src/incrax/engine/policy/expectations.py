@@ -31,7 +31,7 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.policy.candidates import MIN_GAIN, UPKEEP_S, Entry
 from incrax.engine.policy.ledger import Ledger, calls_worth
 
-LEAST_S = 0.05
+LEAST_S = 0.02
 """Seconds in the whole program from which on a job is worth a file."""
 
 LONGER = 2
