@@ -196,12 +196,11 @@ class Expectations:
             for kind, entry in list(self.row_entries.items())
         }
         num_calls = sum(known.calls for known in (*found.values(), *rows.values()))
-        ledger = self._ledger
-        num_calls = max(num_calls, ledger.verdict.num_calls)  # with those of a bypass at the end
         if num_calls * whole_s < LEAST_S:
             return
         if not self._key:
             self._read()
+        ledger = self._ledger
         whole_s = min(whole_s, ledger.turn_s or math.inf)
         known = [k for kind, k in self._known.items() if kind not in found]
         known += [k for kind, k in self.of_rows.items() if kind not in rows]
@@ -214,7 +213,7 @@ class Expectations:
         _pending[self._key] = {
             "about": f"{self._name}, {len(found) + len(rows)} kinds of change",
             "program": self._program,
-            "calls": num_calls,
+            "calls": max(num_calls, ledger.verdict.num_calls),
             "pays": pays or ledger.unchanged * whole_s > ledger.learning_s,
             "learning_s": ledger.learning_s,
             "whole_s": whole_s,
