@@ -40,6 +40,7 @@ from incrax.engine.inputs.leaves import LeafValue, resolved
 from incrax.engine.inputs.rows import Rows
 from incrax.engine.inputs.signature import Function, Signature
 from incrax.engine.policy.chooser import Chooser
+from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal
 from incrax.engine.store.budget import Limits
 from incrax.engine.store.store import is_any_deleted
@@ -409,8 +410,9 @@ class RowEngine:
         )
         journal = Journal(name, self._names(chunk, phase), facts.layout)
         whole = compiler.compile_whole(traced)
+        ledger = Ledger()
         return Engine(
-            facts, whole, journal, compiler, tuning, self.stats, shared, is_exact=is_exact
+            facts, whole, journal, compiler, tuning, self.stats, shared, ledger, is_exact=is_exact
         )
 
     def _traced(self, chunk: Chunk, phase: Phase) -> Program:

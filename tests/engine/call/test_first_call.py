@@ -11,7 +11,8 @@ import pytest
 from helpers import same
 
 import incrax
-from incrax.engine.call import analysis
+from incrax.engine.call import analysis, signature_table
+from incrax.engine.policy.expectations import Idle
 
 X = np.linspace(0.1, 2.0, 50)
 
@@ -161,3 +162,103 @@ def test_a_fork_after_the_first_call_has_its_version():
     assert other(1.0, 0.5, X)[0] is first[0]
     assert other.stats.unchanged == 1
     check(other, 2.0, 0.5, X)
+
+
+# --- where nothing came of looking in an earlier process ------------------------------------------
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    """The next five calls after a first one need not be looked at."""
+    monkeypatch.setattr(signature_table, "calls_without_look", lambda *_, **__: Idle(5, 1.0))
+
+
+def test_calls_that_need_no_look_are_those_of_jit(idle, analysed):
+    ours = incrax.incremental(model)
+    v = X.copy()
+    for k in range(6):
+        v[3] = k  # the same object: an array of NumPy is not unchanged
+        check(ours, 1.0 + k, 0.5, v)
+    assert not analysed
+    check(ours, 7.0, 0.5, v)
+    check(ours, 8.0, 0.5, v)
+    assert len(analysed) == 1
+    assert list(ours.explain().as_dict()["changed"]) == ["a"]
+    assert (ours.stats.calls, ours.stats.compiles) == (8, 1)
+    assert ours._traces.latest.history.num_calls == 8
+
+
+def test_what_is_found_after_them_stands_for_them(idle):
+    ours = incrax.incremental(model)
+    for a in range(8):
+        check(ours, float(a), 0.5, X)
+    engine = ours._traces.latest.engine
+    (entry,) = (e for e in engine.chooser.entries.values() if e.dirty == engine.layout.leaf_mask(0))
+    assert entry.count == 7  # all but the first call
+
+
+def test_a_report_looks_at_a_function_that_need_not_be_looked_at(idle, analysed):
+    ours = incrax.incremental(model)
+    check(ours, 1.0, 0.5, X)
+    check(ours, 2.0, 0.5, X)
+    assert ours.stats.calls == 2
+    assert "since saving did not pay in an earlier process" in ours.stats.verdict
+    assert len(analysed) == 1
+    ours.checkpoint()
+    check(ours, 3.0, 0.5, X)
+    for mine, known in zip(ours.rollback(), jax.jit(model)(2.0, 0.5, X), strict=True):
+        same(mine, known)
+
+
+def test_the_same_objects_have_the_last_result_without_an_analysis(idle, analysed):
+    ours = incrax.incremental(model)
+    x = jnp.asarray(X)
+    ours(1.0, 0.5, x)
+    a = 2.0
+    last = ours(a, 0.5, x)
+    assert ours(a, 0.5, x) is last
+    assert not analysed
+    assert (ours.stats.calls, ours.stats.unchanged) == (3, 1)
+    for k in range(7):
+        ours(3.0 + k, 0.5, x)
+    assert ours.stats.calls == ours._traces.latest.history.num_calls == 10
+
+
+def test_types_in_turns_need_no_look_each(idle, analysed):
+    ours = incrax.incremental(model)
+    for a in (1.0, 1, 2.0, 2, 3.0, 3):
+        check(ours, a, 0.5, X)
+    assert not analysed
+    assert ours.stats.traces == 2
+
+
+def test_an_error_in_a_call_that_needs_no_look_is_that_of_a_look(idle):
+    ours = incrax.incremental(model)
+    ours(1.0, 0.5, jnp.asarray(X))
+    ours(1, 0.5, X)  # other types, so that the next call comes back to the first ones
+    gone = jnp.asarray(X)
+    gone.delete()
+    with pytest.raises(incrax.errors.DeletedInputError):
+        ours(2.0, 0.5, gone)
+    check(ours, 3.0, 0.5, X)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"policy": "exact"},
+        {"calls": 10},
+        {"changing": ["a"]},
+        {"tuning": incrax.Tuning(planner="minimal")},
+    ],
+)
+def test_who_wants_looks_has_them(options, idle, analysed):
+    ours = incrax.incremental(model, **options)
+    check(ours, 1.0, 0.5, X)
+    assert len(analysed) == 1
+
+
+def test_what_calls_the_host_is_analysed_at_once(idle, analysed):
+    ours = incrax.incremental(lambda a: jax.debug.print("{}", a) or a + 1)
+    ours(1.0)
+    assert len(analysed) == 1

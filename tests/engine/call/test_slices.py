@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import threading
@@ -274,6 +275,21 @@ def test_rows_are_planned_without_measuring_the_machine(monkeypatch):
     tuning = incrax.Tuning(race=False, compile_s=np.inf, hot_after=2)  # which has no prices
     job.ours = incrax.incremental(job.fun, tuning=tuning)
     job.settle()
+
+
+def test_what_planning_for_rows_takes_is_learning(monkeypatch):
+    monkeypatch.setattr(Credit, "allows", lambda *_, **__: False)  # nothing is compiled
+    job = Job("look-up, gradient")
+    job.ours = incrax.incremental(job.fun, tuning=replace(EAGER, hot_after=3))
+    job.call()
+    learning = []
+    for row in range(6):
+        job.change(row)
+        learning.append((job.engine.slices.num_planned, job.engine.ledger.learning_s))
+    planned = [after[0] > before[0] for before, after in itertools.pairwise(learning)]
+    learned = [after[1] > before[1] for before, after in itertools.pairwise(learning)]
+    assert planned.count(True) == 1
+    assert planned == learned
 
 
 def test_a_change_of_rows_is_looked_at_until_its_program_is_decided_on(monkeypatch):

@@ -17,7 +17,7 @@ import pytest
 from helpers import same
 
 import incrax
-from incrax.engine.policy import compile_budget, expectations
+from incrax.engine.policy import compile_budget, expectations, ledger
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.policy.expectations import HINTED_CALLS, Known, fingerprint
 
@@ -174,6 +174,110 @@ def test_where_it_is_off_nothing_is_collected(folder, monkeypatch):
     expectations.write()
     assert chooser(ours).expectations._key == ""
     assert list(folder.iterdir()) == []
+
+
+# --- looks that are put off -----------------------------------------------------------------------
+
+
+def analysed_at(folder, monkeypatch, num=60, **changes):
+    """The call, counted from 1, at which a function is analysed, whose file says so."""
+    file = learned(folder)
+    about = {"pays": False, "calls": 10, "learning_s": 1.0, "whole_s": 1e-3}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **about, **changes}))
+    monkeypatch.setattr(ledger, "LOOK_SHARE", 0.005)
+    ours = incrax.incremental(model)
+    for k in range(num):
+        same(ours(float(k), 0.5, X), model(float(k), 0.5, X))
+        if ours._traces.latest._engine is not None:
+            return k + 1
+    return None
+
+
+@pytest.mark.parametrize(
+    ("changes", "call"),
+    [
+        ({}, 22),  # twice as many calls, after the first
+        ({"calls": 1000}, None),
+        ({"calls": 1000, "learning_s": 5e-5}, 12),  # ten calls, of which a share is as much
+        ({"calls": 1000, "learning_s": 1e-9}, 2),
+        ({"calls": 0}, 2),
+        ({"calls": -3}, 2),
+        ({"pays": True}, 2),
+        ({"pays": 0}, 2),
+        ({"pays": None}, 2),
+        ({"calls": "many"}, 2),
+        ({"calls": 1e400}, 2),
+        ({"learning_s": -1.0}, 2),
+        ({"learning_s": None}, 2),
+        ({"whole_s": 0.0}, 2),
+    ],
+)
+@pytest.mark.every_case
+def test_a_function_of_which_nothing_came_is_analysed_when_the_job_is_another(
+    changes, call, folder, monkeypatch
+):
+    assert analysed_at(folder, monkeypatch, **changes) == call
+
+
+def told(folder):
+    """Whether the file of this process says that looking pays."""
+    expectations.write()
+    (file,) = (path for path in folder.iterdir() if path.name.startswith("function"))
+    return json.loads(file.read_text())["pays"]
+
+
+@pytest.mark.parametrize("candidate", ["plan", "whole"])
+def test_a_plan_that_serves_is_a_reason_to_look(candidate, folder):
+    ours = called(3, tuning=incrax.Tuning(compile_s=1e9))
+    (entry,) = (entry for entry in chooser(ours).entries.values() if entry.program is not None)
+    entry.candidate = candidate
+    chooser(ours).whole.seconds = 1.0
+    assert told(folder) == (candidate == "plan")
+
+
+@pytest.mark.parametrize(("calls", "pays"), [(10, False), (10**7, True)])
+def test_one_that_expected_calls_would_have_got_is_one(calls, pays, folder, monkeypatch):
+    monkeypatch.setattr(compile_budget, "MIN_COMPILE_S", 60.0)
+    monkeypatch.setattr(compile_budget, "COMPILE_SHARE", 0.0)
+    ours = incrax.incremental(heavy, tuning=incrax.Tuning(compile_s=0.0))
+    x = np.linspace(0.1, 2.0, 200_000)
+    for a in range(6):
+        ours(float(a), 0.5, x)
+    assert chooser(ours).num_programs == 0
+    for entry in chooser(ours).entries.values():
+        if entry.num_paying < math.inf:
+            entry.count = calls
+    chooser(ours).whole.seconds = 1.0
+    assert told(folder) == pays
+
+
+def test_calls_in_which_nothing_changed_are_one(folder):
+    ours = called(2)
+    for _ in range(3):
+        ours(1.0, 0.5, X.copy())
+    chooser(ours).whole.seconds = 100.0
+    assert told(folder)
+
+
+def test_a_job_in_which_everything_changes_says_so(folder):
+    ours = incrax.incremental(model)
+    for a in (1.0, 2.0, 3.0):
+        ours(a, a, X * a)
+    chooser(ours).whole.seconds = 1.0
+    assert not told(folder)
+
+
+def test_another_program_with_the_same_digest_is_another(folder, monkeypatch):
+    learned(folder)
+    monkeypatch.setattr(expectations, "fingerprint", lambda facts: "another")
+    ours = called(2)
+    assert chooser(ours).expectations.kinds == []
+
+
+def test_where_a_plan_had_nothing_to_win_none_is_made(folder):
+    learned(folder, plan_s=9.9)
+    ours = called(4)
+    assert chooser(ours).num_planned == chooser(ours).num_programs == 0
 
 
 def test_a_fork_knows_what_the_function_knows(folder):

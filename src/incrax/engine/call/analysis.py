@@ -104,7 +104,8 @@ def facts_of(
         prices = None if tuning.calibrate else Calibration()
     else:
         prices = assumed_prices(num_parts)
-    return Facts(program, depend(program, layout), prices, is_minimal, AlgebraState(algebra))
+    dependence = depend(program, layout)
+    return Facts(program, dependence, prices, is_minimal, AlgebraState(algebra), traced.digest)
 
 
 def _trace(

@@ -23,11 +23,11 @@ from incrax import _jax
 from incrax._context import context_key
 from incrax._program import OtherTypesError
 from incrax._stats import Stats
-from incrax.engine.call.engine import Engine
-from incrax.engine.call.record import UNCHANGED
-from incrax.engine.compile.timing import settle
+from incrax.engine.call.record import UNCHANGED, History
+from incrax.engine.compile.timing import TimedProgram, settle
 from incrax.engine.inputs.leaves import IMMUTABLE
 from incrax.engine.inputs.signature import Signature
+from incrax.engine.policy.ledger import Ledger
 from incrax.engine.store.store import is_array_deleted
 
 MAX_HELD_BYTES = 2**20
@@ -48,31 +48,42 @@ class Bypass:
     """Calls of one signature.
 
     Fields: `jax.jit` of the function of its arguments; the ledger; the last call; whether results
-    are held; the configuration that the program is for; counters and the history; the whole
-    program.
+    are held; the configuration that the program is for; counters; the history and the whole program,
+    when there is an engine, and seconds of the program, if they are known before.
 
     What it knows of the arguments are their objects: the same immutable ones have the last result.
     Nothing is known of what is in a list, a dict or an array of NumPy, which may have changed.
     """
 
-    __slots__ = ("config", "history", "holds_results", "jitted", "last", "ledger", "stats", "whole")
+    __slots__ = (
+        "config",
+        "history",
+        "holds_results",
+        "jitted",
+        "last",
+        "ledger",
+        "stats",
+        "whole",
+        "whole_s",
+    )
 
     def __init__(
         self,
         jitted: Callable[..., Any],
         signature: Signature,
         out_tree: Any,
-        engine: Engine,
+        result_bytes: int,
+        ledger: Ledger,
         stats: Stats,
     ) -> None:
         """`jitted` takes the arguments, or, where some leaves are static, those that are not."""
         self.jitted = _of_arguments(jitted, signature) if signature.statics else jitted
-        self.ledger = engine.ledger
+        self.ledger = ledger
         self.config = signature.config
-        self.history = engine.history
+        self.history = History(0)
         self.stats = stats
-        self.whole = engine.whole
-        result_bytes = sum(_jax.aval_bytes(var.aval) for _, var in engine.out_vars)
+        self.whole: TimedProgram | None = None
+        self.whole_s = math.inf
         shape = jax.tree.unflatten(out_tree, [0] * out_tree.num_leaves)
         self.holds_results = result_bytes <= MAX_HELD_BYTES and _is_of_tuples(shape)
         self.last: LastCall = NO_CALL
@@ -102,7 +113,8 @@ class Bypass:
             result = jax.block_until_ready(self.jitted(*args, **kwargs))
         except Exception:  # noqa: BLE001  the long way has the right words for it
             return NOT_HELD
-        ledger.note_turn(time.perf_counter() - start_s, self.whole.seconds or math.inf)
+        whole_s = self.whole_s if self.whole is None else self.whole.seconds
+        ledger.note_turn(time.perf_counter() - start_s, whole_s or math.inf)
         self.last = args, kwargs, (result if self.holds_results else NOT_HELD), None
         return result
 

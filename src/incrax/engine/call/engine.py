@@ -40,6 +40,7 @@ from incrax.engine.policy.agreement import difference
 from incrax.engine.policy.candidates import Candidate, Entry
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.expectations import RowKind
+from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal
 from incrax.engine.program.dependence import ALWAYS
 from incrax.engine.store.budget import Limits
@@ -136,6 +137,7 @@ class Engine:
         tuning: Tuning,
         stats: Stats,
         limits: Limits,
+        ledger: Ledger,
         *,
         is_exact: bool,
     ) -> None:
@@ -149,7 +151,7 @@ class Engine:
         pool = Pool(is_active=compiler.recycles)
         planned = limits.planned_bytes
         chooser = Chooser(
-            facts, whole, compiler, tuning, stats, planned, pool, journal, is_exact=is_exact
+            facts, whole, compiler, tuning, stats, planned, pool, journal, ledger, is_exact=is_exact
         )
         self._decide_by(chooser)
         self.num_eqns = len(facts.eqns)

@@ -38,6 +38,8 @@ from incrax.engine.compile.recycling import can_recycle
 from incrax.engine.inputs.leaves import has_tracer, is_frozen
 from incrax.engine.inputs.rows import has_rows
 from incrax.engine.inputs.signature import Args, Kwargs, Signature, make_signature
+from incrax.engine.policy.expectations import calls_without_look
+from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal, note_forgotten, note_trace
 from incrax.engine.policy.verdict import together
 from incrax.engine.store.budget import MAX_DEFAULT_BYTES, Limits, make_limits
@@ -79,6 +81,7 @@ def _engine(
     calls: HostCalls,
     name: str,
     stats: Stats,
+    ledger: Ledger,
 ) -> Engine:
     """What evaluates a traced function."""
     facts = analysis.facts
@@ -90,7 +93,7 @@ def _engine(
     journal = Journal(name, signature.dynamic_paths, facts.layout)
     whole = compiler.compile_whole(analysis.traced, of_leaves(analysis, signature))
     tuning = options.own_tuning()
-    return Engine(facts, whole, journal, compiler, tuning, stats, limits, is_exact=is_exact)
+    return Engine(facts, whole, journal, compiler, tuning, stats, limits, ledger, is_exact=is_exact)
 
 
 def _step_bytes(step: Step) -> int:
@@ -223,7 +226,10 @@ class Traces:
         )
         # Who says how often it will be called wants to be told at once what that comes to.
         may_wait = not (is_exact or tuning.planner == "minimal" or tuning.calls or tuning.changing)
-        return Traced(signature, analysis, make, stats, may_wait=may_wait)
+        find_idle = functools.partial(
+            calls_without_look, analysis.traced, tuning, is_algebra=options.algebra
+        )
+        return Traced(signature, analysis, make, stats, find_idle if may_wait else None)
 
     def _enter(self, signature: Signature, traced: Any) -> Any:
         """A new trace in the table; logs and warnings say what became of others."""

@@ -2,7 +2,7 @@
 
 A first call is served as by JAX alone: what may be known of the program is of no use to it, and
 takes as long as tracing. Many signatures have no second one (a start in integers, the types of an
-initial state).
+initial state). Later calls bypass where nothing came of looking at them in an earlier process.
 
 In: leaves of calls, what makes an engine. Out: results. It must not know other signatures.
 """
@@ -34,6 +34,8 @@ from incrax.engine.compile.background import read_settings, set_as
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.signature import Signature
 from incrax.engine.policy.chooser import Chooser
+from incrax.engine.policy.expectations import NOT_IDLE, Idle
+from incrax.engine.policy.ledger import Ledger
 from incrax.engine.program.cost import num_host_calls
 from incrax.engine.program.nested import inner_bodies
 
@@ -48,7 +50,9 @@ class Traced:
 
     __slots__ = (
         "_engine",
+        "_find_idle",
         "_first",
+        "_ledger",
         "_make_engine",
         "_run_first",
         "_settings",
@@ -64,23 +68,26 @@ class Traced:
         self,
         signature: Signature,
         analysis: Analysis,
-        make_engine: Callable[[], Engine],
+        make_engine: Callable[[Ledger], Engine],
         stats: Stats,
-        *,
-        may_wait: bool = False,
+        find_idle: Callable[[], Idle] | None = None,
     ) -> None:
-        """`may_wait`: the first call need not have the engine, as far as options say."""
+        """`find_idle` says which calls after the first need not have the engine; None: options say
+        that the first one must.
+        """
         self.signature = signature
         self.analysis = analysis
         self.out_tree = analysis.out_tree
         self.stats = stats
         self.bypass: Bypass | None = None
-        self._make_engine: Callable[[], Engine] | None = make_engine
+        self._make_engine: Callable[[Ledger], Engine] | None = make_engine
+        self._ledger = Ledger()
+        self._find_idle = find_idle
         self.served: Served = self._served_early
         self._engine: Engine | None = None
         self._first: FirstCall | None = None
         self._settings = read_settings()  # a report may ask where others hold
-        may_wait = may_wait and signature.num_parts == 1 and _is_plain(analysis.traced)
+        may_wait = bool(find_idle) and signature.num_parts == 1 and _is_plain(analysis.traced)
         self._run_first = of_leaves(analysis, signature) if may_wait else None
 
     @property
@@ -88,10 +95,12 @@ class Traced:
         """What evaluates it; made when this is first asked for."""
         if self._engine is None:
             assert self._make_engine is not None
+            start_s = perf_counter()
             with set_as(self._settings), _jax.outside_traces():
-                engine = self._make_engine()
+                engine = self._make_engine(self._ledger)
                 if self._first is not None:
                     engine.enter(self._first)
+            engine.ledger.note_learning(perf_counter() - start_s)
             self._adopt(engine)
             return engine
         return self._engine
@@ -100,10 +109,22 @@ class Traced:
         self._engine = engine
         self.served = engine.served
         self._make_engine = self._first = self._run_first = None
-        jitted = None if engine.must_wait or engine.always else self.analysis.jitted
-        if jitted is not None:
-            self.bypass = Bypass(jitted, self.signature, self.out_tree, engine, self.stats)
+        if self.bypass is None and not (engine.must_wait or engine.always):
+            self.bypass = self._made_bypass(engine.ledger)
+        if self.bypass is not None:
+            self.bypass.whole = engine.whole
+            self.bypass.history = engine.history
+            engine.history.num_calls += engine.ledger.unchanged
         return self
+
+    def _made_bypass(self, ledger: Ledger) -> Bypass | None:
+        analysis = self.analysis
+        if analysis.jitted is None:
+            return None
+        result_bytes = sum(_jax.aval_bytes(atom.aval) for atom in analysis.traced.outvars)
+        return Bypass(
+            analysis.jitted, self.signature, self.out_tree, result_bytes, ledger, self.stats
+        )
 
     # --- a call -----------------------------------------------------------------------------------
 
@@ -141,10 +162,14 @@ class Traced:
         return engine.served(leaves, engine.comparison.changed_leaves(leaves), perf_counter())
 
     def _served_first(self, leaves: Sequence[Any], begin_s: float) -> list[Any] | None:
-        """The outputs of a first call; None where it is none, or its engine must not wait."""
+        """The outputs of a first call, or of one that need not be looked at; None where it is
+        neither.
+        """
         run = self._run_first
-        if run is None or self._first is not None:
+        if run is None:
             return None
+        if self._first is not None:
+            return self._served_in_turn(run, leaves)
         values = tuple([LeafValue(x) for x in leaves])
         start_s = perf_counter()
         try:
@@ -153,7 +178,27 @@ class Traced:
             return None
         end_s = perf_counter()
         self._first = FirstCall(values, outputs, begin_s, end_s, end_s - start_s)
+        idle = NOT_IDLE if self._find_idle is None else self._find_idle()
+        bypass = self._made_bypass(self._ledger) if idle.num_calls > 1 else None
+        if bypass is not None:
+            self._ledger.grant(idle.num_calls)
+            bypass.whole_s = idle.whole_s
+            self.bypass = bypass
         return outputs
+
+    def _served_in_turn(
+        self, run: Callable[..., list[Any]], leaves: Sequence[Any]
+    ) -> list[Any] | None:
+        """The outputs of a call that need not be looked at, after one of other types; None where
+        there are none left.
+        """
+        for _ in self._ledger.turns:
+            try:
+                return run(*leaves)
+            except Exception:  # noqa: BLE001  the engine has the right words for it
+                self._ledger.take_back()
+                break
+        return None
 
     def streak(self) -> Streak | None:
         """What serves calls like the last one, if that went the short way."""
@@ -248,7 +293,7 @@ class Traced:
     def fork(self, stats: Stats) -> Self:
         """An independent one that shares values and programs so far."""
         engine = self.engine.fork(stats)
-        return type(self)(self.signature, self.analysis, lambda: engine, stats)._adopt(engine)
+        return type(self)(self.signature, self.analysis, lambda _: engine, stats)._adopt(engine)
 
     def clear(self) -> None:
         """Drop saved values, and hold nothing of the last call."""

@@ -50,7 +50,8 @@ class Facts:
 
     Fields: the simplified program; its dependence; the prices to plan with (None: this machine's,
     measured when they are first needed); whether the planner runs exactly the dirty equations;
-    whether reductions may be replaced by statistics; derived variables made so far.
+    whether reductions may be replaced by statistics; the digest of the program as it was traced;
+    derived variables made so far.
     """
 
     program: Program
@@ -58,6 +59,7 @@ class Facts:
     given_prices: Calibration | None
     is_minimal: bool
     algebra: AlgebraState = field(default_factory=AlgebraState)
+    digest: str = ""
     derived: DerivedTable = field(default_factory=DerivedTable)
     _masks: dict[Var, int] = field(default_factory=dict)
     _seconds: dict[int, tuple[Equation, float]] = field(default_factory=dict)

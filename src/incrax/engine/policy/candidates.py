@@ -57,8 +57,9 @@ class Entry:
     from the first of them on; seconds estimated for a program of its own, and which of them are
     known; seconds by candidate; whether they were measured, up to which tick of the clock; uses;
     how many calls are expected by hints or from earlier processes, and whether it had a program in
-    these; how many left saved values stale by choice; seconds that these cost later calls, and what
-    is assumed of these at first.
+    these; how many of its family, had they been expected, would have got it one that was refused
+    (infinite: none was, or none would); how many left saved values stale by choice; seconds that
+    these cost later calls, and what is assumed of these at first.
     """
 
     dirty: int
@@ -86,6 +87,7 @@ class Entry:
     uses: int = 0
     num_expected: int = 0
     was_compiled: bool = False
+    num_paying: float = math.inf
     stale_uses: int = 0
     blame_s: float = 0.0
     prior_s: float = 0.0

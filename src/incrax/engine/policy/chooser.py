@@ -79,6 +79,7 @@ class Chooser:
         budget_bytes: int,
         pool: Pool,
         journal: Journal,
+        ledger: Ledger,
         *,
         is_exact: bool,
     ) -> None:
@@ -89,6 +90,7 @@ class Chooser:
         self.stats = stats
         self.budget_bytes = budget_bytes
         self.pool = pool
+        self.ledger = ledger
         self.is_timed = not facts.is_minimal and not is_exact
         is_raced = tuning.race and tuning.timed and self.is_timed
         self.clock = Clock(
@@ -103,7 +105,7 @@ class Chooser:
         row_values = lasting_row_values(facts, budget_bytes) if is_divided else []
         self.segments = Segments(facts, compiler, stats, self.clock, pool, row_values)
         self.whole = TimedProgram(None, whole, self.clock, pool)
-        is_kept = self.is_timed and self.clock.is_running
+        is_kept = self.is_timed
         self.expectations = Expectations(
             facts,
             tuning,
@@ -111,6 +113,7 @@ class Chooser:
             journal.paths,
             self.entries,
             self.whole,
+            ledger,
             is_kept=is_kept,
         )
         self.race = Race(facts, self.whole, self.segments, self.expectations, stats)
@@ -134,7 +137,6 @@ class Chooser:
         self._num_savable = 0
         self.num_planned = 0
         self.num_programs = 0
-        self.ledger = Ledger()
         self.regret_s = 0.0
         self.segments.want(
             lasting_needs(facts, budget_bytes, row_values) if is_exact else first_wanted(facts)
@@ -151,12 +153,14 @@ class Chooser:
         )
         other.segments = self.segments.fork(stats, clock, pool)
         other.whole = self.whole.copy(clock, pool)
-        other.expectations = expectations = self.expectations.fork(other.entries, other.whole)
+        other.ledger = ledger = Ledger()
+        other.expectations = expectations = self.expectations.fork(
+            other.entries, other.whole, ledger
+        )
         other.race = Race(self.facts, other.whole, other.segments, expectations, stats)
         other.credit = Credit(self.facts, clock, other.whole, self.tuning, expectations)
         other.slices = self.slices.fork(stats, clock, pool, other.credit)
         other.loaded = dict(self.loaded)
-        other.ledger = Ledger()
         return other
 
     @property
@@ -174,9 +178,11 @@ class Chooser:
     @property
     def whole_s(self) -> float:
         """Seconds of the whole program, measured if it was timed; in calls in a row, if one of
-        those was: timed runs find colder caches.
+        those was: timed runs find colder caches. What was measured a few times may be far too long:
+        what earlier processes know bounds it.
         """
-        return min(self.race.whole_s, self.ledger.turn_s or math.inf)
+        known_s = None if self.whole.is_settled else self.expectations.whole_s
+        return min(self.race.whole_s, self.ledger.turn_s or math.inf, known_s or math.inf)
 
     def expected_s(self, dirty: int) -> float:
         """Seconds that a call with this dirty set is expected to take."""
@@ -209,8 +215,12 @@ class Chooser:
             entry = Entry(dirty, blame_s=cost_s, prior_s=cost_s, clean_share=share)
             entry.num_before = self.credit.num_calls
             entry.num_expected = known.calls
-            entry.promise_s = known.plan_s
             entry.was_compiled = known.was_compiled
+            if self.expectations.is_lost(known):
+                entry.is_planned = True
+                entry.settle("whole", "nothing to win in an earlier process")
+            else:
+                entry.promise_s = known.plan_s
             if self.is_timed and share:
                 entry.family, entry.num_reached = self.facts.reached(dirty)
             self.entries[dirty] = entry

@@ -410,6 +410,8 @@ class Credit:
             return True
         if self._calls_to_come(entry) * gain_s > spent_s + foreseen_s:
             return True
+        if gain_s > 0 and calls:
+            entry.num_paying = foreseen_s / gain_s
         if sure_s > 0 and calls:
             num_missing = (spent_s + price_s) / sure_s - calls
             calls_per_use = max(self.num_calls - entry.num_before, calls) / calls

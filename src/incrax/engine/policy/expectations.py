@@ -2,7 +2,8 @@
 
 A user says so (`Tuning.calls`, `Tuning.changing`), or an earlier process of the same program on the
 same machine has left it in the cache folder: a job is expected to be like the last one. Ski rental
-then need not wait until the calls so far would have repaid a compilation.
+then need not wait until the calls so far would have repaid a compilation. Where nothing came of
+looking at calls, that is put off, and the function is not analysed (`calls_without_look`).
 
 In: `Facts`, hints, the file of this program. Out: `Known` for a dirty set, and at the end of the
 process the file. It says what is worth compiling, never what is right.
@@ -12,9 +13,11 @@ from __future__ import annotations
 
 import atexit
 import copy
+import functools
 import hashlib
 import math
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
@@ -22,14 +25,19 @@ from typing import Any, NamedTuple, Self
 
 from incrax import _cache_folder
 from incrax._jax import Var
+from incrax._program import Program
 from incrax._tuning import Tuning
 from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.paths import each_mask, paths_mask
 from incrax.engine.plan.facts import Facts
-from incrax.engine.policy.candidates import Entry
+from incrax.engine.policy.candidates import MIN_GAIN, UPKEEP_S, Entry
+from incrax.engine.policy.ledger import Ledger, calls_worth
 
-LEAST_S = 0.05
+LEAST_S = 0.02
 """Seconds in the whole program from which on a job is worth a file."""
+
+LONGER = 2
+"""Times the calls of a job in which nothing paid, after which the next one is taken for another."""
 
 MAX_KINDS = 256
 """Of change, of one program, in a file: those that came most often."""
@@ -70,6 +78,18 @@ class Known(NamedTuple):
 NOTHING = Known(0)
 
 
+class Idle(NamedTuple):
+    """How many calls after the first need not be looked at, nor the function be analysed; seconds of
+    each.
+    """
+
+    num_calls: int
+    whole_s: float = math.inf
+
+
+NOT_IDLE = Idle(0)
+
+
 class Expectations:
     """Of one engine, whose entries and whole program it reads; `whole_s` are seconds of the whole
     program in earlier processes, None where they are not known; `compile_s` those to compile it.
@@ -83,6 +103,7 @@ class Expectations:
         paths: Sequence[str],
         entries: Mapping[int, Entry],
         whole: TimedProgram,
+        ledger: Ledger,
         *,
         is_kept: bool,
     ) -> None:
@@ -93,19 +114,22 @@ class Expectations:
         self._tuning = tuning
         self._entries = entries
         self._whole = whole
-        self._is_kept = is_kept and tuning.remember and _cache_folder.folder() is not None
+        self._ledger = ledger
+        self._is_kept = is_kept and is_remembered(tuning)
         self._key = ""
+        self._is_algebra = facts.algebra.is_on
         self._hinted = hinted(facts, paths, tuning)
         self._known: dict[int, Known] = {}
         self.of_rows: dict[str, Known] = {}
         self.row_entries: Mapping[Any, Entry] = {}
         _living[id(self)] = weakref.ref(self)
 
-    def fork(self, entries: Mapping[int, Entry], whole: TimedProgram) -> Self:
+    def fork(self, entries: Mapping[int, Entry], whole: TimedProgram, ledger: Ledger) -> Self:
         """The same for another engine of this program."""
         other = copy.copy(self)
         other._entries = entries
         other._whole = whole
+        other._ledger = ledger
         _living[id(other)] = weakref.ref(other)
         return other
 
@@ -121,6 +145,13 @@ class Expectations:
         if self._is_kept and not self._key:
             self._read()
         return self.of_rows.get(_row_name(kind), NOTHING)
+
+    def is_lost(self, known: Known) -> bool:
+        """Whether calls of a kind came, and a plan had nothing to win for them."""
+        whole_s = self.whole_s
+        if whole_s is None or not known.calls:
+            return False
+        return whole_s - known.plan_s < MIN_GAIN * whole_s + UPKEEP_S and known.plan_s < math.inf
 
     def compiled_row_kinds(self) -> list[RowKind]:
         """Changes of rows that had a program in earlier processes."""
@@ -140,14 +171,16 @@ class Expectations:
             known += map(self._facts.layout.leaf_mask, kind.leaves)
         return reduce(or_, known, 0)
 
+    @functools.cached_property
+    def _program(self) -> str:
+        return f"{fingerprint(self._facts)} {self._facts.layout.full:x}"
+
     def _read(self) -> None:
         facts = self._facts
-        tuning = self._tuning
-        parts = fingerprint(facts), facts.layout.full, tuning.planner, facts.algebra.is_on
-        self._key = _cache_folder.key_of("function", parts)
+        self._key = key_of(facts.digest, self._tuning, self._is_algebra)
         data = _cache_folder.load(self._key)
         try:
-            if data is not None:
+            if data is not None and data["program"] == self._program:
                 self.whole_s = _seconds(data["whole_s"])
                 self.compile_s = _seconds(data["compile_s"])
                 found = {int(k, 16): _known(v) for k, v in data["kinds"].items()}
@@ -166,7 +199,7 @@ class Expectations:
     def collect(self) -> None:
         """Put what this process has learned where it is written from at its end."""
         whole_s = self._whole.seconds
-        if not self._key or whole_s is None:
+        if not self._is_kept or whole_s is None:
             return
         found = {dirty: _learned(entry, whole_s) for dirty, entry in list(self._entries.items())}
         rows = {
@@ -176,14 +209,24 @@ class Expectations:
         num_calls = sum(known.calls for known in (*found.values(), *rows.values()))
         if num_calls * whole_s < LEAST_S:
             return
+        if not self._key:
+            self._read()
+        ledger = self._ledger
+        whole_s = min(whole_s, ledger.turn_s or math.inf)
+        known = [k for kind, k in self._known.items() if kind not in found]
+        known += [k for kind, k in self.of_rows.items() if kind not in rows]
+        seen = [*self._entries.values(), *self.row_entries.values()]
+        pays = _any_pays(seen) or any(k.was_compiled for k in known)
         _join(found, self._known)
         _join(rows, self.of_rows)
         found.pop(self._facts.layout.full, None)
-        if not found and not rows:
-            return
         _pending.pop(self._key, None)  # the latest is the last one
         _pending[self._key] = {
             "about": f"{self._name}, {len(found) + len(rows)} kinds of change",
+            "program": self._program,
+            "calls": max(num_calls, ledger.verdict.num_calls),
+            "pays": pays or ledger.unchanged * whole_s > ledger.learning_s,
+            "learning_s": ledger.learning_s,
             "whole_s": whole_s,
             "compile_s": max(self.compile_s, self._whole.first_s),
             "kinds": _most_often({f"{dirty:x}": known for dirty, known in found.items()}),
@@ -193,6 +236,39 @@ class Expectations:
     def __del__(self) -> None:
         _living.pop(id(self), None)
         self.collect()
+
+
+def is_remembered(tuning: Tuning) -> bool:
+    """Whether files are read and written."""
+    return tuning.timed and tuning.remember and _cache_folder.folder() is not None
+
+
+def key_of(digest: str, tuning: Tuning, is_algebra: bool) -> str:
+    """The name of the file of a program with this digest."""
+    return _cache_folder.key_of("function", (digest, tuning.planner, is_algebra))
+
+
+def calls_without_look(traced: Program, tuning: Tuning, *, is_algebra: bool) -> Idle:
+    """Which calls of a traced function need not be looked at: some where nothing came of that in an
+    earlier process, and none where a plan served, or would have, had as many calls been expected.
+
+    A job is taken to be like the last one until it is `LONGER` times as long. One that is another
+    loses no more by that than until what was learned in vain would be a small share of it
+    (`calls_worth`).
+    """
+    if not is_remembered(tuning):
+        return NOT_IDLE
+    key = key_of(traced.digest, tuning, is_algebra)
+    data = _cache_folder.load(key)
+    try:
+        if data is None or data["pays"] is not False:
+            return NOT_IDLE
+        whole_s = _seconds(data["whole_s"])
+        affordable = calls_worth(_seconds(data["learning_s"]), whole_s)
+        return Idle(min(LONGER * int(data["calls"]), affordable), whole_s)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        _cache_folder.ignore(key, error)
+        return NOT_IDLE
 
 
 def hinted(facts: Facts, paths: Sequence[str], tuning: Tuning) -> dict[int, int]:
@@ -262,6 +338,23 @@ def _learned(entry: Entry, whole_s: float) -> Known:
     return Known(max(entry.count, entry.uses), plan_s, entry.program is not None)
 
 
+def _any_pays(entries: Sequence[Entry]) -> bool:
+    """Whether a process that expects the calls of these entries has reason to look at some."""
+    calls = Counter[int]()
+    for entry in entries:
+        if entry.family is not None:
+            calls[entry.family] += entry.count
+    return any(_pays(e, e.count if e.family is None else calls[e.family]) for e in entries)
+
+
+def _pays(entry: Entry, num_calls: int) -> bool:
+    """The same for one, which has so many calls with its family."""
+    if entry.program is not None or entry.candidate == "segments":
+        return entry.candidate != "whole"
+    is_open = entry.num_paying == math.inf and not entry.is_planned  # was not asked about
+    return num_calls > entry.num_paying or (is_open and entry.promise_s < math.inf)
+
+
 def _join(found: dict[Any, Known], before: Mapping[Any, Known]) -> None:
     """With what earlier processes knew: a job that was cut short is no new habit."""
     for kind, known in before.items():
@@ -315,7 +408,7 @@ def write() -> None:
         expectations = reference()
         if expectations is not None:
             expectations.collect()
-            expectations._key = ""  # `__del__` has nothing to do
+            expectations._is_kept = False  # `__del__` has nothing to do
     for key, data in list(_pending.items())[-MAX_WRITTEN:]:
         _cache_folder.save(key, data)
     if _pending:

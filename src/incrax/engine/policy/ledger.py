@@ -40,6 +40,11 @@ NEWEST = 0.25
 """Weight of the newest call in running means."""
 
 
+def calls_worth(seconds: float, whole_s: float) -> int:
+    """Calls of which such a share as looks may take comes to so many seconds."""
+    return math.ceil(seconds / max(LOOK_SHARE * whole_s, 1e-12))
+
+
 class Ledger:
     """The account of one engine.
 
@@ -190,7 +195,7 @@ class Ledger:
         if gained_s > 0 or self.credit_s >= 0 or not self.weight:
             return False
         missing_s = 2 * self.look_s - self.credit_s
-        num_granted = math.ceil(missing_s / max(LOOK_SHARE * (self.turn_s or whole_s), 1e-12))
+        num_granted = calls_worth(missing_s, self.turn_s or whole_s)
         if num_granted > 1:
             self.grant(min(num_granted, MAX_BYPASSED))
         return num_granted > 1

@@ -11,7 +11,6 @@ priming program takes its place.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -364,7 +363,7 @@ class Slices:
                 was_compiled=known.was_compiled,
             )
             self.entries[kind] = entry
-            if known.calls and known.plan_s >= (self.credit.expectations.whole_s or math.inf):
+            if self.credit.expectations.is_lost(known):
                 self._bar(entry, "rows alone: nothing to win in an earlier process")
         return entry
 

@@ -106,6 +106,11 @@ class Verdict(NamedTuple):
     @property
     def sentence(self) -> str:
         """Whether it is worth it, in words."""
+        if self.gain is None and self.bypassed:
+            return (
+                f"not known yet: {self.bypassed} calls went to `jax.jit`, since saving did not pay in "
+                "an earlier process"
+            )
         if self.gain is None:
             return "not known yet: no call has been weighed"
         learning = f" and {_time(self.learning_s)} learning" if self.learning_s else ""
