@@ -2047,8 +2047,8 @@ MUTANTS = [
     Mutant(
         "partial sum loses a term",
         "engine/rewrites/partial_sums.py",
-        'table.make("sum", clean, ',
-        'table.make("sum", clean[1:], ',
+        "functools.partial(additions, clean, last)",
+        "functools.partial(additions, clean[1:], last)",
     ),
     Mutant(
         "an output that changed is kept",
