@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from typing import NamedTuple
 
 import jax
@@ -257,6 +257,8 @@ _calibrations: dict[tuple[str, bool], Calibration | None] = {}
 
 _SIZE = 250_000
 _SHORT = 30_000
+_TINY = 64
+_KERNELS = 16
 _REPEATS = 15
 
 _MAX_WRITE = 2.5
@@ -293,7 +295,7 @@ def _read(key: str) -> Calibration | None:
     if data is None:
         return None
     try:
-        found = Calibration(**{name: float(value) for name, value in data["prices"].items()})
+        found = Calibration(*(float(data["prices"][each.name]) for each in fields(Calibration)))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         _cache_folder.ignore(key, error)
         return None
@@ -311,7 +313,7 @@ def _measure(dtype: np.dtype) -> Calibration:
     """
     x = jnp.linspace(0.5, 1.0, _SIZE, dtype=dtype)
     arrays = (x, x + 0.25, x + 0.5, x + 0.75)
-    (call_s,) = _best_seconds(_CALL, (x[:1],))
+    call_s, kernels_s = _best_seconds(_CALL, (x[:_TINY],))
     base_s, reads_s, writes_s = _best_seconds(_MEMORY, arrays)
     short_s, flops_s, exps_s = _best_seconds(_ARITHMETIC, (x[:_SHORT],))
     read_s = max(reads_s - base_s, 0.1 * base_s) / (3 * x.nbytes)
@@ -323,11 +325,16 @@ def _measure(dtype: np.dtype) -> Calibration:
         write_s=min(max(writes_s / (3 * x.nbytes), read_s), _MAX_WRITE * read_s),
         dot_flop_s=flop_s / 4,
         call_s=call_s,
+        kernel_s=max(kernels_s - call_s, 0.1 * call_s) / (_KERNELS - 1),
     )
 
 
 _Probes = tuple[Callable[..., object], ...]
-_CALL: _Probes = (lambda x: x + 1.0,)
+_CALL: _Probes = (
+    jnp.sum,
+    lambda x: functools.reduce(lambda before, _: jnp.sum(x * before), range(_KERNELS), 1.0),
+)
+"""The second: sums of which each reads the one before, so that none is fused with another."""
 _MEMORY: _Probes = (
     lambda x, *_: jnp.sum(x),
     lambda x, y, z, w: jnp.sum(w + x + y + z),
