@@ -332,7 +332,9 @@ def _measure(dtype: np.dtype) -> Calibration:
 _Probes = tuple[Callable[..., object], ...]
 _CALL: _Probes = (
     jnp.sum,
-    lambda x: functools.reduce(lambda before, _: jnp.sum(x * before), range(_KERNELS), 1.0),
+    lambda x: functools.reduce(
+        lambda before, _: jnp.sum(x * before), range(_KERNELS), jnp.ones(())
+    ),
 )
 """The second: sums of which each reads the one before, so that none is fused with another."""
 _MEMORY: _Probes = (
