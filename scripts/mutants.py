@@ -2075,6 +2075,34 @@ MUTANTS = [
         "            pass",
     ),
     Mutant(
+        "what no sum is made of is taken apart as well",
+        "engine/rewrites/sums_of_products.py",
+        "is_kept = var in wanted and len(eqn.outvars) == 1 and",
+        "is_kept = len(eqn.outvars) == 1 and",
+        "tests/engine/plan/test_sums_of_products.py",
+    ),
+    Mutant(
+        "kernels of loops start as slowly as others",
+        "engine/program/cost.py",
+        'LOOP_KERNEL_SHARE if inner[0].kind == "turn" else 1.0',
+        "1.0",
+        "tests/engine/program/test_cost.py",
+    ),
+    Mutant(
+        "products inside loops are priced as other arithmetic",
+        "engine/program/cost.py",
+        "flop_s = self.dot_flop_s if entry.is_product else self.flop_s",
+        "flop_s = self.flop_s",
+        "tests/engine/program/test_cost.py",
+    ),
+    Mutant(
+        "a calibration without a figure is completed by guesses",
+        "engine/program/cost.py",
+        'found = Calibration(*(float(data["prices"][each.name]) for each in fields(Calibration)))',
+        'found = Calibration(**{k: float(v) for k, v in data["prices"].items()})',
+        "tests/test_cache_folder.py",
+    ),
+    Mutant(
         "a difference is read as a sum",
         "engine/rewrites/sums_of_products.py",
         "product.negated() if algebra.is_negative(number) else product",
@@ -2095,8 +2123,8 @@ MUTANTS = [
     Mutant(
         "partial sum loses a term",
         "engine/rewrites/partial_sums.py",
-        'table.make("sum", clean, ',
-        'table.make("sum", clean[1:], ',
+        "functools.partial(additions, clean, last)",
+        "functools.partial(additions, clean[1:], last)",
     ),
     Mutant(
         "an output that changed is kept",

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -184,15 +185,18 @@ def test_the_machine_is_measured_once_for_all_processes(unmeasured):
     assert len(unmeasured) == 1
 
 
+PRICES = asdict(Calibration())
+
+
 @pytest.mark.parametrize(
     "data",
     [
         {},
-        {"prices": {"flop_s": -1.0}},
-        {"prices": {"flop_s": "text"}},
-        {"prices": {"unknown": 1e-9}},
+        {"prices": {**PRICES, "flop_s": -1.0}},
+        {"prices": {**PRICES, "flop_s": "text"}},
+        {"prices": {name: PRICES[name] for name in PRICES if name != "kernel_s"}},
         {"prices": [1, 2]},
-        {"prices": {"flop_s": float("inf")}},
+        {"prices": {**PRICES, "flop_s": float("inf")}},
     ],
 )
 def test_figures_that_mean_nothing_are_measured_anew(data, unmeasured, folder):

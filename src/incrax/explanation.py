@@ -482,7 +482,8 @@ def dependence_table(engine: Engine) -> DependenceTable:
         cost = sum((costs[mask] for mask in reached), ZERO)
         spent_s = sum(seconds[mask] for mask in reached)
         num = sum(len(by_inputs[mask]) for mask in reached)
-        share = spent_s / (facts.work_seconds or 1.0)
+        # Added up in another order, all of the work may differ in the last digit.
+        share = min(spent_s / (facts.work_seconds or 1.0), 1.0)
         width = layout.widths[index]
         rows.append(
             LeafDependence(path, width, num, cost.flops, cost.transcendentals, spent_s, share)

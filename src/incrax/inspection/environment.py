@@ -232,6 +232,7 @@ def _figures() -> dict[str, float]:
         "write_s": "writing, per byte",
         "argument_s": "one more argument",
         "call_s": "a call",
+        "kernel_s": "a kernel that is not fused",
         "dot_flop_s": "matrix products, per FLOP",
     }
     found = {names[name]: float(value) for name, value in prices.items()}

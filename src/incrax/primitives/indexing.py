@@ -278,7 +278,11 @@ def _linear_where_nothing_is_filled_in(eqn: Equation) -> Algebra | None:
 
 _SCATTER = Primitive(index=_scatter(""), work=_per_update(2.0), puts_together=True)
 _SUM = replace(
-    _SCATTER, index=_scatter("sum"), algebra=Algebra("joined", (1, 0, 1)), is_unfused=True
+    _SCATTER,
+    index=_scatter("sum"),
+    algebra=Algebra("joined", (1, 0, 1)),
+    is_unfused=True,
+    additions=8.0,
 )
 
 FAMILY: Family = {
@@ -291,7 +295,11 @@ FAMILY: Family = {
         is_unfused=True,
     ),
     "gather": Primitive(
-        index=_gather, work=no_work, algebra=_linear_where_nothing_is_filled_in, is_unfused=True
+        index=_gather,
+        work=no_work,
+        algebra=_linear_where_nothing_is_filled_in,
+        is_unfused=True,
+        additions=20.0,
     ),
     "scatter": replace(_SCATTER, work=_scatter_by, is_unfused=True),
     **each("scatter-add scatter_add", _SUM),

@@ -298,7 +298,7 @@ FAMILY: Family = {
         index=_dot_general, work=_product, algebra=PRODUCT, is_unfused=True, is_product=True
     ),
     "conv_general_dilated": Primitive(
-        index=_conv, windows=_conv_windows, work=_product, is_unfused=True, is_product=True
+        index=_conv, windows=_conv_windows, work=_product, is_unfused=True
     ),
     "ragged_dot_general": Primitive(work=_product),
     "fft": Primitive(

@@ -237,7 +237,11 @@ def _extreme(method: str) -> Callable[..., Any]:
 
 def _reduction(kind: str, complex_factor: float, **known: Any) -> Primitive:
     return Primitive(
-        index=_reduced(REDUCED[kind]), work=_operations(complex_factor), is_unfused=True, **known
+        index=_reduced(REDUCED[kind]),
+        work=_operations(complex_factor),
+        is_unfused=True,
+        additions=3.0,
+        **known,
     )
 
 
@@ -250,11 +254,13 @@ def _pooling(fill_of: Callable[[Any], Any]) -> Primitive:
         index=_pooled,
         windows=_windows(fill_of),
         work=lambda eqn: counted(eqn, _num_in_windows(eqn), 2.0),
+        is_unfused=True,
+        additions=5.0,
     )
 
 
-_RUNNING = Primitive(index=_cumulative, work=_running(2.0), is_unfused=True)
-_SEARCH = Primitive(index=_reduced(SEARCHED), work=_comparisons, is_unfused=True)
+_RUNNING = Primitive(index=_cumulative, work=_running(2.0), is_unfused=True, additions=50.0)
+_SEARCH = Primitive(index=_reduced(SEARCHED), work=_comparisons, is_unfused=True, additions=40.0)
 _COMPARING = Primitive(work=_comparisons)
 
 FAMILY: Family = {
@@ -279,7 +285,7 @@ FAMILY: Family = {
         index=mixing(lambda eqn, _: [eqn.params["dimension"]], SORTED),
         work=_sort,
         is_unfused=True,
-        additions=4.0,
+        additions=100.0,
     ),
     # comparisons: n log2 k
     **each(
@@ -299,5 +305,7 @@ FAMILY: Family = {
     "select_and_gather_add": Primitive(
         work=lambda eqn: EquationWork(int_ops=float(_num_in_windows(eqn)))
     ),
-    "select_and_scatter_add": Primitive(index=_pooled, work=_select_and_scatter_add),
+    "select_and_scatter_add": Primitive(
+        index=_pooled, work=_select_and_scatter_add, is_unfused=True, additions=30.0
+    ),
 }

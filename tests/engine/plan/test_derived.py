@@ -4,6 +4,9 @@ not be.
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +17,7 @@ from incrax import _jax
 from incrax._program import read_vars, trace, written_vars
 from incrax.engine.program.chains import find_chains
 from incrax.engine.program.simplify import inline
+from incrax.engine.rewrites import derived
 from incrax.engine.rewrites.derived import DerivedTable, in_order
 from incrax.engine.rewrites.partial_sums import (
     MIN_CLEAN_TERMS,
@@ -128,6 +132,27 @@ def test_the_least_number_of_clean_terms_is_enough():
     fun = lambda *terms: sum(terms[1:], terms[0])
     _, eqns, table = regrouped(fun, TERMS[: MIN_CLEAN_TERMS + 1], [0])
     assert len(table.recipes) == 1
+
+
+def test_partial_sums_are_written_down_and_not_traced(monkeypatch):
+    monkeypatch.setattr(derived, "traced_equations", None)
+    fun = lambda *terms: sum(terms[1:], terms[0])
+    _, _, table = regrouped(fun, TERMS[:6], [0])
+    ((partial, recipe),) = table.recipes.items()
+    assert names(recipe) == 4 * ["add"]
+    assert recipe[-1].outvars == [partial]
+
+
+def test_partial_sums_of_weak_terms_have_a_strong_type():
+    fun = lambda x: functools.reduce(operator.add, [x * k for k in range(1, 5)] + [x * 1.0])
+    program = program_of(lambda x: fun(jnp.broadcast_to(x, 300)), 2.0)
+    chains = find_chains(program.eqns, program.outvars)
+    (chain,) = chains
+    table = DerivedTable()
+    regroup(program.eqns, chains, table, lambda var: var is not chain.terms[-1])
+    (partial,) = table.recipes
+    assert program.outvars[0].aval.weak_type
+    assert not partial.aval.weak_type
 
 
 def test_complex_sums_are_regrouped():

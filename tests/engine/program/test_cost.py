@@ -15,6 +15,7 @@ import pytest
 from incrax._program import trace
 from incrax.engine.program.cost import (
     CALLBACK_S,
+    LOOP_KERNEL_SHARE,
     UNKNOWN_TRIPS,
     ZERO,
     Calibration,
@@ -279,11 +280,46 @@ def test_calls_to_the_host_are_counted_inside_other_equations():
 
 
 def test_equations_that_are_not_fused_pay_for_their_bytes():
-    calibration = Calibration(flop_s=0.0, transcendental_s=0.0, read_s=1.0)
+    calibration = Calibration(flop_s=0.0, transcendental_s=0.0, read_s=1.0, kernel_s=0.0)
     (fused,) = equations(lambda x: -x, V)
     (sort,) = equations(lax.sort, V)
     assert calibration.seconds(fused) == pytest.approx(1e-9)
     assert calibration.seconds(sort) == pytest.approx(2 * V.nbytes)
+
+
+def prices(**known):
+    """Prices that are nothing but for these."""
+    return Calibration(**{field.name: 0.0 for field in fields(Calibration)} | known)
+
+
+def seconds(calibration, fun, *args):
+    return sum(map(calibration.seconds, equations(fun, *args)))
+
+
+def test_what_is_not_fused_starts_a_kernel_of_its_own():
+    kernels = prices(kernel_s=1.0)
+    assert seconds(kernels, lambda x: jnp.exp(-x) * 2.0, V) == pytest.approx(0, abs=1e-6)
+    assert seconds(kernels, lambda x: jnp.sum(x) + jnp.sum(jnp.exp(x)), V) == pytest.approx(2)
+
+
+def test_kernels_of_a_loop_start_faster():
+    kernels = prices(kernel_s=1.0)
+    loop = lambda x: lax.scan(lambda c, _: (jnp.sin(S @ c), None), x, None, length=5)[0]
+    assert seconds(kernels, loop, np.ones(6)) == pytest.approx(5 * LOOP_KERNEL_SHARE)
+    side = lambda x: lax.cond(x[0] > 0, lambda x: S @ (S @ x), lambda x: S @ x, x)
+    assert seconds(kernels, side, np.ones(6)) == pytest.approx(2)
+
+
+def test_products_inside_a_loop_are_products():
+    loop = lambda x: lax.scan(lambda c, _: (S @ c, None), x, None, length=5)[0]
+    assert seconds(prices(dot_flop_s=1.0), loop, np.ones(6)) == pytest.approx(5 * 2 * 36)
+
+
+def test_what_is_looked_up_takes_longer_than_what_lies_in_order():
+    by_element = prices(flop_s=1.0)
+    rows = np.arange(64) % 7
+    taken_s = seconds(by_element, lambda x: x.at[rows].get(mode="promise_in_bounds"), V)
+    assert taken_s > 10 * seconds(by_element, lambda x: x + 1.0, V)
 
 
 def test_a_machine_is_measured_once():

@@ -373,24 +373,32 @@ def reached_equations(
     sums taken out.
     """
     listing = facts.listing.extended(facts.derived.recipe(saves))
+    writer = listing.writer
+    eqns = listing.eqns
     numbers: set[int] = set()
+    looked_at: set[Var] = set()
     stack = list(facts.effects) if dirty else []
-    stack += [
-        listing.writer[var] for var in targets if var in listing.writer and facts.mask(var) & dirty
-    ]
+
+    def follow(variables: Iterable[Var]) -> None:
+        for var in variables:
+            if var not in looked_at:
+                looked_at.add(var)
+                if var in writer and facts.mask(var) & dirty:
+                    stack.append(writer[var])
+
+    follow(targets)
     while stack:
         number = stack.pop()
         if number not in numbers:
             numbers.add(number)
-            read = (var for var in read_vars(listing.eqns[number]) if facts.mask(var) & dirty)
-            stack += [listing.writer[var] for var in read if var in listing.writer]
+            follow(read_vars(eqns[number]))
     replaced: dict[int, tuple[Equation, ...]] = {}
     if may_regroup and not facts.effects:
         chains = (chain for chain in facts.chains if chain.last in numbers)
         replaced = regroup(
-            listing.eqns, chains, facts.derived, lambda var: not facts.mask(var) & dirty, saves
+            eqns, chains, facts.derived, lambda var: not facts.mask(var) & dirty, saves
         )
-    return tuple(eqn for n in sorted(numbers) for eqn in replaced.get(n, (listing.eqns[n],)))
+    return tuple(eqn for n in sorted(numbers) for eqn in replaced.get(n, (eqns[n],)))
 
 
 class _Search(NamedTuple):

@@ -7,7 +7,7 @@ In: equations and outputs. Out: `SumChain`s. It must not know which terms are di
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,20 +33,34 @@ def find_chains(
     eqns: Sequence[Equation], outvars: Sequence[Atom], min_size: int = MIN_SIZE
 ) -> tuple[SumChain, ...]:
     """All maximal chains of at least three terms, of at least so many elements."""
+    additions = {
+        eqn.outvars[0]: number for number, eqn in enumerate(eqns) if _is_addition(eqn, min_size)
+    }
+    if not additions:
+        return ()
     uses = Counter(var for eqn in eqns for var in read_vars(eqn))
     uses.update(atom for atom in outvars if isinstance(atom, Var))
-    chains: dict[Var, SumChain] = {}
-    for number, eqn in enumerate(eqns):
-        if not _is_addition(eqn, min_size):
-            continue
-        numbers = [number]
-        terms: list[Var] = []
-        for var in read_vars(eqn):
-            inner = chains.pop(var) if var in chains and uses[var] == 1 else None
-            numbers += () if inner is None else inner.eqns
-            terms += (var,) if inner is None else inner.terms
-        chains[eqn.outvars[0]] = SumChain(number, tuple(sorted(numbers)), tuple(terms))
-    return tuple(chain for chain in chains.values() if len(chain.terms) >= 3)
+    added = (var for number in additions.values() for var in read_vars(eqns[number]))
+    inner = {var for var in added if var in additions and uses[var] == 1}
+    chains = (_chain(var, eqns, additions, inner) for var in additions if var not in inner)
+    return tuple(chain for chain in chains if len(chain.terms) >= 3)
+
+
+def _chain(
+    total: Var, eqns: Sequence[Equation], additions: Mapping[Var, int], inner: Collection[Var]
+) -> SumChain:
+    """The chain that ends in a total; once for each addition, however long it is."""
+    numbers: list[int] = []
+    terms: list[Var] = []
+    pending = [total]
+    while pending:
+        var = pending.pop()
+        if var in inner or var is total:
+            numbers.append(additions[var])
+            pending += reversed(read_vars(eqns[additions[var]]))
+        else:
+            terms.append(var)
+    return SumChain(additions[total], tuple(sorted(numbers)), tuple(terms))
 
 
 def _is_addition(eqn: Equation, min_size: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from typing import NamedTuple
 
 import jax
@@ -75,14 +75,22 @@ TRANSCENDENTAL_FLOPS = 10.0
 CALLBACK_S = 1e-3
 """Seconds assumed for a call to the host."""
 
+MIN_EQUATION_S = 1e-9
+"""Seconds of an equation at least, so that of two plans that cost the same the shorter one wins."""
+
+LOOP_KERNEL_SHARE = 0.1
+"""Of the seconds that a kernel needs to start, those in each turn of a loop, whose kernels follow
+each other without a return to the caller.
+"""
+
 
 @dataclass(frozen=True)
 class Calibration:
     """Seconds per unit of work on one machine and backend.
 
     Fields: seconds per cheap arithmetic element, per transcendental element, per byte read, per
-    byte written, per extra argument of an executable, per matrix-product FLOP, and per call of an
-    executable, whatever it does.
+    byte written, per extra argument of an executable, per matrix-product FLOP, per call of an
+    executable, whatever it does, and per kernel that it starts.
     """
 
     flop_s: float = 5e-11
@@ -92,21 +100,25 @@ class Calibration:
     argument_s: float = 5e-7
     dot_flop_s: float = 2e-11
     call_s: float = 1e-5
+    kernel_s: float = 1e-6
 
     def seconds(self, eqn: Equation) -> float:
         """Estimated seconds of one equation inside a fused program."""
-        price = _folded(eqn, _price)
+        inner = inner_bodies(eqn)
+        if not inner:
+            return self._own_seconds(eqn, self.kernel_s) + CALLBACK_S * _jax.calls_host(eqn)
+        kernel_s = self.kernel_s * (LOOP_KERNEL_SHARE if inner[0].kind == "turn" else 1.0)
+        own = lambda each: ZERO._replace(flops=self._own_seconds(each, kernel_s))
+        return MIN_EQUATION_S + _folded(eqn, own).flops + CALLBACK_S * num_host_calls(eqn)
+
+    def _own_seconds(self, eqn: Equation, kernel_s: float) -> float:
+        """The same of one that holds no others; each that is not fused is a kernel."""
+        price = _price(eqn)
         entry = entry_of(eqn)
         flop_s = self.dot_flop_s if entry.is_product else self.flop_s
-        traffic = leaf_cost(eqn).bytes * self.read_s if entry.is_unfused else 0.0
-        calls_s = CALLBACK_S * num_host_calls(eqn)
-        return (
-            1e-9
-            + price.flops * flop_s
-            + price.transcendentals * self.transcendental_s
-            + traffic
-            + calls_s
-        )
+        apart_s = leaf_cost(eqn).bytes * self.read_s + kernel_s if entry.is_unfused else 0.0
+        exponentials_s = price.transcendentals * self.transcendental_s
+        return MIN_EQUATION_S + price.flops * flop_s + exponentials_s + apart_s
 
     def load_seconds(self, num_bytes: int) -> float:
         """Estimated seconds to hand a saved value to a program and read it there."""
@@ -117,7 +129,7 @@ class Calibration:
         return self.argument_s + num_bytes * self.write_s
 
 
-ACCELERATOR = Calibration(1e-13, 2e-12, 5e-13, 5e-13, 2e-6, 5e-14)
+ACCELERATOR = Calibration(1e-13, 2e-12, 5e-13, 5e-13, 2e-6, 5e-14, kernel_s=5e-6)
 """From data sheets, not measured: 10 TFLOP/s, 2 TB/s, and 2 us to hand over an argument."""
 
 
@@ -211,7 +223,7 @@ SCALAR_FACTORS = {
     **dict.fromkeys(("tan", "cbrt"), 5.0),
     **dict.fromkeys(("pow", "asin", "acos", "asinh", "acosh", "atanh", "lgamma"), 3.0),
     **dict.fromkeys(("atan", "atan2"), 10.0),
-    **dict.fromkeys(("tanh", "logistic", "erf", "erfc"), 0.5),
+    **dict.fromkeys(("erf", "erfc"), 0.5),
 }
 """Times what their weight in exponentials says, in double precision on a CPU, as measured. XLA
 has vector code for an exponential, a logarithm and what is made of them; the others are called for
@@ -234,7 +246,8 @@ def _price(eqn: Equation) -> Cost:
     transcendentals = work.transcendentals
     if transcendentals and eqn.outvars[0].aval.dtype in _DOUBLE:
         transcendentals *= SCALAR_FACTORS.get(eqn.primitive.name, 1.0)
-    return Cost(float(out_size(eqn)) if is_moving else steps, transcendentals, 0.0)
+    moved = out_size(eqn) * entry.additions
+    return Cost(moved if is_moving else steps, transcendentals, 0.0)
 
 
 # --- calibration ----------------------------------------------------------------------------------
@@ -244,6 +257,8 @@ _calibrations: dict[tuple[str, bool], Calibration | None] = {}
 
 _SIZE = 250_000
 _SHORT = 30_000
+_TINY = 64
+_KERNELS = 16
 _REPEATS = 15
 
 _MAX_WRITE = 2.5
@@ -280,7 +295,7 @@ def _read(key: str) -> Calibration | None:
     if data is None:
         return None
     try:
-        found = Calibration(**{name: float(value) for name, value in data["prices"].items()})
+        found = Calibration(*(float(data["prices"][each.name]) for each in fields(Calibration)))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         _cache_folder.ignore(key, error)
         return None
@@ -298,7 +313,7 @@ def _measure(dtype: np.dtype) -> Calibration:
     """
     x = jnp.linspace(0.5, 1.0, _SIZE, dtype=dtype)
     arrays = (x, x + 0.25, x + 0.5, x + 0.75)
-    (call_s,) = _best_seconds(_CALL, (x[:1],))
+    call_s, kernels_s = _best_seconds(_CALL, (x[:_TINY],))
     base_s, reads_s, writes_s = _best_seconds(_MEMORY, arrays)
     short_s, flops_s, exps_s = _best_seconds(_ARITHMETIC, (x[:_SHORT],))
     read_s = max(reads_s - base_s, 0.1 * base_s) / (3 * x.nbytes)
@@ -310,11 +325,18 @@ def _measure(dtype: np.dtype) -> Calibration:
         write_s=min(max(writes_s / (3 * x.nbytes), read_s), _MAX_WRITE * read_s),
         dot_flop_s=flop_s / 4,
         call_s=call_s,
+        kernel_s=max(kernels_s - call_s, 0.1 * call_s) / (_KERNELS - 1),
     )
 
 
 _Probes = tuple[Callable[..., object], ...]
-_CALL: _Probes = (lambda x: x + 1.0,)
+_CALL: _Probes = (
+    jnp.sum,
+    lambda x: functools.reduce(
+        lambda before, _: jnp.sum(x * before), range(_KERNELS), jnp.ones(())
+    ),
+)
+"""The second: sums of which each reads the one before, so that none is fused with another."""
 _MEMORY: _Probes = (
     lambda x, *_: jnp.sum(x),
     lambda x, y, z, w: jnp.sum(w + x + y + z),

@@ -71,6 +71,22 @@ class DerivedTable:
                 self.matrices.add(var)
         return self._made[key]
 
+    def make_written(
+        self,
+        kind: Hashable,
+        inputs: Sequence[Var],
+        aval: Any,
+        write: Callable[[Var], tuple[Equation, ...]],
+    ) -> Var:
+        """The variable of this type, strong, that some equations write: the same one for the same
+        kind and inputs. To trace a sum of 25,000 terms takes seconds; to write it down does not.
+        """
+        key = (kind, tuple(inputs))
+        if key not in self._made:
+            var = self._made[key] = _jax.new_var(aval.update(weak_type=False))
+            self.recipes[var] = write(var)
+        return self._made[key]
+
     def make_together(
         self,
         results: Sequence[Var],

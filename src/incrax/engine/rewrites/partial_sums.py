@@ -10,7 +10,6 @@ largest term.
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -61,7 +60,9 @@ def regroup(
             continue
         dirty = [var for var in chain.terms if not is_clean(var)]
         last = eqns[chain.last]
-        partial = table.make("sum", clean, lambda *terms: functools.reduce(operator.add, terms))
+        partial = table.make_written(
+            "sum", clean, last.outvars[0].aval, functools.partial(additions, clean, last)
+        )
         replaced.update({number: () for number in chain.eqns})
         replaced[chain.last] = additions([partial, *dirty], last, last.outvars[0])
     return replaced
@@ -127,10 +128,13 @@ def _siblings(eqns: Sequence[Equation], loads: set[Var]) -> dict[Var, dict[int, 
     """Full reductions of a product of one computed and one loaded array, by the computed one: their
     numbers, and the loaded array of each, of which there are several.
     """
+    sums = [number for number, eqn in enumerate(eqns) if is_full_sum(eqn)]
+    if len(sums) < MIN_ROWS:
+        return {}
     producer = {var: eqn for eqn in eqns for var in written_vars(eqn)}
     groups: dict[Var, dict[int, Var]] = {}
-    for number, eqn in enumerate(eqns):
-        product = producer.get(eqn.invars[0]) if is_full_sum(eqn) else None
+    for number in sums:
+        product = producer.get(eqns[number].invars[0])
         if product is None or product.primitive.name != "mul":
             continue
         rows = [var for var in read_vars(product) if var in loads]

@@ -123,19 +123,41 @@ def reductions(
     """
     reader = _Reader(is_dirty, equation_of)
     found: dict[Var, Sum] = {}
-    for eqn in eqns:
-        var = eqn.outvars[0]
-        if len(eqn.outvars) > 1 or not is_dirty(var):
-            continue
-        if is_full_sum(eqn, jnp.floating) and not var.aval.weak_type:
-            products = reader.read(eqn.invars[0])
-            arrays = [array for product in products for array, _ in product.chosen(is_array)]
-            is_alike = all(array.aval.shape == eqn.invars[0].aval.shape for array in arrays)
-            if products[0].chosen(reader.is_shared) and is_alike:
-                found[var] = products
-        elif is_array(var) and jnp.issubdtype(var.aval.dtype, jnp.floating):
+    for eqn in _behind_sums(eqns, is_dirty):
+        if not is_full_sum(eqn):
             reader.enter(eqn)
+            continue
+        products = reader.read(eqn.invars[0])
+        arrays = [array for product in products for array, _ in product.chosen(is_array)]
+        is_alike = all(array.aval.shape == eqn.invars[0].aval.shape for array in arrays)
+        if products[0].chosen(reader.is_shared) and is_alike:
+            found[eqn.outvars[0]] = products
     return found
+
+
+def _behind_sums(eqns: Sequence[Equation], is_dirty: IsDirty) -> list[Equation]:
+    """The dirty sums over large arrays, and what their operands are made of by equations that may
+    be taken apart, in order: of a long program most often a small part.
+    """
+    kept: list[Equation] = []
+    wanted: set[Var] = set()
+    for eqn in reversed(eqns):
+        var = eqn.outvars[0]
+        if is_full_sum(eqn, jnp.floating):
+            is_kept = not var.aval.weak_type and is_dirty(var)
+        else:
+            is_kept = var in wanted and len(eqn.outvars) == 1 and _may_expand(eqn) and is_dirty(var)
+        if is_kept:
+            kept.append(eqn)
+            wanted.update(read_vars(eqn))
+    return kept[::-1]
+
+
+def _may_expand(eqn: Equation) -> bool:
+    """Whether an equation writes an array of numbers that may be a sum of products."""
+    aval = eqn.outvars[0].aval
+    is_form = algebra_of(eqn) is not None or _is_filled(eqn)
+    return is_form and aval.shape != () and jnp.issubdtype(aval.dtype, jnp.floating)
 
 
 class _Reader:
@@ -159,7 +181,7 @@ class _Reader:
         """
         operands = [self.read(atom) for atom in eqn.invars]
         products = self._as_rows(_expanded(eqn, operands))
-        if products is None:
+        if products is None and max(map(len, operands)) > 1:
             pairs = zip(eqn.invars, operands, strict=True)
             operands = [own if len(own) == 1 else whole(atom) for atom, own in pairs]
             products = self._as_rows(_expanded(eqn, operands))
@@ -169,10 +191,13 @@ class _Reader:
         """The products, if they may be added up row by row before they meet what is dirty."""
         if products is None or max(len(product.factors) for product in products) >= MAX_FACTORS:
             return None
+        if len(products) == 1:
+            return products
+        if len(products) > MAX_PRODUCTS:
+            return None
         dirty = {factor_key(product.chosen(self.is_shared)) for product in products}
         is_one_row = len(dirty) == 1 and factor_key(()) not in dirty
-        is_few = is_one_row and len(products) <= MAX_PRODUCTS
-        return products if is_few or len(products) == 1 else None
+        return products if is_one_row else None
 
 
 Key: TypeAlias = frozenset[tuple[Factor, int]]
