@@ -306,14 +306,16 @@ def test_a_gain_that_no_doubt_can_spoil_is_relied_on_sooner():
     assert is_paid(1112, 1e-3 / DOUBT)
 
 
-def test_what_is_known_of_a_promise_is_not_doubted():
-    """Of 0.6 ms 0.5 are known: at most 0.5 + 10 * 0.1 = 1.5 of the 2.5 ms that calls take now."""
+def test_what_is_known_of_a_promise_is_doubted_less():
+    """Of 0.6 ms 0.5 are known: at most 2 * 0.5 + 10 * 0.1 = 2 of the 10 ms that calls take now."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
-    least = math.ceil(1.0 / (LASTING * 1e-3))
-    for count, is_paid in ((least - 1, False), (least, True)):
-        entry = Entry(1, count=count, fixed_s=5e-4)
-        assert credit._is_paid(entry, 2.5e-3, 6e-4, 1.0, math.inf) is is_paid
-    assert not credit._is_paid(Entry(1, count=least), 2.5e-3, 6e-4, 1.0, math.inf)
+    count = math.ceil(1.0 / (LASTING * 8e-3))
+    is_paid = lambda count, fixed_s: credit._is_paid(
+        Entry(1, count=count, fixed_s=fixed_s), 1e-2, 6e-4, 1.0, math.inf
+    )
+    assert is_paid(count, 5e-4)
+    assert not is_paid(count - 1, 5e-4)
+    assert not is_paid(count, 0.0)
 
 
 def test_a_short_job_compiles_nothing(monkeypatch):

@@ -58,6 +58,9 @@ them up to the tenfold, n ln 10 more are to be expected. This is relied on where
 still gain if it took so many times as long as estimated, since nothing else is then unknown.
 """
 
+KNOWN_DOUBT = 2.0
+"""The same for the seconds of a promise that do not depend on the work."""
+
 ROW_PLANNING = 8.0
 """Times what another plan takes: for rows, JAX traces the equations again, two or three times."""
 
@@ -400,8 +403,9 @@ class Credit:
         """
         gain_s = served_s - promise_s
         lasting = 1.0 if self.expected_calls else LASTING
-        doubted_s = max(promise_s - entry.fixed_s, 0.0)
-        sure_s = max(gain_s, lasting * (gain_s - (DOUBT - 1.0) * doubted_s))
+        known_s = min(entry.fixed_s, promise_s)
+        at_most_s = KNOWN_DOUBT * known_s + DOUBT * (promise_s - known_s)
+        sure_s = max(gain_s, lasting * (served_s - at_most_s))
         spent_s = self.account(entry).spent_s
         calls = self._calls(entry)
         is_timed = self.clock.is_running
