@@ -31,51 +31,6 @@ TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sy
 
 DEMO = ("demo", "--no-plot", "--no-compare", "--rows", "10000", "--sweeps", "5000")
 
-MODEL = """
-import time
-
-import jax
-import jax.numpy as jnp
-
-
-def endless(x):
-    print("traced", flush=True)
-    return jax.lax.while_loop(lambda x: x > -1, lambda x: jnp.abs(jnp.sin(x)), x)
-
-
-def stubborn(x):
-    print("traced", flush=True)
-    while True:
-        try:
-            time.sleep(60)
-        except KeyboardInterrupt:
-            pass
-
-
-class Dropped:
-    def __del__(self):
-        while True:
-            time.sleep(0.1)
-
-
-def dropping(x):
-    print("traced", flush=True)
-    Dropped()
-    while True:
-        time.sleep(0.1)
-
-
-def careful(x):
-    try:
-        print("traced", flush=True)
-        time.sleep(600)
-    finally:
-        print("cleaned up")
-
-
-example = (0.5,)
-"""
-
 
 class Ended(NamedTuple):
     code: int
@@ -147,34 +102,6 @@ def test_while_modules_are_imported(tmp_path, module):
 )
 def test_in_the_demo(tmp_path, when, after_s):
     check(interrupted(*DEMO, when=when, after_s=after_s, where=tmp_path))
-
-
-@pytest.fixture
-def model(tmp_path):
-    (tmp_path / "some_model.py").write_text(MODEL)
-    return tmp_path
-
-
-COMMANDS = {"report": ("report",), "cost": ("cost", "--measure")}
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("name", ["endless", "stubborn", "dropping"])
-def test_what_does_not_let_itself_be_interrupted_is_ended(model, command, name):
-    """`endless` waits in native code for a result that never comes; in `dropping` a finaliser drops
-    errors.
-    """
-    named = ("some_model:" + name, "--example", "some_model:example")
-    check(interrupted(*COMMANDS[command], *named, when="traced", after_s=3.0, where=model))
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_what_cleans_up_does(model, command):
-    named = ("some_model:careful", "--example", "some_model:example")
-    ended = interrupted(*COMMANDS[command], *named, when="traced", after_s=0.5, where=model)
-    check(ended)
-    assert "cleaned up" in ended.shown
-    assert f"incrax {command}: interrupted" in ended.shown
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ UNDIVIDED = {
     "every other",
     "fluid",
     "fluid, gradient",
+    "graph",
     "sparse graph",
     "sparse graph, gradient",
     "from row to row",
