@@ -69,9 +69,9 @@ ROW_EQUATION_S = 2e-3
 of `benchmarks/bench_slices.py`, half of which it meets within a quarter.
 """
 
-SHORT_S = 0.3
-"""Seconds in programs after which a job is worth compiling for, if nothing is known of it: before,
-what can still be gained is less than a program takes to compile.
+SHORT_S = 0.5
+"""Seconds in programs after which a job is worth compiling for, if nothing is known of it: what
+could be gained in one that ends before is less than a program takes to compile.
 """
 
 SOLVER = "scipy.sparse.csgraph"
@@ -409,7 +409,7 @@ class Credit:
         spent_s = self.account(entry).spent_s
         calls = self._calls(entry)
         is_timed = self.clock.is_running
-        short_s = min(price_s, SHORT_S) - self.clock.spent_s if is_timed else 0.0
+        short_s = SHORT_S - self.clock.spent_s if is_timed else 0.0
         if calls * sure_s > spent_s + price_s and short_s <= 0.0:
             return True
         if self._calls_to_come(entry) * gain_s > spent_s + foreseen_s:
