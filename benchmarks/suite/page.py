@@ -38,17 +38,13 @@ CREATOR = re.compile(r"matplotlib [\d.]+\S*(?=<)")
 ROWS = (
     ("jobs", "slow theory", "40 points of a 12 ms theory, 20 steps of nuisance parameters at each"),
     ("jobs", "single sites, many rows", "1,700 single-site steps of a hierarchical regression"),
-    (
-        "jobs",
-        "mixture, kinds in turns",
-        "600 gradients of a mixture: a yield moves, then everything",
-    ),
+    ("jobs", "walk over groups", "2,500 steps of a Metropolis walk over 300 groups"),
     (
         "jobs",
         "mixture, three scans",
         "180 gradients of a mixture: a mean, a yield, a slope is scanned",
     ),
-    ("jobs", "one width", "120 values of one width of an amplitude analysis"),
+    ("jobs", "pulsars in turns", "1,200 steps of 25 Gaussian processes, one number of one at a time"),
     ("jobs", "small function", "5,000 calls of 0.1 ms, everything moves"),
     ("slices", "45 Cholesky factors, gradient", "one of 45 Gaussian processes moves, gradient"),
     (
