@@ -1479,7 +1479,7 @@ MUTANTS = [
         "what is known of a promise is doubted as the rest",
         "engine/policy/compile_budget.py",
         "KNOWN_DOUBT * known_s +",
-        "DOUBT * known_s +",
+        "doubt * known_s +",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
@@ -1497,10 +1497,17 @@ MUTANTS = [
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
+        "rows must pay once, though they may take as long",
+        "engine/policy/compile_budget.py",
+        "unsure * gain_s, lasting",
+        "gain_s, lasting",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
         "no gain is beyond doubt",
         "engine/policy/compile_budget.py",
-        "        sure_s = max(gain_s, lasting * (served_s - at_most_s))",
-        "        sure_s = gain_s",
+        "        sure_s = max(unsure * gain_s, lasting * (served_s - at_most_s))",
+        "        sure_s = unsure * gain_s",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(

@@ -44,7 +44,11 @@ ROWS = (
         "mixture, three scans",
         "180 gradients of a mixture: a mean, a yield, a slope is scanned",
     ),
-    ("jobs", "pulsars in turns", "1,200 steps of 25 Gaussian processes, one number of one at a time"),
+    (
+        "jobs",
+        "pulsars in turns",
+        "1,200 steps of 25 Gaussian processes, one number of one at a time",
+    ),
     ("jobs", "small function", "5,000 calls of 0.1 ms, everything moves"),
     ("slices", "45 Cholesky factors, gradient", "one of 45 Gaussian processes moves, gradient"),
     (

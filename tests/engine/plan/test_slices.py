@@ -420,7 +420,9 @@ REASONS = {
 
 @pytest.mark.parametrize("name", REASONS)
 def test_a_plan_says_where_and_why_all_rows_run(name, monkeypatch):
-    monkeypatch.setattr(met_rows, "MIN_PRODUCT_S", 1.0)  # whatever this machine was measured to take
+    monkeypatch.setattr(
+        met_rows, "MIN_PRODUCT_S", 1.0
+    )  # whatever this machine was measured to take
     fun, x, capacity, primitive, reason = REASONS[name]
     plan = Sliced((fun, (x, np.arange(4096) % 512), False), capacity).plan
     each = next(x for x in plan.sliced.made if x.eqn.primitive.name == primitive and x.why_all)

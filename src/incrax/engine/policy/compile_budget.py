@@ -59,7 +59,15 @@ still gain if it took so many times as long as estimated, since nothing else is 
 """
 
 KNOWN_DOUBT = 2.0
-"""The same for the seconds of a promise that do not depend on the work."""
+ROW_DOUBT = 4.0
+"""The same for the seconds of a promise that do not depend on the work, and for the work of a
+program for rows, which is a share of what was measured.
+"""
+
+ROW_UNSURE = 0.5
+"""Share of the gain by such a program that counts where it is not beyond doubt: a call of 0.4 ms
+takes half of that at best, and a job of 0.8 s that paid for it lost a third.
+"""
 
 ROW_PLANNING = 8.0
 """Times what another plan takes: for rows, JAX traces the equations again, two or three times."""
@@ -404,8 +412,9 @@ class Credit:
         gain_s = served_s - promise_s
         lasting = 1.0 if self.expected_calls else LASTING
         known_s = min(entry.fixed_s, promise_s)
-        at_most_s = KNOWN_DOUBT * known_s + DOUBT * (promise_s - known_s)
-        sure_s = max(gain_s, lasting * (served_s - at_most_s))
+        doubt, unsure = (ROW_DOUBT, ROW_UNSURE) if known_s else (DOUBT, 1.0)
+        at_most_s = KNOWN_DOUBT * known_s + doubt * (promise_s - known_s)
+        sure_s = max(unsure * gain_s, lasting * (served_s - at_most_s))
         spent_s = self.account(entry).spent_s
         calls = self._calls(entry)
         is_timed = self.clock.is_running
