@@ -58,7 +58,7 @@ them up to the tenfold, n ln 10 more are to be expected. This is relied on where
 still gain if it took so many times as long as estimated, since nothing else is then unknown.
 """
 
-KNOWN_DOUBT = 2.0
+KNOWN_DOUBT = 3.0
 ROW_DOUBT = 4.0
 """The same for the seconds of a promise that do not depend on the work, and for the work of a
 program for rows, which is a share of what was measured.
@@ -76,6 +76,9 @@ ROW_EQUATION_S = 2e-3
 """Seconds to trace an equation for rows, and to compile what comes of it: as fitted to 28 programs
 of `benchmarks/bench_slices.py`, half of which it meets within a quarter.
 """
+
+PRIMING = 1.5
+"""Times the whole function's first run that it takes to compile it once more, with more outputs."""
 
 SHORT_S = 0.5
 """Seconds in programs after which a job is worth compiling for, if nothing is known of it: what
@@ -340,7 +343,7 @@ class Credit:
         first run; what saves for them is that program again, with more outputs.
         """
         rows_s = PROGRAM_S + ROW_EQUATION_S * num_in_all(eqns)
-        return rows_s / max(self.whole.first_s, 1e-9) + with_priming
+        return rows_s / max(self.whole.first_s, 1e-9) + PRIMING * with_priming
 
     def compiling_s(self, num_eqns: int) -> float:
         """Seconds to compile so many equations."""
