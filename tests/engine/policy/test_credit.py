@@ -308,9 +308,9 @@ def test_a_gain_that_no_doubt_can_spoil_is_relied_on_sooner():
 
 
 def test_what_is_known_of_a_promise_is_doubted_less():
-    """Of 0.6 ms 0.5 are known: at most 3 * 0.5 + 4 * 0.1 = 1.9 of the 10 ms that calls take now."""
+    """Of 0.6 ms 0.5 are known: at most 2.5 * 0.5 + 4 * 0.1 = 1.65 of the 10 ms that calls take now."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
-    count = math.ceil(1.0 / (LASTING * 8.1e-3))
+    count = math.ceil(1.0 / (LASTING * 8.35e-3))
     is_paid = lambda count, fixed_s: credit._is_paid(
         Entry(1, count=count, fixed_s=fixed_s), 1e-2, 6e-4, 1.0, math.inf
     )

@@ -58,7 +58,7 @@ them up to the tenfold, n ln 10 more are to be expected. This is relied on where
 still gain if it took so many times as long as estimated, since nothing else is then unknown.
 """
 
-KNOWN_DOUBT = 3.0
+KNOWN_DOUBT = 2.5
 ROW_DOUBT = 4.0
 """The same for the seconds of a promise that do not depend on the work, and for the work of a
 program for rows, which is a share of what was measured.
