@@ -113,7 +113,7 @@ def by_incrax():
         dict(zip(result.names, result.values, strict=True)),
         dict(zip(result.names, result.errors, strict=True)),
         {name: (each.lower, each.upper) for name, each in intervals.items()},
-        contour.pieces[0],
+        contour.points,
     )
 
 
