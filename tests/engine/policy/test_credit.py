@@ -308,9 +308,9 @@ def test_a_gain_that_no_doubt_can_spoil_is_relied_on_sooner():
 
 
 def test_what_is_known_of_a_promise_is_doubted_less():
-    """Of 0.6 ms 0.5 are known: at most 2.5 * 0.5 + 4 * 0.1 = 1.65 of the 10 ms that calls take now."""
+    """Of 0.6 ms 0.5 are known: at most 2.5 * 0.5 + 2 * 0.1 = 1.45 of the 10 ms that calls take now."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
-    count = math.ceil(1.0 / (LASTING * 8.35e-3))
+    count = math.ceil(1.0 / (LASTING * 8.55e-3))
     is_paid = lambda count, fixed_s: credit._is_paid(
         Entry(1, count=count, fixed_s=fixed_s), 1e-2, 6e-4, 1.0, math.inf
     )
@@ -320,7 +320,7 @@ def test_what_is_known_of_a_promise_is_doubted_less():
 
 
 def test_rows_that_may_take_as_long_must_pay_twice():
-    """1 ms for 2 ms, of which 0.5 are known: 3 ms at most."""
+    """1 ms for 2 ms, of which 0.5 are known: 2.25 ms at most."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
     is_paid = lambda count: credit._is_paid(
         Entry(1, count=count, fixed_s=5e-4), 2e-3, 1e-3, 1.0, math.inf

@@ -59,7 +59,7 @@ still gain if it took so many times as long as estimated, since nothing else is 
 """
 
 KNOWN_DOUBT = 2.5
-ROW_DOUBT = 4.0
+ROW_DOUBT = 2.0
 """The same for the seconds of a promise that do not depend on the work, and for the work of a
 program for rows, which is a share of what was measured.
 """
