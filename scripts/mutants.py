@@ -974,7 +974,7 @@ MUTANTS = [
     Mutant(
         "a streak of rows takes another kind of change",
         "engine/call/engine.py",
-        "if kind is None or not own.covers(kind):",
+        "if kind is None or not sliced.kind.covers(kind):",
         "if kind is None:",
         "tests/engine/call/test_streak.py",
     ),
@@ -1456,7 +1456,7 @@ MUTANTS = [
     ),
     Mutant(
         "a program for rows serves those of other inputs",
-        "engine/policy/expectations.py",
+        "engine/plan/plan.py",
         "        return is_of and set(self.leaves) >= set(other.leaves)",
         "        return is_of",
         "tests/engine/call/test_slices.py",

@@ -22,11 +22,11 @@ from incrax.engine.call import analysis
 from incrax.engine.call.rehearsal import dry_run
 from incrax.engine.call.streak import RowStreak
 from incrax.engine.plan import looked_up_rows, met_rows, row_share
+from incrax.engine.plan.plan import RowKind
 from incrax.engine.policy import expectations
 from incrax.engine.policy import slices as policy
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.compile_budget import Credit
-from incrax.engine.policy.expectations import RowKind
 from incrax.engine.program.cost import Calibration
 
 FACTOR = 1024.0

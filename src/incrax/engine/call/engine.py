@@ -39,7 +39,6 @@ from incrax.engine.plan.slices import value_at
 from incrax.engine.policy.agreement import difference
 from incrax.engine.policy.candidates import Candidate, Entry
 from incrax.engine.policy.chooser import Chooser
-from incrax.engine.policy.expectations import RowKind
 from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal
 from incrax.engine.program.dependence import ALWAYS
@@ -501,12 +500,11 @@ class Engine:
             return None
         base, numbers = found
         kind = slices.kind(sliced.leaves, numbers)
-        own = RowKind(sliced.leaves, sliced.capacity, sliced.within)
-        if kind is None or not own.covers(kind):
+        if kind is None or not sliced.kind.covers(kind):
             return None
         # Elements, not whole inputs: saved values may depend on one of them alone.
         dirty = self.comparison.dirty(values, base)
-        rows = ChangedRows(base, dirty, numbers, own)
+        rows = ChangedRows(base, dirty, numbers, sliced.kind)
         saved = SavedValues(self, [(base, dirty)], base, dirty, values, rows)
         loads = saved.for_rows(repeat.program)
         if loads is None:

@@ -66,6 +66,21 @@ class Made(NamedTuple):
     why_all: str = ""
 
 
+class RowKind(NamedTuple):
+    """A change of a few rows: of which leaves; how many at most; where these are among the last rows
+    of their axis alone, how many those are; below 0, among the first.
+    """
+
+    leaves: tuple[int, ...]
+    capacity: int
+    within: int = 0
+
+    def covers(self, other: RowKind) -> bool:
+        """Whether a program for one kind serves the other: of these leaves, and of no more rows."""
+        is_of = self.within == other.within and self.capacity >= other.capacity
+        return is_of and set(self.leaves) >= set(other.leaves)
+
+
 @dataclass(frozen=True)
 class Sliced:
     """What a plan for rows takes besides leaves and saved values.
@@ -95,6 +110,11 @@ class Sliced:
     within: int = 0
     moved_s: float = 0.0
     in_place: tuple[tuple[Var, Var], ...] = ()
+
+    @property
+    def kind(self) -> RowKind:
+        """The changes that it serves, and others that this covers."""
+        return RowKind(self.leaves, self.capacity, self.within)
 
     @property
     def by_rows(self) -> list[Equation]:

@@ -524,8 +524,7 @@ class Chooser:
             ledger.grant(0)
         elif bypasses:
             if candidate != "whole":  # the machine may have changed since programs were timed
-                entries = [*self.entries.values(), *self.slices.entries.values()]
-                self.race.retime(entry.program for entry in entries)
+                self.race.retime(entry.program for entry in self._all_entries())
             if num_behind:
                 ledger.grant(min(ledger.granted, int(LOOK_AGAIN_S / whole_s)))
             elif due_in < ledger.granted:  # a decision is worth a look
@@ -538,10 +537,13 @@ class Chooser:
         Looks that hope for more than they cost go on whatever was spent before: on learning, above
         all, which would be lost. A kind that comes no more has soon lost its share of the latest.
         """
-        entries = [*self.entries.values(), *self.slices.entries.values()]
         whole_s = self.whole_s
         num_calls = self.credit.num_calls
-        return sum(e.gain_s(whole_s) * e.recent_share(num_calls) for e in entries if e.program)
+        served = [(e, e.gain_s(whole_s)) for e in self._all_entries()]
+        return sum([gain_s * e.recent_share(num_calls) for e, gain_s in served if gain_s])
+
+    def _all_entries(self) -> list[Entry]:
+        return [*self.entries.values(), *self.slices.entries.values()]
 
     @property
     def verdict(self) -> Verdict:

@@ -30,6 +30,7 @@ from incrax._tuning import Tuning
 from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.paths import each_mask, paths_mask
 from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.plan import RowKind
 from incrax.engine.policy.candidates import MIN_GAIN, UPKEEP_S, Entry
 from incrax.engine.policy.ledger import Ledger, calls_worth
 
@@ -44,22 +45,6 @@ MAX_KINDS = 256
 
 MAX_WRITTEN = 100
 """Files that a process writes: of the programs whose functions went last, or are there."""
-
-
-class RowKind(NamedTuple):
-    """A change of a few rows: of which leaves; how many at most; where these are among the last rows
-    of their axis alone, how many those are; below 0, among the first.
-    """
-
-    leaves: tuple[int, ...]
-    capacity: int
-    within: int = 0
-
-    def covers(self, other: RowKind) -> bool:
-        """Whether a program for one kind serves the other: of these leaves, and of no more rows."""
-        is_of = self.within == other.within and self.capacity >= other.capacity
-        return is_of and set(self.leaves) >= set(other.leaves)
-
 
 HINTED_CALLS = 1000
 """Of each kind of change that a user names without a number."""
@@ -120,8 +105,8 @@ class Expectations:
         self._is_algebra = facts.algebra.is_on
         self._hinted = hinted(facts, paths, tuning)
         self._known: dict[int, Known] = {}
-        self.of_rows: dict[str, Known] = {}
-        self.row_entries: Mapping[Any, Entry] = {}
+        self.of_rows: dict[RowKind, Known] = {}
+        self.row_entries: Mapping[RowKind, Entry] = {}
         _living[id(self)] = weakref.ref(self)
 
     def fork(self, entries: Mapping[int, Entry], whole: TimedProgram, ledger: Ledger) -> Self:
@@ -144,7 +129,7 @@ class Expectations:
         """What is known of a change of so many rows of some inputs."""
         if self._is_kept and not self._key:
             self._read()
-        return self.of_rows.get(_row_name(kind), NOTHING)
+        return self.of_rows.get(kind, NOTHING)
 
     def is_lost(self, known: Known) -> bool:
         """Whether calls of a kind came, and a plan had nothing to win for them."""
@@ -155,7 +140,7 @@ class Expectations:
 
     def compiled_row_kinds(self) -> list[RowKind]:
         """Changes of rows that had a program in earlier processes."""
-        return [_row_kind(name) for name, known in self.of_rows.items() if known.was_compiled]
+        return [kind for kind, known in self.of_rows.items() if known.was_compiled]
 
     @property
     def kinds(self) -> list[int]:
@@ -186,9 +171,7 @@ class Expectations:
                 found = {int(k, 16): _known(v) for k, v in data["kinds"].items()}
                 full = facts.layout.full
                 self._known = {dirty: found[dirty] for dirty in found if 0 < dirty < full}
-                self.of_rows = {
-                    _row_name(_row_kind(name)): _known(v) for name, v in data["rows"].items()
-                }
+                self.of_rows = {_row_kind(k): _known(v) for k, v in data["rows"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             _cache_folder.ignore(self._key, error)
             self.whole_s = None
@@ -202,10 +185,7 @@ class Expectations:
         if not self._is_kept or whole_s is None:
             return
         found = {dirty: _learned(entry, whole_s) for dirty, entry in list(self._entries.items())}
-        rows = {
-            _row_name(kind): _learned(entry, whole_s)
-            for kind, entry in list(self.row_entries.items())
-        }
+        rows = {kind: _learned(x, whole_s) for kind, x in list(self.row_entries.items())}
         num_calls = sum(known.calls for known in (*found.values(), *rows.values()))
         if num_calls * whole_s < LEAST_S:
             return
@@ -230,7 +210,7 @@ class Expectations:
             "whole_s": whole_s,
             "compile_s": max(self.compile_s, self._whole.first_s),
             "kinds": _most_often({f"{dirty:x}": known for dirty, known in found.items()}),
-            "rows": _most_often(rows),
+            "rows": _most_often({_row_name(kind): known for kind, known in rows.items()}),
         }
 
     def __del__(self) -> None:

@@ -26,12 +26,11 @@ from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram, compiled
 from incrax.engine.plan.environment import ValueOf
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.plan import Plan, lines_of, plan_whole
+from incrax.engine.plan.plan import Plan, RowKind, lines_of, plan_whole
 from incrax.engine.plan.row_share import accumulates, rough_share
 from incrax.engine.plan.slices import priming_saves, slice_plan
 from incrax.engine.policy.candidates import MIN_GAIN, Entry
 from incrax.engine.policy.compile_budget import Credit
-from incrax.engine.policy.expectations import RowKind
 from incrax.engine.policy.materialize import NUM_COPIES
 from incrax.engine.rewrites.row_reductions import MIN_LENGTH
 

@@ -20,9 +20,8 @@ from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.plan.environment import ValueOf
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.plan import Blocked, Plan, plan_fill
+from incrax.engine.plan.plan import Blocked, Plan, RowKind, plan_fill
 from incrax.engine.policy.chooser import Chooser
-from incrax.engine.policy.expectations import RowKind
 from incrax.engine.store.store import (
     Comparison,
     Pairs,
@@ -56,7 +55,7 @@ class ChangedRows(NamedTuple):
         assert program.plan is not None
         sliced = program.plan.sliced
         assert sliced is not None
-        return self._replace(kind=RowKind(sliced.leaves, sliced.capacity, sliced.within))
+        return self._replace(kind=sliced.kind)
 
     @property
     def padded(self) -> np.ndarray:
