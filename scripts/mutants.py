@@ -1504,6 +1504,13 @@ MUTANTS = [
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
+        "one run of a program is what the next process knows of it",
+        "engine/policy/expectations.py",
+        "    if program is not None and not program.is_settled:\n",
+        "    if False:\n",
+        "tests/engine/policy/test_expectations.py",
+    ),
+    Mutant(
         "no gain is beyond doubt",
         "engine/policy/compile_budget.py",
         "        sure_s = max(unsure * gain_s, lasting * (served_s - at_most_s))",

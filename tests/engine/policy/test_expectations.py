@@ -10,6 +10,7 @@ import math
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -470,6 +471,14 @@ def test_the_next_process_knows_what_was_compiled(folder):
     ours = called(2)
     (dirty,) = (d for d in chooser(ours).entries if d != chooser(ours).facts.layout.full)
     assert chooser(ours).entries[dirty].was_compiled
+
+
+@pytest.mark.parametrize("is_settled", [False, True])
+def test_a_program_that_was_timed_too_seldom_is_known_by_its_promise(is_settled):
+    """Its one run took longer than the whole function, since something else ran on the machine."""
+    program = SimpleNamespace(seconds=3.0, is_settled=is_settled)
+    entry = Entry(1, count=7, program=program, is_planned=True, promise_s=0.5, candidate="whole")
+    assert expectations._learned(entry, 1.0) == Known(7, 3.0 if is_settled else 0.5, True)
 
 
 # --- processes ------------------------------------------------------------------------------------

@@ -304,11 +304,14 @@ _pending: dict[str, dict[str, Any]] = {}
 
 
 def _learned(entry: Entry, whole_s: float) -> Known:
-    """What the entry of a dirty set tells the next process."""
+    """What the entry of a dirty set tells the next process; of a program that was timed too seldom
+    to be believed, what it promised.
+    """
     program = entry.program
-    program_s = program.seconds if program is not None and program.is_settled else None
-    if program_s is not None:
-        plan_s = program_s
+    if program is not None and not program.is_settled:
+        plan_s = entry.promise_s
+    elif program is not None and program.seconds is not None:
+        plan_s = program.seconds
     elif entry.candidate == "segments":
         plan_s = entry.seconds.get("segments", math.inf)
     elif entry.is_planned:
