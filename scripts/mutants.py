@@ -775,8 +775,15 @@ OPTIMISATIONS = [
     Mutant(
         "planning need not be earned",
         "engine/policy/compile_budget.py",
-        "        return self._has_left(plan_s) or self._is_paid(",
+        "        return self._has_left(at_once_s) or self._is_paid(",
         "        return True or self._is_paid(",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "rows are traced on trust",
+        "engine/policy/compile_budget.py",
+        "at_once_s = plan_s if rows_work is None else plan_s + program_s",
+        "at_once_s = plan_s",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(

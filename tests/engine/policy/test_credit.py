@@ -141,9 +141,11 @@ def test_equations_inside_a_loop_are_compiled_as_well():
     assert num_in_all(eqns) >= len(eqns) + 5
     rows_s = timing.PROGRAM_S + ROW_EQUATION_S * num_in_all(eqns)
     first_s = credit.whole.first_s
-    assert first_s * credit.work(eqns, with_priming=False) == pytest.approx(rows_s)
+    assert first_s * credit.work(num_in_all(eqns), with_priming=False) == pytest.approx(rows_s)
     priming_s = compile_budget.PRIMING * first_s
-    assert first_s * credit.work(eqns, with_priming=True) == pytest.approx(rows_s + priming_s)
+    assert first_s * credit.work(num_in_all(eqns), with_priming=True) == pytest.approx(
+        rows_s + priming_s
+    )
 
 
 def test_as_much_as_two_programs_must_be_earned_twice():
@@ -263,6 +265,19 @@ def test_what_took_longer_than_it_was_priced_is_dearer_next_time(monkeypatch):
     credit.note_learning(entry, 1e9)
     assert credit.account(entry).spent_s == pytest.approx(3.0 * price_s)
     assert credit._price_s(Entry(1), 1.0) == price_s
+
+
+def test_rows_are_traced_only_where_their_program_would_be_compiled_too(monkeypatch):
+    """A tenth of the seconds so far covers a plan in a call or two; tracing rows takes far longer."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    monkeypatch.setattr(compile_budget, "COMPILE_SHARE", 1.0)
+    credit.clock.spent_s = 1.0
+    work = 2.0 / credit._program_s
+    entry = Entry(1, count=1, clean_share=0.5)
+    assert credit.allows_planning(entry, 1e-3)
+    assert not credit.allows_planning(entry, 1e-3, rows_work=work)
+    credit.clock.spent_s = 3.0
+    assert credit.allows_planning(entry, 1e-3, rows_work=work)
 
 
 def test_the_first_of_a_family_must_be_worth_plans_of_all_its_kinds(monkeypatch):
@@ -438,7 +453,6 @@ def test_a_decision_does_not_count_the_program_again(monkeypatch):
     chooser, entry = weighed(monkeypatch)
     before = chooser.credit.allows_planning(entry, 1e-3)
     monkeypatch.setattr(facts, "num_in_all", None)
-    monkeypatch.setattr(compile_budget, "num_in_all", None)
     assert chooser.credit.allows_planning(entry, 1e-3) == before
 
 

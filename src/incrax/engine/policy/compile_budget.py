@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from incrax._jax import Equation
 from incrax._tuning import Tuning
 from incrax.engine.compile.background import CALLER_SHARE
 from incrax.engine.compile.timing import (
@@ -27,7 +25,6 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import MAX_EDGES
 from incrax.engine.policy.candidates import UPKEEP_S, Entry
 from incrax.engine.policy.expectations import Expectations
-from incrax.engine.program.nested import num_in_all
 
 COMPILE_SHARE = 0.1
 """Share of the time spent in programs so far that may go into compiling on trust; the rest must be
@@ -68,9 +65,6 @@ ROW_UNSURE = 0.5
 """Share of the gain by such a program that counts where it is not beyond doubt: a call of 0.4 ms
 takes half of that at best, and a job of 0.8 s that paid for it lost a third.
 """
-
-ROW_PLANNING = 8.0
-"""Times what another plan takes: for rows, JAX traces the equations again, two or three times."""
 
 ROW_EQUATION_S = 2e-3
 """Seconds to trace an equation for rows, and to compile what comes of it: as fitted to 28 programs
@@ -246,14 +240,23 @@ class Credit:
         self.expected_calls = max(self.hinted_calls, self.num_calls + calls)
 
     def allows_planning(
-        self, entry: Entry, whole_s: float, *, overhead_s: float = UPKEEP_S, of_rows: bool = False
+        self,
+        entry: Entry,
+        whole_s: float,
+        *,
+        overhead_s: float = UPKEEP_S,
+        rows_work: float | None = None,
     ) -> bool:
         """Whether to find out what a program for a dirty set would save, beyond the overhead.
 
         On trust, or when all that it may have saved so far is worth the plan and the program, since
         nothing is compiled before: what takes as long in the whole program as the equations that
         the change does not reach, or what a plan of the family saves. The first of a family is made
-        when it is worth plans of all its kinds. Rows are planned for without measuring the machine.
+        when it is worth plans of all its kinds.
+
+        For rows, JAX traces the equations again, two or three times, which may take as long as all
+        calls of a short job: only where the program, of about so much work, would be compiled, too.
+        The machine is not measured for them.
         """
         account = self.account(entry)
         share = max(entry.clean_share, LEAST_CLEAN_SHARE)
@@ -262,13 +265,14 @@ class Credit:
             served_s = account.served_s + overhead_s
             if served_s >= whole_s:
                 return False
-        plan_s = self._plan_s * (ROW_PLANNING if of_rows else 1.0)
+        plan_s = self._plan_s
         if not account.num_programs:
             plan_s += self._next_plan_s * max(account.num_kinds - 1, 0)
-        if not of_rows and not self.facts.is_calibrated:
+        if rows_work is None and not self.facts.is_calibrated:
             plan_s += CALIBRATION_S
-        program_s = self._price_s(entry, 1.0)
-        return self._has_left(plan_s) or self._is_paid(
+        program_s = self._price_s(entry, 1.0 if rows_work is None else rows_work)
+        at_once_s = plan_s if rows_work is None else plan_s + program_s
+        return self._has_left(at_once_s) or self._is_paid(
             entry, whole_s, served_s, plan_s + program_s, plan_s + FORESEEN_FACTOR * program_s
         )
 
@@ -338,11 +342,11 @@ class Credit:
             return self.planning_s
         return PLANNED_EQUATION_S * len(self.facts.eqns) / FIRST_PLAN
 
-    def work(self, eqns: Iterable[Equation], *, with_priming: bool) -> float:
-        """Seconds to trace equations for rows and to compile them, over those of the whole program's
-        first run; what saves for them is that program again, with more outputs.
+    def work(self, num_eqns: int, *, with_priming: bool) -> float:
+        """Seconds to trace so many equations for rows and to compile them, over those of the whole
+        program's first run; what saves for them is that program again, with more outputs.
         """
-        rows_s = PROGRAM_S + ROW_EQUATION_S * num_in_all(eqns)
+        rows_s = PROGRAM_S + ROW_EQUATION_S * num_eqns
         return rows_s / max(self.whole.first_s, 1e-9) + PRIMING * with_priming
 
     def compiling_s(self, num_eqns: int) -> float:
