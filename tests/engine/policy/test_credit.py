@@ -21,9 +21,11 @@ from incrax.engine.policy.chooser import MIN_BYPASSED
 from incrax.engine.policy.compile_budget import (
     CALIBRATION_S,
     DOUBT,
+    FIRST_PLAN,
     LASTING,
     LEAST_CLEAN_SHARE,
     ROW_EQUATION_S,
+    SELDOM,
     SOLVER,
     SOLVER_S,
 )
@@ -214,11 +216,25 @@ def test_a_program_is_as_dear_as_plans_of_the_family_needed_one_of_their_own():
     alone_s = credit._price_s(entry, 1.0)
     assert alone_s == credit._program_s
     credit.note_program(entry, is_new=True)
-    assert credit._price_s(entry, 1.0) == pytest.approx(alone_s / 2)
-    for _ in range(8):
+    assert credit._price_s(entry, 1.0) == pytest.approx(SELDOM * alone_s)
+    for _ in range(9):
         credit.note_program(entry, is_new=False)
-    assert credit._price_s(entry, 1.0) == pytest.approx(alone_s / 10)
+    assert credit._price_s(entry, 1.0) == pytest.approx(SELDOM * alone_s / 10)
+    credit.note_program(entry, is_new=True)
+    assert credit._price_s(entry, 1.0) == pytest.approx((1 + SELDOM) * alone_s / 11)
     assert credit._price_s(Entry(1, family=8), 1.0) == alone_s
+
+
+def test_kin_of_what_has_a_program_is_worth_its_own_calls():
+    """What the first program took is spent; one kind's 20 calls, which gain 1 ms each, are not."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    entry, other = of_family(credit, 20, 20)
+    credit.note_learning(entry, 10.0)
+    is_paid = lambda price_s: credit._is_paid(other, 2e-3, 1e-3, price_s, math.inf)
+    assert not is_paid(0.019)
+    credit.note_program(entry, is_new=True)
+    assert is_paid(0.019)
+    assert not is_paid(0.021)
 
 
 def test_all_of_a_family_earn_for_each():
@@ -364,7 +380,7 @@ def test_planning_takes_what_it_took(monkeypatch):
     credit = called(0.0)._traces.latest.engine.chooser.credit
     credit.planning_s = 0.0
     credit.note_plan(Entry(1), 0.3)
-    assert credit._plan_s == pytest.approx(0.3)
+    assert credit._plan_s == pytest.approx(0.3 / FIRST_PLAN)
     for _ in range(20):
         credit.note_plan(Entry(1), 0.004)
     assert credit._plan_s == pytest.approx(0.004, rel=1e-3)

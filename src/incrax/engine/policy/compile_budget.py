@@ -86,6 +86,9 @@ FORESEEN_FACTOR = 2.0
 that compute what it loads.
 """
 
+SELDOM = 0.1
+"""How likely the second plan of a family needs a program of its own."""
+
 LEAST_CLEAN_SHARE = 0.02
 """Of the whole program: what a plan may save where estimates see nothing that it could."""
 
@@ -138,9 +141,11 @@ class Account:
     @property
     def novelty(self) -> float:
         """How likely it is that the next plan needs a new program: the first one does, later ones as
-        often as so far, where one more had none.
+        often as those after it so far, and seldom before any of these.
         """
-        return self.num_new / (self.num_programs + 1) if self.num_programs else 1.0
+        if not self.num_programs:
+            return 1.0
+        return (self.num_new - 1 + SELDOM) / self.num_programs
 
 
 class Credit:
@@ -198,8 +203,9 @@ class Credit:
         self.account(entry).num_calls += num_calls
 
     def note_plan(self, entry: Entry, seconds: float) -> None:
-        """A plan was made in so many seconds; those of the first, which imports a solver, fade."""
-        self.planning_s = 0.5 * (self.planning_s + seconds) if self.planning_s else seconds
+        """A plan was made in so many seconds; the first tells what a later one takes at most."""
+        before_s = self.planning_s
+        self.planning_s = 0.5 * (before_s + seconds) if before_s else seconds / FIRST_PLAN
         self.account(entry).priced_s += seconds
 
     def note_learning(self, entry: Entry, seconds: float) -> None:
@@ -244,13 +250,14 @@ class Credit:
         entry: Entry,
         whole_s: float,
         *,
+        is_early: bool = True,
         overhead_s: float = UPKEEP_S,
         rows_work: float | None = None,
     ) -> bool:
         """Whether to find out what a program for a dirty set would save, beyond the overhead.
 
-        On trust, or when all that it may have saved so far is worth the plan and the program, since
-        nothing is compiled before: what takes as long in the whole program as the equations that
+        On trust if it is early, or when all that it may have saved so far is worth the plan and the
+        program, since nothing is compiled before: what takes as long in the whole program as the equations that
         the change does not reach, or what a plan of the family saves. The first of a family is made
         when it is worth plans of all its kinds.
 
@@ -272,7 +279,8 @@ class Credit:
             plan_s += CALIBRATION_S
         program_s = self._price_s(entry, 1.0 if rows_work is None else rows_work)
         at_once_s = plan_s if rows_work is None else plan_s + program_s
-        return self._has_left(at_once_s) or self._is_paid(
+        has_credit = is_early and self._has_left(at_once_s)
+        return has_credit or self._is_paid(
             entry, whole_s, served_s, plan_s + program_s, plan_s + FORESEEN_FACTOR * program_s
         )
 
@@ -414,15 +422,19 @@ class Credit:
         self, entry: Entry, served_s: float, promise_s: float, price_s: float, foreseen_s: float
     ) -> bool:
         """Whether a call that takes so long, where so much is promised, has lost a price so far, or
-        will lose another over the calls to come; beside what was spent on the family.
+        will lose another over the calls to come; beside what was spent on the family, unless it has
+        a program: then the calls of one kind must be worth the price.
         """
         gain_s = served_s - promise_s
+        account = self.account(entry)
+        if account.num_programs and max(entry.count, account.mean_calls) * gain_s > price_s:
+            return True
         lasting = 1.0 if self.expected_calls else LASTING
         known_s = min(entry.fixed_s, promise_s)
         doubt, unsure = (ROW_DOUBT, ROW_UNSURE) if known_s else (DOUBT, 1.0)
         at_most_s = KNOWN_DOUBT * known_s + doubt * (promise_s - known_s)
         sure_s = max(unsure * gain_s, lasting * (served_s - at_most_s))
-        spent_s = self.account(entry).spent_s
+        spent_s = account.spent_s
         calls = self._calls(entry)
         is_timed = self.clock.is_running
         short_s = SHORT_S - self.clock.spent_s if is_timed else 0.0
