@@ -20,6 +20,7 @@ from incrax.engine.policy.candidates import RECENT, Entry
 from incrax.engine.policy.chooser import MIN_BYPASSED
 from incrax.engine.policy.compile_budget import (
     CALIBRATION_S,
+    COMPILE_SHARE,
     DOUBT,
     FIRST_PLAN,
     LASTING,
@@ -84,7 +85,7 @@ def test_what_is_asked_for_is_compiled_without_credit():
 def test_credit_grows_with_the_time_spent(seconds):
     f = called(0.0)
     clock, whole = f._traces.latest.engine.chooser.clock, f._traces.latest.engine.chooser.whole
-    clock.spent_s = 10 * whole.first_s * seconds
+    clock.spent_s = 1.001 * whole.first_s * seconds / COMPILE_SHARE
     assert f._traces.latest.engine.chooser.credit._has_left(whole.first_s) == (seconds >= 1.0)
 
 

@@ -26,9 +26,9 @@ from incrax.engine.plan.frontier import MAX_EDGES
 from incrax.engine.policy.candidates import UPKEEP_S, Entry
 from incrax.engine.policy.expectations import Expectations
 
-COMPILE_SHARE = 0.1
-"""Share of the time spent in programs so far that may go into compiling on trust; the rest must be
-earned.
+COMPILE_SHARE = 0.02
+"""Share of the time spent in programs so far that may go into planning and compiling on trust; the
+rest must be earned. A first plan in vain takes half a second, of a job that should lose none.
 """
 
 EARNED_SHARE = 0.1
