@@ -808,6 +808,27 @@ OPTIMISATIONS = [
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
+        "a change of two calls stands for those before",
+        "engine/policy/ledger.py",
+        "            self._waiting = self.weight\n            self.weight = 0",
+        "            self._waiting = 0",
+        "tests/engine/policy/test_ledger.py",
+    ),
+    Mutant(
+        "no kin is expected",
+        "engine/policy/compile_budget.py",
+        "        account.num_expected = max(account.num_expected, entry.num_kin_expected)\n",
+        "",
+        "tests/engine/policy/test_expectations.py",
+    ),
+    Mutant(
+        "all that was gained is risked",
+        "engine/policy/compile_budget.py",
+        "seconds <= WON_SHARE * self.ledger.net_s",
+        "seconds <= self.ledger.net_s",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
         "planning need not be earned",
         "engine/policy/compile_budget.py",
         "        return has_credit or self._is_paid(",

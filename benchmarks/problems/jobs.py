@@ -254,6 +254,15 @@ def walk_of_groups(size: int) -> Job:
     return Job(log_density, calls, 1.2, 2.0)
 
 
+def of_a_process(t: Any, r: Any, amplitude: Any, length: Any, noise: Any) -> Any:
+    """The log-density of residuals by a Gaussian process over times."""
+    apart = (t[:, None] - t[None]) / jnp.exp(length)
+    kernel = jnp.exp(2 * amplitude - 0.5 * apart**2) + jnp.exp(2 * noise) * jnp.eye(len(t))
+    factor = jnp.linalg.cholesky(kernel)
+    white = jax.scipy.linalg.solve_triangular(factor, r, lower=True)
+    return -0.5 * white @ white - jnp.sum(jnp.log(jnp.diag(factor)))
+
+
 def pulsars_in_turns(size: int) -> Job:
     """1,200 steps of 25 Gaussian processes under `vmap`: one of three numbers of one of them."""
     num_pulsars = 25
@@ -261,15 +270,8 @@ def pulsars_in_turns(size: int) -> Job:
     times = np.sort(rng.uniform(0.0, 10.0, (num_pulsars, size)), axis=1)
     residuals = rng.normal(size=(num_pulsars, size))
 
-    def of_one(t: Any, r: Any, amplitude: Any, length: Any, noise: Any) -> Any:
-        apart = (t[:, None] - t[None]) / jnp.exp(length)
-        kernel = jnp.exp(2 * amplitude - 0.5 * apart**2) + jnp.exp(2 * noise) * jnp.eye(size)
-        factor = jnp.linalg.cholesky(kernel)
-        white = jax.scipy.linalg.solve_triangular(factor, r, lower=True)
-        return -0.5 * white @ white - jnp.sum(jnp.log(jnp.diag(factor)))
-
     def log_density(*theta: Any) -> Any:
-        return jnp.sum(jax.vmap(of_one)(times, residuals, *theta))
+        return jnp.sum(jax.vmap(of_a_process)(times, residuals, *theta))
 
     def calls() -> Calls:
         rng = np.random.default_rng(7)
@@ -282,6 +284,33 @@ def pulsars_in_turns(size: int) -> Job:
             accepted = proposed if rng.uniform() < 0.5 else accepted
 
     return Job(log_density, calls, 1.2, 2.0)
+
+
+def pulsars_in_a_loop(size: int) -> Job:
+    """1,500 gradients of 20 Gaussian processes in a loop of Python: one of three numbers of one of
+    them, these in turn.
+    """
+    num_pulsars = 20
+    rng = np.random.default_rng(9)
+    times = np.sort(rng.uniform(0.0, 10.0, (num_pulsars, size)), axis=1)
+    residuals = rng.normal(size=(num_pulsars, size))
+    data = list(zip(times, residuals, strict=True))
+
+    def log_density(theta: Any) -> Any:
+        return sum(of_a_process(*each, *p) for each, p in zip(data, theta, strict=True))
+
+    def calls() -> Calls:
+        rng = np.random.default_rng(10)
+        accepted = [[np.float64(0.0), np.float64(0.0), np.float64(-1.0)]] * num_pulsars
+        for k in range(1_500):
+            number, which = k % num_pulsars, k // num_pulsars % 3
+            changed = list(accepted[number])
+            changed[which] = changed[which] + 0.1 * rng.normal()
+            proposed = [*accepted[:number], changed, *accepted[number + 1 :]]
+            yield (proposed,)
+            accepted = proposed if rng.uniform() < 0.5 else accepted
+
+    return Job(jax.value_and_grad(log_density), calls, 1.2, 2.5)
 
 
 def around_one_point(size: int) -> Job:
@@ -316,6 +345,7 @@ JOBS: dict[str, tuple[Callable[[int], Job], int]] = {
     "pruning": (pruning, 1_000),
     "walk over groups": (walk_of_groups, 2_000),
     "pulsars in turns": (pulsars_in_turns, 120),
+    "pulsars in a loop": (pulsars_in_a_loop, 120),
     "around one point": (around_one_point, 2_000),
 }
 """By name, with a size."""

@@ -89,6 +89,14 @@ def test_credit_grows_with_the_time_spent(seconds):
     assert f._traces.latest.engine.chooser.credit._has_left(whole.first_s) == (seconds >= 1.0)
 
 
+def test_half_of_what_was_gained_may_be_risked():
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    credit.ledger.whole_s = 12.0 + credit.ledger.learning_s
+    credit.ledger.spent_s = 2.0
+    assert credit._has_left(4.99)
+    assert not credit._has_left(5.01)
+
+
 def test_what_promises_nothing_compiles_nothing():
     f = incrax.incremental(lambda *leaves: sum(leaves), tuning=incrax.Tuning(compile_s=0.0))
     for number in range(256):

@@ -481,6 +481,43 @@ def test_a_program_that_was_timed_too_seldom_is_known_by_its_promise(is_settled)
     assert expectations._learned(entry, 1.0) == Known(7, 3.0 if is_settled else 0.5, True)
 
 
+def test_calls_of_a_family_are_expected_of_each_of_its_kinds():
+    entries = {k: Entry(k, count=k, family=7 if k > 1 else None) for k in (1, 2, 3)}
+    entries[3].program = SimpleNamespace(seconds=3.0, is_settled=True)
+    found = expectations._learned_of(entries, 10.0)
+    assert [known.kin_calls for known in found.values()] == [0, 5, 5]
+    assert [known.was_compiled for known in found.values()] == [False, True, True]
+
+
+PARTS = [np.linspace(0.1, 2.0, 5000) * (1 + k / 7) for k in range(6)]
+
+
+def total(*theta):
+    return sum(a * jnp.sum(jnp.exp(-b * x)) for (a, b), x in zip(theta, PARTS, strict=True))
+
+
+def test_the_next_process_expects_what_a_family_did_when_its_first_kind_comes(folder):
+    """Each kind came seldom, and all of them together as often as pays."""
+    theta = [(1.0, 0.5)] * 6
+
+    def of_process(num):
+        ours = incrax.incremental(total, tuning=incrax.Tuning(hot_after=1000))
+        ours(*theta)
+        for k in range(num):
+            ours(*theta[:k], (2.0, 0.5), *theta[k + 1 :])
+        return ours
+
+    ours = of_process(6)
+    chooser(ours).whole.seconds = 10.0
+    for entry in chooser(ours).entries.values():
+        entry.count = 7
+    expectations.write()
+    again = of_process(2)
+    entry = max(chooser(again).entries.values(), key=lambda entry: entry.num_kin_expected)
+    assert entry.num_expected == 7
+    assert chooser(again).credit.account(entry).num_expected == 5 * 7  # the first is added to zero
+
+
 # --- processes ------------------------------------------------------------------------------------
 
 JOB = """

@@ -141,6 +141,28 @@ def test_after_a_bypass_two_calls_are_looked_at_and_stand_for_all():
     assert ledger.weight == number + 2
 
 
+def test_a_change_that_may_be_of_two_calls_lets_the_next_stand_for_those_before():
+    ledger = Ledger()
+    look(ledger)
+    number = bypass_all(ledger)
+    look(ledger)
+    for num_looks in (2, 3):
+        look(ledger)
+        assert ledger.weight == number + num_looks
+        ledger.defer()
+        assert ledger.weight == 0
+    look(ledger)
+    ledger.defer()  # not for ever
+    assert ledger.weight == number + 4
+
+
+def test_what_was_gained_may_be_spent():
+    ledger = Ledger()
+    look(ledger, gained_s=3.0)
+    ledger.note_learning(1.0)
+    assert ledger.net_s == pytest.approx(2.0)
+
+
 def test_no_bypass_is_longer_than_it_may_be():
     ledger = Ledger()
     look(ledger, gained_s=-1e3)

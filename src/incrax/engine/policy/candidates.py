@@ -56,8 +56,8 @@ class Entry:
     work, roughly, that the change does not reach; of a change of rows, the mean share of the axis
     from the first of them on; seconds estimated for a program of its own, and which of them are
     known; seconds by candidate; whether they were measured, up to which tick of the clock; uses;
-    how many calls are expected by hints or from earlier processes, and whether it had a program in
-    these; how many of its family, had they been expected, would have got it one that was refused
+    how many calls are expected by hints or from earlier processes, and of all its family; whether
+    that had a program in these; how many of its family, had they been expected, would have got it one that was refused
     (infinite: none was, or none would); how many left saved values stale by choice; seconds that
     these cost later calls, and what is assumed of these at first.
     """
@@ -86,6 +86,7 @@ class Entry:
     ticks: int = -1
     uses: int = 0
     num_expected: int = 0
+    num_kin_expected: int = 0
     was_compiled: bool = False
     num_paying: float = math.inf
     stale_uses: int = 0

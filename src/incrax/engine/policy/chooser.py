@@ -117,7 +117,7 @@ class Chooser:
             is_kept=is_kept,
         )
         self.race = Race(facts, self.whole, self.segments, self.expectations, stats)
-        self.credit = Credit(facts, self.clock, self.whole, tuning, self.expectations)
+        self.credit = Credit(facts, self.clock, self.whole, tuning, self.expectations, ledger)
         # A saved NaN is an output to JAX, which raises on it where a value inside a program may be
         # NaN.
         self.only_whole = _jax.checks_values()
@@ -136,6 +136,7 @@ class Chooser:
         self._savable: dict[Var, None] = {}
         self._num_savable = 0
         self.num_planned = 0
+        self.num_tried = 0
         self.regret_s = 0.0
         self.segments.want(
             lasting_needs(facts, budget_bytes, row_values) if is_exact else first_wanted(facts)
@@ -157,7 +158,7 @@ class Chooser:
             other.entries, other.whole, ledger
         )
         other.race = Race(self.facts, other.whole, other.segments, expectations, stats)
-        other.credit = Credit(self.facts, clock, other.whole, self.tuning, expectations)
+        other.credit = Credit(self.facts, clock, other.whole, self.tuning, expectations, ledger)
         other.slices = self.slices.fork(stats, clock, pool, other.credit)
         other.loaded = dict(self.loaded)
         return other
@@ -214,12 +215,15 @@ class Chooser:
         """
         entry = self.entries.get(dirty)
         if entry is None:
+            if dirty.bit_count() > 1 and dirty != self.facts.layout.full:
+                self.ledger.defer()
             cost_s = self.race.callback_s
             share = self.facts.clean_share(dirty)
             known = self.expectations.of(dirty)
             entry = Entry(dirty, blame_s=cost_s, prior_s=cost_s, clean_share=share)
             entry.num_before = self.credit.num_calls
             entry.num_expected = known.calls
+            entry.num_kin_expected = known.kin_calls
             entry.was_compiled = known.was_compiled
             if self.expectations.is_lost(known):
                 entry.is_planned = True
@@ -300,7 +304,8 @@ class Chooser:
         """
         is_foretold = entry.is_foretold
         is_kin = self.credit.account(entry).num_programs > 0
-        self.num_planned += is_foretold or (entry.promise_s == math.inf and not is_kin)
+        self.num_planned += 1
+        self.num_tried += is_foretold or (entry.promise_s == math.inf and not is_kin)
         entry.is_planned = True
         entry.is_final = False
         start_s = self.clock.now()
@@ -361,7 +366,7 @@ class Chooser:
         """
         if entry.promise_s < math.inf:
             return self.credit.allows(entry, self.whole_s, is_early=True)
-        is_early = self.num_planned < FREE_PLANS
+        is_early = self.num_tried < FREE_PLANS
         return self.credit.allows_planning(entry, self.whole_s, is_early=is_early)
 
     def _compile_for_wanted(self, entry: Entry) -> None:

@@ -25,11 +25,15 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import MAX_EDGES
 from incrax.engine.policy.candidates import UPKEEP_S, Entry
 from incrax.engine.policy.expectations import Expectations
+from incrax.engine.policy.ledger import Ledger
 
 COMPILE_SHARE = 0.02
 """Share of the time spent in programs so far that may go into planning and compiling on trust; the
 rest must be earned. A first plan in vain takes half a second, of a job that should lose none.
 """
+
+WON_SHARE = 0.5
+"""Share of what a function has gained in all, learning paid, that may be risked at once."""
 
 EARNED_SHARE = 0.1
 """Share of what serves a dirty set now that a program of its own is expected to save."""
@@ -160,6 +164,7 @@ class Credit:
         "expected_calls",
         "facts",
         "hinted_calls",
+        "ledger",
         "num_calls",
         "planning_s",
         "whole",
@@ -172,6 +177,7 @@ class Credit:
         whole: TimedProgram,
         tuning: Tuning,
         expectations: Expectations,
+        ledger: Ledger,
     ) -> None:
         self.facts = facts
         self.clock = clock
@@ -179,6 +185,7 @@ class Credit:
         self.compile_s = tuning.compile_s
         self.hinted_calls = self.expected_calls = tuning.calls or 0
         self.expectations = expectations
+        self.ledger = ledger
         self.num_calls = 0
         self.due_in = math.inf
         self.planning_s = 0.0
@@ -195,6 +202,7 @@ class Credit:
         account = self.account(entry)
         account.num_kinds += 1
         account.num_expected += entry.num_expected
+        account.num_expected = max(account.num_expected, entry.num_kin_expected)
 
     def note_calls(self, entry: Entry, num_calls: int) -> None:
         """So many calls of a kind came."""
@@ -393,11 +401,12 @@ class Credit:
         return has_credit or self.has_earned(entry, whole_s, factor, work)
 
     def _has_left(self, seconds: float) -> bool:
-        """Whether so many more seconds are short against what ran: a short fit must not pay for
-        what it hardly uses.
+        """Whether so many more seconds are short against what ran, or what was gained: a short fit
+        must not pay for what it hardly uses.
         """
         allowed_s = self.compile_s + COMPILE_SHARE * self.clock.spent_s
-        return self.clock.compiling_s + seconds <= allowed_s
+        is_short = self.clock.compiling_s + seconds <= allowed_s
+        return is_short or seconds <= WON_SHARE * self.ledger.net_s
 
     def has_earned(
         self,

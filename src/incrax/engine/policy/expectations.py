@@ -52,12 +52,13 @@ HINTED_CALLS = 1000
 
 class Known(NamedTuple):
     """Of a dirty set: how many calls to expect, seconds of what served it beside the whole program
-    (infinite: not known), and whether it had a program of its own.
+    (infinite: not known), whether its family had a program, and how many calls of that to expect.
     """
 
     calls: int
     plan_s: float = math.inf
     was_compiled: bool = False
+    kin_calls: int = 0
 
 
 NOTHING = Known(0)
@@ -184,8 +185,8 @@ class Expectations:
         whole_s = self._whole.seconds
         if not self._is_kept or whole_s is None:
             return
-        found = {dirty: _learned(entry, whole_s) for dirty, entry in list(self._entries.items())}
-        rows = {kind: _learned(x, whole_s) for kind, x in list(self.row_entries.items())}
+        found = _learned_of(dict(self._entries), whole_s)
+        rows = _learned_of(dict(self.row_entries), whole_s)
         num_calls = sum(known.calls for known in (*found.values(), *rows.values()))
         if num_calls * whole_s < LEAST_S:
             return
@@ -303,9 +304,26 @@ _living: dict[int, weakref.ref[Expectations]] = {}
 _pending: dict[str, dict[str, Any]] = {}
 
 
+def _learned_of(entries: Mapping[Any, Entry], whole_s: float) -> dict[Any, Known]:
+    """What entries tell the next process."""
+    calls = Counter[int]()
+    compiled = set[int]()
+    for entry in entries.values():
+        if entry.family is not None:
+            calls[entry.family] += entry.count
+            compiled |= {entry.family} if entry.program is not None else set()
+    found = {kind: _learned(entry, whole_s) for kind, entry in entries.items()}
+    return {
+        kind: known
+        if (family := entries[kind].family) is None
+        else known._replace(was_compiled=family in compiled, kin_calls=calls[family])
+        for kind, known in found.items()
+    }
+
+
 def _learned(entry: Entry, whole_s: float) -> Known:
-    """What the entry of a dirty set tells the next process; of a program that was timed too seldom
-    to be believed, what it promised.
+    """What the entry of a dirty set tells by itself; of a program that was timed too seldom to be
+    believed, what it promised.
     """
     program = entry.program
     if program is not None and not program.is_settled:
@@ -367,6 +385,7 @@ def _most_often(found: Mapping[str, Known]) -> dict[str, Any]:
             known.calls,
             known.plan_s if known.plan_s < math.inf else None,
             known.was_compiled,
+            known.kin_calls,
         ]
         for name, known in kinds
         if known.calls
@@ -374,8 +393,9 @@ def _most_often(found: Mapping[str, Known]) -> dict[str, Any]:
 
 
 def _known(data: Any) -> Known:
-    calls, plan_s, was_compiled = data
-    return Known(int(calls), math.inf if plan_s is None else _seconds(plan_s), was_compiled is True)
+    calls, plan_s, was_compiled, kin_calls = data
+    seconds = math.inf if plan_s is None else _seconds(plan_s)
+    return Known(int(calls), seconds, was_compiled is True, int(kin_calls))
 
 
 def _seconds(value: Any) -> float:

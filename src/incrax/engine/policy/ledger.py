@@ -36,6 +36,9 @@ MAX_OUTLIER = 8.0
 whole program would have met, too.
 """
 
+MAX_DEFERRED = 2
+"""Looks after a bypass that let the next one stand for the calls before."""
+
 NEWEST = 0.25
 """Weight of the newest call in running means."""
 
@@ -54,11 +57,14 @@ class Ledger:
     `Verdict`.
 
     After a bypass two calls are looked at: the first is compared with a version that is long gone,
-    which tells nothing of what changes from call to call, the second with the first.
+    which tells nothing of what changes from call to call, the second with the first. Where that one
+    was a proposal that was refused, the second differs from it in what both propose: so one or two
+    more are looked at, where a change of several inputs is new (`defer`).
     """
 
     __slots__ = (
         "_num_counted",
+        "_num_deferred",
         "_waiting",
         "ahead_since",
         "bypassed",
@@ -82,6 +88,7 @@ class Ledger:
         self.turns: Iterator[None] = repeat(None, 0)
         self.granted = 0
         self._num_counted = 0
+        self._num_deferred = 0
         self.is_timing_due = False
         self.turn_s = 0.0
         self.weight = 1
@@ -148,9 +155,17 @@ class Ledger:
             self._earn(LOOK_SHARE * skipped * (self.turn_s or whole_s))
             self.weight = 0
             self._waiting += skipped + 1
+            self._num_deferred = 0
         else:
             self.weight = 1 + self._waiting
             self._waiting = 0
+
+    def defer(self) -> None:
+        """What this look finds may be of two calls: let the next one stand for those before."""
+        if self.weight > 1 and self._num_deferred < MAX_DEFERRED:
+            self._num_deferred += 1
+            self._waiting = self.weight
+            self.weight = 0
 
     def note_compiled(self, seconds: float) -> None:
         """The whole program was compiled."""
@@ -207,15 +222,19 @@ class Ledger:
 
     def _earn(self, seconds: float) -> None:
         """Add to what looks may take, up to a bound that compiling alone may exceed."""
-        total_s = self.whole_s - self.spent_s - self.learning_s
-        bound_s = max(MAX_CREDIT * self.look_s, GAIN_SHARE * total_s, self.credit_s)
+        bound_s = max(MAX_CREDIT * self.look_s, GAIN_SHARE * self.net_s, self.credit_s)
         self.credit_s = min(self.credit_s + seconds, bound_s)
 
     def _weigh(self) -> None:
-        if self.whole_s <= self.spent_s + self.learning_s:
+        if self.net_s <= 0:
             self.ahead_since = 0
         elif not self.ahead_since:
             self.ahead_since = self.calls + self.unchanged + self.bypassed
+
+    @property
+    def net_s(self) -> float:
+        """Seconds gained by the calls that were looked at, beyond all that was learned."""
+        return self.whole_s - self.spent_s - self.learning_s
 
     @property
     def verdict(self) -> Verdict:
