@@ -2111,7 +2111,7 @@ MUTANTS = [
     Mutant(
         "factors that a sum does not share are lost",
         "engine/rewrites/statistics.py",
-        "            value = value * self.numbers[factor].astype(value.dtype)\n",
+        "            value = value * numbers[factor].astype(value.dtype)\n",
         "            pass\n",
     ),
     Mutant(
