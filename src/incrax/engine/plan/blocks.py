@@ -69,13 +69,6 @@ class RowValues:
         return self.seconds * (1.0 - self.size / self.length)
 
 
-def can_divide(facts: Facts) -> bool:
-    """Whether values may be computed in blocks: not where equations have effects or call the
-    host.
-    """
-    return not (facts.has_effects or facts.calls_host or facts.is_minimal or facts.is_explicit)
-
-
 def find_row_values(facts: Facts) -> list[RowValues]:
     """What can be divided, by the length of the axis; those with the most work first."""
     rows = row_axes(facts.eqns, facts.invars)
