@@ -495,6 +495,24 @@ def check(fun, rng, capacity, within=0):
             sliced.prime()
 
 
+def test_the_same_indices_read_other_rows_where_they_are_clipped():
+    ids = jnp.asarray([[0], [NUM - 1], [NUM + 3], [4]])
+
+    def fun(theta, scale):
+        dimensions = lax.GatherDimensionNumbers((), (0,), (0,))
+        read = lambda mode: lax.gather(theta, ids, dimensions, (1,), mode=mode)
+        return jnp.nansum(jnp.exp(scale * read("fill"))), jnp.sum(jnp.sin(scale * read("clip")))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+        sliced = Sliced(Case(fun, (np.linspace(0.1, 1.0, NUM), 0.9)), 1, 0)
+        for value in (3.0, -2.0, 0.7):
+            if sliced.change(np.array([NUM - 1]), np.array([value])):
+                sliced.check(terms=30.0)
+            else:
+                sliced.prime()
+
+
 WIDE = {
     np.int8: [-1, 127],
     np.uint8: [200],

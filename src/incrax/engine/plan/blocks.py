@@ -153,9 +153,9 @@ class _InBlocks:
         with the one before, it writes none: each row is always written by the same block.
         """
         size = self.values.size
-        first = lax.mul(block, np.int32(size))
+        first = block * size
         start = lax.min(first, np.int32(self.values.length - size))
-        is_own = lax.ge(lax.add(start, lax.iota(np.int32, size)), first)
+        is_own = start + lax.iota(np.int32, size) >= first
         rows_of = self._rows_at(start, whole)
         results = []
         for (var, axis), old in zip(self.group.items(), held, strict=True):
