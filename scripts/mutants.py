@@ -710,6 +710,13 @@ OPTIMISATIONS = [
         "tests/engine/plan/test_derived.py::test_clean_terms_are_added_up_first",
     ),
     Mutant(
+        "stacked rows are off",
+        "engine/rewrites/partial_sums.py",
+        "    if not groups:\n        return tuple(eqns), tuple(loads)",
+        "    if groups or not groups:\n        return tuple(eqns), tuple(loads)",
+        "tests/engine/plan/test_derived.py::test_sums_over_loaded_rows_become_one_product",
+    ),
+    Mutant(
         "sibling reductions are off",
         "engine/rewrites/factors.py",
         "    if not merged:",

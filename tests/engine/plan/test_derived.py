@@ -1,4 +1,6 @@
-"""Regrouped sums: the same values within rounding, and left alone where they would not be."""
+"""Regrouped sums and stacked rows: the same values within rounding, and left alone where they would
+not be.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import same_array
 
 from incrax import _jax
 from incrax._program import read_vars, trace, written_vars
@@ -16,9 +19,15 @@ from incrax.engine.program.chains import find_chains
 from incrax.engine.program.simplify import inline
 from incrax.engine.rewrites import derived
 from incrax.engine.rewrites.derived import DerivedTable, in_order
-from incrax.engine.rewrites.partial_sums import MIN_CLEAN_TERMS, regroup
+from incrax.engine.rewrites.partial_sums import (
+    MIN_CLEAN_TERMS,
+    MIN_ROW_SIZE,
+    regroup,
+    stack_rows,
+)
 
 RNG = np.random.default_rng(2)
+N = MIN_ROW_SIZE
 TERMS = [RNG.normal(size=300) for _ in range(7)]
 
 
@@ -186,11 +195,197 @@ def test_two_sums_with_the_same_clean_terms_compute_them_once():
     check_same_sums(program, eqns, TERMS[:6])
 
 
+# --- stacked rows ---------------------------------------------------------------------------------
+
+ROWS = [RNG.normal(size=N) for _ in range(4)]
+U = RNG.normal(size=N)
+
+
+def stacked(fun, args, num_loads, kept=()):
+    """A program whose last arguments are loaded rows: new equations and loads."""
+    program, table = program_of(fun, *args), DerivedTable()
+    loads = program.invars[len(args) - num_loads :]
+    wanted = [*program.outvars, *(program.invars[i] for i in kept)]
+    eqns, new_loads = stack_rows(program.eqns, loads, wanted, table)
+    return program, loads, eqns, new_loads, table
+
+
+def check_stacked(program, loads, eqns, new_loads, table, args):
+    """Running the new equations from the new loads gives the values of the old ones."""
+    known = dict(zip(program.invars, [jnp.asarray(x) for x in args], strict=True))
+    before = values_of(program.eqns, known)
+    recipes = values_of(table.recipe(new_loads), known)
+    inputs = {var: known[var] for var in program.invars if var not in loads}
+    inputs.update({var: recipes[var] for var in new_loads})
+    check_order(eqns, inputs)
+    after = values_of(eqns, inputs)
+    for var in program.outvars:
+        same_array(after[var], before[var], 4 * N)
+
+
+def weighted_sums(u, *rows):
+    shared = jnp.sin(u)
+    return [jnp.sum(shared * row) for row in rows]
+
+
+def test_sums_over_loaded_rows_become_one_product():
+    args = [U, *ROWS]
+    parts = stacked(weighted_sums, args, 4)
+    check_stacked(*parts, args)
+    _, loads, eqns, new_loads, table = parts
+    assert names(eqns).count("dot_general") == 1
+    assert "reduce_sum" not in names(eqns)
+    (matrix,) = new_loads
+    assert matrix.aval.shape == (4, N)
+    assert matrix in table.recipes
+
+
+CASES = {
+    "either factor first": (
+        lambda u, r, s: (lambda v: [jnp.sum(v * r), jnp.sum(s * v)])(jnp.sin(u)),
+        2,
+    ),
+    "a row twice": (
+        lambda u, r, s: (lambda v: [jnp.sum(v * r), jnp.sum(v * s), jnp.sum(r * v)])(jnp.sin(u)),
+        2,
+    ),
+    "a row that something else reads": (
+        lambda u, r, s: (lambda v: [jnp.sum(v * r), jnp.sum(v * s), jnp.exp(r) + v])(jnp.sin(u)),
+        2,
+    ),
+    "two shared factors": (
+        lambda u, r, s, t: (
+            lambda v, w: [
+                jnp.sum(v * r),
+                jnp.sum(v * s),
+                jnp.sum(w * s),
+                jnp.sum(w * t),
+                jnp.sum(w * r),
+            ]
+        )(jnp.sin(u), jnp.cos(u)),
+        3,
+    ),
+    "sums used on": (
+        lambda u, r, s: (lambda v: (lambda a, b: [a * b, v * a])(jnp.sum(v * r), jnp.sum(v * s)))(
+            jnp.sin(u)
+        ),
+        2,
+    ),
+    "a sum that is read before the next": (
+        lambda u, r, s: (
+            lambda v: (lambda a: [a, jnp.sum((v * a) * s), jnp.sum(v * s)])(jnp.sum(v * r))
+        )(jnp.sin(u)),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stacking_keeps_every_value(name):
+    fun, num_loads = CASES[name]
+    args = [U, *ROWS[:num_loads]]
+    parts = stacked(fun, args, num_loads)
+    check_stacked(*parts, args)
+    assert "dot_general" in names(parts[2])
+
+
+@pytest.mark.parametrize("shape", [(N,), (32, N // 32), (4, 8, N // 32)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.complex128])
+def test_rows_of_any_shape_and_type_are_stacked(shape, dtype):
+    args = [x.reshape(shape).astype(dtype) for x in (U, *ROWS[:2])]
+    if dtype == np.complex128:
+        args = [x * (1 + 0.5j) for x in args]
+    parts = stacked(weighted_sums, args, 2)
+    check_stacked(*parts, args)
+    assert "dot_general" in names(parts[2])
+
+
+def test_a_row_that_is_wanted_itself_is_still_loaded():
+    args = [U, *ROWS[:2]]
+    parts = stacked(weighted_sums, args, 2, kept=(1,))
+    check_stacked(*parts, args)
+    assert parts[0].invars[1] in parts[3] or parts[0].invars[1] in {
+        v for eqn in parts[2] for v in eqn.outvars
+    }
+
+
+def test_not_a_number_in_one_row_stays_in_its_sum():
+    rows = [row.copy() for row in ROWS[:3]]
+    rows[1][5], rows[2][7] = np.nan, np.inf
+    args = [U, *rows]
+    check_stacked(*stacked(weighted_sums, args, 3), args)
+
+
+def half_sums(u, *rows):
+    """Sums in half precision; `jnp.sum` would convert first."""
+    shared = jnp.sin(u)
+    return [jax.lax.reduce_sum(shared * row, (0,)) for row in rows]
+
+
+UNSTACKED = {
+    "one row": (weighted_sums, [U, ROWS[0]], 1),
+    "one row twice": (
+        lambda u, r: (lambda v: [jnp.sum(v * r), jnp.sum(r * v)])(jnp.sin(u)),
+        [U, ROWS[0]],
+        1,
+    ),
+    "short rows": (weighted_sums, [x[: N - 1] for x in (U, *ROWS[:2])], 2),
+    "rows of half precision": (half_sums, [x.astype(np.float16) for x in (U, *ROWS[:2])], 2),
+    "rows of bfloat16": (weighted_sums, [jnp.asarray(x, jnp.bfloat16) for x in (U, *ROWS[:2])], 2),
+    "integers": (
+        lambda u, r, s: [jnp.sum((u + 1) * r), jnp.sum((u + 1) * s)],
+        [np.arange(N)] * 3,
+        2,
+    ),
+    "partial sums": (
+        lambda u, r, s: (lambda v: [jnp.sum(v * r, 0), jnp.sum(v * s, 0)])(jnp.sin(u)),
+        [x.reshape(2, -1) for x in (U, *ROWS[:2])],
+        2,
+    ),
+    "products with what is computed": (
+        lambda u, r, s: (lambda v, w: [jnp.sum(v * w), jnp.sum(v * v), jnp.sum(v * r)])(
+            jnp.sin(u), jnp.cos(u)
+        ),
+        [U, *ROWS[:2]],
+        2,
+    ),
+    "rows that are not loaded": (weighted_sums, [U, *ROWS[:2]], 0),
+    "an input as shared factor": (
+        lambda u, r, s: [jnp.sum(u * r), jnp.sum(u * s)],
+        [U, *ROWS[:2]],
+        2,
+    ),
+    "quotients": (
+        lambda u, r, s: (lambda v: [jnp.sum(v / r), jnp.sum(v / s)])(jnp.sin(u)),
+        [U, *ROWS[:2]],
+        2,
+    ),
+    "maxima": (
+        lambda u, r, s: (lambda v: [jnp.max(v * r), jnp.max(v * s)])(jnp.sin(u)),
+        [U, *ROWS[:2]],
+        2,
+    ),
+    "products of two rows": (
+        lambda u, r, s: [jnp.sum(r * s), jnp.sum(r * s * jnp.sin(u))],
+        [U, *ROWS[:2]],
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSTACKED)
+def test_what_is_not_stacked_is_left(name):
+    program, loads, eqns, new_loads, table = stacked(*UNSTACKED[name])
+    assert eqns == program.eqns
+    assert new_loads == loads
+    assert not table.recipes
+
+
 # --- the table ------------------------------------------------------------------------------------
 
 
 def test_a_derived_variable_is_made_once_per_kind_and_inputs():
-    program, table = program_of(lambda a, b: a, *TERMS[:2]), DerivedTable()
+    program, table = program_of(lambda a, b: a, *ROWS[:2]), DerivedTable()
     a, b = program.invars
     total = table.make("sum", [a, b], lambda x, y: x + y)
     assert table.make("sum", [a, b], lambda x, y: x + y) is total
@@ -200,9 +395,9 @@ def test_a_derived_variable_is_made_once_per_kind_and_inputs():
 
 
 def test_recipes_compute_their_variables():
-    program, table = program_of(lambda a, b: a, *TERMS[:2]), DerivedTable()
+    program, table = program_of(lambda a, b: a, *ROWS[:2]), DerivedTable()
     a, b = program.invars
     total = table.make("sum", [a, b], lambda x, y: x + y)
-    env = values_of(table.recipe([a, total]), {a: TERMS[0], b: TERMS[1]})
-    np.testing.assert_array_equal(env[total], TERMS[0] + TERMS[1])
+    env = values_of(table.recipe([a, total]), {a: ROWS[0], b: ROWS[1]})
+    np.testing.assert_array_equal(env[total], ROWS[0] + ROWS[1])
     assert table.recipe([a, b]) == []

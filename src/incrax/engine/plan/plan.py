@@ -24,7 +24,7 @@ from incrax.engine.plan.frontier import choose_frontier
 from incrax.engine.rewrites.algebra import Statistics, polynomial_reductions
 from incrax.engine.rewrites.derived import Recomputed, in_order, traced_equations
 from incrax.engine.rewrites.factors import factor_reductions
-from incrax.engine.rewrites.partial_sums import regroup
+from incrax.engine.rewrites.partial_sums import regroup, stack_rows
 
 MIN_LOAD_S = 1e-12
 NEW_VALUE_S = 5e-6
@@ -168,7 +168,7 @@ class Plan:
 
     Fields: the dirty set as a mask; variables loaded from the store; equations to run, in order;
     variables to save; positions of the program outputs that are computed (the others are kept);
-    estimated seconds; the loads that are variables of the program; a boolean that it computes, if any, which
+    estimated seconds; the loads before rows were stacked; a boolean that it computes, if any, which
     must be true for its results to be used; the algebra over rows in it, if any; what it takes
     besides, if it is for a change of some rows; whether terms of sums may be added in any order;
     what it takes besides, if it computes values in blocks of rows.
@@ -252,7 +252,7 @@ def plan_dirty(
         only_wanted: load nothing but wanted values and values derived from them.
         may_factor: also try to merge sibling reductions into matrix products, and take the cheaper
             plan.
-        may_derive: use values that the program has not: partial sums, factors.
+        may_derive: use values that the program has not: partial sums, stacked rows, factors.
     """
     may_derive = may_derive and not facts.is_minimal and not facts.is_explicit
     reached_saves = tuple(dict.fromkeys(v for v in saves if facts.mask(v) & dirty))
@@ -450,6 +450,8 @@ class _Search(NamedTuple):
         if facts.effects:
             ran = in_order(ran) or ran
         base_loads = tuple(var for var in loads if var not in facts.derived.recipes)
+        if self.dirty and not facts.is_minimal and not facts.is_explicit:
+            ran, loads = stack_rows(ran, loads, wanted, facts.derived)
         return Plan(
             self.dirty,
             loads,

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 from incrax._jax import Equation, Var
 from incrax.engine.rewrites.derived import DerivedTable, Recomputed, Values, recomputed
+from incrax.engine.rewrites.partial_sums import MIN_ROWS
 from incrax.engine.rewrites.products import (
     Piece,
     make_matrix,
@@ -40,8 +41,6 @@ from incrax.engine.rewrites.sums_of_products import (
     linear_sums,
     reductions,
 )
-
-MIN_ROWS = 2
 
 MAX_ENTRIES = 1024
 """Terms in the rows of matrices up to which they are made: each has some ten equations to be traced

@@ -18,9 +18,9 @@ from typing import NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 
-from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import read_vars
+from incrax.engine.rewrites.partial_sums import is_full_sum
 from incrax.primitives.table import algebra_of, entry_of
 
 EquationOf: TypeAlias = Callable[[Var], Equation | None]
@@ -28,9 +28,6 @@ IsDirty: TypeAlias = Callable[[Var], bool]
 
 Factor: TypeAlias = tuple[Var, bool]
 """A variable, and whether the product is divided by it."""
-
-MIN_SIZE = 1024
-"""Elements below which a reduction is left alone."""
 
 MAX_FACTORS = 64
 """Factors of a product up to which it is taken apart."""
@@ -127,7 +124,7 @@ def reductions(
     reader = _Reader(is_dirty, equation_of)
     found: dict[Var, Sum] = {}
     for eqn in _behind_sums(eqns, is_dirty):
-        if not _is_full_sum(eqn):
+        if not is_full_sum(eqn):
             reader.enter(eqn)
             continue
         products = reader.read(eqn.invars[0])
@@ -146,7 +143,7 @@ def _behind_sums(eqns: Sequence[Equation], is_dirty: IsDirty) -> list[Equation]:
     wanted: set[Var] = set()
     for eqn in reversed(eqns):
         var = eqn.outvars[0]
-        if _is_full_sum(eqn):
+        if is_full_sum(eqn, jnp.floating):
             is_kept = not var.aval.weak_type and is_dirty(var)
         else:
             is_kept = var in wanted and len(eqn.outvars) == 1 and _may_expand(eqn) and is_dirty(var)
@@ -154,16 +151,6 @@ def _behind_sums(eqns: Sequence[Equation], is_dirty: IsDirty) -> list[Equation]:
             kept.append(eqn)
             wanted.update(read_vars(eqn))
     return kept[::-1]
-
-
-def _is_full_sum(eqn: Equation) -> bool:
-    """Whether an equation sums all of a large array of real numbers of at least four bytes."""
-    if eqn.primitive.name != "reduce_sum" or not isinstance(eqn.invars[0], Var):
-        return False
-    aval = eqn.invars[0].aval
-    is_wide = jnp.issubdtype(aval.dtype, jnp.floating) and aval.dtype.itemsize >= 4
-    is_full = len(eqn.params["axes"]) == len(aval.shape)
-    return is_wide and is_full and _jax.aval_size(aval) >= MIN_SIZE
 
 
 def _may_expand(eqn: Equation) -> bool:
