@@ -14,6 +14,9 @@ import incrax
 from incrax._program import trace
 from incrax.engine.compile.timing import compiled
 from incrax.engine.plan.families import MAX_PIECE, canonical_form
+from incrax.engine.plan.plan import plan_dirty
+from incrax.engine.policy.chooser import FREE_PROGRAMS
+from incrax.engine.rewrites.partial_sums import MAX_TERMS
 
 EAGER = incrax.Tuning(race=False, calibrate=False, compile_s=float("inf"), hot_after=1)
 X = np.linspace(0.1, 2.0, 300)
@@ -227,6 +230,69 @@ def test_values_to_save_are_returned_in_the_order_of_the_form():
             np.testing.assert_allclose(x, y, rtol=1e-12)
 
 
+# --- a total over a loop of Python ----------------------------------------------------------------
+
+NUM_PARTS = 20
+PARTS = [np.linspace(0.1, 2.0, 30_000) * (1 + k / 7) for k in range(NUM_PARTS)]
+WEIGHTS = [np.linspace(0.5, 1.5, 30) * (1 + k / 5) for k in range(NUM_PARTS)]
+
+
+def total(*theta):
+    """Each part has data of its own, few of some and many of others."""
+    parts = zip(theta, PARTS, WEIGHTS, strict=True)
+    return sum(jnp.sum(jnp.exp(-a * x)) * jnp.sum(jnp.sin(a * w)) for a, x, w in parts)
+
+
+def plans_of_parts(numbers):
+    ours = incrax.incremental(total, tuning=EAGER)
+    theta = [np.float64(1.0)] * NUM_PARTS
+    ours(*theta)
+    ours(*theta[1:], np.float64(2.0))
+    engine = ours._traces.latest.engine
+    masks = map(engine.facts.layout.leaf_mask, numbers)
+    return engine.chooser.compiler, [plan_dirty(engine.facts, mask) for mask in masks]
+
+
+def test_each_part_of_a_total_makes_as_much_run_and_load():
+    _, plans = plans_of_parts(range(1, NUM_PARTS))  # the first is added to zero
+    assert {(len(plan.eqns), len(plan.loads)) for plan in plans} == {(8 + 19, 19)}
+
+
+def test_the_parts_of_a_total_share_a_program_whatever_their_data():
+    compiler, plans = plans_of_parts([1, 7, NUM_PARTS - 1])
+    shared = [compiler.compile_plan(plan).is_shared for plan in plans]
+    assert shared[1:] == [True, True]
+
+
+def test_a_long_total_is_taken_from_the_sum_so_far():
+    def of_many(theta):
+        return sum(jnp.sin(theta[k] * X).sum() for k in range(MAX_TERMS + 2))
+
+    ours = incrax.incremental(of_many, tuning=incrax.Tuning(timed=False))
+    theta = np.linspace(0.5, 1.5, MAX_TERMS + 2)
+    ours(theta)
+    facts = ours._traces.latest.engine.facts
+    assert len(plan_dirty(facts, facts.layout.leaf_mask(0)).loads) == 0
+    element = 2 << (MAX_TERMS + 1)
+    assert len(plan_dirty(facts, element).loads) == 1
+
+
+def test_every_part_gets_its_plan_though_there_are_more_than_programs_on_trust():
+    """One program serves all but the first; each part's change runs that alone."""
+    assert NUM_PARTS > FREE_PROGRAMS + 2
+    ours = incrax.incremental(jax.value_and_grad(total, range(NUM_PARTS)), tuning=EAGER)
+    theta = [np.float64(1.0)] * NUM_PARTS
+    ours(*theta)
+    for turn in range(4):
+        for k in range(NUM_PARTS):
+            theta[k] = np.float64(1.0 + 0.1 * turn + 0.01 * k)
+            value, _ = ours(*theta)
+            np.testing.assert_allclose(value, total(*theta), rtol=1e-12)
+            if turn == 3:
+                assert ours.explain().served_by == "plan"
+    assert ours._traces.latest.engine.chooser.num_programs <= 3
+
+
 # --- what is known before plans are made ----------------------------------------------------------
 
 
@@ -243,6 +309,15 @@ def test_members_make_the_same_run_at_any_place_of_a_sum():
         return jnp.sum(sum(jnp.sin(theta[k] * x) for k in range(8)) ** 2)
 
     assert len(set(digests(function, 8)[1:])) == 1  # the first one is added to zero
+
+
+def test_members_make_the_same_run_at_any_place_of_a_sum_of_numbers():
+    """The commonest of all: a total over a loop of Python."""
+
+    def function(theta, x):
+        return sum(jnp.sum(jnp.sin(theta[k] * x)) for k in range(8))
+
+    assert len(set(digests(function, 8)[1:])) == 1
 
 
 def test_others_make_others_run():

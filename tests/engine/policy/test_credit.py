@@ -20,10 +20,13 @@ from incrax.engine.policy.candidates import RECENT, Entry
 from incrax.engine.policy.chooser import MIN_BYPASSED
 from incrax.engine.policy.compile_budget import (
     CALIBRATION_S,
+    COMPILE_SHARE,
     DOUBT,
+    FIRST_PLAN,
     LASTING,
     LEAST_CLEAN_SHARE,
     ROW_EQUATION_S,
+    SELDOM,
     SOLVER,
     SOLVER_S,
 )
@@ -82,7 +85,7 @@ def test_what_is_asked_for_is_compiled_without_credit():
 def test_credit_grows_with_the_time_spent(seconds):
     f = called(0.0)
     clock, whole = f._traces.latest.engine.chooser.clock, f._traces.latest.engine.chooser.whole
-    clock.spent_s = 10 * whole.first_s * seconds
+    clock.spent_s = 1.001 * whole.first_s * seconds / COMPILE_SHARE
     assert f._traces.latest.engine.chooser.credit._has_left(whole.first_s) == (seconds >= 1.0)
 
 
@@ -141,9 +144,11 @@ def test_equations_inside_a_loop_are_compiled_as_well():
     assert num_in_all(eqns) >= len(eqns) + 5
     rows_s = timing.PROGRAM_S + ROW_EQUATION_S * num_in_all(eqns)
     first_s = credit.whole.first_s
-    assert first_s * credit.work(eqns, with_priming=False) == pytest.approx(rows_s)
+    assert first_s * credit.work(num_in_all(eqns), with_priming=False) == pytest.approx(rows_s)
     priming_s = compile_budget.PRIMING * first_s
-    assert first_s * credit.work(eqns, with_priming=True) == pytest.approx(rows_s + priming_s)
+    assert first_s * credit.work(num_in_all(eqns), with_priming=True) == pytest.approx(
+        rows_s + priming_s
+    )
 
 
 def test_as_much_as_two_programs_must_be_earned_twice():
@@ -212,11 +217,25 @@ def test_a_program_is_as_dear_as_plans_of_the_family_needed_one_of_their_own():
     alone_s = credit._price_s(entry, 1.0)
     assert alone_s == credit._program_s
     credit.note_program(entry, is_new=True)
-    assert credit._price_s(entry, 1.0) == pytest.approx(alone_s / 2)
-    for _ in range(8):
+    assert credit._price_s(entry, 1.0) == pytest.approx(SELDOM * alone_s)
+    for _ in range(9):
         credit.note_program(entry, is_new=False)
-    assert credit._price_s(entry, 1.0) == pytest.approx(alone_s / 10)
+    assert credit._price_s(entry, 1.0) == pytest.approx(SELDOM * alone_s / 10)
+    credit.note_program(entry, is_new=True)
+    assert credit._price_s(entry, 1.0) == pytest.approx((1 + SELDOM) * alone_s / 11)
     assert credit._price_s(Entry(1, family=8), 1.0) == alone_s
+
+
+def test_kin_of_what_has_a_program_is_worth_its_own_calls():
+    """What the first program took is spent; one kind's 20 calls, which gain 1 ms each, are not."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    entry, other = of_family(credit, 20, 20)
+    credit.note_learning(entry, 10.0)
+    is_paid = lambda price_s: credit._is_paid(other, 2e-3, 1e-3, price_s, math.inf)
+    assert not is_paid(0.019)
+    credit.note_program(entry, is_new=True)
+    assert is_paid(0.019)
+    assert not is_paid(0.021)
 
 
 def test_all_of_a_family_earn_for_each():
@@ -263,6 +282,19 @@ def test_what_took_longer_than_it_was_priced_is_dearer_next_time(monkeypatch):
     credit.note_learning(entry, 1e9)
     assert credit.account(entry).spent_s == pytest.approx(3.0 * price_s)
     assert credit._price_s(Entry(1), 1.0) == price_s
+
+
+def test_rows_are_traced_only_where_their_program_would_be_compiled_too(monkeypatch):
+    """A tenth of the seconds so far covers a plan in a call or two; tracing rows takes far longer."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    monkeypatch.setattr(compile_budget, "COMPILE_SHARE", 1.0)
+    credit.clock.spent_s = 1.0
+    work = 2.0 / credit._program_s
+    entry = Entry(1, count=1, clean_share=0.5)
+    assert credit.allows_planning(entry, 1e-3)
+    assert not credit.allows_planning(entry, 1e-3, rows_work=work)
+    credit.clock.spent_s = 3.0
+    assert credit.allows_planning(entry, 1e-3, rows_work=work)
 
 
 def test_the_first_of_a_family_must_be_worth_plans_of_all_its_kinds(monkeypatch):
@@ -349,7 +381,7 @@ def test_planning_takes_what_it_took(monkeypatch):
     credit = called(0.0)._traces.latest.engine.chooser.credit
     credit.planning_s = 0.0
     credit.note_plan(Entry(1), 0.3)
-    assert credit._plan_s == pytest.approx(0.3)
+    assert credit._plan_s == pytest.approx(0.3 / FIRST_PLAN)
     for _ in range(20):
         credit.note_plan(Entry(1), 0.004)
     assert credit._plan_s == pytest.approx(0.004, rel=1e-3)
@@ -438,7 +470,6 @@ def test_a_decision_does_not_count_the_program_again(monkeypatch):
     chooser, entry = weighed(monkeypatch)
     before = chooser.credit.allows_planning(entry, 1e-3)
     monkeypatch.setattr(facts, "num_in_all", None)
-    monkeypatch.setattr(compile_budget, "num_in_all", None)
     assert chooser.credit.allows_planning(entry, 1e-3) == before
 
 

@@ -50,7 +50,7 @@ is: less is copied in no time, and stays what a refused proposal goes back to; a
 program of its own does so: it costs 15 us, which is what copying as much takes.
 """
 
-EMBED_BYTES = 4096
+EMBED_BYTES = 64
 """Bytes up to which a constant is written into the program; larger ones are arguments (compile
 time).
 """

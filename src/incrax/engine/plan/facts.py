@@ -193,8 +193,8 @@ class Facts:
 
     @cached_property
     def _digests(self) -> dict[int, int]:
-        """By number of an equation. A sum of many terms counts once, at whichever place the term
-        stands that moves: the others are added up beside it.
+        """By number of an equation. A sum of many terms, of numbers too, counts once, at whichever
+        place the term stands that moves: the others are added up beside it.
         """
         inner = {number: 0 for chain in self.chains for number in chain.eqns}
         last = {chain.last: operation_digest(self.eqns[chain.last]) for chain in self.chains}

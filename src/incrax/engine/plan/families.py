@@ -267,7 +267,7 @@ def _commutes(step: Step) -> bool:
 def _with_sums(eqns: Sequence[Equation], results: Sequence[Atom]) -> list[Step]:
     """The equations with one step for each sum of three or more terms."""
     steps: dict[int, Step] = dict(enumerate(eqns))
-    for chain in find_chains(eqns, results, min_size=1):
+    for chain in find_chains(eqns, results):
         for number in chain.eqns:
             del steps[number]
         steps[chain.last] = Sum(chain.terms, eqns[chain.last])

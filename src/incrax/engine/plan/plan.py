@@ -24,7 +24,7 @@ from incrax.engine.plan.frontier import choose_frontier
 from incrax.engine.rewrites.algebra import Statistics, polynomial_reductions
 from incrax.engine.rewrites.derived import Recomputed, in_order, traced_equations
 from incrax.engine.rewrites.factors import factor_reductions
-from incrax.engine.rewrites.partial_sums import regroup, stack_rows
+from incrax.engine.rewrites.partial_sums import is_added_anew, regroup, stack_rows
 
 MIN_LOAD_S = 1e-12
 NEW_VALUE_S = 5e-6
@@ -414,7 +414,8 @@ def reached_equations(
             follow(read_vars(eqns[number]))
     replaced: dict[int, tuple[Equation, ...]] = {}
     if may_regroup and not facts.effects:
-        chains = (chain for chain in facts.chains if chain.last in numbers)
+        chains = [chain for chain in facts.chains if chain.last in numbers]
+        numbers.update(n for chain in filter(is_added_anew, chains) for n in chain.eqns)
         replaced = regroup(
             eqns, chains, facts.derived, lambda var: not facts.mask(var) & dirty, saves
         )

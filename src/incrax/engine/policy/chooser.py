@@ -44,13 +44,13 @@ MAX_ENTRIES = 1024
 """Dirty sets remembered; their plans are bounded by `Tuning.max_plans`."""
 
 FREE_PLANS = 12
-"""Dirty sets whose needs are planned as soon as they are hot and there is credit; later ones must
-earn it.
+"""Dirty sets that are planned for as soon as they are hot and there is credit, beside the kin of
+those that have a program; later ones must earn it.
 """
 
 FREE_PROGRAMS = 12
-"""Dirty sets that get a program of their own as soon as they are hot and there is credit; later
-ones must earn it.
+"""Programs that are compiled as soon as a dirty set is hot and there is credit; later ones must be
+earned.
 """
 
 LOOK_AGAIN_S = 0.05
@@ -136,7 +136,6 @@ class Chooser:
         self._savable: dict[Var, None] = {}
         self._num_savable = 0
         self.num_planned = 0
-        self.num_programs = 0
         self.regret_s = 0.0
         self.segments.want(
             lasting_needs(facts, budget_bytes, row_values) if is_exact else first_wanted(facts)
@@ -174,6 +173,12 @@ class Chooser:
             top = dict.fromkeys(self.segments.top_plan().loads) if self.segments.wanted else {}
             self._savable = {**self.segments.wanted, **top, **self.loaded, **self.slices.saved}
         return self._savable
+
+    @property
+    def num_programs(self) -> int:
+        """Compiled programs of plans; a family has one."""
+        programs = [entry.program for entry in self.entries.values()]
+        return len({id(program.executable.family) for program in programs if program is not None})
 
     @property
     def whole_s(self) -> float:
@@ -255,11 +260,11 @@ class Chooser:
         return self.entries.get(dirty)
 
     def _forget_one(self) -> None:
-        """Forget the oldest dirty set without a program."""
-        for dirty, entry in self.entries.items():
-            if entry.program is None:
-                del self.entries[dirty]
-                return
+        """Forget the oldest dirty set without a program; the oldest of all, where each has one."""
+        without = (dirty for dirty, entry in self.entries.items() if entry.program is None)
+        oldest = next(without, next(iter(self.entries)))
+        del self.entries[oldest]
+        self._num_savable = -1
 
     # --- plans ------------------------------------------------------------------------------------
 
@@ -294,7 +299,8 @@ class Chooser:
         Without credit the dirty set stays unplanned, with the seconds that a plan promises.
         """
         is_foretold = entry.is_foretold
-        self.num_planned += is_foretold or entry.promise_s == math.inf
+        is_kin = self.credit.account(entry).num_programs > 0
+        self.num_planned += is_foretold or (entry.promise_s == math.inf and not is_kin)
         entry.is_planned = True
         entry.is_final = False
         start_s = self.clock.now()
@@ -355,9 +361,8 @@ class Chooser:
         """
         if entry.promise_s < math.inf:
             return self.credit.allows(entry, self.whole_s, is_early=True)
-        if self.num_planned < FREE_PLANS or self.credit.account(entry).num_programs:
-            return self.credit.allows_planning(entry, self.whole_s)
-        return self.credit.has_earned(entry, self.whole_s)
+        is_early = self.num_planned < FREE_PLANS
+        return self.credit.allows_planning(entry, self.whole_s, is_early=is_early)
 
     def _compile_for_wanted(self, entry: Entry) -> None:
         """A program for the wanted values as they are; it saves those that become stale where that
@@ -379,7 +384,6 @@ class Chooser:
         entry.program = program = self.compile_plan(plan)
         self.credit.note_program(entry, is_new=not program.executable.is_shared)
         entry.is_final = entry.is_compared = False
-        self.num_programs += 1
         self.loaded.update(dict.fromkeys(plan.loads))
         self._num_savable = -1
         self.journal.planned(entry, plan, len(self.facts.eqns), self.whole.seconds)
@@ -432,7 +436,6 @@ class Chooser:
         entry.settle("whole", BARRED)
 
     def _drop_program(self, entry: Entry) -> None:
-        self.num_programs -= 1
         entry.program = None
         entry.is_final = False
         entry.count = 0

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from incrax._jax import Equation
 from incrax._tuning import Tuning
 from incrax.engine.compile.background import CALLER_SHARE
 from incrax.engine.compile.timing import (
@@ -27,11 +25,10 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import MAX_EDGES
 from incrax.engine.policy.candidates import UPKEEP_S, Entry
 from incrax.engine.policy.expectations import Expectations
-from incrax.engine.program.nested import num_in_all
 
-COMPILE_SHARE = 0.1
-"""Share of the time spent in programs so far that may go into compiling on trust; the rest must be
-earned.
+COMPILE_SHARE = 0.02
+"""Share of the time spent in programs so far that may go into planning and compiling on trust; the
+rest must be earned. A first plan in vain takes half a second, of a job that should lose none.
 """
 
 EARNED_SHARE = 0.1
@@ -69,9 +66,6 @@ ROW_UNSURE = 0.5
 takes half of that at best, and a job of 0.8 s that paid for it lost a third.
 """
 
-ROW_PLANNING = 8.0
-"""Times what another plan takes: for rows, JAX traces the equations again, two or three times."""
-
 ROW_EQUATION_S = 2e-3
 """Seconds to trace an equation for rows, and to compile what comes of it: as fitted to 28 programs
 of `benchmarks/bench_slices.py`, half of which it meets within a quarter.
@@ -91,6 +85,9 @@ FORESEEN_FACTOR = 2.0
 """Compilations that the gain over all calls to come must be worth: of a plan, and of the programs
 that compute what it loads.
 """
+
+SELDOM = 0.1
+"""How likely the second plan of a family needs a program of its own."""
 
 LEAST_CLEAN_SHARE = 0.02
 """Of the whole program: what a plan may save where estimates see nothing that it could."""
@@ -144,9 +141,11 @@ class Account:
     @property
     def novelty(self) -> float:
         """How likely it is that the next plan needs a new program: the first one does, later ones as
-        often as so far, where one more had none.
+        often as those after it so far, and seldom before any of these.
         """
-        return self.num_new / (self.num_programs + 1) if self.num_programs else 1.0
+        if not self.num_programs:
+            return 1.0
+        return (self.num_new - 1 + SELDOM) / self.num_programs
 
 
 class Credit:
@@ -204,8 +203,9 @@ class Credit:
         self.account(entry).num_calls += num_calls
 
     def note_plan(self, entry: Entry, seconds: float) -> None:
-        """A plan was made in so many seconds; those of the first, which imports a solver, fade."""
-        self.planning_s = 0.5 * (self.planning_s + seconds) if self.planning_s else seconds
+        """A plan was made in so many seconds; the first tells what a later one takes at most."""
+        before_s = self.planning_s
+        self.planning_s = 0.5 * (before_s + seconds) if before_s else seconds / FIRST_PLAN
         self.account(entry).priced_s += seconds
 
     def note_learning(self, entry: Entry, seconds: float) -> None:
@@ -246,14 +246,24 @@ class Credit:
         self.expected_calls = max(self.hinted_calls, self.num_calls + calls)
 
     def allows_planning(
-        self, entry: Entry, whole_s: float, *, overhead_s: float = UPKEEP_S, of_rows: bool = False
+        self,
+        entry: Entry,
+        whole_s: float,
+        *,
+        is_early: bool = True,
+        overhead_s: float = UPKEEP_S,
+        rows_work: float | None = None,
     ) -> bool:
         """Whether to find out what a program for a dirty set would save, beyond the overhead.
 
-        On trust, or when all that it may have saved so far is worth the plan and the program, since
-        nothing is compiled before: what takes as long in the whole program as the equations that
+        On trust if it is early, or when all that it may have saved so far is worth the plan and the
+        program, since nothing is compiled before: what takes as long in the whole program as the equations that
         the change does not reach, or what a plan of the family saves. The first of a family is made
-        when it is worth plans of all its kinds. Rows are planned for without measuring the machine.
+        when it is worth plans of all its kinds.
+
+        For rows, JAX traces the equations again, two or three times, which may take as long as all
+        calls of a short job: only where the program, of about so much work, would be compiled, too.
+        The machine is not measured for them.
         """
         account = self.account(entry)
         share = max(entry.clean_share, LEAST_CLEAN_SHARE)
@@ -262,13 +272,15 @@ class Credit:
             served_s = account.served_s + overhead_s
             if served_s >= whole_s:
                 return False
-        plan_s = self._plan_s * (ROW_PLANNING if of_rows else 1.0)
+        plan_s = self._plan_s
         if not account.num_programs:
             plan_s += self._next_plan_s * max(account.num_kinds - 1, 0)
-        if not of_rows and not self.facts.is_calibrated:
+        if rows_work is None and not self.facts.is_calibrated:
             plan_s += CALIBRATION_S
-        program_s = self._price_s(entry, 1.0)
-        return self._has_left(plan_s) or self._is_paid(
+        program_s = self._price_s(entry, 1.0 if rows_work is None else rows_work)
+        at_once_s = plan_s if rows_work is None else plan_s + program_s
+        has_credit = is_early and self._has_left(at_once_s)
+        return has_credit or self._is_paid(
             entry, whole_s, served_s, plan_s + program_s, plan_s + FORESEEN_FACTOR * program_s
         )
 
@@ -338,11 +350,11 @@ class Credit:
             return self.planning_s
         return PLANNED_EQUATION_S * len(self.facts.eqns) / FIRST_PLAN
 
-    def work(self, eqns: Iterable[Equation], *, with_priming: bool) -> float:
-        """Seconds to trace equations for rows and to compile them, over those of the whole program's
-        first run; what saves for them is that program again, with more outputs.
+    def work(self, num_eqns: int, *, with_priming: bool) -> float:
+        """Seconds to trace so many equations for rows and to compile them, over those of the whole
+        program's first run; what saves for them is that program again, with more outputs.
         """
-        rows_s = PROGRAM_S + ROW_EQUATION_S * num_in_all(eqns)
+        rows_s = PROGRAM_S + ROW_EQUATION_S * num_eqns
         return rows_s / max(self.whole.first_s, 1e-9) + PRIMING * with_priming
 
     def compiling_s(self, num_eqns: int) -> float:
@@ -410,15 +422,19 @@ class Credit:
         self, entry: Entry, served_s: float, promise_s: float, price_s: float, foreseen_s: float
     ) -> bool:
         """Whether a call that takes so long, where so much is promised, has lost a price so far, or
-        will lose another over the calls to come; beside what was spent on the family.
+        will lose another over the calls to come; beside what was spent on the family, unless it has
+        a program: then the calls of one kind must be worth the price.
         """
         gain_s = served_s - promise_s
+        account = self.account(entry)
+        if account.num_programs and max(entry.count, account.mean_calls) * gain_s > price_s:
+            return True
         lasting = 1.0 if self.expected_calls else LASTING
         known_s = min(entry.fixed_s, promise_s)
         doubt, unsure = (ROW_DOUBT, ROW_UNSURE) if known_s else (DOUBT, 1.0)
         at_most_s = KNOWN_DOUBT * known_s + doubt * (promise_s - known_s)
         sure_s = max(unsure * gain_s, lasting * (served_s - at_most_s))
-        spent_s = self.account(entry).spent_s
+        spent_s = account.spent_s
         calls = self._calls(entry)
         is_timed = self.clock.is_running
         short_s = SHORT_S - self.clock.spent_s if is_timed else 0.0

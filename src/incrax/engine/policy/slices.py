@@ -32,6 +32,7 @@ from incrax.engine.plan.slices import priming_saves, slice_plan
 from incrax.engine.policy.candidates import MIN_GAIN, Entry
 from incrax.engine.policy.compile_budget import Credit
 from incrax.engine.policy.materialize import NUM_COPIES
+from incrax.engine.program.nested import num_in_all
 from incrax.engine.rewrites.row_reductions import MIN_LENGTH
 
 CAPACITIES = (1, 4, 16, 64)
@@ -52,6 +53,11 @@ even updates by hand took 0.42 to 0.46 ms where the whole function took 0.48.
 CAUTION = 1.2
 """Times what compiling takes that must be lost before, since both estimates are rough: a job that
 just reached once the price lost a fifth of its time.
+"""
+
+ROWS_GROWTH = 2
+"""Equations of a program for rows for one of the function: from 1.2 in pointwise functions of rows
+to 20 in graphs and stencils, in `benchmarks/bench_slices.py`.
 """
 
 LEAST_SHARE = 0.2
@@ -379,12 +385,12 @@ class Slices:
         when that is paid for.
         """
         entry.fixed_s = self.start_s + ROWS_S
+        plan = self.plans.get(kind)
         if entry.count < self.hot_after or not self.credit.allows_planning(
-            entry, served_s, overhead_s=entry.fixed_s, of_rows=True
+            entry, served_s, overhead_s=entry.fixed_s, rows_work=self._work(plan)
         ):
             return
         facts = self.facts.unmeasured
-        plan = self.plans.get(kind)
         if plan is None:
             share, widened = rough_share(self.facts, kind.leaves, kind.within)
             if share < LEAST_SHARE:
@@ -412,9 +418,18 @@ class Slices:
                 entry, f"rows alone: nothing to win, estimated {entry.promise_s * 1e3:.3g} ms"
             )
             return
-        work = self.credit.work(plan.eqns, with_priming=self._needs_priming(plan))
-        if self.credit.allows(entry, served_s, is_early=True, work=CAUTION * work):
+        if self.credit.allows(entry, served_s, is_early=True, work=self._work(plan)):
             self._compile(entry, plan)
+
+    def _work(self, plan: Plan | None) -> float:
+        """What a plan's program takes to compile, in whole programs, with some caution; before there
+        is a plan, what most take.
+        """
+        if plan is None:
+            num_eqns = ROWS_GROWTH * self.facts.num_compiled
+            return CAUTION * self.credit.work(num_eqns, with_priming=self.priming is None)
+        num_eqns = num_in_all(plan.eqns)
+        return CAUTION * self.credit.work(num_eqns, with_priming=self._needs_priming(plan))
 
     def _promised_s(self, plan: Plan, whole_s: float, dirty_share: float) -> float:
         """Estimated seconds of a plan, where the whole function takes so many."""

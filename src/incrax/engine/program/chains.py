@@ -17,25 +17,21 @@ from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import read_vars
 from incrax.primitives.table import is_addition
 
-MIN_SIZE = 256
-"""Elements below which a sum is not worth regrouping."""
-
 
 class SumChain(NamedTuple):
-    """`last` writes the sum of `terms`, in order; `eqns` are all the additions, by number."""
+    """`last` writes the sum of `terms`, in order, of so many elements; `eqns` are all the additions,
+    by number.
+    """
 
     last: int
     eqns: tuple[int, ...]
     terms: tuple[Var, ...]
+    size: int
 
 
-def find_chains(
-    eqns: Sequence[Equation], outvars: Sequence[Atom], min_size: int = MIN_SIZE
-) -> tuple[SumChain, ...]:
-    """All maximal chains of at least three terms, of at least so many elements."""
-    additions = {
-        eqn.outvars[0]: number for number, eqn in enumerate(eqns) if _is_addition(eqn, min_size)
-    }
+def find_chains(eqns: Sequence[Equation], outvars: Sequence[Atom]) -> tuple[SumChain, ...]:
+    """All maximal chains of at least three terms."""
+    additions = {eqn.outvars[0]: number for number, eqn in enumerate(eqns) if _is_addition(eqn)}
     if not additions:
         return ()
     uses = Counter(var for eqn in eqns for var in read_vars(eqn))
@@ -60,16 +56,13 @@ def _chain(
             pending += reversed(read_vars(eqns[additions[var]]))
         else:
             terms.append(var)
-    return SumChain(additions[total], tuple(sorted(numbers)), tuple(terms))
+    size = _jax.aval_size(total.aval)
+    return SumChain(additions[total], tuple(sorted(numbers)), tuple(terms), size)
 
 
-def _is_addition(eqn: Equation, min_size: int) -> bool:
+def _is_addition(eqn: Equation) -> bool:
     if not is_addition(eqn) or any(isinstance(atom, Literal) for atom in eqn.invars):
         return False
     aval = eqn.outvars[0].aval
     is_float = not _jax.is_key_dtype(aval.dtype) and np.dtype(aval.dtype).kind in "fc"
-    return (
-        is_float
-        and _jax.aval_size(aval) >= min_size
-        and all(a.aval.shape == aval.shape for a in eqn.invars)
-    )
+    return is_float and all(a.aval.shape == aval.shape for a in eqn.invars)

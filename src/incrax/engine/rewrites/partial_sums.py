@@ -29,6 +29,12 @@ MIN_CLEAN_TERMS = 4
 makes it stale.
 """
 
+MIN_SIZE = 256
+"""Elements of a sum from which on that is so: what is smaller is added up again, all of it."""
+
+MAX_TERMS = 64
+"""Terms of a smaller sum of which all are loaded: each is one more argument."""
+
 MIN_ROWS = 2
 MIN_ROW_SIZE = 1024
 """Elements below which a reduction is left alone."""
@@ -56,7 +62,7 @@ def regroup(
         if any(eqns[number].outvars[0] in kept for number in chain.eqns if number != chain.last):
             continue
         clean = [var for var in chain.terms if is_clean(var)]
-        if len(clean) < MIN_CLEAN_TERMS or len(clean) == len(chain.terms):
+        if chain.size < MIN_SIZE or len(clean) < MIN_CLEAN_TERMS or len(clean) == len(chain.terms):
             continue
         dirty = [var for var in chain.terms if not is_clean(var)]
         last = eqns[chain.last]
@@ -66,6 +72,13 @@ def regroup(
         replaced.update({number: () for number in chain.eqns})
         replaced[chain.last] = additions([partial, *dirty], last, last.outvars[0])
     return replaced
+
+
+def is_added_anew(chain: SumChain) -> bool:
+    """Whether all of a sum that a change reaches is added up again, from its terms: so the same runs
+    whichever term moves, and one program serves all, where the sum of those before it would do.
+    """
+    return chain.size < MIN_SIZE and len(chain.terms) <= MAX_TERMS
 
 
 def additions(terms: Sequence[Var], like: Equation, total: Var) -> tuple[Equation, ...]:
