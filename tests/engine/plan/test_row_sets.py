@@ -83,6 +83,11 @@ WINDOW_CASES = {
     "with gaps in the rows": (lambda x: _convolved(x, 1, 2, 4, spread=3, count=40), 15),
     "with both, and steps": (lambda x: _convolved(x, 2, 0, 3, spread=3, dilation=2, count=21), 15),
     "cut": (lambda x: _convolved(x, 1, -2, 3, count=24), 30),
+    "with padding of NumPy": (lambda x: _convolved(x, 1, np.int64(2), 3, count=30), 30),
+    "pooling, padding of NumPy": (
+        lambda x: lax.reduce_window(x, 0.0, lax.add, (4,), (3,), (tuple(np.array([1, 2])),)),
+        30,
+    ),
     "pooling": (lambda x: lax.reduce_window(x, 0.0, lax.add, (4,), (3,), ((1, 2),)), 30),
     "pooling that leaves rows out": (
         lambda x: lax.reduce_window(x, 0.0, lax.add, (2,), (5,), "VALID"),
@@ -183,6 +188,13 @@ def test_a_row_that_is_cut_off_is_none():
     assert numbers_of(moved) == [6, 0, 6]
     assert np.asarray(moved.counts).tolist() == [False, True, False]
     assert moved.has_spare
+
+
+def test_numbers_stay_of_32_bits_whatever_says_where_they_go():
+    """`jnp.pad` gives the widths of NumPy."""
+    moved = RowSets().moved(of_rows(1, 3), Run(0, np.int64(2), 0, LENGTH), 14)
+    assert moved.numbers.dtype == np.int32
+    assert numbers_of(moved) == [3, 5]
 
 
 def test_the_same_move_is_the_same_set():
