@@ -77,13 +77,14 @@ def test_runs_say_where_rows_go(name):
     assert count
 
 
+_NUMPY = dict(zip(["spread", "dilation", "count"], np.array([3, 2, 21]), strict=True))
 WINDOW_CASES = {
     "convolution": (lambda x: _convolved(x, 2, 3, 4, count=14), 30),
     "with gaps in the kernel": (lambda x: _convolved(x, 1, 1, 3, dilation=4, count=22), 30),
     "with gaps in the rows": (lambda x: _convolved(x, 1, 2, 4, spread=3, count=40), 15),
     "with both, and steps": (lambda x: _convolved(x, 2, 0, 3, spread=3, dilation=2, count=21), 15),
     "cut": (lambda x: _convolved(x, 1, -2, 3, count=24), 30),
-    "with padding of NumPy": (lambda x: _convolved(x, 1, np.int64(2), 3, count=30), 30),
+    "with widths of NumPy": (lambda x: _convolved(x, *np.array([2, 2, 3]), **_NUMPY), 15),
     "pooling, padding of NumPy": (
         lambda x: lax.reduce_window(x, 0.0, lax.add, (4,), (3,), (tuple(np.array([1, 2])),)),
         30,
