@@ -94,7 +94,9 @@ def test_results_are_those_of_the_rows_and_no_row_is_touched(name, derivative):
         same(ours(at, *data), plain(at, *data), factor=4096.0)
         check(ours)
     assert ours.explain().served_by == "plan"
-    assert largest_run(ours) < N
+    # By the width twice: terms of one sum, of which each has other factors in front.
+    is_left = (name, derivative) == ("gaussian", "hessian")
+    assert (largest_run(ours) < N) != is_left
     assert ours.explain().statistics
 
 

@@ -169,7 +169,6 @@ _MOVE = replace(_ANY, work=no_work)
 _COPY = replace(
     _MOVE,
     constant=_plain(lambda x: x),
-    value=lambda x, **_: x,
     algebra=LINEAR,
     is_identity=True,
     is_free=True,
@@ -185,9 +184,7 @@ def _functions(weight: float) -> Primitive:
     return replace(_ANY, work=_transcendental(weight))
 
 
-_ADDITION = _flops(
-    1, 2, constant=_plain(operator.add), algebra=Algebra("sum", (1,)), value=lambda x, y: x + y
-)
+_ADDITION = _flops(1, 2, constant=_plain(operator.add), algebra=Algebra("sum", (1,)))
 
 FAMILY: Family = {
     # arithmetic
@@ -196,28 +193,24 @@ FAMILY: Family = {
         _ADDITION,
         constant=_plain(operator.sub),
         algebra=Algebra("sum", (1, -1)),
-        value=lambda x, y: x - y,
     ),
     "neg": _flops(
         1,
         2,
         constant=_integer_only(operator.neg),
         algebra=Algebra("linear", (-1,)),
-        value=lambda x: -x,
     ),
     "mul": replace(
-        _flops(1, 6, constant=_plain(operator.mul), algebra=PRODUCT, value=lambda x, y: x * y),
+        _flops(1, 6, constant=_plain(operator.mul), algebra=PRODUCT),
         index=_product,
     ),
-    "div": _flops(1, 11, algebra=Algebra("quotient"), value=lambda x, y: x / y, additions=4.0),
+    "div": _flops(1, 11, algebra=Algebra("quotient"), additions=4.0),
     "square": _flops(1, 6, algebra=Algebra("power")),
-    "integer_pow": replace(
-        _ANY, work=_integer_pow, algebra=Algebra("power"), value=lambda x, y: x**y
-    ),
+    "integer_pow": replace(_ANY, work=_integer_pow, algebra=Algebra("power")),
     "abs": _flops(1, 4),
     "sign": _flops(1, 6),
-    "sqrt": _flops(1, 12, value=np.sqrt, additions=4.0),
-    "rsqrt": _flops(1, 12, value=lambda x: 1 / np.sqrt(x), additions=4.0),
+    "sqrt": _flops(1, 12, additions=4.0),
+    "rsqrt": _flops(1, 12, additions=4.0),
     "max": _flops(1, 1, constant=_integer_only(np.maximum)),
     "min": _flops(1, 1, constant=_integer_only(np.minimum)),
     "rem": _flops(1, 1, additions=4.0),
@@ -262,15 +255,13 @@ FAMILY: Family = {
         "igamma igammac igamma_grad_a regularized_incomplete_beta zeta polygamma", _functions(100.0)
     ),
     # conversions and copies
-    "convert_element_type": replace(
-        _MOVE, constant=_convert, algebra=LINEAR, value=lambda x, **_: x, is_free=True
-    ),
+    "convert_element_type": replace(_MOVE, constant=_convert, algebra=LINEAR, is_free=True),
     "bitcast_convert_type": replace(_PLACED, index=_bits, is_free=True),
     "reduce_precision": _MOVE,
     "complex": replace(_MOVE, algebra=Algebra("joined", (1,)), is_free=True),
     **each("real imag", replace(_MOVE, algebra=LINEAR, is_free=True)),
     **each("copy copy_p", _COPY),
-    "stop_gradient": replace(_COPY, algebra=None, value=None),
+    "stop_gradient": replace(_COPY, algebra=None),
     "optimization_barrier_single": replace(_MOVE, is_identity=True),
     "optimization_barrier": replace(_PLACED, index=pairwise, puts_together=True, is_free=True),
     # marks of where values are

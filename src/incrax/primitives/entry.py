@@ -301,7 +301,6 @@ class Primitive:
         work: what one evaluation computes; None for an equation of which nobody said.
         constant: its value on NumPy arrays, with the bits of XLA; None where these are not sure.
         algebra: its algebraic form, or a function that finds it.
-        value: what it computes of numbers, in double precision.
         is_elementwise: each output element is a function of the operands' elements of that place.
         is_identity: the output is the first operand.
         puts_together: the result may be of several operands, side by side.
@@ -320,7 +319,6 @@ class Primitive:
     work: Callable[[Equation], EquationWork | Evaluations | None] | None = None
     constant: Callable[..., Any] | None = None
     algebra: Algebra | Callable[[Equation], Algebra | None] | None = None
-    value: Callable[..., Any] | None = None
     is_elementwise: bool = False
     is_identity: bool = False
     puts_together: bool = False

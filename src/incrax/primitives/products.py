@@ -169,10 +169,10 @@ def _conv_window(eqn: Equation, n: int, taps: int, stride: int, dilation: int) -
         out[2 + n],
         with_parameters(eqn, alone),
         taps,
-        stride,
-        low=padding[n][0],
-        dilation=dilation,
-        spread=holes[n],
+        int(stride),
+        low=int(padding[n][0]),
+        dilation=int(dilation),
+        spread=int(holes[n]),
     )
 
 

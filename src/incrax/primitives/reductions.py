@@ -90,16 +90,14 @@ def _sizes_of_windows(eqn: Equation) -> list[tuple[int, int, int, int, int]]:
     """
     params = eqn.params
     ones = (1,) * len(params["window_dimensions"])
-    return [
-        *zip(
-            params["window_dimensions"],
-            params["window_strides"],
-            [low for low, _ in params["padding"]],
-            params.get("window_dilation", ones),
-            params.get("base_dilation", ones),
-            strict=True,
-        )
+    sizes = [
+        params["window_dimensions"],
+        params["window_strides"],
+        [low for low, _ in params["padding"]],
+        params.get("window_dilation", ones),
+        params.get("base_dilation", ones),
     ]
+    return [*zip(*(map(int, own) for own in sizes), strict=True)]
 
 
 def _pooled(eqn: Equation, _: View) -> list[Reads]:

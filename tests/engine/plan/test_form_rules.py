@@ -88,7 +88,7 @@ ACCEPTED = {
     "mul": (lambda a, b, x: jnp.sum((a * x) * (b - x)), X),
     "dot_general": (lambda a, b, x: (a * x - b) @ (x - b), X),
     "div": (lambda a, b, x: jnp.sum((a - x) / (2.0 + jnp.cos(x)) / (1.0 + b**2)), X),
-    "integer_pow": (lambda a, b, x: jnp.sum((a * x) ** 3 + (x - b) ** 2), X),
+    "integer_pow": (lambda a, b, x: jnp.sum((a * x) ** 3) + jnp.sum((x - b) ** 2), X),
 }
 FILLS = {
     "padding by a parameter": (lambda a, b, x: jnp.sum(lax.pad(a * x, b, [(4, 5, 0)]) ** 2), X),
@@ -136,6 +136,14 @@ def test_a_primitive_of_polynomials_is_one(name):
 @pytest.mark.parametrize("name", sorted(FILLS))
 def test_what_is_filled_in_is_no_multiple_of_a_parameter(name):
     agrees(*FILLS[name])
+
+
+def test_a_reduction_that_scales_the_rows_of_another_stands_in_front():
+    def scaled(a, b, x):
+        first = jnp.sum(a * x)
+        return jnp.sum(first * x**2 * b)
+
+    agrees(scaled, X)
 
 
 def test_every_rule_is_in_the_table():

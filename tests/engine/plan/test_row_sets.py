@@ -77,12 +77,18 @@ def test_runs_say_where_rows_go(name):
     assert count
 
 
+_NUMPY = dict(zip(["spread", "dilation", "count"], np.array([3, 2, 21]), strict=True))
 WINDOW_CASES = {
     "convolution": (lambda x: _convolved(x, 2, 3, 4, count=14), 30),
     "with gaps in the kernel": (lambda x: _convolved(x, 1, 1, 3, dilation=4, count=22), 30),
     "with gaps in the rows": (lambda x: _convolved(x, 1, 2, 4, spread=3, count=40), 15),
     "with both, and steps": (lambda x: _convolved(x, 2, 0, 3, spread=3, dilation=2, count=21), 15),
     "cut": (lambda x: _convolved(x, 1, -2, 3, count=24), 30),
+    "with widths of NumPy": (lambda x: _convolved(x, *np.array([2, 2, 3]), **_NUMPY), 15),
+    "pooling, padding of NumPy": (
+        lambda x: lax.reduce_window(x, 0.0, lax.add, (4,), (3,), (tuple(np.array([1, 2])),)),
+        30,
+    ),
     "pooling": (lambda x: lax.reduce_window(x, 0.0, lax.add, (4,), (3,), ((1, 2),)), 30),
     "pooling that leaves rows out": (
         lambda x: lax.reduce_window(x, 0.0, lax.add, (2,), (5,), "VALID"),
@@ -183,6 +189,13 @@ def test_a_row_that_is_cut_off_is_none():
     assert numbers_of(moved) == [6, 0, 6]
     assert np.asarray(moved.counts).tolist() == [False, True, False]
     assert moved.has_spare
+
+
+def test_numbers_stay_of_32_bits_whatever_says_where_they_go():
+    """`jnp.pad` gives the widths of NumPy."""
+    moved = RowSets().moved(of_rows(1, 3), Run(0, np.int64(2), 0, LENGTH), 14)
+    assert moved.numbers.dtype == np.int32
+    assert numbers_of(moved) == [3, 5]
 
 
 def test_the_same_move_is_the_same_set():
@@ -493,6 +506,24 @@ def check(fun, rng, capacity, within=0):
             sliced.check(terms=30.0)
         else:
             sliced.prime()
+
+
+def test_the_same_indices_read_other_rows_where_they_are_clipped():
+    ids = jnp.asarray([[0], [NUM - 1], [NUM + 3], [4]])
+
+    def fun(theta, scale):
+        dimensions = lax.GatherDimensionNumbers((), (0,), (0,))
+        read = lambda mode: lax.gather(theta, ids, dimensions, (1,), mode=mode)
+        return jnp.nansum(jnp.exp(scale * read("fill"))), jnp.sum(jnp.sin(scale * read("clip")))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+        sliced = Sliced(Case(fun, (np.linspace(0.1, 1.0, NUM), 0.9)), 1, 0)
+        for value in (3.0, -2.0, 0.7):
+            if sliced.change(np.array([NUM - 1]), np.array([value])):
+                sliced.check(terms=30.0)
+            else:
+                sliced.prime()
 
 
 WIDE = {

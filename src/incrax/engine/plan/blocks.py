@@ -69,13 +69,6 @@ class RowValues:
         return self.seconds * (1.0 - self.size / self.length)
 
 
-def can_divide(facts: Facts) -> bool:
-    """Whether values may be computed in blocks: not where equations have effects or call the
-    host.
-    """
-    return not (facts.has_effects or facts.calls_host or facts.is_minimal or facts.is_explicit)
-
-
 def find_row_values(facts: Facts) -> list[RowValues]:
     """What can be divided, by the length of the axis; those with the most work first."""
     rows = row_axes(facts.eqns, facts.invars)
@@ -160,9 +153,9 @@ class _InBlocks:
         with the one before, it writes none: each row is always written by the same block.
         """
         size = self.values.size
-        first = lax.mul(block, np.int32(size))
+        first = block * size
         start = lax.min(first, np.int32(self.values.length - size))
-        is_own = lax.ge(lax.add(start, lax.iota(np.int32, size)), first)
+        is_own = start + lax.iota(np.int32, size) >= first
         rows_of = self._rows_at(start, whole)
         results = []
         for (var, axis), old in zip(self.group.items(), held, strict=True):

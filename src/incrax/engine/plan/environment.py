@@ -181,11 +181,9 @@ class RowEnvironment(abc.ABC):
             return
         if of.halvings > MAX_HALVINGS and of.ends is None:
             raise NotByRowsError(f"every other row was taken more than {MAX_HALVINGS} times")
-        fits = is_few(of.size, of.length)
-        if of.ends is not None:
-            fits = of.size <= max(MAX_INTERVAL_SHARE * of.length, 2 * self.num_changed)
-        if not fits:
-            raise too_many(of.size, of.length)
+        most = 2 * self.num_changed
+        if of.ends is None or of.size > max(MAX_INTERVAL_SHARE * of.length, most):
+            check_few(of.size, of.length)
 
     def _are_apart(self, one: RowSet, other: RowSet) -> bool:
         """Whether two look-ups of one row have no row in common: those of pairs of different ones."""
@@ -377,15 +375,22 @@ class RowEnvironment(abc.ABC):
 
     # --- differences ------------------------------------------------------------------------------
 
-    def add_difference(self, eqn: Equation, part: Callable[[bool], Any]) -> None:
-        """S + (sum over the dirty rows now) - (the same at the baseline), which is saved."""
+    def add_difference(
+        self,
+        eqn: Equation,
+        part: Callable[[bool], Any],
+        finished: Callable[[Any], Any] = lambda after: after,
+    ) -> None:
+        """S + (sum over the dirty rows now) - (the same at the baseline), `finished`, which is
+        saved.
+        """
         (total,) = eqn.outvars
         if _jax.is_key_dtype(total.aval.dtype) or total.aval.dtype == np.bool_:
             raise NotByRowsError("of its type there are no differences")
         self.want_old_rows()
         new, old = part(False), part(True)
         before = self.baseline(total)
-        self.set_changed(total, before, lax.add(before, lax.sub(new, old)), new, old)
+        self.set_changed(total, before, finished(before + (new - old)), new, old)
 
     def set_changed(self, var: Var, before: Any, after: Any, new: Any, old: Any) -> None:
         """Note a value that was changed by a difference, and when it may be used."""
@@ -399,8 +404,7 @@ class RowEnvironment(abc.ABC):
         if jnp.issubdtype(after.dtype, jnp.inexact):
             lost = lax.max(_largest(before), _largest(old))
             left = lax.max(_largest(after), _largest(new))
-            bound = lax.mul(left, np.asarray(MAX_LOST, left.dtype))
-            self.guards += [lax.le(lost, bound), lax.is_finite(lost)]
+            self.guards += [lost <= MAX_LOST * left, lax.is_finite(lost)]
 
     def want_old_rows(self) -> None:
         """The rows as they were are computed again, by the next run."""
@@ -420,10 +424,11 @@ def is_few(num_rows: int, length: int) -> bool:
     return num_rows <= max(1, MAX_TABLE_SHARE * length)
 
 
-def too_many(num_rows: int, length: int) -> NotByRowsError:
-    """What to raise where it is not so."""
-    found = f"{min(num_rows, length)} of {length} rows would run"
-    return NotByRowsError(f"{found}, which is too many to be told apart")
+def check_few(num_rows: int, length: int) -> None:
+    """Raise where it is not so."""
+    if not is_few(num_rows, length):
+        found = f"{min(num_rows, length)} of {length} rows would run"
+        raise NotByRowsError(f"{found}, which is too many to be told apart")
 
 
 def zeros_of(var: Var) -> Any:

@@ -17,10 +17,11 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Equation, Var
-from incrax.engine.plan.environment import MIXED, RowEnvironment, is_few, masked, too_many
+from incrax.engine.plan.environment import MIXED, RowEnvironment, check_few, is_few, masked
 from incrax.engine.plan.row_sets import (
     MAX_JOINED,
     DirtyRows,
+    Listed,
     RowSet,
     grouped,
     ids_read,
@@ -45,14 +46,16 @@ def look_up(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     if env.rows(operand) is None or env.rows(indices) is not None:
         raise NotByRowsError("its indices changed, too")
     batch = batch_of(eqn, rows.axis)
-    length = shape_of(indices)[0]
-    if rows.of.parent is not None or rows.of.is_from_list:
-        members = _members_listed(env, eqn, rows.of, length)
+    members = _members(env, eqn, rows.of)
+    make = lambda is_old: _repeated(rows.at(is_old), rows.axis, batch, members.size)
+    if members.parent is None:
         make = functools.partial(looked_up_at, env, eqn, batch, members)
-    else:
-        members = _members(env, eqn, rows.of, length)
-        make = lambda is_old: _repeated(rows.at(is_old), rows.axis, batch, members.size)
     env.set_rows(eqn.outvars[0], batch, members, make)
+
+
+def _clips(eqn: Equation) -> bool:
+    """Whether indices out of range read, or write, the last row."""
+    return eqn.params["mode"] == lax.GatherScatterMode.CLIP
 
 
 def looked_up_at(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet, *, is_old: bool) -> Any:
@@ -62,7 +65,7 @@ def looked_up_at(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet, *, i
     if rows is None or batch_of(eqn, rows.axis) != axis or env.rows(indices) is not None:
         raise NotByRowsError(MIXED)
     length = rows.of.length
-    clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
+    clips = _clips(eqn)
     assert isinstance(indices, Var)
     is_some_row = clips or (env.are_fixed(indices) and np.all(env.ids_of(indices, length) < length))
     if not is_some_row:
@@ -75,59 +78,67 @@ def looked_up_at(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet, *, i
     return jnp.moveaxis(env.rows_of(operand, rows.axis, places, is_old=is_old), rows.axis, axis)
 
 
-def _members_listed(env: RowEnvironment, eqn: Equation, of: RowSet, length: int) -> RowSet:
-    """The same where the others are many, for each argument different ones: from a list."""
-    indices = eqn.invars[1]
-    if not isinstance(indices, Var) or not env.are_fixed(indices):
-        raise NotByRowsError("it looks up what was looked up, by indices that may change")
-    clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
-    found = listed_members(of, env.ids_of(indices, of.length, clips=clips))
-    if found is None:
-        raise NotByRowsError("it looks up what was looked up, by indices that may change")
-    if not is_few(found.numbers.shape[1], length):
-        raise too_many(found.numbers.shape[1], length)
-    return env.sets.from_list(found, length)
+_AGAIN = "it looks up what was looked up, by indices that may change"
 
 
-def _members(env: RowEnvironment, eqn: Equation, of: RowSet, length: int) -> RowSet:
+def _members(env: RowEnvironment, eqn: Equation, of: RowSet) -> RowSet:
     """The rows of indices that are among some others."""
     indices = eqn.invars[1]
-    if not isinstance(indices, Var) or of.parent is not None:
-        raise NotByRowsError("it looks up what was looked up")
-    key = (indices, "members", of)
-    if key in env.rows_at:
-        return env.rows_at[key]
-    mode = eqn.params["mode"]
-    clips = mode == lax.GatherScatterMode.CLIP
-    ids = env.ids_of(indices, of.length, clips=clips)
+    assert isinstance(indices, Var)
+    key = (indices, "members", of, _clips(eqn))
+    if key not in env.rows_at:
+        is_again = of.parent is not None or of.is_from_list
+        if is_again and not env.are_fixed(indices):
+            raise NotByRowsError(_AGAIN)
+        ids = env.ids_of(indices, of.length, clips=_clips(eqn))
+        listed = listed_members(of, ids) if env.are_fixed(indices) else None
+        if not is_again:
+            env.rows_at[key] = _from_table(env, eqn, of, ids, listed)
+        elif listed is None:
+            raise NotByRowsError(_AGAIN)
+        else:  # they are many, for each argument different ones
+            check_few(listed.numbers.shape[1], ids.size)
+            env.rows_at[key] = env.sets.from_list(listed, ids.size)
+    return env.rows_at[key]
+
+
+def _from_table(
+    env: RowEnvironment, eqn: Equation, of: RowSet, ids: np.ndarray, listed: Listed | None
+) -> RowSet:
+    """These rows, in as many slots for each id as the most frequent one has."""
+    length = ids.size
+    indices = eqn.invars[1]
     width = int(np.bincount(ids, minlength=of.length + 1)[:-1].max(initial=1))
-    if not is_few(width * of.size, length):
-        raise too_many(width * of.size, length)
-    kind = ("members", of.length, width, clips)
-    make = functools.partial(member_table, length=of.length, width=width, clips=clips)
-    aval = _jax.array_aval((of.length, width), np.int32)
-    recipe = HostRecipe((indices,), make)
-    table = env.facts.derived.make_on_host(kind, aval, recipe)
-    if not env.are_fixed(indices):
-        make = functools.partial(_fits, length=of.length, width=width, clips=clips)
-        recipe = HostRecipe((indices,), make)
-        fits = env.facts.derived.make_on_host(("fits", *kind), _jax.bool_aval(), recipe)
-        env.guards.append(env.table(fits))
+    check_few(width * of.size, length)
+    table = _table(env, eqn, of.length, width)
     width = min(width, env.widths.get(table, width))
-    numbers_of = lax.slice_in_dim(taken(env.table(table), 0, of), 0, width, axis=1)
+    slots = lax.slice_in_dim(taken(env.table(table), 0, of), 0, width, axis=1)
     if of.has_spare:  # no row has no members
-        is_row = lax.broadcast_in_dim(of.is_row, (of.size, width), (0,))
-        numbers_of = lax.select(is_row, numbers_of, lax.full_like(numbers_of, length))
-    numbers = lax.reshape(numbers_of, (of.size * width,))
-    counts = lax.broadcast_in_dim(of.counts, (of.size, width), (0,))
-    counts = lax.bitwise_and(lax.reshape(counts, numbers.shape), lax.lt(numbers, np.int32(length)))
-    listed = listed_members(of, ids) if env.are_fixed(indices) else None
-    found = RowSet(
-        numbers, of.size * width, length, counts, True, of, indices, clips, listed=listed
-    )
+        is_row = lax.broadcast_in_dim(of.is_row, slots.shape, (0,))
+        slots = lax.select(is_row, slots, lax.full_like(slots, length))
+    size = of.size * width
+    numbers = lax.reshape(slots, (size,))
+    counts = lax.reshape(lax.expand_dims(of.counts, (1,)) & (slots < length), (size,))
+    found = RowSet(numbers, size, length, counts, True, of, indices, _clips(eqn), listed=listed)
     env.looked_up[table] = found
-    env.rows_at[key] = found
     return found
+
+
+def _table(env: RowEnvironment, eqn: Equation, length: int, width: int) -> Var:
+    """The rows of each id; of indices that may change, no id is to have more than there are slots."""
+    indices = eqn.invars[1]
+    assert isinstance(indices, Var)
+    derived = env.facts.derived
+    options = {"length": length, "width": width, "clips": _clips(eqn)}
+    kind = tuple(options.values())
+    recipe = HostRecipe((indices,), functools.partial(member_table, **options))
+    aval = _jax.array_aval((length, width), np.int32)
+    table = derived.make_on_host(("members", *kind), aval, recipe)
+    if not env.are_fixed(indices):
+        recipe = HostRecipe((indices,), functools.partial(_fits, **options))
+        fits = derived.make_on_host(("fits", *kind), _jax.bool_aval(), recipe)
+        env.guards.append(env.table(fits))
+    return table
 
 
 def arranged_rows(env: RowEnvironment, var: Var, axis: int, of: RowSet) -> Any | None:
@@ -163,7 +174,8 @@ def add_back(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     if env.rows(updates) is None or env.rows(indices) is not None:
         raise NotByRowsError("its indices changed, too")
     windows = windows_of(eqn)
-    is_back = of.parent is not None and of.indices is indices and env.rows(into) is None
+    is_back = of.parent is not None and of.indices is indices and of.clips == _clips(eqn)
+    is_back = is_back and env.rows(into) is None
     if is_back and len(windows.indexed) == 1 and windows.batch == (rows.axis,):
         (axis,) = windows.indexed
         if windows.collapsed != (axis,) or windows.batching:
@@ -184,7 +196,7 @@ def _sum_of_members(env: RowEnvironment, eqn: Equation, rows: DirtyRows, axis: i
 
     def summed(is_old: bool) -> Any:
         sums = _sums(jnp.moveaxis(rows.at(is_old), rows.axis, 0), rows.of, parent)
-        return lax.add(base, jnp.moveaxis(sums, 0, axis))
+        return base + jnp.moveaxis(sums, 0, axis)
 
     env.set_rows(eqn.outvars[0], axis, parent, summed)
 
@@ -198,7 +210,7 @@ def _scatter_change(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None
     (total,) = eqn.outvars
     places = env.rows_of(indices, 0, rows.of, is_old=False)
     new, old = (env.counted(value, rows.axis, rows) for value in (rows.new, rows.old))
-    change = lax.sub(new, old)
+    change = new - old
     before = env.baseline(total)
     axis = added_axis(eqn)
     size = rows.of.size
@@ -206,14 +218,12 @@ def _scatter_change(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None
         (after,) = _jax.apply(eqn, [before, places, change])
         env.set_changed(total, before, after, new, old)
         return
-    clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
-    of, same = grouped(
-        ids_read(jnp, places, shape_of(total)[axis], clips=clips), shape_of(total)[axis]
-    )
+    length = shape_of(total)[axis]
+    of, same = grouped(ids_read(jnp, places, length, clips=_clips(eqn)), length)
     change = jnp.moveaxis(change, rows.axis, 0)
     sums = lax.dot_general(same.astype(change.dtype), change, (((1,), (0,)), ((), ())))
     rows_before = taken(before, axis, of)
-    rows_after = lax.add(rows_before, jnp.moveaxis(sums, 0, axis))
+    rows_after = rows_before + jnp.moveaxis(sums, 0, axis)
     found = DirtyRows(rows_after, rows_before, axis, of)
     env.drifting.add(total)
     env.dirty[total] = found
@@ -273,7 +283,7 @@ def _repeated(value: Any, axis: int, target: int, count: int) -> Any:
 def _sums(value: Any, members: RowSet, parent: RowSet) -> Any:
     """The sum over each id's rows, these along the first axis."""
     # Not `counts`: what repeats an id is to have its sum, too.
-    value = masked(value, 0, lax.lt(members.numbers, np.int32(members.length)))
+    value = masked(value, 0, members.is_row)
     shape = (parent.size, members.size // parent.size, *value.shape[1:])
     return lax.reduce_sum(lax.reshape(value, shape), (1,))
 

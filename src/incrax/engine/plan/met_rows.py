@@ -133,7 +133,7 @@ def _contract(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     if is_interval:
         (value,) = _jax.apply(eqn, operands(False))
         rest = _beside(env, eqn, axes, rows.of)
-        env.set_whole(eqn.outvars[0], value if rest is None else lax.add(rest, value))
+        env.set_whole(eqn.outvars[0], value if rest is None else rest + value)
         return
     _add_change(env, eqn, operands)
 
@@ -265,7 +265,6 @@ def _sum_slabs(env: RowEnvironment, eqn: Equation, sides: Sequence[Sequence[Dirt
     found = _sum_of_slabs(eqn, sides)
     if found is None:
         return False
-    (total,) = eqn.outvars
     slabs = sides[found.number]
     across, along = slabs if slabs[0].axis in found.axes else reversed(slabs)
     is_left = along.axis in found.places
@@ -276,16 +275,15 @@ def _sum_slabs(env: RowEnvironment, eqn: Equation, sides: Sequence[Sequence[Dirt
             return found.of(env, one, across)
         one = masked(one, along.axis, in_no_row(along.of))
         other = env.counted(along.at(is_old), along.axis, along)
-        return lax.add(found.of(env, one, across), found.of(env, other, along))
+        return found.of(env, one, across) + found.of(env, other, along)
 
-    env.want_old_rows()
-    new, old = part(False), part(True)
-    before = env.baseline(total)
-    after = lax.add(before, lax.sub(new, old))
-    if is_left:
-        anew = DirtyRows(found.of(env, along.new), None, found.places[along.axis], along.of)
-        after = with_rows(after, anew)
-    env.set_changed(total, before, after, new, old)
+    def with_rows_left(after: Any) -> Any:
+        if not is_left:
+            return after
+        axis = found.places[along.axis]
+        return with_rows(after, DirtyRows(found.of(env, along.new), None, axis, along.of))
+
+    env.add_difference(eqn, part, with_rows_left)
     return True
 
 

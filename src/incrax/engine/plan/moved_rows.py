@@ -254,10 +254,9 @@ def unpooled(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet, *, is_ol
     def run(gradient: Any, x: Any, offset: Any, first: Any) -> Any:
         found = window.run(gradient, at_places(window, near, around, x, offset))
         found = lax.pad(found, np.zeros((), found.dtype), gaps)
-        first = lax.add(first, np.int32(beside))
-        return lax.dynamic_slice_in_dim(found, first, of.width, axis)
+        return lax.dynamic_slice_in_dim(found, first + beside, of.width, axis)
 
-    firsts = lax.sub(of.firsts, window_of_block(near, window)[0])
+    firsts = of.firsts - window_of_block(near, window)[0]
     offsets = offsets_of(window, near, around)
     operands = [*((value, axis) for value in values), (offsets, None), (firsts, None)]
     return by_blocks(run, operands, of.num_blocks, axis)

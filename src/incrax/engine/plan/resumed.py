@@ -62,7 +62,7 @@ class Spans(NamedTuple):
 
 def spans_of(rows: RowSet) -> Spans:
     """The intervals of some rows."""
-    return Spans(rows.numbers, lax.add(rows.numbers, np.int32(1)))
+    return Spans(rows.numbers, rows.numbers + 1)
 
 
 def joined(parts: Iterable[Spans]) -> Spans:
@@ -72,7 +72,7 @@ def joined(parts: Iterable[Spans]) -> Spans:
     stops = jnp.concatenate([part.stops for part in parts])
     if starts.size <= MAX_SPANS:
         return Spans(starts, stops)
-    is_there = lax.lt(starts, stops)
+    is_there = starts < stops
     last = np.int32(np.iinfo(np.int32).max)
     first = jnp.min(jnp.where(is_there, starts, last), keepdims=True)
     return Spans(first, jnp.max(jnp.where(is_there, stops, np.int32(0)), keepdims=True))
@@ -134,13 +134,13 @@ class Resumable(NamedTuple):
         def turn(state: Any, xs: Values) -> Any:
             step, carry, sums, (starts, parts) = state
             block = lax.div(step, np.int32(self.stride))
-            is_first = lax.eq(lax.rem(step, np.int32(self.stride)), np.int32(0))
+            is_first = lax.rem(step, np.int32(self.stride)) == 0
             sums = [jnp.where(is_first, jnp.zeros_like(x), x) for x in sums]
             carry, sums, ys = self._turn(values, carry, sums, xs)
-            after = lax.add(block, np.int32(1))  # what stays there is that of the last step
+            after = block + 1  # what stays there is that of the last step
             starts = [_put(buffer, x, after) for buffer, x in zip(starts, carry, strict=True)]
             parts = [_put(buffer, x, block) for buffer, x in zip(parts, sums, strict=True)]
-            return (lax.add(step, np.int32(1)), carry, sums, Records(starts, parts)), ys
+            return (step + 1, carry, sums, Records(starts, parts)), ys
 
         rows = list(values[self.first_row :])
         state = (np.int32(0), carry, zeros, records)
@@ -161,7 +161,7 @@ class Resumable(NamedTuple):
         init, zeros = self._parted(values[self.num_consts : self.first_row])
         given = _Blocks(self, values, [jnp.zeros_like(x) for x in zeros], old)
         steps = self._turned(spans)
-        is_other = lax.bitwise_not(_agree(init, _at(old.starts, 0)))
+        is_other = ~_agree(init, _at(old.starts, 0))
         next_block = self._next_block(steps, is_other)
         first = next_block(np.int32(0))
         carry = [
@@ -185,7 +185,7 @@ class Resumable(NamedTuple):
         """Which is the first block, from some one on, that reads something else."""
         num = np.int32(self.num_whole)
         firsts = lax.div(steps.starts, np.int32(self.stride))
-        stops = lax.div(lax.add(steps.stops, np.int32(self.stride - 1)), np.int32(self.stride))
+        stops = lax.div(steps.stops + (self.stride - 1), np.int32(self.stride))
         stops = jnp.where(steps.starts < steps.stops, stops, 0)
         firsts = jnp.append(firsts, np.int32(0))
         stops = jnp.append(stops, is_other.astype(np.int32))
@@ -244,7 +244,7 @@ class Resumable(NamedTuple):
         results: list[Any] = []
         for x, var, is_sum in zip(init, self.body.outvars, self.is_sum, strict=False):
             if is_sum:
-                results.append(lax.add(_strong(x, var), next(parts).sum(0, dtype=var.aval.dtype)))
+                results.append(_strong(x, var) + next(parts).sum(0, dtype=var.aval.dtype))
             else:
                 results.append(next(last))
         return [
@@ -255,14 +255,14 @@ class Resumable(NamedTuple):
     def row_of(self, block: Any) -> Any:
         """The first row of a whole block."""
         if self.is_reverse:
-            return np.int32(self.length) - (block + np.int32(1)) * np.int32(self.stride)
-        return block * np.int32(self.stride)
+            return self.length - (block + 1) * self.stride
+        return block * self.stride
 
     def _turned(self, spans: Spans) -> Spans:
         """Rows as steps, or steps as rows."""
         if not self.is_reverse:
             return spans
-        length = np.int32(self.length)
+        length = self.length
         return Spans(length - spans.stops, length - spans.starts)
 
     def remembers(self, dirty: Iterable[int]) -> bool:
@@ -314,7 +314,7 @@ class _Blocks(NamedTuple):
         """
         loop = self.loop
         block = state.block
-        after = lax.add(block, np.int32(1))
+        after = block + 1
         ran = self._ran(state, loop.row_of(block), loop.stride, block)
         is_left = _agree(ran.carry, _at(self.old.starts, after))
         there = jnp.where(is_left, next_block(after), after)
@@ -322,7 +322,7 @@ class _Blocks(NamedTuple):
             lax.select(lax.broadcast(is_left, x.shape), then, x)
             for x, then in zip(ran.carry, _at(self.old.starts, there), strict=True)
         ]
-        following = lax.add(state.run, np.int32(1))  # empty, unless blocks are skipped
+        following = state.run + 1  # empty, unless blocks are skipped
         runs = state.runs
         runs = Spans(_put(runs.starts, there, following), _put(runs.stops, after, state.run))
         run = jnp.where(there > after, following, state.run)
@@ -336,7 +336,7 @@ class _Blocks(NamedTuple):
         begin = loop.num_whole * loop.stride
         if begin == loop.length:
             return state
-        is_other = lax.bitwise_not(_agree(state.carry, _at(self.old.starts, num)))
+        is_other = ~_agree(state.carry, _at(self.old.starts, num))
         is_read = jnp.any((steps.starts < loop.length) & (steps.stops > begin))
         end = jnp.where(is_other | is_read, np.int32(loop.length), np.int32(begin))
         runs = Spans(
@@ -355,7 +355,7 @@ class _Blocks(NamedTuple):
             for x, y in zip(state.ys, new, strict=True)
         ]
         starts, parts = state.records
-        after = lax.add(block, np.int32(1))
+        after = block + 1
         records = Records(
             [_put(buffer, x, after) for buffer, x in zip(starts, carry, strict=True)],
             [_put(buffer, x, block) for buffer, x in zip(parts, sums, strict=True)],
@@ -446,7 +446,7 @@ def _at(buffers: Values, place: Any) -> list[Any]:
 def _agree(one: Values, other: Values) -> Any:
     """Whether all bits are the same: 0.0 is not -0.0, and NaN may be itself."""
     same = [
-        jnp.all(lax.eq(a, b))
+        jnp.all(a == b)
         for x, y in zip(one, other, strict=True)
         for a, b in zip(_bits(x), _bits(y), strict=True)
     ]

@@ -21,7 +21,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom
-from incrax.primitives.entry import Run, Window
+from incrax.primitives.entry import Run, Window, with_item
 
 MAX_UNROLLED = 8
 """Rows up to which each is written by itself: XLA's scatter is a loop."""
@@ -131,7 +131,7 @@ class RowSet:
     @property
     def is_row(self) -> Any:
         """Whether each number is one of a row."""
-        return lax.lt(self.numbers, np.int32(self.length))
+        return self.numbers < self.length
 
 
 class DirtyRows(NamedTuple):
@@ -156,9 +156,8 @@ class Slabs(NamedTuple):
 
 def row_set(numbers: Any, capacity: int, length: int) -> RowSet:
     """The rows of an argument, which repeats the first to be as long as it is."""
-    first = lax.broadcast_in_dim(lax.slice_in_dim(numbers, 0, 1), (capacity,), (0,))
-    is_first = lax.eq(lax.iota(np.int32, capacity), np.int32(0))
-    counts = lax.bitwise_or(lax.ne(numbers, first), is_first)
+    first = lax.index_in_dim(numbers, 0, keepdims=False)
+    counts = (numbers != first) | (lax.iota(np.int32, capacity) == 0)
     return RowSet(numbers, capacity, length, counts)
 
 
@@ -175,18 +174,15 @@ def as_argument(of: RowSet) -> RowSet:
 def _from_list(listed: Listed, length: int) -> RowSet:
     size = listed.numbers.shape[1]
     numbers = lax.squeeze(taken(listed.numbers, 0, listed.argument), (0,))
-    counts = lax.lt(numbers, np.int32(length))
+    counts = numbers < length
     return RowSet(numbers, size, length, counts, True, listed=listed, is_from_list=True)
 
 
-def _beside(sets: Sequence[RowSet], *, by_slots: bool = False) -> Listed | None:
-    """The slots of some sets, for each argument; None where that is not known. By slots: of those
-    that have a row in one of the sets at most.
-    """
+def _beside(sets: Sequence[RowSet], join: Callable[..., np.ndarray] = np.hstack) -> Listed | None:
+    """The slots of some sets, for each argument, joined; None where that is not known."""
     lists = [each.listed for each in sets if each.listed is not None]
     if len(lists) < len(sets) or len({id(each.argument) for each in lists}) > 1:
         return None
-    join = functools.partial(functools.reduce, np.minimum) if by_slots else np.hstack
     return Listed(lists[0].argument, join([each.numbers for each in lists]))
 
 
@@ -298,13 +294,14 @@ class RowSets:
                 return each
         if len({part.length for part in parts}) > 1:
             return None
+        size = sum(part.size for part in parts)
         listed = _joined(tuple(parts))
-        if listed is not None and listed.numbers.shape[1] < sum(part.size for part in parts):
+        if listed is not None and listed.numbers.shape[1] < size:
             return self.from_list(listed, sets[0].length)
-        if is_by_slots(tuple(parts)):
-            return self._once(("merged", frozenset(parts)), lambda: _merged(tuple(parts)))
-        all_apart = all(are_apart(*pair) for pair in itertools.combinations(parts, 2))
-        if not all_apart and sum(part.size for part in parts) > MAX_JOINED:
+        by_slots = is_by_slots(tuple(parts))
+        pairs = itertools.combinations(parts, 2)
+        all_apart = not by_slots and all(are_apart(*pair) for pair in pairs)
+        if not (by_slots or all_apart) and size > MAX_JOINED:
             return None
         made = lambda: _union(tuple(parts), all_apart=all_apart)
         return self._once(("union", frozenset(parts)), made)
@@ -332,43 +329,39 @@ def ends_of_all(intervals: Iterable[tuple[int, int] | None]) -> tuple[int, int] 
 def places_of(run: Run, ends: tuple[int, int]) -> tuple[int, int] | None:
     """The ends of the interval to which a run of rows takes those of another one, if any."""
     moved = run.reversed().within(*ends)
-    return (
-        (run.out + moved[0] * run.out_step, run.out + moved[-1] * run.out_step + 1)
-        if moved
-        else None
-    )
-
-
-def _moved_list(listed: Listed | None, run: Run, length: int) -> Listed | None:
-    """The same as `_moved` does, of each argument."""
-    if listed is None:
+    if not moved:
         return None
-    place, off_step = np.divmod((listed.numbers - run.first) * np.sign(run.step), abs(run.step))
-    is_there = (place >= 0) & (place < run.num) & (off_step == 0)
-    numbers = np.where(is_there, place * run.out_step + run.out, length).astype(np.int32)
-    return Listed(listed.argument, numbers)
+    first, last = (run.out + i * run.out_step for i in (moved[0], moved[-1]))
+    return first, last + 1
+
+
+def _places(numbers: Any, run: Run) -> tuple[Any, Any]:
+    """Where a run takes some rows, and which it takes at all."""
+    _, out, first, num, out_step, step = map(int, run)  # NumPy's would make 64 bits of 32
+    place = numbers - first if step > 0 else first - numbers
+    is_there = (place >= 0) & (place < num * abs(step))
+    if abs(step) > 1:
+        is_there &= place % abs(step) == 0
+        place //= abs(step)
+    return place * out_step + out, is_there
 
 
 def _moved(of: RowSet, run: Run, length: int) -> RowSet:
-    place = lax.mul(lax.sub(of.numbers, np.int32(run.first)), np.int32(np.sign(run.step)))
-    step = abs(run.step)
-    is_there = lax.bitwise_and(lax.ge(place, np.int32(0)), lax.lt(place, np.int32(run.num * step)))
-    if step > 1:
-        is_there = lax.bitwise_and(is_there, lax.eq(lax.rem(place, np.int32(step)), np.int32(0)))
-        place = lax.div(place, np.int32(step))
-    found = lax.add(lax.mul(place, np.int32(run.out_step)), np.int32(run.out))
-    numbers = lax.select(is_there, found, lax.full_like(found, length))
-    has_spare = of.has_spare or run.num < of.length
-    counts = lax.bitwise_and(of.counts, is_there)
+    found, is_there = _places(of.numbers, run)
+    listed = None
+    if of.listed is not None:
+        places, is_known = _places(of.listed.numbers, run)
+        known = np.where(is_known, places, length).astype(np.int32)
+        listed = Listed(of.listed.argument, known)
     return RowSet(
-        numbers,
+        lax.select(is_there, found, lax.full_like(found, length)),
         of.size,
         length,
-        counts,
-        has_spare,
+        of.counts & is_there,
+        of.has_spare or run.num < of.length,
         image=_image(of, run),
-        halvings=of.halvings + (step > 1),
-        listed=_moved_list(of.listed, run, length),
+        halvings=of.halvings + (abs(run.step) > 1),
+        listed=listed,
     )
 
 
@@ -401,42 +394,31 @@ def _image(of: RowSet, run: Run) -> Image | None:
 def interval(low: int, high: int, length: int) -> RowSet:
     """The rows low <= n < high."""
     size = max(high - low, 0)
-    numbers = lax.add(lax.iota(np.int32, size), np.int32(low))
-    counts = lax.full((size,), True)
+    numbers = lax.iota(np.int32, size) + int(low)
     starts = lax.full((1,), low, np.int32)
-    return RowSet(numbers, size, length, counts, starts=starts, ends=(low, high))
+    return RowSet(numbers, size, length, lax.full((size,), True), starts=starts, ends=(low, high))
 
 
 def blocks(firsts: Any, width: int, length: int, aligned: int = 1) -> RowSet:
     """Blocks of as many rows, moved to where the axis has them all: below 0 is 0."""
     starts = lax.clamp(np.int32(0), firsts, np.int32(length - width))
     shape = (starts.shape[0], width)
-    places = lax.broadcasted_iota(np.int32, shape, 1)
-    numbers = lax.reshape(
-        lax.add(lax.broadcast_in_dim(starts, shape, (0,)), places), (starts.shape[0] * width,)
-    )
+    places = lax.expand_dims(starts, (1,)) + lax.broadcasted_iota(np.int32, shape, 1)
+    numbers = lax.reshape(places, (starts.shape[0] * width,))
     counts = lax.full_like(numbers, True, dtype=bool)
     if shape[0] > 1:  # a row counts in the first block that has it
-        slot = lambda axis: lax.broadcasted_iota(np.int32, (numbers.size, shape[0]), axis)
-        is_earlier = lax.lt(slot(1), lax.div(slot(0), np.int32(width)))
-        known = lax.bitwise_and(_is_in(numbers, starts, width), is_earlier)
-        counts = lax.bitwise_not(lax.reduce_or(known, (1,)))
+        places = lax.expand_dims(numbers, (1,)) - lax.expand_dims(starts, (0,))
+        slot = lambda axis: lax.broadcasted_iota(np.int32, places.shape, axis)
+        is_earlier = slot(1) < lax.div(slot(0), np.int32(width))
+        known = (places >= 0) & (places < width) & is_earlier
+        counts = ~lax.reduce_or(known, (1,))
     return RowSet(numbers, numbers.size, length, counts, starts=starts, aligned=aligned)
 
 
 def in_no_row(of: RowSet) -> Any:
     """Which rows of the axis a set has not, shape (length,)."""
     same = equal_numbers(lax.iota(np.int32, of.length), of.numbers)
-    return lax.bitwise_not(lax.reduce_or(same, (1,)))
-
-
-def _is_in(numbers: Any, starts: Any, width: int) -> Any:
-    """Which numbers are in which blocks, shape (numbers, blocks)."""
-    shape = (numbers.shape[0], starts.shape[0])
-    places = lax.sub(
-        lax.broadcast_in_dim(numbers, shape, (0,)), lax.broadcast_in_dim(starts, shape, (1,))
-    )
-    return lax.bitwise_and(lax.ge(places, np.int32(0)), lax.lt(places, np.int32(width)))
+    return ~lax.reduce_or(same, (1,))
 
 
 def _reading(of: RowSet, window: Window, length: int) -> RowSet:
@@ -446,13 +428,13 @@ def _reading(of: RowSet, window: Window, length: int) -> RowSet:
     places = (of.width - 1) * window.spread + window.size
     is_aligned = not window.low and not of.aligned * window.spread % window.stride
     if is_aligned and window.reach < window.stride:
-        firsts = lax.div(of.firsts * np.int32(window.spread), np.int32(window.stride))
+        firsts = lax.div(of.firsts * window.spread, np.int32(window.stride))
         width = (places - 1) // window.stride + 1
         is_multiple = window.laid is not None and not window.spread % window.stride
         aligned = window.spread // window.stride if is_multiple else 1
         return blocks(firsts, min(width, length), length, aligned)
-    first = of.firsts * np.int32(window.spread) + np.int32(window.low - window.reach)
-    firsts = lax.div(first + np.int32(window.stride - 1), np.int32(window.stride))
+    first = of.firsts * window.spread + window.low - window.reach
+    firsts = lax.div(first + window.stride - 1, np.int32(window.stride))
     width = (places - 1 + window.reach) // window.stride + 1
     return blocks(firsts, min(width, length), length)
 
@@ -482,32 +464,26 @@ def _read(of: RowSet, window: Window, length: int) -> RowSet:
 def window_of_block(of: RowSet, window: Window) -> tuple[Any, int]:
     """The first place that each block of a result reads, and how many it reads."""
     firsts = lax.clamp(np.int32(0), of.firsts, np.int32(of.length - of.width))
-    first = firsts * np.int32(window.stride) - np.int32(window.low)
-    return first, (of.width - 1) * window.stride + window.reach + 1
+    return firsts * window.stride - window.low, (of.width - 1) * window.stride + window.reach + 1
 
 
 def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
-    length = sets[0].length
+    numbers = [each.numbers for each in sets]
+    counts = [each.counts for each in sets]
     images = [each.image for each in sets if each.image is not None]
-    halvings = max(each.halvings for each in sets)
-    if not is_by_slots(sets):
-        numbers = lax.concatenate([each.numbers for each in sets], 0)
-        counts = lax.concatenate([each.counts for each in sets], 0)
-        size = sum(each.size for each in sets)
+    if is_by_slots(sets):
+        of = images[0].of
+        numbers, counts = by_slots(sets, numbers), by_slots(sets, counts)
+        has_spare = of.has_spare or sum(len(image.rows) for image in images) < of.length
+        listed = _beside(sets, functools.partial(functools.reduce, np.minimum))
+    else:
+        numbers, counts = lax.concatenate(numbers, 0), lax.concatenate(counts, 0)
         has_spare = any(each.has_spare for each in sets)
         listed = _beside(sets)
-        return RowSet(numbers, size, length, counts, has_spare, halvings=halvings, listed=listed)
-    of = images[0].of
-    covered = sum(len(image.rows) for image in images)
-    return RowSet(
-        by_slots(sets, [each.numbers for each in sets]),
-        of.size,
-        length,
-        by_slots(sets, [each.counts for each in sets]),
-        of.has_spare or covered < of.length,
-        halvings=halvings,
-        listed=_beside(sets, by_slots=True),
-    )
+    halvings = max(each.halvings for each in sets)
+    length = sets[0].length
+    size = numbers.shape[0]
+    return RowSet(numbers, size, length, counts, has_spare, halvings=halvings, listed=listed)
 
 
 def is_by_slots(sets: Sequence[RowSet]) -> bool:
@@ -527,47 +503,35 @@ def by_slots(sets: Sequence[RowSet], values: Sequence[Any], axis: int = 0) -> An
     return found
 
 
-def _merged(parts: Sequence[RowSet]) -> RowSet:
-    """The union of images of one set without a row in common, as of x[0::2] and x[1::2]: it has as
-    many slots as that, in which two rows may have become one.
+def _union(parts: Sequence[RowSet], *, all_apart: bool) -> RowSet:
+    """All rows of some sets. Images of one set without a row in common, as of x[0::2] and x[1::2],
+    have as many slots as that, in which two rows may have become one.
     """
     found = _side_by_side(parts)
-    halvings = max(part.halvings for part in parts)
-    is_kept = halvings >= MAX_HALVINGS
+    by_slots = is_by_slots(parts)
+    is_kept = by_slots and found.halvings >= MAX_HALVINGS
+    counts = found.counts
+    if not all_apart:
+        counts = _once_each(found.numbers, counts)
     return dataclasses.replace(
         found,
-        counts=_once_each(found.numbers, found.counts),
+        counts=counts,
         parts=frozenset(parts),
-        halvings=0 if is_kept else halvings,
+        halvings=0 if is_kept else found.halvings,
         is_kept=is_kept,
+        listed=found.listed if by_slots else None,
     )
 
 
 def _once_each(numbers: Any, counts: Any) -> Any:
     """A row counts once: in the first slot that has its number and counts."""
-    size = numbers.shape[0]
-    earlier = lax.broadcast_in_dim(counts, (size, size), (1,))
-    return lax.bitwise_and(counts, _is_first(equal_numbers(numbers, numbers), earlier))
-
-
-def _union(parts: Sequence[RowSet], *, all_apart: bool) -> RowSet:
-    numbers = lax.concatenate([part.numbers for part in parts], 0)
-    counts = lax.concatenate([part.counts for part in parts], 0)
-    size = numbers.shape[0]
-    if not all_apart:
-        counts = _once_each(numbers, counts)
-    has_spare = any(part.has_spare for part in parts)
-    halvings = max(part.halvings for part in parts)
-    return RowSet(
-        numbers, size, parts[0].length, counts, has_spare, parts=frozenset(parts), halvings=halvings
-    )
+    return counts & _is_first(equal_numbers(numbers, numbers) & lax.expand_dims(counts, (0,)))
 
 
 def grouped(numbers: Any, length: int) -> tuple[RowSet, Any]:
     """The set of the rows that some numbers name, slot by slot, and which slots name the same."""
     same = equal_numbers(numbers, numbers)
-    is_row = lax.lt(numbers, np.int32(length))
-    counts = lax.bitwise_and(is_row, _is_first(same, lax.full_like(same, True)))
+    counts = (numbers < length) & _is_first(same)
     return RowSet(numbers, numbers.shape[0], length, counts, has_spare=True), same
 
 
@@ -587,15 +551,13 @@ def ids_read(xp: Any, indices: Any, length: int, *, clips: bool, wraps: bool = F
 
 def equal_numbers(a: Any, b: Any) -> Any:
     """Which numbers of one set are which of another, shape (size of a, size of b)."""
-    shape = (a.shape[0], b.shape[0])
-    return lax.eq(lax.broadcast_in_dim(a, shape, (0,)), lax.broadcast_in_dim(b, shape, (1,)))
+    return lax.expand_dims(a, (1,)) == lax.expand_dims(b, (0,))
 
 
-def _is_first(same: Any, may_be_first: Any) -> Any:
-    """Whether no earlier slot that may be is the same."""
+def _is_first(same: Any) -> Any:
+    """Of each slot, whether no earlier one is the same."""
     slot = lambda axis: lax.broadcasted_iota(np.int32, same.shape, axis)
-    earlier = lax.bitwise_and(lax.lt(slot(1), slot(0)), lax.bitwise_and(same, may_be_first))
-    return lax.bitwise_not(lax.reduce_or(earlier, (1,)))
+    return ~lax.reduce_or((slot(1) < slot(0)) & same, (1,))
 
 
 # --- rows of values -------------------------------------------------------------------------------
@@ -607,16 +569,11 @@ def taken(value: Any, axis: int, of: RowSet) -> Any:
         return lax.slice_in_dim(value, *of.ends, axis=axis)
     is_one = of.size == 1 and of.parent is None
     if is_one or (of.starts is not None and of.num_blocks <= MAX_UNROLLED):
-        sizes = [of.width if d == axis else size for d, size in enumerate(value.shape)]
-        parts = [
-            lax.dynamic_slice(
-                value, _start(of, k, axis, value.ndim), sizes, allow_negative_indices=False
-            )
-            for k in range(of.num_blocks)
-        ]
-        return lax.concatenate(parts, axis)
+        sizes = with_item(value.shape, axis, of.width)
+        starts = [_start(of, k, axis, value.ndim) for k in range(of.num_blocks)]
+        return lax.concatenate([_block(value, start, sizes) for start in starts], axis)
     others = tuple(d for d in range(value.ndim) if d != axis)
-    sizes = tuple(1 if d == axis else size for d, size in enumerate(value.shape))
+    sizes = with_item(value.shape, axis, 1)
     dimensions = lax.GatherDimensionNumbers(others, (axis,), (axis,))
     rows = lax.gather(value, lax.expand_dims(of.numbers, (1,)), dimensions, sizes, mode="clip")
     return by_one_thread(rows, value, of)
@@ -635,11 +592,11 @@ def by_one_thread(rows: Any, value: Any, of: RowSet) -> Any:
     if not is_divided or not 0 < rows.size <= MAX_UNDIVIDED or _jax.is_key_dtype(rows.dtype):
         return rows
     # Zero, which XLA must not know: else it writes nothing.
-    place = lax.min(lax.squeeze(lax.slice_in_dim(of.numbers, 0, 1), (0,)), np.int32(0))
+    place = lax.min(lax.index_in_dim(of.numbers, 0, keepdims=False), np.int32(0))
     room = jnp.zeros((2, *rows.shape), rows.dtype)
     start = (place, *[np.int32(0)] * rows.ndim)
     written = lax.dynamic_update_slice(room, rows[None], start, allow_negative_indices=False)
-    return lax.squeeze(lax.slice_in_dim(written, 0, 1), (0,))
+    return lax.index_in_dim(written, 0, keepdims=False)
 
 
 def with_rows(old: Any, rows: DirtyRows) -> Any:
@@ -655,9 +612,7 @@ def with_rows(old: Any, rows: DirtyRows) -> Any:
         row = lax.slice_in_dim(rows.new, k * of.width, (k + 1) * of.width, axis=rows.axis)
         start = _start(of, k, rows.axis, old.ndim)
         if of.has_spare:  # what stands for no row leaves the last one as it is
-            before = lax.dynamic_slice(old, start, row.shape, allow_negative_indices=False)
-            is_row = lax.lt(start[rows.axis], np.int32(of.length))
-            row = lax.select(is_row, row, before)
+            row = lax.select(start[rows.axis] < of.length, row, _block(old, start, row.shape))
         old = lax.dynamic_update_slice(old, row, start, allow_negative_indices=False)
     return old
 
@@ -712,7 +667,7 @@ def by_blocks(
 def offsets_of(window: Window, of: RowSet, source: RowSet) -> Any:
     """The places of each block of the source at which what a block reads begins."""
     first, _ = window_of_block(of, window)
-    return lax.sub(first, lax.mul(source.firsts, np.int32(window.spread)))
+    return first - source.firsts * window.spread
 
 
 def at_places(window: Window, of: RowSet, source: RowSet, part: Any, offset: Any) -> Any:
@@ -732,15 +687,12 @@ def at_places(window: Window, of: RowSet, source: RowSet, part: Any, offset: Any
         part = lax.pad(part, np.asarray(window.fill, part.dtype), gaps)
     if part.shape[window.source] == width:
         return part
-    start = lax.add(offset, np.int32(low))
-    return lax.dynamic_slice_in_dim(part, start, width, window.source)
+    return lax.dynamic_slice_in_dim(part, offset + low, width, window.source)
 
 
 def overlaid(value: Any, axis: int, of: RowSet, rows: DirtyRows) -> Any:
     """Rows of a set, of the baseline, with those that are dirty in their places."""
-    shape = (of.size, rows.of.size)
-    same = equal_numbers(of.numbers, rows.of.numbers)
-    same = lax.bitwise_and(same, lax.broadcast_in_dim(rows.of.is_row, shape, (1,)))
+    same = equal_numbers(of.numbers, rows.of.numbers) & lax.expand_dims(rows.of.is_row, (0,))
     place = lax.argmax(same.astype(np.int32), 1, np.int32)
     slots = RowSet(place, of.size, rows.of.size, of.counts, has_spare=True)
     is_dirty = lax.broadcast_in_dim(lax.reduce_or(same, (1,)), value.shape, (axis,))
@@ -749,5 +701,9 @@ def overlaid(value: Any, axis: int, of: RowSet, rows: DirtyRows) -> Any:
 
 def _start(of: RowSet, k: int, axis: int, rank: int) -> list[Any]:
     """Where the k-th block begins, along each axis."""
-    number = lax.squeeze(lax.slice_in_dim(of.firsts, k, k + 1), (0,))
+    number = lax.index_in_dim(of.firsts, k, keepdims=False)
     return [number if d == axis else np.int32(0) for d in range(rank)]
+
+
+def _block(value: Any, start: Sequence[Any], sizes: Sequence[int]) -> Any:
+    return lax.dynamic_slice(value, start, sizes, allow_negative_indices=False)

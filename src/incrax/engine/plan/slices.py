@@ -15,6 +15,7 @@ rule, no claim: the variable is taken whole.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +31,7 @@ from incrax._program import read_vars, written_vars
 from incrax.engine.plan.environment import AgainError, Requested, ValueOf
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
-from incrax.engine.plan.plan import NEW_VALUE_S, Plan, Sliced, plan_fill, reached_equations
+from incrax.engine.plan.plan import NEW_VALUE_S, Plan, RowKind, Sliced, plan_fill, reached_equations
 from incrax.engine.plan.resumed import NAME
 from incrax.engine.plan.row_sets import ends_of, interval, row_set, taken
 from incrax.engine.plan.slicer import Slicer
@@ -86,46 +87,37 @@ def slice_plan(
     """
     dirty = sum(facts.layout.leaf_mask(leaf) for leaf in leaves)
     outputs = facts.dirty_outputs(dirty)
-    tracing = _Tracing(
-        facts, tuple(leaves), capacity, within, dirty, outputs, value_of, moving | dirty
-    )
-    traced = tracing.trace()
+    slicer = Slicer(facts, value_of, moving=moving | dirty)
+    traced = _traced(slicer, RowKind(tuple(leaves), capacity, within), dirty, outputs)
+    sliced = traced.sliced
     read = dict.fromkeys(var for eqn in traced.eqns for var in read_vars(eqn))
     written = {var for eqn in traced.eqns for var in written_vars(eqn)}
-    extra = {traced.sliced.numbers, *traced.sliced.olds}
+    extra = {sliced.numbers, *sliced.olds}
     needed = [var for var in read if var not in written and var not in extra]
-    tables = traced.sliced.tables
     frontier = choose_frontier(
         facts.listing,
-        [var for var in needed if var not in tables],
+        [var for var in needed if var not in sliced.tables],
         (),
         lambda var: facts.load_seconds(var) + NEW_VALUE_S if facts.is_saveable(var) else None,
         lambda number: facts.seconds(facts.eqns[number]),
     )
     ran = (*(facts.eqns[number] for number in frontier.run), *traced.eqns)
-    base_loads = (*frontier.load, *tables)
-    loads = (*base_loads, *(var for var in read if var in extra))
-    written = (_jax.aval_bytes(var.aval) for var in traced.written)
-    moved_s = sum(facts.load_seconds(var) for var in loads if var not in tables)
-    moved_s += len(tables) * facts.calibration.load_seconds(0)  # of these, a row each is read
-    moved_s += sum(map(facts.calibration.save_seconds, written))
-    seconds = moved_s + sum(
-        _in_place_seconds(facts, eqn) for eqn in ran if eqn.params.get("name") != NAME
-    )
+    own_loads = [*frontier.load, *(var for var in read if var in extra)]
+    moved_s = sum(map(facts.load_seconds, own_loads)) + sum(map(facts.save_seconds, slicer.saves))
+    # Of a table a row is read.
+    moved_s += len(sliced.tables) * facts.calibration.load_seconds(0)
+    apart = [eqn for eqn in ran if eqn.params.get("name") != NAME]
+    base_loads = (*frontier.load, *sliced.tables)
     return Plan(
         dirty,
-        loads,
+        (*base_loads, *(var for var in read if var in extra)),
         ran,
-        traced.saves,
+        tuple(var for var in slicer.saves if var not in facts.returned),
         outputs,
-        seconds,
+        moved_s + sum(_in_place_seconds(facts, eqn) for eqn in apart),
         base_loads,
         traced.guard,
-        sliced=replace(
-            traced.sliced,
-            num_eqns=traced.sliced.num_eqns + len(frontier.run),
-            moved_s=moved_s,
-        ),
+        sliced=replace(sliced, num_eqns=sliced.num_eqns + len(frontier.run), moved_s=moved_s),
     )
 
 
@@ -147,113 +139,91 @@ def priming_saves(facts: Facts, plan: Plan) -> list[Var]:
     return [var for var in read if var not in given and var not in plan.sliced.tables]
 
 
-class _RowProgram(NamedTuple):
-    """Equations on rows, what they save, what of that and of the outputs is written, what must hold,
-    and what they take.
-    """
+class _Traced(NamedTuple):
+    """Equations on rows, what they take, and what must hold."""
 
     eqns: tuple[Equation, ...]
-    saves: tuple[Var, ...]
-    written: tuple[Var, ...]
-    guard: Var | None
     sliced: Sliced
+    guard: Var | None
 
 
-class _Tracing(NamedTuple):
-    """What is traced: see `slice_plan`."""
-
-    facts: Facts
-    leaves: tuple[int, ...]
-    capacity: int
-    within: int
-    dirty: int
-    outputs: tuple[int, ...]
-    value_of: ValueOf
-    moving: int
-
-    def trace(self) -> _RowProgram:
-        """Once to find out which values are read, then with these as arguments."""
-        slicer = Slicer(self.facts, self.value_of, moving=self.moving)
-        while True:
-            asked = slicer.asked
-            slicer.asked = Requested(old_rows=asked.old_rows)
-            try:
-                found = self._run(slicer, asked)
-            except AgainError:
-                continue
+def _traced(slicer: Slicer, kind: RowKind, dirty: int, outputs: Sequence[int]) -> _Traced:
+    """Trace once to find out which values are read, then with these as arguments."""
+    facts = slicer.facts
+    atoms = dict.fromkeys(facts.outvars[i] for i in outputs)
+    targets = [atom for atom in atoms if isinstance(atom, Var) and atom not in facts.invars]
+    reached = reached_equations(facts, dirty, targets)
+    while True:
+        asked = slicer.asked
+        slicer.asked = Requested(old_rows=asked.old_rows)
+        with contextlib.suppress(AgainError):
+            found = _run(slicer, kind, reached, targets, asked)
             if slicer.asked == asked:
                 return found
 
-    def _run(self, slicer: Slicer, asked: Requested) -> _RowProgram:
-        facts = self.facts
-        targets = self._targets
-        reached = reached_equations(facts, self.dirty, targets)
-        moved = [facts.invars[leaf] for leaf in self.leaves]
-        length = moved[0].aval.shape[0]
-        known = [*moved, *self._clean]
-        numbers = _jax.new_var(_jax.array_aval((self.capacity,), np.int32))
-        names = {var: _jax.new_var(var.aval) for var in asked.olds}
-        guard = _jax.new_var(_jax.bool_aval())
-        results: dict[Var, Any] = {}
 
-        def fun(*values: Any) -> list[Any]:
-            at_hand = dict(zip([*known, *asked.tables], values, strict=False))
-            olds = dict(zip(asked.olds, values[len(at_hand) : -1], strict=True))
-            rows = row_set(values[-1], self.capacity, length)
-            if self.within:
-                rows = interval(*ends_of(self.within, length), length)
-            changes = {var: (taken(at_hand[var], 0, rows), rows) for var in moved}
-            slicer.run(reached, at_hand, olds, changes)
-            results.update({var: slicer.result(var) for var in targets})
-            results.update(slicer.saves)
-            if slicer.guards:
-                results[guard] = functools.reduce(lax.bitwise_and, slicer.guards)
-            return list(results.values())
+def _run(
+    slicer: Slicer,
+    kind: RowKind,
+    reached: Sequence[Equation],
+    targets: Sequence[Var],
+    asked: Requested,
+) -> _Traced:
+    """One trace, with the values that an earlier one asked for."""
+    facts = slicer.facts
+    moved = [facts.invars[leaf] for leaf in kind.leaves]
+    length = moved[0].aval.shape[0]
+    known = [*moved, *_clean(facts, sum(map(facts.mask, moved))), *asked.tables]
+    numbers = _jax.new_var(_jax.array_aval((kind.capacity,), np.int32))
+    names = {var: _jax.new_var(var.aval) for var in asked.olds}
+    guard = _jax.new_var(_jax.bool_aval())
+    results: dict[Var, Any] = {}
 
-        inputs = [*known, *asked.tables, *names.values(), numbers]
-        body = _jax.trace_body(fun, *map(_type_of, inputs))
-        eqns = written_by(body, inputs, list(results))
-        seconds_of = {False: 0.0, True: 0.0}
-        for loop, is_endless in slicer.resumed:
-            price = loop.price if is_endless else 1.0
-            seconds_of[is_endless] += price * facts.seconds(loop.eqn)
-        sliced = Sliced(
-            self.leaves,
-            self.capacity,
-            length,
-            numbers,
-            {name: var for var, name in names.items()},
-            len(reached),
-            tuple(slicer.made),
-            tuple(asked.tables),
-            tuple(loop.eqn for loop, _ in slicer.resumed),
-            seconds_of[False],
-            seconds_of[True],
-            self.within,
-            in_place=tuple(
-                (names[var], var)
-                for var in slicer.row_saves
-                if var in names and var not in facts.returned and var not in facts.invars
-            ),
-        )
-        returned = set(targets)
-        saves = tuple(var for var in slicer.saves if var not in returned)
-        written = tuple(slicer.saves)
-        return _RowProgram(eqns, saves, written, guard if slicer.guards else None, sliced)
+    def fun(*values: Any) -> list[Any]:
+        at_hand = dict(zip(known, values, strict=False))
+        olds = dict(zip(asked.olds, values[len(known) : -1], strict=True))
+        rows = row_set(values[-1], kind.capacity, length)
+        if kind.within:
+            rows = interval(*ends_of(kind.within, length), length)
+        changes = {var: (taken(at_hand[var], 0, rows), rows) for var in moved}
+        slicer.run(reached, at_hand, olds, changes)
+        results.update({var: slicer.result(var) for var in targets})
+        results.update(slicer.saves)
+        if slicer.guards:
+            results[guard] = functools.reduce(lax.bitwise_and, slicer.guards)
+        return list(results.values())
 
-    @property
-    def _targets(self) -> list[Var]:
-        """The outputs that equations write."""
-        atoms = dict.fromkeys(self.facts.outvars[i] for i in self.outputs)
-        return [atom for atom in atoms if isinstance(atom, Var) and atom not in self.facts.invars]
-
-    @property
-    def _clean(self) -> list[Var]:
-        program = self.facts.program
-        written = (var for eqn in program.eqns for var in written_vars(eqn))
-        known = (*program.invars, *program.constvars, *written)
-        return [var for var in known if not self.facts.mask(var) & self.dirty]
+    inputs = [*known, *names.values(), numbers]
+    body = _jax.trace_body(fun, *(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in inputs))
+    eqns = written_by(body, inputs, list(results))
+    seconds_of = {False: 0.0, True: 0.0}
+    for loop, is_endless in slicer.resumed:
+        price = loop.price if is_endless else 1.0
+        seconds_of[is_endless] += price * facts.seconds(loop.eqn)
+    given = {*facts.returned, *facts.invars}
+    sliced = Sliced(
+        kind.leaves,
+        kind.capacity,
+        length,
+        numbers,
+        {name: var for var, name in names.items()},
+        len(reached),
+        tuple(slicer.made),
+        tuple(asked.tables),
+        tuple(loop.eqn for loop, _ in slicer.resumed),
+        seconds_of[False],
+        seconds_of[True],
+        kind.within,
+        in_place=tuple(
+            (names[var], var) for var in slicer.row_saves if var in names and var not in given
+        ),
+    )
+    return _Traced(eqns, sliced, guard if slicer.guards else None)
 
 
-def _type_of(var: Var) -> Any:
-    return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
+def _clean(facts: Facts, dirty: int) -> list[Var]:
+    """What a change does not reach."""
+    program = facts.program
+    written = (var for eqn in program.eqns for var in written_vars(eqn))
+    known = (*program.invars, *program.constvars, *written)
+    return [var for var in known if not facts.mask(var) & dirty]

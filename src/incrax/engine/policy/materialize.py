@@ -11,9 +11,10 @@ from itertools import product
 
 from incrax import _jax
 from incrax._jax import Var
-from incrax.engine.plan.blocks import RowValues, can_divide, find_row_values
+from incrax.engine.plan.blocks import RowValues, find_row_values
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, Prices, plan_dirty
+from incrax.engine.plan.slices import can_slice
 from incrax.engine.policy.candidates import MIN_GAIN, UPKEEP_S
 from incrax.engine.program.dependence import Layout
 
@@ -90,7 +91,7 @@ def lasting_row_values(facts: Facts, budget_bytes: int) -> list[RowValues]:
     """
     found: list[RowValues] = []
     num_bytes = 0
-    for values in find_row_values(facts) if can_divide(facts) else ():
+    for values in find_row_values(facts) if can_slice(facts) else ():
         sizes = [_jax.aval_bytes(var.aval) for var in values.ends]
         copied_s = sum(map(facts.calibration.save_seconds, sizes))
         gain_s = values.saved_s - copied_s

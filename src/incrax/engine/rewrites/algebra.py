@@ -28,12 +28,11 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax.engine.rewrites.derived import DerivedTable, Values, recomputed
-from incrax.engine.rewrites.forms import Forms
+from incrax.engine.rewrites.forms import MAX_DEGREE, Forms
 from incrax.engine.rewrites.products import multiply
 from incrax.engine.rewrites.statistics import (
     MAX_GROWTH,
     Group,
-    Output,
     are_within,
     make_statistics,
     number_of,
@@ -95,23 +94,21 @@ def polynomial_reductions(
             guards.append(is_right)
         return results, guards
 
-    reductions = [var for group in groups for var in group.reductions]
+    reductions = [var for group in groups for var in group.outputs]
     read = [var for group in groups for var, _ in group.cone.symbols]
-    read += [var for out in reductions for term in forms.of[out] for var, _ in term.factors]
+    read += [var for out in reductions for var, _ in forms.of[out].factors]
     found = recomputed(eqns, [*centred, *read], reductions, compute, targets)
     if found is None:
         return None
-    lines = tuple(_line(forms, var, group) for group in groups for var in group.reductions)
+    lines = tuple(_line(forms, var, group) for group in groups for var in group.outputs)
     return Statistics(*found, centred, lines)
 
 
 def _line(forms: Forms, var: Var, group: Group) -> str:
     eqn = forms.steps[var].eqn
-    degree = max(term.degree for term in forms.of[var])
-    return (
-        f"{eqn.primitive.name} at {_jax.source_line(eqn)}: degree {degree} in {group.sizes[0]} "
-        "numbers"
-    )
+    degree = forms.of[var].degree
+    p, *_ = group.sizes
+    return f"{eqn.primitive.name} at {_jax.source_line(eqn)}: degree {degree} in {p} numbers"
 
 
 def _groups(forms: Forms, mask: Callable[[Var], int]) -> list[Group]:
@@ -130,18 +127,15 @@ def _groups(forms: Forms, mask: Callable[[Var], int]) -> list[Group]:
 
 
 def _group(forms: Forms, reductions: Sequence[Var]) -> Group | None:
-    """The terms of some reductions by degree; None where numbers are of several types."""
+    """Some reductions by degree; None where numbers are of several types."""
     cone = forms.cone(reductions)
     numbers = [*reductions, *(symbol for symbol, _ in cone.symbols)]
     dtype, *others = {np.finfo(var.aval.dtype).dtype for var in numbers}
     if others or dtype.itemsize not in MAX_GROWTH:
         return None
-    by_degree: tuple[list[Output], ...] = ([], [], [])
-    for var in reductions:
-        for k, term in enumerate(forms.of[var]):
-            by_degree[term.degree].append(Output(var, k))
-    constant, linear, curved = by_degree
-    return Group(tuple(curved), (*constant, *linear), cone, dtype)
+    curved = tuple(var for var in reductions if forms.of[var].degree == MAX_DEGREE)
+    straight = tuple(var for var in reductions if var not in curved)
+    return Group(curved, straight, cone, dtype)
 
 
 def _is_handy(group: Group) -> bool:
@@ -158,14 +152,13 @@ def _results(group: Group, forms: Forms, known: Any, values: Values) -> tuple[Va
     """The reductions, and whether they are right."""
     numbers = [number_of(values[var], inverse) for var, inverse in group.cone.symbols]
     polynomials, is_right = taylor(group, known, pack(numbers, group.dtype))
-    totals: Values = {}
-    for (var, k), value in zip(group.outputs, unpack(polynomials, group.avals), strict=True):
-        factors = forms.of[var][k].factors
+    results: Values = {}
+    for var, value in zip(group.outputs, unpack(polynomials, group.avals), strict=True):
+        factors = forms.of[var].factors
         scales = [(values[factor].astype(value.dtype), inverse) for factor, inverse in factors]
         is_right &= _are_moderate(scales)
-        result = multiply(value, scales)
-        totals[var] = totals[var] + result if var in totals else result
-    return totals, is_right
+        results[var] = multiply(value, scales)
+    return results, is_right
 
 
 def _are_moderate(scales: Sequence[tuple[Any, bool]]) -> Any:

@@ -9,6 +9,7 @@ In: functions of variables. Out: recipes, equations. It must not know what the f
 
 from __future__ import annotations
 
+import graphlib
 import heapq
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -161,27 +162,25 @@ def written_by(body: Body, inputs: Sequence[Var], results: Sequence[Var]) -> tup
 
 
 def in_order(eqns: Sequence[Equation]) -> tuple[Equation, ...] | None:
-    """The equations sorted so that each reads what was written before; None where they depend on
-    each other.
+    """The equations sorted so that each reads what was written before, else in their order; None
+    where they depend on each other.
     """
     writer = {var: number for number, eqn in enumerate(eqns) for var in written_vars(eqn)}
     needs = [{writer[var] for var in read_vars(eqn) if var in writer} for eqn in eqns]
-    readers: list[list[int]] = [[] for _ in eqns]
-    for number, needed in enumerate(needs):
-        for other in needed:
-            readers[other].append(number)
-    ready = [number for number, needed in enumerate(needs) if not needed]
-    heapq.heapify(ready)
-    missing = [len(needed) for needed in needs]
+    sorter = graphlib.TopologicalSorter(dict(enumerate(needs)))
+    try:
+        sorter.prepare()
+    except graphlib.CycleError:
+        return None
     order: list[Equation] = []
-    while ready:
-        number = heapq.heappop(ready)
-        order.append(eqns[number])
-        for reader in readers[number]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready, reader)
-    return tuple(order) if len(order) == len(eqns) else None
+    ready: list[int] = []
+    while sorter.is_active():
+        for number in sorter.get_ready():
+            heapq.heappush(ready, number)
+        first = heapq.heappop(ready)
+        sorter.done(first)
+        order.append(eqns[first])
+    return tuple(order)
 
 
 class Recomputed(NamedTuple):

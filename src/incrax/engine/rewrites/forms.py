@@ -1,10 +1,10 @@
 """Which reductions over rows are polynomials of a few numbers.
 
-While some inputs are dirty, an array of many elements may have the form  sum_t f_t w_t(z):  f_t is
-a product of dirty real scalars and inverses of them, and w_t is a polynomial of degree two at most
-in the small dirty values z (parameters, couplings, small values computed from them), with clean
-arrays as coefficients. Sums, products, matrix products, moves of data and complex arithmetic keep
-the form; a reduction gives few numbers, sum_t f_t P_t(z), where P_t is known once and for all.
+While some inputs are dirty, an array of many elements may have the form  f w(z):  f is a product of
+dirty real scalars and inverses of them, and w is a polynomial of degree two at most in the small
+dirty values z (parameters, couplings, small values computed from them), with clean arrays as
+coefficients. Sums, products, matrix products, moves of data and complex arithmetic keep the form; a
+reduction gives few numbers, f P(z), where P is known once and for all.
 
 In: equations, and what is dirty. Out: `Forms`. It must not know how a polynomial is stored or
 evaluated.
@@ -16,7 +16,6 @@ import functools
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
@@ -30,46 +29,31 @@ from incrax.primitives.table import algebra_of
 Factor: TypeAlias = tuple[Var, bool]
 """A dirty scalar, and whether it divides."""
 
+Factors: TypeAlias = tuple[Factor, ...]
+
 MAX_SMALL = 512
 """Elements up to which a dirty value counts as a few numbers."""
 
 MAX_DEGREE = 2
 
-MAX_TERMS = 6
-"""Terms with different factors that a form may have."""
 
-
-class FormTerm(NamedTuple):
+class Form(NamedTuple):
     """A product of scalars, and the degree of the polynomial that it multiplies."""
 
-    factors: tuple[Factor, ...]
-    degree: int
+    factors: Factors = ()
+    degree: int = 0
 
 
-Form: TypeAlias = tuple[FormTerm, ...]
-"""A sum of terms with different factors."""
-
-CLEAN: Form = (FormTerm((), 0),)
-
-
-class FormRead(NamedTuple):
-    """The polynomial of one term of an input, times factors that are part of the polynomial from
-    there on.
-    """
-
-    term: int
-    extras: tuple[Factor, ...] = ()
-
-
-Application: TypeAlias = tuple[tuple[FormRead, ...], ...]
-"""An equation applied to sums of polynomials, one sum for each input; an empty one is zero."""
+CLEAN = Form()
 
 
 class FormStep(NamedTuple):
-    """How the polynomial of each term of an equation's outputs is made: a sum of applications."""
+    """An equation applied to polynomials; of each operand, the factors that are part of its
+    polynomial from there on.
+    """
 
     eqn: Equation
-    terms: tuple[tuple[Application, ...], ...]
+    extras: tuple[Factors, ...]
 
 
 class Cone(NamedTuple):
@@ -79,7 +63,7 @@ class Cone(NamedTuple):
 
     steps: tuple[FormStep, ...]
     clean: tuple[Var, ...]
-    symbols: tuple[Factor, ...]
+    symbols: Factors
 
 
 class Forms:
@@ -111,26 +95,19 @@ class Forms:
         eqn = _as_product(eqn)
         algebra = algebra_of(eqn)
         rule = None if algebra is None else _rules.get(algebra.form)
-        forms = [self._form(atom) for atom in eqn.invars]
-        if (
-            rule is None
-            or None in forms
-            or _is_rounded(eqn)
-            or not all(_is_inexact(var) for var in eqn.outvars)
-        ):
+        forms = [form for form in map(self._form, eqn.invars) if form is not None]
+        is_known = len(forms) == len(eqn.invars) and not _is_rounded(eqn)
+        if rule is None or not is_known or not all(map(_is_inexact, eqn.outvars)):
             return
-        found = rule(eqn, [form for form in forms if form is not None])
-        if (
-            found is None
-            or len(found) > MAX_TERMS
-            or any(term.degree > MAX_DEGREE for term in found)
-        ):
+        found = rule(eqn, forms)
+        if found is None or found.degree > (MAX_DEGREE if has_rows else 0):
             return
-        if not has_rows and any(term.degree for term in found):
-            return
+        # A product takes all factors in front; of a sum those stay that not all terms share.
+        left = [Counter(form.factors) - Counter(found.factors) for form in forms]
+        extras = tuple(tuple(own.elements()) if rule is _sum else () for own in left)
         for var in eqn.outvars:
-            self.of[var] = tuple(found)
-            self.steps[var] = FormStep(eqn, tuple(map(tuple, found.values())))
+            self.of[var] = found
+            self.steps[var] = FormStep(eqn, extras)
             if has_rows and is_small(var):
                 self.reductions[var] = None
 
@@ -144,7 +121,7 @@ class Forms:
             return self.of.get(atom)
         if not _is_inexact(atom):
             return None
-        return (FormTerm(((atom, False),), 0),) if self.is_factor(atom) else (FormTerm((), 1),)
+        return Form(((atom, False),)) if self.is_factor(atom) else Form(degree=1)
 
     def is_number(self, atom: Var) -> bool:
         """Whether a dirty value is one that polynomials are of: small, and no clean array times
@@ -166,17 +143,8 @@ class Forms:
         def visit(step: FormStep) -> None:
             if id(step.eqn) in steps:
                 return
-            reads = (
-                read
-                for term in step.terms
-                for application in term
-                for own in application
-                for read in own
-            )
-            symbols.update((factor, None) for read in reads for factor in read.extras)
-            for atom in step.eqn.invars:
-                if isinstance(atom, Literal):
-                    continue
+            symbols.update((factor, None) for own in step.extras for factor in own)
+            for atom in read_vars(step.eqn):
                 if not self.is_dirty(atom):
                     clean[atom] = None
                 elif not self.is_number(atom):
@@ -214,20 +182,6 @@ def _is_inexact(var: Any) -> bool:
 
 # --- rules ----------------------------------------------------------------------------------------
 
-Found: TypeAlias = dict[FormTerm, list[Application]] | None
-FIRST = (FormRead(0),)
-
-
-def _collected(options: Iterable[tuple[FormTerm, Application]]) -> Found:
-    """Terms with the same factors added up."""
-    found: dict[tuple[Factor, ...], tuple[int, list[Application]]] = {}
-    for term, application in options:
-        degree, applications = found.get(term.factors, (0, []))
-        found[term.factors] = max(degree, term.degree), [*applications, application]
-    return {
-        FormTerm(factors, degree): applications for factors, (degree, applications) in found.items()
-    }
-
 
 def _as_product(eqn: Equation) -> Equation:
     """A square as the product that it is."""
@@ -238,99 +192,62 @@ def _as_product(eqn: Equation) -> Equation:
     return eqn
 
 
-def _sum(eqn: Equation, forms: Sequence[Form]) -> Found:
+def _sum(eqn: Equation, forms: Sequence[Form]) -> Form | None:
     """Additive in the operands that have a sign, or linear in the first; the others must be clean.
 
-    One polynomial, with what all terms share as a factor, unless that raises the degree beyond one;
-    else a term for each product of factors.
+    One polynomial, with what all terms share as a factor, unless that raises the degree beyond one.
     """
     algebra = algebra_of(eqn)
     added = [i for i, x in enumerate(eqn.invars) if algebra and algebra.sign(i) and not _is_zero(x)]
     if not added or any(form != CLEAN for i, form in enumerate(forms) if i not in added):
         return None
-    terms = [term for i in added for term in forms[i]]
-    common = functools.reduce(operator.and_, [Counter(term.factors) for term in terms])
-    extras = lambda term: tuple((Counter(term.factors) - common).elements())
-    degree = max(term.degree + len(extras(term)) for term in terms)
-    if degree > max(1, *(term.degree for term in terms)):
-        return _sum_by_factors(forms, terms, added)
-    reads = [tuple(FormRead(k, extras(term)) for k, term in enumerate(form)) for form in forms]
-    return {FormTerm(_sorted(common.elements()), degree): [_chosen(reads, added)]}
-
-
-def _sum_by_factors(
-    forms: Sequence[Form], terms: Sequence[FormTerm], added: Sequence[int]
-) -> Found:
-    """A sum with a term for each product of factors."""
-    options = []
-    for factors in dict.fromkeys(term.factors for term in terms):
-        reads = [
-            tuple(FormRead(k) for k, term in enumerate(form) if term.factors == factors)
-            for form in forms
-        ]
-        degree = max(term.degree for term in terms if term.factors == factors)
-        options.append((FormTerm(factors, degree), _chosen(reads, added)))
-    return _collected(options)
-
-
-def _chosen(reads: Sequence[tuple[FormRead, ...]], added: Sequence[int]) -> Application:
-    return tuple(own if i in added else FIRST for i, own in enumerate(reads))
+    shared = [Counter(forms[i].factors) for i in added]
+    common = functools.reduce(operator.and_, shared)
+    degree = max(forms[i].degree + (shared[k] - common).total() for k, i in enumerate(added))
+    if degree > max(1, *(forms[i].degree for i in added)):
+        return None
+    return Form(_sorted(common.elements()), degree)
 
 
 def _is_zero(atom: Atom) -> bool:
     return isinstance(atom, Literal) and not np.any(atom.val)
 
 
-def _product(eqn: Equation, forms: Sequence[Form]) -> Found:
+def _product(_: Equation, forms: Sequence[Form]) -> Form:
     """Linear in each of two inputs."""
-    del eqn
     left, right = forms
-    return _collected(
-        (
-            FormTerm(_sorted([*a.factors, *b.factors]), a.degree + b.degree),
-            ((FormRead(i),), (FormRead(j),)),
-        )
-        for (i, a), (j, b) in product(enumerate(left), enumerate(right))
-    )
+    return Form(_sorted(left.factors + right.factors), left.degree + right.degree)
 
 
-def _division(eqn: Equation, forms: Sequence[Form]) -> Found:
+def _division(_: Equation, forms: Sequence[Form]) -> Form | None:
     """Linear in what is divided, by a product of scalars and clean values."""
-    del eqn
     above, below = forms
-    (divisor, *others) = below
-    if others or divisor.degree:
-        return None
-    inverse = _inverted(divisor.factors)
-    options = (
-        (FormTerm(_sorted([*a.factors, *inverse]), a.degree), ((FormRead(k),), FIRST))
-        for k, a in enumerate(above)
-    )
-    return _collected(options)
+    factors = _sorted(above.factors + _inverted(below.factors))
+    return None if below.degree else Form(factors, above.degree)
 
 
-def _power(eqn: Equation, forms: Sequence[Form]) -> Found:
-    """A power of one term."""
+def _power(eqn: Equation, forms: Sequence[Form]) -> Form | None:
+    """Of an array that is divided by, no polynomial."""
     exponent = eqn.params["y"]
-    (term, *others) = forms[0]
-    if others or (exponent < 0 and term.degree):
+    (form,) = forms
+    if exponent < 0 and form.degree:
         return None
-    factors = term.factors if exponent >= 0 else _inverted(term.factors)
-    return {FormTerm(_sorted(factors * abs(exponent)), term.degree * abs(exponent)): [(FIRST,)]}
+    factors = form.factors if exponent >= 0 else _inverted(form.factors)
+    return Form(_sorted(factors * abs(exponent)), form.degree * abs(exponent))
 
 
-def _inverted(factors: Iterable[Factor]) -> tuple[Factor, ...]:
+def _inverted(factors: Factors) -> Factors:
     return tuple((var, not inverse) for var, inverse in factors)
 
 
-def _sorted(factors: Iterable[Factor]) -> tuple[Factor, ...]:
+def _sorted(factors: Iterable[Factor]) -> Factors:
     """One order for equal products; a scalar and its inverse do not cancel, as they may be zero or
     infinite.
     """
     return tuple(sorted(factors, key=lambda factor: (id(factor[0]), factor[1])))
 
 
-_rules: dict[str, Callable[[Equation, Sequence[Form]], Found]] = {
+_rules: dict[str, Callable[[Equation, Sequence[Form]], Form | None]] = {
     "linear": _sum,
     "sum": _sum,
     "joined": _sum,

@@ -11,6 +11,7 @@ treats each row by itself or moves rows. It must not know which inputs change.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -50,19 +51,18 @@ class Part(NamedTuple):
 
 
 def make_read_rows(program: Program) -> Program:
-    """The program without the rows that nothing reads."""
-    refused: set[Var] = set()
-    while True:
-        eqns, parts = _read(program, refused)
-        if max((math.prod(shape_of(var)) for var in parts), default=0) < MIN_SIZE:
-            return program
-        try:
-            return program.with_eqns(_Narrowing(parts).run(eqns))
-        except _RefusedError as error:
-            refused.add(error.var)
+    """The program without the rows that nothing reads; as it is where an equation that looks as if
+    it could be run on some of its rows cannot.
+    """
+    eqns, parts = _read(program)
+    if max((math.prod(shape_of(var)) for var in parts), default=0) < MIN_SIZE:
+        return program
+    with contextlib.suppress(NotByRowsError):
+        return program.with_eqns(_Narrowing(parts).run(eqns))
+    return program
 
 
-def _read(program: Program, refused: set[Var]) -> tuple[list[Equation], dict[Var, Part]]:
+def _read(program: Program) -> tuple[list[Equation], dict[Var, Part]]:
     """The equations of which something is read; of the values that are made in part, the rows that
     are.
     """
@@ -75,7 +75,7 @@ def _read(program: Program, refused: set[Var]) -> tuple[list[Equation], dict[Var
         needed.append(eqn)
         part = read.get(eqn.outvars[0]) if len(eqn.outvars) == 1 else None
         sources = None
-        if part is not None and _is_short(part, eqn) and eqn.outvars[0] not in refused:
+        if part is not None and _is_short(part, eqn):
             sources = _sources(eqn, part)
         if part is not None and sources is not None:
             parts[eqn.outvars[0]] = part
@@ -123,14 +123,6 @@ def _all_sources(eqn: Equation) -> list[tuple[Atom, Part | None]]:
         if whole:
             return whole
     return [(atom, None) for atom in eqn.invars]
-
-
-class _RefusedError(Exception):
-    """An equation cannot be run on some rows of what it makes."""
-
-    def __init__(self, var: Var) -> None:
-        super().__init__()
-        self.var = var
 
 
 class _Narrowing:
@@ -203,10 +195,7 @@ class _Narrowing:
             whole(atom) if axis is None else self._rows(atom, part._replace(axis=axis), env)
             for atom, axis in zip(eqn.invars, aligned.operands, strict=True)
         ]
-        try:
-            return run_on_rows(eqn, aligned, part.high - part.low, values)[0]
-        except NotByRowsError:
-            raise _RefusedError(var) from None
+        return run_on_rows(eqn, aligned, part.high - part.low, values)[0]
 
     def _axis_of(self, eqn: Equation) -> int:
         """The axis along which an operand is there in part."""

@@ -14,19 +14,18 @@ graph. It must not know which equations it replaces.
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from incrax import _jax
-from incrax._jax import Literal, Var
+from incrax._jax import Atom, Literal, Var
 from incrax.engine.rewrites.derived import DerivedTable
-from incrax.engine.rewrites.forms import Cone, FormRead, Forms, FormStep
+from incrax.engine.rewrites.forms import Cone, Factors, Forms
 
 BATCH = 8
 """Directions that are differentiated at once, while statistics are made."""
@@ -46,37 +45,25 @@ MAX_STEP = 0.5
 """The same for z - z0, whose squares enter."""
 
 
-class Output(NamedTuple):
-    """One term of a reduction."""
-
-    var: Var
-    term: int
-
-
 class Group(NamedTuple):
-    """Terms of reductions whose statistics depend on the same clean inputs, those of degree two
-    first, and how they are computed.
+    """Reductions whose statistics depend on the same clean inputs, those of degree two first, and
+    how they are computed.
     """
 
-    curved: tuple[Output, ...]
-    straight: tuple[Output, ...]
+    curved: tuple[Var, ...]
+    straight: tuple[Var, ...]
     cone: Cone
     dtype: Any
 
     @property
-    def outputs(self) -> tuple[Output, ...]:
-        """All terms."""
+    def outputs(self) -> tuple[Var, ...]:
+        """All of them."""
         return (*self.curved, *self.straight)
 
     @property
     def avals(self) -> list[Any]:
         """The types of the outputs."""
-        return [output.var.aval for output in self.outputs]
-
-    @property
-    def reductions(self) -> tuple[Var, ...]:
-        """The reductions, each once."""
-        return tuple(dict.fromkeys(output.var for output in self.outputs))
+        return [var.aval for var in self.outputs]
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -88,7 +75,7 @@ class Group(NamedTuple):
     @property
     def num_curved(self) -> int:
         """Numbers of degree two."""
-        return sum(num_real(output.var.aval) for output in self.curved)
+        return sum(num_real(var.aval) for var in self.curved)
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -111,7 +98,7 @@ def unpack(vector: Any, avals: Sequence[Any]) -> list[Any]:
     """The values that were packed."""
     parts = jnp.split(vector, np.cumsum([num_real(aval) for aval in avals])[:-1])
     return [
-        (jax.lax.complex(*jnp.split(x, 2)) if aval.dtype.kind == "c" else x).reshape(aval.shape)
+        (lax.complex(*jnp.split(x, 2)) if aval.dtype.kind == "c" else x).reshape(aval.shape)
         for x, aval in zip(parts, avals, strict=False)
     ]
 
@@ -122,55 +109,6 @@ def number_of(value: Any, inverse: bool) -> Any:
 
 
 # --- statistics -----------------------------------------------------------------------------------
-
-
-class _Evaluation:
-    """The polynomials w of a group's steps at one z, a list for each variable: one for each of its
-    terms.
-    """
-
-    def __init__(self, group: Group, forms: Forms, known: Mapping[Var, Any], z: Any) -> None:
-        symbols = group.cone.symbols
-        self.numbers = dict(zip(symbols, unpack(z, [var.aval for var, _ in symbols]), strict=True))
-        self.known = known
-        self.env: dict[Var, list[Any]] = {}
-        self.forms = forms
-        for step in group.cone.steps:
-            terms = [self.apply(step, k, lambda x: x) for k in range(len(step.terms))]
-            for number, var in enumerate(step.eqn.outvars):
-                self.env[var] = [outputs[number] for outputs in terms]
-
-    def apply(self, step: FormStep, term: int, change: Callable[[Any], Any]) -> list[Any]:
-        """One term of a step's outputs; its inputs may be changed first."""
-        total: list[Any] = []
-        for application in step.terms[term]:
-            pairs = zip(step.eqn.invars, application, strict=True)
-            outputs = _jax.apply(
-                step.eqn, [change(self._input(atom, reads)) for atom, reads in pairs]
-            )
-            total = [a + b for a, b in zip(total, outputs, strict=True)] if total else list(outputs)
-        return total
-
-    def _input(self, atom: Any, reads: Sequence[FormRead]) -> Any:
-        """The sum of what is read of an input."""
-        if not reads:
-            return jnp.zeros(atom.aval.shape, atom.aval.dtype)
-        return functools.reduce(operator.add, [self._read(atom, read) for read in reads])
-
-    def _read(self, atom: Any, read: FormRead) -> Any:
-        if isinstance(atom, Literal):
-            value = jnp.asarray(atom.val, atom.aval.dtype)
-        elif atom in self.known:
-            value = self.known[atom]
-        elif atom in self.env:
-            value = self.env[atom][read.term]
-        elif self.forms.is_factor(atom):
-            value = jnp.ones((), atom.aval.dtype)
-        else:
-            value = self.numbers[atom, False]
-        for factor in read.extras:
-            value = value * self.numbers[factor].astype(value.dtype)
-        return value
 
 
 def make_statistics(group: Group, forms: Forms, table: DerivedTable) -> Var:
@@ -188,7 +126,7 @@ def make_statistics(group: Group, forms: Forms, table: DerivedTable) -> Var:
         centre = pack([number_of(at[var], inverse) for var, inverse in symbols], group.dtype)
 
         def polynomials(z: Any) -> Any:
-            outputs = _with_scales(_Evaluation(group, forms, known, z), group)
+            outputs = _with_scales(group, forms, known, z)
             return jnp.stack([pack(own, group.dtype) for own in outputs])
 
         derivatives = _derivatives(polynomials, centre, group.num_curved) if centre.size else []
@@ -197,15 +135,36 @@ def make_statistics(group: Group, forms: Forms, table: DerivedTable) -> Var:
     return table.make(("statistics", group.outputs, symbols), (*clean, *numbers), make)
 
 
-def _with_scales(evaluation: _Evaluation, group: Group) -> tuple[list[Any], list[Any]]:
+def _with_scales(
+    group: Group, forms: Forms, known: Mapping[Var, Any], z: Any
+) -> tuple[list[Any], list[Any]]:
     """The outputs at z, and their scales: complex ones have one for both parts."""
-    results = []
-    scales = []
-    for var, term in group.outputs:
-        results.append(evaluation.env[var][term])
-        (total,) = evaluation.apply(evaluation.forms.steps[var], term, _turned)
-        scales.append(jax.lax.complex(total.real, total.real) if jnp.iscomplexobj(total) else total)
-    return results, scales
+    symbols = group.cone.symbols
+    numbers = dict(zip(symbols, unpack(z, [var.aval for var, _ in symbols]), strict=True))
+    made = dict(known)
+    scales: dict[Var, Any] = {}
+
+    def polynomial(atom: Atom, extras: Factors) -> Any:
+        if isinstance(atom, Literal):
+            value = jnp.asarray(atom.val, atom.aval.dtype)
+        elif atom in known or not forms.is_number(atom):
+            value = made[atom]
+        elif forms.is_factor(atom):  # it stands in front
+            value = jnp.ones((), atom.aval.dtype)
+        else:
+            value = numbers[atom, False]
+        for factor in extras:
+            value = value * numbers[factor].astype(value.dtype)
+        return value
+
+    for eqn, extras in group.cone.steps:
+        values = list(map(polynomial, eqn.invars, extras))
+        made.update(zip(eqn.outvars, _jax.apply(eqn, values), strict=True))
+        if eqn.outvars[0] in group.outputs:
+            (total,) = _jax.apply(eqn, list(map(_turned, values)))
+            is_complex = jnp.iscomplexobj(total)
+            scales[eqn.outvars[0]] = lax.complex(total.real, total.real) if is_complex else total
+    return [made[var] for var in group.outputs], [scales[var] for var in group.outputs]
 
 
 def _turned(x: Any) -> Any:
@@ -219,7 +178,7 @@ def _turned(x: Any) -> Any:
         phase = jnp.where(size == 0, 1, jnp.conj(x) / jnp.where(size == 0, 1, size))
     else:
         phase = jnp.where(x < 0, -1, 1)
-    return x * jax.lax.stop_gradient(phase).astype(x.dtype)
+    return x * lax.stop_gradient(phase).astype(x.dtype)
 
 
 def _derivatives(polynomials: Callable[[Any], Any], centre: Any, num_curved: int) -> Iterator[Any]:
@@ -235,7 +194,7 @@ def _derivatives(polynomials: Callable[[Any], Any], centre: Any, num_curved: int
 
 def _slopes(fun: Callable[[Any], Any], centre: Any, directions: Any) -> Any:
     """The derivative in each direction, (p, ...)."""
-    return jax.lax.map(lambda e: jax.jvp(fun, (centre,), (e,))[1], directions, batch_size=BATCH)
+    return lax.map(lambda e: jax.jvp(fun, (centre,), (e,))[1], directions, batch_size=BATCH)
 
 
 def _curvatures(fun: Callable[[Any], Any], centre: Any, directions: Any, num_outputs: int) -> Any:
@@ -249,7 +208,7 @@ def _curvatures(fun: Callable[[Any], Any], centre: Any, directions: Any, num_out
         slopes = _slopes(lambda z: jax.jvp(fun, (z,), (e,))[1], centre, directions)
         return jnp.moveaxis(slopes, 0, -1)
 
-    return jax.lax.map(along, directions)
+    return lax.map(along, directions)
 
 
 # --- the polynomial -------------------------------------------------------------------------------
