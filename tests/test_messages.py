@@ -793,20 +793,6 @@ def test_rows_replaced_at_a_place_that_is_no_integer():
         incrax.Rows(np.ones(20)).replace(5.0, np.ones(3))
 
 
-def test_a_checkpoint_of_rows():
-    f = incrax.incremental(jnp.sum)
-    f(incrax.Rows(np.ones(20)))
-    text = (
-        "`checkpoint()` keeps the version of a call without `Rows`, and the last call was one with "
-        "`Rows`. Nothing was "
-        "kept. Keep the `Rows` and the parameters to go back to: `append` and `replace` leave them "
-        "as they are, and "
-        "results at the latest few versions are saved."
-    )
-    with refused(incrax.NotCalledError, text):
-        f.checkpoint()
-
-
 @pytest.mark.parametrize("start", [-1, 18])
 def test_rows_replaced_outside(start):
     text = (

@@ -392,7 +392,7 @@ class Engine:
         self.stats.evicted += len(self.store.sizes())
         run = None if self.always else lambda: self.whole([value.feed for value in values], ())
         outputs = results_without_saved(self.store, run, error)
-        self.store.commit(State(values, outputs, {}, None), None)
+        self.store.commit(State(values, outputs, {}), None)
         self.stats.ran += self.num_eqns
         return outputs
 
@@ -700,9 +700,7 @@ class Engine:
             missing = saved.missing(segments.route(entry.dirty).clean)
         if not missing or not self.chooser.is_timed:
             return candidate
-        dirty = None if saved.base is None else saved.base.culprit
-        to_blame = None if dirty is None else self.chooser.seen(dirty)
-        return candidate if self.chooser.pays_to_fill(entry, missing, to_blame) else "whole"
+        return candidate if self.chooser.pays_to_fill(entry, missing, None) else "whole"
 
     def plan_of(self, candidate: Candidate, entry: Entry) -> Plan | None:
         """The plan that a candidate runs last; None for the whole program."""
@@ -833,7 +831,7 @@ class Engine:
             added = {**added, **self._saved_outputs(outputs)}
         table = self._carried_over(base, dirty, added)
         harmless = dirty if base is not None and table is base.saved else -1
-        return State(values, outputs, table, self._culprit(candidate, base, entry), harmless)
+        return State(values, outputs, table, harmless)
 
     def _carried_over(
         self, base: State | None, dirty: int, added: dict[Var, Any]
@@ -853,15 +851,6 @@ class Engine:
         if all([base.saved.get(var) is x for var, x in added.items()]):
             return base.saved
         return {**base.saved, **added}
-
-    def _culprit(self, candidate: Candidate, base: State | None, entry: Entry) -> int | None:
-        """The dirty set to blame for stale values: this one if it chose to leave them so, else its
-        baseline's.
-        """
-        is_forced = entry.candidate != candidate and base is not None
-        if entry.leaves_stale(candidate) and not is_forced:
-            return entry.dirty
-        return None if base is None else base.culprit
 
     def _account(
         self, candidate: Candidate, entry: Entry, saved: SavedValues, *, is_first: bool
@@ -905,29 +894,6 @@ class Engine:
     def saved_bytes(self) -> int:
         """Bytes of the saved values."""
         return self.store.saved_bytes
-
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether a version is kept until the next checkpoint."""
-        return self.store.pinned is not None
-
-    def forget_checkpoint(self) -> None:
-        """Keep no version longer than others."""
-        self.store.pin(None)
-
-    def checkpoint(self) -> None:
-        """Keep the latest version until the next checkpoint."""
-        self.store.pin(self.store.states[-1])
-
-    def rollback(self) -> list[Any]:
-        """The outputs at the checkpoint, whose version is the latest again."""
-        state = self.store.pinned
-        assert state is not None
-        if is_any_deleted(state.outputs):
-            return self.call([value.feed for value in state.values], None)
-        self.store.touch(state)
-        self._last = UNCHANGED
-        return state.outputs
 
     def clear(self) -> None:
         """Drop all saved values, and what functions on the host returned."""

@@ -18,7 +18,6 @@ import jax
 from incrax import _jax
 from incrax._context import context_key
 from incrax._jax import Equation
-from incrax._messages import not_called
 from incrax._names import as_program_name, name_of
 from incrax._program import STATEFUL, Program
 from incrax._stats import Stats
@@ -211,15 +210,6 @@ class Traced:
         engine.streak = made
         return made
 
-    def look_at_last(self) -> None:
-        """Evaluate the last call once more if nobody looked at it, so that its version is there."""
-        engine = self.engine
-        if self.bypass is None or not engine.ledger.skipped:
-            return
-        args, kwargs, *_ = self.bypass.last
-        leaves = self.signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
-        engine.call(leaves, engine.comparison.changed_leaves(leaves))
-
     # --- as a function's methods ask it -----------------------------------------------------------
 
     @property
@@ -231,15 +221,6 @@ class Traced:
     def saved_bytes(self) -> int:
         """Bytes of saved values."""
         return 0 if self._engine is None else self._engine.saved_bytes
-
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether a version is kept until the next checkpoint."""
-        return self.engine.has_checkpoint
-
-    def forget_checkpoint(self) -> None:
-        """Keep no version longer than others."""
-        self.engine.forget_checkpoint()
 
     @property
     def choosers(self) -> list[Chooser]:
@@ -284,11 +265,6 @@ class Traced:
     def expect(self, calls: int) -> None:
         """So many more calls will come."""
         self.engine.chooser.credit.expect(calls)
-
-    def check_may_be_kept(self) -> None:
-        """Raise where there is no version for a checkpoint."""
-        if not self.engine.store.states:
-            raise not_called("checkpoint()")
 
     def fork(self, stats: Stats) -> Self:
         """An independent one that shares values and programs so far."""

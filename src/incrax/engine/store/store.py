@@ -8,7 +8,7 @@ Invariants, checked by the tests after each call (`check_invariants` of `tests/h
 - every saved value of a state is current for the state's input values;
 - no saved value depends on what must run at every call;
 - the bytes of distinct saved buffers, spare ones included, never exceed the budget between calls;
-- there are at most `versions` states, and one more that is pinned.
+- there are at most `versions` states.
 """
 
 from __future__ import annotations
@@ -48,16 +48,14 @@ LARGE_BYTES = 2**20
 class State:
     """One version of everything that depends on the inputs.
 
-    Fields: leaf values; outputs; saved values; the dirty set whose whole evaluation left saved
-    values stale, if any; a dirty set that reaches none of the saved values (-1: not known); how
-    often it was a baseline since; whether some saved values were overwritten by those of a later
-    version; whether a change of its rows was not served for want of saved values.
+    Fields: leaf values; outputs; saved values; a dirty set that reaches none of these (-1: not
+    known); how often it was a baseline since; whether some saved values were overwritten by those
+    of a later version; whether a change of its rows was not served for want of saved values.
     """
 
     values: tuple[LeafValue, ...]
     outputs: list[Any]
     saved: dict[Var, Any]
-    culprit: int | None
     harmless: int = -1
     uses: int = 0
     is_written_over: bool = False
@@ -75,7 +73,7 @@ class State:
 
     def copy(self) -> State:
         """The same version for another store: arrays are shared, the table is not."""
-        return State(self.values, self.outputs, dict(self.saved), self.culprit)
+        return State(self.values, self.outputs, dict(self.saved))
 
 
 Pairs: TypeAlias = list[tuple[State, int]]
@@ -87,7 +85,7 @@ class Store:
 
     Fields: how many versions are kept; bytes of saved values; in which order those of a version go;
     spare buffers; variables of the program that are returned, whose buffers users may hold; the
-    versions; the one that is kept; buffers that other stores hold, by `id`; bytes of all that may be
+    versions; buffers that other stores hold, by `id`; bytes of all that may be
     saved, and what this is; what was evicted and nobody asked for yet.
     """
 
@@ -97,7 +95,6 @@ class Store:
     pool: Pool
     outputs: frozenset[Var]
     states: list[State] = field(default_factory=list)
-    pinned: State | None = None
     shared: frozenset[int] = frozenset()
     bound_bytes: int = 0
     expected: Iterable[Var] = ()
@@ -108,9 +105,8 @@ class Store:
         ids = frozenset(id(x) for state in self.states for x in state.saved.values())
         self.shared |= ids
         states = [state.copy() for state in self.states]
-        pinned = None if self.pinned is None else states[self.states.index(self.pinned)]
         pool = Pool(is_active=self.pool.is_active)
-        return replace(self, order=order, pool=pool, states=states, pinned=pinned, evicted=[])
+        return replace(self, order=order, pool=pool, states=states, evicted=[])
 
     def expect(self, saved: Iterable[Var]) -> None:
         """Announce which variables may be saved, and drop others: while all fit, no account is kept
@@ -123,23 +119,20 @@ class Store:
             if not allowed.issuperset(state.saved):
                 state.saved = {var: x for var, x in state.saved.items() if var in allowed}
         self.expected = saved
-        num_copies = self.versions + (self.pinned is not None) + self.pool.is_active
+        num_copies = self.versions + self.pool.is_active
         self.bound_bytes = num_copies * sum(aval_bytes(var.aval) for var in saved)
-
-    def pin(self, state: State | None) -> None:
-        """Keep a version until another one is pinned, or none."""
-        self.pinned = state
-        self.expected = ()
-        self.bound_bytes = self.budget_bytes + 1
-        self._set(self.states)
 
     def commit(self, state: State, used: State | None) -> None:
         """Add a version; keep the one that it was made from, then the most recently used others."""
         if used is not None:
             used.uses += 1
         others = [s for s in self.states if s is not used]
-        kept = others if used is None else [*others, used]
-        self._set([*kept, state])
+        states = [*others, *([] if used is None else [used]), state]
+        self.states = states[-self.versions :]
+        dropped = states[: -self.versions]
+        if dropped:
+            self._recycle(dropped)
+        self._fit()
 
     def touch(self, state: State) -> None:
         """Mark a version as the most recently used."""
@@ -159,12 +152,10 @@ class Store:
         others = [other for other in self.states if other is not state]
         held = self.shared.union(id(x) for other in others for x in other.saved.values())
         taken = [state.saved[var] for var in variables]
-        is_kept = state is self.pinned
-        if not is_kept:
-            state.saved = {var: x for var, x in state.saved.items() if var not in variables}
-            state.harmless = -1
-            state.is_written_over = True
-        return [jnp.array(x, copy=True) if is_kept or id(x) in held else x for x in taken]
+        state.saved = {var: x for var, x in state.saved.items() if var not in variables}
+        state.harmless = -1
+        state.is_written_over = True
+        return [jnp.array(x, copy=True) if id(x) in held else x for x in taken]
 
     def forget(self, variables: Iterable[Var]) -> None:
         """Drop some values from every version."""
@@ -179,7 +170,6 @@ class Store:
         for state in self.states:
             state.saved = {var: x for var, x in state.saved.items() if _is_sound(x)}
         self.states = [state for state in self.states if all(map(_is_sound, state.outputs))]
-        self.pinned = self.pinned if self.pinned in self.states else None
 
     def prove(self, results: list[Any]) -> bool:
         """Whether one of these tells of a failure, in which case what is broken was dropped.
@@ -204,20 +194,7 @@ class Store:
     def clear(self) -> None:
         """Drop every version."""
         self.states = []
-        self.pinned = None
         self.pool.clear()
-
-    def _set(self, states: list[State]) -> None:
-        kept = states[-self.versions :]
-        if self.pinned is not None and self.pinned not in kept:
-            kept = [self.pinned, *kept]
-        dropped = (
-            [state for state in states if state not in kept] if len(kept) < len(states) else []
-        )
-        self.states = kept
-        if dropped:
-            self._recycle(dropped)
-        self._fit()
 
     def _recycle(self, dropped: list[State]) -> None:
         """Give away buffers of dropped versions that no version, no other store and no user
