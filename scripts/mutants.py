@@ -669,8 +669,8 @@ OPTIMISATIONS = [
     Mutant(
         "what an element decides stays saved on the short way of rows",
         "engine/call/engine.py",
-        "saved = SavedValues(self, [(base, dirty)], base, dirty, values, rows)",
-        "saved = SavedValues(self, [(base, dirty)], base, 0, values, rows)",
+        "saved = SavedValues(self, [(base, dirty)], dirty, values, rows)",
+        "saved = SavedValues(self, [(base, dirty)], 0, values, rows)",
         "tests/engine/call/test_slices.py::"
         "test_what_one_element_decides_is_not_current_after_a_short_way_changed_it",
     ),
@@ -1862,11 +1862,11 @@ MUTANTS = [
     Mutant(
         "commit before the end",
         "engine/call/engine.py",
-        "        return self._evaluate(SavedValues(self, pairs, base, dirty, values, rows), start_s)",
+        "        return self._evaluate(SavedValues(self, pairs, dirty, values, rows), start_s)",
         "        if base is not None:\n"
         "            self.store.commit(State(values, list(base.outputs), dict(base.saved), None), "
         "base)\n"
-        "        return self._evaluate(SavedValues(self, pairs, base, dirty, values, rows), start_s)",
+        "        return self._evaluate(SavedValues(self, pairs, dirty, values, rows), start_s)",
     ),
     Mutant(
         "a repeated call whatever changed",

@@ -242,7 +242,7 @@ class Engine:
         self._note_compiled()
         full = self.layout.full
         entry = self.chooser.entry(full)
-        saved = SavedValues(self, [], None, full, first.values)
+        saved = SavedValues(self, [], full, first.values)
         state = self._new_state("whole", entry, saved, first.outputs)
         record = self._account("whole", entry, saved, is_first=True)
         self.chooser.note_use(entry, "whole", None)
@@ -331,7 +331,7 @@ class Engine:
         if rows is not None:
             pairs = [*(pair for pair in pairs if pair[0] is not rows.base), (rows.base, rows.dirty)]
             base, dirty = pairs[-1]
-        return self._evaluate(SavedValues(self, pairs, base, dirty, values, rows), start_s)
+        return self._evaluate(SavedValues(self, pairs, dirty, values, rows), start_s)
 
     def changed_rows(self, pairs: Pairs, values: tuple[LeafValue, ...]) -> ChangedRows | None:
         """Which rows changed, of a version whose values were not written over, if there is one, and of
@@ -505,7 +505,7 @@ class Engine:
         # Elements, not whole inputs: saved values may depend on one of them alone.
         dirty = self.comparison.dirty(values, base)
         rows = ChangedRows(base, dirty, numbers, sliced.kind)
-        saved = SavedValues(self, [(base, dirty)], base, dirty, values, rows)
+        saved = SavedValues(self, [(base, dirty)], dirty, values, rows)
         loads = saved.for_rows(repeat.program)
         if loads is None:
             return None
@@ -659,18 +659,12 @@ class Engine:
         if plan is None:
             return True
         segments = self.segments
-        program = segments.top() if entry.candidate == "segments" else entry.program
-        programs = [program]
-        missing = set(saved.missing(plan.loads))
-        if missing:
-            joint = segments.joint_plan(
-                plan.loads, saved.dirty, lambda var: saved.find(var) is None
-            )
-            if joint is not None:
-                programs.append(segments.joint(joint))
-            together = () if joint is None else joint.saves
-            is_left = lambda var: var not in together and saved.find(var) is None
-            programs += map(segments.program, segments.missing_groups(plan.loads, is_left))
+        joint, groups = saved.to_fill(plan.loads)
+        programs = [
+            segments.top() if entry.candidate == "segments" else entry.program,
+            None if joint is None else segments.joint(joint),
+            *map(segments.program, groups),
+        ]
         return all([p is None or p.is_at_hand(saved.feeds) for p in programs])
 
     def _meanwhile(self, entry: Entry, saved: SavedValues) -> Candidate:
@@ -751,10 +745,7 @@ class Engine:
         elif candidate == "slices":
             results = program(saved.feeds, saved.given_up(program, saved.taken or ()))
         else:
-            if self.facts.is_minimal and not self.chooser.is_exact:
-                saved.fill_exactly(saved.missing(loads))
-            elif not self.chooser.is_exact:
-                saved.fill(loads)
+            saved.fill(loads)
             results = program(saved.feeds, [saved.get(var) for var in loads])
         has_guard = program.plan is not None and program.plan.guard is not None
         guard = results.pop() if has_guard else None
@@ -915,7 +906,7 @@ class Engine:
         values = tuple([LeafValue(x) for x in leaves])
         self.check_alive(values)
         full = self.layout.full
-        saved = SavedValues(self._copy(Stats()), [], None, full, values)
+        saved = SavedValues(self._copy(Stats()), [], full, values)
         run = lambda: self.run("segments", Entry(full, blame_s=0.0, prior_s=0.0), saved)[1]
         return self.calls.anew(run) if self.must_wait else run()
 

@@ -8,20 +8,20 @@ reports look.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import jax
 
-from incrax._jax import Var
 from incrax._progress import Meter
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import UNCHANGED, CallRecord
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.paths import paths_mask
-from incrax.engine.plan.plan import Plan, plan_dirty, plan_fill
+from incrax.engine.plan.plan import Plan, plan_dirty
 from incrax.engine.policy.candidates import Candidate, Entry
 from incrax.engine.store.saved_values import SavedValues
-from incrax.engine.store.store import Pairs, available_in, is_any_deleted
+from incrax.engine.store.store import Pairs, is_any_deleted
 
 MAX_TRIES = 16
 """Evaluations for which `prepare` waits until the choice among candidates is final."""
@@ -50,7 +50,7 @@ def _by_rows(engine: Engine, pairs: Pairs, values: tuple[LeafValue, ...]) -> Cal
     if rows is None or entry is None or entry.program is None or entry.candidate != "slices":
         return None
     rows = rows.served_by(entry.program)
-    saved = SavedValues(engine, pairs, rows.base, rows.dirty, values, rows)
+    saved = SavedValues(engine, [*pairs, (rows.base, rows.dirty)], rows.dirty, values, rows)
     candidate = "priming" if saved.for_rows(entry.program) is None else "slices"
     plan = engine.plan_of(candidate, entry)
     assert plan is not None
@@ -91,11 +91,12 @@ def _record(engine: Engine, pairs: Pairs, *, is_bypassed: bool) -> CallRecord:
     if entry is None:
         entry, plan = _first_use(engine, dirty)
     if plan is None:
-        return CallRecord(dirty, "whole", entry, None, (), (), (), is_first=False)
-    missing, plans = _would_fill(engine, pairs, plan)
-    return CallRecord(
-        dirty, entry.candidate, entry, plan, plan.loads, missing, plans, is_first=False
-    )
+        return CallRecord(dirty, "whole", entry)
+    joint, groups = SavedValues(engine, pairs, dirty, ()).to_fill(plan.loads)
+    together = [] if joint is None else [joint]
+    filled = [*(plan.saves for plan in together), *groups]
+    plans = *together, *map(engine.segments.plan, groups)
+    return CallRecord(dirty, entry.candidate, entry, plan, plan.loads, tuple(chain(*filled)), plans)
 
 
 def _first_use(engine: Engine, dirty: int) -> tuple[Entry, Plan | None]:
@@ -109,43 +110,6 @@ def _first_use(engine: Engine, dirty: int) -> tuple[Entry, Plan | None]:
         return entry, chooser.segments.top_plan()
     entry.settle("plan", "minimal planner")
     return entry, plan_dirty(engine.facts, dirty, saves=chooser.segments.wanted)
-
-
-def _would_fill(
-    engine: Engine, pairs: Pairs, plan: Plan
-) -> tuple[tuple[Var, ...], tuple[Plan, ...]]:
-    """The values that a plan would find missing, those that they need included, and the plans that
-    compute them.
-    """
-    segments = engine.segments
-    mask = engine.facts.mask
-    if engine.facts.is_minimal and not engine.chooser.is_exact:
-        return _would_fill_exactly(engine, pairs, plan)
-    is_missing = lambda var: available_in(pairs, var, mask(var)) is None
-    dirty = pairs[-1][1]
-    joint = None if engine.chooser.is_exact else segments.joint_plan(plan.loads, dirty, is_missing)
-    together = () if joint is None else joint.saves
-    is_left = lambda var: var not in together and is_missing(var)
-    groups = segments.missing_groups(plan.loads, is_left)
-    plans = [] if joint is None else [joint]
-    return (*together, *(var for group in groups for var in group)), (
-        *plans,
-        *map(segments.plan, groups),
-    )
-
-
-def _would_fill_exactly(
-    engine: Engine, pairs: Pairs, plan: Plan
-) -> tuple[tuple[Var, ...], tuple[Plan, ...]]:
-    """The same where just the missing values are computed, by one program."""
-    facts = engine.facts
-    is_there = lambda var: available_in(pairs, var, facts.mask(var)) is not None
-    missing = tuple([var for var in plan.loads if not is_there(var)])
-    if not missing:
-        return (), ()
-    return missing, (
-        plan_fill(facts, missing, lambda var: var in facts.cut_values and is_there(var)),
-    )
 
 
 def warm_up(engine: Engine, leaves: Sequence[Any], changing: Iterable[str | Sequence[str]]) -> None:
@@ -171,8 +135,7 @@ def prepare(engine: Engine, leaves: Sequence[Any], dirty: int) -> None:
     if not entry.is_planned:
         engine.chooser.plan(entry, is_asked=True)
     pairs = [(state, changed | dirty) for state, changed in pairs[-1:]]
-    base = pairs[-1][0] if pairs else None
-    saved = SavedValues(engine, pairs, base, dirty, values)
+    saved = SavedValues(engine, pairs, dirty, values)
     for _ in range(MAX_TRIES):
         entry = engine.chooser.entry(dirty)
         jax.block_until_ready(engine.run(engine.choose(entry, saved), entry, saved)[1])
