@@ -191,8 +191,8 @@ OPTIMISATIONS = [
     Mutant(
         "what is overwritten is returned in another order",
         "engine/compile/executables.py",
-        "first = [*results[num_first:num_before], *results[:num_first]]",
-        "first = results[:num_before]",
+        "return [*outputs, *results[:num_first], *written,",
+        "return [*results[:num_before], *written,",
         "tests/engine/call/test_in_place.py::test_rows_are_written_where_the_values_are",
     ),
     Mutant(
@@ -691,8 +691,8 @@ OPTIMISATIONS = [
     Mutant(
         "the first version is the baseline of a change of rows",
         "engine/call/engine.py",
-        "            if rank < best:\n                best = rank\n                found",
-        "            if rank > best:\n                best = rank\n                found",
+        "return min(found, key=rank, default=None)",
+        "return max(found, key=rank, default=None)",
         "tests/engine/call/test_slices.py",
     ),
     Mutant(
@@ -1205,15 +1205,15 @@ MUTANTS = [
     Mutant(
         "rows of a refused change are written",
         "engine/call/sites.py",
-        "                new = jnp.where(accept, new, taken(values[place.slot], place.axis, rows))",
-        "                pass",
+        "rows = jnp.where(accept, change.new, change.taken(old))",
+        "rows = change.new",
         "tests/engine/call/test_sites.py",
     ),
     Mutant(
         "sums of a refused change are written",
         "engine/call/sites.py",
-        "values[slot] = new if accept is True else jnp.where(accept, new, values[slot])",
-        "values[slot] = new",
+        "values[slot] = change if accept is True else jnp.where(accept, change, old)",
+        "values[slot] = change",
         "tests/engine/call/test_sites.py",
     ),
     Mutant(
@@ -1380,8 +1380,8 @@ MUTANTS = [
     Mutant(
         "places of elements are part of the program, though their numbers are not of its key",
         "engine/compile/executables.py",
-        "        at = [places[number] for number in range(start, end)]",
-        "        at = list(piece.start)",
+        "        start = [places[next(at)] for _ in piece.start]",
+        "        start = list(piece.start)",
         "tests/engine/plan/test_families.py",
     ),
     Mutant(
@@ -2135,8 +2135,8 @@ MUTANTS = [
     Mutant(
         "late failures not looked for",
         "engine/store/store.py",
-        "is_broken = is_broken or not _is_sound(x)",
-        "pass",
+        "is_broken = not all([_is_sound(x) for x in there if x.is_ready()])",
+        "is_broken = False",
     ),
     Mutant(
         "leaves compared with a version that was dropped",

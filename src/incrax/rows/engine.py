@@ -12,6 +12,7 @@ import copy
 from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, TypeAlias
 
 import jax
@@ -248,7 +249,7 @@ class RowEngine:
         """
         outputs = self._outputs(leaves, rows)
         assert self.last is not None
-        self.history.note_rows(start_s, self.last, lambda: self.saved_bytes)
+        self.history.note(start_s, perf_counter(), self.last, self)
         return outputs
 
     def check(

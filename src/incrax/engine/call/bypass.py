@@ -134,7 +134,7 @@ class Bypass:
         self.stats.unchanged += 1
         self.ledger.unchanged += 1
         now_s = time.perf_counter()
-        self.history.repeat(now_s, now_s, UNCHANGED)
+        self.history.note(now_s, now_s, UNCHANGED)
         return result
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
@@ -339,21 +338,15 @@ class Engine:
         there is no change of a few rows.
         """
         slices = self.slices
-        found = None
-        best = True, math.inf, False
+        found = []
         for state, dirty in reversed(pairs) if slices.lengths else ():
             leaves = slices.leaves_of(dirty)
             numbers = self.comparison.rows(values, state, leaves) if leaves else None
             kind = None if numbers is None else slices.kind(leaves, numbers)
-            if numbers is None or kind is None:
-                continue
-            rank = state.is_written_over, numbers.size, slices.lacks(state.saved)
-            if rank < best:
-                best = rank
-                found = ChangedRows(state, dirty, numbers, kind)
-                if rank == (False, 1, False):
-                    break
-        return found
+            if numbers is not None and kind is not None and not state.is_written_over:
+                found.append(ChangedRows(state, dirty, numbers, kind))
+        rank = lambda rows: (rows.numbers.size, slices.lacks(rows.base.saved))
+        return min(found, key=rank, default=None)
 
     def _unchanged(self, state: State, dirty: int = 0) -> list[Any]:
         self.stats.unchanged += 1

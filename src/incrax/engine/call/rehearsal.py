@@ -34,9 +34,8 @@ def dry_run(engine: Engine, leaves: Sequence[Any]) -> CallRecord | None:
     values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
     engine.check_alive(values)
     is_bypassed = engine.bypasses and bool(engine.store.states)
-    pairs = (
-        engine.baselines.compare_latest(values) if is_bypassed else engine.baselines.compare(values)
-    )
+    pairs = engine.comparison.pairs(values)
+    pairs = pairs[-1:] if is_bypassed else engine.baselines.ranked(pairs)
     found = None if is_bypassed else _by_rows(engine, pairs, values)
     if found is not None:
         return found

@@ -105,7 +105,7 @@ class Streak(abc.ABC):
         self._num += 1
         end_s = perf_counter()
         self._overhead_s += end_s - start_s - self._run_s - waited_s
-        engine.history.repeat(start_s, end_s, self._repeat.record)
+        engine.history.note(start_s, end_s, self._repeat.record)
         return self._out_tree.unflatten(outputs)
 
     @abc.abstractmethod

@@ -111,13 +111,14 @@ class Executable:
             return results
         assert self.plan is not None
         num_before = num_first + len(self.plan.outputs)
-        first = [*results[num_first:num_before], *results[:num_first]]
-        if writing is None:
-            return [*first, *results[num_before:]]
-        olds = [loaded[self.loads.index(var)] for var in writing.olds]
-        num_last = len(results) - writing.num_given
-        written = writing.run(*olds, *results[num_last:])
-        return [*first, *written, *results[num_before:num_last]]
+        written = []
+        if writing is not None:
+            olds = [loaded[self.loads.index(var)] for var in writing.olds]
+            num_last = len(results) - len(writing.given)
+            written = writing.run(*olds, *results[num_last:])
+            results = results[:num_last]
+        outputs = results[num_first:num_before]
+        return [*outputs, *results[:num_first], *written, *results[num_before:]]
 
     @functools.cached_property
     def given_up(self) -> tuple[Var, ...]:
@@ -150,11 +151,6 @@ class Writing(NamedTuple):
     saves: tuple[Var, ...]
     eqns: tuple[Equation, ...]
     given: tuple[Var, ...]
-
-    @property
-    def num_given(self) -> int:
-        """Results of the plan's own program that are for this one."""
-        return len(self.given)
 
 
 class Compiler:
@@ -204,14 +200,16 @@ class Compiler:
         others = [var for var in form.saves if var not in first]
         plan = replace(plan, saves=(*first, *others))
         read = self._read(form)
-        donated = self._donated(plan, others)
+        returned = self.facts.returned
+        own = [var.aval for var in others if self.recycles and var not in returned]
+        donated = tuple(aval for aval in own if is_recyclable(aval))
         key = None if form.key is None else (form.key, donated, len(plan.outputs))
         family = None if key is None else self._families.get(key)
         is_shared = family is not None
         if family is None:
             family = self._compiled(plan, form, read, donated, (overwritten, writing))
-        if key is not None:
-            self._families[key] = family
+            if key is not None:
+                self._families[key] = family
         places = [index for piece in form.pieces for index in piece.start]
         given = tuple(self.constants[var] for var in read.passed)
         if places:
@@ -259,14 +257,12 @@ class Compiler:
         """The arguments of a form by kind, each in order."""
         numbers = self._leaf_numbers
         constants = self.constants
-        leaves = tuple(var for var in form.arguments if var in numbers)
-        closed = [var for var in form.arguments if var in constants]
-        loads = tuple(v for v in form.arguments if v not in numbers and v not in constants)
+        passed = {var for var in form.arguments if var in constants and _is_passed(constants[var])}
         return _Arguments(
-            tuple(numbers[var] for var in leaves),
-            tuple(var for var in closed if _is_passed(constants[var])),
-            tuple(var for var in closed if not _is_passed(constants[var])),
-            loads,
+            tuple(numbers[var] for var in form.arguments if var in numbers),
+            tuple(var for var in form.arguments if var in passed),
+            tuple(var for var in form.arguments if var in constants and var not in passed),
+            tuple(v for v in form.arguments if v not in numbers and v not in constants),
         )
 
     def _compiled(
@@ -282,14 +278,12 @@ class Compiler:
         program = self.facts.program
         eqns = self._wrapped(form.eqns)
         guard = () if plan.guard is None else (plan.guard,)
-        num_first = len(overwritten)
-        num_written = 0 if writing is None else len(writing.saves)
-        saves = plan.saves[num_first + num_written :]
-        given = () if writing is None else writing.given
+        written, given = ((), ()) if writing is None else (writing.saves, writing.given)
         outputs = [program.outvars[i] for i in plan.outputs]
+        num_before = len(overwritten) + len(outputs)
+        saves = plan.saves[len(overwritten) + len(written) :]
         returned = [*overwritten.values(), *outputs, *saves, *guard, *given]
         eqns = eqns if writing is None else tuple(needed_equations(eqns, returned))
-        num_before = num_first + len(outputs)
         embedded = {var: self.constants[var] for var in read.embedded}
         leaves = [program.invars[i] for i in read.leaves]
         places = [_PLACES] if form.pieces else []
@@ -309,8 +303,9 @@ class Compiler:
         one_by_one = (lambda *values: run_by(evaluated_sparingly, values)) if is_fill else None
         out_shardings = self._out_shardings(returned, is_bound=self._is_bound(read))
         num = len(names)
-        places = [*map(names.index, overwritten), *range(num, num + len(donated))]
-        call = _jit(run_plan, places, out_shardings)
+        given_up = (*map(names.index, overwritten), *range(num, num + len(donated)))
+        options = {} if out_shardings is None else {"out_shardings": out_shardings}
+        call = jax.jit(run_plan, donate_argnums=given_up, keep_unused=bool(given_up), **options)
         return Family(call, len(plan.eqns), donated, tuple(overwritten), writing, one_by_one)
 
     def _is_bound(self, read: _Arguments) -> bool:
@@ -329,22 +324,22 @@ class Compiler:
         """
         leaves = tuple(range(len(program.invars)))
         num_eqns = len(self.facts.eqns)
-        is_plain = not self.facts.calls_host and not any(map(_is_held_in_parts, program.consts))
+        is_plain = not self.facts.calls_host and all(map(_is_held_whole, program.consts))
         if jitted is not None and is_plain:
             return Executable(Family(jitted, num_eqns), leaves)
         constants = device_constants(program)
         run = evaluator(program.with_eqns(self._wrapped(program.eqns)))
-        closed = {v for v in program.constvars if not _is_held_in_parts(constants[v])}
-        passed = tuple(constants[v] for v in program.constvars if v not in closed)
+        passed = [v for v in program.constvars if not _is_held_whole(constants[v])]
         num_leaves = len(leaves)
 
         def run_whole(*values: Any) -> list[Any]:
-            given = iter(values[num_leaves:])
-            consts = [constants[v] if v in closed else next(given) for v in program.constvars]
-            return run(tuple(consts), *values[:num_leaves])
+            given = dict(zip(passed, values[num_leaves:], strict=True))
+            return run(tuple({**constants, **given}.values()), *values[:num_leaves])
 
         run_whole.__name__ = f"{self.name}_whole"
-        return Executable(Family(jax.jit(run_whole), num_eqns), leaves, passed)
+        return Executable(
+            Family(jax.jit(run_whole), num_eqns), leaves, tuple(constants[v] for v in passed)
+        )
 
     def _wrapped(self, eqns: tuple[Equation, ...]) -> tuple[Equation, ...]:
         """Equations whose functions on the host are remembered."""
@@ -420,12 +415,6 @@ class Compiler:
         run = jax.jit(run_writes, donate_argnums=tuple(range(len(olds))))
         return Writing(run, olds, saves, eqns, given)
 
-    def _donated(self, plan: Plan, others: Iterable[Var]) -> tuple[Any, ...]:
-        """Types of the buffers that a plan's other saves are written to."""
-        returned = self.facts.returned
-        saves = [var for var in others if self.recycles and var not in returned]
-        return tuple(var.aval for var in saves if is_recyclable(var.aval))
-
 
 _PLACES = "places"
 """Names the argument that has the places of pieces, one after the other."""
@@ -444,12 +433,10 @@ class _Arguments(NamedTuple):
 
 def _take_pieces(pieces: Iterable[Elements], env: dict[Var, Any], places: Values) -> None:
     """Add the pieces of arguments in `env`, whose places stand one after the other."""
-    start = 0
+    at = iter(range(len(places)))
     for piece in pieces:
-        end = start + len(piece.start)
-        at = [places[number] for number in range(start, end)]
-        env[piece.written] = piece.taken(env[piece.argument], at)
-        start = end
+        start = [places[next(at)] for _ in piece.start]
+        env[piece.written] = piece.taken(env[piece.argument], start)
 
 
 def _writes_into(
@@ -472,46 +459,27 @@ def _writes_into(
     return chain
 
 
-def _jit(
-    run: Callable[..., list[Any]], donated: Sequence[int], out_shardings: list[Any] | None
-) -> Callable[..., list[Any]]:
-    """Compile, some arguments being donated; None leaves it to XLA where results are."""
-    if not donated:
-        return jax.jit(run) if out_shardings is None else jax.jit(run, out_shardings=out_shardings)
-    return jax.jit(run, donate_argnums=tuple(donated), keep_unused=True)
-
-
 def device_constants(program: Program) -> dict[Var, Any]:
     """Closed-over constants on the device, converted once."""
-    return {
-        v: _on_device(const) for v, const in zip(program.constvars, program.consts, strict=True)
-    }
-
-
-def _on_device(const: Any) -> Any:
-    is_there = isinstance(const, jax.Array) or _jax.is_mutable_array(const)
+    is_there = lambda x: isinstance(x, jax.Array) or _jax.is_mutable_array(x)
     # `jnp.array` would compile a program; a trace owns the arrays of NumPy whose memory this shares.
-    return const if is_there else jax.device_put(const)
+    consts = [x if is_there(x) else jax.device_put(x) for x in program.consts]
+    return dict(zip(program.constvars, consts, strict=True))
 
 
 def _as_own(x: Any, others: Values) -> Any:
     """A value to save; a copy where it would share the buffer of an argument or an output."""
-    return (
-        jnp.array(x, copy=True)
-        if any(x is other for other in others) and not _jax.is_key_dtype(x.dtype)
-        else x
-    )
+    is_shared = any(x is other for other in others) and not _jax.is_key_dtype(x.dtype)
+    return jnp.array(x, copy=True) if is_shared else x
 
 
 def _is_passed(const: Any) -> bool:
     """Whether a constant is an argument: a large one, and one that several devices or processes
     hold in parts.
     """
-    return _is_held_in_parts(const) or getattr(const, "nbytes", EMBED_BYTES + 1) > EMBED_BYTES
+    return not _is_held_whole(const) or const.nbytes > EMBED_BYTES
 
 
-def _is_held_in_parts(const: Any) -> bool:
-    is_whole = isinstance(const, np.ndarray) or (
-        isinstance(const, jax.Array) and _jax.is_held_whole(const)
-    )
-    return not is_whole
+def _is_held_whole(const: Any) -> bool:
+    is_on_device = isinstance(const, jax.Array) and _jax.is_held_whole(const)
+    return is_on_device or isinstance(const, np.ndarray)

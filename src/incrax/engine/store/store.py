@@ -14,11 +14,11 @@ Invariants, checked by the tests after each call (`check_invariants` of `tests/h
 from __future__ import annotations
 
 import contextlib
-import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from typing import Any, TypeAlias
 
 import jax
@@ -115,12 +115,17 @@ class Store:
         if saved is self.expected:
             return
         allowed = frozenset(saved)
-        for state in self.states:
-            if not allowed.issuperset(state.saved):
-                state.saved = {var: x for var, x in state.saved.items() if var in allowed}
+        self._keep(lambda var, _: var in allowed)
         self.expected = saved
         num_copies = self.versions + self.pool.is_active
         self.bound_bytes = num_copies * sum(aval_bytes(var.aval) for var in saved)
+
+    def _keep(self, is_kept: Callable[[Var, Any], bool]) -> None:
+        """Drop the saved values of which this does not hold, from every version."""
+        for state in self.states:
+            kept = {var: x for var, x in state.saved.items() if is_kept(var, x)}
+            if len(kept) < len(state.saved):
+                state.saved = kept
 
     def commit(self, state: State, used: State | None) -> None:
         """Add a version; keep the one that it was made from, then the most recently used others."""
@@ -160,15 +165,13 @@ class Store:
     def forget(self, variables: Iterable[Var]) -> None:
         """Drop some values from every version."""
         dropped = frozenset(variables)
-        for state in self.states:
-            state.saved = {var: x for var, x in state.saved.items() if var not in dropped}
+        self._keep(lambda var, _: var not in dropped)
 
     def drop_broken(self) -> None:
         """Drop values whose computation failed after they were saved (errors of asynchronous
         programs come late).
         """
-        for state in self.states:
-            state.saved = {var: x for var, x in state.saved.items() if _is_sound(x)}
+        self._keep(lambda _, x: _is_sound(x))
         self.states = [state for state in self.states if all(map(_is_sound, state.outputs))]
 
     def prove(self, results: list[Any]) -> bool:
@@ -177,16 +180,9 @@ class Store:
         Results of programs that were not waited for, one of each; those that are ready leave the
         list.
         """
-        running = []
-        is_broken = False
-        for x in results:
-            if x.is_deleted():
-                continue
-            if x.is_ready():
-                is_broken = is_broken or not _is_sound(x)
-            else:
-                running.append(x)
-        results[:] = running
+        there = [x for x in results if not x.is_deleted()]
+        results[:] = [x for x in there if not x.is_ready()]
+        is_broken = not all([_is_sound(x) for x in there if x.is_ready()])
         if is_broken:
             self.drop_broken()
         return is_broken
@@ -201,9 +197,7 @@ class Store:
         holds.
         """
         tables = [state.saved for state in self.states]
-        dropped = [
-            state for state in dropped if not any([state.saved is table for table in tables])
-        ]
+        dropped = [s for s in dropped if not any([s.saved is table for table in tables])]
         if not dropped:
             return
         kept = {id(x) for state in self.states for x in state.saved.values()}
@@ -218,19 +212,14 @@ class Store:
     @property
     def saved_bytes(self) -> int:
         """Bytes of the distinct saved buffers."""
-        return sum(
-            {
-                id(x): aval_bytes(v.aval) for state in self.states for v, x in state.saved.items()
-            }.values()
-        )
+        variables = {id(x): var for state in self.states for var, x in state.saved.items()}
+        return sum([aval_bytes(var.aval) for var in variables.values()])
 
     def sizes(self) -> dict[Var, int]:
         """The saved variables with the bytes of all their versions."""
-        found: dict[Var, dict[int, int]] = {}
-        for state in self.states:
-            for var, x in state.saved.items():
-                found.setdefault(var, {})[id(x)] = aval_bytes(var.aval)
-        return {var: sum(sizes.values()) for var, sizes in found.items()}
+        buffers = {(var, id(x)) for state in self.states for var, x in state.saved.items()}
+        numbers = Counter(var for var, _ in buffers)
+        return {var: number * aval_bytes(var.aval) for var, number in numbers.items()}
 
     def _fit(self) -> None:
         """Evict until the budget holds: spare buffers, then oldest versions first, those least
@@ -256,14 +245,11 @@ class Store:
 
     def _evict(self, var: Var, value: Any) -> None:
         """Drop one buffer from every version."""
-        for state in self.states:
-            state.saved = {var: x for var, x in state.saved.items() if x is not value}
+        self._keep(lambda _, x: x is not value)
         self.evicted.append(var)
 
     def take_evicted(self) -> list[Var]:
         """What was evicted since this was asked for."""
-        if not self.evicted:
-            return []
         found = self.evicted
         self.evicted = []
         return found
@@ -321,27 +307,17 @@ class Comparison:
 
     def resolve_leaf(self, index: int, x: Any) -> LeafValue:
         """The stored value with these bits, or a new one."""
-        is_numpy = type(x) is np.ndarray
-        for state in self.store.states:
-            if state.anchors[index] is x or (
-                is_numpy and self._has_bits_of(index, x, state.values[index])
-            ):
-                return state.values[index]
-        return resolved(x, [state.values[index] for state in reversed(self.store.states)])
-
-    def _has_bits_of(self, index: int, x: Any, old: LeafValue) -> bool:
-        """Whether a NumPy array has the bits of a value; seconds are counted for a large one that
-        has.
-        """
-        if type(x) is not np.ndarray or x.nbytes < LARGE_BYTES:
-            return has_bits_of(x, old)
         start_s = time.perf_counter()
-        is_same = has_bits_of(x, old)
-        if is_same:
-            self.unchanged_s[index] = (
-                self.unchanged_s.get(index, 0.0) + time.perf_counter() - start_s
-            )
-        return is_same
+        for state in self.store.states:
+            old = state.values[index]
+            if state.anchors[index] is x:
+                return old
+            if type(x) is np.ndarray and has_bits_of(x, old):
+                if x.nbytes >= LARGE_BYTES:
+                    passed_s = time.perf_counter() - start_s
+                    self.unchanged_s[index] = self.unchanged_s.get(index, 0.0) + passed_s
+                return old
+        return resolved(x, [state.values[index] for state in reversed(self.store.states)])
 
     def rows(
         self, values: tuple[LeafValue, ...], state: State, leaves: Sequence[int]
@@ -383,20 +359,17 @@ class Comparison:
 
         None where one differs in other leaves, or in none, or it is not known in which rows.
         """
-        best = None
-        best_rank = True, math.inf, False
-        for state in sorted(reversed(self.store.states), key=lambda s: s.uses, reverse=True):
+        found = []
+        for state in reversed(self.store.states):
             pairs = enumerate(zip(values, state.values, strict=True))
             if any([new is not old and i not in leaves for i, (new, old) in pairs]):
                 return None
             numbers = self.rows(values, state, leaves)
             if numbers is None or not numbers.size:
                 return None
-            rank = state.is_written_over, numbers.size, lacks(state.saved)
-            if rank < best_rank:
-                best = state, numbers
-                best_rank = rank
-        return best
+            if not state.is_written_over:
+                found.append((numbers.size, lacks(state.saved), -state.uses, state, numbers))
+        return min(found, key=itemgetter(0, 1, 2))[3:] if found else None
 
     def pairs(self, values: tuple[LeafValue, ...]) -> Pairs:
         """Each state with its dirty set; the latest alone where that has these very values."""
@@ -458,22 +431,16 @@ class Baselines:
             self._prefer_fewer_changes(pairs)
         return pairs
 
-    def compare_latest(self, values: tuple[LeafValue, ...]) -> Pairs:
-        """The latest state with its dirty set."""
-        latest = self.store.states[-1]
-        return [(latest, self.comparison.dirty(values, latest))]
-
     def _is_better(self, pair: tuple[State, int], other: tuple[State, int]) -> bool:
         """Whether the first of two baselines with one dirty set has more of its values, or was used
         more often.
         """
-        state, dirty = pair
-        if state.saved is not other[0].saved:
-            has = self._has_values(state, dirty)
-            other_has = self._has_values(*other)
-            if has != other_has:
-                return has
-        return state.uses > other[0].uses
+        has, other_has = (
+            (True, True)
+            if pair[0].saved is other[0].saved
+            else (self._has_values(*pair), self._has_values(*other))
+        )
+        return (has, pair[0].uses) > (other_has, other[0].uses)
 
     def _prefer_fewer_changes(self, pairs: Pairs) -> None:
         """Move a baseline to the end whose dirty set is part of the best one's, unless values are
