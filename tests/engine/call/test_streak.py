@@ -349,7 +349,7 @@ def test_an_interrupt_leaves_a_version_of_one_call(made, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(ours._traces.latest.history), "repeat", interrupted)
+        patch.setattr(type(ours._traces.latest.history), "note", interrupted)
         with pytest.raises(KeyboardInterrupt):
             ours(*args)
     for mine, known in zip(ours(*args), made[1](*args), strict=True):

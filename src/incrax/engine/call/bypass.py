@@ -55,18 +55,6 @@ class Bypass:
     Nothing is known of what is in a list, a dict or an array of NumPy, which may have changed.
     """
 
-    __slots__ = (
-        "config",
-        "history",
-        "holds_results",
-        "jitted",
-        "last",
-        "ledger",
-        "stats",
-        "whole",
-        "whole_s",
-    )
-
     def __init__(
         self,
         jitted: Callable[..., Any],

@@ -70,31 +70,24 @@ ADVICE_SHARE = 0.2
 """
 
 
-class Repeat:
+class Repeat(NamedTuple):
     """What a call did, if another of its kind may do the same. It holds no values: what is loaded is
     found anew in the version that such a call starts from.
     """
 
-    __slots__ = ("entry", "num_eqns", "plan", "program", "record", "ticks")
-
-    def __init__(self, record: CallRecord, entry: Entry, program: TimedProgram, plan: Plan) -> None:
-        self.record = record
-        self.entry = entry
-        self.program = program
-        self.plan = plan
-        self.num_eqns = plan.num_eqns
-        self.ticks = program.clock.ticks
+    record: CallRecord
+    entry: Entry
+    program: TimedProgram
+    plan: Plan
+    num_eqns: int
+    ticks: int
 
     def is_settled(self) -> bool:
         """Whether what serves is chosen, and not to be looked at again."""
         entry = self.entry
         is_chosen = entry.candidate == self.record.candidate and entry.program is self.program
-        return (
-            is_chosen
-            and entry.is_final
-            and self.ticks == self.program.clock.ticks
-            and entry.uses % LONG_WAY_EVERY != 0
-        )
+        is_final = entry.is_final and self.ticks == self.program.clock.ticks
+        return is_chosen and is_final and entry.uses % LONG_WAY_EVERY != 0
 
     def loads_of(self, base: State) -> list[Any] | None:
         """What the program loads, of a version; None where that lacks something."""
@@ -143,15 +136,12 @@ class Engine:
         self.paths = journal.paths
         self.journal = journal
         self.tuning = tuning
-        self.stats = stats
-        self.history = History(tuning.history)
         self.layout = facts.layout
         pool = Pool(is_active=compiler.recycles)
         planned = limits.planned_bytes
         chooser = Chooser(
             facts, whole, compiler, tuning, stats, planned, pool, journal, ledger, is_exact=is_exact
         )
-        self._decide_by(chooser)
         self.num_eqns = len(facts.eqns)
         self.num_outputs = len(facts.outvars)
         self.always = ALWAYS if facts.has_effects else 0
@@ -161,62 +151,50 @@ class Engine:
         self.reach = reduce(or_, (facts.mask(var) for _, var in self.out_vars), self.always)
         self.has_advised = False
         self._last: CallRecord | None = None
-        self.repeat: Repeat | None = None
-        self.repeats: dict[int, Repeat] = {}
-        self.again: Again | None = None
-        self.streak: Any = None
         outputs = frozenset(var for _, var in self.out_vars)
         store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, outputs)
-        self._adopt(store)
+        self._begin(store, chooser, stats)
 
-    def _adopt(self, store: Store) -> Self:
-        self.store = store
-        self.comparison = Comparison(store, self.layout)
-        self.baselines = Baselines(store, self.comparison, self.chooser, self.always)
-        return self
-
-    def _decide_by(self, chooser: Chooser) -> None:
+    def _begin(self, store: Store, chooser: Chooser, stats: Stats) -> Self:
+        """Serve from now on with these, whatever was done before."""
         self.chooser = chooser
         self.clock = chooser.clock
         self.ledger = chooser.ledger
         self.whole = chooser.whole
         self.segments = chooser.segments
         self.slices = chooser.slices
+        self.store = store
+        self.comparison = Comparison(store, self.layout)
+        self.baselines = Baselines(store, self.comparison, chooser, self.always)
+        self.stats = stats
+        self.history = History(self.tuning.history)
+        self.repeat: Repeat | None = None
+        self.repeats: dict[int, Repeat] = {}
+        self.again: Again | None = None
+        self.streak: Any = None
+        return self
 
     def fork(self, stats: Stats, kin: Engine | None = None) -> Engine:
         """An independent engine that shares values and programs so far; a sibling of `kin`, if
         any.
         """
-        other = self._copy(stats)
+        other = copy.copy(self)
         store = self.store.fork(other._eviction_order)
-        store.pool = store.pool if kin is None else kin.store.pool
-        other._decide_by(self.chooser.fork(stats, store.pool) if kin is None else kin.chooser)
-        return other._adopt(store)
+        if kin is not None:
+            store.pool = kin.store.pool
+        chooser = self.chooser.fork(stats, store.pool) if kin is None else kin.chooser
+        return other._begin(store, chooser, stats)
 
     def sibling(self, budget_bytes: int) -> Engine:
         """An engine for other data of the same types: programs and what is known of their times are
         shared.
         """
-        other = self._copy(self.stats)
-        other._last = None
-        store = Store(
-            self.store.versions,
-            budget_bytes,
-            other._eviction_order,
-            self.store.pool,
-            self.store.outputs,
-        )
-        return other._adopt(store)
-
-    def _copy(self, stats: Stats) -> Engine:
         other = copy.copy(self)
-        other.stats = stats
-        other.repeat = None
-        other.repeats = {}
-        other.again = None
-        other.streak = None
-        other.history = History(self.tuning.history)
-        return other
+        other._last = None
+        known = self.store
+        order = other._eviction_order
+        store = Store(known.versions, budget_bytes, order, known.pool, known.outputs)
+        return other._begin(store, self.chooser, self.stats)
 
     def _eviction_order(self, state: State) -> list[Var]:
         return cheapest_first(self.facts, self.segments, state.values, state.saved)
@@ -355,14 +333,6 @@ class Engine:
         self._last = UNCHANGED._replace(dirty=dirty) if dirty else UNCHANGED
         return state.outputs
 
-    def _whole_awaited(self, feeds: Sequence[Any]) -> list[Any]:
-        """Outputs of the whole program, waited for where functions on the host must have run."""
-        outputs = self.whole(feeds, ())
-        if self.must_wait:
-            jax.block_until_ready(outputs)
-        self.stats.ran += self.num_eqns
-        return outputs
-
     def without_saving(self, leaves: Sequence[Any]) -> list[Any]:
         """Outputs of the whole program at values that stay as they are; nothing is compared or
         kept.
@@ -371,7 +341,11 @@ class Engine:
         if self.store.states:
             self.clear_saved()
         try:
-            return self._whole_awaited(leaves)
+            outputs = self.whole(leaves, ())
+            if self.must_wait:
+                jax.block_until_ready(outputs)
+            self.stats.ran += self.num_eqns
+            return outputs
         except Exception as error:
             if not _jax.is_out_of_memory(error):
                 raise
@@ -391,10 +365,9 @@ class Engine:
 
     def check_alive(self, values: Iterable[LeafValue]) -> None:
         """Raise DeletedInputError for the first array that was donated or deleted."""
-        for index in [
-            i for i, v in enumerate(values) if v.array is not None and v.array.is_deleted()
-        ]:
-            raise deleted_input(self.paths[index])
+        deleted = [v.array is not None and v.array.is_deleted() for v in values]
+        if any(deleted):
+            raise deleted_input(self.paths[deleted.index(True)])
 
     def _advise_frozen(self) -> bool:
         """Say that large data which stay the same take long to compare, if they do; whether it was
@@ -433,7 +406,7 @@ class Engine:
         results = repeat.program([value.feed for value in values], loads)
         if not self._holds(repeat, results):
             return None
-        state = self._version("plan", repeat.entry, base, dirty, values, results, {})
+        state = self._version(repeat.plan, base, dirty, values, results, {})
         if kind == dirty:  # else the next call differs from this one in other inputs
             self.again = Again(repeat, base, loads)
         return self._commit_again(repeat, base, state, begun)
@@ -506,13 +479,7 @@ class Engine:
         if results is None:
             return None
         slices.is_primed(repeat.entry, is_complete=True)
-        return base, self._version("slices", repeat.entry, base, dirty, values, results, {})
-
-    def _saved_outputs(self, outputs: Sequence[Any]) -> dict[Var, Any]:
-        """The outputs that some plan loads."""
-        savable = self.chooser.savable
-        saveable = self.facts.saveable
-        return {v: outputs[i] for i, v in self.out_vars if v in savable and v in saveable}
+        return base, self._version(plan, base, dirty, values, results, {})
 
     def _holds(self, repeat: Repeat, results: list[Any]) -> bool:
         """Whether results may be used; the guard, if there is one, is taken from them."""
@@ -547,15 +514,17 @@ class Engine:
         program = None if entry is None else entry.program
         if entry is None or program is None or plan is None or program.plan is not plan:
             return
-        is_by_rows = record.candidate == "slices"
-        is_found = record.candidate == "plan" and entry.is_final and has_base and not record.filled
+        ticks = program.clock.ticks
+        repeat = Repeat(record, entry, program, plan, plan.num_eqns, ticks)
         is_checked = plan.statistics is None or entry.is_compared
-        if is_by_rows or (is_found and is_checked):
-            self.repeat = Repeat(record, entry, program, plan)
-        if self.repeat is not None and not is_by_rows:
+        is_known = entry.is_final and has_base and not record.filled and is_checked
+        if record.candidate == "slices":
+            self.repeat = repeat
+        elif record.candidate == "plan" and is_known:
+            self.repeat = repeat
             if len(self.repeats) >= MAX_REPEATS:
                 self.repeats.clear()
-            self.repeats[kind] = self.repeat
+            self.repeats[kind] = repeat
 
     def _forget_repeats(self) -> None:
         """Look at the next calls in full."""
@@ -594,11 +563,9 @@ class Engine:
         chooser.note_call(entry, candidate, usual_s, overhead_s, is_new=is_new or is_undecided)
         if base is not None and is_new:
             chooser.note_learning(entry, max(clock.now() - start_s - usual_s, 0.0))
-        instead = (
-            None
-            if guard is None
-            else self._results_instead(candidate, entry, saved, results, guard)
-        )
+        instead = None
+        if guard is not None:
+            instead = self._results_instead(candidate, entry, saved, results, guard)
         if instead is not None:
             state = self._new_state("whole", entry, saved, instead)
             record = self._account("whole", entry, saved, is_first=base is None)
@@ -654,7 +621,7 @@ class Engine:
         segments = self.segments
         joint, groups = saved.to_fill(plan.loads)
         programs = [
-            segments.top() if entry.candidate == "segments" else entry.program,
+            self._program(entry.candidate, entry),
             None if joint is None else segments.joint(joint),
             *map(segments.program, groups),
         ]
@@ -693,8 +660,14 @@ class Engine:
         """The plan that a candidate runs last; None for the whole program."""
         if candidate == "segments":
             return self.segments.top_plan()
-        program = self.slices.priming if candidate == "priming" else entry.program
+        program = self._program(candidate, entry)
         return None if candidate == "whole" or program is None else program.plan
+
+    def _program(self, candidate: Candidate, entry: Entry) -> TimedProgram | None:
+        """The program that a candidate, but for the whole one, runs last."""
+        if candidate == "segments":
+            return self.segments.top()
+        return self.slices.priming if candidate == "priming" else entry.program
 
     def run(
         self, candidate: Candidate, entry: Entry, saved: SavedValues
@@ -726,10 +699,7 @@ class Engine:
     def _run_from_saved(
         self, candidate: Candidate, entry: Entry, saved: SavedValues
     ) -> tuple[list[Any], Any]:
-        if candidate == "segments":
-            program = self.segments.top()
-        else:
-            program = self.slices.priming if candidate == "priming" else entry.program
+        program = self._program(candidate, entry)
         assert program is not None
         loads = program.loads
         if candidate == "priming":
@@ -738,7 +708,8 @@ class Engine:
         elif candidate == "slices":
             results = program(saved.feeds, saved.given_up(program, saved.taken or ()))
         else:
-            saved.fill(loads)
+            if not self.chooser.is_exact:
+                saved.fill(loads)
             results = program(saved.feeds, [saved.get(var) for var in loads])
         has_guard = program.plan is not None and program.plan.guard is not None
         guard = results.pop() if has_guard else None
@@ -788,32 +759,34 @@ class Engine:
     ) -> State:
         """The version that follows the baseline, after values may have been found or computed."""
         self.store.expect(self.chooser.savable)
+        plan = None if candidate == "segments" else self.plan_of(candidate, entry)
         known = {**saved.found, **saved.computed}
-        return self._version(
-            candidate, entry, saved.base, saved.dirty, saved.values, results, known
-        )
+        return self._version(plan, saved.base, saved.dirty, saved.values, results, known)
 
     def _version(
         self,
-        candidate: Candidate,
-        entry: Entry,
+        plan: Plan | None,
         base: State | None,
         dirty: int,
         values: tuple[LeafValue, ...],
         results: list[Any],
         known: dict[Var, Any],
     ) -> State:
-        """The version that follows the baseline: outputs, and what it saves."""
-        plan = self.plan_of(candidate, entry) if candidate != "segments" else None
+        """The version that follows the baseline: outputs, and what it saves; without a plan, results
+        are all outputs.
+        """
         outputs = results
-        added = known
         if plan is not None:
             held = [None] * self.num_outputs if base is None else base.outputs
             outputs = plan.outputs_with(held, results)
-            added = {**known, **dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))}
+            made = zip(plan.saves, results[len(plan.outputs) :], strict=True)
+            known = {**known, **dict(made)}
         if not self.chooser.is_exact:
-            added = {**added, **self._saved_outputs(outputs)}
-        table = self._carried_over(base, dirty, added)
+            savable = self.chooser.savable
+            saveable = self.facts.saveable
+            own = {v: outputs[i] for i, v in self.out_vars if v in savable and v in saveable}
+            known = {**known, **own}
+        table = self._carried_over(base, dirty, known)
         harmless = dirty if base is not None and table is base.saved else -1
         return State(values, outputs, table, harmless)
 
@@ -825,13 +798,11 @@ class Engine:
         """
         if base is None:
             return added
-        if base.harmless != dirty and not any([self.facts.mask(var) & dirty for var in base.saved]):
-            base.harmless = dirty
         if base.harmless != dirty:
-            return {
-                **{var: x for var, x in base.saved.items() if not self.facts.mask(var) & dirty},
-                **added,
-            }
+            clean = {var: x for var, x in base.saved.items() if not self.facts.mask(var) & dirty}
+            if len(clean) < len(base.saved):
+                return {**clean, **added}
+            base.harmless = dirty
         if all([base.saved.get(var) is x for var, x in added.items()]):
             return base.saved
         return {**base.saved, **added}
@@ -896,18 +867,26 @@ class Engine:
         """
         if self.chooser.only_whole:
             return self.fresh(leaves)
-        values = tuple([LeafValue(x) for x in leaves])
-        self.check_alive(values)
+        other = copy.copy(self)
+        other.stats = Stats()
         full = self.layout.full
-        saved = SavedValues(self._copy(Stats()), [], full, values)
-        run = lambda: self.run("segments", Entry(full, blame_s=0.0, prior_s=0.0), saved)[1]
-        return self.calls.anew(run) if self.must_wait else run()
+        entry = Entry(full, blame_s=0.0, prior_s=0.0)
+
+        def run(values: tuple[LeafValue, ...]) -> list[Any]:
+            return self.run("segments", entry, SavedValues(other, [], full, values))[1]
+
+        return self._apart(leaves, run)
 
     def fresh(self, leaves: Sequence[Any]) -> list[Any]:
         """Outputs of the whole function; the store is neither read nor written."""
+        return self._apart(
+            leaves, lambda values: self.whole.executable([v.feed for v in values], ())
+        )
+
+    def _apart(
+        self, leaves: Sequence[Any], run: Callable[[tuple[LeafValue, ...]], list[Any]]
+    ) -> list[Any]:
+        """Outputs at these leaves, for which functions on the host run anew."""
         values = tuple([LeafValue(x) for x in leaves])
         self.check_alive(values)
-        run: Callable[[], list[Any]] = lambda: self.whole.executable(
-            [value.feed for value in values], ()
-        )
-        return self.calls.anew(run) if self.must_wait else run()
+        return self.calls.anew(lambda: run(values)) if self.must_wait else run(values)

@@ -11,6 +11,7 @@ arguments, to any order; the state that is returned belongs to `args` and has no
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ from incrax.engine.inputs.leaves import descriptor, fingerprint, has_tracer, is_
 from incrax.engine.inputs.signature import Signature, same_type, type_text
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan
-from incrax.engine.plan.segmentation import Group, Segmentation
+from incrax.engine.plan.segmentation import Segmentation
 from incrax.engine.policy.materialize import LARGE_SIZE, lasting_needs
 
 Leaves = Sequence[Any]
@@ -67,7 +68,8 @@ class PureFunction:
         self.calls = calls if facts.calls_host and not is_disabled() else None
         self.constants = device_constants(facts.program)
         self.top = segmentation.top_plan()
-        self.groups = _ordered(self.top, segmentation)
+        needed = segmentation.missing_groups(self.top.loads, lambda _: True)
+        self.groups = tuple(segmentation.in_order(needed))
         self.plans = tuple(map(segmentation.plan, self.groups))
         self.masks = tuple(facts.mask(group[0]) for group in self.groups)
         self.outputs = self._differentiable_outputs()
@@ -81,25 +83,12 @@ class PureFunction:
         values: dict[Var, Any] = {}
         updated = []
         for number, (group, plan) in enumerate(zip(self.groups, self.plans, strict=True)):
-            old = None if saved is None else saved[number]
-            new = self._update_group(plan, leaves, values, old, flags.reach(self.masks[number]))
+            run = functools.partial(self._run, plan, leaves, values)
+            flag = saved is None or flags.reach(self.masks[number])
+            new = _either(flag, run, () if saved is None else saved[number])
             updated.append(new)
             values.update(zip(group, new, strict=True))
         return tuple(updated)
-
-    def _update_group(
-        self,
-        plan: Plan,
-        leaves: Leaves,
-        values: dict[Var, Any],
-        old: tuple[Any, ...] | None,
-        flag: Any,
-    ) -> tuple[Any, ...]:
-        if old is None or flag is True:
-            return self._run(plan, leaves, values)
-        if flag is False:
-            return old
-        return lax.cond(flag, lambda: self._run(plan, leaves, values), lambda: old)
 
     def _run(self, plan: Plan, leaves: Leaves, values: Mapping[Var, Any]) -> tuple[Any, ...]:
         """The saves, or the outputs, of a plan."""
@@ -158,10 +147,8 @@ class PureFunction:
 
         @jax.custom_jvp
         def outputs(leaves: Leaves, saved: Any, kept: Any, flag: Any) -> tuple[Any, ...]:
-            values = self._by_variable(saved)
-            if kept is None:
-                return self._run(self.top, leaves, values)
-            return lax.cond(flag, lambda: self._run(self.top, leaves, values), lambda: kept)
+            run = lambda: self._run(self.top, leaves, self._by_variable(saved))
+            return _either(kept is None or flag, run, kept)
 
         def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
             leaves, saved, _, _ = primals
@@ -236,9 +223,7 @@ class Step:
         return (self._start if is_traced else jax.jit(self._start))(at)
 
     def _start(self, leaves: Leaves) -> PureState:
-        at = lax.stop_gradient(leaves)
-        saved = self._function.update(at, None, all_set(self._layout))
-        return PureState(self._carried(at), saved, self._function.outputs(at, saved, None, None))
+        return lax.stop_gradient(PureState(self._carried(leaves), *self._anew(leaves)))
 
     def __call__(
         self, state: PureState, *args: Any, changed: Any = None, **kwargs: Any
@@ -256,7 +241,7 @@ class Step:
             # state kept.
             kept = lax.stop_gradient(state)
             is_same = self._are_frozen_data(hidden, leaves)
-            state, outputs = lax.cond(is_same, stepped, lambda: (kept, self._anew(leaves)))
+            state, outputs = lax.cond(is_same, stepped, lambda: (kept, self._anew(leaves)[1]))
         else:
             state, outputs = stepped()
         out = [
@@ -269,20 +254,26 @@ class Step:
     ) -> tuple[PureState, tuple[Any, ...]]:
         """The state and the outputs at some leaves, the frozen ones among them."""
         function = self._function
+        layout = self._layout
         state, fixed = lax.stop_gradient((state, leaves))
         old = self._all_inputs(state.inputs, fixed)
-        flags = self._flags(old, fixed, changed)
+        if self._is_disabled:
+            flags = all_set(layout)
+        elif changed is None:
+            flags = compared(layout, old, fixed)
+        else:
+            flags = declared(layout, self._paths, changed)
         saved = function.update(fixed, state.saved, flags)
-        flag = True if function.facts.has_effects else flags.reach(self._layout.full)
+        flag = True if function.facts.has_effects else flags.reach(layout.full)
         kept = (None, None) if flag is True else (state.outputs, jnp.asarray(flag))
         outputs = function.outputs(leaves, saved, *kept)
         inputs = self._carried([_newer(flags.of_leaf(i), old[i], x) for i, x in enumerate(fixed)])
         return PureState(inputs, saved, lax.stop_gradient(outputs)), outputs
 
-    def _anew(self, leaves: Leaves) -> tuple[Any, ...]:
-        """The outputs at any leaves."""
+    def _anew(self, leaves: Leaves) -> tuple[Any, tuple[Any, ...]]:
+        """The saved values and the outputs at any leaves."""
         saved = self._function.update(lax.stop_gradient(leaves), None, all_set(self._layout))
-        return self._function.outputs(leaves, saved, None, None)
+        return saved, self._function.outputs(leaves, saved, None, None)
 
     def _are_frozen_data(self, hidden: Sequence[int], leaves: Leaves) -> Any:
         """Whether these leaves, which became arguments of the program, are the frozen data.
@@ -326,15 +317,6 @@ class Step:
 
         return jax.tree_util.Partial(evaluate, tuple(held.values()))
 
-    def _flags(self, old: Leaves, new: Leaves, changed: Any) -> Flags:
-        if self._is_disabled:
-            return all_set(self._layout)
-        return (
-            compared(self._layout, old, new)
-            if changed is None
-            else declared(self._layout, self._paths, changed)
-        )
-
     def _are_weak(self, leaves: Leaves) -> tuple[bool, ...]:
         """Which results are of weak type at these leaves, which may be so where the examples were
         not, and not be.
@@ -348,7 +330,7 @@ class Step:
         if known is None:
             traced = self._retrace([type_of(x) for x in leaves])
             if list(_computed_types(traced.eqns)) != list(_computed_types(self._traced.eqns)):
-                examples = next(flags for flags in self._weak_outputs)
+                examples = next(iter(self._weak_outputs))
                 other = [
                     path for path, a, b in zip(self._paths, weak, examples, strict=True) if a != b
                 ]
@@ -408,33 +390,21 @@ def make_step(
     )
 
 
-def _ordered(top: Plan, segmentation: Segmentation) -> tuple[Group, ...]:
-    """The groups that the top needs, each after those that it loads."""
-    ordered: dict[Group, None] = {}
-
-    def missing(plan: Plan) -> list[Group]:
-        groups = dict.fromkeys(map(segmentation.group_of, plan.loads))
-        return [group for group in reversed(groups) if group not in ordered]
-
-    pending = missing(top)
-    while pending:
-        before = missing(segmentation.plan(pending[-1]))
-        if before:
-            pending += before
-        else:
-            ordered[pending.pop()] = None
-    return tuple(ordered)
+def _either(flag: Any, run: Callable[[], Any], old: Any) -> Any:
+    """What is computed where a flag is set, else what there was; a flag that is known chooses while
+    JAX traces.
+    """
+    if isinstance(flag, bool):
+        return run() if flag else old
+    return lax.cond(flag, run, lambda: old)
 
 
 def _newer(flag: Any, old: Any, new: Any) -> Any:
     """The input to carry on; the old buffer where nothing changed, so that large data are not
     copied at each step.
     """
-    if flag is False:
-        return old
-    return (
-        new if flag is True or new.size < LARGE_SIZE else lax.cond(flag, lambda: new, lambda: old)
-    )
+    is_small = flag is not False and new.size < LARGE_SIZE
+    return _either(is_small or flag, lambda: new, old)
 
 
 _fingerprint = jax.jit(fingerprint)

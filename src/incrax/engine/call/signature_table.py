@@ -58,11 +58,6 @@ class Options(NamedTuple):
     tuning: Tuning
     algebra: bool = False
 
-    @property
-    def max_signatures(self) -> int:
-        """How many signatures are remembered."""
-        return self.tuning.max_signatures
-
     def limits(self, num_parts: int) -> Limits:
         """What the store may keep, found out when it is needed: asking for free memory starts JAX's
         runtime.
@@ -74,32 +69,6 @@ class Options(NamedTuple):
         return replace(self.tuning, timed=False) if jax.process_count() > 1 else self.tuning
 
 
-def _engine(
-    signature: Signature,
-    analysis: Analysis,
-    options: Options,
-    calls: HostCalls,
-    name: str,
-    stats: Stats,
-    ledger: Ledger,
-) -> Engine:
-    """What evaluates a traced function."""
-    facts = analysis.facts
-    is_exact = options.is_exact
-    limits = options.limits(signature.num_parts)
-    check_kept(facts.kept, limits.budget_bytes)
-    placed = signature.placed
-    compiler = Compiler(facts, calls, name, recycles=can_recycle(), placed=placed)
-    journal = Journal(name, signature.dynamic_paths, facts.layout)
-    whole = compiler.compile_whole(analysis.traced, of_leaves(analysis, signature))
-    tuning = options.own_tuning()
-    return Engine(facts, whole, journal, compiler, tuning, stats, limits, ledger, is_exact=is_exact)
-
-
-def _step_bytes(step: Step) -> int:
-    return program_bytes(2 * step.num_equations)
-
-
 class Traces:
     """The table; `latest` is the trace that the last call used."""
 
@@ -109,12 +78,12 @@ class Traces:
         self.options = options
         self.stats = stats
         self.calls = HostCalls(MAX_DEFAULT_BYTES if options.memory is None else options.memory)
-        max_signatures = options.max_signatures
-        self.table: LruTable[Hashable, Any] = LruTable(
-            max_signatures, weigh=lambda traced: traced.num_bytes
-        )
+        self.max_signatures = options.tuning.max_signatures
+        weigh_traced = lambda traced: traced.num_bytes
+        weigh_step = lambda step: program_bytes(2 * step.num_equations)
+        self.table: LruTable[Hashable, Any] = LruTable(self.max_signatures, weigh=weigh_traced)
         self.latest: Any = None
-        self.steps: LruTable[Hashable, Step] = LruTable(max_signatures, weigh=_step_bytes)
+        self.steps: LruTable[Hashable, Step] = LruTable(self.max_signatures, weigh=weigh_step)
         self._has_warned = False
         self._forgotten: set[int] | None = set()
 
@@ -185,7 +154,7 @@ class Traces:
         if traced is None:
             traced = self._make(signature, leaves, self.stats)
             self._note_trace(signature)
-            if len(self.table) < self.options.max_signatures:
+            if len(self.table) < self.max_signatures:
                 self.table.add(signature.key, traced)
         return None if has_mutable_inputs(traced.analysis) else traced
 
@@ -215,21 +184,33 @@ class Traces:
         analysis = analyse(
             self.fun, signature, dynamic, tuning, is_exact=is_exact, algebra=options.algebra
         )
-        make = functools.partial(
-            _engine,
-            signature,
-            analysis,
-            options,
-            self.calls,
-            self.name,
-            stats,
-        )
+        make = functools.partial(self._made_engine, signature, analysis, stats)
         # Who says how often it will be called wants to be told at once what that comes to.
         may_wait = not (is_exact or tuning.planner == "minimal" or tuning.calls or tuning.changing)
         find_idle = functools.partial(
             calls_without_look, analysis.traced, tuning, is_algebra=options.algebra
         )
         return Traced(signature, analysis, make, stats, find_idle if may_wait else None)
+
+    def _made_engine(
+        self, signature: Signature, analysis: Analysis, stats: Stats, ledger: Ledger
+    ) -> Engine:
+        """What evaluates a traced function."""
+        facts = analysis.facts
+        options = self.options
+        is_exact = options.is_exact
+        limits = options.limits(signature.num_parts)
+        check_kept(facts.kept, limits.budget_bytes)
+        recycles = can_recycle()
+        compiler = Compiler(
+            facts, self.calls, self.name, recycles=recycles, placed=signature.placed
+        )
+        journal = Journal(self.name, signature.dynamic_paths, facts.layout)
+        whole = compiler.compile_whole(analysis.traced, of_leaves(analysis, signature))
+        tuning = options.own_tuning()
+        return Engine(
+            facts, whole, journal, compiler, tuning, stats, limits, ledger, is_exact=is_exact
+        )
 
     def _enter(self, signature: Signature, traced: Any) -> Any:
         """A new trace in the table; logs and warnings say what became of others."""
@@ -238,7 +219,7 @@ class Traces:
         self._warn_of_thrashing(signature)
         for forgotten in made_room:
             self._note_forgotten(forgotten.signature)
-            note_forgotten(self.name, self.options.max_signatures)
+            note_forgotten(self.name, self.max_signatures)
             self.latest = None if forgotten is self.latest else self.latest
             self._warn_of_functions(signature)
         return traced
@@ -246,7 +227,7 @@ class Traces:
     def _note_trace(self, signature: Signature, made_room: Sequence[Any] = ()) -> None:
         self.stats.traces += 1
         known = (traced.signature for traced in (*made_room, *self.table.values()))
-        note_trace(self.name, signature, known, self.options.max_signatures)
+        note_trace(self.name, signature, known, self.max_signatures)
 
     def _note_forgotten(self, signature: Signature) -> None:
         """Not where other objects may get the hash of a static leaf that is gone."""
@@ -258,7 +239,7 @@ class Traces:
         """Say once that a signature is traced again because it was forgotten."""
         if self._forgotten is not None and hash(signature.key) in self._forgotten:
             self._forgotten = None
-            warnings.warn(many_signatures(self.options.max_signatures), UserWarning, stacklevel=6)
+            warnings.warn(many_signatures(self.max_signatures), UserWarning, stacklevel=6)
 
     def _warn_of_functions(self, signature: Signature) -> None:
         """Say once that functions among the arguments may be why so many traces are made."""
@@ -266,9 +247,7 @@ class Traces:
         if functions and not self._has_warned:
             self._has_warned = True
             shown = ", ".join(f"`{path}`" for path in functions)
-            warnings.warn(
-                many_functions(shown, self.options.max_signatures), UserWarning, stacklevel=6
-            )
+            warnings.warn(many_functions(shown, self.max_signatures), UserWarning, stacklevel=6)
 
     # --- the pure form ----------------------------------------------------------------------------
 

@@ -46,24 +46,6 @@ class Streak(abc.ABC):
     program, and those of its newest run.
     """
 
-    __slots__ = (
-        "_anchors",
-        "_arrays",
-        "_engine",
-        "_limit",
-        "_moving",
-        "_num",
-        "_numbers",
-        "_out_tree",
-        "_overhead_s",
-        "_repeat",
-        "_run_s",
-        "_running",
-        "_signature",
-        "_states",
-        "_values",
-    )
-
     def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
         repeat, base, _ = again
         self._signature = signature
@@ -175,8 +157,6 @@ class PlanStreak(Streak):
     with, and what it loads.
     """
 
-    __slots__ = ("_base", "_changed", "_feeds", "_loads")
-
     def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
         super().__init__(signature, out_tree, engine, again)
         self._base = again.base
@@ -230,8 +210,6 @@ class PlanStreak(Streak):
 
 class RowStreak(Streak):
     """By the program for a few rows, from the version of which the fewest differ."""
-
-    __slots__ = ()
 
     def _evaluated(self, leaves: Sequence[Any]) -> list[Any] | None:
         engine = self._engine

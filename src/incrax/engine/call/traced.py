@@ -35,8 +35,6 @@ from incrax.engine.inputs.signature import Signature
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.expectations import NOT_IDLE, Idle
 from incrax.engine.policy.ledger import Ledger
-from incrax.engine.program.cost import num_host_calls
-from incrax.engine.program.nested import inner_bodies
 
 Served: TypeAlias = Callable[[Sequence[Any], Sequence[int] | None, float], list[Any]]
 """The outputs of a call by its leaves, those that are other objects than in the latest version, if
@@ -46,22 +44,6 @@ known, and when it began, of `perf_counter`.
 
 class Traced:
     """One traced signature; its engine is made when a second call comes, or a report asks for it."""
-
-    __slots__ = (
-        "_engine",
-        "_find_idle",
-        "_first",
-        "_ledger",
-        "_make_engine",
-        "_run_first",
-        "_settings",
-        "analysis",
-        "bypass",
-        "out_tree",
-        "served",
-        "signature",
-        "stats",
-    )
 
     def __init__(
         self,
@@ -153,22 +135,24 @@ class Traced:
     def _served_early(
         self, leaves: Sequence[Any], _: Sequence[int] | None, begin_s: float
     ) -> list[Any]:
-        """As `Engine.served`, while there is no engine."""
-        outputs = self._served_first(leaves, begin_s)
+        """As `Engine.served`, while there is no engine: a first call and those that need not be
+        looked at have none.
+        """
+        run = self._run_first
+        outputs = None
+        if run is not None:
+            is_first = self._first is None
+            serve = self._served_first if is_first else self._served_in_turn
+            outputs = serve(run, leaves, begin_s)
         if outputs is not None:
             return outputs
         engine = self.engine
         return engine.served(leaves, engine.comparison.changed_leaves(leaves), perf_counter())
 
-    def _served_first(self, leaves: Sequence[Any], begin_s: float) -> list[Any] | None:
-        """The outputs of a first call, or of one that need not be looked at; None where it is
-        neither.
-        """
-        run = self._run_first
-        if run is None:
-            return None
-        if self._first is not None:
-            return self._served_in_turn(run, leaves)
+    def _served_first(
+        self, run: Callable[..., list[Any]], leaves: Sequence[Any], begin_s: float
+    ) -> list[Any] | None:
+        """The outputs of a first call; None where it failed."""
         values = tuple([LeafValue(x) for x in leaves])
         start_s = perf_counter()
         try:
@@ -186,7 +170,7 @@ class Traced:
         return outputs
 
     def _served_in_turn(
-        self, run: Callable[..., list[Any]], leaves: Sequence[Any]
+        self, run: Callable[..., list[Any]], leaves: Sequence[Any], _: float
     ) -> list[Any] | None:
         """The outputs of a call that need not be looked at, after one of other types; None where
         there are none left.
@@ -232,13 +216,11 @@ class Traced:
         """Estimated bytes of its programs."""
         if self._engine is None:
             return program_bytes(2 * len(self.analysis.traced.eqns), 1)
-        chooser = self._engine.chooser
-        num_eqns = self._engine.num_eqns
-        programs = [
-            entry.program for entry in list(chooser.entries.values()) if entry.program is not None
-        ]
-        plans = [program.plan for program in programs if program.plan is not None]
-        return program_bytes(2 * num_eqns + sum(len(plan.eqns) for plan in plans), 1 + len(plans))
+        engine = self._engine
+        programs = [entry.program for entry in list(engine.chooser.entries.values())]
+        plans = [x.plan for x in programs if x is not None and x.plan is not None]
+        num_eqns = 2 * engine.num_eqns + sum(len(plan.eqns) for plan in plans)
+        return program_bytes(num_eqns, 1 + len(plans))
 
     def catch_up(self) -> None:
         """Enter calls in the counters that did not do so themselves."""
@@ -312,12 +294,10 @@ def _is_plain(program: Program) -> bool:
     nobody marked values in it.
     """
     arrays = [x for x in program.consts if isinstance(x, jax.Array)]
-    return all(map(_jax.is_held_whole, arrays)) and not any(map(_is_special, program.eqns))
+    is_special = any(map(_is_special, _jax.with_inner(program.eqns)))
+    return all(map(_jax.is_held_whole, arrays)) and not is_special
 
 
 def _is_special(eqn: Equation) -> bool:
     name = eqn.primitive.name
-    is_seen = bool(eqn.effects or num_host_calls(eqn) or name in STATEFUL or name == _jax.KEEP)
-    return is_seen or any(
-        _is_special(inner) for _, body in inner_bodies(eqn) for inner in body.eqns
-    )
+    return bool(eqn.effects) or _jax.calls_host(eqn) or name in STATEFUL or name == _jax.KEEP

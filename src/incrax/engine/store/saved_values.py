@@ -247,7 +247,10 @@ class SavedValues:
         """A current value; computes its segment where there is none."""
         value = self.find(var)
         if value is None:
-            self._compute_in_order(self.segments.group_of(var))
+            is_missing = lambda var: self.find(var) is None
+            groups = self.segments.missing_groups([var], is_missing)
+            for group in self.segments.in_order(groups):
+                self._compute(group)
             value = self.computed[var]
         return value
 
@@ -272,7 +275,7 @@ class SavedValues:
         """Compute what is missing by one program, where that is better; `get` has segments compute
         the rest.
         """
-        plan = None if self.chooser.is_exact else self._joint_plan(variables)
+        plan = self._joint_plan(variables)
         if plan is not None:
             is_minimal = self.facts.is_minimal
             program = self.chooser.compile_plan(plan) if is_minimal else self.segments.joint(plan)
@@ -288,19 +291,6 @@ class SavedValues:
             sources, make = on_host[var]
             values = [np.asarray(self.find(x)) if x in on_host else value_of(x) for x in sources]
             self._note({var: jax.device_put(make(*values))})
-
-    def _compute_in_order(self, group: tuple[Var, ...]) -> None:
-        """Compute a group, after the groups that it loads and that are missing."""
-        segments = self.segments
-        pending = [group]
-        while pending:
-            missing = self.missing(segments.plan(pending[-1]).current_loads)
-            if missing:
-                pending += dict.fromkeys(map(segments.group_of, missing))
-                continue
-            last = pending.pop()
-            if self.missing(last[:1] if last[0] in self.derived.recipes else last):
-                self._compute(last)
 
     def _compute(self, group: tuple[Var, ...]) -> None:
         program = self.segments.program(group)
