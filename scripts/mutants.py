@@ -184,8 +184,8 @@ OPTIMISATIONS = [
     Mutant(
         "of a third value, only one's rows are looked at",
         "engine/inputs/leaves.py",
-        "return np.union1d(numbers, others)",
-        "return numbers",
+        "near = (np.union1d(x[1], y[1])",
+        "near = (x[1]",
         "tests/engine/inputs/test_leaves.py",
     ),
     Mutant(
@@ -1850,8 +1850,8 @@ MUTANTS = [
     Mutant(
         "snapshot by reference",
         "engine/inputs/leaves.py",
-        "        return x.copy()",
-        "        return x",
+        '    return np.array(x, dtype=x.dtype.newbyteorder("="), order="C")',
+        "    return x",
     ),
     Mutant(
         "changed element taken for the first one",

@@ -414,57 +414,6 @@ def with_inner(eqns: Iterable[Equation]) -> Iterator[Equation]:
             yield from with_inner(body.eqns)
 
 
-# --- marked values --------------------------------------------------------------------------------
-
-KEEP = "incrax_keep"
-"""Name of the primitive (*values, *dependencies) -> values, the identity that says something of
-values.
-
-Parameters: the number of values; the name that the user gave them; whether they are worth saving;
-whether they depend on the dependencies only.
-"""
-
-_keep_p = _core.Primitive(KEEP)
-_keep_p.multiple_results = True
-_keep_p.def_impl(lambda *xs, num_values, **_: list(xs[:num_values]))
-_keep_p.def_abstract_eval(lambda *avals, num_values, **_: list(avals[:num_values]))
-_mlir.register_lowering(_keep_p, lambda _, *xs, num_values, **__: list(xs[:num_values]))
-
-
-def keep(values: Sequence[Any], dependencies: Sequence[Any] | None, name: str | None) -> list[Any]:
-    """The values, marked as worth saving; dependent on the dependencies only, unless these are
-    None.
-    """
-    params = {
-        "num_values": len(values),
-        "name": name,
-        "is_kept": True,
-        "is_narrowed": dependencies is not None,
-    }
-    return _keep_p.bind(*values, *(dependencies or ()), **params)
-
-
-def as_constant(value: Any, name: str | None) -> Any:
-    """The value, marked as dependent on nothing."""
-    return _keep_p.bind(value, num_values=1, name=name, is_kept=False, is_narrowed=True)[0]
-
-
-def _keep_jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
-) -> tuple[list[Any], list[Any]]:
-    return _keep_p.bind(*primals, **params), list(tangents[: params["num_values"]])
-
-
-def _keep_batch(
-    xs: Sequence[Any], axes: Sequence[Any], **params: Any
-) -> tuple[list[Any], list[Any]]:
-    return _keep_p.bind(*xs, **params), list(axes[: params["num_values"]])
-
-
-_ad.primitive_jvps[_keep_p] = _keep_jvp
-_batching.primitive_batchers[_keep_p] = _keep_batch
-
-
 # --- primitives with rules of their own -----------------------------------------------------------
 
 
@@ -536,6 +485,53 @@ def _batch(rule: Any, axis: Any, values: Sequence[Any], axes: Sequence[Any], **p
     return rule(Mapped(name, axis.size, vmap), values, axes, **params)
 
 
+# --- marked values --------------------------------------------------------------------------------
+
+KEEP = "incrax_keep"
+"""Name of the primitive (*values, *dependencies) -> values, the identity that says something of
+values.
+
+Parameters: the number of values; the name that the user gave them; whether they are worth saving;
+whether they depend on the dependencies only.
+"""
+
+
+def _kept(*xs: Any, num_values: int, **_: Any) -> list[Any]:
+    return list(xs[:num_values])
+
+
+def keep(values: Sequence[Any], dependencies: Sequence[Any] | None, name: str | None) -> list[Any]:
+    """The values, marked as worth saving; dependent on the dependencies only, unless these are
+    None.
+    """
+    is_narrowed = dependencies is not None
+    params = {"num_values": len(values), "name": name, "is_kept": True, "is_narrowed": is_narrowed}
+    return _keep_p.bind(*values, *(dependencies or ()), **params)
+
+
+def as_constant(value: Any, name: str | None) -> Any:
+    """The value, marked as dependent on nothing."""
+    return _keep_p.bind(value, num_values=1, name=name, is_kept=False, is_narrowed=True)[0]
+
+
+def _keep_along(xs: Sequence[Any], along: Sequence[Any], **params: Any) -> Any:
+    """Marked values, with tangents or axes of theirs, which need no mark."""
+    return _keep_p.bind(*xs, **params), _kept(*along, **params)
+
+
+_keep_p = new_primitive(
+    KEEP,
+    Rules(
+        run=_kept,
+        types=lambda *avals, **params: (_kept(*avals, **params), frozenset()),
+        push=_keep_along,
+        pull=lambda *_, **__: [],  # what is linear in it is not marked
+        batch=lambda _, xs, axes, **params: _keep_along(xs, axes, **params),
+    ),
+)
+_keep_p.def_impl(_kept)  # compiles nothing
+
+
 # --- calls that XLA compiles into one kernel ------------------------------------------------------
 
 
@@ -578,16 +574,14 @@ def _run_inlined(*values: Any, jaxpr: Any) -> list[Any]:
 def _push_inlined(
     values: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Any
 ) -> tuple[list[Any], list[Any]]:
-    moving = [k for k, tangent in enumerate(tangents) if type(tangent) is not _ad.Zero]
+    moving = [k for k, tangent in enumerate(tangents) if tangent is not None]
 
     def run(*own: Any) -> list[Any]:
         given = dict(zip(moving, own, strict=True))
         return evaluated(jaxpr, [given.get(k, x) for k, x in enumerate(values)])
 
     outs, moved = jax.jvp(run, [values[k] for k in moving], [tangents[k] for k in moving])
-    zero = lambda x: _ad.Zero(jax.typeof(x).to_tangent_aval())
-    pairs = zip(outs, moved, strict=True)
-    return outs, [zero(x) if t.dtype == jax.dtypes.float0 else t for x, t in pairs]
+    return outs, [None if t.dtype == jax.dtypes.float0 else t for t in moved]
 
 
 def _batch_inlined(
@@ -603,7 +597,7 @@ _one_kernel_p.multiple_results = True
 _one_kernel_p.def_impl(partial(_dispatch.apply_primitive, _one_kernel_p))
 _one_kernel_p.def_abstract_eval(lambda *_, jaxpr: list(jaxpr.out_avals))
 _mlir.register_lowering(_one_kernel_p, _mlir.lower_fun(_run_inlined, multiple_results=True))
-_ad.primitive_jvps[_one_kernel_p] = _push_inlined
+_ad.primitive_jvps[_one_kernel_p] = partial(_push, _push_inlined)
 _batching.fancy_primitive_batchers[_one_kernel_p] = _batch_inlined
 _mlir.register_lowering(_one_kernel_p, _lower_on_cpu, platform="cpu")
 

@@ -262,10 +262,29 @@ class Traces:
         key = (signature.key, tuple(id(x) for x in leaves if is_frozen(x)))
         found = None if is_traced else self.steps.get(key)
         if found is None:
-            found = self._make_step(signature, leaves)
+            analysis = self._analysed(
+                signature,
+                leaves,
+                "pure()",
+                is_exact=self.options.is_exact,
+                passes=RULE_KEEPING_PASSES,
+            )
+            budget_bytes = self.options.limits(signature.num_parts).planned_bytes
+            retrace = functools.partial(trace_for, self.fun, signature)
+            found = make_step(analysis, signature, leaves, budget_bytes, self.calls, retrace)
             if not is_traced:
                 self.steps.add(key, found)
         return found
+
+    def _analysed(
+        self, signature: Signature, leaves: Sequence[Any], method: str, **options: Any
+    ) -> Analysis:
+        """The function as a form for compiled loops has it."""
+        tuning = self.options.own_tuning()
+        analysis = analyse(self.fun, signature, leaves, tuning, **options)
+        if has_mutable_inputs(analysis):
+            raise nothing_saved(method)
+        return analysis
 
     def sites(
         self, signature: Signature, leaves: Sequence[Any], moves: Sequence[str | Sequence[str]]
@@ -276,22 +295,8 @@ class Traces:
             NotCalledError: an input is mutable, or the function has effects.
             UnknownInputError: a path names no input.
         """
-        analysis = analyse(self.fun, signature, leaves, self.options.own_tuning(), is_exact=False)
-        if has_mutable_inputs(analysis):
-            raise nothing_saved("sites()")
+        analysis = self._analysed(signature, leaves, "sites()", is_exact=False)
         paths = signature.dynamic_paths
         shapes = [np.shape(x) for x in leaves]
         found = [named_move(paths, shapes, move) for move in moves]
         return make_sites(analysis.facts, paths, leaves, analysis.out_tree, found)
-
-    def _make_step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
-        is_exact = self.options.is_exact
-        tuning = self.options.own_tuning()
-        analysis = analyse(
-            self.fun, signature, leaves, tuning, is_exact=is_exact, passes=RULE_KEEPING_PASSES
-        )
-        if has_mutable_inputs(analysis):
-            raise nothing_saved("pure()")
-        budget_bytes = self.options.limits(signature.num_parts).planned_bytes
-        retrace = functools.partial(trace_for, self.fun, signature)
-        return make_step(analysis, signature, leaves, budget_bytes, self.calls, retrace)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from incrax.engine.inputs.chunks import (
     CHUNK_ROWS,
     Chunk,
     RowType,
+    Source,
     as_int,
     checked,
     checked_chunk_rows,
@@ -34,7 +36,6 @@ from incrax.engine.inputs.messages import (
     outside_rows,
 )
 from incrax.engine.inputs.mutable import never_changes
-from incrax.engine.inputs.sources import ArraySource, Source
 
 
 @never_changes
@@ -65,8 +66,6 @@ class Rows:
         >>> f.stats.chunks_run, f.stats.chunks_reused
         (4, 3)
     """
-
-    __slots__ = ("_chunks", "_num_rows", "_starts", "_type", "capacities", "chunk_rows", "places")
 
     def __init__(self, tree: Any, *, chunk_rows: int = CHUNK_ROWS) -> None:
         chunk_rows = checked_chunk_rows(chunk_rows)
@@ -130,8 +129,11 @@ class Rows:
             RowsError: leaves have different numbers of rows, or none.
         """
         leaves = jax.tree.leaves_with_path(tree)
-        common_length("Rows", {f"rows{jax.tree_util.keystr(p)}": len(x) for p, x in leaves})
-        return cls.from_source(ArraySource(tree), chunk_rows=chunk_rows)
+        lengths = {f"rows{jax.tree_util.keystr(path)}": len(x) for path, x in leaves}
+        num_rows = common_length("Rows", lengths)
+        read = lambda start, stop: jax.tree.map(lambda x: np.asarray(x[start:stop]), tree)
+        source = SimpleNamespace(num_rows=num_rows, read=read)
+        return cls.from_source(source, chunk_rows=chunk_rows)
 
     # --- new rows ---------------------------------------------------------------------------------
 
