@@ -59,25 +59,13 @@ def analyse(
     signature: Signature,
     dynamic: Sequence[Any],
     tuning: Tuning,
-    *,
-    is_exact: bool,
-    algebra: bool = False,
-    passes: Sequence[Pass] = PASSES,
+    **options: Any,
 ) -> Analysis:
-    """Trace a function for one signature, to be analysed; with the same prices on every machine if
-    `is_exact`.
-    """
+    """Trace a function for one signature, to be analysed with these options of `facts_of`."""
     feeds = [LeafValue(x).feed for x in dynamic]
     traced, out_tree, jitted = _trace(fun, signature, feeds)
-    find_facts = functools.partial(
-        facts_of,
-        traced,
-        tuning,
-        is_exact=is_exact,
-        num_parts=signature.num_parts,
-        algebra=algebra,
-        passes=passes,
-    )
+    num_parts = signature.num_parts
+    find_facts = functools.partial(facts_of, traced, tuning, num_parts=num_parts, **options)
     return Analysis(traced, out_tree, jitted, find_facts)
 
 
@@ -91,7 +79,7 @@ def facts_of(
     algebra: bool = False,
     passes: Sequence[Pass] = PASSES,
 ) -> Facts:
-    """Simplify and analyse a traced program."""
+    """Simplify and analyse a traced program; with the same prices on every machine if `is_exact`."""
     program = run_passes(traced, passes)
     if num_parts == 1:
         program = drop_dead(make_read_rows(program))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import and_, or_
@@ -24,7 +23,7 @@ import jax
 
 from incrax import _jax
 from incrax._jax import Var
-from incrax._messages import deleted_input, large_unchanged
+from incrax._messages import deleted_input
 from incrax._stats import Stats
 from incrax._tuning import Tuning
 from incrax.engine.call.record import BYPASSED, NO_MEMORY, UNCHANGED, CallRecord, History
@@ -62,12 +61,6 @@ again are among them.
 
 MAX_REPEATS = 64
 """Kinds of change whose calls may go the short way."""
-
-ADVICE_S = 1.0
-ADVICE_SHARE = 0.2
-"""Seconds that comparing an unchanged array has taken, and their share of all, from which on
-`frozen` is advised.
-"""
 
 
 class Repeat(NamedTuple):
@@ -149,7 +142,6 @@ class Engine:
         self.calls = compiler.calls
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.outvars) if isinstance(a, Var))
         self.reach = reduce(or_, (facts.mask(var) for _, var in self.out_vars), self.always)
-        self.has_advised = False
         self._last: CallRecord | None = None
         outputs = frozenset(var for _, var in self.out_vars)
         store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, outputs)
@@ -232,8 +224,6 @@ class Engine:
         """Outputs at these leaves; `changed`: those that are other objects than before, if known
         (since `begin_s`).
         """
-        if self.comparison.unchanged_s and not self.has_advised:
-            self.has_advised = self._advise_frozen()
         clock = self.clock
         ledger = self.ledger
         self.again = None
@@ -368,19 +358,6 @@ class Engine:
         deleted = [v.array is not None and v.array.is_deleted() for v in values]
         if any(deleted):
             raise deleted_input(self.paths[deleted.index(True)])
-
-    def _advise_frozen(self) -> bool:
-        """Say that large data which stay the same take long to compare, if they do; whether it was
-        said.
-        """
-        index, seconds = max(self.comparison.unchanged_s.items(), key=lambda item: item[1])
-        if seconds <= ADVICE_S or seconds <= ADVICE_SHARE * (seconds + self.clock.spent_s):
-            return False
-        nbytes = _jax.aval_bytes(self.facts.invars[index].aval)
-        warnings.warn(
-            large_unchanged(self.paths[index], nbytes, seconds), UserWarning, stacklevel=6
-        )
-        return True
 
     # --- a call like one before -------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ Invariants, checked by the tests after each call (`check_invariants` of `tests/h
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,9 +38,6 @@ from incrax.engine.inputs.leaves import (
 )
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.program.dependence import Layout
-
-LARGE_BYTES = 2**20
-"""NumPy arrays from which on the seconds are counted that it takes to find them unchanged."""
 
 
 @dataclass(slots=True, eq=False)
@@ -257,15 +253,10 @@ class Store:
 
 @dataclass(eq=False)
 class Comparison:
-    """Compares leaves with the states of one store.
-
-    Fields: the store; which bits of a mask are whose; for large NumPy arrays that were found
-    unchanged, the seconds that this took, by leaf.
-    """
+    """Compares leaves with the states of one store; of a mask, the layout says which bits are whose."""
 
     store: Store
     layout: Layout
-    unchanged_s: dict[int, float] = field(default_factory=dict)
 
     def changed_leaves(self, leaves: Values) -> list[int] | None:
         """Numbers of the leaves that are not the very objects of the latest state; None without a
@@ -307,15 +298,10 @@ class Comparison:
 
     def resolve_leaf(self, index: int, x: Any) -> LeafValue:
         """The stored value with these bits, or a new one."""
-        start_s = time.perf_counter()
+        is_numpy = type(x) is np.ndarray
         for state in self.store.states:
             old = state.values[index]
-            if state.anchors[index] is x:
-                return old
-            if type(x) is np.ndarray and has_bits_of(x, old):
-                if x.nbytes >= LARGE_BYTES:
-                    passed_s = time.perf_counter() - start_s
-                    self.unchanged_s[index] = self.unchanged_s.get(index, 0.0) + passed_s
+            if state.anchors[index] is x or (is_numpy and has_bits_of(x, old)):
                 return old
         return resolved(x, [state.values[index] for state in reversed(self.store.states)])
 
