@@ -63,7 +63,8 @@ def test_what_was_foretold_is_what_is_filled():
     again = engine.last
     for state in engine.store.states:
         state.saved = {}
-    pairs = engine.baselines.compare(engine.comparison.resolve([40.0, b, X], [0]))
+    values = engine.comparison.resolve([40.0, b, X], [0])
+    pairs = engine.baselines.ranked(engine.comparison.pairs(values))
     foretold = rehearsal._record(engine, pairs, is_bypassed=False)
     assert again.entry.candidate == foretold.candidate == "plan"
     assert set(foretold.filled) == set(did.filled)
@@ -79,7 +80,7 @@ def test_what_a_change_reaches_is_left_to_the_segments():
     segments(ours)._joint.clear()
     leaves = [30.0, b + 1.0, X]
     values = engine.comparison.resolve(leaves, [1])
-    pairs = engine.baselines.compare(values)
+    pairs = engine.baselines.ranked(engine.comparison.pairs(values))
     dirty = pairs[-1][1]
     SavedValues(engine, pairs, dirty, values).fill(segments(ours).top_plan().loads)
     assert segments(ours)._joint == {}

@@ -451,7 +451,7 @@ def test_a_version_from_which_fewer_inputs_changed_is_tried_whatever_is_expected
     chooser = SimpleNamespace(
         expected_s={1: 2.0, 3: 1.0}.get, whole_s=9.0, loads=lambda _: (), seen=lambda _: None
     )
-    baselines = Baselines(None, None, chooser, 0)
+    baselines = Baselines(chooser, 0)
     assert baselines.ranked([(near, 1), (far, 3)])[-1] == (near, 1)
     chooser.seen = lambda _: SimpleNamespace(is_planned=True)  # tried, and it lacks nothing
     assert baselines.ranked([(far, 3), (near, 1)])[-1] == (near, 1)

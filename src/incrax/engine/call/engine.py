@@ -157,7 +157,7 @@ class Engine:
         self.slices = chooser.slices
         self.store = store
         self.comparison = Comparison(store, self.layout)
-        self.baselines = Baselines(store, self.comparison, chooser, self.always)
+        self.baselines = Baselines(chooser, self.always)
         self.stats = stats
         self.history = History(self.tuning.history)
         self.repeat: Repeat | None = None

@@ -72,7 +72,10 @@ def outlook(engine: Engine, dirty: int) -> CallRecord | None:
     """
     if not engine.store.states:
         return None
-    pairs = [(engine.store.states[-1], dirty)] if engine.bypasses else engine.baselines.after(dirty)
+    *others, latest = engine.store.states
+    changed = lambda state: dirty | engine.comparison.dirty(latest.values, state)
+    pairs = [] if engine.bypasses else [(state, changed(state)) for state in others]
+    pairs = engine.baselines.ranked([*pairs, (latest, dirty)])
     return _record(engine, pairs, is_bypassed=engine.bypasses)
 
 
@@ -128,7 +131,7 @@ def prepare(engine: Engine, leaves: Sequence[Any], dirty: int) -> None:
     """
     dirty |= engine.always
     values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
-    pairs = engine.baselines.compare(values)
+    pairs = engine.baselines.ranked(engine.comparison.pairs(values))
     entry = engine.chooser.entry(dirty)
     entry.count = max(entry.count, engine.tuning.hot_after)
     if not entry.is_planned:

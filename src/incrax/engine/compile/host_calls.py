@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -97,8 +97,12 @@ class HostCalls:
         key = None if self._anew else _key(function, operands, self._max_entry_bytes)
         if key is None:
             return self._run(function, operands)
-        found = self._find(key)
-        return self._remember(key, self._run(function, operands)) if found is None else found
+        with self._lock:
+            found = self._results.get(key)
+            if found is not None:
+                self._results.move_to_end(key)
+                return found[0]
+        return self._remember(key, self._run(function, operands))
 
     def anew(self, run: Callable[[], T]) -> T:
         """The awaited results of `run`, in which every function on the host runs."""
@@ -123,18 +127,10 @@ class HostCalls:
             with self._lock:
                 self.seconds += time.perf_counter() - start_s
 
-    def _find(self, key: _Key) -> list[np.ndarray] | None:
-        with self._lock:
-            found = self._results.get(key)
-            if found is None:
-                return None
-            self._results.move_to_end(key)
-            return found[0]
-
     def _remember(self, key: _Key, results: Values) -> list[np.ndarray]:
         """Private copies: a function may return the same buffer each time."""
         kept = [np.array(x) for x in results]
-        num_bytes = sum(len(bits) for _, _, bits in key.operands) + sum(x.nbytes for x in kept)
+        num_bytes = sum(len(bits) for _, _, bits in key[1]) + sum(x.nbytes for x in kept)
         with self._lock:
             if num_bytes <= self._max_entry_bytes and key not in self._results:
                 self._results[key] = kept, num_bytes
@@ -164,11 +160,8 @@ class _HostFunction:
             _thread.callers = before
 
 
-class _Key(NamedTuple):
-    """A function, by identity, and the shapes, dtypes and bits of its operands."""
-
-    function: Hashable
-    operands: tuple[tuple[Any, Any, bytes], ...]
+_Key = tuple[Hashable, tuple[tuple[Any, Any, bytes], ...]]
+"""A function, by identity, and the shapes, dtypes and bits of its operands."""
 
 
 def _key(function: Callable[..., Any], operands: Values, max_bytes: int) -> _Key | None:
@@ -177,4 +170,4 @@ def _key(function: Callable[..., Any], operands: Values, max_bytes: int) -> _Key
     if has_keys or sum(x.nbytes for x in operands) > max_bytes:
         return None
     bits = tuple((x.shape, x.dtype, np.asarray(x).tobytes()) for x in operands)
-    return _Key(function_key(function), bits)
+    return function_key(function), bits

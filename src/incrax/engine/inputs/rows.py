@@ -73,12 +73,11 @@ class Rows:
         self._set(row_type, chunk_rows, tuple(in_memory(leaves, chunk_rows)))
 
     def _set(self, row_type: RowType, chunk_rows: int, chunks: tuple[Chunk, ...]) -> None:
-        self._type = row_type
+        self.row_type = row_type
         self.chunk_rows: int = chunk_rows
-        self._chunks = chunks
+        self.chunks = chunks
         self.capacities: tuple[int, ...] = tuple(dict.fromkeys(chunk.capacity for chunk in chunks))
         self._starts = np.cumsum([0, *(chunk.num_rows for chunk in chunks)])
-        self._num_rows = int(self._starts[-1])
         self.places: dict[int, int] = {chunk.number: chunk.place for chunk in chunks}
 
     @classmethod
@@ -150,7 +149,7 @@ class Rows:
         if not len(leaves[0]):
             return self
         new = in_memory(leaves, self.chunk_rows)
-        return self._with(joined([*self._chunks, *new], self.chunk_rows))
+        return self._with(joined([*self.chunks, *new], self.chunk_rows))
 
     def replace(self, start: int, tree: Any) -> Rows:
         """These rows with new ones in the place of rows `start` and following; chunks that they
@@ -172,7 +171,7 @@ class Rows:
         stop = start + len(leaves[0])
         if not 0 <= start <= stop <= len(self):
             raise outside_rows(start, stop, len(self))
-        chunks = list(self._chunks)
+        chunks = list(self.chunks)
         for number, chunk in enumerate(chunks):
             first = int(self._starts[number])
             if first < stop and start < first + chunk.num_rows:
@@ -180,37 +179,27 @@ class Rows:
         return self._with(chunks)
 
     def _with(self, chunks: Iterable[Chunk]) -> Rows:
-        return self._of(self._type, self.chunk_rows, chunks)
+        return self._of(self.row_type, self.chunk_rows, chunks)
 
     def _leaves_of(self, tree: Any, method: str) -> list[np.ndarray]:
         leaves, row_type = checked(tree, may_be_empty=True)
-        if row_type != self._type:
-            raise other_rows(method, str(row_type), str(self._type))
+        if row_type != self.row_type:
+            raise other_rows(method, str(row_type), str(self.row_type))
         return leaves
 
     # --- reading ----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self._num_rows
-
-    @property
-    def chunks(self) -> tuple[Chunk, ...]:
-        """The chunks in order."""
-        return self._chunks
-
-    @property
-    def row_type(self) -> RowType:
-        """Tree, trailing shapes and dtypes."""
-        return self._type
+        return int(self._starts[-1])
 
     def tree(self) -> Any:
         """All rows as a pytree of `jax.Array`s, shapes (n, ...).
 
         Cost: a copy; reads all rows that are streamed.
         """
-        parts = [chunk.rows() for chunk in self._chunks]
+        parts = [chunk.rows() for chunk in self.chunks]
         columns = [jax.device_put(np.concatenate(column)) for column in zip(*parts, strict=True)]
-        return jax.tree.unflatten(self._type.treedef, columns)
+        return jax.tree.unflatten(self.row_type.treedef, columns)
 
     def _captured(self) -> tuple[Any, ...]:
         """What a guarded function that captures rows compares beside the object: nothing, as they
@@ -224,7 +213,7 @@ class Rows:
 
     def __repr__(self) -> str:
         """Number of rows, their type and number of chunks."""
-        return f"Rows({len(self)} rows of {self._type} in {len(self._chunks)} chunks)"
+        return f"Rows({len(self)} rows of {self.row_type} in {len(self.chunks)} chunks)"
 
 
 def _rebuild(tree: Any, chunk_rows: int) -> Rows:

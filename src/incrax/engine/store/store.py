@@ -72,6 +72,14 @@ class State:
         return State(self.values, self.outputs, dict(self.saved))
 
 
+class VarBytes(dict[Var, int]):
+    """Bytes of a value of each variable, found once."""
+
+    def __missing__(self, var: Var) -> int:
+        self[var] = num_bytes = aval_bytes(var.aval)
+        return num_bytes
+
+
 Pairs: TypeAlias = list[tuple[State, int]]
 
 
@@ -82,7 +90,7 @@ class Store:
     Fields: how many versions are kept; bytes of saved values; in which order those of a version go;
     spare buffers; variables of the program that are returned, whose buffers users may hold; the
     versions; buffers that other stores hold, by `id`; bytes of all that may be
-    saved, and what this is; what was evicted and nobody asked for yet.
+    saved, and what this is; what was evicted and nobody asked for yet; bytes of each variable.
     """
 
     versions: int
@@ -95,6 +103,7 @@ class Store:
     bound_bytes: int = 0
     expected: Iterable[Var] = ()
     evicted: list[Var] = field(default_factory=list)
+    var_bytes: VarBytes = field(default_factory=VarBytes)
 
     def fork(self, order: Callable[[State], list[Var]]) -> Store:
         """A store with the same values; buffers that both hold are never recycled."""
@@ -114,7 +123,7 @@ class Store:
         self._keep(lambda var, _: var in allowed)
         self.expected = saved
         num_copies = self.versions + self.pool.is_active
-        self.bound_bytes = num_copies * sum(aval_bytes(var.aval) for var in saved)
+        self.bound_bytes = num_copies * sum(self.var_bytes[var] for var in saved)
 
     def _keep(self, is_kept: Callable[[Var, Any], bool]) -> None:
         """Drop the saved values of which this does not hold, from every version."""
@@ -208,14 +217,15 @@ class Store:
     @property
     def saved_bytes(self) -> int:
         """Bytes of the distinct saved buffers."""
-        variables = {id(x): var for state in self.states for var, x in state.saved.items()}
-        return sum([aval_bytes(var.aval) for var in variables.values()])
+        sizes = self.var_bytes
+        buffers = {id(x): sizes[v] for state in self.states for v, x in state.saved.items()}
+        return sum(buffers.values())
 
     def sizes(self) -> dict[Var, int]:
         """The saved variables with the bytes of all their versions."""
         buffers = {(var, id(x)) for state in self.states for var, x in state.saved.items()}
         numbers = Counter(var for var, _ in buffers)
-        return {var: number * aval_bytes(var.aval) for var, number in numbers.items()}
+        return {var: number * self.var_bytes[var] for var, number in numbers.items()}
 
     def _fit(self) -> None:
         """Evict until the budget holds: spare buffers, then oldest versions first, those least
@@ -388,24 +398,10 @@ class Comparison:
 
 @dataclass(eq=False)
 class Baselines:
-    """Ranks the versions of one store; `always` are the bits of what runs at every call."""
+    """Ranks versions with their dirty sets; `always` are the bits of what runs at every call."""
 
-    store: Store
-    comparison: Comparison
     chooser: Chooser
     always: int
-
-    def compare(self, values: tuple[LeafValue, ...]) -> Pairs:
-        """Each state with its dirty set, the best baseline last."""
-        return self.ranked(self.comparison.pairs(values))
-
-    def after(self, dirty: int) -> Pairs:
-        """The same for values that differ in these inputs from the latest version's, and from those
-        of all others.
-        """
-        *others, latest = self.store.states
-        pairs = [(state, dirty | self.comparison.dirty(latest.values, state)) for state in others]
-        return self.ranked([*pairs, (latest, dirty)])
 
     def ranked(self, pairs: Pairs) -> Pairs:
         """The best baseline last."""
