@@ -20,6 +20,7 @@ from incrax._context import are_switches_on, switches
 from incrax._jax_options import METHODS, hint
 from incrax._messages import not_called
 from incrax._names import reduced
+from incrax._program import Args, Kwargs
 from incrax._stats import Stats
 from incrax._tuning import is_disabled
 from incrax.engine.call.bypass import NOT_HELD, Bypass
@@ -140,9 +141,7 @@ class Incremental(Generic[P, R]):
                 return result
         return self._looked_at(args, kwargs, bypass)
 
-    def _looked_at(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], bypass: Bypass | None
-    ) -> Any:
+    def _looked_at(self, args: Args, kwargs: Kwargs, bypass: Bypass | None) -> Any:
         """A call that is compared with the last ones, or one that is not ours; the bypass, if there
         is one, may have its last call timed.
         """
@@ -182,7 +181,7 @@ class Incremental(Generic[P, R]):
                 self._bypass = bypass
             return result
 
-    def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _plain(self, args: Args, kwargs: Kwargs) -> Any:
         """The function as it is, of arrays; the log says so once."""
         if not self._stats.transparent:
             logger.debug(
@@ -323,7 +322,7 @@ class Incremental(Generic[P, R]):
             found = explain_given(*self._asked("explain()", args, kwargs))
             return replace(found, num_signatures=len(self._traces.table))
 
-    def _asked(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
+    def _asked(self, method: str, args: Args, kwargs: Kwargs) -> Asked:
         """What a report is about: a call with these arguments, or the last one; under the lock of
         calls.
 

@@ -24,13 +24,14 @@ import jax
 from incrax import _jax
 from incrax._jax import Var
 from incrax._messages import deleted_input
+from incrax._program import Env, Results, Values
 from incrax._stats import Stats
 from incrax._tuning import Tuning
 from incrax.engine.call.record import BYPASSED, NO_MEMORY, UNCHANGED, CallRecord, History
 from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import TimedProgram
-from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.inputs.leaves import LeafValue, LeafValues
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan
 from incrax.engine.plan.slices import value_at
@@ -82,7 +83,7 @@ class Repeat(NamedTuple):
         is_final = entry.is_final and self.ticks == self.program.clock.ticks
         return is_chosen and is_final and entry.uses % LONG_WAY_EVERY != 0
 
-    def loads_of(self, base: State) -> list[Any] | None:
+    def loads_of(self, base: State) -> Results | None:
         """What the program loads, of a version; None where that lacks something."""
         loads = list(map(base.saved.get, self.program.loads))
         is_complete = all([x is not None for x in loads])
@@ -102,8 +103,8 @@ class FirstCall(NamedTuple):
     began and returned, of `perf_counter`, and seconds of the program, compilation included.
     """
 
-    values: tuple[LeafValue, ...]
-    outputs: list[Any]
+    values: LeafValues
+    outputs: Results
     begin_s: float
     end_s: float
     program_s: float
@@ -193,9 +194,7 @@ class Engine:
 
     # --- a call -----------------------------------------------------------------------------------
 
-    def served(
-        self, leaves: Sequence[Any], changed: Sequence[int] | None, begin_s: float
-    ) -> list[Any]:
+    def served(self, leaves: Values, changed: Sequence[int] | None, begin_s: float) -> Results:
         """As `call`, for a user's call that began at `begin_s`, of `perf_counter`: it is entered in
         the history.
         """
@@ -219,8 +218,8 @@ class Engine:
         self.history.note(first.begin_s, first.end_s, record, self.store)
 
     def call(
-        self, leaves: Sequence[Any], changed: Sequence[int] | None, begin_s: float | None = None
-    ) -> list[Any]:
+        self, leaves: Values, changed: Sequence[int] | None, begin_s: float | None = None
+    ) -> Results:
         """Outputs at these leaves; `changed`: those that are other objects than before, if known
         (since `begin_s`).
         """
@@ -285,7 +284,7 @@ class Engine:
         entry = repeat.entry
         self.chooser.note_repeated(entry, entry.candidate, program_s, overhead_s, num)
 
-    def _compared(self, pairs: Pairs, values: tuple[LeafValue, ...], start_s: float) -> list[Any]:
+    def _compared(self, pairs: Pairs, values: LeafValues, start_s: float) -> Results:
         """Outputs from the version that is best to start from."""
         pairs = self.baselines.ranked(pairs)
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
@@ -300,7 +299,7 @@ class Engine:
             base, dirty = pairs[-1]
         return self._evaluate(SavedValues(self, pairs, dirty, values, rows), start_s)
 
-    def changed_rows(self, pairs: Pairs, values: tuple[LeafValue, ...]) -> ChangedRows | None:
+    def changed_rows(self, pairs: Pairs, values: LeafValues) -> ChangedRows | None:
         """Which rows changed, of a version whose values were not written over, if there is one, and of
         these the one from which the fewest did, and which has what programs for rows read; None where
         there is no change of a few rows.
@@ -316,14 +315,14 @@ class Engine:
         rank = lambda rows: (rows.numbers.size, slices.lacks(rows.base.saved))
         return min(found, key=rank, default=None)
 
-    def _unchanged(self, state: State, dirty: int = 0) -> list[Any]:
+    def _unchanged(self, state: State, dirty: int = 0) -> Results:
         self.stats.unchanged += 1
         self.ledger.unchanged += 1
         self.store.touch(state)
         self._last = UNCHANGED._replace(dirty=dirty) if dirty else UNCHANGED
         return state.outputs
 
-    def without_saving(self, leaves: Sequence[Any]) -> list[Any]:
+    def without_saving(self, leaves: Values) -> Results:
         """Outputs of the whole program at values that stay as they are; nothing is compared or
         kept.
         """
@@ -341,7 +340,7 @@ class Engine:
                 raise
             return self.call(leaves, None)
 
-    def _without_saved(self, values: tuple[LeafValue, ...], error: Exception) -> list[Any]:
+    def _without_saved(self, values: LeafValues, error: Exception) -> Results:
         """The device has no memory left: try the whole program once more after all saved values
         were dropped.
         """
@@ -361,9 +360,7 @@ class Engine:
 
     # --- a call like one before -------------------------------------------------------------------
 
-    def _again(
-        self, pairs: Pairs, values: tuple[LeafValue, ...], start_s: float
-    ) -> list[Any] | None:
+    def _again(self, pairs: Pairs, values: LeafValues, start_s: float) -> Results | None:
         """Outputs the short way: what the last call of its kind did.
 
         None, and nothing happened, where something is to be decided.
@@ -396,8 +393,8 @@ class Engine:
         return reduce(and_, [found for _, found in pairs], self.layout.full)
 
     def _again_by_rows(
-        self, leaves: Sequence[Any], changed: Sequence[int], start_s: float
-    ) -> list[Any] | None:
+        self, leaves: Values, changed: Sequence[int], start_s: float
+    ) -> Results | None:
         """The same if the last call was one of rows, and this changes rows of the same inputs: what
         differs is compared once, with the rows' numbers as the outcome.
         """
@@ -408,7 +405,7 @@ class Engine:
         begun = start_s, self.clock.spent_s, self.clock.passed_s
         values = self.comparison.anew(leaves, changed, sliced.leaves)
 
-        def run(feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any] | None:
+        def run(feeds: Values, loads: Values) -> Results | None:
             try:
                 results = repeat.program(feeds, loads)
                 return results if self._holds(repeat, results) else None
@@ -426,8 +423,8 @@ class Engine:
     def made_by_rows(
         self,
         repeat: Repeat,
-        values: tuple[LeafValue, ...],
-        run: Callable[[Sequence[Any], Sequence[Any]], list[Any] | None],
+        values: LeafValues,
+        run: Callable[[Values, Values], Results | None],
     ) -> tuple[State, State] | None:
         """The version of which the fewest rows differ, and the one that the program for rows makes of
         it, run so; None where the change is of another kind, or something is missing.
@@ -458,13 +455,13 @@ class Engine:
         slices.is_primed(repeat.entry, is_complete=True)
         return base, self._version(plan, base, dirty, values, results, {})
 
-    def _holds(self, repeat: Repeat, results: list[Any]) -> bool:
+    def _holds(self, repeat: Repeat, results: Results) -> bool:
         """Whether results may be used; the guard, if there is one, is taken from them."""
         return repeat.plan.guard is None or self.clock.read(results.pop())
 
     def _commit_again(
         self, repeat: Repeat, base: State, state: State, begun: tuple[float, float, float]
-    ) -> list[Any]:
+    ) -> Results:
         """Its outputs, after it was stored and counted; it began at that time, with so many seconds
         spent and passed.
         """
@@ -510,7 +507,7 @@ class Engine:
 
     # --- a call that is evaluated from a version --------------------------------------------------
 
-    def _evaluate(self, saved: SavedValues, start_s: float) -> list[Any]:
+    def _evaluate(self, saved: SavedValues, start_s: float) -> Results:
         """Outputs by the candidate for the dirty set; its seconds are entered where they tell
         something.
         """
@@ -648,7 +645,7 @@ class Engine:
 
     def run(
         self, candidate: Candidate, entry: Entry, saved: SavedValues
-    ) -> tuple[Candidate, list[Any], Any]:
+    ) -> tuple[Candidate, Results, Any]:
         """The results of a candidate's program, and a boolean, if any, which must be true for them
         to be used.
 
@@ -661,7 +658,7 @@ class Engine:
                 self.chooser.bar(entry)
         return "whole", self._run_whole(saved), None
 
-    def _run_whole(self, saved: SavedValues) -> list[Any]:
+    def _run_whole(self, saved: SavedValues) -> Results:
         is_first = not self.whole.num_runs
         results = self.whole(saved.feeds, ())
         if is_first:
@@ -675,7 +672,7 @@ class Engine:
 
     def _run_from_saved(
         self, candidate: Candidate, entry: Entry, saved: SavedValues
-    ) -> tuple[list[Any], Any]:
+    ) -> tuple[Results, Any]:
         program = self._program(candidate, entry)
         assert program is not None
         loads = program.loads
@@ -693,8 +690,8 @@ class Engine:
         return results, guard
 
     def _results_instead(
-        self, candidate: Candidate, entry: Entry, saved: SavedValues, results: list[Any], guard: Any
-    ) -> list[Any] | None:
+        self, candidate: Candidate, entry: Entry, saved: SavedValues, results: Results, guard: Any
+    ) -> Results | None:
         """The whole program's results where the plan's must not be used, else None; what they rest
         on is dropped.
 
@@ -732,7 +729,7 @@ class Engine:
     # --- commit -----------------------------------------------------------------------------------
 
     def _new_state(
-        self, candidate: Candidate, entry: Entry, saved: SavedValues, results: list[Any]
+        self, candidate: Candidate, entry: Entry, saved: SavedValues, results: Results
     ) -> State:
         """The version that follows the baseline, after values may have been found or computed."""
         self.store.expect(self.chooser.savable)
@@ -745,9 +742,9 @@ class Engine:
         plan: Plan | None,
         base: State | None,
         dirty: int,
-        values: tuple[LeafValue, ...],
-        results: list[Any],
-        known: dict[Var, Any],
+        values: LeafValues,
+        results: Results,
+        known: Env,
     ) -> State:
         """The version that follows the baseline: outputs, and what it saves; without a plan, results
         are all outputs.
@@ -767,9 +764,7 @@ class Engine:
         harmless = dirty if base is not None and table is base.saved else -1
         return State(values, outputs, table, harmless)
 
-    def _carried_over(
-        self, base: State | None, dirty: int, added: dict[Var, Any]
-    ) -> dict[Var, Any]:
+    def _carried_over(self, base: State | None, dirty: int, added: Env) -> Env:
         """The saved values of a new version; the very table of its baseline where nothing changes
         in it.
         """
@@ -838,7 +833,7 @@ class Engine:
         self._forget_repeats()
         self.store.clear()
 
-    def anew(self, leaves: Sequence[Any]) -> list[Any]:
+    def anew(self, leaves: Values) -> Results:
         """Outputs with the bits of a call under the exact policy; nothing saved is read or
         written.
         """
@@ -849,20 +844,18 @@ class Engine:
         full = self.layout.full
         entry = Entry(full, blame_s=0.0, prior_s=0.0)
 
-        def run(values: tuple[LeafValue, ...]) -> list[Any]:
+        def run(values: LeafValues) -> Results:
             return self.run("segments", entry, SavedValues(other, [], full, values))[1]
 
         return self._apart(leaves, run)
 
-    def fresh(self, leaves: Sequence[Any]) -> list[Any]:
+    def fresh(self, leaves: Values) -> Results:
         """Outputs of the whole function; the store is neither read nor written."""
         return self._apart(
             leaves, lambda values: self.whole.executable([v.feed for v in values], ())
         )
 
-    def _apart(
-        self, leaves: Sequence[Any], run: Callable[[tuple[LeafValue, ...]], list[Any]]
-    ) -> list[Any]:
+    def _apart(self, leaves: Values, run: Callable[[LeafValues], Results]) -> Results:
         """Outputs at these leaves, for which functions on the host run anew."""
         values = tuple([LeafValue(x) for x in leaves])
         self.check_alive(values)

@@ -30,7 +30,17 @@ from incrax._messages import (
     other_type,
     other_weak_type,
 )
-from incrax._program import Program, read_vars, type_of
+from incrax._program import (
+    Args,
+    Env,
+    Function,
+    Kwargs,
+    Program,
+    Results,
+    Values,
+    read_vars,
+    type_of,
+)
 from incrax._tuning import is_disabled
 from incrax.engine.call.analysis import Analysis
 from incrax.engine.call.pure_flags import Flags, all_set, compared, declared, leaves_set
@@ -44,8 +54,7 @@ from incrax.engine.plan.plan import Plan
 from incrax.engine.plan.segmentation import Segmentation
 from incrax.engine.policy.materialize import LARGE_SIZE, lasting_needs
 
-Leaves = Sequence[Any]
-Retrace = Callable[[Leaves], Program]
+Retrace = Callable[[Values], Program]
 
 
 class PureState(NamedTuple):
@@ -75,12 +84,12 @@ class PureFunction:
         self.outputs = self._differentiable_outputs()
 
     def update(
-        self, leaves: Leaves, saved: tuple[tuple[Any, ...], ...] | None, flags: Flags
+        self, leaves: Values, saved: tuple[tuple[Any, ...], ...] | None, flags: Flags
     ) -> tuple[Any, ...]:
         """The saved values at new leaves: those of the groups that a flag reaches are computed, the
         others kept.
         """
-        values: dict[Var, Any] = {}
+        values: Env = {}
         updated = []
         for number, (group, plan) in enumerate(zip(self.groups, self.plans, strict=True)):
             run = functools.partial(self._run, plan, leaves, values)
@@ -90,7 +99,7 @@ class PureFunction:
             values.update(zip(group, new, strict=True))
         return tuple(updated)
 
-    def _run(self, plan: Plan, leaves: Leaves, values: Mapping[Var, Any]) -> tuple[Any, ...]:
+    def _run(self, plan: Plan, leaves: Values, values: Mapping[Var, Any]) -> tuple[Any, ...]:
         """The saves, or the outputs, of a plan."""
         inputs = zip(self.facts.program.invars, leaves, strict=True)
         return self._evaluated(plan, {**self.constants, **dict(inputs), **values})
@@ -103,7 +112,7 @@ class PureFunction:
         )
         return tuple(strong(_jax.read(atom, env)) for atom in self._targets(plan))
 
-    def _targets(self, plan: Plan) -> list[Any]:
+    def _targets(self, plan: Plan) -> Results:
         return [*(self.facts.outvars[i] for i in plan.outputs), *plan.saves]
 
     def _read(self, plan: Plan) -> list[Var]:
@@ -115,8 +124,8 @@ class PureFunction:
         return [var for var in dict.fromkeys(given) if var in used]
 
     def remainder(
-        self, leaves: Leaves, saved: tuple[tuple[Any, ...], ...], flags: Flags
-    ) -> tuple[dict[Var, Any], Callable[[Mapping[Var, Any]], tuple[Any, ...]]]:
+        self, leaves: Values, saved: tuple[tuple[Any, ...], ...], flags: Flags
+    ) -> tuple[Env, Callable[[Mapping[Var, Any]], tuple[Any, ...]]]:
         """What the part of the function reads that flags reach, and that part, of these values and
         of the inputs that are flagged.
         """
@@ -146,7 +155,7 @@ class PureFunction:
         """
 
         @jax.custom_jvp
-        def outputs(leaves: Leaves, saved: Any, kept: Any, flag: Any) -> tuple[Any, ...]:
+        def outputs(leaves: Values, saved: Any, kept: Any, flag: Any) -> tuple[Any, ...]:
             run = lambda: self._run(self.top, leaves, self._by_variable(saved))
             return _either(kept is None or flag, run, kept)
 
@@ -166,7 +175,7 @@ class PureFunction:
         outputs.defjvp(rule, symbolic_zeros=True)
         return outputs
 
-    def _by_variable(self, saved: tuple[tuple[Any, ...], ...]) -> dict[Var, Any]:
+    def _by_variable(self, saved: tuple[tuple[Any, ...], ...]) -> Env:
         pairs = zip(self.groups, saved, strict=True)
         return {var: x for group, values in pairs for var, x in zip(group, values, strict=True)}
 
@@ -198,7 +207,7 @@ class Step:
         self,
         function: PureFunction,
         signature: Signature,
-        leaves: Leaves,
+        leaves: Values,
         analysis: Analysis,
         retrace: Retrace,
     ) -> None:
@@ -216,13 +225,13 @@ class Step:
             i: x for i, x in enumerate(leaves) if not isinstance(x, _jax.Tracer) and is_frozen(x)
         }
 
-    def start(self, leaves: Leaves) -> PureState:
+    def start(self, leaves: Values) -> PureState:
         """The state at some leaves; compiled where nothing is being traced."""
         at = self._checked(leaves)
         is_traced = not _jax.is_top_level() or has_tracer(at)
         return (self._start if is_traced else jax.jit(self._start))(at)
 
-    def _start(self, leaves: Leaves) -> PureState:
+    def _start(self, leaves: Values) -> PureState:
         return lax.stop_gradient(PureState(self._carried(leaves), *self._anew(leaves)))
 
     def __call__(
@@ -250,7 +259,7 @@ class Step:
         return state, jax.tree.unflatten(self._out_tree, out)
 
     def _stepped(
-        self, state: PureState, leaves: Leaves, changed: Any
+        self, state: PureState, leaves: Values, changed: Any
     ) -> tuple[PureState, tuple[Any, ...]]:
         """The state and the outputs at some leaves, the frozen ones among them."""
         function = self._function
@@ -270,12 +279,12 @@ class Step:
         inputs = self._carried([_newer(flags.of_leaf(i), old[i], x) for i, x in enumerate(fixed)])
         return PureState(inputs, saved, lax.stop_gradient(outputs)), outputs
 
-    def _anew(self, leaves: Leaves) -> tuple[Any, tuple[Any, ...]]:
+    def _anew(self, leaves: Values) -> tuple[Any, tuple[Any, ...]]:
         """The saved values and the outputs at any leaves."""
         saved = self._function.update(lax.stop_gradient(leaves), None, all_set(self._layout))
         return saved, self._function.outputs(leaves, saved, None, None)
 
-    def _are_frozen_data(self, hidden: Sequence[int], leaves: Leaves) -> Any:
+    def _are_frozen_data(self, hidden: Sequence[int], leaves: Values) -> Any:
         """Whether these leaves, which became arguments of the program, are the frozen data.
 
         Not by bits, for which the frozen data would have to be constants of the program.
@@ -285,7 +294,7 @@ class Step:
         seen = [_fingerprint(lax.stop_gradient(leaves[i])) for i in hidden]
         return jnp.all(jnp.stack(seen) == jnp.stack(known))
 
-    def remainder(self, state: PureState, *args: Any, moving: Sequence[str]) -> Callable[..., Any]:
+    def remainder(self, state: PureState, *args: Any, moving: Sequence[str]) -> Function:
         """What is left of the function where all inputs but some stay as they are here.
 
         Args:
@@ -306,7 +315,7 @@ class Step:
         inputs = [self._function.facts.invars[i] for i in chosen]
         are_weak = self._are_weak(given)
 
-        def evaluate(arrays: Sequence[Any], *moved: Any) -> Any:
+        def evaluate(arrays: Values, *moved: Any) -> Any:
             for i, x in zip(chosen, moved, strict=True):
                 self._check_type(i, x)
             values = dict(zip(names, map(unfolded, arrays), strict=True))
@@ -317,7 +326,7 @@ class Step:
 
         return jax.tree_util.Partial(evaluate, tuple(held.values()))
 
-    def _are_weak(self, leaves: Leaves) -> tuple[bool, ...]:
+    def _are_weak(self, leaves: Values) -> tuple[bool, ...]:
         """Which results are of weak type at these leaves, which may be so where the examples were
         not, and not be.
 
@@ -338,7 +347,7 @@ class Step:
             known = self._weak_outputs[weak] = _weak_types(traced.outvars)
         return known
 
-    def _dynamic(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leaves:
+    def _dynamic(self, args: Args, kwargs: Kwargs) -> Values:
         """The leaves that are values, if all others are as they were."""
         leaves, treedef = jax.tree.flatten((args, kwargs))
         if treedef != self._signature.treedef:
@@ -347,7 +356,7 @@ class Step:
             raise other_statics(tuple(self._signature.named_statics))
         return self._signature.dynamic_leaves(leaves)
 
-    def _checked(self, leaves: Leaves, hidden: Sequence[int] = ()) -> tuple[jax.Array, ...]:
+    def _checked(self, leaves: Values, hidden: Sequence[int] = ()) -> tuple[jax.Array, ...]:
         """Leaves as arrays, if they have the known types and, but for hidden ones, are the frozen
         objects.
         """
@@ -363,10 +372,10 @@ class Step:
         if not same_type(x, known):
             raise other_type(self._paths[index], type_text(descriptor(x)), type_text(known))
 
-    def _carried(self, leaves: Leaves) -> tuple[Any, ...]:
+    def _carried(self, leaves: Values) -> tuple[Any, ...]:
         return tuple([x for i, x in enumerate(leaves) if i not in self._frozen])
 
-    def _all_inputs(self, carried: Leaves, leaves: Leaves) -> list[Any]:
+    def _all_inputs(self, carried: Values, leaves: Values) -> Results:
         """The carried inputs with the frozen leaves in their places."""
         rest = iter(carried)
         return [x if i in self._frozen else next(rest) for i, x in enumerate(leaves)]
@@ -375,7 +384,7 @@ class Step:
 def make_step(
     analysis: Analysis,
     signature: Signature,
-    leaves: Leaves,
+    leaves: Values,
     budget_bytes: int,
     calls: HostCalls,
     retrace: Retrace,
@@ -410,7 +419,7 @@ def _newer(flag: Any, old: Any, new: Any) -> Any:
 _fingerprint = jax.jit(fingerprint)
 
 
-def _weak_types(values: Sequence[Any]) -> tuple[bool, ...]:
+def _weak_types(values: Values) -> tuple[bool, ...]:
     """Which of some variables, literals or values are of weak type, as what a Python number became
     is.
     """

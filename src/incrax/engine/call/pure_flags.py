@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from incrax._program import Values
 from incrax.engine.inputs.leaves import different_bits
 from incrax.engine.inputs.paths import path_mask
 from incrax.engine.program.dependence import Layout
@@ -24,7 +25,7 @@ class Flags:
     where known.
     """
 
-    def __init__(self, layout: Layout, values: Sequence[Any]) -> None:
+    def __init__(self, layout: Layout, values: Values) -> None:
         self.layout = layout
         self.values = tuple(values)
 
@@ -65,7 +66,7 @@ def all_set(layout: Layout) -> Flags:
     return leaves_set(layout, range(len(layout.widths)))
 
 
-def compared(layout: Layout, old: Sequence[Any], new: Sequence[Any]) -> Flags:
+def compared(layout: Layout, old: Values, new: Values) -> Flags:
     """The inputs whose bits differ; those that are the same object do not."""
     values: list[Any] = []
     for a, b, width in zip(old, new, layout.widths, strict=True):

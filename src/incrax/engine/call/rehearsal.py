@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
 
 import jax
 
+from incrax._program import Values
 from incrax._progress import Meter
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import UNCHANGED, CallRecord
-from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.inputs.leaves import LeafValues
 from incrax.engine.inputs.paths import paths_mask
 from incrax.engine.plan.plan import Plan, plan_dirty
 from incrax.engine.policy.candidates import Candidate, Entry
@@ -27,7 +27,7 @@ MAX_TRIES = 16
 """Evaluations for which `prepare` waits until the choice among candidates is final."""
 
 
-def dry_run(engine: Engine, leaves: Sequence[Any]) -> CallRecord | None:
+def dry_run(engine: Engine, leaves: Values) -> CallRecord | None:
     """What a call would do, without running anything or touching the store; None before the first
     call.
     """
@@ -42,7 +42,7 @@ def dry_run(engine: Engine, leaves: Sequence[Any]) -> CallRecord | None:
     return _record(engine, pairs, is_bypassed=is_bypassed) if pairs else None
 
 
-def _by_rows(engine: Engine, pairs: Pairs, values: tuple[LeafValue, ...]) -> CallRecord | None:
+def _by_rows(engine: Engine, pairs: Pairs, values: LeafValues) -> CallRecord | None:
     """What a call would do that a program for rows serves."""
     rows = engine.changed_rows(pairs, values)
     entry = None if rows is None else engine.slices.serving(rows.kind)
@@ -114,7 +114,7 @@ def _first_use(engine: Engine, dirty: int) -> tuple[Entry, Plan | None]:
     return entry, plan_dirty(engine.facts, dirty, saves=chooser.segments.wanted)
 
 
-def warm_up(engine: Engine, leaves: Sequence[Any], changing: Iterable[str | Sequence[str]]) -> None:
+def warm_up(engine: Engine, leaves: Values, changing: Iterable[str | Sequence[str]]) -> None:
     """Plan, compile and fill every named change at these leaves, with progress on a terminal."""
     changing = [changing] if isinstance(changing, str) else changing
     groups = [(name,) if isinstance(name, str) else tuple(name) for name in changing]
@@ -125,7 +125,7 @@ def warm_up(engine: Engine, leaves: Sequence[Any], changing: Iterable[str | Sequ
             meter.advance()
 
 
-def prepare(engine: Engine, leaves: Sequence[Any], dirty: int) -> None:
+def prepare(engine: Engine, leaves: Values, dirty: int) -> None:
     """Plan, compile and compute saved values for a dirty set, with the state at these leaves as
     baseline.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
@@ -18,6 +18,7 @@ import numpy as np
 from incrax import _jax
 from incrax._messages import many_functions, many_signatures, nothing_saved
 from incrax._names import name_of
+from incrax._program import Function, Results, Values
 from incrax._stats import Stats
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import Tuning
@@ -72,7 +73,7 @@ class Options(NamedTuple):
 class Traces:
     """The table; `latest` is the trace that the last call used."""
 
-    def __init__(self, fun: Callable[..., Any], options: Options, stats: Stats) -> None:
+    def __init__(self, fun: Function, options: Options, stats: Stats) -> None:
         self.fun = fun
         self.name = name_of(fun)
         self.options = options
@@ -100,7 +101,7 @@ class Traces:
                 other.latest = copied
         return other
 
-    def all(self) -> list[Any]:
+    def all(self) -> Results:
         """The traces that are kept."""
         return list(self.table.values())
 
@@ -113,9 +114,7 @@ class Traces:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def serving(
-        self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs
-    ) -> Given | None:
+    def serving(self, leaves: Values, treedef: Any, args: Args, kwargs: Kwargs) -> Given | None:
         """What a call gives to its trace; None if none serves it as it is."""
         latest = self.latest
         if latest is not None and latest.serves(treedef):
@@ -137,13 +136,13 @@ class Traces:
         return Given(found, dynamic, found.changed_leaves(dynamic))
 
     def serving_rows(
-        self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs
+        self, leaves: Values, treedef: Any, args: Args, kwargs: Kwargs
     ) -> Given | None:
         """The same with `Rows` among the leaves: for what stands in front of this table."""
         del leaves, treedef, args, kwargs
         return None
 
-    def aside(self, leaves: Sequence[Any], args: Args, kwargs: Kwargs) -> Traced | None:
+    def aside(self, leaves: Values, args: Args, kwargs: Kwargs) -> Traced | None:
         """The trace for a call without becoming the latest, or forgetting another; None: call the
         function as it is.
         """
@@ -176,7 +175,7 @@ class Traces:
             raise nothing_saved(method)
         return Given(traced, signature.dynamic_leaves(leaves), None)
 
-    def _make(self, signature: Signature, leaves: Sequence[Any], stats: Stats) -> Traced:
+    def _make(self, signature: Signature, leaves: Values, stats: Stats) -> Traced:
         options = self.options
         is_exact = options.is_exact
         tuning = options.own_tuning()
@@ -224,7 +223,7 @@ class Traces:
             self._warn_of_functions(signature)
         return traced
 
-    def _note_trace(self, signature: Signature, made_room: Sequence[Any] = ()) -> None:
+    def _note_trace(self, signature: Signature, made_room: Values = ()) -> None:
         self.stats.traces += 1
         known = (traced.signature for traced in (*made_room, *self.table.values()))
         note_trace(self.name, signature, known, self.max_signatures)
@@ -251,7 +250,7 @@ class Traces:
 
     # --- the pure form ----------------------------------------------------------------------------
 
-    def step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
+    def step(self, signature: Signature, leaves: Values) -> Step:
         """The step for a signature and frozen data; kept, so that what compiled it once is
         compiled.
 
@@ -277,7 +276,7 @@ class Traces:
         return found
 
     def _analysed(
-        self, signature: Signature, leaves: Sequence[Any], method: str, **options: Any
+        self, signature: Signature, leaves: Values, method: str, **options: Any
     ) -> Analysis:
         """The function as a form for compiled loops has it."""
         tuning = self.options.own_tuning()
@@ -287,7 +286,7 @@ class Traces:
         return analysis
 
     def sites(
-        self, signature: Signature, leaves: Sequence[Any], moves: Sequence[str | Sequence[str]]
+        self, signature: Signature, leaves: Values, moves: Sequence[str | Sequence[str]]
     ) -> tuple[SitesState, Sites]:
         """The state at some leaves and the sites of a signature, for these moves.
 

@@ -32,7 +32,7 @@ from jax.custom_batching import custom_vmap
 from incrax import _jax
 from incrax._jax import Var
 from incrax._messages import no_sites, not_by_rows, unknown_input, wrong_site
-from incrax._program import read_vars, type_of
+from incrax._program import Env, Results, Values, read_vars, type_of
 from incrax.engine.call.pure import strong
 from incrax.engine.compile.executables import device_constants
 from incrax.engine.compile.one_kernel import in_one_kernel
@@ -138,7 +138,7 @@ class _Form:
     moving: tuple[int, ...]
     out_tree: Any
     value_of: Any
-    tables: dict[Var, Any] = field(default_factory=dict)
+    tables: Env = field(default_factory=dict)
     slots: list[Var] = field(default_factory=list)
     fixed: list[Var] = field(default_factory=list)
     needed: set[Var] = field(default_factory=set)
@@ -179,7 +179,7 @@ class _Form:
 class _Known(dict[Var, Any]):
     """Values of clean variables; what is missing is computed, and noted."""
 
-    def __init__(self, facts: Facts, values: Mapping[Var, Any], env: dict[Var, Any]) -> None:
+    def __init__(self, facts: Facts, values: Mapping[Var, Any], env: Env) -> None:
         super().__init__(values)
         self.facts = facts
         self.env = env
@@ -455,7 +455,7 @@ class Sites:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _env(self, state: SitesState) -> dict[Var, Any]:
+    def _env(self, state: SitesState) -> Env:
         """Values of the state, and of what does not move."""
         form = self._form
         env = dict(zip(form.fixed, self._fixed, strict=True))
@@ -500,9 +500,7 @@ class Sites:
         found, guards = in_one_kernel(run, self._fixed, state, given)
         return found, guards, drifting
 
-    def _within(
-        self, env: dict[Var, Any], given: Mapping[int, Change]
-    ) -> tuple[Found, list[Any], list[int]]:
+    def _within(self, env: Env, given: Mapping[int, Change]) -> tuple[Found, list[Any], list[int]]:
         """What `_changed` finds, and what of it stands on differences, by the narrowest tables of
         look-ups that have room.
 
@@ -524,7 +522,7 @@ class Sites:
 
     def _changed(
         self,
-        env: dict[Var, Any],
+        env: Env,
         given: Mapping[int, Change],
         widths: Mapping[Var, int] | None = None,
     ) -> tuple[Found, list[Any], _Read]:
@@ -540,7 +538,7 @@ class Sites:
         reached = reached_equations(facts, dirty, written)
         clean = self._clean(env, given)
         slicer = Slicer(facts, form.value_of, adds_changes=True, widths=widths)
-        changes: dict[Var, Any] = {}
+        changes: Env = {}
         for leaf, change in given.items():
             var = facts.invars[leaf]
             changes[var] = None
@@ -549,7 +547,7 @@ class Sites:
                 changes[var] = rows, row_set(numbers, numbers.size, var.aval.shape[0])
             else:
                 clean[var] = change
-        olds: dict[Var, Any] = {}
+        olds: Env = {}
         while True:
             known = _Known(facts, {**form.tables, **clean}, env)
             try:
@@ -578,12 +576,12 @@ class Sites:
     def _reaches(self, var: Var, dirty: int) -> bool:
         return var not in self._form.tables and bool(self._form.facts.mask(var) & dirty)
 
-    def _clean(self, env: Mapping[Var, Any], given: Mapping[int, Change]) -> dict[Var, Any]:
+    def _clean(self, env: Mapping[Var, Any], given: Mapping[int, Change]) -> Env:
         """The values that a change does not reach."""
         dirty = self._mask(given)
         return {var: x for var, x in env.items() if not self._reaches(var, dirty)}
 
-    def _moved(self, env: Mapping[Var, Any], given: Mapping[int, Change]) -> dict[Var, Any]:
+    def _moved(self, env: Mapping[Var, Any], given: Mapping[int, Change]) -> Env:
         """The same, and the inputs that change."""
         moved = self._clean(env, given)
         for leaf, change in given.items():
@@ -684,7 +682,7 @@ def named_move(
 def make_sites(
     facts: Facts,
     paths: Sequence[str],
-    leaves: Sequence[Any],
+    leaves: Values,
     out_tree: Any,
     moves: Sequence[Move],
 ) -> tuple[SitesState, Sites]:
@@ -740,7 +738,7 @@ def _sources(facts: Facts, var: Var) -> list[Var]:
     return [u for eqn in recipe for u in read_vars(eqn) if u not in made]
 
 
-def _first_look(move: Move, form: _Form, env: dict[Var, Any]) -> None:
+def _first_look(move: Move, form: _Form, env: Env) -> None:
     """Find out what a change reads."""
     numbers = jnp.zeros(1, np.int32)
     given: dict[int, Change] = {}
@@ -756,7 +754,7 @@ def _first_look(move: Move, form: _Form, env: dict[Var, Any]) -> None:
     form.looked_up.update(form.slots[slot] for slot in spare)
 
 
-def _computed(facts: Facts, wanted: Sequence[Var], env: Mapping[Var, Any]) -> list[Any]:
+def _computed(facts: Facts, wanted: Sequence[Var], env: Mapping[Var, Any]) -> Results:
     """Values of variables, of those that are there."""
     missing = [var for var in wanted if var not in env]
     if not missing:

@@ -19,7 +19,7 @@ from incrax import _jax
 from incrax._context import context_key
 from incrax._jax import Equation
 from incrax._names import as_program_name, name_of
-from incrax._program import STATEFUL, Program
+from incrax._program import STATEFUL, Program, Results, Values
 from incrax._stats import Stats
 from incrax._tables import program_bytes
 from incrax.engine.call.analysis import Analysis
@@ -113,7 +113,7 @@ class Traced:
         """Whether a call may have this signature: same tree and configuration."""
         return treedef == self.signature.treedef and context_key() == self.signature.config
 
-    def given(self, leaves: Sequence[Any]) -> Given | None:
+    def given(self, leaves: Values) -> Given | None:
         """What a call of the same tree gives; None if its signature is another."""
         signature = self.signature
         if signature.statics and not signature.same_statics(leaves):
@@ -127,14 +127,12 @@ class Traced:
         is_same = signature.same_types(dynamic, numbers, anchors)
         return Given(self, dynamic, changed) if is_same else None
 
-    def changed_leaves(self, dynamic: Sequence[Any]) -> list[int] | None:
+    def changed_leaves(self, dynamic: Values) -> list[int] | None:
         """The leaves that are other objects than in the latest version; None without one."""
         engine = self._engine
         return None if engine is None else engine.comparison.changed_leaves(dynamic)
 
-    def _served_early(
-        self, leaves: Sequence[Any], _: Sequence[int] | None, begin_s: float
-    ) -> list[Any]:
+    def _served_early(self, leaves: Values, _: Sequence[int] | None, begin_s: float) -> Results:
         """As `Engine.served`, while there is no engine: a first call and those that need not be
         looked at have none.
         """
@@ -150,8 +148,8 @@ class Traced:
         return engine.served(leaves, engine.comparison.changed_leaves(leaves), perf_counter())
 
     def _served_first(
-        self, run: Callable[..., list[Any]], leaves: Sequence[Any], begin_s: float
-    ) -> list[Any] | None:
+        self, run: Callable[..., Results], leaves: Values, begin_s: float
+    ) -> Results | None:
         """The outputs of a first call; None where it failed."""
         values = tuple([LeafValue(x) for x in leaves])
         start_s = perf_counter()
@@ -170,8 +168,8 @@ class Traced:
         return outputs
 
     def _served_in_turn(
-        self, run: Callable[..., list[Any]], leaves: Sequence[Any], _: float
-    ) -> list[Any] | None:
+        self, run: Callable[..., Results], leaves: Values, _: float
+    ) -> Results | None:
         """The outputs of a call that need not be looked at, after one of other types; None where
         there are none left.
         """
@@ -227,9 +225,7 @@ class Traced:
         if self._engine is not None or self._first is not None:
             self.engine.catch_up()
 
-    def check(
-        self, name: str, leaves: Sequence[Any], _: Any, outputs: Sequence[Any], settings: verify
-    ) -> None:
+    def check(self, name: str, leaves: Values, _: Any, outputs: Values, settings: verify) -> None:
         """Compare outputs with a fresh evaluation.
 
         Raises:
@@ -240,7 +236,7 @@ class Traced:
         blame = lambda: stale_in(engine, leaves, settings)
         check_outputs(name, outputs, evaluate, blame, engine.clear, settings)
 
-    def warm_up(self, leaves: Sequence[Any], changing: Iterable[str | Sequence[str]]) -> None:
+    def warm_up(self, leaves: Values, changing: Iterable[str | Sequence[str]]) -> None:
         """Compile and fill for named changes."""
         warm_up(self.engine, leaves, changing)
 
@@ -268,18 +264,18 @@ class Given(NamedTuple):
     """
 
     traced: Any
-    leaves: Sequence[Any]
+    leaves: Values
     changed: Any
 
 
-def of_leaves(analysis: Analysis, signature: Signature) -> Callable[..., list[Any]] | None:
+def of_leaves(analysis: Analysis, signature: Signature) -> Callable[..., Results] | None:
     """`jax.jit` of the function, as one of its dynamic leaves."""
     jitted = analysis.jitted
     if jitted is None:
         return None
     treedef = signature.treedef
 
-    def run(*leaves: Any) -> list[Any]:
+    def run(*leaves: Any) -> Results:
         if signature.statics:
             return jax.tree.leaves(jitted(*leaves))
         args, kwargs = jax.tree.unflatten(treedef, leaves)

@@ -25,7 +25,10 @@ from incrax._jax import Atom, Equation, Var
 from incrax._names import as_program_name
 from incrax._program import (
     STATEFUL,
+    Env,
+    Function,
     Program,
+    Results,
     Values,
     all_read,
     evaluated,
@@ -66,12 +69,12 @@ class Family:
     the same function evaluated equation by equation.
     """
 
-    call: Callable[..., list[Any]]
+    call: Callable[..., Results]
     num_eqns: int
     donated: tuple[Any, ...] = ()
     overwritten: tuple[Var, ...] = ()
     writing: Writing | None = None
-    one_by_one: Callable[..., list[Any]] | None = None
+    one_by_one: Callable[..., Results] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class Executable:
     is_shared: bool = False
     plan: Plan | None = None
 
-    def specimen(self, feeds: Values) -> tuple[Callable[..., Any], list[Any]]:
+    def specimen(self, feeds: Values) -> tuple[Function, list[Any]]:
         """The jitted function that runs on such feeds, and the types of all its arguments."""
         family = self.family
         given = map(jax.typeof, (*[feeds[i] for i in self.leaves], *self.constants))
@@ -98,7 +101,7 @@ class Executable:
             jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in avals
         ]
 
-    def __call__(self, feeds: Values, loaded: Values, donated: Values = ()) -> list[Any]:
+    def __call__(self, feeds: Values, loaded: Values, donated: Values = ()) -> Results:
         """Run on the leaves' feeds (all of them, by number), the loaded values in order, and
         buffers to overwrite. Some loaded values may be overwritten, too: see `Family`.
         """
@@ -126,7 +129,7 @@ class Executable:
         writing = self.family.writing
         return (*self.family.overwritten, *(() if writing is None else writing.olds))
 
-    def evaluated(self, feeds: Values, loaded: Values) -> list[Any]:
+    def evaluated(self, feeds: Values, loaded: Values) -> Results:
         """The same results, one equation after the other; nothing but what each of them is by itself
         is compiled, once in a process.
         """
@@ -146,7 +149,7 @@ class Writing(NamedTuple):
     program returns last for it; the loads; what is saved; its equations; what is returned for it.
     """
 
-    run: Callable[..., list[Any]]
+    run: Callable[..., Results]
     olds: tuple[Var, ...]
     saves: tuple[Var, ...]
     eqns: tuple[Equation, ...]
@@ -186,7 +189,7 @@ class Compiler:
         )
 
     @functools.cached_property
-    def constants(self) -> dict[Var, Any]:
+    def constants(self) -> Env:
         """Constants on the device; the whole program has its own."""
         return device_constants(self.facts.program)
 
@@ -289,7 +292,7 @@ class Compiler:
         places = [_PLACES] if form.pieces else []
         names: list[Any] = [*leaves, *read.passed, *places, *read.loads]
 
-        def run_by(evaluate: Callable[..., list[Any]], values: Values) -> list[Any]:
+        def run_by(evaluate: Callable[..., Results], values: Values) -> Results:
             inputs = values[: len(names)]
             env = {**embedded, **dict(zip(names, inputs, strict=True))}
             _take_pieces(form.pieces, env, env.get(_PLACES, ()))
@@ -317,7 +320,7 @@ class Compiler:
         return bool(read.loads or is_placed or self._placed_constants(constants))
 
     def compile_whole(
-        self, program: Program, jitted: Callable[..., list[Any]] | None = None
+        self, program: Program, jitted: Callable[..., Results] | None = None
     ) -> Executable:
         """The function as it was traced, without saved values: `jax.jit` of it as a function of
         leaves, if that is given, and nothing about it is ours.
@@ -332,7 +335,7 @@ class Compiler:
         passed = [v for v in program.constvars if not _is_held_whole(constants[v])]
         num_leaves = len(leaves)
 
-        def run_whole(*values: Any) -> list[Any]:
+        def run_whole(*values: Any) -> Results:
             given = dict(zip(passed, values[num_leaves:], strict=True))
             return run(tuple({**constants, **given}.values()), *values[:num_leaves])
 
@@ -349,7 +352,7 @@ class Compiler:
         found = (placed_array(self._given[var]) for var in variables if var in self._given)
         return [placed for placed in found if placed is not None]
 
-    def _out_shardings(self, results: Sequence[Atom], *, is_bound: bool) -> list[Any] | None:
+    def _out_shardings(self, results: Sequence[Atom], *, is_bound: bool) -> Results | None:
         """Where to put results that XLA would put on one device, or whole on each; None where it
         knows better.
         """
@@ -408,7 +411,7 @@ class Compiler:
         made = {*olds, *(eqn.outvars[0] for eqn in eqns)}
         given = tuple(dict.fromkeys(x for eqn in eqns for x in read_vars(eqn) if x not in made))
 
-        def run_writes(*values: Any) -> list[Any]:
+        def run_writes(*values: Any) -> Results:
             return evaluated(eqns, saves, dict(zip([*olds, *given], values, strict=True)))
 
         run_writes.__name__ = f"{self.name}_writes"
@@ -431,7 +434,7 @@ class _Arguments(NamedTuple):
     loads: tuple[Var, ...]
 
 
-def _take_pieces(pieces: Iterable[Elements], env: dict[Var, Any], places: Values) -> None:
+def _take_pieces(pieces: Iterable[Elements], env: Env, places: Values) -> None:
     """Add the pieces of arguments in `env`, whose places stand one after the other."""
     at = iter(range(len(places)))
     for piece in pieces:
@@ -459,7 +462,7 @@ def _writes_into(
     return chain
 
 
-def device_constants(program: Program) -> dict[Var, Any]:
+def device_constants(program: Program) -> Env:
     """Closed-over constants on the device, converted once."""
     is_there = lambda x: isinstance(x, jax.Array) or _jax.is_mutable_array(x)
     # `jnp.array` would compile a program; a trace owns the arrays of NumPy whose memory this shares.

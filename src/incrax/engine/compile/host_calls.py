@@ -23,7 +23,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
-from incrax._program import Values
+from incrax._program import Function, Results, Values
 from incrax.engine.program.functions import function_key
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class HostCalls:
 
     # --- what is remembered -----------------------------------------------------------------------
 
-    def results(self, function: Callable[..., Any], operands: Values) -> list[Any]:
+    def results(self, function: Function, operands: Values) -> Results:
         """What a pure function returns; it runs if it was not called with these bits, or that was
         forgotten.
         """
@@ -119,7 +119,7 @@ class HostCalls:
             self._results.clear()
             self.num_bytes = 0
 
-    def _run(self, function: Callable[..., Any], operands: Values) -> list[Any]:
+    def _run(self, function: Function, operands: Values) -> Results:
         start_s = time.perf_counter()
         try:
             return list(function(*operands))
@@ -144,7 +144,7 @@ class HostCalls:
 class _HostFunction:
     """A function on the host as programs call it, on flat operands."""
 
-    function: Callable[..., Any]
+    function: Function
     calls: HostCalls
     is_pure: bool
     is_awaited: bool
@@ -164,7 +164,7 @@ _Key = tuple[Hashable, tuple[tuple[Any, Any, bytes], ...]]
 """A function, by identity, and the shapes, dtypes and bits of its operands."""
 
 
-def _key(function: Callable[..., Any], operands: Values, max_bytes: int) -> _Key | None:
+def _key(function: Function, operands: Values, max_bytes: int) -> _Key | None:
     """The key of a call; None where operands are too large or no plain arrays."""
     has_keys = any(_jax.is_key_dtype(x.dtype) for x in operands)
     if has_keys or sum(x.nbytes for x in operands) > max_bytes:

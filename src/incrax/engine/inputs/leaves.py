@@ -11,7 +11,7 @@ import itertools
 import weakref
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -229,6 +229,10 @@ class LeafValue:
     def is_deleted(self) -> bool:
         """Whether the buffer was donated or deleted by its owner."""
         return self.array is not None and self.array.is_deleted()
+
+
+LeafValues: TypeAlias = tuple[LeafValue, ...]
+"""Of all leaves of a call, by number."""
 
 
 def _snapshot(x: np.ndarray) -> np.ndarray:

@@ -15,9 +15,10 @@ import jax
 import numpy as np
 
 from incrax._jax import Var
+from incrax._program import Env, Results, Values
 from incrax._stats import Stats
 from incrax.engine.compile.timing import TimedProgram
-from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.inputs.leaves import LeafValues
 from incrax.engine.plan.environment import ValueOf
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Blocked, Plan, RowKind, plan_fill
@@ -79,7 +80,7 @@ class BlockStart(NamedTuple):
     olds: list[Any]
     numbers: np.ndarray
 
-    def given(self, blocked: Blocked) -> dict[Var, Any]:
+    def given(self, blocked: Blocked) -> Env:
         """What their program takes."""
         numbers = np.zeros(blocked.num, np.int32)
         numbers[: self.numbers.size] = self.numbers
@@ -117,7 +118,7 @@ class SavedValues:
         owner: Owner,
         pairs: Pairs,
         dirty: int,
-        values: tuple[LeafValue, ...],
+        values: LeafValues,
         rows: ChangedRows | None = None,
     ) -> None:
         self.rows = rows
@@ -134,8 +135,8 @@ class SavedValues:
         self.dirty = dirty
         self.values = values
         self.feeds = [value.feed for value in values]
-        self.computed: dict[Var, Any] = {}
-        self.found: dict[Var, Any] = {}
+        self.computed: Env = {}
+        self.found: Env = {}
         self.plans: list[Plan] = []
 
     def has_outputs(self, plan: Plan) -> bool:
@@ -144,7 +145,7 @@ class SavedValues:
             return True
         return self.base is not None and not is_any_deleted(self.base.outputs)
 
-    def for_rows(self, program: TimedProgram) -> list[Any] | None:
+    def for_rows(self, program: TimedProgram) -> Results | None:
         """What a program for rows takes besides leaves; None where the baseline lacks some of it, or
         an output that the program does not compute.
         """
@@ -189,7 +190,7 @@ class SavedValues:
         saved = dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))
         self.store.add(base, saved)
 
-    def given_up(self, program: TimedProgram, loads: Sequence[Any]) -> list[Any]:
+    def given_up(self, program: TimedProgram, loads: Values) -> Results:
         """What a program for rows takes, of which it overwrites some: the baseline has these no more,
         and of those that others hold there are copies.
         """
@@ -296,7 +297,7 @@ class SavedValues:
         program = self.segments.program(group)
         plan = program.plan
         assert plan is not None
-        given: dict[Var, Any] = {}
+        given: Env = {}
         if plan.blocked is not None:
             start = self._start_of_blocks(plan.blocked, self.facts.mask(group[0]))
             given = start.given(plan.blocked)
@@ -322,7 +323,7 @@ class SavedValues:
                 best = BlockStart(olds, numbers)
         return best
 
-    def _keep(self, plan: Plan, results: list[Any]) -> None:
+    def _keep(self, plan: Plan, results: Results) -> None:
         """Note computed values, for this call and for every state for which they are current
         too.
         """
@@ -335,7 +336,7 @@ class SavedValues:
         self.stats.filled += plan.num_eqns
         self._note(filled)
 
-    def _note(self, filled: dict[Var, Any]) -> None:
+    def _note(self, filled: Env) -> None:
         self.computed.update(filled)
         mask = self.facts.mask
         for state, dirty in self.pairs:

@@ -25,10 +25,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._jax import ArrayImpl, Tracer, Var, aval_bytes
-from incrax._program import Values
+from incrax._program import Env, Results, Values
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.inputs.leaves import (
     LeafValue,
+    LeafValues,
     changed_elements,
     changed_rows,
     has_bits_of,
@@ -49,9 +50,9 @@ class State:
     of a later version; whether a change of its rows was not served for want of saved values.
     """
 
-    values: tuple[LeafValue, ...]
-    outputs: list[Any]
-    saved: dict[Var, Any]
+    values: LeafValues
+    outputs: Results
+    saved: Env
     harmless: int = -1
     uses: int = 0
     is_written_over: bool = False
@@ -149,13 +150,13 @@ class Store:
         if self.states[-1] is not state:
             self.states = [*(s for s in self.states if s is not state), state]
 
-    def add(self, state: State, filled: dict[Var, Any]) -> None:
+    def add(self, state: State, filled: Env) -> None:
         """Add values computed for an existing version."""
         state.saved = {**state.saved, **filled}
         state.harmless = -1
         self._fit()
 
-    def take(self, state: State, variables: Sequence[Var]) -> list[Any]:
+    def take(self, state: State, variables: Sequence[Var]) -> Results:
         """Saved values of a version to be overwritten, which it has no more; copies of those that
         other versions hold, or other stores.
         """
@@ -179,7 +180,7 @@ class Store:
         self._keep(lambda _, x: _is_sound(x))
         self.states = [state for state in self.states if all(map(_is_sound, state.outputs))]
 
-    def prove(self, results: list[Any]) -> bool:
+    def prove(self, results: Results) -> bool:
         """Whether one of these tells of a failure, in which case what is broken was dropped.
 
         Results of programs that were not waited for, one of each; those that are ready leave the
@@ -293,7 +294,7 @@ class Comparison:
             _wait(x)
         return now() - start_s
 
-    def resolve(self, leaves: Values, changed: Sequence[int] | None) -> tuple[LeafValue, ...]:
+    def resolve(self, leaves: Values, changed: Sequence[int] | None) -> LeafValues:
         """Each leaf as the stored value that it equals, or as a new one."""
         states = self.store.states
         if changed is None or not states:
@@ -315,9 +316,7 @@ class Comparison:
                 return old
         return resolved(x, [state.values[index] for state in reversed(self.store.states)])
 
-    def rows(
-        self, values: tuple[LeafValue, ...], state: State, leaves: Sequence[int]
-    ) -> np.ndarray | None:
+    def rows(self, values: LeafValues, state: State, leaves: Sequence[int]) -> np.ndarray | None:
         """Numbers of the rows, along the first axis, in which some leaves differ from a state's;
         None where that is not known.
         """
@@ -329,7 +328,7 @@ class Comparison:
 
     def anew(
         self, leaves: Values, changed: Sequence[int], fresh: Sequence[int]
-    ) -> tuple[LeafValue, ...] | None:
+    ) -> LeafValues | None:
         """The leaves, some of them compared with nothing, all others the latest version's.
 
         None where others differ from it, or an array was deleted.
@@ -345,7 +344,7 @@ class Comparison:
 
     def nearest(
         self,
-        values: tuple[LeafValue, ...],
+        values: LeafValues,
         leaves: Sequence[int],
         lacks: Callable[[Mapping[Var, Any]], bool],
     ) -> tuple[State, np.ndarray] | None:
@@ -367,7 +366,7 @@ class Comparison:
                 found.append((numbers.size, lacks(state.saved), -state.uses, state, numbers))
         return min(found, key=itemgetter(0, 1, 2))[3:] if found else None
 
-    def pairs(self, values: tuple[LeafValue, ...]) -> Pairs:
+    def pairs(self, values: LeafValues) -> Pairs:
         """Each state with its dirty set; the latest alone where that has these very values."""
         states = self.store.states
         if states and values is states[-1].values:
@@ -383,7 +382,7 @@ class Comparison:
             return 0 if same_value(old, new) else 1
         return changed_elements(new, old, width)
 
-    def dirty(self, values: tuple[LeafValue, ...], state: State) -> int:
+    def dirty(self, values: LeafValues, state: State) -> int:
         """Mask of the inputs whose bits differ from those of a state."""
         dirty = 0
         offsets = self.layout.offsets
