@@ -20,10 +20,8 @@ from incrax._jax import Atom, Equation, Literal, Var
 STATEFUL = frozenset({"rng_uniform"})
 """Primitives that give another result each time although they declare no effect."""
 
-Values: TypeAlias = Sequence[Any]
-"""What some variables hold, in their order: arrays, or what stands for them."""
-Results: TypeAlias = list[Any]
-"""What a program returns."""
+Values: TypeAlias = _jax.Values
+Results: TypeAlias = _jax.Results
 Env: TypeAlias = dict[Var, Any]
 """Values by variable."""
 

@@ -59,6 +59,8 @@ MIN_SLOTS = 32
 
 Change = Any
 """(numbers, rows) of an input of which rows change, or its value as a whole."""
+Changes = Mapping[int, Change]
+"""Of some inputs, by number."""
 
 
 class SitesState(NamedTuple):
@@ -486,13 +488,11 @@ class Sites:
         numbers = lax.clamp(np.int32(0), numbers.reshape(-1).astype(np.int32), np.int32(length - 1))
         return numbers, rows.reshape(-1, *aval.shape[1:])
 
-    def _seen(
-        self, state: SitesState, given: Mapping[int, Change]
-    ) -> tuple[Found, list[Any], list[int]]:
+    def _seen(self, state: SitesState, given: Changes) -> tuple[Found, list[Any], list[int]]:
         """What `_within` finds, by one kernel where it is small."""
         drifting: list[int] = []
 
-        def run(fixed: tuple[Any, ...], state: SitesState, given: Mapping[int, Change]) -> Any:
+        def run(fixed: tuple[Any, ...], state: SitesState, given: Changes) -> Any:
             sites = Sites(self._form, fixed)
             found, guards, drifting[:] = sites._within(sites._env(state), given)
             return found, guards
@@ -500,7 +500,7 @@ class Sites:
         found, guards = in_one_kernel(run, self._fixed, state, given)
         return found, guards, drifting
 
-    def _within(self, env: Env, given: Mapping[int, Change]) -> tuple[Found, list[Any], list[int]]:
+    def _within(self, env: Env, given: Changes) -> tuple[Found, list[Any], list[int]]:
         """What `_changed` finds, and what of it stands on differences, by the narrowest tables of
         look-ups that have room.
 
@@ -523,7 +523,7 @@ class Sites:
     def _changed(
         self,
         env: Env,
-        given: Mapping[int, Change],
+        given: Changes,
         widths: Mapping[Var, int] | None = None,
     ) -> tuple[Found, list[Any], _Read]:
         """New rows, or values, of all that the state has and the change reaches; what must be true
@@ -570,18 +570,18 @@ class Sites:
         found = {slot: _found(slicer, var) for slot, var in wanted.items()}
         return found, slicer.guards, read
 
-    def _mask(self, given: Mapping[int, Change]) -> int:
+    def _mask(self, given: Changes) -> int:
         return sum(map(self._form.facts.layout.leaf_mask, given))
 
     def _reaches(self, var: Var, dirty: int) -> bool:
         return var not in self._form.tables and bool(self._form.facts.mask(var) & dirty)
 
-    def _clean(self, env: Mapping[Var, Any], given: Mapping[int, Change]) -> Env:
+    def _clean(self, env: Mapping[Var, Any], given: Changes) -> Env:
         """The values that a change does not reach."""
         dirty = self._mask(given)
         return {var: x for var, x in env.items() if not self._reaches(var, dirty)}
 
-    def _moved(self, env: Mapping[Var, Any], given: Mapping[int, Change]) -> Env:
+    def _moved(self, env: Mapping[Var, Any], given: Changes) -> Env:
         """The same, and the inputs that change."""
         moved = self._clean(env, given)
         for leaf, change in given.items():
@@ -593,9 +593,7 @@ class Sites:
             moved[var] = change
         return moved
 
-    def _anew(
-        self, env: Mapping[Var, Any], given: Mapping[int, Change], found: Mapping[int, Any]
-    ) -> Found:
+    def _anew(self, env: Mapping[Var, Any], given: Changes, found: Mapping[int, Any]) -> Found:
         """The same as was found, from the inputs alone."""
         form = self._form
         variables = [form.slots[slot] for slot in found]
