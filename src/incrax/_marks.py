@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -24,6 +25,9 @@ from incrax.errors import UnknownInputError
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+_PATH = re.compile(r"^(?P<name>[^\W\d]\w*)(?P<rest>(\.[^\W\d]\w*|\[[^\[\]]+\])*)$")
+_STEP = re.compile(r"\.(?P<attribute>\w+)|\[(?P<key>[^\[\]]+)\]")
 
 
 def keep(x: T, name: str | None = None, *, deps: Any = None) -> T:
@@ -176,18 +180,20 @@ def _part(value: Any, attribute: str | None, key: Any) -> Any:
 
 def _parsed(path: Any) -> tuple[str, list[tuple[str | None, Any]]]:
     """A path's first name and its steps, (attribute, None) or (None, key)."""
-    steps: list[tuple[str | None, Any]] = []
+    match = _PATH.match(path) if isinstance(path, str) else None
     try:
-        node: Any = ast.parse(path, mode="eval").body
-        while not isinstance(node, ast.Name):
-            is_attribute = isinstance(node, ast.Attribute)
-            step = (node.attr, None) if is_attribute else (None, ast.literal_eval(node.slice))
-            steps.insert(0, step)
-            node = node.value
-    except (TypeError, ValueError, SyntaxError, AttributeError):
-        expected = "the name of an argument or of a part of it, like \"params['mu']\""
-        raise wrong_option("cached(deps=...)", path, expected) from None
-    return node.id, steps
+        if match is not None:
+            steps = _STEP.finditer(match["rest"])
+            return match["name"], [
+                (s["attribute"], ast.literal_eval(s["key"]) if s["key"] else None) for s in steps
+            ]
+    except (ValueError, SyntaxError):
+        pass
+    raise wrong_option(
+        "cached(deps=...)",
+        path,
+        "the name of an argument or of a part of it, like \"params['mu']\"",
+    )
 
 
 def _without_others(tree: Any, found: list[tuple[Any, Any]], name: str | None) -> Any:

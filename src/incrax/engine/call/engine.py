@@ -137,7 +137,6 @@ class Engine:
             facts, whole, compiler, tuning, stats, planned, pool, journal, ledger, is_exact=is_exact
         )
         self.num_eqns = len(facts.eqns)
-        self.num_outputs = len(facts.outvars)
         self.always = ALWAYS if facts.has_effects else 0
         self.must_wait = facts.calls_host
         self.calls = compiler.calls
@@ -751,7 +750,7 @@ class Engine:
         """
         outputs = results
         if plan is not None:
-            held = [None] * self.num_outputs if base is None else base.outputs
+            held = [None] * len(self.facts.outvars) if base is None else base.outputs
             outputs = plan.outputs_with(held, results)
             made = zip(plan.saves, results[len(plan.outputs) :], strict=True)
             known = {**known, **dict(made)}

@@ -146,13 +146,12 @@ class Writing(NamedTuple):
     writes of one buffer have no order, copies it first.
 
     Fields: the jitted function of these values, which it overwrites, and of what the plan's own
-    program returns last for it; the loads; what is saved; its equations; what is returned for it.
+    program returns last for it; the loads; what is saved; what is returned for it.
     """
 
     run: Callable[..., Results]
     olds: tuple[Var, ...]
     saves: tuple[Var, ...]
-    eqns: tuple[Equation, ...]
     given: tuple[Var, ...]
 
 
@@ -416,7 +415,7 @@ class Compiler:
 
         run_writes.__name__ = f"{self.name}_writes"
         run = jax.jit(run_writes, donate_argnums=tuple(range(len(olds))))
-        return Writing(run, olds, saves, eqns, given)
+        return Writing(run, olds, saves, given)
 
 
 _PLACES = "places"
