@@ -59,6 +59,25 @@ time).
 """
 
 
+class Writing(NamedTuple):
+    """Writes into values that a plan loads and saves again, in the same buffers.
+
+    They are a program of their own, which nothing reads these buffers in: else XLA, to which reads and
+    writes of one buffer have no order, copies it first.
+
+    Fields: the jitted function of these values, which it overwrites, and of what the plan's own
+    program returns last for it; the loads; what is saved; what is returned for it.
+    """
+
+    run: Callable[..., Results]
+    olds: tuple[Var, ...]
+    saves: tuple[Var, ...]
+    given: tuple[Var, ...]
+
+
+NO_WRITING = Writing(lambda: [], (), (), ())
+
+
 @dataclass(frozen=True, eq=False)
 class Family:
     """What plans that differ only in what they read have in common.
@@ -73,7 +92,7 @@ class Family:
     num_eqns: int
     donated: tuple[Any, ...] = ()
     overwritten: tuple[Var, ...] = ()
-    writing: Writing | None = None
+    writing: Writing = NO_WRITING
     one_by_one: Callable[..., Results] | None = None
 
 
@@ -110,24 +129,21 @@ class Executable:
         results = family.call(*read, *self.constants, *loaded, *donated)
         num_first = len(family.overwritten)
         writing = family.writing
-        if not num_first and writing is None:
+        if not num_first and not writing.olds:
             return results
         assert self.plan is not None
         num_before = num_first + len(self.plan.outputs)
-        written = []
-        if writing is not None:
-            olds = [loaded[self.loads.index(var)] for var in writing.olds]
-            num_last = len(results) - len(writing.given)
-            written = writing.run(*olds, *results[num_last:])
-            results = results[:num_last]
+        num_last = len(results) - len(writing.given)
+        olds = [loaded[self.loads.index(var)] for var in writing.olds]
+        written = writing.run(*olds, *results[num_last:])
         outputs = results[num_first:num_before]
-        return [*outputs, *results[:num_first], *written, *results[num_before:]]
+        return [*outputs, *results[:num_first], *written, *results[num_before:num_last]]
 
     @functools.cached_property
     def given_up(self) -> tuple[Var, ...]:
         """The loads that a run overwrites."""
-        writing = self.family.writing
-        return (*self.family.overwritten, *(() if writing is None else writing.olds))
+        family = self.family
+        return (*family.overwritten, *family.writing.olds)
 
     def evaluated(self, feeds: Values, loaded: Values) -> Results:
         """The same results, one equation after the other; nothing but what each of them is by itself
@@ -137,22 +153,6 @@ class Executable:
         read = [feeds[i] for i in self.leaves]
         read = [jax.device_put(x) if isinstance(x, np.ndarray) else x for x in read]
         return self.family.one_by_one(*read, *self.constants, *loaded)
-
-
-class Writing(NamedTuple):
-    """Writes into values that a plan loads and saves again, in the same buffers.
-
-    They are a program of their own, which nothing reads these buffers in: else XLA, to which reads and
-    writes of one buffer have no order, copies it first.
-
-    Fields: the jitted function of these values, which it overwrites, and of what the plan's own
-    program returns last for it; the loads; what is saved; what is returned for it.
-    """
-
-    run: Callable[..., Results]
-    olds: tuple[Var, ...]
-    saves: tuple[Var, ...]
-    given: tuple[Var, ...]
 
 
 class Compiler:
@@ -198,7 +198,7 @@ class Compiler:
         """
         form = self._form(plan)
         overwritten, writing = self._written_in_place(plan)
-        first = (*overwritten.values(), *(() if writing is None else writing.saves))
+        first = (*overwritten.values(), *writing.saves)
         others = [var for var in form.saves if var not in first]
         plan = replace(plan, saves=(*first, *others))
         read = self._read(form)
@@ -273,19 +273,19 @@ class Compiler:
         form: CanonicalPlan,
         read: _Arguments,
         donated: tuple[Any, ...],
-        in_place: tuple[dict[Var, Var], Writing | None],
+        in_place: tuple[dict[Var, Var], Writing],
     ) -> Family:
         """The program of a plan."""
         overwritten, writing = in_place
         program = self.facts.program
         eqns = self._wrapped(form.eqns)
         guard = () if plan.guard is None else (plan.guard,)
-        written, given = ((), ()) if writing is None else (writing.saves, writing.given)
         outputs = [program.outvars[i] for i in plan.outputs]
         num_before = len(overwritten) + len(outputs)
-        saves = plan.saves[len(overwritten) + len(written) :]
-        returned = [*overwritten.values(), *outputs, *saves, *guard, *given]
-        eqns = eqns if writing is None else tuple(needed_equations(eqns, returned))
+        saves = plan.saves[len(overwritten) + len(writing.saves) :]
+        returned = [*overwritten.values(), *outputs, *saves, *guard, *writing.given]
+        if writing.olds:
+            eqns = tuple(needed_equations(eqns, returned))
         embedded = {var: self.constants[var] for var in read.embedded}
         leaves = [program.invars[i] for i in read.leaves]
         places = [_PLACES] if form.pieces else []
@@ -378,13 +378,13 @@ class Compiler:
             placed.num_parts > 1 and mask & layout.leaf_mask(i) for i, placed in self.placed.items()
         )
 
-    def _written_in_place(self, plan: Plan) -> tuple[dict[Var, Var], Writing | None]:
+    def _written_in_place(self, plan: Plan) -> tuple[dict[Var, Var], Writing]:
         """Of large values that a plan loads and saves again with other rows: which are overwritten by
         its own program, where this reads nothing else of them; the writes of others, where nothing
         else reads what is written.
         """
         if plan.sliced is None or not self.recycles:
-            return {}, None
+            return {}, NO_WRITING
         writers = {var: eqn for eqn in plan.eqns for var in eqn.outvars}
         outputs = [self.facts.program.outvars[i] for i in plan.outputs]
         num_reads = Counter([*outputs, *(x for eqn in plan.eqns for x in read_vars(eqn))])
@@ -401,10 +401,10 @@ class Compiler:
                 chains[old, saved] = chain
         return overwritten, self._writing(chains)
 
-    def _writing(self, chains: Mapping[tuple[Var, Var], list[Equation]]) -> Writing | None:
+    def _writing(self, chains: Mapping[tuple[Var, Var], list[Equation]]) -> Writing:
         """The program of some writes, by what is overwritten and by what is saved."""
         if not chains:
-            return None
+            return NO_WRITING
         olds, saves = zip(*chains, strict=True)
         eqns = tuple(eqn for chain in chains.values() for eqn in chain)
         made = {*olds, *(eqn.outvars[0] for eqn in eqns)}
