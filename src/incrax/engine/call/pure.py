@@ -253,10 +253,12 @@ class Step:
             state, outputs = lax.cond(is_same, stepped, lambda: (kept, self._anew(leaves)[1]))
         else:
             state, outputs = stepped()
-        out = [
-            _jax.as_weak(x) if is_weak else x for x, is_weak in zip(outputs, are_weak, strict=True)
-        ]
-        return state, jax.tree.unflatten(self._out_tree, out)
+        return state, self._result(outputs, are_weak)
+
+    def _result(self, outputs: Values, are_weak: Sequence[bool]) -> Any:
+        pairs = zip(outputs, are_weak, strict=True)
+        out = [_jax.as_weak(x) if is_weak else x for x, is_weak in pairs]
+        return jax.tree.unflatten(self._out_tree, out)
 
     def _stepped(
         self, state: PureState, leaves: Values, changed: Any
@@ -320,9 +322,7 @@ class Step:
                 self._check_type(i, x)
             values = dict(zip(names, map(unfolded, arrays), strict=True))
             values.update(zip(inputs, map(strong, moved), strict=True))
-            found = zip(outputs(values), are_weak, strict=True)
-            out = [_jax.as_weak(x) if is_one else x for x, is_one in found]
-            return jax.tree.unflatten(self._out_tree, out)
+            return self._result(outputs(values), are_weak)
 
         return jax.tree_util.Partial(evaluate, tuple(held.values()))
 

@@ -8,7 +8,7 @@ on them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +20,13 @@ from incrax.engine.inputs.paths import path_mask
 from incrax.engine.program.dependence import Layout
 
 
-class Flags:
+class Flags(NamedTuple):
     """One boolean per bit of a layout; `values` has an array of booleans for each leaf, on the host
     where known.
     """
 
-    def __init__(self, layout: Layout, values: Values) -> None:
-        self.layout = layout
-        self.values = tuple(values)
+    layout: Layout
+    values: Values
 
     def reach(self, mask: int) -> Any:
         """Whether some input of a mask changed: a bool where known, else a boolean scalar of the

@@ -204,15 +204,16 @@ class _Read(NamedTuple):
     drifting: list[int]
 
 
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["_fixed"], meta_fields=["_form"])
+@dataclass(frozen=True, eq=False)
 class Sites:
     """`look` and `settle` of one function: proposals that change a few rows of its inputs, for
     compiled loops. Made by `Incremental.sites`; a pytree of the data that do not move, so that it
     may be an argument of compiled functions.
     """
 
-    def __init__(self, form: _Form, fixed: tuple[Any, ...]) -> None:
-        self._form = form
-        self._fixed = fixed
+    _form: _Form
+    _fixed: tuple[Any, ...]
 
     def look(
         self, state: SitesState, changes: Mapping[str, Change], max_rows: int | None = None
@@ -628,11 +629,6 @@ def _found(slicer: Slicer, var: Var) -> Any:
     env = {source: slicer.result(source) for source in _sources(slicer.facts, var)}
     _jax.evaluate(slicer.facts.derived.recipes[var], env)
     return strong(env[var])
-
-
-jax.tree_util.register_pytree_node(
-    Sites, lambda sites: (sites._fixed, sites._form), lambda form, fixed: Sites(form, fixed)
-)
 
 
 @custom_vmap
