@@ -168,7 +168,7 @@ class Traced:
         return outputs
 
     def _served_in_turn(
-        self, run: Callable[..., Results], leaves: Values, _: float
+        self, run: Callable[..., Results], leaves: Values, _begin_s: float
     ) -> Results | None:
         """The outputs of a call that need not be looked at, after one of other types; None where
         there are none left.

@@ -27,6 +27,7 @@ from incrax._program import (
     STATEFUL,
     Env,
     Function,
+    Kwargs,
     Program,
     Results,
     Values,
@@ -306,7 +307,7 @@ class Compiler:
         out_shardings = self._out_shardings(returned, is_bound=self._is_bound(read))
         num = len(names)
         given_up = (*map(names.index, overwritten), *range(num, num + len(donated)))
-        options = {} if out_shardings is None else {"out_shardings": out_shardings}
+        options: Kwargs = {} if out_shardings is None else {"out_shardings": out_shardings}
         call = jax.jit(run_plan, donate_argnums=given_up, keep_unused=bool(given_up), **options)
         return Family(call, len(plan.eqns), donated, tuple(overwritten), writing, one_by_one)
 

@@ -73,9 +73,9 @@ class Rows:
         self._set(row_type, chunk_rows, tuple(in_memory(leaves, chunk_rows)))
 
     def _set(self, row_type: RowType, chunk_rows: int, chunks: tuple[Chunk, ...]) -> None:
-        self.row_type = row_type
+        self.row_type: RowType = row_type
         self.chunk_rows: int = chunk_rows
-        self.chunks = chunks
+        self.chunks: tuple[Chunk, ...] = chunks
         self.capacities: tuple[int, ...] = tuple(dict.fromkeys(chunk.capacity for chunk in chunks))
         self._starts = np.cumsum([0, *(chunk.num_rows for chunk in chunks)])
         self.places: dict[int, int] = {chunk.number: chunk.place for chunk in chunks}
@@ -131,7 +131,7 @@ class Rows:
         lengths = {f"rows{jax.tree_util.keystr(path)}": len(x) for path, x in leaves}
         num_rows = common_length("Rows", lengths)
         read = lambda start, stop: jax.tree.map(lambda x: np.asarray(x[start:stop]), tree)
-        source = SimpleNamespace(num_rows=num_rows, read=read)
+        source: Any = SimpleNamespace(num_rows=num_rows, read=read)
         return cls.from_source(source, chunk_rows=chunk_rows)
 
     # --- new rows ---------------------------------------------------------------------------------
