@@ -214,8 +214,7 @@ def file_moves(run: Callable[[], Any]) -> int:
 
 def check_invariants(store: Store, mask: Callable[[Var], int]) -> None:
     """Raise AssertionError where an invariant of the store does not hold."""
-    assert len(store.states) <= store.versions + (store.pinned is not None)
-    assert store.pinned is None or store.pinned in store.states
+    assert len(store.states) <= store.versions
     assert store.saved_bytes + store.pool.num_bytes <= max(store.budget_bytes, store.bound_bytes)
     assert store.saved_bytes <= store.budget_bytes
     for state in store.states:

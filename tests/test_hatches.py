@@ -1,4 +1,4 @@
-"""Ways out and back: verification, the switch, checkpoints, copies, pickles, forked processes."""
+"""Ways out and back: verification, the switch, copies, pickles, forked processes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import MINIMAL, aligned, check, ran_by, same
-from hypothesis import given
-from hypothesis import strategies as st
+from helpers import MINIMAL, aligned, ran_by, same
 
 import incrax
 
@@ -152,105 +150,6 @@ def test_switched_off_nothing_is_saved(monkeypatch):
     same(step(state, 2.0, 1.5, X, changed=())[1], model(2.0, 1.5, X))
     monkeypatch.setenv("INCRAX_DISABLE", "0")
     assert ran_by(made(), 1.0, 1.5, X) > 0
-
-
-# --- checkpoints ----------------------------------------------------------------------------------
-
-
-def test_a_rollback_evaluates_nothing_and_goes_on_from_there():
-    f = made()
-    expected = f(1.0, 1.5, X)
-    f.checkpoint()
-    for k in range(5):
-        f(1.0 + k, 2.0 + k, X)
-        check(f)
-    before = f.stats.as_dict()
-    same(f.rollback(), expected)
-    assert {**f.stats.as_dict(), "unchanged": 0} == {**before, "unchanged": 0}
-    assert ran_by(f, 1.0, 1.5, X) == 0
-    few = ran_by(f, 2.0, 1.5, X)
-    assert 0 < few < ran_by(made(), 2.0, 1.5, X)
-    for k in range(4):
-        f(5.0, 6.0 + k, X)
-    same(f.rollback(), expected)
-
-
-def test_only_one_version_more_is_kept_and_it_can_be_dropped():
-    f = made()
-    for k in range(3):
-        f(1.0, 1.5 + k, X)
-        f.checkpoint()
-        f(2.0, 7.0 + k, X)
-        f(3.0, 8.0 + k, X)
-        check(f)
-    assert len(f._traces.latest.engine.store.states) == 3
-    f.clear()
-    with pytest.raises(incrax.NotCalledError) as caught:
-        f.rollback()
-    assert str(caught.value) == (
-        "`rollback()` needs a version to go back to, and none is kept: `checkpoint()` was not "
-        "called, or `clear()` or "
-        "an error dropped its values since. The saved values are as they were. Call `checkpoint()` "
-        "after a call of the "
-        "function."
-    )
-    with pytest.raises(incrax.NotCalledError, match="checkpoint"):
-        made().checkpoint()
-
-
-def test_a_checkpoint_of_another_signature():
-    f = made()
-    expected = f(1.0, 1.5, X)
-    f.checkpoint()
-    f(1.0, 1.5, X[:10])
-    same(f.rollback(), expected)
-    assert list(f.explain().as_dict()["changed"]) == []
-    f(1.0, 1.5, X[:10])
-    f.checkpoint()
-    f(1.0, 1.5, X)
-    same(f.rollback(), model(1.0, 1.5, X[:10]))
-
-
-def test_a_rollback_to_results_that_were_deleted_computes_them_again():
-    f = made()
-    outputs = f(1.0, 1.5, X)
-    f.checkpoint()
-    f(2.0, 2.5, X)
-    for x in outputs:
-        x.delete()
-    same(f.rollback(), model(1.0, 1.5, X))
-
-
-@given(
-    st.lists(
-        st.sampled_from(["a", "b", "x", "checkpoint", "rollback", "clear", "evict", "fork"]),
-        max_size=14,
-    )
-)
-def test_checkpoints_in_any_sequence(actions):
-    f = made(memory=700)
-    at = {"a": 1.0, "b": 1.5, "x": X}
-    f(**at)
-    pinned = None
-    for number, action in enumerate(actions):
-        if action in at:
-            at = {**at, action: at[action] * 1.25}
-            same(f(**at), model(**at))
-        elif action == "checkpoint" and f._traces.latest.engine.store.states:
-            f.checkpoint()
-            pinned = at
-        elif action == "rollback" and pinned is not None:
-            same(f.rollback(), model(**pinned))
-            at = pinned
-        elif action == "clear":
-            f.clear()
-            pinned = None
-        elif action == "fork":
-            f = f.fork()
-        elif action == "evict":
-            f._traces.latest.engine.store.budget_bytes = 100 * (number % 3)
-            f._traces.latest.engine.store.pin(f._traces.latest.engine.store.pinned)
-        check(f)
 
 
 # --- copies, pickles, processes -------------------------------------------------------------------

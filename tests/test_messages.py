@@ -512,37 +512,6 @@ def test_text_of_the_error_of_a_callback_that_calls_its_function():
     assert text in str(caught.value)
 
 
-def test_text_of_the_advice_to_freeze_large_data(monkeypatch):
-    monkeypatch.setattr("incrax.engine.call.engine.ADVICE_S", 0.0)
-    text = (
-        "`incremental(f)` compares `x` (2 MB) at every call, because NumPy arrays can be changed "
-        "in place; to find it "
-        "unchanged took 0.0 s so far, more than a fifth of all time. Pass what `incrax.frozen` "
-        "makes of it, once: that "
-        "is compared by identity."
-    )
-    f = incrax.incremental(lambda a, x: a * x[0], tuning=MINIMAL)
-    x = np.ones(250_000)
-    with pytest.warns(UserWarning, match="frozen") as caught:
-        assert [float(f(float(a), x)) for a in range(5)] == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert [str(warning.message) for warning in caught] == [text]
-    assert caught[0].filename == __file__
-
-
-def test_no_advice_on_data_that_are_small_frozen_or_changed(monkeypatch):
-    monkeypatch.setattr("incrax.engine.call.engine.ADVICE_S", 0.0)
-    f = incrax.incremental(lambda a, x: a * x[0], tuning=MINIMAL)
-    for x in (np.ones(1000), incrax.frozen(np.ones(250_000))):
-        assert [float(f(float(a), x)) for a in range(5)] == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert [float(f(1.0, np.full(250_000, float(a)))) for a in range(5)] == [
-        0.0,
-        1.0,
-        2.0,
-        3.0,
-        4.0,
-    ]
-
-
 # --- errors of others -----------------------------------------------------------------------------
 
 
@@ -791,20 +760,6 @@ def test_rows_replaced_at_a_place_that_is_no_integer():
     )
     with refused(TypeError, text):
         incrax.Rows(np.ones(20)).replace(5.0, np.ones(3))
-
-
-def test_a_checkpoint_of_rows():
-    f = incrax.incremental(jnp.sum)
-    f(incrax.Rows(np.ones(20)))
-    text = (
-        "`checkpoint()` keeps the version of a call without `Rows`, and the last call was one with "
-        "`Rows`. Nothing was "
-        "kept. Keep the `Rows` and the parameters to go back to: `append` and `replace` leave them "
-        "as they are, and "
-        "results at the latest few versions are saved."
-    )
-    with refused(incrax.NotCalledError, text):
-        f.checkpoint()
 
 
 @pytest.mark.parametrize("start", [-1, 18])

@@ -136,7 +136,7 @@ def incremental(
         tuning: how plans are chosen; see `Tuning`, where `calls` and `changing` are described.
 
     Returns:
-        A callable with the signature of `f`, and methods that explain, prepare and undo calls: see
+        A callable with the signature of `f`, and methods that explain and prepare calls: see
         `Incremental`. Under another JAX transformation it is `f` itself.
 
     Raises:

@@ -20,6 +20,7 @@ from incrax._context import are_switches_on, switches
 from incrax._jax_options import METHODS, hint
 from incrax._messages import not_called
 from incrax._names import reduced
+from incrax._program import Args, Kwargs
 from incrax._stats import Stats
 from incrax._tuning import is_disabled
 from incrax.engine.call.bypass import NOT_HELD, Bypass
@@ -31,7 +32,7 @@ from incrax.engine.call.traced import Given
 from incrax.engine.call.verification import due_verification, verifying
 from incrax.engine.inputs.rows import as_plain
 from incrax.engine.inputs.signature import make_signature
-from incrax.errors import NotCalledError, ReentrantCallError
+from incrax.errors import ReentrantCallError
 from incrax.explanation import (
     DependenceTable,
     Explanation,
@@ -140,9 +141,7 @@ class Incremental(Generic[P, R]):
                 return result
         return self._looked_at(args, kwargs, bypass)
 
-    def _looked_at(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], bypass: Bypass | None
-    ) -> Any:
+    def _looked_at(self, args: Args, kwargs: Kwargs, bypass: Bypass | None) -> Any:
         """A call that is compared with the last ones, or one that is not ours; the bypass, if there
         is one, may have its last call timed.
         """
@@ -182,7 +181,7 @@ class Incremental(Generic[P, R]):
                 self._bypass = bypass
             return result
 
-    def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _plain(self, args: Args, kwargs: Kwargs) -> Any:
         """The function as it is, of arrays; the log says so once."""
         if not self._stats.transparent:
             logger.debug(
@@ -323,7 +322,7 @@ class Incremental(Generic[P, R]):
             found = explain_given(*self._asked("explain()", args, kwargs))
             return replace(found, num_signatures=len(self._traces.table))
 
-    def _asked(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
+    def _asked(self, method: str, args: Args, kwargs: Kwargs) -> Asked:
         """What a report is about: a call with these arguments, or the last one; under the lock of
         calls.
 
@@ -434,43 +433,6 @@ class Incremental(Generic[P, R]):
             with self._locked():  # segments are compiled, and their buffers taken, as in a call
                 outputs = engine.anew(dynamic)
         return jax.tree_util.tree_unflatten(traced.out_tree, outputs)
-
-    def checkpoint(self) -> None:
-        """Keep the version of the last call, however many calls follow, until the next checkpoint.
-
-        Raises:
-            NotCalledError: before the first call, or the last one was with `Rows`.
-        """
-        with self._locked():
-            traced = self._traces.latest
-            if traced is None:
-                raise not_called("checkpoint()")
-            traced.check_may_be_kept()
-            for each in self._traces.all():
-                each.forget_checkpoint()
-            traced.look_at_last()
-            traced.engine.checkpoint()
-
-    def rollback(self) -> R:
-        """Go back to the checkpoint: nothing is evaluated, and the next calls start from there.
-
-        Returns:
-            The result at the checkpoint.
-
-        Raises:
-            NotCalledError: there is no checkpoint, or its values were dropped.
-        """
-        with self._locked():
-            traces = self._traces
-            pinned = next((t for t in traces.all() if t.has_checkpoint), None)
-            if pinned is None:
-                raise NotCalledError(
-                    "`rollback()` needs a version to go back to, and none is kept: `checkpoint()` "
-                    "was not called, or `clear()` or an error dropped its values since. The saved "
-                    "values are as they were. Call `checkpoint()` after a call of the function."
-                )
-            traces.latest = pinned
-            return jax.tree_util.tree_unflatten(pinned.out_tree, pinned.engine.rollback())
 
     def clear(self) -> None:
         """Drop all saved values; traces and compiled programs stay."""

@@ -42,6 +42,11 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 T = TypeVar("T")
 Atom: TypeAlias = Any  # Var | Literal
 
+Values: TypeAlias = Sequence[Any]
+"""What some variables hold, in their order: arrays, or what stands for them."""
+Results: TypeAlias = list[Any]
+"""What a program returns."""
+
 if TYPE_CHECKING:
     # What incrax reads of these classes; JAX declares their fields too generally for a checker.
     class Var:
@@ -202,7 +207,7 @@ def evaluate(eqns: Iterable[Equation], env: dict[Var, Any]) -> None:
         env.update(zip(eqn.outvars, apply(eqn, values), strict=True))
 
 
-def apply(eqn: Equation, values: Sequence[Any]) -> Sequence[Any]:
+def apply(eqn: Equation, values: Values) -> Values:
     """What an equation makes of some values, under its own context and source."""
     name_stack = _source_info.current_name_stack() + eqn.source_info.name_stack
     mesh = jax.sharding.get_abstract_mesh()
@@ -213,13 +218,13 @@ def apply(eqn: Equation, values: Sequence[Any]) -> Sequence[Any]:
             return _bind(eqn, values)
 
 
-def _bind(eqn: Equation, values: Sequence[Any]) -> Sequence[Any]:
+def _bind(eqn: Equation, values: Values) -> Values:
     params = eqn.primitive.get_bind_params(eqn.params)
     results = eqn.primitive.bind(*values, **params)
     return results if eqn.primitive.multiple_results else [results]
 
 
-def _bind_in_shard_map(eqn: Equation, values: Sequence[Any], mesh: Any) -> Sequence[Any]:
+def _bind_in_shard_map(eqn: Equation, values: Values, mesh: Any) -> Values:
     """The same of an equation that was traced outside a `shard_map`, whose mesh is none.
 
     Where it checks what varies, primitives want values that differ between devices along the same
@@ -259,7 +264,7 @@ def _varying_body(body: Body, axes: frozenset[Any], mesh: Any) -> Body:
     varying = _core.ManualAxisType(varying=axes)
     avals = [var.aval.update(sharding=everywhere, manual_axis_type=varying) for var in body.invars]
 
-    def run(*values: Any) -> list[Any]:
+    def run(*values: Any) -> Results:
         env = dict(zip(body.constvars, body.consts, strict=True))
         env.update(zip(body.invars, values, strict=True))
         evaluate(body.eqns, env)
@@ -389,7 +394,7 @@ class LoopParts(NamedTuple):
         """Carries, and what each turn makes beside them."""
         return list(results[: self.num_carry]), list(results[self.num_carry :])
 
-    def run(self, turn: Callable[..., Any], carry: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
+    def run(self, turn: Callable[..., Any], carry: Values, rows: Values) -> Results:
         """The results of all turns of a function `(carry, rows) -> (carry, results)`."""
         last, stacked = jax.lax.scan(turn, list(carry), list(rows), **dict(self.options))
         return [*last, *stacked]
@@ -414,57 +419,6 @@ def with_inner(eqns: Iterable[Equation]) -> Iterator[Equation]:
             yield from with_inner(body.eqns)
 
 
-# --- marked values --------------------------------------------------------------------------------
-
-KEEP = "incrax_keep"
-"""Name of the primitive (*values, *dependencies) -> values, the identity that says something of
-values.
-
-Parameters: the number of values; the name that the user gave them; whether they are worth saving;
-whether they depend on the dependencies only.
-"""
-
-_keep_p = _core.Primitive(KEEP)
-_keep_p.multiple_results = True
-_keep_p.def_impl(lambda *xs, num_values, **_: list(xs[:num_values]))
-_keep_p.def_abstract_eval(lambda *avals, num_values, **_: list(avals[:num_values]))
-_mlir.register_lowering(_keep_p, lambda _, *xs, num_values, **__: list(xs[:num_values]))
-
-
-def keep(values: Sequence[Any], dependencies: Sequence[Any] | None, name: str | None) -> list[Any]:
-    """The values, marked as worth saving; dependent on the dependencies only, unless these are
-    None.
-    """
-    params = {
-        "num_values": len(values),
-        "name": name,
-        "is_kept": True,
-        "is_narrowed": dependencies is not None,
-    }
-    return _keep_p.bind(*values, *(dependencies or ()), **params)
-
-
-def as_constant(value: Any, name: str | None) -> Any:
-    """The value, marked as dependent on nothing."""
-    return _keep_p.bind(value, num_values=1, name=name, is_kept=False, is_narrowed=True)[0]
-
-
-def _keep_jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
-) -> tuple[list[Any], list[Any]]:
-    return _keep_p.bind(*primals, **params), list(tangents[: params["num_values"]])
-
-
-def _keep_batch(
-    xs: Sequence[Any], axes: Sequence[Any], **params: Any
-) -> tuple[list[Any], list[Any]]:
-    return _keep_p.bind(*xs, **params), list(axes[: params["num_values"]])
-
-
-_ad.primitive_jvps[_keep_p] = _keep_jvp
-_batching.primitive_batchers[_keep_p] = _keep_batch
-
-
 # --- primitives with rules of their own -----------------------------------------------------------
 
 
@@ -473,18 +427,16 @@ class Rules(NamedTuple):
     there, are None.
     """
 
-    run: Callable[..., list[Any]]  # (*values, **params) -> results, in terms of other primitives
-    types: Callable[
-        ..., tuple[list[Any], Any]
-    ]  # (*avals, **params) -> avals of the results, effects
+    run: Callable[..., Results]  # (*values, **params) -> results, in terms of other primitives
+    types: Callable[..., tuple[Results, Any]]  # (*avals, **params) -> avals of the results, effects
     push: Callable[
-        ..., tuple[list[Any], list[Any]]
+        ..., tuple[Results, Results]
     ]  # (values, tangents, **params) -> results, their tangents
     pull: Callable[
-        ..., list[Any]
+        ..., Results
     ]  # (cotangents, values, **params) -> cotangents; a linear value is its `Linear`
     batch: Callable[
-        ..., tuple[list[Any], list[Any]]
+        ..., tuple[Results, Results]
     ]  # (mapped, values, axes, **params) -> results, their axes
 
 
@@ -515,9 +467,7 @@ def new_primitive(name: str, rules: Rules) -> Any:
     return primitive
 
 
-def _push(
-    rule: Any, primals: Sequence[Any], tangents: Sequence[Any], **params: Any
-) -> tuple[list[Any], list[Any]]:
+def _push(rule: Any, primals: Values, tangents: Values, **params: Any) -> tuple[Results, Results]:
     outs, moved = rule(primals, [None if type(t) is _ad.Zero else t for t in tangents], **params)
     return outs, [
         _ad.Zero(jax.typeof(x).to_tangent_aval()) if t is None else t
@@ -525,15 +475,62 @@ def _push(
     ]
 
 
-def _pull(rule: Any, cotangents: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
+def _pull(rule: Any, cotangents: Values, *args: Any, **params: Any) -> Results:
     values = [Linear(x.aval) if _ad.is_undefined_primal(x) else x for x in args]
     return rule([None if type(ct) is _ad.Zero else ct for ct in cotangents], values, **params)
 
 
-def _batch(rule: Any, axis: Any, values: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
+def _batch(rule: Any, axis: Any, values: Values, axes: Values, **params: Any) -> Any:
     name = None if axis.name is _core.no_axis_name else axis.name
     vmap = partial(jax.vmap, axis_name=name, axis_size=axis.size, spmd_axis_name=axis.spmd_name)
     return rule(Mapped(name, axis.size, vmap), values, axes, **params)
+
+
+# --- marked values --------------------------------------------------------------------------------
+
+KEEP = "incrax_keep"
+"""Name of the primitive (*values, *dependencies) -> values, the identity that says something of
+values.
+
+Parameters: the number of values; the name that the user gave them; whether they are worth saving;
+whether they depend on the dependencies only.
+"""
+
+
+def _kept(*xs: Any, num_values: int, **_: Any) -> Results:
+    return list(xs[:num_values])
+
+
+def keep(values: Values, dependencies: Values | None, name: str | None) -> Results:
+    """The values, marked as worth saving; dependent on the dependencies only, unless these are
+    None.
+    """
+    is_narrowed = dependencies is not None
+    params = {"num_values": len(values), "name": name, "is_kept": True, "is_narrowed": is_narrowed}
+    return _keep_p.bind(*values, *(dependencies or ()), **params)
+
+
+def as_constant(value: Any, name: str | None) -> Any:
+    """The value, marked as dependent on nothing."""
+    return _keep_p.bind(value, num_values=1, name=name, is_kept=False, is_narrowed=True)[0]
+
+
+def _keep_along(xs: Values, along: Values, **params: Any) -> Any:
+    """Marked values, with tangents or axes of theirs, which need no mark."""
+    return _keep_p.bind(*xs, **params), _kept(*along, **params)
+
+
+_keep_p = new_primitive(
+    KEEP,
+    Rules(
+        run=_kept,
+        types=lambda *avals, **params: (_kept(*avals, **params), frozenset()),
+        push=_keep_along,
+        pull=lambda *_, **__: [],  # what is linear in it is not marked
+        batch=lambda _, xs, axes, **params: _keep_along(xs, axes, **params),
+    ),
+)
+_keep_p.def_impl(_kept)  # compiles nothing
 
 
 # --- calls that XLA compiles into one kernel ------------------------------------------------------
@@ -542,12 +539,12 @@ def _batch(rule: Any, axis: Any, values: Sequence[Any], axes: Sequence[Any], **p
 ONE_KERNEL = "incrax_one_kernel"
 
 
-def evaluated(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
+def evaluated(jaxpr: Any, values: Values) -> Results:
     """The results of a closed jaxpr."""
     return _core.jaxpr_as_fun(jaxpr)(*values)
 
 
-def one_kernel(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
+def one_kernel(jaxpr: Any, values: Values) -> Results:
     """The same, on a CPU by one kernel."""
     return _one_kernel_p.bind(*values, jaxpr=jaxpr)
 
@@ -557,7 +554,7 @@ def is_on_one_device() -> bool:
     return not jax.sharding.get_abstract_mesh().manual_axes
 
 
-def _run_marked(*values: Any, jaxpr: Any) -> list[Any]:
+def _run_marked(*values: Any, jaxpr: Any) -> Results:
     # XLA inlines calls before it looks for marks, if it may.
     called = jax.jit(_core.jaxpr_as_fun(jaxpr))(*values)
     marks = {"inlineable": "false", "xla_cpu_small_call": "true"}
@@ -571,28 +568,24 @@ def _lower_on_cpu(ctx: Any, *values: Any, jaxpr: Any) -> Any:
     return _mlir.lower_fun(run, multiple_results=True)(ctx, *values, jaxpr=jaxpr)
 
 
-def _run_inlined(*values: Any, jaxpr: Any) -> list[Any]:
+def _run_inlined(*values: Any, jaxpr: Any) -> Results:
     return evaluated(jaxpr, values)
 
 
-def _push_inlined(
-    values: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Any
-) -> tuple[list[Any], list[Any]]:
-    moving = [k for k, tangent in enumerate(tangents) if type(tangent) is not _ad.Zero]
+def _push_inlined(values: Values, tangents: Values, *, jaxpr: Any) -> tuple[Results, Results]:
+    moving = [k for k, tangent in enumerate(tangents) if tangent is not None]
 
-    def run(*own: Any) -> list[Any]:
+    def run(*own: Any) -> Results:
         given = dict(zip(moving, own, strict=True))
         return evaluated(jaxpr, [given.get(k, x) for k, x in enumerate(values)])
 
     outs, moved = jax.jvp(run, [values[k] for k in moving], [tangents[k] for k in moving])
-    zero = lambda x: _ad.Zero(jax.typeof(x).to_tangent_aval())
-    pairs = zip(outs, moved, strict=True)
-    return outs, [zero(x) if t.dtype == jax.dtypes.float0 else t for x, t in pairs]
+    return outs, [None if t.dtype == jax.dtypes.float0 else t for t in moved]
 
 
 def _batch_inlined(
-    axis: Any, values: Sequence[Any], axes: Sequence[Any], *, jaxpr: Any
-) -> tuple[list[Any], Sequence[Any]]:
+    axis: Any, values: Values, axes: Values, *, jaxpr: Any
+) -> tuple[Results, Values]:
     # Not `jax.vmap`, which would spread what is not mapped along the axis, and not over its devices.
     batched, out_axes = _inner_batching.batch_jaxpr2(jaxpr, axis, tuple(axes))
     return evaluated(batched, values), out_axes
@@ -603,7 +596,7 @@ _one_kernel_p.multiple_results = True
 _one_kernel_p.def_impl(partial(_dispatch.apply_primitive, _one_kernel_p))
 _one_kernel_p.def_abstract_eval(lambda *_, jaxpr: list(jaxpr.out_avals))
 _mlir.register_lowering(_one_kernel_p, _mlir.lower_fun(_run_inlined, multiple_results=True))
-_ad.primitive_jvps[_one_kernel_p] = _push_inlined
+_ad.primitive_jvps[_one_kernel_p] = partial(_push, _push_inlined)
 _batching.fancy_primitive_batchers[_one_kernel_p] = _batch_inlined
 _mlir.register_lowering(_one_kernel_p, _lower_on_cpu, platform="cpu")
 
@@ -899,7 +892,7 @@ what they are.
 """
 
 
-def staged(trace: Any, fun: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> Body:
+def staged(trace: Any, fun: Callable[..., Values], avals: Values) -> Body:
     """The program of a function of flat arrays, staged by a trace of ours."""
     source = _source_info.current()
     inputs = [trace.new_arg(aval, source) for aval in avals]

@@ -260,16 +260,6 @@ def many_functions(paths: str, max_signatures: int) -> str:
     )
 
 
-def large_unchanged(path: str, nbytes: int, seconds: float) -> str:
-    """A warning: a large NumPy array is compared at every call and does not change."""
-    return (
-        f"`incremental(f)` compares `{path}` ({nbytes / 1e6:.0f} MB) at every call, because NumPy "
-        f"arrays can be changed in place; to find it unchanged took {seconds:.1f} s so far, more "
-        "than a fifth of all time. Pass what `incrax.frozen` makes of it, once: that is compared "
-        "by identity."
-    )
-
-
 def wrong_option(option: str, value: Any, expected: str) -> TypeError:
     """An option of a wrong type."""
     return TypeError(

@@ -20,8 +20,15 @@ from incrax._jax import Atom, Equation, Literal, Var
 STATEFUL = frozenset({"rng_uniform"})
 """Primitives that give another result each time although they declare no effect."""
 
-Values: TypeAlias = Sequence[Any]
-"""What some variables hold, in their order: arrays, or what stands for them."""
+Values: TypeAlias = _jax.Values
+Results: TypeAlias = _jax.Results
+Env: TypeAlias = dict[Var, Any]
+"""Values by variable."""
+
+Function: TypeAlias = Callable[..., Any]
+Args: TypeAlias = tuple[Any, ...]
+Kwargs: TypeAlias = dict[str, Any]
+"""What is called, and a call."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ class Program:
             _jax.Body(self.invars, self.constvars, self.consts, self.eqns, self.outvars)
         )
 
-    def __call__(self, *leaves: Any) -> list[Any]:
+    def __call__(self, *leaves: Any) -> Results:
         """The outputs at these leaves, an equation at a time."""
         return evaluator(self)(self.consts, *leaves)
 
@@ -71,14 +78,14 @@ class Program:
         return str(self.as_jaxpr())
 
 
-def trace(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Program:
+def trace(fun: Function, *args: Any, **kwargs: Any) -> Program:
     """Trace a function of pytrees; the program's inputs and outputs are their leaves, and the arrays
     of NumPy that the function closes over are copied.
     """
     return trace_with_tree(fun, *args, **kwargs)[0]
 
 
-def trace_with_tree(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Program, Any]:
+def trace_with_tree(fun: Function, *args: Any, **kwargs: Any) -> tuple[Program, Any]:
     """The same, and the tree of the outputs."""
     once = lambda *args, **kwargs: fun(*args, **kwargs)  # JAX keeps the trace of a function
     jaxpr, types = jax.make_jaxpr(once, return_shape=True)(*args, **kwargs)
@@ -93,8 +100,8 @@ class OtherTypesError(Exception):
 
 
 def trace_jitted(
-    fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[Program, Any, Callable[..., Any] | None]:
+    fun: Function, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Program, Any, Function | None]:
     """The program of a function, the tree of its outputs, and `jax.jit` of it under this name, all
     of one trace; None where a tracer is closed over.
 
@@ -154,28 +161,26 @@ def type_of(x: Any) -> Any:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
-def evaluator(program: Program) -> Callable[..., list[Any]]:
+def evaluator(program: Program) -> Callable[..., Results]:
     """A function `(consts, *leaves) -> outputs` that evaluates the program's equations one by
     one.
     """
 
-    def run(consts: tuple[Any, ...], *leaves: Any) -> list[Any]:
-        env: dict[Var, Any] = dict(zip(program.constvars, consts, strict=True))
+    def run(consts: tuple[Any, ...], *leaves: Any) -> Results:
+        env: Env = dict(zip(program.constvars, consts, strict=True))
         env.update(zip(program.invars, leaves, strict=True))
         return evaluated(program.eqns, program.outvars, env)
 
     return run
 
 
-def evaluated(eqns: Iterable[Equation], outputs: Iterable[Atom], env: dict[Var, Any]) -> list[Any]:
+def evaluated(eqns: Iterable[Equation], outputs: Iterable[Atom], env: Env) -> Results:
     """The outputs of equations, which read the values in `env` and add theirs to it."""
     _jax.evaluate(eqns, env)
     return [_jax.read(atom, env) for atom in outputs]
 
 
-def evaluated_sparingly(
-    eqns: Sequence[Equation], outputs: Sequence[Atom], env: dict[Var, Any]
-) -> list[Any]:
+def evaluated_sparingly(eqns: Sequence[Equation], outputs: Sequence[Atom], env: Env) -> Results:
     """The same where values are arrays: each goes from `env` after its last use."""
     last = {
         var: number for number, eqn in enumerate(eqns) for var in (*eqn.outvars, *read_vars(eqn))

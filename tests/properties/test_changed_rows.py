@@ -34,8 +34,6 @@ EVENTS = (
     "clear",
     "fork",
     "evict",
-    "checkpoint",
-    "rollback",
     "interrupted before",
     "interrupted after",
 )
@@ -52,7 +50,6 @@ class Life:
         self.ours = incrax.incremental(fun, policy=policy, tuning=tuning, **options)
         self.anew = incrax.incremental(fun, policy="exact") if policy == "exact" else None
         self.plain = jax.jit(fun)
-        self.kept = None
         self.budget = None
 
     @property
@@ -73,10 +70,8 @@ class Life:
         """What happens before the call with these arguments."""
         if event == "clear":
             self.ours.clear()
-            self.kept = None
         elif event == "fork":
             self.ours = self.ours.fork()
-            self.kept = None
         elif event == "evict":
             store = self.engine.store
             self.budget = self.budget or store.budget_bytes
@@ -87,11 +82,7 @@ class Life:
         elif self.budget is not None:
             self.engine.store.budget_bytes = self.budget
             self.budget = None
-        if event == "checkpoint":
-            self.ours.checkpoint()
-        elif event == "rollback" and self.kept is not None:
-            self.check(self.ours.rollback(), self.kept)
-        elif event.startswith("interrupted"):
+        if event.startswith("interrupted"):
             with (
                 interrupted(is_late=event.endswith("after")),
                 contextlib.suppress(KeyboardInterrupt),
@@ -124,12 +115,9 @@ def live(program, policy, size, seed, events, **options):
         life = Life(program, policy, **options)
         calls = arguments(ROW_START, seed, len(events), ROW_ACTIONS)
         life.call(calls[0])
-        last = calls[0]
         for args, event in zip(calls[1:], events, strict=True):
             life.meets(event, args)
-            life.kept = last if event == "checkpoint" else life.kept
             life.call(args)
-            last = args
             served.append(life.engine.last)
     return served
 

@@ -619,16 +619,6 @@ def test_calls_with_rows_and_without_share_one_table_of_signatures():
     assert chunks_by(f, T, rows) == (3, 0, 0)
 
 
-def test_no_checkpoint_is_made_of_a_call_with_rows_and_the_one_before_stays(f):
-    value = f(T, make(21))
-    f.checkpoint()
-    f(T, rows_of(21))
-    with pytest.raises(incrax.errors.NotCalledError, match="without `Rows`"):
-        f.checkpoint()
-    f({**T, "w": T["w"] + 1}, make(21))
-    same(f.rollback(), value)
-
-
 def test_a_failure_in_the_middle_leaves_what_was_right(f, monkeypatch):
     rows = rows_of(40)
     saved = f(T, rows)

@@ -12,6 +12,7 @@ import copy
 from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, TypeAlias
 
 import jax
@@ -44,7 +45,7 @@ from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal
 from incrax.engine.store.budget import Limits
 from incrax.engine.store.store import is_any_deleted
-from incrax.errors import MixedRowsError, NotCalledError, UnknownInputError
+from incrax.errors import MixedRowsError, UnknownInputError
 from incrax.rows.numbers import scales_at
 from incrax.rows.passes import (
     Phase,
@@ -112,12 +113,10 @@ class RowEngine:
     first.
 
     A trace of the function beside others (`Traces`), with what their table and the methods of the
-    function ask of one: chunks bypass by themselves, keep no checkpoints, and do not count in the
-    verdict.
+    function ask of one: chunks bypass by themselves, and do not count in the verdict.
     """
 
     bypass = None
-    has_checkpoint = False
     choosers: Sequence[Chooser] = ()
 
     def __init__(
@@ -207,18 +206,6 @@ class RowEngine:
         """Not a call as it is: `Rows` are taken out of it first."""
         return False
 
-    def check_may_be_kept(self) -> None:
-        """Raise, as there are no versions for a checkpoint."""
-        raise NotCalledError(
-            "`checkpoint()` keeps the version of a call without `Rows`, and the last call was one "
-            "with `Rows`. Nothing was kept. Keep the `Rows` and the parameters to go back to: "
-            "`append` and `replace` leave them as they are, and results at the latest few versions "
-            "are saved."
-        )
-
-    def forget_checkpoint(self) -> None:
-        """There is none."""
-
     def expect(self, calls: int) -> None:
         """Chunks decide by the calls so far."""
 
@@ -262,7 +249,7 @@ class RowEngine:
         """
         outputs = self._outputs(leaves, rows)
         assert self.last is not None
-        self.history.note_rows(start_s, self.last, lambda: self.saved_bytes)
+        self.history.note(start_s, perf_counter(), self.last, self)
         return outputs
 
     def check(

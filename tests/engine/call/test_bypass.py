@@ -373,16 +373,6 @@ def test_results_that_failed_after_their_call_are_no_version():
     assert float(ours(3.0, 2.0, V, X)[0]) == known
 
 
-def test_a_checkpoint_is_that_of_the_last_call():
-    ours = bypassing(model, 1.0, 2.0, V, X)
-    known = ours(30.0, 2.0, V, X)
-    ours.checkpoint()
-    for number in range(4):
-        ours(40.0 + number, 2.0, V, X)
-    for mine, other in zip(ours.rollback(), known, strict=True):
-        same(mine, other)
-
-
 def test_a_fork_has_a_ledger_of_its_own():
     ours = bypassing(model, 1.0, 2.0, V, X)
     other = ours.fork()

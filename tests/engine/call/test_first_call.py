@@ -204,10 +204,7 @@ def test_a_report_looks_at_a_function_that_need_not_be_looked_at(idle, analysed)
     assert ours.stats.calls == 2
     assert "since saving did not pay in an earlier process" in ours.stats.verdict
     assert len(analysed) == 1
-    ours.checkpoint()
     check(ours, 3.0, 0.5, X)
-    for mine, known in zip(ours.rollback(), jax.jit(model)(2.0, 0.5, X), strict=True):
-        same(mine, known)
 
 
 def test_the_same_objects_have_the_last_result_without_an_analysis(idle, analysed):

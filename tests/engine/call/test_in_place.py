@@ -55,7 +55,7 @@ def pointers(job):
 def test_what_is_read_once_is_written_by_the_program_itself():
     job = Job("groups, gradient").settle()
     executable = job.engine.repeat.program.executable
-    assert executable.family.writing is None
+    assert not executable.family.writing.olds
     num_overwritten = len(executable.family.overwritten)
     assert num_overwritten >= 2
     call, types = executable.specimen([value.feed for value in job.engine.store.states[-1].values])

@@ -63,11 +63,12 @@ def test_what_was_foretold_is_what_is_filled():
     again = engine.last
     for state in engine.store.states:
         state.saved = {}
-    pairs = engine.baselines.compare(engine.comparison.resolve([40.0, b, X], [0]))
-    missing, plans = rehearsal._would_fill(engine, pairs, again.plan)
-    assert again.entry.candidate == "plan"
-    assert set(missing) == set(did.filled)
-    assert plans == did.segments
+    values = engine.comparison.resolve([40.0, b, X], [0])
+    pairs = engine.baselines.ranked(engine.comparison.pairs(values))
+    foretold = rehearsal._record(engine, pairs, is_bypassed=False)
+    assert again.entry.candidate == foretold.candidate == "plan"
+    assert set(foretold.filled) == set(did.filled)
+    assert foretold.segments == did.segments
     assert len(segments(ours)._joint) == 1
 
 
@@ -79,9 +80,9 @@ def test_what_a_change_reaches_is_left_to_the_segments():
     segments(ours)._joint.clear()
     leaves = [30.0, b + 1.0, X]
     values = engine.comparison.resolve(leaves, [1])
-    pairs = engine.baselines.compare(values)
-    base, dirty = pairs[-1]
-    SavedValues(engine, pairs, base, dirty, values).fill(segments(ours).top_plan().loads)
+    pairs = engine.baselines.ranked(engine.comparison.pairs(values))
+    dirty = pairs[-1][1]
+    SavedValues(engine, pairs, dirty, values).fill(segments(ours).top_plan().loads)
     assert segments(ours)._joint == {}
 
 

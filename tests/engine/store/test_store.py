@@ -32,7 +32,7 @@ def value(var, fill=0.0):
 
 def state(*saved, inputs=(0.0,), outputs=()):
     return State(
-        tuple(LeafValue(x) for x in inputs), list(outputs), {var: value(var) for var in saved}, None
+        tuple(LeafValue(x) for x in inputs), list(outputs), {var: value(var) for var in saved}
     )
 
 
@@ -447,11 +447,11 @@ def test_no_buffer_that_a_user_holds_is_taken_for_another_value(tuning):
 
 def test_a_version_from_which_fewer_inputs_changed_is_tried_whatever_is_expected():
     """Else a plan that was measured keeps the estimate of a smaller one from ever being tried."""
-    near, far = (State((), [], {}, None) for _ in range(2))
+    near, far = (State((), [], {}) for _ in range(2))
     chooser = SimpleNamespace(
         expected_s={1: 2.0, 3: 1.0}.get, whole_s=9.0, loads=lambda _: (), seen=lambda _: None
     )
-    baselines = Baselines(None, None, chooser, 0)
+    baselines = Baselines(chooser, 0)
     assert baselines.ranked([(near, 1), (far, 3)])[-1] == (near, 1)
     chooser.seen = lambda _: SimpleNamespace(is_planned=True)  # tried, and it lacks nothing
     assert baselines.ranked([(far, 3), (near, 1)])[-1] == (near, 1)

@@ -12,7 +12,7 @@ from incrax._collection import paused
 from incrax._locations import NO_VALUE, place_of_error
 from incrax._messages import branch_in_incremental
 from incrax._names import as_program_name, name_of
-from incrax._program import Program, trace_jitted
+from incrax._program import Function, Program, Values, trace_jitted
 from incrax._tuning import Tuning
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.signature import Signature
@@ -45,7 +45,7 @@ class Analysis:
 
     traced: Program
     out_tree: Any
-    jitted: Callable[..., Any] | None
+    jitted: Function | None
     find_facts: Callable[[], Facts]
 
     @functools.cached_property
@@ -55,29 +55,17 @@ class Analysis:
 
 
 def analyse(
-    fun: Callable[..., Any],
+    fun: Function,
     signature: Signature,
-    dynamic: Sequence[Any],
+    dynamic: Values,
     tuning: Tuning,
-    *,
-    is_exact: bool,
-    algebra: bool = False,
-    passes: Sequence[Pass] = PASSES,
+    **options: Any,
 ) -> Analysis:
-    """Trace a function for one signature, to be analysed; with the same prices on every machine if
-    `is_exact`.
-    """
+    """Trace a function for one signature, to be analysed with these options of `facts_of`."""
     feeds = [LeafValue(x).feed for x in dynamic]
     traced, out_tree, jitted = _trace(fun, signature, feeds)
-    find_facts = functools.partial(
-        facts_of,
-        traced,
-        tuning,
-        is_exact=is_exact,
-        num_parts=signature.num_parts,
-        algebra=algebra,
-        passes=passes,
-    )
+    num_parts = signature.num_parts
+    find_facts = functools.partial(facts_of, traced, tuning, num_parts=num_parts, **options)
     return Analysis(traced, out_tree, jitted, find_facts)
 
 
@@ -91,7 +79,7 @@ def facts_of(
     algebra: bool = False,
     passes: Sequence[Pass] = PASSES,
 ) -> Facts:
-    """Simplify and analyse a traced program."""
+    """Simplify and analyse a traced program; with the same prices on every machine if `is_exact`."""
     program = run_passes(traced, passes)
     if num_parts == 1:
         program = drop_dead(make_read_rows(program))
@@ -109,8 +97,8 @@ def facts_of(
 
 
 def _trace(
-    fun: Callable[..., Any], signature: Signature, feeds: Sequence[Any]
-) -> tuple[Program, Any, Callable[..., Any] | None]:
+    fun: Function, signature: Signature, feeds: Values
+) -> tuple[Program, Any, Function | None]:
     """The program, its output tree, and `jax.jit` of it."""
     name = f"{as_program_name(name_of(fun))}_whole"
     args, kwargs = signature.rebuild(feeds)
@@ -128,7 +116,7 @@ def _trace(
         raise branch_in_incremental(name_of(fun), place_of_error(error)) from error
 
 
-def trace_for(fun: Callable[..., Any], signature: Signature, leaves: Sequence[Any]) -> Program:
+def trace_for(fun: Function, signature: Signature, leaves: Values) -> Program:
     """The program of a function for leaves, or types of leaves, that differ from a signature's in
     weak types.
     """

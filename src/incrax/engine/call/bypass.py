@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from operator import is_
 from typing import Any, TypeAlias
 
@@ -21,7 +20,7 @@ import jax
 
 from incrax import _jax
 from incrax._context import context_key
-from incrax._program import OtherTypesError
+from incrax._program import Args, Function, Kwargs, OtherTypesError
 from incrax._stats import Stats
 from incrax.engine.call.record import UNCHANGED, History
 from incrax.engine.compile.timing import TimedProgram, settle
@@ -55,21 +54,9 @@ class Bypass:
     Nothing is known of what is in a list, a dict or an array of NumPy, which may have changed.
     """
 
-    __slots__ = (
-        "config",
-        "history",
-        "holds_results",
-        "jitted",
-        "last",
-        "ledger",
-        "stats",
-        "whole",
-        "whole_s",
-    )
-
     def __init__(
         self,
-        jitted: Callable[..., Any],
+        jitted: Function,
         signature: Signature,
         out_tree: Any,
         result_bytes: int,
@@ -94,14 +81,14 @@ class Bypass:
         if self.ledger.granted and result is not NOT_HELD:
             settle(result)
 
-    def hold(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def hold(self, args: Args, kwargs: Kwargs, result: Any) -> None:
         """Hold the result of a call that did not bypass, for another one with the same arguments,
         if there can be one.
         """
         can_be = self.holds_results and not kwargs and IMMUTABLE.issuperset(map(type, args))
         self.last = (args, kwargs, result, None) if can_be else NO_CALL
 
-    def timed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def timed(self, args: Args, kwargs: Kwargs) -> Any:
         """The result of the last call before a look, which is timed; `NOT_HELD` where the call is
         to be looked at. Those before it have ended.
         """
@@ -134,7 +121,7 @@ class Bypass:
         self.stats.unchanged += 1
         self.ledger.unchanged += 1
         now_s = time.perf_counter()
-        self.history.repeat(now_s, now_s, UNCHANGED)
+        self.history.note(now_s, now_s, UNCHANGED)
         return result
 
 
@@ -147,7 +134,7 @@ def _is_of_tuples(result: Any) -> bool:
     return type(result) is int
 
 
-def _of_arguments(jitted: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+def _of_arguments(jitted: Function, signature: Signature) -> Function:
     """The function of its arguments, of one of those leaves that are not static.
 
     It raises OtherTypesError where the static ones are others.

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import and_, or_
@@ -25,14 +23,15 @@ import jax
 
 from incrax import _jax
 from incrax._jax import Var
-from incrax._messages import deleted_input, large_unchanged
+from incrax._messages import deleted_input
+from incrax._program import Env, Results, Values
 from incrax._stats import Stats
 from incrax._tuning import Tuning
 from incrax.engine.call.record import BYPASSED, NO_MEMORY, UNCHANGED, CallRecord, History
 from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import TimedProgram
-from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.inputs.leaves import LeafValue, LeafValues
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan
 from incrax.engine.plan.slices import value_at
@@ -64,40 +63,27 @@ again are among them.
 MAX_REPEATS = 64
 """Kinds of change whose calls may go the short way."""
 
-ADVICE_S = 1.0
-ADVICE_SHARE = 0.2
-"""Seconds that comparing an unchanged array has taken, and their share of all, from which on
-`frozen` is advised.
-"""
 
-
-class Repeat:
+class Repeat(NamedTuple):
     """What a call did, if another of its kind may do the same. It holds no values: what is loaded is
     found anew in the version that such a call starts from.
     """
 
-    __slots__ = ("entry", "num_eqns", "plan", "program", "record", "ticks")
-
-    def __init__(self, record: CallRecord, entry: Entry, program: TimedProgram, plan: Plan) -> None:
-        self.record = record
-        self.entry = entry
-        self.program = program
-        self.plan = plan
-        self.num_eqns = plan.num_eqns
-        self.ticks = program.clock.ticks
+    record: CallRecord
+    entry: Entry
+    program: TimedProgram
+    plan: Plan
+    num_eqns: int
+    ticks: int
 
     def is_settled(self) -> bool:
         """Whether what serves is chosen, and not to be looked at again."""
         entry = self.entry
         is_chosen = entry.candidate == self.record.candidate and entry.program is self.program
-        return (
-            is_chosen
-            and entry.is_final
-            and self.ticks == self.program.clock.ticks
-            and entry.uses % LONG_WAY_EVERY != 0
-        )
+        is_final = entry.is_final and self.ticks == self.program.clock.ticks
+        return is_chosen and is_final and entry.uses % LONG_WAY_EVERY != 0
 
-    def loads_of(self, base: State) -> list[Any] | None:
+    def loads_of(self, base: State) -> Results | None:
         """What the program loads, of a version; None where that lacks something."""
         loads = list(map(base.saved.get, self.program.loads))
         is_complete = all([x is not None for x in loads])
@@ -117,8 +103,8 @@ class FirstCall(NamedTuple):
     began and returned, of `perf_counter`, and seconds of the program, compilation included.
     """
 
-    values: tuple[LeafValue, ...]
-    outputs: list[Any]
+    values: LeafValues
+    outputs: Results
     begin_s: float
     end_s: float
     program_s: float
@@ -144,89 +130,70 @@ class Engine:
         self.paths = journal.paths
         self.journal = journal
         self.tuning = tuning
-        self.stats = stats
-        self.history = History(tuning.history)
         self.layout = facts.layout
         pool = Pool(is_active=compiler.recycles)
         planned = limits.planned_bytes
         chooser = Chooser(
             facts, whole, compiler, tuning, stats, planned, pool, journal, ledger, is_exact=is_exact
         )
-        self._decide_by(chooser)
         self.num_eqns = len(facts.eqns)
-        self.num_outputs = len(facts.outvars)
         self.always = ALWAYS if facts.has_effects else 0
         self.must_wait = facts.calls_host
         self.calls = compiler.calls
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.outvars) if isinstance(a, Var))
         self.reach = reduce(or_, (facts.mask(var) for _, var in self.out_vars), self.always)
-        self.has_advised = False
         self._last: CallRecord | None = None
-        self.repeat: Repeat | None = None
-        self.repeats: dict[int, Repeat] = {}
-        self.again: Again | None = None
-        self.streak: Any = None
         outputs = frozenset(var for _, var in self.out_vars)
         store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, outputs)
-        self._adopt(store)
+        self._begin(store, chooser, stats)
 
-    def _adopt(self, store: Store) -> Self:
-        self.store = store
-        self.comparison = Comparison(store, self.layout)
-        self.baselines = Baselines(store, self.comparison, self.chooser, self.always)
-        return self
-
-    def _decide_by(self, chooser: Chooser) -> None:
+    def _begin(self, store: Store, chooser: Chooser, stats: Stats) -> Self:
+        """Serve from now on with these, whatever was done before."""
         self.chooser = chooser
         self.clock = chooser.clock
         self.ledger = chooser.ledger
         self.whole = chooser.whole
         self.segments = chooser.segments
         self.slices = chooser.slices
+        self.store = store
+        self.comparison = Comparison(store, self.layout)
+        self.baselines = Baselines(chooser, self.always)
+        self.stats = stats
+        self.history = History(self.tuning.history)
+        self.repeat: Repeat | None = None
+        self.repeats: dict[int, Repeat] = {}
+        self.again: Again | None = None
+        self.streak: Any = None
+        return self
 
     def fork(self, stats: Stats, kin: Engine | None = None) -> Engine:
         """An independent engine that shares values and programs so far; a sibling of `kin`, if
         any.
         """
-        other = self._copy(stats)
+        other = copy.copy(self)
         store = self.store.fork(other._eviction_order)
-        store.pool = store.pool if kin is None else kin.store.pool
-        other._decide_by(self.chooser.fork(stats, store.pool) if kin is None else kin.chooser)
-        return other._adopt(store)
+        if kin is not None:
+            store.pool = kin.store.pool
+        chooser = self.chooser.fork(stats, store.pool) if kin is None else kin.chooser
+        return other._begin(store, chooser, stats)
 
     def sibling(self, budget_bytes: int) -> Engine:
         """An engine for other data of the same types: programs and what is known of their times are
         shared.
         """
-        other = self._copy(self.stats)
-        other._last = None
-        store = Store(
-            self.store.versions,
-            budget_bytes,
-            other._eviction_order,
-            self.store.pool,
-            self.store.outputs,
-        )
-        return other._adopt(store)
-
-    def _copy(self, stats: Stats) -> Engine:
         other = copy.copy(self)
-        other.stats = stats
-        other.repeat = None
-        other.repeats = {}
-        other.again = None
-        other.streak = None
-        other.history = History(self.tuning.history)
-        return other
+        other._last = None
+        known = self.store
+        order = other._eviction_order
+        store = Store(known.versions, budget_bytes, order, known.pool, known.outputs)
+        return other._begin(store, self.chooser, self.stats)
 
     def _eviction_order(self, state: State) -> list[Var]:
         return cheapest_first(self.facts, self.segments, state.values, state.saved)
 
     # --- a call -----------------------------------------------------------------------------------
 
-    def served(
-        self, leaves: Sequence[Any], changed: Sequence[int] | None, begin_s: float
-    ) -> list[Any]:
+    def served(self, leaves: Values, changed: Sequence[int] | None, begin_s: float) -> Results:
         """As `call`, for a user's call that began at `begin_s`, of `perf_counter`: it is entered in
         the history.
         """
@@ -242,7 +209,7 @@ class Engine:
         self._note_compiled()
         full = self.layout.full
         entry = self.chooser.entry(full)
-        saved = SavedValues(self, [], None, full, first.values)
+        saved = SavedValues(self, [], full, first.values)
         state = self._new_state("whole", entry, saved, first.outputs)
         record = self._account("whole", entry, saved, is_first=True)
         self.chooser.note_use(entry, "whole", None)
@@ -250,13 +217,11 @@ class Engine:
         self.history.note(first.begin_s, first.end_s, record, self.store)
 
     def call(
-        self, leaves: Sequence[Any], changed: Sequence[int] | None, begin_s: float | None = None
-    ) -> list[Any]:
+        self, leaves: Values, changed: Sequence[int] | None, begin_s: float | None = None
+    ) -> Results:
         """Outputs at these leaves; `changed`: those that are other objects than before, if known
         (since `begin_s`).
         """
-        if self.comparison.unchanged_s and not self.has_advised:
-            self.has_advised = self._advise_frozen()
         clock = self.clock
         ledger = self.ledger
         self.again = None
@@ -318,7 +283,7 @@ class Engine:
         entry = repeat.entry
         self.chooser.note_repeated(entry, entry.candidate, program_s, overhead_s, num)
 
-    def _compared(self, pairs: Pairs, values: tuple[LeafValue, ...], start_s: float) -> list[Any]:
+    def _compared(self, pairs: Pairs, values: LeafValues, start_s: float) -> Results:
         """Outputs from the version that is best to start from."""
         pairs = self.baselines.ranked(pairs)
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
@@ -331,46 +296,32 @@ class Engine:
         if rows is not None:
             pairs = [*(pair for pair in pairs if pair[0] is not rows.base), (rows.base, rows.dirty)]
             base, dirty = pairs[-1]
-        return self._evaluate(SavedValues(self, pairs, base, dirty, values, rows), start_s)
+        return self._evaluate(SavedValues(self, pairs, dirty, values, rows), start_s)
 
-    def changed_rows(self, pairs: Pairs, values: tuple[LeafValue, ...]) -> ChangedRows | None:
+    def changed_rows(self, pairs: Pairs, values: LeafValues) -> ChangedRows | None:
         """Which rows changed, of a version whose values were not written over, if there is one, and of
         these the one from which the fewest did, and which has what programs for rows read; None where
         there is no change of a few rows.
         """
         slices = self.slices
-        found = None
-        best = True, math.inf, False
+        found = []
         for state, dirty in reversed(pairs) if slices.lengths else ():
             leaves = slices.leaves_of(dirty)
             numbers = self.comparison.rows(values, state, leaves) if leaves else None
             kind = None if numbers is None else slices.kind(leaves, numbers)
-            if numbers is None or kind is None:
-                continue
-            rank = state.is_written_over, numbers.size, slices.lacks(state.saved)
-            if rank < best:
-                best = rank
-                found = ChangedRows(state, dirty, numbers, kind)
-                if rank == (False, 1, False):
-                    break
-        return found
+            if numbers is not None and kind is not None and not state.is_written_over:
+                found.append(ChangedRows(state, dirty, numbers, kind))
+        rank = lambda rows: (rows.numbers.size, slices.lacks(rows.base.saved))
+        return min(found, key=rank, default=None)
 
-    def _unchanged(self, state: State, dirty: int = 0) -> list[Any]:
+    def _unchanged(self, state: State, dirty: int = 0) -> Results:
         self.stats.unchanged += 1
         self.ledger.unchanged += 1
         self.store.touch(state)
         self._last = UNCHANGED._replace(dirty=dirty) if dirty else UNCHANGED
         return state.outputs
 
-    def _whole_awaited(self, feeds: Sequence[Any]) -> list[Any]:
-        """Outputs of the whole program, waited for where functions on the host must have run."""
-        outputs = self.whole(feeds, ())
-        if self.must_wait:
-            jax.block_until_ready(outputs)
-        self.stats.ran += self.num_eqns
-        return outputs
-
-    def without_saving(self, leaves: Sequence[Any]) -> list[Any]:
+    def without_saving(self, leaves: Values) -> Results:
         """Outputs of the whole program at values that stay as they are; nothing is compared or
         kept.
         """
@@ -378,13 +329,17 @@ class Engine:
         if self.store.states:
             self.clear_saved()
         try:
-            return self._whole_awaited(leaves)
+            outputs = self.whole(leaves, ())
+            if self.must_wait:
+                jax.block_until_ready(outputs)
+            self.stats.ran += self.num_eqns
+            return outputs
         except Exception as error:
             if not _jax.is_out_of_memory(error):
                 raise
             return self.call(leaves, None)
 
-    def _without_saved(self, values: tuple[LeafValue, ...], error: Exception) -> list[Any]:
+    def _without_saved(self, values: LeafValues, error: Exception) -> Results:
         """The device has no memory left: try the whole program once more after all saved values
         were dropped.
         """
@@ -392,35 +347,19 @@ class Engine:
         self.stats.evicted += len(self.store.sizes())
         run = None if self.always else lambda: self.whole([value.feed for value in values], ())
         outputs = results_without_saved(self.store, run, error)
-        self.store.commit(State(values, outputs, {}, None), None)
+        self.store.commit(State(values, outputs, {}), None)
         self.stats.ran += self.num_eqns
         return outputs
 
     def check_alive(self, values: Iterable[LeafValue]) -> None:
         """Raise DeletedInputError for the first array that was donated or deleted."""
-        for index in [
-            i for i, v in enumerate(values) if v.array is not None and v.array.is_deleted()
-        ]:
-            raise deleted_input(self.paths[index])
-
-    def _advise_frozen(self) -> bool:
-        """Say that large data which stay the same take long to compare, if they do; whether it was
-        said.
-        """
-        index, seconds = max(self.comparison.unchanged_s.items(), key=lambda item: item[1])
-        if seconds <= ADVICE_S or seconds <= ADVICE_SHARE * (seconds + self.clock.spent_s):
-            return False
-        nbytes = _jax.aval_bytes(self.facts.invars[index].aval)
-        warnings.warn(
-            large_unchanged(self.paths[index], nbytes, seconds), UserWarning, stacklevel=6
-        )
-        return True
+        deleted = [v.array is not None and v.array.is_deleted() for v in values]
+        if any(deleted):
+            raise deleted_input(self.paths[deleted.index(True)])
 
     # --- a call like one before -------------------------------------------------------------------
 
-    def _again(
-        self, pairs: Pairs, values: tuple[LeafValue, ...], start_s: float
-    ) -> list[Any] | None:
+    def _again(self, pairs: Pairs, values: LeafValues, start_s: float) -> Results | None:
         """Outputs the short way: what the last call of its kind did.
 
         None, and nothing happened, where something is to be decided.
@@ -440,7 +379,7 @@ class Engine:
         results = repeat.program([value.feed for value in values], loads)
         if not self._holds(repeat, results):
             return None
-        state = self._version("plan", repeat.entry, base, dirty, values, results, {})
+        state = self._version(repeat.plan, base, dirty, values, results, {})
         if kind == dirty:  # else the next call differs from this one in other inputs
             self.again = Again(repeat, base, loads)
         return self._commit_again(repeat, base, state, begun)
@@ -453,8 +392,8 @@ class Engine:
         return reduce(and_, [found for _, found in pairs], self.layout.full)
 
     def _again_by_rows(
-        self, leaves: Sequence[Any], changed: Sequence[int], start_s: float
-    ) -> list[Any] | None:
+        self, leaves: Values, changed: Sequence[int], start_s: float
+    ) -> Results | None:
         """The same if the last call was one of rows, and this changes rows of the same inputs: what
         differs is compared once, with the rows' numbers as the outcome.
         """
@@ -465,7 +404,7 @@ class Engine:
         begun = start_s, self.clock.spent_s, self.clock.passed_s
         values = self.comparison.anew(leaves, changed, sliced.leaves)
 
-        def run(feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any] | None:
+        def run(feeds: Values, loads: Values) -> Results | None:
             try:
                 results = repeat.program(feeds, loads)
                 return results if self._holds(repeat, results) else None
@@ -483,8 +422,8 @@ class Engine:
     def made_by_rows(
         self,
         repeat: Repeat,
-        values: tuple[LeafValue, ...],
-        run: Callable[[Sequence[Any], Sequence[Any]], list[Any] | None],
+        values: LeafValues,
+        run: Callable[[Values, Values], Results | None],
     ) -> tuple[State, State] | None:
         """The version of which the fewest rows differ, and the one that the program for rows makes of
         it, run so; None where the change is of another kind, or something is missing.
@@ -505,7 +444,7 @@ class Engine:
         # Elements, not whole inputs: saved values may depend on one of them alone.
         dirty = self.comparison.dirty(values, base)
         rows = ChangedRows(base, dirty, numbers, sliced.kind)
-        saved = SavedValues(self, [(base, dirty)], base, dirty, values, rows)
+        saved = SavedValues(self, [(base, dirty)], dirty, values, rows)
         loads = saved.for_rows(repeat.program)
         if loads is None:
             return None
@@ -513,21 +452,15 @@ class Engine:
         if results is None:
             return None
         slices.is_primed(repeat.entry, is_complete=True)
-        return base, self._version("slices", repeat.entry, base, dirty, values, results, {})
+        return base, self._version(plan, base, dirty, values, results, {})
 
-    def _saved_outputs(self, outputs: Sequence[Any]) -> dict[Var, Any]:
-        """The outputs that some plan loads."""
-        savable = self.chooser.savable
-        saveable = self.facts.saveable
-        return {v: outputs[i] for i, v in self.out_vars if v in savable and v in saveable}
-
-    def _holds(self, repeat: Repeat, results: list[Any]) -> bool:
+    def _holds(self, repeat: Repeat, results: Results) -> bool:
         """Whether results may be used; the guard, if there is one, is taken from them."""
         return repeat.plan.guard is None or self.clock.read(results.pop())
 
     def _commit_again(
         self, repeat: Repeat, base: State, state: State, begun: tuple[float, float, float]
-    ) -> list[Any]:
+    ) -> Results:
         """Its outputs, after it was stored and counted; it began at that time, with so many seconds
         spent and passed.
         """
@@ -554,15 +487,17 @@ class Engine:
         program = None if entry is None else entry.program
         if entry is None or program is None or plan is None or program.plan is not plan:
             return
-        is_by_rows = record.candidate == "slices"
-        is_found = record.candidate == "plan" and entry.is_final and has_base and not record.filled
+        ticks = program.clock.ticks
+        repeat = Repeat(record, entry, program, plan, plan.num_eqns, ticks)
         is_checked = plan.statistics is None or entry.is_compared
-        if is_by_rows or (is_found and is_checked):
-            self.repeat = Repeat(record, entry, program, plan)
-        if self.repeat is not None and not is_by_rows:
+        is_known = entry.is_final and has_base and not record.filled and is_checked
+        if record.candidate == "slices":
+            self.repeat = repeat
+        elif record.candidate == "plan" and is_known:
+            self.repeat = repeat
             if len(self.repeats) >= MAX_REPEATS:
                 self.repeats.clear()
-            self.repeats[kind] = self.repeat
+            self.repeats[kind] = repeat
 
     def _forget_repeats(self) -> None:
         """Look at the next calls in full."""
@@ -571,7 +506,7 @@ class Engine:
 
     # --- a call that is evaluated from a version --------------------------------------------------
 
-    def _evaluate(self, saved: SavedValues, start_s: float) -> list[Any]:
+    def _evaluate(self, saved: SavedValues, start_s: float) -> Results:
         """Outputs by the candidate for the dirty set; its seconds are entered where they tell
         something.
         """
@@ -601,11 +536,9 @@ class Engine:
         chooser.note_call(entry, candidate, usual_s, overhead_s, is_new=is_new or is_undecided)
         if base is not None and is_new:
             chooser.note_learning(entry, max(clock.now() - start_s - usual_s, 0.0))
-        instead = (
-            None
-            if guard is None
-            else self._results_instead(candidate, entry, saved, results, guard)
-        )
+        instead = None
+        if guard is not None:
+            instead = self._results_instead(candidate, entry, saved, results, guard)
         if instead is not None:
             state = self._new_state("whole", entry, saved, instead)
             record = self._account("whole", entry, saved, is_first=base is None)
@@ -659,18 +592,12 @@ class Engine:
         if plan is None:
             return True
         segments = self.segments
-        program = segments.top() if entry.candidate == "segments" else entry.program
-        programs = [program]
-        missing = set(saved.missing(plan.loads))
-        if missing:
-            joint = segments.joint_plan(
-                plan.loads, saved.dirty, lambda var: saved.find(var) is None
-            )
-            if joint is not None:
-                programs.append(segments.joint(joint))
-            together = () if joint is None else joint.saves
-            is_left = lambda var: var not in together and saved.find(var) is None
-            programs += map(segments.program, segments.missing_groups(plan.loads, is_left))
+        joint, groups = saved.to_fill(plan.loads)
+        programs = [
+            self._program(entry.candidate, entry),
+            None if joint is None else segments.joint(joint),
+            *map(segments.program, groups),
+        ]
         return all([p is None or p.is_at_hand(saved.feeds) for p in programs])
 
     def _meanwhile(self, entry: Entry, saved: SavedValues) -> Candidate:
@@ -700,20 +627,24 @@ class Engine:
             missing = saved.missing(segments.route(entry.dirty).clean)
         if not missing or not self.chooser.is_timed:
             return candidate
-        dirty = None if saved.base is None else saved.base.culprit
-        to_blame = None if dirty is None else self.chooser.seen(dirty)
-        return candidate if self.chooser.pays_to_fill(entry, missing, to_blame) else "whole"
+        return candidate if self.chooser.pays_to_fill(entry, missing, None) else "whole"
 
     def plan_of(self, candidate: Candidate, entry: Entry) -> Plan | None:
         """The plan that a candidate runs last; None for the whole program."""
         if candidate == "segments":
             return self.segments.top_plan()
-        program = self.slices.priming if candidate == "priming" else entry.program
+        program = self._program(candidate, entry)
         return None if candidate == "whole" or program is None else program.plan
+
+    def _program(self, candidate: Candidate, entry: Entry) -> TimedProgram | None:
+        """The program that a candidate, but for the whole one, runs last."""
+        if candidate == "segments":
+            return self.segments.top()
+        return self.slices.priming if candidate == "priming" else entry.program
 
     def run(
         self, candidate: Candidate, entry: Entry, saved: SavedValues
-    ) -> tuple[Candidate, list[Any], Any]:
+    ) -> tuple[Candidate, Results, Any]:
         """The results of a candidate's program, and a boolean, if any, which must be true for them
         to be used.
 
@@ -726,7 +657,7 @@ class Engine:
                 self.chooser.bar(entry)
         return "whole", self._run_whole(saved), None
 
-    def _run_whole(self, saved: SavedValues) -> list[Any]:
+    def _run_whole(self, saved: SavedValues) -> Results:
         is_first = not self.whole.num_runs
         results = self.whole(saved.feeds, ())
         if is_first:
@@ -740,11 +671,8 @@ class Engine:
 
     def _run_from_saved(
         self, candidate: Candidate, entry: Entry, saved: SavedValues
-    ) -> tuple[list[Any], Any]:
-        if candidate == "segments":
-            program = self.segments.top()
-        else:
-            program = self.slices.priming if candidate == "priming" else entry.program
+    ) -> tuple[Results, Any]:
+        program = self._program(candidate, entry)
         assert program is not None
         loads = program.loads
         if candidate == "priming":
@@ -753,9 +681,7 @@ class Engine:
         elif candidate == "slices":
             results = program(saved.feeds, saved.given_up(program, saved.taken or ()))
         else:
-            if self.facts.is_minimal and not self.chooser.is_exact:
-                saved.fill_exactly(saved.missing(loads))
-            elif not self.chooser.is_exact:
+            if not self.chooser.is_exact:
                 saved.fill(loads)
             results = program(saved.feeds, [saved.get(var) for var in loads])
         has_guard = program.plan is not None and program.plan.guard is not None
@@ -763,8 +689,8 @@ class Engine:
         return results, guard
 
     def _results_instead(
-        self, candidate: Candidate, entry: Entry, saved: SavedValues, results: list[Any], guard: Any
-    ) -> list[Any] | None:
+        self, candidate: Candidate, entry: Entry, saved: SavedValues, results: Results, guard: Any
+    ) -> Results | None:
         """The whole program's results where the plan's must not be used, else None; what they rest
         on is dropped.
 
@@ -802,66 +728,55 @@ class Engine:
     # --- commit -----------------------------------------------------------------------------------
 
     def _new_state(
-        self, candidate: Candidate, entry: Entry, saved: SavedValues, results: list[Any]
+        self, candidate: Candidate, entry: Entry, saved: SavedValues, results: Results
     ) -> State:
         """The version that follows the baseline, after values may have been found or computed."""
         self.store.expect(self.chooser.savable)
+        plan = None if candidate == "segments" else self.plan_of(candidate, entry)
         known = {**saved.found, **saved.computed}
-        return self._version(
-            candidate, entry, saved.base, saved.dirty, saved.values, results, known
-        )
+        return self._version(plan, saved.base, saved.dirty, saved.values, results, known)
 
     def _version(
         self,
-        candidate: Candidate,
-        entry: Entry,
+        plan: Plan | None,
         base: State | None,
         dirty: int,
-        values: tuple[LeafValue, ...],
-        results: list[Any],
-        known: dict[Var, Any],
+        values: LeafValues,
+        results: Results,
+        known: Env,
     ) -> State:
-        """The version that follows the baseline: outputs, and what it saves."""
-        plan = self.plan_of(candidate, entry) if candidate != "segments" else None
+        """The version that follows the baseline: outputs, and what it saves; without a plan, results
+        are all outputs.
+        """
         outputs = results
-        added = known
         if plan is not None:
-            held = [None] * self.num_outputs if base is None else base.outputs
+            held = [None] * len(self.facts.outvars) if base is None else base.outputs
             outputs = plan.outputs_with(held, results)
-            added = {**known, **dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))}
+            made = zip(plan.saves, results[len(plan.outputs) :], strict=True)
+            known = {**known, **dict(made)}
         if not self.chooser.is_exact:
-            added = {**added, **self._saved_outputs(outputs)}
-        table = self._carried_over(base, dirty, added)
+            savable = self.chooser.savable
+            saveable = self.facts.saveable
+            own = {v: outputs[i] for i, v in self.out_vars if v in savable and v in saveable}
+            known = {**known, **own}
+        table = self._carried_over(base, dirty, known)
         harmless = dirty if base is not None and table is base.saved else -1
-        return State(values, outputs, table, self._culprit(candidate, base, entry), harmless)
+        return State(values, outputs, table, harmless)
 
-    def _carried_over(
-        self, base: State | None, dirty: int, added: dict[Var, Any]
-    ) -> dict[Var, Any]:
+    def _carried_over(self, base: State | None, dirty: int, added: Env) -> Env:
         """The saved values of a new version; the very table of its baseline where nothing changes
         in it.
         """
         if base is None:
             return added
-        if base.harmless != dirty and not any([self.facts.mask(var) & dirty for var in base.saved]):
-            base.harmless = dirty
         if base.harmless != dirty:
-            return {
-                **{var: x for var, x in base.saved.items() if not self.facts.mask(var) & dirty},
-                **added,
-            }
+            clean = {var: x for var, x in base.saved.items() if not self.facts.mask(var) & dirty}
+            if len(clean) < len(base.saved):
+                return {**clean, **added}
+            base.harmless = dirty
         if all([base.saved.get(var) is x for var, x in added.items()]):
             return base.saved
         return {**base.saved, **added}
-
-    def _culprit(self, candidate: Candidate, base: State | None, entry: Entry) -> int | None:
-        """The dirty set to blame for stale values: this one if it chose to leave them so, else its
-        baseline's.
-        """
-        is_forced = entry.candidate != candidate and base is not None
-        if entry.leaves_stale(candidate) and not is_forced:
-            return entry.dirty
-        return None if base is None else base.culprit
 
     def _account(
         self, candidate: Candidate, entry: Entry, saved: SavedValues, *, is_first: bool
@@ -906,29 +821,6 @@ class Engine:
         """Bytes of the saved values."""
         return self.store.saved_bytes
 
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether a version is kept until the next checkpoint."""
-        return self.store.pinned is not None
-
-    def forget_checkpoint(self) -> None:
-        """Keep no version longer than others."""
-        self.store.pin(None)
-
-    def checkpoint(self) -> None:
-        """Keep the latest version until the next checkpoint."""
-        self.store.pin(self.store.states[-1])
-
-    def rollback(self) -> list[Any]:
-        """The outputs at the checkpoint, whose version is the latest again."""
-        state = self.store.pinned
-        assert state is not None
-        if is_any_deleted(state.outputs):
-            return self.call([value.feed for value in state.values], None)
-        self.store.touch(state)
-        self._last = UNCHANGED
-        return state.outputs
-
     def clear(self) -> None:
         """Drop all saved values, and what functions on the host returned."""
         self.clear_saved()
@@ -940,24 +832,30 @@ class Engine:
         self._forget_repeats()
         self.store.clear()
 
-    def anew(self, leaves: Sequence[Any]) -> list[Any]:
+    def anew(self, leaves: Values) -> Results:
         """Outputs with the bits of a call under the exact policy; nothing saved is read or
         written.
         """
         if self.chooser.only_whole:
             return self.fresh(leaves)
-        values = tuple([LeafValue(x) for x in leaves])
-        self.check_alive(values)
+        other = copy.copy(self)
+        other.stats = Stats()
         full = self.layout.full
-        saved = SavedValues(self._copy(Stats()), [], None, full, values)
-        run = lambda: self.run("segments", Entry(full, blame_s=0.0, prior_s=0.0), saved)[1]
-        return self.calls.anew(run) if self.must_wait else run()
+        entry = Entry(full, blame_s=0.0, prior_s=0.0)
 
-    def fresh(self, leaves: Sequence[Any]) -> list[Any]:
+        def run(values: LeafValues) -> Results:
+            return self.run("segments", entry, SavedValues(other, [], full, values))[1]
+
+        return self._apart(leaves, run)
+
+    def fresh(self, leaves: Values) -> Results:
         """Outputs of the whole function; the store is neither read nor written."""
+        return self._apart(
+            leaves, lambda values: self.whole.executable([v.feed for v in values], ())
+        )
+
+    def _apart(self, leaves: Values, run: Callable[[LeafValues], Results]) -> Results:
+        """Outputs at these leaves, for which functions on the host run anew."""
         values = tuple([LeafValue(x) for x in leaves])
         self.check_alive(values)
-        run: Callable[[], list[Any]] = lambda: self.whole.executable(
-            [value.feed for value in values], ()
-        )
-        return self.calls.anew(run) if self.must_wait else run()
+        return self.calls.anew(lambda: run(values)) if self.must_wait else run(values)

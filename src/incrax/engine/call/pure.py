@@ -11,6 +11,7 @@ arguments, to any order; the state that is returned belongs to `args` and has no
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,7 +30,17 @@ from incrax._messages import (
     other_type,
     other_weak_type,
 )
-from incrax._program import Program, read_vars, type_of
+from incrax._program import (
+    Args,
+    Env,
+    Function,
+    Kwargs,
+    Program,
+    Results,
+    Values,
+    read_vars,
+    type_of,
+)
 from incrax._tuning import is_disabled
 from incrax.engine.call.analysis import Analysis
 from incrax.engine.call.pure_flags import Flags, all_set, compared, declared, leaves_set
@@ -40,11 +51,10 @@ from incrax.engine.inputs.leaves import descriptor, fingerprint, has_tracer, is_
 from incrax.engine.inputs.signature import Signature, same_type, type_text
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan
-from incrax.engine.plan.segmentation import Group, Segmentation
+from incrax.engine.plan.segmentation import Segmentation
 from incrax.engine.policy.materialize import LARGE_SIZE, lasting_needs
 
-Leaves = Sequence[Any]
-Retrace = Callable[[Leaves], Program]
+Retrace = Callable[[Values], Program]
 
 
 class PureState(NamedTuple):
@@ -67,41 +77,29 @@ class PureFunction:
         self.calls = calls if facts.calls_host and not is_disabled() else None
         self.constants = device_constants(facts.program)
         self.top = segmentation.top_plan()
-        self.groups = _ordered(self.top, segmentation)
+        needed = segmentation.missing_groups(self.top.loads, lambda _: True)
+        self.groups = tuple(segmentation.in_order(needed))
         self.plans = tuple(map(segmentation.plan, self.groups))
         self.masks = tuple(facts.mask(group[0]) for group in self.groups)
         self.outputs = self._differentiable_outputs()
 
     def update(
-        self, leaves: Leaves, saved: tuple[tuple[Any, ...], ...] | None, flags: Flags
+        self, leaves: Values, saved: tuple[tuple[Any, ...], ...] | None, flags: Flags
     ) -> tuple[Any, ...]:
         """The saved values at new leaves: those of the groups that a flag reaches are computed, the
         others kept.
         """
-        values: dict[Var, Any] = {}
+        values: Env = {}
         updated = []
         for number, (group, plan) in enumerate(zip(self.groups, self.plans, strict=True)):
-            old = None if saved is None else saved[number]
-            new = self._update_group(plan, leaves, values, old, flags.reach(self.masks[number]))
+            run = functools.partial(self._run, plan, leaves, values)
+            flag = saved is None or flags.reach(self.masks[number])
+            new = _either(flag, run, () if saved is None else saved[number])
             updated.append(new)
             values.update(zip(group, new, strict=True))
         return tuple(updated)
 
-    def _update_group(
-        self,
-        plan: Plan,
-        leaves: Leaves,
-        values: dict[Var, Any],
-        old: tuple[Any, ...] | None,
-        flag: Any,
-    ) -> tuple[Any, ...]:
-        if old is None or flag is True:
-            return self._run(plan, leaves, values)
-        if flag is False:
-            return old
-        return lax.cond(flag, lambda: self._run(plan, leaves, values), lambda: old)
-
-    def _run(self, plan: Plan, leaves: Leaves, values: Mapping[Var, Any]) -> tuple[Any, ...]:
+    def _run(self, plan: Plan, leaves: Values, values: Mapping[Var, Any]) -> tuple[Any, ...]:
         """The saves, or the outputs, of a plan."""
         inputs = zip(self.facts.program.invars, leaves, strict=True)
         return self._evaluated(plan, {**self.constants, **dict(inputs), **values})
@@ -114,7 +112,7 @@ class PureFunction:
         )
         return tuple(strong(_jax.read(atom, env)) for atom in self._targets(plan))
 
-    def _targets(self, plan: Plan) -> list[Any]:
+    def _targets(self, plan: Plan) -> Results:
         return [*(self.facts.outvars[i] for i in plan.outputs), *plan.saves]
 
     def _read(self, plan: Plan) -> list[Var]:
@@ -126,8 +124,8 @@ class PureFunction:
         return [var for var in dict.fromkeys(given) if var in used]
 
     def remainder(
-        self, leaves: Leaves, saved: tuple[tuple[Any, ...], ...], flags: Flags
-    ) -> tuple[dict[Var, Any], Callable[[Mapping[Var, Any]], tuple[Any, ...]]]:
+        self, leaves: Values, saved: tuple[tuple[Any, ...], ...], flags: Flags
+    ) -> tuple[Env, Callable[[Mapping[Var, Any]], tuple[Any, ...]]]:
         """What the part of the function reads that flags reach, and that part, of these values and
         of the inputs that are flagged.
         """
@@ -157,11 +155,9 @@ class PureFunction:
         """
 
         @jax.custom_jvp
-        def outputs(leaves: Leaves, saved: Any, kept: Any, flag: Any) -> tuple[Any, ...]:
-            values = self._by_variable(saved)
-            if kept is None:
-                return self._run(self.top, leaves, values)
-            return lax.cond(flag, lambda: self._run(self.top, leaves, values), lambda: kept)
+        def outputs(leaves: Values, saved: Any, kept: Any, flag: Any) -> tuple[Any, ...]:
+            run = lambda: self._run(self.top, leaves, self._by_variable(saved))
+            return _either(kept is None or flag, run, kept)
 
         def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
             leaves, saved, _, _ = primals
@@ -179,7 +175,7 @@ class PureFunction:
         outputs.defjvp(rule, symbolic_zeros=True)
         return outputs
 
-    def _by_variable(self, saved: tuple[tuple[Any, ...], ...]) -> dict[Var, Any]:
+    def _by_variable(self, saved: tuple[tuple[Any, ...], ...]) -> Env:
         pairs = zip(self.groups, saved, strict=True)
         return {var: x for group, values in pairs for var, x in zip(group, values, strict=True)}
 
@@ -211,7 +207,7 @@ class Step:
         self,
         function: PureFunction,
         signature: Signature,
-        leaves: Leaves,
+        leaves: Values,
         analysis: Analysis,
         retrace: Retrace,
     ) -> None:
@@ -229,16 +225,14 @@ class Step:
             i: x for i, x in enumerate(leaves) if not isinstance(x, _jax.Tracer) and is_frozen(x)
         }
 
-    def start(self, leaves: Leaves) -> PureState:
+    def start(self, leaves: Values) -> PureState:
         """The state at some leaves; compiled where nothing is being traced."""
         at = self._checked(leaves)
         is_traced = not _jax.is_top_level() or has_tracer(at)
         return (self._start if is_traced else jax.jit(self._start))(at)
 
-    def _start(self, leaves: Leaves) -> PureState:
-        at = lax.stop_gradient(leaves)
-        saved = self._function.update(at, None, all_set(self._layout))
-        return PureState(self._carried(at), saved, self._function.outputs(at, saved, None, None))
+    def _start(self, leaves: Values) -> PureState:
+        return lax.stop_gradient(PureState(self._carried(leaves), *self._anew(leaves)))
 
     def __call__(
         self, state: PureState, *args: Any, changed: Any = None, **kwargs: Any
@@ -256,35 +250,43 @@ class Step:
             # state kept.
             kept = lax.stop_gradient(state)
             is_same = self._are_frozen_data(hidden, leaves)
-            state, outputs = lax.cond(is_same, stepped, lambda: (kept, self._anew(leaves)))
+            state, outputs = lax.cond(is_same, stepped, lambda: (kept, self._anew(leaves)[1]))
         else:
             state, outputs = stepped()
-        out = [
-            _jax.as_weak(x) if is_weak else x for x, is_weak in zip(outputs, are_weak, strict=True)
-        ]
-        return state, jax.tree.unflatten(self._out_tree, out)
+        return state, self._result(outputs, are_weak)
+
+    def _result(self, outputs: Values, are_weak: Sequence[bool]) -> Any:
+        pairs = zip(outputs, are_weak, strict=True)
+        out = [_jax.as_weak(x) if is_weak else x for x, is_weak in pairs]
+        return jax.tree.unflatten(self._out_tree, out)
 
     def _stepped(
-        self, state: PureState, leaves: Leaves, changed: Any
+        self, state: PureState, leaves: Values, changed: Any
     ) -> tuple[PureState, tuple[Any, ...]]:
         """The state and the outputs at some leaves, the frozen ones among them."""
         function = self._function
+        layout = self._layout
         state, fixed = lax.stop_gradient((state, leaves))
         old = self._all_inputs(state.inputs, fixed)
-        flags = self._flags(old, fixed, changed)
+        if self._is_disabled:
+            flags = all_set(layout)
+        elif changed is None:
+            flags = compared(layout, old, fixed)
+        else:
+            flags = declared(layout, self._paths, changed)
         saved = function.update(fixed, state.saved, flags)
-        flag = True if function.facts.has_effects else flags.reach(self._layout.full)
+        flag = True if function.facts.has_effects else flags.reach(layout.full)
         kept = (None, None) if flag is True else (state.outputs, jnp.asarray(flag))
         outputs = function.outputs(leaves, saved, *kept)
         inputs = self._carried([_newer(flags.of_leaf(i), old[i], x) for i, x in enumerate(fixed)])
         return PureState(inputs, saved, lax.stop_gradient(outputs)), outputs
 
-    def _anew(self, leaves: Leaves) -> tuple[Any, ...]:
-        """The outputs at any leaves."""
+    def _anew(self, leaves: Values) -> tuple[Any, tuple[Any, ...]]:
+        """The saved values and the outputs at any leaves."""
         saved = self._function.update(lax.stop_gradient(leaves), None, all_set(self._layout))
-        return self._function.outputs(leaves, saved, None, None)
+        return saved, self._function.outputs(leaves, saved, None, None)
 
-    def _are_frozen_data(self, hidden: Sequence[int], leaves: Leaves) -> Any:
+    def _are_frozen_data(self, hidden: Sequence[int], leaves: Values) -> Any:
         """Whether these leaves, which became arguments of the program, are the frozen data.
 
         Not by bits, for which the frozen data would have to be constants of the program.
@@ -294,7 +296,7 @@ class Step:
         seen = [_fingerprint(lax.stop_gradient(leaves[i])) for i in hidden]
         return jnp.all(jnp.stack(seen) == jnp.stack(known))
 
-    def remainder(self, state: PureState, *args: Any, moving: Sequence[str]) -> Callable[..., Any]:
+    def remainder(self, state: PureState, *args: Any, moving: Sequence[str]) -> Function:
         """What is left of the function where all inputs but some stay as they are here.
 
         Args:
@@ -315,27 +317,16 @@ class Step:
         inputs = [self._function.facts.invars[i] for i in chosen]
         are_weak = self._are_weak(given)
 
-        def evaluate(arrays: Sequence[Any], *moved: Any) -> Any:
+        def evaluate(arrays: Values, *moved: Any) -> Any:
             for i, x in zip(chosen, moved, strict=True):
                 self._check_type(i, x)
             values = dict(zip(names, map(unfolded, arrays), strict=True))
             values.update(zip(inputs, map(strong, moved), strict=True))
-            found = zip(outputs(values), are_weak, strict=True)
-            out = [_jax.as_weak(x) if is_one else x for x, is_one in found]
-            return jax.tree.unflatten(self._out_tree, out)
+            return self._result(outputs(values), are_weak)
 
         return jax.tree_util.Partial(evaluate, tuple(held.values()))
 
-    def _flags(self, old: Leaves, new: Leaves, changed: Any) -> Flags:
-        if self._is_disabled:
-            return all_set(self._layout)
-        return (
-            compared(self._layout, old, new)
-            if changed is None
-            else declared(self._layout, self._paths, changed)
-        )
-
-    def _are_weak(self, leaves: Leaves) -> tuple[bool, ...]:
+    def _are_weak(self, leaves: Values) -> tuple[bool, ...]:
         """Which results are of weak type at these leaves, which may be so where the examples were
         not, and not be.
 
@@ -348,7 +339,7 @@ class Step:
         if known is None:
             traced = self._retrace([type_of(x) for x in leaves])
             if list(_computed_types(traced.eqns)) != list(_computed_types(self._traced.eqns)):
-                examples = next(flags for flags in self._weak_outputs)
+                examples = next(iter(self._weak_outputs))
                 other = [
                     path for path, a, b in zip(self._paths, weak, examples, strict=True) if a != b
                 ]
@@ -356,7 +347,7 @@ class Step:
             known = self._weak_outputs[weak] = _weak_types(traced.outvars)
         return known
 
-    def _dynamic(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leaves:
+    def _dynamic(self, args: Args, kwargs: Kwargs) -> Values:
         """The leaves that are values, if all others are as they were."""
         leaves, treedef = jax.tree.flatten((args, kwargs))
         if treedef != self._signature.treedef:
@@ -365,7 +356,7 @@ class Step:
             raise other_statics(tuple(self._signature.named_statics))
         return self._signature.dynamic_leaves(leaves)
 
-    def _checked(self, leaves: Leaves, hidden: Sequence[int] = ()) -> tuple[jax.Array, ...]:
+    def _checked(self, leaves: Values, hidden: Sequence[int] = ()) -> tuple[jax.Array, ...]:
         """Leaves as arrays, if they have the known types and, but for hidden ones, are the frozen
         objects.
         """
@@ -381,10 +372,10 @@ class Step:
         if not same_type(x, known):
             raise other_type(self._paths[index], type_text(descriptor(x)), type_text(known))
 
-    def _carried(self, leaves: Leaves) -> tuple[Any, ...]:
+    def _carried(self, leaves: Values) -> tuple[Any, ...]:
         return tuple([x for i, x in enumerate(leaves) if i not in self._frozen])
 
-    def _all_inputs(self, carried: Leaves, leaves: Leaves) -> list[Any]:
+    def _all_inputs(self, carried: Values, leaves: Values) -> Results:
         """The carried inputs with the frozen leaves in their places."""
         rest = iter(carried)
         return [x if i in self._frozen else next(rest) for i, x in enumerate(leaves)]
@@ -393,7 +384,7 @@ class Step:
 def make_step(
     analysis: Analysis,
     signature: Signature,
-    leaves: Leaves,
+    leaves: Values,
     budget_bytes: int,
     calls: HostCalls,
     retrace: Retrace,
@@ -408,39 +399,27 @@ def make_step(
     )
 
 
-def _ordered(top: Plan, segmentation: Segmentation) -> tuple[Group, ...]:
-    """The groups that the top needs, each after those that it loads."""
-    ordered: dict[Group, None] = {}
-
-    def missing(plan: Plan) -> list[Group]:
-        groups = dict.fromkeys(map(segmentation.group_of, plan.loads))
-        return [group for group in reversed(groups) if group not in ordered]
-
-    pending = missing(top)
-    while pending:
-        before = missing(segmentation.plan(pending[-1]))
-        if before:
-            pending += before
-        else:
-            ordered[pending.pop()] = None
-    return tuple(ordered)
+def _either(flag: Any, run: Callable[[], Any], old: Any) -> Any:
+    """What is computed where a flag is set, else what there was; a flag that is known chooses while
+    JAX traces.
+    """
+    if isinstance(flag, bool):
+        return run() if flag else old
+    return lax.cond(flag, run, lambda: old)
 
 
 def _newer(flag: Any, old: Any, new: Any) -> Any:
     """The input to carry on; the old buffer where nothing changed, so that large data are not
     copied at each step.
     """
-    if flag is False:
-        return old
-    return (
-        new if flag is True or new.size < LARGE_SIZE else lax.cond(flag, lambda: new, lambda: old)
-    )
+    is_small = flag is not False and new.size < LARGE_SIZE
+    return _either(is_small or flag, lambda: new, old)
 
 
 _fingerprint = jax.jit(fingerprint)
 
 
-def _weak_types(values: Sequence[Any]) -> tuple[bool, ...]:
+def _weak_types(values: Values) -> tuple[bool, ...]:
     """Which of some variables, literals or values are of weak type, as what a Python number became
     is.
     """

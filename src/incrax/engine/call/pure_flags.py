@@ -8,25 +8,25 @@ on them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from incrax._program import Values
 from incrax.engine.inputs.leaves import different_bits
 from incrax.engine.inputs.paths import path_mask
 from incrax.engine.program.dependence import Layout
 
 
-class Flags:
+class Flags(NamedTuple):
     """One boolean per bit of a layout; `values` has an array of booleans for each leaf, on the host
     where known.
     """
 
-    def __init__(self, layout: Layout, values: Sequence[Any]) -> None:
-        self.layout = layout
-        self.values = tuple(values)
+    layout: Layout
+    values: Values
 
     def reach(self, mask: int) -> Any:
         """Whether some input of a mask changed: a bool where known, else a boolean scalar of the
@@ -65,13 +65,11 @@ def all_set(layout: Layout) -> Flags:
     return leaves_set(layout, range(len(layout.widths)))
 
 
-def compared(layout: Layout, old: Sequence[Any], new: Sequence[Any]) -> Flags:
+def compared(layout: Layout, old: Values, new: Values) -> Flags:
     """The inputs whose bits differ; those that are the same object do not."""
-    values: list[Any] = []
-    for a, b, width in zip(old, new, layout.widths, strict=True):
-        values.append(
-            np.zeros(width, bool) if a is b else different_bits(a, b).reshape(width, -1).any(1)
-        )
+    rows = zip(old, new, layout.widths, strict=True)
+    differ = lambda a, b, width: different_bits(a, b).reshape(width, -1).any(1)
+    values = [np.zeros(width, bool) if a is b else differ(a, b, width) for a, b, width in rows]
     return Flags(layout, values)
 
 
@@ -89,19 +87,16 @@ def declared(layout: Layout, paths: Sequence[str], changed: Any) -> Flags:
     values: list[Any] = list(leaves_set(layout, ()).values)
     for name, flag in changed.items():
         for index, elements in layout.leaves_of(path_mask(paths, layout, name)):
-            chosen = (
-                np.isin(np.arange(layout.widths[index]), elements)
-                if elements is not None
-                else np.ones(1, bool)
-            )
-            values[index] = values[index] | (
-                chosen & flag if isinstance(flag, bool) else _spread(name, flag, chosen)
-            )
+            numbers = np.arange(layout.widths[index])
+            chosen = np.isin(numbers, numbers if elements is None else elements)
+            is_known = isinstance(flag, bool)
+            is_set = chosen & (flag if is_known else _spread(name, flag, chosen))
+            values[index] = values[index] | is_set
     return Flags(layout, values)
 
 
 def _spread(name: str, flag: Any, chosen: np.ndarray) -> jax.Array:
-    """A flag of the graph, or one for each, at the chosen elements; false elsewhere."""
+    """A flag of the graph, or one at each of the chosen elements."""
     flag = jnp.asarray(flag)
     if flag.ndim and flag.size != chosen.sum():
         raise ValueError(
@@ -110,8 +105,5 @@ def _spread(name: str, flag: Any, chosen: np.ndarray) -> jax.Array:
             "or an array of the input's shape (inputs of more elements than `Tuning.max_tracked` "
             "count as one)."
         )
-    return (
-        jnp.zeros(chosen.size, bool)
-        .at[np.flatnonzero(chosen)]
-        .set(flag.reshape(-1) if flag.ndim else flag)
-    )
+    at_chosen = jnp.zeros(chosen.size, bool).at[np.flatnonzero(chosen)]
+    return at_chosen.set(flag.reshape(-1)) if flag.ndim else flag

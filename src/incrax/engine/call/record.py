@@ -7,14 +7,12 @@ a call next to nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from time import perf_counter
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
 
-from incrax._jax import Var, aval_bytes
+from incrax._jax import Var
 from incrax.engine.plan.plan import Plan
 from incrax.engine.policy.candidates import Entry
-from incrax.engine.store.store import Store
 
 NUM_WEIGHED = 64
 WEIGHED_EVERY = 16
@@ -55,6 +53,18 @@ class Chunks(NamedTuple):
     num_reused: int
     num_joined: int
 
+    entry = None
+    filled = ()
+
+
+class Holder(Protocol):
+    """What has saved values."""
+
+    @property
+    def saved_bytes(self) -> int:
+        """Their bytes."""
+        ...
+
 
 class PastCall(NamedTuple):
     """One call of the history.
@@ -76,56 +86,31 @@ class History:
     those that bypassed, too.
     """
 
-    __slots__ = ("_append", "num_calls", "rows", "size", "sizes")
-
     def __init__(self, size: int) -> None:
         self.size = size
         self.num_calls = 0
         self.rows: deque[tuple[Any, ...]] = deque(maxlen=size)
-        self.sizes: dict[Var, int] = {}
-        self._append = self.rows.append
 
-    def note(self, start_s: float, end_s: float, record: CallRecord | None, store: Store) -> None:
-        """A call between these times."""
+    def note(
+        self,
+        start_s: float,
+        end_s: float,
+        record: CallRecord | Chunks | None,
+        holder: Holder | None = None,
+    ) -> None:
+        """A call between these times; `holder`: of what it may have saved, None where that was
+        nothing.
+        """
         if not self.size:
             return
         entry = None if record is None else record.entry
-        is_filled = record is not None and bool(record.filled)
-        saved_bytes = self._weigh(store) if self._is_weighed() or is_filled else -1
         why = None if entry is None else entry.reason
-        self._append((self.num_calls, start_s, end_s, record, why, saved_bytes))
-        self.num_calls += 1
-
-    def repeat(self, start_s: float, end_s: float, record: CallRecord) -> None:
-        """A call between these times did what the one before did."""
-        if not self.size:
-            return
-        why = None if record.entry is None else record.entry.reason
-        self._append((self.num_calls, start_s, end_s, record, why, -1))
-        self.num_calls += 1
-
-    def note_rows(self, start_s: float, chunks: Chunks, saved_bytes: Callable[[], int]) -> None:
-        """The same for a call with `Rows`."""
-        if not self.size:
-            return
-        end_s = perf_counter()
-        num_bytes = saved_bytes() if self._is_weighed() else -1
-        self._append((self.num_calls, start_s, end_s, chunks, None, num_bytes))
-        self.num_calls += 1
-
-    def _is_weighed(self) -> bool:
-        return self.num_calls < NUM_WEIGHED or not self.num_calls % WEIGHED_EVERY
-
-    def _weigh(self, store: Store) -> int:
-        """Bytes of the distinct saved buffers."""
-        found: dict[int, int] = {}
-        for state in store.states:
-            for var, x in state.saved.items():
-                size = self.sizes.get(var)
-                if size is None:
-                    size = self.sizes[var] = aval_bytes(var.aval)
-                found[id(x)] = size
-        return sum(found.values())
+        number = self.num_calls
+        is_filled = record is not None and record.filled
+        is_weighed = is_filled or number < NUM_WEIGHED or not number % WEIGHED_EVERY
+        saved_bytes = holder.saved_bytes if holder is not None and is_weighed else -1
+        self.rows.append((number, start_s, end_s, record, why, saved_bytes))
+        self.num_calls = number + 1
 
     def calls(self) -> Iterator[PastCall]:
         """The calls, oldest first; bytes that were not added up are taken to be those of the call

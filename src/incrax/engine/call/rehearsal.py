@@ -8,49 +8,48 @@ reports look.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from itertools import chain
 
 import jax
 
-from incrax._jax import Var
+from incrax._program import Values
 from incrax._progress import Meter
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import UNCHANGED, CallRecord
-from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.inputs.leaves import LeafValues
 from incrax.engine.inputs.paths import paths_mask
-from incrax.engine.plan.plan import Plan, plan_dirty, plan_fill
+from incrax.engine.plan.plan import Plan, plan_dirty
 from incrax.engine.policy.candidates import Candidate, Entry
 from incrax.engine.store.saved_values import SavedValues
-from incrax.engine.store.store import Pairs, available_in, is_any_deleted
+from incrax.engine.store.store import Pairs, is_any_deleted
 
 MAX_TRIES = 16
 """Evaluations for which `prepare` waits until the choice among candidates is final."""
 
 
-def dry_run(engine: Engine, leaves: Sequence[Any]) -> CallRecord | None:
+def dry_run(engine: Engine, leaves: Values) -> CallRecord | None:
     """What a call would do, without running anything or touching the store; None before the first
     call.
     """
     values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
     engine.check_alive(values)
     is_bypassed = engine.bypasses and bool(engine.store.states)
-    pairs = (
-        engine.baselines.compare_latest(values) if is_bypassed else engine.baselines.compare(values)
-    )
+    pairs = engine.comparison.pairs(values)
+    pairs = pairs[-1:] if is_bypassed else engine.baselines.ranked(pairs)
     found = None if is_bypassed else _by_rows(engine, pairs, values)
     if found is not None:
         return found
     return _record(engine, pairs, is_bypassed=is_bypassed) if pairs else None
 
 
-def _by_rows(engine: Engine, pairs: Pairs, values: tuple[LeafValue, ...]) -> CallRecord | None:
+def _by_rows(engine: Engine, pairs: Pairs, values: LeafValues) -> CallRecord | None:
     """What a call would do that a program for rows serves."""
     rows = engine.changed_rows(pairs, values)
     entry = None if rows is None else engine.slices.serving(rows.kind)
     if rows is None or entry is None or entry.program is None or entry.candidate != "slices":
         return None
     rows = rows.served_by(entry.program)
-    saved = SavedValues(engine, pairs, rows.base, rows.dirty, values, rows)
+    saved = SavedValues(engine, [*pairs, (rows.base, rows.dirty)], rows.dirty, values, rows)
     candidate = "priming" if saved.for_rows(entry.program) is None else "slices"
     plan = engine.plan_of(candidate, entry)
     assert plan is not None
@@ -73,7 +72,10 @@ def outlook(engine: Engine, dirty: int) -> CallRecord | None:
     """
     if not engine.store.states:
         return None
-    pairs = [(engine.store.states[-1], dirty)] if engine.bypasses else engine.baselines.after(dirty)
+    *others, latest = engine.store.states
+    changed = lambda state: dirty | engine.comparison.dirty(latest.values, state)
+    pairs = [] if engine.bypasses else [(state, changed(state)) for state in others]
+    pairs = engine.baselines.ranked([*pairs, (latest, dirty)])
     return _record(engine, pairs, is_bypassed=engine.bypasses)
 
 
@@ -91,11 +93,12 @@ def _record(engine: Engine, pairs: Pairs, *, is_bypassed: bool) -> CallRecord:
     if entry is None:
         entry, plan = _first_use(engine, dirty)
     if plan is None:
-        return CallRecord(dirty, "whole", entry, None, (), (), (), is_first=False)
-    missing, plans = _would_fill(engine, pairs, plan)
-    return CallRecord(
-        dirty, entry.candidate, entry, plan, plan.loads, missing, plans, is_first=False
-    )
+        return CallRecord(dirty, "whole", entry)
+    joint, groups = SavedValues(engine, pairs, dirty, ()).to_fill(plan.loads)
+    together = [] if joint is None else [joint]
+    filled = [*(plan.saves for plan in together), *groups]
+    plans = *together, *map(engine.segments.plan, groups)
+    return CallRecord(dirty, entry.candidate, entry, plan, plan.loads, tuple(chain(*filled)), plans)
 
 
 def _first_use(engine: Engine, dirty: int) -> tuple[Entry, Plan | None]:
@@ -111,44 +114,7 @@ def _first_use(engine: Engine, dirty: int) -> tuple[Entry, Plan | None]:
     return entry, plan_dirty(engine.facts, dirty, saves=chooser.segments.wanted)
 
 
-def _would_fill(
-    engine: Engine, pairs: Pairs, plan: Plan
-) -> tuple[tuple[Var, ...], tuple[Plan, ...]]:
-    """The values that a plan would find missing, those that they need included, and the plans that
-    compute them.
-    """
-    segments = engine.segments
-    mask = engine.facts.mask
-    if engine.facts.is_minimal and not engine.chooser.is_exact:
-        return _would_fill_exactly(engine, pairs, plan)
-    is_missing = lambda var: available_in(pairs, var, mask(var)) is None
-    dirty = pairs[-1][1]
-    joint = None if engine.chooser.is_exact else segments.joint_plan(plan.loads, dirty, is_missing)
-    together = () if joint is None else joint.saves
-    is_left = lambda var: var not in together and is_missing(var)
-    groups = segments.missing_groups(plan.loads, is_left)
-    plans = [] if joint is None else [joint]
-    return (*together, *(var for group in groups for var in group)), (
-        *plans,
-        *map(segments.plan, groups),
-    )
-
-
-def _would_fill_exactly(
-    engine: Engine, pairs: Pairs, plan: Plan
-) -> tuple[tuple[Var, ...], tuple[Plan, ...]]:
-    """The same where just the missing values are computed, by one program."""
-    facts = engine.facts
-    is_there = lambda var: available_in(pairs, var, facts.mask(var)) is not None
-    missing = tuple([var for var in plan.loads if not is_there(var)])
-    if not missing:
-        return (), ()
-    return missing, (
-        plan_fill(facts, missing, lambda var: var in facts.cut_values and is_there(var)),
-    )
-
-
-def warm_up(engine: Engine, leaves: Sequence[Any], changing: Iterable[str | Sequence[str]]) -> None:
+def warm_up(engine: Engine, leaves: Values, changing: Iterable[str | Sequence[str]]) -> None:
     """Plan, compile and fill every named change at these leaves, with progress on a terminal."""
     changing = [changing] if isinstance(changing, str) else changing
     groups = [(name,) if isinstance(name, str) else tuple(name) for name in changing]
@@ -159,20 +125,19 @@ def warm_up(engine: Engine, leaves: Sequence[Any], changing: Iterable[str | Sequ
             meter.advance()
 
 
-def prepare(engine: Engine, leaves: Sequence[Any], dirty: int) -> None:
+def prepare(engine: Engine, leaves: Values, dirty: int) -> None:
     """Plan, compile and compute saved values for a dirty set, with the state at these leaves as
     baseline.
     """
     dirty |= engine.always
     values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
-    pairs = engine.baselines.compare(values)
+    pairs = engine.baselines.ranked(engine.comparison.pairs(values))
     entry = engine.chooser.entry(dirty)
     entry.count = max(entry.count, engine.tuning.hot_after)
     if not entry.is_planned:
         engine.chooser.plan(entry, is_asked=True)
     pairs = [(state, changed | dirty) for state, changed in pairs[-1:]]
-    base = pairs[-1][0] if pairs else None
-    saved = SavedValues(engine, pairs, base, dirty, values)
+    saved = SavedValues(engine, pairs, dirty, values)
     for _ in range(MAX_TRIES):
         entry = engine.chooser.entry(dirty)
         jax.block_until_ready(engine.run(engine.choose(entry, saved), entry, saved)[1])

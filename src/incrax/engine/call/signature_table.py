@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
@@ -18,6 +18,7 @@ import numpy as np
 from incrax import _jax
 from incrax._messages import many_functions, many_signatures, nothing_saved
 from incrax._names import name_of
+from incrax._program import Function, Results, Values
 from incrax._stats import Stats
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import Tuning
@@ -58,11 +59,6 @@ class Options(NamedTuple):
     tuning: Tuning
     algebra: bool = False
 
-    @property
-    def max_signatures(self) -> int:
-        """How many signatures are remembered."""
-        return self.tuning.max_signatures
-
     def limits(self, num_parts: int) -> Limits:
         """What the store may keep, found out when it is needed: asking for free memory starts JAX's
         runtime.
@@ -74,47 +70,21 @@ class Options(NamedTuple):
         return replace(self.tuning, timed=False) if jax.process_count() > 1 else self.tuning
 
 
-def _engine(
-    signature: Signature,
-    analysis: Analysis,
-    options: Options,
-    calls: HostCalls,
-    name: str,
-    stats: Stats,
-    ledger: Ledger,
-) -> Engine:
-    """What evaluates a traced function."""
-    facts = analysis.facts
-    is_exact = options.is_exact
-    limits = options.limits(signature.num_parts)
-    check_kept(facts.kept, limits.budget_bytes)
-    placed = signature.placed
-    compiler = Compiler(facts, calls, name, recycles=can_recycle(), placed=placed)
-    journal = Journal(name, signature.dynamic_paths, facts.layout)
-    whole = compiler.compile_whole(analysis.traced, of_leaves(analysis, signature))
-    tuning = options.own_tuning()
-    return Engine(facts, whole, journal, compiler, tuning, stats, limits, ledger, is_exact=is_exact)
-
-
-def _step_bytes(step: Step) -> int:
-    return program_bytes(2 * step.num_equations)
-
-
 class Traces:
     """The table; `latest` is the trace that the last call used."""
 
-    def __init__(self, fun: Callable[..., Any], options: Options, stats: Stats) -> None:
+    def __init__(self, fun: Function, options: Options, stats: Stats) -> None:
         self.fun = fun
         self.name = name_of(fun)
         self.options = options
         self.stats = stats
         self.calls = HostCalls(MAX_DEFAULT_BYTES if options.memory is None else options.memory)
-        max_signatures = options.max_signatures
-        self.table: LruTable[Hashable, Any] = LruTable(
-            max_signatures, weigh=lambda traced: traced.num_bytes
-        )
+        self.max_signatures = options.tuning.max_signatures
+        weigh_traced = lambda traced: traced.num_bytes
+        weigh_step = lambda step: program_bytes(2 * step.num_equations)
+        self.table: LruTable[Hashable, Any] = LruTable(self.max_signatures, weigh=weigh_traced)
         self.latest: Any = None
-        self.steps: LruTable[Hashable, Step] = LruTable(max_signatures, weigh=_step_bytes)
+        self.steps: LruTable[Hashable, Step] = LruTable(self.max_signatures, weigh=weigh_step)
         self._has_warned = False
         self._forgotten: set[int] | None = set()
 
@@ -131,7 +101,7 @@ class Traces:
                 other.latest = copied
         return other
 
-    def all(self) -> list[Any]:
+    def all(self) -> Results:
         """The traces that are kept."""
         return list(self.table.values())
 
@@ -144,9 +114,7 @@ class Traces:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def serving(
-        self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs
-    ) -> Given | None:
+    def serving(self, leaves: Values, treedef: Any, args: Args, kwargs: Kwargs) -> Given | None:
         """What a call gives to its trace; None if none serves it as it is."""
         latest = self.latest
         if latest is not None and latest.serves(treedef):
@@ -168,13 +136,13 @@ class Traces:
         return Given(found, dynamic, found.changed_leaves(dynamic))
 
     def serving_rows(
-        self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs
+        self, leaves: Values, treedef: Any, args: Args, kwargs: Kwargs
     ) -> Given | None:
         """The same with `Rows` among the leaves: for what stands in front of this table."""
         del leaves, treedef, args, kwargs
         return None
 
-    def aside(self, leaves: Sequence[Any], args: Args, kwargs: Kwargs) -> Traced | None:
+    def aside(self, leaves: Values, args: Args, kwargs: Kwargs) -> Traced | None:
         """The trace for a call without becoming the latest, or forgetting another; None: call the
         function as it is.
         """
@@ -185,7 +153,7 @@ class Traces:
         if traced is None:
             traced = self._make(signature, leaves, self.stats)
             self._note_trace(signature)
-            if len(self.table) < self.options.max_signatures:
+            if len(self.table) < self.max_signatures:
                 self.table.add(signature.key, traced)
         return None if has_mutable_inputs(traced.analysis) else traced
 
@@ -207,7 +175,7 @@ class Traces:
             raise nothing_saved(method)
         return Given(traced, signature.dynamic_leaves(leaves), None)
 
-    def _make(self, signature: Signature, leaves: Sequence[Any], stats: Stats) -> Traced:
+    def _make(self, signature: Signature, leaves: Values, stats: Stats) -> Traced:
         options = self.options
         is_exact = options.is_exact
         tuning = options.own_tuning()
@@ -215,21 +183,33 @@ class Traces:
         analysis = analyse(
             self.fun, signature, dynamic, tuning, is_exact=is_exact, algebra=options.algebra
         )
-        make = functools.partial(
-            _engine,
-            signature,
-            analysis,
-            options,
-            self.calls,
-            self.name,
-            stats,
-        )
+        make = functools.partial(self._made_engine, signature, analysis, stats)
         # Who says how often it will be called wants to be told at once what that comes to.
         may_wait = not (is_exact or tuning.planner == "minimal" or tuning.calls or tuning.changing)
         find_idle = functools.partial(
             calls_without_look, analysis.traced, tuning, is_algebra=options.algebra
         )
         return Traced(signature, analysis, make, stats, find_idle if may_wait else None)
+
+    def _made_engine(
+        self, signature: Signature, analysis: Analysis, stats: Stats, ledger: Ledger
+    ) -> Engine:
+        """What evaluates a traced function."""
+        facts = analysis.facts
+        options = self.options
+        is_exact = options.is_exact
+        limits = options.limits(signature.num_parts)
+        check_kept(facts.kept, limits.budget_bytes)
+        recycles = can_recycle()
+        compiler = Compiler(
+            facts, self.calls, self.name, recycles=recycles, placed=signature.placed
+        )
+        journal = Journal(self.name, signature.dynamic_paths, facts.layout)
+        whole = compiler.compile_whole(analysis.traced, of_leaves(analysis, signature))
+        tuning = options.own_tuning()
+        return Engine(
+            facts, whole, journal, compiler, tuning, stats, limits, ledger, is_exact=is_exact
+        )
 
     def _enter(self, signature: Signature, traced: Any) -> Any:
         """A new trace in the table; logs and warnings say what became of others."""
@@ -238,15 +218,15 @@ class Traces:
         self._warn_of_thrashing(signature)
         for forgotten in made_room:
             self._note_forgotten(forgotten.signature)
-            note_forgotten(self.name, self.options.max_signatures)
+            note_forgotten(self.name, self.max_signatures)
             self.latest = None if forgotten is self.latest else self.latest
             self._warn_of_functions(signature)
         return traced
 
-    def _note_trace(self, signature: Signature, made_room: Sequence[Any] = ()) -> None:
+    def _note_trace(self, signature: Signature, made_room: Values = ()) -> None:
         self.stats.traces += 1
         known = (traced.signature for traced in (*made_room, *self.table.values()))
-        note_trace(self.name, signature, known, self.options.max_signatures)
+        note_trace(self.name, signature, known, self.max_signatures)
 
     def _note_forgotten(self, signature: Signature) -> None:
         """Not where other objects may get the hash of a static leaf that is gone."""
@@ -258,7 +238,7 @@ class Traces:
         """Say once that a signature is traced again because it was forgotten."""
         if self._forgotten is not None and hash(signature.key) in self._forgotten:
             self._forgotten = None
-            warnings.warn(many_signatures(self.options.max_signatures), UserWarning, stacklevel=6)
+            warnings.warn(many_signatures(self.max_signatures), UserWarning, stacklevel=6)
 
     def _warn_of_functions(self, signature: Signature) -> None:
         """Say once that functions among the arguments may be why so many traces are made."""
@@ -266,13 +246,11 @@ class Traces:
         if functions and not self._has_warned:
             self._has_warned = True
             shown = ", ".join(f"`{path}`" for path in functions)
-            warnings.warn(
-                many_functions(shown, self.options.max_signatures), UserWarning, stacklevel=6
-            )
+            warnings.warn(many_functions(shown, self.max_signatures), UserWarning, stacklevel=6)
 
     # --- the pure form ----------------------------------------------------------------------------
 
-    def step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
+    def step(self, signature: Signature, leaves: Values) -> Step:
         """The step for a signature and frozen data; kept, so that what compiled it once is
         compiled.
 
@@ -283,13 +261,32 @@ class Traces:
         key = (signature.key, tuple(id(x) for x in leaves if is_frozen(x)))
         found = None if is_traced else self.steps.get(key)
         if found is None:
-            found = self._make_step(signature, leaves)
+            analysis = self._analysed(
+                signature,
+                leaves,
+                "pure()",
+                is_exact=self.options.is_exact,
+                passes=RULE_KEEPING_PASSES,
+            )
+            budget_bytes = self.options.limits(signature.num_parts).planned_bytes
+            retrace = functools.partial(trace_for, self.fun, signature)
+            found = make_step(analysis, signature, leaves, budget_bytes, self.calls, retrace)
             if not is_traced:
                 self.steps.add(key, found)
         return found
 
+    def _analysed(
+        self, signature: Signature, leaves: Values, method: str, **options: Any
+    ) -> Analysis:
+        """The function as a form for compiled loops has it."""
+        tuning = self.options.own_tuning()
+        analysis = analyse(self.fun, signature, leaves, tuning, **options)
+        if has_mutable_inputs(analysis):
+            raise nothing_saved(method)
+        return analysis
+
     def sites(
-        self, signature: Signature, leaves: Sequence[Any], moves: Sequence[str | Sequence[str]]
+        self, signature: Signature, leaves: Values, moves: Sequence[str | Sequence[str]]
     ) -> tuple[SitesState, Sites]:
         """The state at some leaves and the sites of a signature, for these moves.
 
@@ -297,22 +294,8 @@ class Traces:
             NotCalledError: an input is mutable, or the function has effects.
             UnknownInputError: a path names no input.
         """
-        analysis = analyse(self.fun, signature, leaves, self.options.own_tuning(), is_exact=False)
-        if has_mutable_inputs(analysis):
-            raise nothing_saved("sites()")
+        analysis = self._analysed(signature, leaves, "sites()", is_exact=False)
         paths = signature.dynamic_paths
         shapes = [np.shape(x) for x in leaves]
         found = [named_move(paths, shapes, move) for move in moves]
         return make_sites(analysis.facts, paths, leaves, analysis.out_tree, found)
-
-    def _make_step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
-        is_exact = self.options.is_exact
-        tuning = self.options.own_tuning()
-        analysis = analyse(
-            self.fun, signature, leaves, tuning, is_exact=is_exact, passes=RULE_KEEPING_PASSES
-        )
-        if has_mutable_inputs(analysis):
-            raise nothing_saved("pure()")
-        budget_bytes = self.options.limits(signature.num_parts).planned_bytes
-        retrace = functools.partial(trace_for, self.fun, signature)
-        return make_step(analysis, signature, leaves, budget_bytes, self.calls, retrace)

@@ -17,9 +17,10 @@ state.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -31,7 +32,7 @@ from jax.custom_batching import custom_vmap
 from incrax import _jax
 from incrax._jax import Var
 from incrax._messages import no_sites, not_by_rows, unknown_input, wrong_site
-from incrax._program import read_vars, type_of
+from incrax._program import Env, Results, Values, read_vars, type_of
 from incrax.engine.call.pure import strong
 from incrax.engine.compile.executables import device_constants
 from incrax.engine.compile.one_kernel import in_one_kernel
@@ -58,6 +59,8 @@ MIN_SLOTS = 32
 
 Change = Any
 """(numbers, rows) of an input of which rows change, or its value as a whole."""
+Changes = Mapping[int, Change]
+"""Of some inputs, by number."""
 
 
 class SitesState(NamedTuple):
@@ -69,41 +72,51 @@ class SitesState(NamedTuple):
     num_differences: Any
 
 
-class _Place(NamedTuple):
-    """Where new rows go: which value of the state, along which axis, how many, whether some slots
-    stand for no row.
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["numbers", "new"],
+    meta_fields=["axis", "size", "length", "has_spare"],
+)
+@dataclass(frozen=True)
+class NewRows:
+    """New rows of a value: their numbers, what they are, along which axis of which length, how many,
+    whether some slots stand for no row.
     """
 
-    slot: int
+    numbers: Any
+    new: Any
     axis: int
     size: int
     length: int
-    has_spare: bool
+    has_spare: bool = False
+
+    def taken(self, value: Any) -> Any:
+        """These rows of a value as it is."""
+        return taken(value, self.axis, self._set)
+
+    def written(self, value: Any) -> Any:
+        """The value with these rows."""
+        return with_rows(value, DirtyRows(self.new, None, self.axis, self._set))
+
+    @property
+    def _set(self) -> RowSet:
+        return RowSet(self.numbers, self.size, self.length, None, self.has_spare)
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["rows", "wholes", "num_differences"],
-    meta_fields=["places", "slots"],
-)
-@dataclass(frozen=True)
-class Delta:
-    """A change that `look` saw and `settle` may write: numbers and values of new rows, and new
-    values that are written as a whole.
+Found = dict[int, Any]
+"""What changed, by its place in the state: `NewRows`, or a value as a whole."""
+
+
+class Delta(NamedTuple):
+    """A change that `look` saw and `settle` may write, and how many differences each value has taken
+    then.
     """
 
-    rows: tuple[tuple[Any, Any], ...]
-    wholes: tuple[Any, ...]
+    found: Found
     num_differences: Any
-    places: tuple[_Place, ...]
-    slots: tuple[int, ...]
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["few", "values", "is_few"], meta_fields=[]
-)
-@dataclass(frozen=True)
-class FoundDelta:
+class FoundDelta(NamedTuple):
     """A change of which the rows were found in the graph: as rows, and as whole inputs, which count
     where there were too many.
     """
@@ -127,7 +140,7 @@ class _Form:
     moving: tuple[int, ...]
     out_tree: Any
     value_of: Any
-    tables: dict[Var, Any] = field(default_factory=dict)
+    tables: Env = field(default_factory=dict)
     slots: list[Var] = field(default_factory=list)
     fixed: list[Var] = field(default_factory=list)
     needed: set[Var] = field(default_factory=set)
@@ -168,7 +181,7 @@ class _Form:
 class _Known(dict[Var, Any]):
     """Values of clean variables; what is missing is computed, and noted."""
 
-    def __init__(self, facts: Facts, values: Mapping[Var, Any], env: dict[Var, Any]) -> None:
+    def __init__(self, facts: Facts, values: Mapping[Var, Any], env: Env) -> None:
         super().__init__(values)
         self.facts = facts
         self.env = env
@@ -182,24 +195,25 @@ class _Known(dict[Var, Any]):
 
 class _Read(NamedTuple):
     """What a change reads: values of what it does not reach; values as they were; tables of
-    look-ups, and the rows found in each; which of its results stand on differences.
+    look-ups, and the rows found in each; which places of the state stand on differences then.
     """
 
     values: list[Var]
     olds: list[Var]
     looked_up: dict[Var, RowSet]
-    drifting: set[Var]
+    drifting: list[int]
 
 
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["_fixed"], meta_fields=["_form"])
+@dataclass(frozen=True, eq=False)
 class Sites:
     """`look` and `settle` of one function: proposals that change a few rows of its inputs, for
     compiled loops. Made by `Incremental.sites`; a pytree of the data that do not move, so that it
     may be an argument of compiled functions.
     """
 
-    def __init__(self, form: _Form, fixed: tuple[Any, ...]) -> None:
-        self._form = form
-        self._fixed = fixed
+    _form: _Form
+    _fixed: tuple[Any, ...]
 
     def look(
         self, state: SitesState, changes: Mapping[str, Change], max_rows: int | None = None
@@ -235,23 +249,21 @@ class Sites:
         given = {form.index(path): self._given(path, change) for path, change in changes.items()}
         env = self._env(state)
         found, guards, drifting = self._seen(state, given)
-        if not guards:
-            return self._delta(found, state.num_differences), self._out(env, found)
-        by_rows = [leaf for leaf, change in given.items() if isinstance(change, tuple)]
-        limit = max([MIN_DIFFERENCES, *(form.facts.invars[leaf].aval.shape[0] for leaf in by_rows)])
-        # Each saved value has a count of its own: what is summed anew here are those that this
-        # change reaches, and others must not be taken for new. By a mask, since a gather and a
-        # scatter of them would be kernels of their own in each step.
-        summed = {var: value for var, value in found.items() if var in drifting}
-        is_summed = np.array([var in summed for var in form.slots])
         counts = state.num_differences
-        allowed = lax.lt(jnp.max(jnp.where(is_summed, counts, 0)), np.int32(limit))
-        is_sound = functools.reduce(lax.bitwise_and, [jnp.asarray(g) for g in guards], allowed)
-        is_sound = _everywhere(is_sound)
-        arrays = lax.cond(is_sound, lambda: _arrays(summed), lambda: self._anew(env, given, summed))
-        found |= _with_arrays(summed, arrays)
-        counts = jnp.where(is_summed, jnp.where(is_sound, counts + 1, 0), counts)
-        return self._delta(found, counts), self._out(env, found)
+        if guards:
+            by_rows = [form.facts.invars[i] for i, x in given.items() if isinstance(x, tuple)]
+            limit = max([MIN_DIFFERENCES, *(var.aval.shape[0] for var in by_rows)])
+            # Each saved value has a count of its own: what is summed anew here are those that this
+            # change reaches, and others must not be taken for new. By a mask, since a gather and a
+            # scatter of them would be kernels of their own in each step.
+            summed = {slot: found[slot] for slot in drifting}
+            is_summed = np.isin(np.arange(len(form.slots)), drifting)
+            allowed = lax.lt(jnp.max(jnp.where(is_summed, counts, 0)), np.int32(limit))
+            is_sound = functools.reduce(lax.bitwise_and, [jnp.asarray(g) for g in guards], allowed)
+            is_sound = _everywhere(is_sound)
+            found |= lax.cond(is_sound, lambda: summed, lambda: self._anew(env, given, summed))
+            counts = jnp.where(is_summed, jnp.where(is_sound, counts + 1, 0), counts)
+        return Delta(found, counts), self._out(env, found)
 
     def _look_found(
         self, state: SitesState, changes: Mapping[str, Change], max_rows: int
@@ -302,14 +314,15 @@ class Sites:
             by_rows = lambda: self.settle(state, delta.few, accept)
             return lax.cond(delta.is_few, by_rows, anew)
         values = list(state.values)
-        for place, (numbers, new) in zip(delta.places, delta.rows, strict=True):
-            rows = _rows_at(place, numbers)
-            if accept is not True:
-                new = jnp.where(accept, new, taken(values[place.slot], place.axis, rows))
-            written = DirtyRows(new, None, place.axis, rows)
-            values[place.slot] = with_rows(values[place.slot], written)
-        for slot, new in zip(delta.slots, delta.wholes, strict=True):
-            values[slot] = new if accept is True else jnp.where(accept, new, values[slot])
+        for slot, change in delta.found.items():
+            old = values[slot]
+            if isinstance(change, NewRows):
+                if accept is not True:
+                    rows = jnp.where(accept, change.new, change.taken(old))
+                    change = replace(change, new=rows)
+                values[slot] = change.written(old)
+            else:
+                values[slot] = change if accept is True else jnp.where(accept, change, old)
         count = delta.num_differences
         if accept is not True:
             count = jnp.where(accept, count, state.num_differences)
@@ -355,15 +368,10 @@ class Sites:
         Cost: one evaluation of what the changes reach.
         """
         form = self._form
-        env = self._env(state)
         given = {form.index(path): strong(value) for path, value in changes.items()}
-        dirty = sum(map(form.facts.layout.leaf_mask, given))
+        made = _state_of(form, self._moved(self._env(state), given))
+        dirty = self._mask(given)
         is_reached = np.array([self._reaches(var, dirty) for var in form.slots], bool)
-        for var, is_dirty in zip(form.slots, is_reached, strict=True):
-            if is_dirty:
-                del env[var]
-        env.update({form.facts.invars[leaf]: value for leaf, value in given.items()})
-        made = _state_of(form, env)
         counts = jnp.where(is_reached, made.num_differences, state.num_differences)
         return SitesState(made.values, counts)
 
@@ -400,33 +408,39 @@ class Sites:
 
         Cost: a trace, and some microseconds for each row; once.
         """
-        form = self._form
+        colours = self._form.colours
         key = tuple(paths)
-        if key not in form.colours:
-            inputs = self.inputs(state)
-            found: list[RowParts] = []
-
-            def look(state: SitesState, rows: Mapping[str, Any]) -> Any:
-                found.append(self._by_rows(state, rows))
-                return found[0].parts
-
-            try:
-                jax.eval_shape(look, state, {path: inputs[path] for path in paths})
-                form.colours[key] = found[0].colours()
-            except NotByRowsError:
-                form.colours[key] = None
-        return form.colours[key]
+        if key not in colours:
+            found = self._terms(state, paths)
+            with contextlib.suppress(NotByRowsError):
+                colours[key] = None if found is None else found.colours()
+        return colours.setdefault(key, None)
 
     def _by_rows(self, state: SitesState, rows: Mapping[str, Any]) -> RowParts:
         """The function by its terms, some inputs given."""
         form = self._form
         given = {form.index(path): strong(value) for path, value in rows.items()}
-        dirty = sum(map(form.facts.layout.leaf_mask, given))
         env = self._env(state)
-        clean = {var: x for var, x in env.items() if not self._reaches(var, dirty)}
-        known = _Known(form.facts, {**form.tables, **clean}, env)
+        known = _Known(form.facts, {**form.tables, **self._clean(env, given)}, env)
         by_var = {form.facts.invars[leaf]: value for leaf, value in given.items()}
         return RowParts(form.facts, by_var, known, form.value_of)
+
+    def _terms(self, state: SitesState, paths: Sequence[str]) -> RowParts | None:
+        """The same where nothing is computed, for what is known of the terms; None where nothing
+        is.
+        """
+        found: list[RowParts] = []
+
+        def look(state: SitesState, rows: Mapping[str, Any]) -> Any:
+            found.append(self._by_rows(state, rows))
+            return found[0].parts
+
+        inputs = self.inputs(state)
+        try:
+            jax.eval_shape(look, state, {path: inputs[path] for path in paths})
+        except NotByRowsError:
+            return None
+        return found[0]
 
     def are_independent(self, state: SitesState, paths: Sequence[str]) -> bool:
         """Whether rows of some inputs are known not to interact: the function is a sum of parts, of
@@ -434,12 +448,8 @@ class Sites:
 
         Cost: a trace of the equations that the inputs reach.
         """
-        inputs = self.inputs(state)
-        try:
-            jax.eval_shape(self.parts, state, {path: inputs[path] for path in paths})
-        except NotByRowsError:
-            return False
-        return True
+        found = self._terms(state, paths)
+        return found is not None and found.are_apart
 
     def inputs(self, state: SitesState) -> dict[str, jax.Array]:
         """The inputs that move, by path, at a state."""
@@ -448,7 +458,7 @@ class Sites:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _env(self, state: SitesState) -> dict[Var, Any]:
+    def _env(self, state: SitesState) -> Env:
         """Values of the state, and of what does not move."""
         form = self._form
         env = dict(zip(form.fixed, self._fixed, strict=True))
@@ -479,29 +489,19 @@ class Sites:
         numbers = lax.clamp(np.int32(0), numbers.reshape(-1).astype(np.int32), np.int32(length - 1))
         return numbers, rows.reshape(-1, *aval.shape[1:])
 
-    def _seen(
-        self, state: SitesState, given: Mapping[int, Change]
-    ) -> tuple[dict[Var, Any], list[Any], set[Var]]:
+    def _seen(self, state: SitesState, given: Changes) -> tuple[Found, list[Any], list[int]]:
         """What `_within` finds, by one kernel where it is small."""
-        seen: list[Any] = []
+        drifting: list[int] = []
 
-        def run(fixed: tuple[Any, ...], state: SitesState, given: Mapping[int, Change]) -> Any:
+        def run(fixed: tuple[Any, ...], state: SitesState, given: Changes) -> Any:
             sites = Sites(self._form, fixed)
-            found, guards, drifting = sites._within(sites._env(state), given)
-            seen.extend((found, drifting))
-            numbers = [x.of.numbers for x in found.values() if isinstance(x, DirtyRows)]
-            return numbers, _arrays(found), guards
+            found, guards, drifting[:] = sites._within(sites._env(state), given)
+            return found, guards
 
-        numbers, arrays, guards = in_one_kernel(run, self._fixed, state, given)
-        found, drifting = seen
-        rows = (var for var, x in found.items() if isinstance(x, DirtyRows))
-        for var, each in zip(list(rows), numbers, strict=True):
-            found[var] = found[var]._replace(old=None, of=_rows_at(found[var].of, each))
-        return _with_arrays(found, arrays), guards, drifting
+        found, guards = in_one_kernel(run, self._fixed, state, given)
+        return found, guards, drifting
 
-    def _within(
-        self, env: dict[Var, Any], given: Mapping[int, Change]
-    ) -> tuple[dict[Var, Any], list[Any], set[Var]]:
+    def _within(self, env: Env, given: Changes) -> tuple[Found, list[Any], list[int]]:
         """What `_changed` finds, and what of it stands on differences, by the narrowest tables of
         look-ups that have room.
 
@@ -510,48 +510,45 @@ class Sites:
         """
         found, guards, read = self._changed(env, given)
         tables = read.looked_up
-        if any(isinstance(x, DirtyRows) and x.of.has_spare for x in found.values()):
+        if any(isinstance(x, NewRows) and x.has_spare for x in found.values()):
             return found, guards, read.drifting  # as many rows are written as the table has slots
         levels = _levels([np.sum(self._form.tables[x] < of.length, 1) for x, of in tables.items()])
-        if len(levels) < 2:
-            return found, guards, read.drifting
-        widths = [dict(zip(tables, level, strict=True)) for level in levels]
-
-        def run(widths: Mapping[Var, int]) -> tuple[list[Any], list[Any]]:
-            found, guards, _ = self._changed(env, given, widths)
-            return _arrays(found), guards
-
-        too_narrow = [_is_too_narrow(env, tables, each) for each in widths[:-1]]
-        number = functools.reduce(lax.add, (each.astype(np.int32) for each in too_narrow))
-        arrays, guards = lax.switch(number, [functools.partial(run, each) for each in widths])
-        return _with_arrays(found, arrays), guards, read.drifting
+        if len(levels) > 1:
+            widths = [dict(zip(tables, level, strict=True)) for level in levels]
+            run = lambda each: self._changed(env, given, each)[:2]
+            too_narrow = [_is_too_narrow(env, tables, each) for each in widths[:-1]]
+            number = functools.reduce(lax.add, (each.astype(np.int32) for each in too_narrow))
+            found, guards = lax.switch(number, [functools.partial(run, each) for each in widths])
+        return found, guards, read.drifting
 
     def _changed(
         self,
-        env: dict[Var, Any],
-        given: Mapping[int, Change],
+        env: Env,
+        given: Changes,
         widths: Mapping[Var, int] | None = None,
-    ) -> tuple[dict[Var, Any], list[Any], _Read]:
+    ) -> tuple[Found, list[Any], _Read]:
         """New rows, or values, of all that the state has and the change reaches; what must be true
         of them; and what was read. `widths`: of tables, as in `Slicer`.
         """
-        form, facts = self._form, self._form.facts
-        dirty = sum(map(facts.layout.leaf_mask, given))
-        wanted = [var for var in form.slots if facts.mask(var) & dirty]
-        targets = dict.fromkeys(read for var in wanted for read in _sources(facts, var))
+        form = self._form
+        facts = form.facts
+        dirty = self._mask(given)
+        wanted = {slot: var for slot, var in enumerate(form.slots) if facts.mask(var) & dirty}
+        targets = dict.fromkeys(x for var in wanted.values() for x in _sources(facts, var))
         written = [var for var in targets if var not in facts.invars and facts.mask(var) & dirty]
         reached = reached_equations(facts, dirty, written)
-        clean = {var: x for var, x in env.items() if not self._reaches(var, dirty)}
+        clean = self._clean(env, given)
         slicer = Slicer(facts, form.value_of, adds_changes=True, widths=widths)
-        changes: dict[Var, Any] = {}
+        changes: Env = {}
         for leaf, change in given.items():
             var = facts.invars[leaf]
             changes[var] = None
             if isinstance(change, tuple):
-                changes[var] = change[1], _set_of(var, change)
+                numbers, rows = change
+                changes[var] = rows, row_set(numbers, numbers.size, var.aval.shape[0])
             else:
                 clean[var] = change
-        olds: dict[Var, Any] = {}
+        olds: Env = {}
         while True:
             known = _Known(facts, {**form.tables, **clean}, env)
             try:
@@ -568,70 +565,70 @@ class Sites:
                 recipe = facts.derived.on_host[table]
                 form.tables[table] = recipe.make(*map(form.value_of, recipe.sources))
         values = [*known.missing, *asked.tables]
-        drifting = {var for var in wanted if not slicer.drifting.isdisjoint(_sources(facts, var))}
+        is_drifting = lambda var: not slicer.drifting.isdisjoint(_sources(facts, var))
+        drifting = [slot for slot, var in wanted.items() if is_drifting(var)]
         read = _Read(values, list(asked.olds), slicer.looked_up, drifting)
-        return {var: self._found(slicer, var) for var in wanted}, slicer.guards, read
+        found = {slot: _found(slicer, var) for slot, var in wanted.items()}
+        return found, slicer.guards, read
+
+    def _mask(self, given: Changes) -> int:
+        return sum(map(self._form.facts.layout.leaf_mask, given))
 
     def _reaches(self, var: Var, dirty: int) -> bool:
         return var not in self._form.tables and bool(self._form.facts.mask(var) & dirty)
 
-    @staticmethod
-    def _found(slicer: Slicer, var: Var) -> Any:
-        if var in slicer.dirty:
-            rows = slicer.dirty[var]
-            return slicer.whole[var] if rows is None else rows
-        if var in slicer.row_saves:
-            return slicer.row_saves[var]
-        if var in slicer.saves:
-            return slicer.saves[var]
-        env = {source: slicer.result(source) for source in _sources(slicer.facts, var)}
-        _jax.evaluate(slicer.facts.derived.recipes[var], env)
-        return env[var]
+    def _clean(self, env: Mapping[Var, Any], given: Changes) -> Env:
+        """The values that a change does not reach."""
+        dirty = self._mask(given)
+        return {var: x for var, x in env.items() if not self._reaches(var, dirty)}
 
-    def _anew(
-        self, env: dict[Var, Any], given: Mapping[int, Change], found: Mapping[Var, Any]
-    ) -> list[Any]:
-        """The same arrays as those found, from the inputs alone."""
-        facts = self._form.facts
-        dirty = sum(map(facts.layout.leaf_mask, given))
-        at = {var: x for var, x in env.items() if not self._reaches(var, dirty)}
+    def _moved(self, env: Mapping[Var, Any], given: Changes) -> Env:
+        """The same, and the inputs that change."""
+        moved = self._clean(env, given)
         for leaf, change in given.items():
-            var = facts.invars[leaf]
-            at[var] = change
+            var = self._form.facts.invars[leaf]
             if isinstance(change, tuple):
-                at[var] = with_rows(env[var], DirtyRows(change[1], None, 0, _set_of(var, change)))
-        values = _computed(facts, list(found), at)
-        return [
-            taken(value, each.axis, each.of) if isinstance(each, DirtyRows) else value
-            for value, each in zip(values, found.values(), strict=True)
-        ]
+                numbers, rows = change
+                change = NewRows(numbers, rows, 0, numbers.size, var.aval.shape[0])
+                change = change.written(env[var])
+            moved[var] = change
+        return moved
 
-    def _delta(self, found: Mapping[Var, Any], num_differences: Any) -> Delta:
-        slots = {var: slot for slot, var in enumerate(self._form.slots)}
-        rows = [(slots[var], x) for var, x in found.items() if isinstance(x, DirtyRows)]
-        wholes = [(slots[var], x) for var, x in found.items() if not isinstance(x, DirtyRows)]
-        return Delta(
-            tuple((x.of.numbers, x.new) for _, x in rows),
-            tuple(strong(x) for _, x in wholes),
-            num_differences,
-            tuple(_Place(slot, x.axis, x.of.size, x.of.length, x.of.has_spare) for slot, x in rows),
-            tuple(slot for slot, _ in wholes),
-        )
+    def _anew(self, env: Mapping[Var, Any], given: Changes, found: Mapping[int, Any]) -> Found:
+        """The same as was found, from the inputs alone."""
+        form = self._form
+        variables = [form.slots[slot] for slot in found]
+        values = _computed(form.facts, variables, self._moved(env, given))
+        return {
+            slot: replace(x, new=x.taken(value)) if isinstance(x, NewRows) else strong(value)
+            for (slot, x), value in zip(found.items(), values, strict=True)
+        }
 
-    def _out(self, env: Mapping[Var, Any], found: Mapping[Var, Any]) -> Any:
-        out = []
-        for atom in self._form.facts.outvars:
-            value = atom.val if not isinstance(atom, Var) else found.get(atom, env.get(atom))
-            if isinstance(value, DirtyRows):
-                assert isinstance(atom, Var)
-                value = with_rows(env[atom], value)
-            out.append(_jax.typed_as(strong(value), type_of(atom)))
+    def _out(self, env: Mapping[Var, Any], found: Mapping[int, Any]) -> Any:
+        at = dict(env)
+        returned = _outputs(self._form.facts)
+        for slot, change in found.items():
+            var = self._form.slots[slot]
+            if var in returned:
+                at[var] = change.written(env[var]) if isinstance(change, NewRows) else change
+        outvars = self._form.facts.outvars
+        out = [_jax.typed_as(strong(_jax.read(atom, at)), type_of(atom)) for atom in outvars]
         return jax.tree.unflatten(self._form.out_tree, out)
 
 
-jax.tree_util.register_pytree_node(
-    Sites, lambda sites: (sites._fixed, sites._form), lambda form, fixed: Sites(form, fixed)
-)
+def _found(slicer: Slicer, var: Var) -> Any:
+    """What a change made of a value."""
+    rows = slicer.dirty.get(var) or slicer.row_saves.get(var)
+    if rows is not None:
+        of = rows.of
+        return NewRows(of.numbers, rows.new, rows.axis, of.size, of.length, of.has_spare)
+    if var in slicer.dirty:
+        return strong(slicer.whole[var])
+    if var in slicer.saves:
+        return strong(slicer.saves[var])
+    env = {source: slicer.result(source) for source in _sources(slicer.facts, var)}
+    _jax.evaluate(slicer.facts.derived.recipes[var], env)
+    return strong(env[var])
 
 
 @custom_vmap
@@ -679,7 +676,7 @@ def named_move(
 def make_sites(
     facts: Facts,
     paths: Sequence[str],
-    leaves: Sequence[Any],
+    leaves: Values,
     out_tree: Any,
     moves: Sequence[Move],
 ) -> tuple[SitesState, Sites]:
@@ -735,7 +732,7 @@ def _sources(facts: Facts, var: Var) -> list[Var]:
     return [u for eqn in recipe for u in read_vars(eqn) if u not in made]
 
 
-def _first_look(move: Move, form: _Form, env: dict[Var, Any]) -> None:
+def _first_look(move: Move, form: _Form, env: Env) -> None:
     """Find out what a change reads."""
     numbers = jnp.zeros(1, np.int32)
     given: dict[int, Change] = {}
@@ -747,12 +744,11 @@ def _first_look(move: Move, form: _Form, env: dict[Var, Any]) -> None:
         form.save(var)
     is_by_rows = any(is_rows for _, is_rows in move)
     form.needed.update(read.olds, read.values if is_by_rows else ())
-    form.looked_up.update(
-        var for var, x in found.items() if isinstance(x, DirtyRows) and x.of.has_spare
-    )
+    spare = (slot for slot, x in found.items() if isinstance(x, NewRows) and x.has_spare)
+    form.looked_up.update(form.slots[slot] for slot in spare)
 
 
-def _computed(facts: Facts, wanted: Sequence[Var], env: Mapping[Var, Any]) -> list[Any]:
+def _computed(facts: Facts, wanted: Sequence[Var], env: Mapping[Var, Any]) -> Results:
     """Values of variables, of those that are there."""
     missing = [var for var in wanted if var not in env]
     if not missing:
@@ -770,19 +766,6 @@ def _state_of(form: _Form, env: Mapping[Var, Any]) -> SitesState:
 
 def _fixed_of(form: _Form, env: Mapping[Var, Any]) -> tuple[Any, ...]:
     return tuple(map(strong, _computed(form.facts, form.fixed, {**form.tables, **env})))
-
-
-def _arrays(found: Mapping[Var, Any]) -> list[Any]:
-    """New rows, and new values."""
-    return [each.new if isinstance(each, DirtyRows) else each for each in found.values()]
-
-
-def _with_arrays(found: Mapping[Var, Any], arrays: Sequence[Any]) -> dict[Var, Any]:
-    """The same with other ones."""
-    return {
-        var: each._replace(new=array) if isinstance(each, DirtyRows) else array
-        for (var, each), array in zip(found.items(), arrays, strict=True)
-    }
 
 
 def _levels(counts: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
@@ -810,17 +793,6 @@ def _is_too_narrow(
             next_slots = taken(lax.slice_in_dim(env[table], width, width + 1, axis=1), 0, of.parent)
             is_there.append(jnp.any(lax.lt(next_slots, np.int32(of.length))))
     return functools.reduce(lax.bitwise_or, is_there)
-
-
-def _set_of(var: Var, change: Change) -> RowSet:
-    """Of an input, the rows that change."""
-    numbers, _ = change
-    return row_set(numbers, numbers.size, var.aval.shape[0])
-
-
-def _rows_at(place: _Place | RowSet, numbers: Any) -> RowSet:
-    """The rows of these numbers, whatever is known of them besides."""
-    return RowSet(numbers, place.size, place.length, None, place.has_spare)
 
 
 def _cast(path: str, value: Any, dtype: Any) -> jax.Array:

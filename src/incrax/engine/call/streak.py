@@ -26,6 +26,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._context import context_key
+from incrax._program import Args, Kwargs, Results, Values
 from incrax.engine.call.engine import LONG_WAY_EVERY, Again, Engine
 from incrax.engine.compile.timing import SAMPLE
 from incrax.engine.inputs.leaves import NO_ANCHOR, LeafValue
@@ -45,24 +46,6 @@ class Streak(abc.ABC):
     been deleted; how many calls there were and may be, the seconds that they took beyond their
     program, and those of its newest run.
     """
-
-    __slots__ = (
-        "_anchors",
-        "_arrays",
-        "_engine",
-        "_limit",
-        "_moving",
-        "_num",
-        "_numbers",
-        "_out_tree",
-        "_overhead_s",
-        "_repeat",
-        "_run_s",
-        "_running",
-        "_signature",
-        "_states",
-        "_values",
-    )
 
     def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
         repeat, base, _ = again
@@ -87,7 +70,7 @@ class Streak(abc.ABC):
         runs = repeat.program.num_runs
         self._limit = min(-uses % LONG_WAY_EVERY, -runs % SAMPLE)
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, args: Args, kwargs: Kwargs) -> Any:
         """The result of a call like the last one; `NOT_SERVED` where it is to be looked at."""
         engine = self._engine
         if self._num >= self._limit or engine.store.states is not self._states:
@@ -105,14 +88,14 @@ class Streak(abc.ABC):
         self._num += 1
         end_s = perf_counter()
         self._overhead_s += end_s - start_s - self._run_s - waited_s
-        engine.history.repeat(start_s, end_s, self._repeat.record)
+        engine.history.note(start_s, end_s, self._repeat.record)
         return self._out_tree.unflatten(outputs)
 
     @abc.abstractmethod
-    def _evaluated(self, leaves: Sequence[Any]) -> list[Any] | None:
+    def _evaluated(self, leaves: Values) -> Results | None:
         """The outputs, whose version is in the store then; None where nothing is."""
 
-    def _results(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any] | None:
+    def _results(self, feeds: Values, loads: Values) -> Results | None:
         """What the program returns; None where that must not be used, or it failed: the long way
         knows what to do.
         """
@@ -129,10 +112,10 @@ class Streak(abc.ABC):
         self._run_s = perf_counter() - start_s
         return results
 
-    def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any] | None:
+    def _leaves(self, args: Args, kwargs: Kwargs) -> Values | None:
         """The leaves that are values, if all but those that change are what they were."""
         signature = self._signature
-        leaves: Sequence[Any]
+        leaves: Values
         leaves, treedef = _jax.flatten((args, kwargs))
         if treedef != signature.treedef or context_key() != signature.config:
             return None
@@ -145,7 +128,7 @@ class Streak(abc.ABC):
         others = list(compress(self._numbers, map(is_not, leaves, self._anchors)))
         return leaves if others == self._moving or self._are_equal(leaves, others) else None
 
-    def _are_equal(self, leaves: Sequence[Any], others: Sequence[int]) -> bool:
+    def _are_equal(self, leaves: Values, others: Sequence[int]) -> bool:
         """Whether leaves that are other objects, or arrays of NumPy, have the bits that they had,
         but for those that change.
         """
@@ -175,8 +158,6 @@ class PlanStreak(Streak):
     with, and what it loads.
     """
 
-    __slots__ = ("_base", "_changed", "_feeds", "_loads")
-
     def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
         super().__init__(signature, out_tree, engine, again)
         self._base = again.base
@@ -185,7 +166,7 @@ class PlanStreak(Streak):
         self._changed = [(i, elements[i]) for i in self._moving]
         self._feeds = [value.feed for value in self._values]
 
-    def _evaluated(self, leaves: Sequence[Any]) -> list[Any] | None:
+    def _evaluated(self, leaves: Values) -> Results | None:
         values = list(self._values)
         feeds = self._feeds
         for i, elements in self._changed:
@@ -200,12 +181,12 @@ class PlanStreak(Streak):
         base = self._base
         latest = self._states[-1]
         outputs = self._repeat.plan.outputs_with(base.outputs, results)
-        state = State(tuple(values), outputs, base.saved, latest.culprit, latest.harmless)
+        state = State(tuple(values), outputs, base.saved, latest.harmless)
         base.uses += 1
         self._engine.store.states = [*self._states[:-1], state]
         return outputs
 
-    def _new_value(self, leaves: Sequence[Any], i: int, elements: int) -> LeafValue | None:
+    def _new_value(self, leaves: Values, i: int, elements: int) -> LeafValue | None:
         """A leaf's value, if it differs in just these elements from that of the baseline, and from
         that of the last call, too.
         """
@@ -231,9 +212,7 @@ class PlanStreak(Streak):
 class RowStreak(Streak):
     """By the program for a few rows, from the version of which the fewest differ."""
 
-    __slots__ = ()
-
-    def _evaluated(self, leaves: Sequence[Any]) -> list[Any] | None:
+    def _evaluated(self, leaves: Values) -> Results | None:
         engine = self._engine
         if not self._signature.same_types(leaves, self._moving, self._states[-1].anchors):
             return None

@@ -18,9 +18,8 @@ import jax
 from incrax import _jax
 from incrax._context import context_key
 from incrax._jax import Equation
-from incrax._messages import not_called
 from incrax._names import as_program_name, name_of
-from incrax._program import STATEFUL, Program
+from incrax._program import STATEFUL, Program, Results, Values
 from incrax._stats import Stats
 from incrax._tables import program_bytes
 from incrax.engine.call.analysis import Analysis
@@ -36,8 +35,6 @@ from incrax.engine.inputs.signature import Signature
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.expectations import NOT_IDLE, Idle
 from incrax.engine.policy.ledger import Ledger
-from incrax.engine.program.cost import num_host_calls
-from incrax.engine.program.nested import inner_bodies
 
 Served: TypeAlias = Callable[[Sequence[Any], Sequence[int] | None, float], list[Any]]
 """The outputs of a call by its leaves, those that are other objects than in the latest version, if
@@ -47,22 +44,6 @@ known, and when it began, of `perf_counter`.
 
 class Traced:
     """One traced signature; its engine is made when a second call comes, or a report asks for it."""
-
-    __slots__ = (
-        "_engine",
-        "_find_idle",
-        "_first",
-        "_ledger",
-        "_make_engine",
-        "_run_first",
-        "_settings",
-        "analysis",
-        "bypass",
-        "out_tree",
-        "served",
-        "signature",
-        "stats",
-    )
 
     def __init__(
         self,
@@ -132,7 +113,7 @@ class Traced:
         """Whether a call may have this signature: same tree and configuration."""
         return treedef == self.signature.treedef and context_key() == self.signature.config
 
-    def given(self, leaves: Sequence[Any]) -> Given | None:
+    def given(self, leaves: Values) -> Given | None:
         """What a call of the same tree gives; None if its signature is another."""
         signature = self.signature
         if signature.statics and not signature.same_statics(leaves):
@@ -146,30 +127,30 @@ class Traced:
         is_same = signature.same_types(dynamic, numbers, anchors)
         return Given(self, dynamic, changed) if is_same else None
 
-    def changed_leaves(self, dynamic: Sequence[Any]) -> list[int] | None:
+    def changed_leaves(self, dynamic: Values) -> list[int] | None:
         """The leaves that are other objects than in the latest version; None without one."""
         engine = self._engine
         return None if engine is None else engine.comparison.changed_leaves(dynamic)
 
-    def _served_early(
-        self, leaves: Sequence[Any], _: Sequence[int] | None, begin_s: float
-    ) -> list[Any]:
-        """As `Engine.served`, while there is no engine."""
-        outputs = self._served_first(leaves, begin_s)
+    def _served_early(self, leaves: Values, _: Sequence[int] | None, begin_s: float) -> Results:
+        """As `Engine.served`, while there is no engine: a first call and those that need not be
+        looked at have none.
+        """
+        run = self._run_first
+        outputs = None
+        if run is not None:
+            is_first = self._first is None
+            serve = self._served_first if is_first else self._served_in_turn
+            outputs = serve(run, leaves, begin_s)
         if outputs is not None:
             return outputs
         engine = self.engine
         return engine.served(leaves, engine.comparison.changed_leaves(leaves), perf_counter())
 
-    def _served_first(self, leaves: Sequence[Any], begin_s: float) -> list[Any] | None:
-        """The outputs of a first call, or of one that need not be looked at; None where it is
-        neither.
-        """
-        run = self._run_first
-        if run is None:
-            return None
-        if self._first is not None:
-            return self._served_in_turn(run, leaves)
+    def _served_first(
+        self, run: Callable[..., Results], leaves: Values, begin_s: float
+    ) -> Results | None:
+        """The outputs of a first call; None where it failed."""
         values = tuple([LeafValue(x) for x in leaves])
         start_s = perf_counter()
         try:
@@ -187,8 +168,8 @@ class Traced:
         return outputs
 
     def _served_in_turn(
-        self, run: Callable[..., list[Any]], leaves: Sequence[Any]
-    ) -> list[Any] | None:
+        self, run: Callable[..., Results], leaves: Values, _begin_s: float
+    ) -> Results | None:
         """The outputs of a call that need not be looked at, after one of other types; None where
         there are none left.
         """
@@ -211,15 +192,6 @@ class Traced:
         engine.streak = made
         return made
 
-    def look_at_last(self) -> None:
-        """Evaluate the last call once more if nobody looked at it, so that its version is there."""
-        engine = self.engine
-        if self.bypass is None or not engine.ledger.skipped:
-            return
-        args, kwargs, *_ = self.bypass.last
-        leaves = self.signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
-        engine.call(leaves, engine.comparison.changed_leaves(leaves))
-
     # --- as a function's methods ask it -----------------------------------------------------------
 
     @property
@@ -233,15 +205,6 @@ class Traced:
         return 0 if self._engine is None else self._engine.saved_bytes
 
     @property
-    def has_checkpoint(self) -> bool:
-        """Whether a version is kept until the next checkpoint."""
-        return self.engine.has_checkpoint
-
-    def forget_checkpoint(self) -> None:
-        """Keep no version longer than others."""
-        self.engine.forget_checkpoint()
-
-    @property
     def choosers(self) -> list[Chooser]:
         """What decides, of those whose times tell whether saving has been worth it."""
         return [] if self._engine is None else [self._engine.chooser]
@@ -251,22 +214,18 @@ class Traced:
         """Estimated bytes of its programs."""
         if self._engine is None:
             return program_bytes(2 * len(self.analysis.traced.eqns), 1)
-        chooser = self._engine.chooser
-        num_eqns = self._engine.num_eqns
-        programs = [
-            entry.program for entry in list(chooser.entries.values()) if entry.program is not None
-        ]
-        plans = [program.plan for program in programs if program.plan is not None]
-        return program_bytes(2 * num_eqns + sum(len(plan.eqns) for plan in plans), 1 + len(plans))
+        engine = self._engine
+        programs = [entry.program for entry in list(engine.chooser.entries.values())]
+        plans = [x.plan for x in programs if x is not None and x.plan is not None]
+        num_eqns = 2 * engine.num_eqns + sum(len(plan.eqns) for plan in plans)
+        return program_bytes(num_eqns, 1 + len(plans))
 
     def catch_up(self) -> None:
         """Enter calls in the counters that did not do so themselves."""
         if self._engine is not None or self._first is not None:
             self.engine.catch_up()
 
-    def check(
-        self, name: str, leaves: Sequence[Any], _: Any, outputs: Sequence[Any], settings: verify
-    ) -> None:
+    def check(self, name: str, leaves: Values, _: Any, outputs: Values, settings: verify) -> None:
         """Compare outputs with a fresh evaluation.
 
         Raises:
@@ -277,18 +236,13 @@ class Traced:
         blame = lambda: stale_in(engine, leaves, settings)
         check_outputs(name, outputs, evaluate, blame, engine.clear, settings)
 
-    def warm_up(self, leaves: Sequence[Any], changing: Iterable[str | Sequence[str]]) -> None:
+    def warm_up(self, leaves: Values, changing: Iterable[str | Sequence[str]]) -> None:
         """Compile and fill for named changes."""
         warm_up(self.engine, leaves, changing)
 
     def expect(self, calls: int) -> None:
         """So many more calls will come."""
         self.engine.chooser.credit.expect(calls)
-
-    def check_may_be_kept(self) -> None:
-        """Raise where there is no version for a checkpoint."""
-        if not self.engine.store.states:
-            raise not_called("checkpoint()")
 
     def fork(self, stats: Stats) -> Self:
         """An independent one that shares values and programs so far."""
@@ -310,18 +264,18 @@ class Given(NamedTuple):
     """
 
     traced: Any
-    leaves: Sequence[Any]
+    leaves: Values
     changed: Any
 
 
-def of_leaves(analysis: Analysis, signature: Signature) -> Callable[..., list[Any]] | None:
+def of_leaves(analysis: Analysis, signature: Signature) -> Callable[..., Results] | None:
     """`jax.jit` of the function, as one of its dynamic leaves."""
     jitted = analysis.jitted
     if jitted is None:
         return None
     treedef = signature.treedef
 
-    def run(*leaves: Any) -> list[Any]:
+    def run(*leaves: Any) -> Results:
         if signature.statics:
             return jax.tree.leaves(jitted(*leaves))
         args, kwargs = jax.tree.unflatten(treedef, leaves)
@@ -336,12 +290,10 @@ def _is_plain(program: Program) -> bool:
     nobody marked values in it.
     """
     arrays = [x for x in program.consts if isinstance(x, jax.Array)]
-    return all(map(_jax.is_held_whole, arrays)) and not any(map(_is_special, program.eqns))
+    is_special = any(map(_is_special, _jax.with_inner(program.eqns)))
+    return all(map(_jax.is_held_whole, arrays)) and not is_special
 
 
 def _is_special(eqn: Equation) -> bool:
     name = eqn.primitive.name
-    is_seen = bool(eqn.effects or num_host_calls(eqn) or name in STATEFUL or name == _jax.KEEP)
-    return is_seen or any(
-        _is_special(inner) for _, body in inner_bodies(eqn) for inner in body.eqns
-    )
+    return bool(eqn.effects) or _jax.calls_host(eqn) or name in STATEFUL or name == _jax.KEEP

@@ -15,7 +15,7 @@ from typing import Any
 from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax._messages import not_deterministic, stale_result
-from incrax._program import written_vars
+from incrax._program import Values, written_vars
 from incrax.engine.call.engine import Engine
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.paths import mask_paths
@@ -88,8 +88,8 @@ def due_verification() -> verify | None:
 
 def check_outputs(
     name: str,
-    outputs: Sequence[Any],
-    evaluate: Callable[[], Sequence[Any]],
+    outputs: Values,
+    evaluate: Callable[[], Values],
     blame: Callable[[], tuple[Sequence[str], str]],
     clear: Callable[[], None],
     settings: verify,
@@ -112,16 +112,14 @@ def check_outputs(
         clear()
 
 
-def stale_in(engine: Engine, leaves: Sequence[Any], settings: verify) -> tuple[Sequence[str], str]:
+def stale_in(engine: Engine, leaves: Values, settings: verify) -> tuple[Sequence[str], str]:
     """Which inputs of its last call changed, and the first equation whose saved value is stale."""
     record = engine.last
     changed = [] if record is None else mask_paths(engine.paths, engine.layout, record.dirty)
     return changed, _first_stale(engine, leaves, settings)
 
 
-def _worst(
-    outputs: Sequence[Any], fresh: Sequence[Any], settings: verify
-) -> tuple[str, float] | None:
+def _worst(outputs: Values, fresh: Values, settings: verify) -> tuple[str, float] | None:
     """The first output that differs by too much, as ` [k]`, and by how much."""
     for number, (x, y) in enumerate(zip(outputs, fresh, strict=True)):
         error = difference(x, y, rtol=settings.rtol, atol=settings.atol)
@@ -130,7 +128,7 @@ def _worst(
     return None
 
 
-def _first_stale(engine: Engine, leaves: Sequence[Any], settings: verify) -> str:
+def _first_stale(engine: Engine, leaves: Values, settings: verify) -> str:
     """Which saved value of the latest version is wrong: the first in program order, by its
     equation.
     """

@@ -9,19 +9,18 @@ running sum of a million numbers. Constants are held twice, and other data compi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax import lax
 
 from incrax import _jax
-from incrax._program import evaluator, trace_with_tree
+from incrax._program import Function, evaluator, trace_with_tree
 from incrax.engine.compile.executables import EMBED_BYTES, device_constants
 from incrax.engine.program.simplify import inline_but_rules, run_passes
 
 
-def with_captured(fun: Callable[..., Any], *examples: Any) -> jax.tree_util.Partial:
+def with_captured(fun: Function, *examples: Any) -> jax.tree_util.Partial:
     """A function of pytrees of these types, traced once; its leaves are the arrays that it, or a
     `jax.jit` that it calls, closes over.
 

@@ -25,7 +25,11 @@ from incrax._jax import Atom, Equation, Var
 from incrax._names import as_program_name
 from incrax._program import (
     STATEFUL,
+    Env,
+    Function,
+    Kwargs,
     Program,
+    Results,
     Values,
     all_read,
     evaluated,
@@ -56,6 +60,25 @@ time).
 """
 
 
+class Writing(NamedTuple):
+    """Writes into values that a plan loads and saves again, in the same buffers.
+
+    They are a program of their own, which nothing reads these buffers in: else XLA, to which reads and
+    writes of one buffer have no order, copies it first.
+
+    Fields: the jitted function of these values, which it overwrites, and of what the plan's own
+    program returns last for it; the loads; what is saved; what is returned for it.
+    """
+
+    run: Callable[..., Results]
+    olds: tuple[Var, ...]
+    saves: tuple[Var, ...]
+    given: tuple[Var, ...]
+
+
+NO_WRITING = Writing(lambda: [], (), (), ())
+
+
 @dataclass(frozen=True, eq=False)
 class Family:
     """What plans that differ only in what they read have in common.
@@ -66,12 +89,12 @@ class Family:
     the same function evaluated equation by equation.
     """
 
-    call: Callable[..., list[Any]]
+    call: Callable[..., Results]
     num_eqns: int
     donated: tuple[Any, ...] = ()
     overwritten: tuple[Var, ...] = ()
-    writing: Writing | None = None
-    one_by_one: Callable[..., list[Any]] | None = None
+    writing: Writing = NO_WRITING
+    one_by_one: Callable[..., Results] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +112,7 @@ class Executable:
     is_shared: bool = False
     plan: Plan | None = None
 
-    def specimen(self, feeds: Values) -> tuple[Callable[..., Any], list[Any]]:
+    def specimen(self, feeds: Values) -> tuple[Function, list[Any]]:
         """The jitted function that runs on such feeds, and the types of all its arguments."""
         family = self.family
         given = map(jax.typeof, (*[feeds[i] for i in self.leaves], *self.constants))
@@ -98,7 +121,7 @@ class Executable:
             jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in avals
         ]
 
-    def __call__(self, feeds: Values, loaded: Values, donated: Values = ()) -> list[Any]:
+    def __call__(self, feeds: Values, loaded: Values, donated: Values = ()) -> Results:
         """Run on the leaves' feeds (all of them, by number), the loaded values in order, and
         buffers to overwrite. Some loaded values may be overwritten, too: see `Family`.
         """
@@ -107,25 +130,23 @@ class Executable:
         results = family.call(*read, *self.constants, *loaded, *donated)
         num_first = len(family.overwritten)
         writing = family.writing
-        if not num_first and writing is None:
+        if not num_first and not writing.olds:
             return results
         assert self.plan is not None
         num_before = num_first + len(self.plan.outputs)
-        first = [*results[num_first:num_before], *results[:num_first]]
-        if writing is None:
-            return [*first, *results[num_before:]]
+        num_last = len(results) - len(writing.given)
         olds = [loaded[self.loads.index(var)] for var in writing.olds]
-        num_last = len(results) - writing.num_given
         written = writing.run(*olds, *results[num_last:])
-        return [*first, *written, *results[num_before:num_last]]
+        outputs = results[num_first:num_before]
+        return [*outputs, *results[:num_first], *written, *results[num_before:num_last]]
 
     @functools.cached_property
     def given_up(self) -> tuple[Var, ...]:
         """The loads that a run overwrites."""
-        writing = self.family.writing
-        return (*self.family.overwritten, *(() if writing is None else writing.olds))
+        family = self.family
+        return (*family.overwritten, *family.writing.olds)
 
-    def evaluated(self, feeds: Values, loaded: Values) -> list[Any]:
+    def evaluated(self, feeds: Values, loaded: Values) -> Results:
         """The same results, one equation after the other; nothing but what each of them is by itself
         is compiled, once in a process.
         """
@@ -133,28 +154,6 @@ class Executable:
         read = [feeds[i] for i in self.leaves]
         read = [jax.device_put(x) if isinstance(x, np.ndarray) else x for x in read]
         return self.family.one_by_one(*read, *self.constants, *loaded)
-
-
-class Writing(NamedTuple):
-    """Writes into values that a plan loads and saves again, in the same buffers.
-
-    They are a program of their own, which nothing reads these buffers in: else XLA, to which reads and
-    writes of one buffer have no order, copies it first.
-
-    Fields: the jitted function of these values, which it overwrites, and of what the plan's own
-    program returns last for it; the loads; what is saved; its equations; what is returned for it.
-    """
-
-    run: Callable[..., list[Any]]
-    olds: tuple[Var, ...]
-    saves: tuple[Var, ...]
-    eqns: tuple[Equation, ...]
-    given: tuple[Var, ...]
-
-    @property
-    def num_given(self) -> int:
-        """Results of the plan's own program that are for this one."""
-        return len(self.given)
 
 
 class Compiler:
@@ -190,7 +189,7 @@ class Compiler:
         )
 
     @functools.cached_property
-    def constants(self) -> dict[Var, Any]:
+    def constants(self) -> Env:
         """Constants on the device; the whole program has its own."""
         return device_constants(self.facts.program)
 
@@ -200,18 +199,20 @@ class Compiler:
         """
         form = self._form(plan)
         overwritten, writing = self._written_in_place(plan)
-        first = (*overwritten.values(), *(() if writing is None else writing.saves))
+        first = (*overwritten.values(), *writing.saves)
         others = [var for var in form.saves if var not in first]
         plan = replace(plan, saves=(*first, *others))
         read = self._read(form)
-        donated = self._donated(plan, others)
+        returned = self.facts.returned
+        own = [var.aval for var in others if self.recycles and var not in returned]
+        donated = tuple(aval for aval in own if is_recyclable(aval))
         key = None if form.key is None else (form.key, donated, len(plan.outputs))
         family = None if key is None else self._families.get(key)
         is_shared = family is not None
         if family is None:
             family = self._compiled(plan, form, read, donated, (overwritten, writing))
-        if key is not None:
-            self._families[key] = family
+            if key is not None:
+                self._families[key] = family
         places = [index for piece in form.pieces for index in piece.start]
         given = tuple(self.constants[var] for var in read.passed)
         if places:
@@ -259,14 +260,12 @@ class Compiler:
         """The arguments of a form by kind, each in order."""
         numbers = self._leaf_numbers
         constants = self.constants
-        leaves = tuple(var for var in form.arguments if var in numbers)
-        closed = [var for var in form.arguments if var in constants]
-        loads = tuple(v for v in form.arguments if v not in numbers and v not in constants)
+        passed = {var for var in form.arguments if var in constants and _is_passed(constants[var])}
         return _Arguments(
-            tuple(numbers[var] for var in leaves),
-            tuple(var for var in closed if _is_passed(constants[var])),
-            tuple(var for var in closed if not _is_passed(constants[var])),
-            loads,
+            tuple(numbers[var] for var in form.arguments if var in numbers),
+            tuple(var for var in form.arguments if var in passed),
+            tuple(var for var in form.arguments if var in constants and var not in passed),
+            tuple(v for v in form.arguments if v not in numbers and v not in constants),
         )
 
     def _compiled(
@@ -275,27 +274,25 @@ class Compiler:
         form: CanonicalPlan,
         read: _Arguments,
         donated: tuple[Any, ...],
-        in_place: tuple[dict[Var, Var], Writing | None],
+        in_place: tuple[dict[Var, Var], Writing],
     ) -> Family:
         """The program of a plan."""
         overwritten, writing = in_place
         program = self.facts.program
         eqns = self._wrapped(form.eqns)
         guard = () if plan.guard is None else (plan.guard,)
-        num_first = len(overwritten)
-        num_written = 0 if writing is None else len(writing.saves)
-        saves = plan.saves[num_first + num_written :]
-        given = () if writing is None else writing.given
         outputs = [program.outvars[i] for i in plan.outputs]
-        returned = [*overwritten.values(), *outputs, *saves, *guard, *given]
-        eqns = eqns if writing is None else tuple(needed_equations(eqns, returned))
-        num_before = num_first + len(outputs)
+        num_before = len(overwritten) + len(outputs)
+        saves = plan.saves[len(overwritten) + len(writing.saves) :]
+        returned = [*overwritten.values(), *outputs, *saves, *guard, *writing.given]
+        if writing.olds:
+            eqns = tuple(needed_equations(eqns, returned))
         embedded = {var: self.constants[var] for var in read.embedded}
         leaves = [program.invars[i] for i in read.leaves]
         places = [_PLACES] if form.pieces else []
         names: list[Any] = [*leaves, *read.passed, *places, *read.loads]
 
-        def run_by(evaluate: Callable[..., list[Any]], values: Values) -> list[Any]:
+        def run_by(evaluate: Callable[..., Results], values: Values) -> Results:
             inputs = values[: len(names)]
             env = {**embedded, **dict(zip(names, inputs, strict=True))}
             _take_pieces(form.pieces, env, env.get(_PLACES, ()))
@@ -309,8 +306,9 @@ class Compiler:
         one_by_one = (lambda *values: run_by(evaluated_sparingly, values)) if is_fill else None
         out_shardings = self._out_shardings(returned, is_bound=self._is_bound(read))
         num = len(names)
-        places = [*map(names.index, overwritten), *range(num, num + len(donated))]
-        call = _jit(run_plan, places, out_shardings)
+        given_up = (*map(names.index, overwritten), *range(num, num + len(donated)))
+        options: Kwargs = {} if out_shardings is None else {"out_shardings": out_shardings}
+        call = jax.jit(run_plan, donate_argnums=given_up, keep_unused=bool(given_up), **options)
         return Family(call, len(plan.eqns), donated, tuple(overwritten), writing, one_by_one)
 
     def _is_bound(self, read: _Arguments) -> bool:
@@ -322,29 +320,29 @@ class Compiler:
         return bool(read.loads or is_placed or self._placed_constants(constants))
 
     def compile_whole(
-        self, program: Program, jitted: Callable[..., list[Any]] | None = None
+        self, program: Program, jitted: Callable[..., Results] | None = None
     ) -> Executable:
         """The function as it was traced, without saved values: `jax.jit` of it as a function of
         leaves, if that is given, and nothing about it is ours.
         """
         leaves = tuple(range(len(program.invars)))
         num_eqns = len(self.facts.eqns)
-        is_plain = not self.facts.calls_host and not any(map(_is_held_in_parts, program.consts))
+        is_plain = not self.facts.calls_host and all(map(_is_held_whole, program.consts))
         if jitted is not None and is_plain:
             return Executable(Family(jitted, num_eqns), leaves)
         constants = device_constants(program)
         run = evaluator(program.with_eqns(self._wrapped(program.eqns)))
-        closed = {v for v in program.constvars if not _is_held_in_parts(constants[v])}
-        passed = tuple(constants[v] for v in program.constvars if v not in closed)
+        passed = [v for v in program.constvars if not _is_held_whole(constants[v])]
         num_leaves = len(leaves)
 
-        def run_whole(*values: Any) -> list[Any]:
-            given = iter(values[num_leaves:])
-            consts = [constants[v] if v in closed else next(given) for v in program.constvars]
-            return run(tuple(consts), *values[:num_leaves])
+        def run_whole(*values: Any) -> Results:
+            given = dict(zip(passed, values[num_leaves:], strict=True))
+            return run(tuple({**constants, **given}.values()), *values[:num_leaves])
 
         run_whole.__name__ = f"{self.name}_whole"
-        return Executable(Family(jax.jit(run_whole), num_eqns), leaves, passed)
+        return Executable(
+            Family(jax.jit(run_whole), num_eqns), leaves, tuple(constants[v] for v in passed)
+        )
 
     def _wrapped(self, eqns: tuple[Equation, ...]) -> tuple[Equation, ...]:
         """Equations whose functions on the host are remembered."""
@@ -354,7 +352,7 @@ class Compiler:
         found = (placed_array(self._given[var]) for var in variables if var in self._given)
         return [placed for placed in found if placed is not None]
 
-    def _out_shardings(self, results: Sequence[Atom], *, is_bound: bool) -> list[Any] | None:
+    def _out_shardings(self, results: Sequence[Atom], *, is_bound: bool) -> Results | None:
         """Where to put results that XLA would put on one device, or whole on each; None where it
         knows better.
         """
@@ -381,13 +379,13 @@ class Compiler:
             placed.num_parts > 1 and mask & layout.leaf_mask(i) for i, placed in self.placed.items()
         )
 
-    def _written_in_place(self, plan: Plan) -> tuple[dict[Var, Var], Writing | None]:
+    def _written_in_place(self, plan: Plan) -> tuple[dict[Var, Var], Writing]:
         """Of large values that a plan loads and saves again with other rows: which are overwritten by
         its own program, where this reads nothing else of them; the writes of others, where nothing
         else reads what is written.
         """
         if plan.sliced is None or not self.recycles:
-            return {}, None
+            return {}, NO_WRITING
         writers = {var: eqn for eqn in plan.eqns for var in eqn.outvars}
         outputs = [self.facts.program.outvars[i] for i in plan.outputs]
         num_reads = Counter([*outputs, *(x for eqn in plan.eqns for x in read_vars(eqn))])
@@ -404,27 +402,21 @@ class Compiler:
                 chains[old, saved] = chain
         return overwritten, self._writing(chains)
 
-    def _writing(self, chains: Mapping[tuple[Var, Var], list[Equation]]) -> Writing | None:
+    def _writing(self, chains: Mapping[tuple[Var, Var], list[Equation]]) -> Writing:
         """The program of some writes, by what is overwritten and by what is saved."""
         if not chains:
-            return None
+            return NO_WRITING
         olds, saves = zip(*chains, strict=True)
         eqns = tuple(eqn for chain in chains.values() for eqn in chain)
         made = {*olds, *(eqn.outvars[0] for eqn in eqns)}
         given = tuple(dict.fromkeys(x for eqn in eqns for x in read_vars(eqn) if x not in made))
 
-        def run_writes(*values: Any) -> list[Any]:
+        def run_writes(*values: Any) -> Results:
             return evaluated(eqns, saves, dict(zip([*olds, *given], values, strict=True)))
 
         run_writes.__name__ = f"{self.name}_writes"
         run = jax.jit(run_writes, donate_argnums=tuple(range(len(olds))))
-        return Writing(run, olds, saves, eqns, given)
-
-    def _donated(self, plan: Plan, others: Iterable[Var]) -> tuple[Any, ...]:
-        """Types of the buffers that a plan's other saves are written to."""
-        returned = self.facts.returned
-        saves = [var for var in others if self.recycles and var not in returned]
-        return tuple(var.aval for var in saves if is_recyclable(var.aval))
+        return Writing(run, olds, saves, given)
 
 
 _PLACES = "places"
@@ -442,14 +434,12 @@ class _Arguments(NamedTuple):
     loads: tuple[Var, ...]
 
 
-def _take_pieces(pieces: Iterable[Elements], env: dict[Var, Any], places: Values) -> None:
+def _take_pieces(pieces: Iterable[Elements], env: Env, places: Values) -> None:
     """Add the pieces of arguments in `env`, whose places stand one after the other."""
-    start = 0
+    at = iter(range(len(places)))
     for piece in pieces:
-        end = start + len(piece.start)
-        at = [places[number] for number in range(start, end)]
-        env[piece.written] = piece.taken(env[piece.argument], at)
-        start = end
+        start = [places[next(at)] for _ in piece.start]
+        env[piece.written] = piece.taken(env[piece.argument], start)
 
 
 def _writes_into(
@@ -472,46 +462,27 @@ def _writes_into(
     return chain
 
 
-def _jit(
-    run: Callable[..., list[Any]], donated: Sequence[int], out_shardings: list[Any] | None
-) -> Callable[..., list[Any]]:
-    """Compile, some arguments being donated; None leaves it to XLA where results are."""
-    if not donated:
-        return jax.jit(run) if out_shardings is None else jax.jit(run, out_shardings=out_shardings)
-    return jax.jit(run, donate_argnums=tuple(donated), keep_unused=True)
-
-
-def device_constants(program: Program) -> dict[Var, Any]:
+def device_constants(program: Program) -> Env:
     """Closed-over constants on the device, converted once."""
-    return {
-        v: _on_device(const) for v, const in zip(program.constvars, program.consts, strict=True)
-    }
-
-
-def _on_device(const: Any) -> Any:
-    is_there = isinstance(const, jax.Array) or _jax.is_mutable_array(const)
+    is_there = lambda x: isinstance(x, jax.Array) or _jax.is_mutable_array(x)
     # `jnp.array` would compile a program; a trace owns the arrays of NumPy whose memory this shares.
-    return const if is_there else jax.device_put(const)
+    consts = [x if is_there(x) else jax.device_put(x) for x in program.consts]
+    return dict(zip(program.constvars, consts, strict=True))
 
 
 def _as_own(x: Any, others: Values) -> Any:
     """A value to save; a copy where it would share the buffer of an argument or an output."""
-    return (
-        jnp.array(x, copy=True)
-        if any(x is other for other in others) and not _jax.is_key_dtype(x.dtype)
-        else x
-    )
+    is_shared = any(x is other for other in others) and not _jax.is_key_dtype(x.dtype)
+    return jnp.array(x, copy=True) if is_shared else x
 
 
 def _is_passed(const: Any) -> bool:
     """Whether a constant is an argument: a large one, and one that several devices or processes
     hold in parts.
     """
-    return _is_held_in_parts(const) or getattr(const, "nbytes", EMBED_BYTES + 1) > EMBED_BYTES
+    return not _is_held_whole(const) or const.nbytes > EMBED_BYTES
 
 
-def _is_held_in_parts(const: Any) -> bool:
-    is_whole = isinstance(const, np.ndarray) or (
-        isinstance(const, jax.Array) and _jax.is_held_whole(const)
-    )
-    return not is_whole
+def _is_held_whole(const: Any) -> bool:
+    is_on_device = isinstance(const, jax.Array) and _jax.is_held_whole(const)
+    return is_on_device or isinstance(const, np.ndarray)

@@ -16,14 +16,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
-from incrax._program import Values
+from incrax._program import Function, Results, Values
 from incrax.engine.program.functions import function_key
 
 T = TypeVar("T")
@@ -90,15 +90,19 @@ class HostCalls:
 
     # --- what is remembered -----------------------------------------------------------------------
 
-    def results(self, function: Callable[..., Any], operands: Values) -> list[Any]:
+    def results(self, function: Function, operands: Values) -> Results:
         """What a pure function returns; it runs if it was not called with these bits, or that was
         forgotten.
         """
         key = None if self._anew else _key(function, operands, self._max_entry_bytes)
         if key is None:
             return self._run(function, operands)
-        found = self._find(key)
-        return self._remember(key, self._run(function, operands)) if found is None else found
+        with self._lock:
+            found = self._results.get(key)
+            if found is not None:
+                self._results.move_to_end(key)
+                return found[0]
+        return self._remember(key, self._run(function, operands))
 
     def anew(self, run: Callable[[], T]) -> T:
         """The awaited results of `run`, in which every function on the host runs."""
@@ -115,7 +119,7 @@ class HostCalls:
             self._results.clear()
             self.num_bytes = 0
 
-    def _run(self, function: Callable[..., Any], operands: Values) -> list[Any]:
+    def _run(self, function: Function, operands: Values) -> Results:
         start_s = time.perf_counter()
         try:
             return list(function(*operands))
@@ -123,18 +127,10 @@ class HostCalls:
             with self._lock:
                 self.seconds += time.perf_counter() - start_s
 
-    def _find(self, key: _Key) -> list[np.ndarray] | None:
-        with self._lock:
-            found = self._results.get(key)
-            if found is None:
-                return None
-            self._results.move_to_end(key)
-            return found[0]
-
     def _remember(self, key: _Key, results: Values) -> list[np.ndarray]:
         """Private copies: a function may return the same buffer each time."""
         kept = [np.array(x) for x in results]
-        num_bytes = sum(len(bits) for _, _, bits in key.operands) + sum(x.nbytes for x in kept)
+        num_bytes = sum(len(bits) for _, _, bits in key[1]) + sum(x.nbytes for x in kept)
         with self._lock:
             if num_bytes <= self._max_entry_bytes and key not in self._results:
                 self._results[key] = kept, num_bytes
@@ -148,7 +144,7 @@ class HostCalls:
 class _HostFunction:
     """A function on the host as programs call it, on flat operands."""
 
-    function: Callable[..., Any]
+    function: Function
     calls: HostCalls
     is_pure: bool
     is_awaited: bool
@@ -164,17 +160,14 @@ class _HostFunction:
             _thread.callers = before
 
 
-class _Key(NamedTuple):
-    """A function, by identity, and the shapes, dtypes and bits of its operands."""
-
-    function: Hashable
-    operands: tuple[tuple[Any, Any, bytes], ...]
+_Key = tuple[Hashable, tuple[tuple[Any, Any, bytes], ...]]
+"""A function, by identity, and the shapes, dtypes and bits of its operands."""
 
 
-def _key(function: Callable[..., Any], operands: Values, max_bytes: int) -> _Key | None:
+def _key(function: Function, operands: Values, max_bytes: int) -> _Key | None:
     """The key of a call; None where operands are too large or no plain arrays."""
     has_keys = any(_jax.is_key_dtype(x.dtype) for x in operands)
     if has_keys or sum(x.nbytes for x in operands) > max_bytes:
         return None
     bits = tuple((x.shape, x.dtype, np.asarray(x).tobytes()) for x in operands)
-    return _Key(function_key(function), bits)
+    return function_key(function), bits

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from incrax._jax import Var, first_buffer
-from incrax._program import Values
+from incrax._program import Results, Values
 from incrax._stats import Stats
 from incrax.engine.compile.background import CALLER_SHARE, Background, Compilation
 from incrax.engine.compile.executables import Compiler, Executable, Family
@@ -216,7 +216,7 @@ class TimedProgram:
             self.num_runs = 1
             self.is_settled = False
 
-    def __call__(self, feeds: Values, loads: Values) -> list[Any]:
+    def __call__(self, feeds: Values, loads: Values) -> Results:
         """Run; where it is timed, wait for what it reads before and for its results after."""
         if self.is_one_by_one:
             return self._run_one_by_one(feeds, loads)
@@ -251,7 +251,7 @@ class TimedProgram:
             known = Times(self.num_runs, tuple(self.times), self.seconds, self.is_settled)
             self.clock.families[self.executable.family] = known
 
-    def _run_one_by_one(self, feeds: Values, loads: Values) -> list[Any]:
+    def _run_one_by_one(self, feeds: Values, loads: Values) -> Results:
         clock = self.clock
         family = self.executable.family
         clock.settle()
@@ -286,7 +286,7 @@ class TimedProgram:
         own_s = 0.0 if self.plan is None else self.first_s
         clock.compiling_s += own_s + CALLER_SHARE * job_s
 
-    def _run_settled(self, feeds: Values, loads: Values, donated: Values) -> list[Any]:
+    def _run_settled(self, feeds: Values, loads: Values, donated: Values) -> Results:
         """Run without waiting; it counts as long as it took before."""
         start = self.clock.now()
         results = self.executable(feeds, loads, donated)

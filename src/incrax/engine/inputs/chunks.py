@@ -12,7 +12,7 @@ import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -27,7 +27,6 @@ from incrax.engine.inputs.messages import (
     wrong_chunk_rows,
 )
 from incrax.engine.inputs.row_updates import at
-from incrax.engine.inputs.sources import Source
 
 CHUNK_ROWS = 131072
 """Rows of a full chunk, unless the user says otherwise."""
@@ -46,6 +45,19 @@ LEAST_CAPACITY = 2
 _numbers = itertools.count()
 
 
+class Source(Protocol):
+    """Rows that can be read again at any time, and are always the same."""
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        ...
+
+    def read(self, start: int, stop: int) -> Any:
+        """A pytree of arrays with the rows of this range along their first axis."""
+        ...
+
+
 class Chunk:
     """Some consecutive rows, padded to a capacity by repeating the last one. Never changes.
 
@@ -54,8 +66,6 @@ class Chunk:
     rows without padding; capacity; the number of rows as programs take it; the arrays (None where
     they are read from a source at each use).
     """
-
-    __slots__ = ("_arrays", "_read", "capacity", "count", "num_rows", "number", "parents", "place")
 
     def __init__(
         self,
@@ -70,7 +80,7 @@ class Chunk:
         self.num_rows = num_rows
         self.capacity = capacity
         self.count = np.int32(num_rows)
-        self._read = read if is_streamed else None
+        self._read: Any = read if is_streamed else None
         self._arrays = None if is_streamed else _to_device(read(), capacity)
 
     @property
@@ -85,25 +95,18 @@ class Chunk:
 
     def arrays(self) -> tuple[jax.Array, ...]:
         """The leaves, padded: shape (capacity, ...)."""
-        if self._arrays is not None:
-            return self._arrays
-        assert self._read is not None
-        return _to_device(self._read(), self.capacity)
+        return _to_device(self._read(), self.capacity) if self._arrays is None else self._arrays
 
     def rows(self) -> list[np.ndarray]:
         """The leaves on the host, without padding; they must not be written to."""
-        if self._read is not None:
-            return [np.asarray(x) for x in self._read()]
-        return [np.asarray(x)[: self.num_rows] for x in self._arrays or ()]
+        arrays = self._read() if self._arrays is None else self._arrays
+        return [np.asarray(x)[: self.num_rows] for x in arrays]
 
     def replaced(self, leaves: Sequence[np.ndarray], offset: int) -> Chunk:
         """The chunk with new rows from `offset` on, as far as it reaches, in memory; its arrays know
         which rows these are (`incrax.at`).
         """
-        if self._arrays is None:
-            assert self._read is not None
-            held = Chunk(self.num_rows, self.capacity, self._read, is_streamed=False)
-            return held.replaced(leaves, offset)
+        arrays = self.arrays()
         first = max(offset, 0)
         stop = min(offset + len(leaves[0]), self.num_rows)
         last = stop if stop < self.num_rows else self.capacity
@@ -111,7 +114,7 @@ class Chunk:
         chunk.number = next(_numbers)
         chunk.parents = ()
         new = [y[first - offset : stop - offset] for y in leaves]
-        pairs = zip(self._arrays, new, strict=True)
+        pairs = zip(arrays, new, strict=True)
         chunk._arrays = tuple(
             [at(x)[first:last].became(_overwritten(x, y, first, last)) for x, y in pairs]
         )
@@ -259,10 +262,10 @@ def checked_read(
 ) -> tuple[list[np.ndarray], RowType]:
     """The leaves of these rows and their type, which must be the expected one if there is any."""
     leaves, row_type = checked(source.read(start, stop), may_be_empty=True)
-    if len(leaves[0]) != stop - start or row_type != (expected or row_type):
-        raise other_read(
-            start, stop, f"{len(leaves[0])} rows of {row_type}", str(expected or row_type)
-        )
+    expected = expected or row_type
+    if len(leaves[0]) != stop - start or row_type != expected:
+        seen = f"{len(leaves[0])} rows of {row_type}"
+        raise other_read(start, stop, seen, str(expected))
     return leaves, row_type
 
 

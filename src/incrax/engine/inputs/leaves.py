@@ -7,10 +7,11 @@ tolerance or a hash alone. It must not know plans or saved values.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -151,7 +152,7 @@ def has_type(x: Any, known: Any, anchor: Any = None) -> bool:
         if not x.committed and not anchor.committed:
             return True
     elif (kind is np.ndarray or kind is np.float64) and x.dtype is known[1]:
-        if x.shape == known[0] and known[2] is False and known[3] is None:
+        if (x.shape, False, None) == (known[0], *known[2:]):
             return True
     return not isinstance(x, _jax.Tracer) and is_dynamic(x) and descriptor(x) == known
 
@@ -230,11 +231,13 @@ class LeafValue:
         return self.array is not None and self.array.is_deleted()
 
 
+LeafValues: TypeAlias = tuple[LeafValue, ...]
+"""Of all leaves of a call, by number."""
+
+
 def _snapshot(x: np.ndarray) -> np.ndarray:
     """A private copy in C order and the machine's byte order."""
-    if type(x) is np.ndarray and x.dtype.isnative:
-        return x.copy()
-    return np.array(x, dtype=x.dtype.newbyteorder("="), order="C", copy=True, subok=False)
+    return np.array(x, dtype=x.dtype.newbyteorder("="), order="C")
 
 
 def _read_bits(x: Any) -> np.ndarray | None:
@@ -288,12 +291,8 @@ def resolved(x: Any, olds: Iterable[LeafValue]) -> LeafValue:
 
 def has_bits_of(x: Any, old: LeafValue) -> bool:
     """Whether a NumPy array has the bits of a value: found out before a copy of it is made."""
-    return (
-        type(x) is np.ndarray
-        and old.anchor is NO_ANCHOR
-        and old.bits is not None
-        and same_bits(old.bits, x)
-    )
+    bits = old.bits if old.anchor is NO_ANCHOR else None
+    return bits is not None and same_bits(bits, x)
 
 
 def same_floats(a: Any, b: Any) -> bool | None:
@@ -374,11 +373,10 @@ def _rows_by_a_third(a: LeafValue, b: LeafValue) -> np.ndarray | None:
     """Rows outside of which two values have the bits of a third one, and so of each other; None where
     there is none with which both were compared.
     """
-    for third, numbers in a.related:
-        for other, others in b.related:
-            if other is third:  # of a value there is one such reference, also after it is gone
-                return np.union1d(numbers, others)
-    return None
+    pairs = itertools.product(a.related, b.related)
+    # Of a value there is one weak reference, also after it is gone.
+    near = (np.union1d(x[1], y[1]) for x, y in pairs if x[0] is y[0])
+    return next(near, None)
 
 
 def _parts_with(is_there: np.ndarray, num: int) -> np.ndarray:
@@ -391,23 +389,16 @@ def _parts_with(is_there: np.ndarray, num: int) -> np.ndarray:
 
 
 def _is_large_on_device(x: jax.Array) -> bool:
-    return (
-        x.ndim > 0
-        and x.size * x.dtype.itemsize > SMALL_BYTES
-        and x.is_fully_addressable
-        and next(iter(x.sharding.device_set)).platform != "cpu"
-    )
+    if not x.ndim or x.size * x.dtype.itemsize <= SMALL_BYTES or not x.is_fully_addressable:
+        return False
+    return next(iter(x.sharding.device_set)).platform != "cpu"
 
 
 def _same_on_device(value: LeafValue, x: jax.Array) -> bool:
     """Compare where the data are; only one boolean comes to the host."""
     old = value.feed
-    if (
-        not isinstance(old, jax.Array)
-        or is_frozen(x)
-        or is_frozen(old)
-        or not _jax.is_held_whole(x)
-    ):
+    are_frozen = is_frozen(x) or is_frozen(old)
+    if are_frozen or not isinstance(old, jax.Array) or not _jax.is_held_whole(x):
         return False
     try:
         return bool(_equal_on_device(old, x))

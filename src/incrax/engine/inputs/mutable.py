@@ -33,8 +33,6 @@ _READABLE |= {
     collections.OrderedDict,
     collections.defaultdict,
     types.MappingProxyType,
-}
-_READABLE |= {
     weakref.ref,
     threading.local,
     contextvars.ContextVar,
@@ -54,8 +52,11 @@ _IMMUTABLE = (
 )
 """Types whose fields in C cannot change; objects of subclasses have attributes beside them."""
 
-_FUNCTIONS = (types.FunctionType, np.ufunc, type, types.ModuleType)
-_FUNCTIONS += (
+_FUNCTIONS = (
+    types.FunctionType,
+    np.ufunc,
+    type,
+    types.ModuleType,
     types.WrapperDescriptorType,
     types.MethodDescriptorType,
     types.ClassMethodDescriptorType,

@@ -51,10 +51,9 @@ class _Origin:
         """This one and what it was made from, as far as that is looked at."""
         origin: _Origin | None = self
         for _ in range(MAX_STEPS):
-            if origin is None:
-                return
-            yield origin
-            origin = origin.parent
+            if origin is not None:
+                yield origin
+                origin = origin.parent
 
 
 known: dict[int, _Origin] = {}
@@ -260,8 +259,8 @@ def _rows_of(index: Any, length: int) -> np.ndarray | None:
     if isinstance(first, slice):
         numbers = np.sort(np.arange(length)[first])
     else:
-        numbers = None if isinstance(first, _jax.Tracer) else np.asarray(first)
-        if numbers is None or not np.issubdtype(numbers.dtype, np.integer):
+        numbers = np.zeros(()) if isinstance(first, _jax.Tracer) else np.asarray(first)
+        if not np.issubdtype(numbers.dtype, np.integer):
             return None
         numbers = np.unique(np.where(numbers < 0, numbers + length, numbers))
         numbers = numbers[(numbers >= 0) & (numbers < length)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from incrax.engine.inputs.chunks import (
     CHUNK_ROWS,
     Chunk,
     RowType,
+    Source,
     as_int,
     checked,
     checked_chunk_rows,
@@ -34,7 +36,6 @@ from incrax.engine.inputs.messages import (
     outside_rows,
 )
 from incrax.engine.inputs.mutable import never_changes
-from incrax.engine.inputs.sources import ArraySource, Source
 
 
 @never_changes
@@ -66,20 +67,17 @@ class Rows:
         (4, 3)
     """
 
-    __slots__ = ("_chunks", "_num_rows", "_starts", "_type", "capacities", "chunk_rows", "places")
-
     def __init__(self, tree: Any, *, chunk_rows: int = CHUNK_ROWS) -> None:
         chunk_rows = checked_chunk_rows(chunk_rows)
         leaves, row_type = checked(tree)
         self._set(row_type, chunk_rows, tuple(in_memory(leaves, chunk_rows)))
 
     def _set(self, row_type: RowType, chunk_rows: int, chunks: tuple[Chunk, ...]) -> None:
-        self._type = row_type
+        self.row_type: RowType = row_type
         self.chunk_rows: int = chunk_rows
-        self._chunks = chunks
+        self.chunks: tuple[Chunk, ...] = chunks
         self.capacities: tuple[int, ...] = tuple(dict.fromkeys(chunk.capacity for chunk in chunks))
         self._starts = np.cumsum([0, *(chunk.num_rows for chunk in chunks)])
-        self._num_rows = int(self._starts[-1])
         self.places: dict[int, int] = {chunk.number: chunk.place for chunk in chunks}
 
     @classmethod
@@ -130,8 +128,11 @@ class Rows:
             RowsError: leaves have different numbers of rows, or none.
         """
         leaves = jax.tree.leaves_with_path(tree)
-        common_length("Rows", {f"rows{jax.tree_util.keystr(p)}": len(x) for p, x in leaves})
-        return cls.from_source(ArraySource(tree), chunk_rows=chunk_rows)
+        lengths = {f"rows{jax.tree_util.keystr(path)}": len(x) for path, x in leaves}
+        num_rows = common_length("Rows", lengths)
+        read = lambda start, stop: jax.tree.map(lambda x: np.asarray(x[start:stop]), tree)
+        source: Any = SimpleNamespace(num_rows=num_rows, read=read)
+        return cls.from_source(source, chunk_rows=chunk_rows)
 
     # --- new rows ---------------------------------------------------------------------------------
 
@@ -148,7 +149,7 @@ class Rows:
         if not len(leaves[0]):
             return self
         new = in_memory(leaves, self.chunk_rows)
-        return self._with(joined([*self._chunks, *new], self.chunk_rows))
+        return self._with(joined([*self.chunks, *new], self.chunk_rows))
 
     def replace(self, start: int, tree: Any) -> Rows:
         """These rows with new ones in the place of rows `start` and following; chunks that they
@@ -170,7 +171,7 @@ class Rows:
         stop = start + len(leaves[0])
         if not 0 <= start <= stop <= len(self):
             raise outside_rows(start, stop, len(self))
-        chunks = list(self._chunks)
+        chunks = list(self.chunks)
         for number, chunk in enumerate(chunks):
             first = int(self._starts[number])
             if first < stop and start < first + chunk.num_rows:
@@ -178,37 +179,27 @@ class Rows:
         return self._with(chunks)
 
     def _with(self, chunks: Iterable[Chunk]) -> Rows:
-        return self._of(self._type, self.chunk_rows, chunks)
+        return self._of(self.row_type, self.chunk_rows, chunks)
 
     def _leaves_of(self, tree: Any, method: str) -> list[np.ndarray]:
         leaves, row_type = checked(tree, may_be_empty=True)
-        if row_type != self._type:
-            raise other_rows(method, str(row_type), str(self._type))
+        if row_type != self.row_type:
+            raise other_rows(method, str(row_type), str(self.row_type))
         return leaves
 
     # --- reading ----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self._num_rows
-
-    @property
-    def chunks(self) -> tuple[Chunk, ...]:
-        """The chunks in order."""
-        return self._chunks
-
-    @property
-    def row_type(self) -> RowType:
-        """Tree, trailing shapes and dtypes."""
-        return self._type
+        return int(self._starts[-1])
 
     def tree(self) -> Any:
         """All rows as a pytree of `jax.Array`s, shapes (n, ...).
 
         Cost: a copy; reads all rows that are streamed.
         """
-        parts = [chunk.rows() for chunk in self._chunks]
+        parts = [chunk.rows() for chunk in self.chunks]
         columns = [jax.device_put(np.concatenate(column)) for column in zip(*parts, strict=True)]
-        return jax.tree.unflatten(self._type.treedef, columns)
+        return jax.tree.unflatten(self.row_type.treedef, columns)
 
     def _captured(self) -> tuple[Any, ...]:
         """What a guarded function that captures rows compares beside the object: nothing, as they
@@ -222,7 +213,7 @@ class Rows:
 
     def __repr__(self) -> str:
         """Number of rows, their type and number of chunks."""
-        return f"Rows({len(self)} rows of {self._type} in {len(self._chunks)} chunks)"
+        return f"Rows({len(self)} rows of {self.row_type} in {len(self.chunks)} chunks)"
 
 
 def _rebuild(tree: Any, chunk_rows: int) -> Rows:

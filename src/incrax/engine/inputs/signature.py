@@ -7,25 +7,20 @@ not know values.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 
 from incrax._context import context_key
 from incrax._messages import mutable_static, unhashable_static
-from incrax._program import Values
+from incrax._program import Args, Function, Kwargs, Values
 from incrax.engine.inputs.leaves import check_dynamic, descriptor, has_type, is_dynamic
 from incrax.engine.inputs.mutable import mutable_part
 from incrax.engine.inputs.placement import Placed
-
-Args: TypeAlias = tuple[Any, ...]
-Kwargs: TypeAlias = dict[str, Any]
-Function: TypeAlias = Callable[..., Any]
-"""A call, and what is called."""
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,16 @@ class Segmentation:
                 pending += [var for var in self.plan(group).current_loads if is_missing(var)]
         return list(groups)
 
+    def in_order(self, groups: Iterable[Group]) -> list[Group]:
+        """Groups, each after those that it loads: these depend on less, or are what `plan` says."""
+
+        def rank(group: Group) -> tuple[int, int]:
+            var = group[0]
+            place = 2 if var in self._recipes else var not in self.row_values
+            return self.facts.mask(var).bit_count(), place
+
+        return sorted(groups, key=rank)
+
     def plan(self, group: Group) -> Plan:
         """The plan of one group: from the inputs and from wanted values that depend on less."""
         found = self._plans.get(group)

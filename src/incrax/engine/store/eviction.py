@@ -13,13 +13,13 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import jax
 
 from incrax import _jax
 from incrax._jax import Var
 from incrax._messages import kept_too_large, out_of_memory
+from incrax._program import Results
 from incrax.engine.inputs.leaves import LeafValue, is_frozen
 from incrax.engine.plan.facts import Facts
 from incrax.engine.policy.segments import Segments
@@ -59,8 +59,8 @@ def cheapest_first(
 
 
 def results_without_saved(
-    store: Store, run: Callable[[], list[Any]] | None, error: Exception
-) -> list[Any]:
+    store: Store, run: Callable[[], Results] | None, error: Exception
+) -> Results:
     """Drop all saved values, those that frames of the failed call hold as well, and run once more,
     if that is allowed.
 

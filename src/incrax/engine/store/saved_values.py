@@ -15,12 +15,14 @@ import jax
 import numpy as np
 
 from incrax._jax import Var
+from incrax._program import Env, Results, Values
 from incrax._stats import Stats
 from incrax.engine.compile.timing import TimedProgram
-from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.inputs.leaves import LeafValues
 from incrax.engine.plan.environment import ValueOf
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Blocked, Plan, RowKind, plan_fill
+from incrax.engine.plan.segmentation import Group
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.store.store import (
     Comparison,
@@ -78,7 +80,7 @@ class BlockStart(NamedTuple):
     olds: list[Any]
     numbers: np.ndarray
 
-    def given(self, blocked: Blocked) -> dict[Var, Any]:
+    def given(self, blocked: Blocked) -> Env:
         """What their program takes."""
         numbers = np.zeros(blocked.num, np.int32)
         numbers[: self.numbers.size] = self.numbers
@@ -91,13 +93,22 @@ def _zeros(var: Var) -> Any:
     return jax.device_put(np.zeros(var.aval.shape, var.aval.dtype))  # compiles nothing
 
 
+class Fill(NamedTuple):
+    """What computes missing values: a plan for many at once, if there is one, and the segments of
+    the others.
+    """
+
+    joint: Plan | None
+    groups: Sequence[Group]
+
+
 class UnusableError(Exception):
     """A derived value left the range in which it may stand for what it was derived from."""
 
 
 class SavedValues:
     """Values for one call with these leaf values: `pairs` are states with their dirty sets, the
-    best one `base`.
+    best one last, from which it starts: then these inputs are `dirty`.
 
     `computed` and `found` is what it read, `plans` what it ran for that.
     """
@@ -106,9 +117,8 @@ class SavedValues:
         self,
         owner: Owner,
         pairs: Pairs,
-        base: State | None,
         dirty: int,
-        values: tuple[LeafValue, ...],
+        values: LeafValues,
         rows: ChangedRows | None = None,
     ) -> None:
         self.rows = rows
@@ -121,12 +131,12 @@ class SavedValues:
         self.chooser = owner.chooser
         self.segments = owner.chooser.segments
         self.pairs = pairs
-        self.base = base
+        self.base = pairs[-1][0] if pairs else None
         self.dirty = dirty
         self.values = values
         self.feeds = [value.feed for value in values]
-        self.computed: dict[Var, Any] = {}
-        self.found: dict[Var, Any] = {}
+        self.computed: Env = {}
+        self.found: Env = {}
         self.plans: list[Plan] = []
 
     def has_outputs(self, plan: Plan) -> bool:
@@ -135,26 +145,26 @@ class SavedValues:
             return True
         return self.base is not None and not is_any_deleted(self.base.outputs)
 
-    def for_rows(self, program: TimedProgram) -> list[Any] | None:
+    def for_rows(self, program: TimedProgram) -> Results | None:
         """What a program for rows takes besides leaves; None where the baseline lacks some of it, or
         an output that the program does not compute.
         """
         rows = self.rows
         plan = program.plan
+        sliced = None if plan is None else plan.sliced
         assert rows is not None
         assert plan is not None
-        assert plan.sliced is not None
+        assert sliced is not None
         if not self.has_outputs(plan):
             return None
-        sliced = plan.sliced
-        found: list[Any] = []
-        for var in program.loads:
-            if var is sliced.numbers:
-                found.append(rows.padded)
-            elif var in sliced.olds:
-                found.append(self._at_baseline(sliced.olds[var]))
-            else:
-                found.append(self.find(var))
+        found = [
+            rows.padded
+            if var is sliced.numbers
+            else self._at_baseline(sliced.olds[var])
+            if var in sliced.olds
+            else self.find(var)
+            for var in program.loads
+        ]
         is_complete = not any([x is None for x in found]) and not is_any_deleted(found)
         return found if is_complete else None
 
@@ -180,7 +190,7 @@ class SavedValues:
         saved = dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))
         self.store.add(base, saved)
 
-    def given_up(self, program: TimedProgram, loads: Sequence[Any]) -> list[Any]:
+    def given_up(self, program: TimedProgram, loads: Values) -> Results:
         """What a program for rows takes, of which it overwrites some: the baseline has these no more,
         and of those that others hold there are copies.
         """
@@ -238,17 +248,42 @@ class SavedValues:
         """A current value; computes its segment where there is none."""
         value = self.find(var)
         if value is None:
-            self._compute_in_order(self.segments.group_of(var))
+            is_missing = lambda var: self.find(var) is None
+            groups = self.segments.missing_groups([var], is_missing)
+            for group in self.segments.in_order(groups):
+                self._compute(group)
             value = self.computed[var]
         return value
 
-    def fill(self, variables: Iterable[Var]) -> None:
-        """Compute what is missing, and what that needs, by one program where many have none."""
-        plan = self.segments.joint_plan(variables, self.dirty, lambda var: self.find(var) is None)
+    def _joint_plan(self, variables: Sequence[Var]) -> Plan | None:
+        """One plan for what is missing of some variables, where that is better than segments."""
+        facts = self.facts
+        is_missing = lambda var: self.find(var) is None
+        if not facts.is_minimal:
+            return self.segments.joint_plan(variables, self.dirty, is_missing)
+        missing = self.missing(variables)
+        is_there = lambda var: var in facts.cut_values and not is_missing(var)
+        return plan_fill(facts, missing, is_there) if missing else None
+
+    def to_fill(self, variables: Sequence[Var]) -> Fill:
+        """What computes those of some variables that are missing, and what that needs."""
+        joint = None if self.chooser.is_exact else self._joint_plan(variables)
+        together = () if joint is None else joint.saves
+        is_left = lambda var: var not in together and self.find(var) is None
+        return Fill(joint, self.segments.missing_groups(variables, is_left))
+
+    def fill(self, variables: Sequence[Var]) -> None:
+        """Compute what is missing by one program, where that is better; `get` has segments compute
+        the rest.
+        """
+        plan = self._joint_plan(variables)
         if plan is not None:
-            program = self.segments.joint(plan)
+            is_minimal = self.facts.is_minimal
+            program = self.chooser.compile_plan(plan) if is_minimal else self.segments.joint(plan)
             assert program.plan is not None
-            self._keep(program.plan, program(self.feeds, ()))
+            loads = [self.find(var) for var in program.loads]
+            run = program.executable if is_minimal else program  # the minimal planner times nothing
+            self._keep(program.plan, run(self.feeds, loads))
 
     def fill_tables(self, tables: Iterable[Var], value_of: ValueOf) -> None:
         """Make tables of indices, and what is arranged by them, where they are missing, on the host."""
@@ -258,24 +293,11 @@ class SavedValues:
             values = [np.asarray(self.find(x)) if x in on_host else value_of(x) for x in sources]
             self._note({var: jax.device_put(make(*values))})
 
-    def _compute_in_order(self, group: tuple[Var, ...]) -> None:
-        """Compute a group, after the groups that it loads and that are missing."""
-        segments = self.segments
-        pending = [group]
-        while pending:
-            missing = self.missing(segments.plan(pending[-1]).current_loads)
-            if missing:
-                pending += dict.fromkeys(map(segments.group_of, missing))
-                continue
-            last = pending.pop()
-            if self.missing(last[:1] if last[0] in self.derived.recipes else last):
-                self._compute(last)
-
     def _compute(self, group: tuple[Var, ...]) -> None:
         program = self.segments.program(group)
         plan = program.plan
         assert plan is not None
-        given: dict[Var, Any] = {}
+        given: Env = {}
         if plan.blocked is not None:
             start = self._start_of_blocks(plan.blocked, self.facts.mask(group[0]))
             given = start.given(plan.blocked)
@@ -301,20 +323,7 @@ class SavedValues:
                 best = BlockStart(olds, numbers)
         return best
 
-    def fill_exactly(self, missing: tuple[Var, ...]) -> None:
-        """Compute just these values, by a program of their own (minimal planner)."""
-        if not missing:
-            return
-        facts = self.facts
-        plan = plan_fill(
-            facts, missing, lambda var: var in facts.cut_values and self.find(var) is not None
-        )
-        executable = self.chooser.compile_plan(plan).executable
-        assert executable.plan is not None
-        loads = [self.find(var) for var in executable.loads]
-        self._keep(executable.plan, executable(self.feeds, loads))
-
-    def _keep(self, plan: Plan, results: list[Any]) -> None:
+    def _keep(self, plan: Plan, results: Results) -> None:
         """Note computed values, for this call and for every state for which they are current
         too.
         """
@@ -327,7 +336,7 @@ class SavedValues:
         self.stats.filled += plan.num_eqns
         self._note(filled)
 
-    def _note(self, filled: dict[Var, Any]) -> None:
+    def _note(self, filled: Env) -> None:
         self.computed.update(filled)
         mask = self.facts.mask
         for state, dirty in self.pairs:

@@ -8,17 +8,16 @@ Invariants, checked by the tests after each call (`check_invariants` of `tests/h
 - every saved value of a state is current for the state's input values;
 - no saved value depends on what must run at every call;
 - the bytes of distinct saved buffers, spare ones included, never exceed the budget between calls;
-- there are at most `versions` states, and one more that is pinned.
+- there are at most `versions` states.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
-import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from typing import Any, TypeAlias
 
 import jax
@@ -26,10 +25,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._jax import ArrayImpl, Tracer, Var, aval_bytes
-from incrax._program import Values
+from incrax._program import Env, Results, Values
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.inputs.leaves import (
     LeafValue,
+    LeafValues,
     changed_elements,
     changed_rows,
     has_bits_of,
@@ -40,24 +40,19 @@ from incrax.engine.inputs.leaves import (
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.program.dependence import Layout
 
-LARGE_BYTES = 2**20
-"""NumPy arrays from which on the seconds are counted that it takes to find them unchanged."""
-
 
 @dataclass(slots=True, eq=False)
 class State:
     """One version of everything that depends on the inputs.
 
-    Fields: leaf values; outputs; saved values; the dirty set whose whole evaluation left saved
-    values stale, if any; a dirty set that reaches none of the saved values (-1: not known); how
-    often it was a baseline since; whether some saved values were overwritten by those of a later
-    version; whether a change of its rows was not served for want of saved values.
+    Fields: leaf values; outputs; saved values; a dirty set that reaches none of these (-1: not
+    known); how often it was a baseline since; whether some saved values were overwritten by those
+    of a later version; whether a change of its rows was not served for want of saved values.
     """
 
-    values: tuple[LeafValue, ...]
-    outputs: list[Any]
-    saved: dict[Var, Any]
-    culprit: int | None
+    values: LeafValues
+    outputs: Results
+    saved: Env
     harmless: int = -1
     uses: int = 0
     is_written_over: bool = False
@@ -75,7 +70,15 @@ class State:
 
     def copy(self) -> State:
         """The same version for another store: arrays are shared, the table is not."""
-        return State(self.values, self.outputs, dict(self.saved), self.culprit)
+        return State(self.values, self.outputs, dict(self.saved))
+
+
+class VarBytes(dict[Var, int]):
+    """Bytes of a value of each variable, found once."""
+
+    def __missing__(self, var: Var) -> int:
+        self[var] = num_bytes = aval_bytes(var.aval)
+        return num_bytes
 
 
 Pairs: TypeAlias = list[tuple[State, int]]
@@ -87,8 +90,8 @@ class Store:
 
     Fields: how many versions are kept; bytes of saved values; in which order those of a version go;
     spare buffers; variables of the program that are returned, whose buffers users may hold; the
-    versions; the one that is kept; buffers that other stores hold, by `id`; bytes of all that may be
-    saved, and what this is; what was evicted and nobody asked for yet.
+    versions; buffers that other stores hold, by `id`; bytes of all that may be
+    saved, and what this is; what was evicted and nobody asked for yet; bytes of each variable.
     """
 
     versions: int
@@ -97,20 +100,19 @@ class Store:
     pool: Pool
     outputs: frozenset[Var]
     states: list[State] = field(default_factory=list)
-    pinned: State | None = None
     shared: frozenset[int] = frozenset()
     bound_bytes: int = 0
     expected: Iterable[Var] = ()
     evicted: list[Var] = field(default_factory=list)
+    var_bytes: VarBytes = field(default_factory=VarBytes)
 
     def fork(self, order: Callable[[State], list[Var]]) -> Store:
         """A store with the same values; buffers that both hold are never recycled."""
         ids = frozenset(id(x) for state in self.states for x in state.saved.values())
         self.shared |= ids
         states = [state.copy() for state in self.states]
-        pinned = None if self.pinned is None else states[self.states.index(self.pinned)]
         pool = Pool(is_active=self.pool.is_active)
-        return replace(self, order=order, pool=pool, states=states, pinned=pinned, evicted=[])
+        return replace(self, order=order, pool=pool, states=states, evicted=[])
 
     def expect(self, saved: Iterable[Var]) -> None:
         """Announce which variables may be saved, and drop others: while all fit, no account is kept
@@ -119,84 +121,74 @@ class Store:
         if saved is self.expected:
             return
         allowed = frozenset(saved)
-        for state in self.states:
-            if not allowed.issuperset(state.saved):
-                state.saved = {var: x for var, x in state.saved.items() if var in allowed}
+        self._keep(lambda var, _: var in allowed)
         self.expected = saved
-        num_copies = self.versions + (self.pinned is not None) + self.pool.is_active
-        self.bound_bytes = num_copies * sum(aval_bytes(var.aval) for var in saved)
+        num_copies = self.versions + self.pool.is_active
+        self.bound_bytes = num_copies * sum(self.var_bytes[var] for var in saved)
 
-    def pin(self, state: State | None) -> None:
-        """Keep a version until another one is pinned, or none."""
-        self.pinned = state
-        self.expected = ()
-        self.bound_bytes = self.budget_bytes + 1
-        self._set(self.states)
+    def _keep(self, is_kept: Callable[[Var, Any], bool]) -> None:
+        """Drop the saved values of which this does not hold, from every version."""
+        for state in self.states:
+            kept = {var: x for var, x in state.saved.items() if is_kept(var, x)}
+            if len(kept) < len(state.saved):
+                state.saved = kept
 
     def commit(self, state: State, used: State | None) -> None:
         """Add a version; keep the one that it was made from, then the most recently used others."""
         if used is not None:
             used.uses += 1
         others = [s for s in self.states if s is not used]
-        kept = others if used is None else [*others, used]
-        self._set([*kept, state])
+        states = [*others, *([] if used is None else [used]), state]
+        self.states = states[-self.versions :]
+        dropped = states[: -self.versions]
+        if dropped:
+            self._recycle(dropped)
+        self._fit()
 
     def touch(self, state: State) -> None:
         """Mark a version as the most recently used."""
         if self.states[-1] is not state:
             self.states = [*(s for s in self.states if s is not state), state]
 
-    def add(self, state: State, filled: dict[Var, Any]) -> None:
+    def add(self, state: State, filled: Env) -> None:
         """Add values computed for an existing version."""
         state.saved = {**state.saved, **filled}
         state.harmless = -1
         self._fit()
 
-    def take(self, state: State, variables: Sequence[Var]) -> list[Any]:
+    def take(self, state: State, variables: Sequence[Var]) -> Results:
         """Saved values of a version to be overwritten, which it has no more; copies of those that
         other versions hold, or other stores.
         """
         others = [other for other in self.states if other is not state]
         held = self.shared.union(id(x) for other in others for x in other.saved.values())
         taken = [state.saved[var] for var in variables]
-        is_kept = state is self.pinned
-        if not is_kept:
-            state.saved = {var: x for var, x in state.saved.items() if var not in variables}
-            state.harmless = -1
-            state.is_written_over = True
-        return [jnp.array(x, copy=True) if is_kept or id(x) in held else x for x in taken]
+        state.saved = {var: x for var, x in state.saved.items() if var not in variables}
+        state.harmless = -1
+        state.is_written_over = True
+        return [jnp.array(x, copy=True) if id(x) in held else x for x in taken]
 
     def forget(self, variables: Iterable[Var]) -> None:
         """Drop some values from every version."""
         dropped = frozenset(variables)
-        for state in self.states:
-            state.saved = {var: x for var, x in state.saved.items() if var not in dropped}
+        self._keep(lambda var, _: var not in dropped)
 
     def drop_broken(self) -> None:
         """Drop values whose computation failed after they were saved (errors of asynchronous
         programs come late).
         """
-        for state in self.states:
-            state.saved = {var: x for var, x in state.saved.items() if _is_sound(x)}
+        self._keep(lambda _, x: _is_sound(x))
         self.states = [state for state in self.states if all(map(_is_sound, state.outputs))]
-        self.pinned = self.pinned if self.pinned in self.states else None
 
-    def prove(self, results: list[Any]) -> bool:
+    def prove(self, results: Results) -> bool:
         """Whether one of these tells of a failure, in which case what is broken was dropped.
 
         Results of programs that were not waited for, one of each; those that are ready leave the
         list.
         """
-        running = []
-        is_broken = False
-        for x in results:
-            if x.is_deleted():
-                continue
-            if x.is_ready():
-                is_broken = is_broken or not _is_sound(x)
-            else:
-                running.append(x)
-        results[:] = running
+        there = [x for x in results if not x.is_deleted()]
+        results[:] = [x for x in there if not x.is_ready()]
+        is_broken = not all([_is_sound(x) for x in there if x.is_ready()])
         if is_broken:
             self.drop_broken()
         return is_broken
@@ -204,29 +196,14 @@ class Store:
     def clear(self) -> None:
         """Drop every version."""
         self.states = []
-        self.pinned = None
         self.pool.clear()
-
-    def _set(self, states: list[State]) -> None:
-        kept = states[-self.versions :]
-        if self.pinned is not None and self.pinned not in kept:
-            kept = [self.pinned, *kept]
-        dropped = (
-            [state for state in states if state not in kept] if len(kept) < len(states) else []
-        )
-        self.states = kept
-        if dropped:
-            self._recycle(dropped)
-        self._fit()
 
     def _recycle(self, dropped: list[State]) -> None:
         """Give away buffers of dropped versions that no version, no other store and no user
         holds.
         """
         tables = [state.saved for state in self.states]
-        dropped = [
-            state for state in dropped if not any([state.saved is table for table in tables])
-        ]
+        dropped = [s for s in dropped if not any([s.saved is table for table in tables])]
         if not dropped:
             return
         kept = {id(x) for state in self.states for x in state.saved.values()}
@@ -241,19 +218,15 @@ class Store:
     @property
     def saved_bytes(self) -> int:
         """Bytes of the distinct saved buffers."""
-        return sum(
-            {
-                id(x): aval_bytes(v.aval) for state in self.states for v, x in state.saved.items()
-            }.values()
-        )
+        sizes = self.var_bytes
+        buffers = {id(x): sizes[v] for state in self.states for v, x in state.saved.items()}
+        return sum(buffers.values())
 
     def sizes(self) -> dict[Var, int]:
         """The saved variables with the bytes of all their versions."""
-        found: dict[Var, dict[int, int]] = {}
-        for state in self.states:
-            for var, x in state.saved.items():
-                found.setdefault(var, {})[id(x)] = aval_bytes(var.aval)
-        return {var: sum(sizes.values()) for var, sizes in found.items()}
+        buffers = {(var, id(x)) for state in self.states for var, x in state.saved.items()}
+        numbers = Counter(var for var, _ in buffers)
+        return {var: number * self.var_bytes[var] for var, number in numbers.items()}
 
     def _fit(self) -> None:
         """Evict until the budget holds: spare buffers, then oldest versions first, those least
@@ -279,14 +252,11 @@ class Store:
 
     def _evict(self, var: Var, value: Any) -> None:
         """Drop one buffer from every version."""
-        for state in self.states:
-            state.saved = {var: x for var, x in state.saved.items() if x is not value}
+        self._keep(lambda _, x: x is not value)
         self.evicted.append(var)
 
     def take_evicted(self) -> list[Var]:
         """What was evicted since this was asked for."""
-        if not self.evicted:
-            return []
         found = self.evicted
         self.evicted = []
         return found
@@ -294,15 +264,10 @@ class Store:
 
 @dataclass(eq=False)
 class Comparison:
-    """Compares leaves with the states of one store.
-
-    Fields: the store; which bits of a mask are whose; for large NumPy arrays that were found
-    unchanged, the seconds that this took, by leaf.
-    """
+    """Compares leaves with the states of one store; of a mask, the layout says which bits are whose."""
 
     store: Store
     layout: Layout
-    unchanged_s: dict[int, float] = field(default_factory=dict)
 
     def changed_leaves(self, leaves: Values) -> list[int] | None:
         """Numbers of the leaves that are not the very objects of the latest state; None without a
@@ -329,7 +294,7 @@ class Comparison:
             _wait(x)
         return now() - start_s
 
-    def resolve(self, leaves: Values, changed: Sequence[int] | None) -> tuple[LeafValue, ...]:
+    def resolve(self, leaves: Values, changed: Sequence[int] | None) -> LeafValues:
         """Each leaf as the stored value that it equals, or as a new one."""
         states = self.store.states
         if changed is None or not states:
@@ -346,29 +311,12 @@ class Comparison:
         """The stored value with these bits, or a new one."""
         is_numpy = type(x) is np.ndarray
         for state in self.store.states:
-            if state.anchors[index] is x or (
-                is_numpy and self._has_bits_of(index, x, state.values[index])
-            ):
-                return state.values[index]
+            old = state.values[index]
+            if state.anchors[index] is x or (is_numpy and has_bits_of(x, old)):
+                return old
         return resolved(x, [state.values[index] for state in reversed(self.store.states)])
 
-    def _has_bits_of(self, index: int, x: Any, old: LeafValue) -> bool:
-        """Whether a NumPy array has the bits of a value; seconds are counted for a large one that
-        has.
-        """
-        if type(x) is not np.ndarray or x.nbytes < LARGE_BYTES:
-            return has_bits_of(x, old)
-        start_s = time.perf_counter()
-        is_same = has_bits_of(x, old)
-        if is_same:
-            self.unchanged_s[index] = (
-                self.unchanged_s.get(index, 0.0) + time.perf_counter() - start_s
-            )
-        return is_same
-
-    def rows(
-        self, values: tuple[LeafValue, ...], state: State, leaves: Sequence[int]
-    ) -> np.ndarray | None:
+    def rows(self, values: LeafValues, state: State, leaves: Sequence[int]) -> np.ndarray | None:
         """Numbers of the rows, along the first axis, in which some leaves differ from a state's;
         None where that is not known.
         """
@@ -380,7 +328,7 @@ class Comparison:
 
     def anew(
         self, leaves: Values, changed: Sequence[int], fresh: Sequence[int]
-    ) -> tuple[LeafValue, ...] | None:
+    ) -> LeafValues | None:
         """The leaves, some of them compared with nothing, all others the latest version's.
 
         None where others differ from it, or an array was deleted.
@@ -396,7 +344,7 @@ class Comparison:
 
     def nearest(
         self,
-        values: tuple[LeafValue, ...],
+        values: LeafValues,
         leaves: Sequence[int],
         lacks: Callable[[Mapping[Var, Any]], bool],
     ) -> tuple[State, np.ndarray] | None:
@@ -406,22 +354,19 @@ class Comparison:
 
         None where one differs in other leaves, or in none, or it is not known in which rows.
         """
-        best = None
-        best_rank = True, math.inf, False
-        for state in sorted(reversed(self.store.states), key=lambda s: s.uses, reverse=True):
+        found = []
+        for state in reversed(self.store.states):
             pairs = enumerate(zip(values, state.values, strict=True))
             if any([new is not old and i not in leaves for i, (new, old) in pairs]):
                 return None
             numbers = self.rows(values, state, leaves)
             if numbers is None or not numbers.size:
                 return None
-            rank = state.is_written_over, numbers.size, lacks(state.saved)
-            if rank < best_rank:
-                best = state, numbers
-                best_rank = rank
-        return best
+            if not state.is_written_over:
+                found.append((numbers.size, lacks(state.saved), -state.uses, state, numbers))
+        return min(found, key=itemgetter(0, 1, 2))[3:] if found else None
 
-    def pairs(self, values: tuple[LeafValue, ...]) -> Pairs:
+    def pairs(self, values: LeafValues) -> Pairs:
         """Each state with its dirty set; the latest alone where that has these very values."""
         states = self.store.states
         if states and values is states[-1].values:
@@ -437,7 +382,7 @@ class Comparison:
             return 0 if same_value(old, new) else 1
         return changed_elements(new, old, width)
 
-    def dirty(self, values: tuple[LeafValue, ...], state: State) -> int:
+    def dirty(self, values: LeafValues, state: State) -> int:
         """Mask of the inputs whose bits differ from those of a state."""
         dirty = 0
         offsets = self.layout.offsets
@@ -452,24 +397,10 @@ class Comparison:
 
 @dataclass(eq=False)
 class Baselines:
-    """Ranks the versions of one store; `always` are the bits of what runs at every call."""
+    """Ranks versions with their dirty sets; `always` are the bits of what runs at every call."""
 
-    store: Store
-    comparison: Comparison
     chooser: Chooser
     always: int
-
-    def compare(self, values: tuple[LeafValue, ...]) -> Pairs:
-        """Each state with its dirty set, the best baseline last."""
-        return self.ranked(self.comparison.pairs(values))
-
-    def after(self, dirty: int) -> Pairs:
-        """The same for values that differ in these inputs from the latest version's, and from those
-        of all others.
-        """
-        *others, latest = self.store.states
-        pairs = [(state, dirty | self.comparison.dirty(latest.values, state)) for state in others]
-        return self.ranked([*pairs, (latest, dirty)])
 
     def ranked(self, pairs: Pairs) -> Pairs:
         """The best baseline last."""
@@ -481,22 +412,16 @@ class Baselines:
             self._prefer_fewer_changes(pairs)
         return pairs
 
-    def compare_latest(self, values: tuple[LeafValue, ...]) -> Pairs:
-        """The latest state with its dirty set."""
-        latest = self.store.states[-1]
-        return [(latest, self.comparison.dirty(values, latest))]
-
     def _is_better(self, pair: tuple[State, int], other: tuple[State, int]) -> bool:
         """Whether the first of two baselines with one dirty set has more of its values, or was used
         more often.
         """
-        state, dirty = pair
-        if state.saved is not other[0].saved:
-            has = self._has_values(state, dirty)
-            other_has = self._has_values(*other)
-            if has != other_has:
-                return has
-        return state.uses > other[0].uses
+        has, other_has = (
+            (True, True)
+            if pair[0].saved is other[0].saved
+            else (self._has_values(*pair), self._has_values(*other))
+        )
+        return (has, pair[0].uses) > (other_has, other[0].uses)
 
     def _prefer_fewer_changes(self, pairs: Pairs) -> None:
         """Move a baseline to the end whose dirty set is part of the best one's, unless values are
