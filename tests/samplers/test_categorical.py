@@ -134,7 +134,7 @@ def test_a_step_of_a_walk_is_in_detailed_balance():
         def one(bound):
             draws = Draws({"x": move[None]}, bound[None])
             position = at, sites.look(at, {})[1]
-            return step_each(sites, position, block, draws, jnp.zeros(1))[1]
+            return step_each(sites, position, block, draws, jnp.zeros(1), {})[1]
 
         return jnp.mean(jax.vmap(one)(jnp.log(GRID)))
 
