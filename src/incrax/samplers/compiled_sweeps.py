@@ -41,15 +41,12 @@ MAX_NUMBERS = 2**20
 """Random numbers, about, that are drawn for one chunk."""
 
 
-def compiled_chain(
-    density: Density, updates: Mapping[Any, Any], groups: Sequence[tuple[str, ...]], job: Job
-) -> Chain:
+def compiled_chain(density: Density, updates: Mapping[Any, Any], job: Job) -> Chain:
     """Chains by compiled sweeps.
 
     Args:
         density: what is sampled.
         updates: by block.
-        groups: names of the elements of each block.
         job: how much of it.
 
     Raises:
@@ -59,10 +56,7 @@ def compiled_chain(
         NotCalledError: the function has effects or calls the host.
         ProposalError, StartError: as from `gibbs`.
     """
-    made = [
-        made_block(density, name, update, names)
-        for (name, update), names in zip(updates.items(), groups, strict=True)
-    ]
+    made = [made_block(density, name, update) for name, update in updates.items()]
     blocks, data = zip(*made, strict=True)
     function: Any = density.function
     state, sites = function.sites(*density.start(), moves=[block.move for block in blocks])

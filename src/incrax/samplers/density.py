@@ -72,6 +72,11 @@ class Density:
         """A vector's view, for the host; of what has derivatives alone."""
         return prepare(self.plain, *self._args, wrt=self._wrt).flat
 
+    def places(self, names: Sequence[str]) -> np.ndarray:
+        """Where elements stand in the vector."""
+        numbers = {name: k for k, name in enumerate(self.names)}
+        return np.array([numbers[name] for name in names])
+
     def start(self) -> tuple[Any, ...]:
         """The example's arguments, without marks."""
         return self.selection.merged(self.selection.values)[0]

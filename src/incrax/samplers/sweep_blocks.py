@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from incrax._messages import not_by_rows
+from incrax._messages import not_by_rows, unknown_input
 from incrax.engine.call.sites import Sites, SitesState
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.program.functions import Identity
@@ -37,6 +37,23 @@ Data = dict[str, np.ndarray]
 def parts_of(name: Any) -> tuple[Any, ...]:
     """The paths that name a block, of which there may be one."""
     return name if isinstance(name, tuple) else (name,)
+
+
+def named(names: Sequence[str], asked: Any) -> tuple[str, ...]:
+    """The elements that a path, a prefix of paths, or a tuple of these names, by rows or not, in the
+    order in which they are named.
+
+    Raises:
+        UnknownInputError: one names nothing.
+    """
+    found: dict[str, None] = {}
+    for part in parts_of(asked):
+        path = part.removesuffix(ROWS) if isinstance(part, str) else None
+        own = [name for name in names if path is not None and is_within(name, path)]
+        if not own:
+            raise unknown_input(str(part), names)
+        found.update(dict.fromkeys(own))
+    return tuple(found)
 
 
 def is_by_rows(name: Any) -> bool:
@@ -110,10 +127,9 @@ def coloured(block: SweepBlock, sites: Sites, state: SitesState) -> SweepBlock:
     return block._replace(num_colours=num if num * MIN_OF_COLOUR <= block.num_blocks else 0)
 
 
-def made_block(
-    density: Density, name: Any, update: Any, names: Sequence[str]
-) -> tuple[SweepBlock, Data]:
+def made_block(density: Density, name: Any, update: Any) -> tuple[SweepBlock, Data]:
     """A block of the sweep, and its data."""
+    names = named(density.names, name)
     shown = ", ".join(parts_of(name))
     is_own = np.isin(density.names, names)
     if isinstance(update, Categorical):
@@ -122,11 +138,9 @@ def made_block(
         raise not_compiled(shown, type(update).__name__)
     update.check(names)
     # Elements in the order of the vector, widths in that in which the block names them.
-    order = {each: k for k, each in enumerate(density.names)}
-    widths = np.zeros(len(order))
-    kind = type(update).__name__
+    widths = np.zeros(len(density.names))
     width = 1.0 if isinstance(update, Kernel) else update.width
-    widths[[order[each] for each in names]] = widths_of(kind, width, names)
+    widths[density.places(names)] = widths_of(type(update).__name__, width, names)
     moved = {path: x for path, x in _by_path(density, widths) if np.any(x)}
     num_rows = _num_rows(name, shown, moved)
     size = len(names) // (num_rows or 1)

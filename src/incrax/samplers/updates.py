@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,6 +64,12 @@ class Block:
         x[self.places] = part
         return x
 
+    def stepped(self, place: Position, x: np.ndarray, rng: np.random.Generator) -> Position:
+        """Where the chain is after a proposal that is as probable as the way back."""
+        self.evaluations += 1
+        moved = Position(x, self.value(x))
+        return self.decided(place, moved, moved.value - place.value, rng)
+
     def decided(
         self, place: Position, moved: Position, log_ratio: float, rng: np.random.Generator
     ) -> Position:
@@ -72,14 +78,6 @@ class Block:
         is_accepted = np.log(rng.uniform()) < log_ratio
         self.accepted += int(is_accepted)
         return moved if is_accepted else place
-
-
-class Update(Protocol):
-    """A way to move a block."""
-
-    def move(self, place: Position, block: Block, rng: np.random.Generator) -> Position:
-        """The next place."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -115,9 +113,7 @@ class Walk:
         width = widths_of("Walk", self.width, block.names) * np.exp(block.log_scale)
         for _ in range(self.times):
             x = block.at(place.x, place.x[block.places] + width * rng.normal(size=width.size))
-            moved = Position(x, block.value(x))
-            block.evaluations += 1
-            place = block.decided(place, moved, moved.value - place.value, rng)
+            place = block.stepped(place, x, rng)
         return place
 
 
@@ -318,7 +314,7 @@ def acceptance_target(size: int) -> float:
     return 0.44 if size == 1 else 0.234
 
 
-def target_of(update: Update | Kernel | Categorical, size: int) -> float | None:
+def target_of(update: Any, size: int) -> float | None:
     """The share of steps of so many elements that the warm-up wants accepted; None: their widths
     are given.
 
