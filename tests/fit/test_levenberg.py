@@ -181,7 +181,7 @@ def test_a_function_that_jumps_ends_and_is_not_said_to_converge():
 
 def test_a_rejected_step_costs_no_jacobian():
     hard = lambda p: jnp.stack([10 * (p[1] - p[0] ** 2), 1 - p[0]])
-    found = fit.levenberg_marquardt(hard, np.array([-1.2, 1.0]), is_accelerated=False)
+    found = fit.levenberg_marquardt(hard, np.array([-1.2, 1.0]))
     assert found.is_converged
     assert found.num_residuals > found.num_steps
     assert found.num_jacobians == found.num_steps + 1

@@ -62,7 +62,6 @@ def levenberg_marquardt(
     loss_scale: float = 1.0,
     tolerance: float | None = None,
     max_steps: int = 5000,
-    is_accelerated: bool = True,
     is_absolute: bool = False,
     callback: Callable[[Any, float], bool | None] | None = None,
     progress: bool = True,
@@ -89,8 +88,6 @@ def levenberg_marquardt(
         tolerance: converged when every element's undamped step is below this times its value, or
             times its standard error. None: epsilon^(2/3), 4e-11 in float64.
         max_steps: steps taken, at most.
-        is_accelerated: whether steps are bent along second derivatives of the residuals; saves
-            steps in curved valleys.
         is_absolute: whether weights are known errors, so that the covariance is not scaled by the
             residual variance.
         callback: called after each step with the parameters (as `result.params`) and the cost;
@@ -140,7 +137,7 @@ def levenberg_marquardt(
         float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
     )
     roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
-    settings = SearchSettings(loss, tolerance, int(max_steps), is_accelerated)
+    settings = SearchSettings(loss, tolerance, int(max_steps))
     setup = Setup(settings, task.box, np.asarray(loss_scale, task.x.dtype))
     if callback is None and not isinstance(residuals, Incremental):
         found = _in_one_program(residuals, task, roots, setup, progress=progress)
@@ -347,9 +344,7 @@ class LeastSquares(NamedTuple):
     def attempt(self, search: Search, at: LinearizedPoint) -> tuple[Search, Any]:
         """Try a step from a point, without another Jacobian; whether it was taken."""
         velocity = steps.velocity(search, at)
-        curvature = None
-        if self.settings.is_accelerated:
-            curvature = self.evaluate.curvature(at.x, self.given, velocity)
+        curvature = self.evaluate.curvature(at.x, self.given, velocity)
         tried = steps.trial(search, at, velocity, curvature, self.setup)
         return steps.answered(search, at, tried, self.residuals(tried.x), self.setup)
 

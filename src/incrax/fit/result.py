@@ -407,11 +407,6 @@ class FitResult(Printable):
             return self.covariance / self.errors / self.errors[:, None]
 
     @cached_property
-    def gradient_norm(self) -> float:
-        """The greatest element of the gradient, those aside that a bound holds."""
-        return float(np.max(np.abs(self.gradient[~self.is_held]), initial=0.0))
-
-    @cached_property
     def edm(self) -> float:
         """Estimated distance to the minimum, in units of the function: g^T H^-1 g / 2 of what may
         move.

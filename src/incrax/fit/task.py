@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 import jax
 import jax.numpy as jnp
@@ -81,7 +81,7 @@ class Task(NamedTuple):
         for method in self.methods():
             stats = method.stats
             ran += stats.ran + stats.filled
-            whole += (stats.calls - stats.aborted) * _num_equations(method)
+            whole += (stats.calls - stats.aborted) * method.num_equations
         return Work(ran, whole)
 
 
@@ -196,16 +196,6 @@ class Work(NamedTuple):
         return Work(self.ran - before.ran, self.whole - before.whole)
 
 
-_sizes: WeakKeyDictionary[Incremental[..., Any], int] = WeakKeyDictionary()
-
-
-def _num_equations(method: Incremental[..., Any]) -> int:
-    """Equations of a function that is called with one signature; looked up once."""
-    if method not in _sizes:
-        _sizes[method] = method.num_equations
-    return _sizes[method]
-
-
 class Stopped(Exception):
     """A search is over before its method says so: a limit, or a callback."""
 
@@ -235,6 +225,7 @@ class CountedTask:
         self.callback: Callback | None = callback
         self.best: tuple[float, np.ndarray] = (np.inf, task.x)
         self.is_at_limit: bool = False
+        self._second: Any = 0.0
         self._known: dict[bytes, tuple[float, np.ndarray | None]] = {}
 
     @property
@@ -268,12 +259,20 @@ class CountedTask:
     def hessian(self, x: Any) -> np.ndarray:
         """The second derivatives, shape (n, n)."""
         self._count("hessians")
-        return self._flat.hessian(np.array(x, np.float64))
+        self._second = self._flat.hessian(np.array(x, np.float64))
+        return self._second
 
     def hvp(self, x: Any, v: Any) -> np.ndarray:
         """The Hessian times a vector, shape (n,)."""
         self._count("products")
-        return self._flat.hvp(np.array(x, np.float64), np.asarray(v, np.float64))
+        self._second = self._flat.hvp(np.array(x, np.float64), np.asarray(v, np.float64))
+        return self._second
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether what was evaluated lately is."""
+        known = [each for pair in self._known.values() for each in pair if each is not None]
+        return all(np.all(np.isfinite(each)) for each in (self._second, *known))
 
     # --- inner ------------------------------------------------------------------------------------
 
