@@ -233,7 +233,7 @@ def test_a_search_is_compiled_once_for_all_data():
 
 def test_a_long_search_in_several_rounds_ends_as_in_one(monkeypatch):
     whole = solve()
-    monkeypatch.setattr("incrax.fit.levenberg.FIRST_ROUND", 2)
+    monkeypatch.setattr("incrax.fit.levenberg.ROUND", 2)
     found = solve()
     assert (found.num_jacobians, found.num_residuals) == (whole.num_jacobians, whole.num_residuals)
     np.testing.assert_array_equal(found.values, whole.values)

@@ -8,7 +8,6 @@ it takes part: an incremental function, which saves what a step does not change,
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -47,9 +46,8 @@ from incrax.fit.steps import (
 from incrax.fit.task import Callback, Task, task_of
 
 Function = Callable[..., Any]
-FIRST_ROUND = 100
-"""Jacobians before the host looks at the clock."""
-ROUND_S = 0.5
+ROUND = 100
+"""Jacobians of a program before the host has a moment, to show progress or to hear Ctrl-C."""
 
 
 def levenberg_marquardt(
@@ -159,22 +157,17 @@ def _in_one_program(
     fun: Function, task: Problem, roots: Any, setup: Setup, *, progress: bool
 ) -> Found:
     program = _programs(fun, task.layout, setup.settings)
-    limit = FIRST_ROUND
-    start_s = time.perf_counter()
-
-    def run(search: Any) -> tuple[Any, Found]:
-        numbers = np.concatenate([*setup.box, [setup.loss_scale, limit]], dtype=task.x.dtype)
-        return program(search, numbers, (task.others, roots))
-
-    search, found = run(steps.start(task.x))
+    search = steps.start(task.x)
+    limit = 0
     with Meter("least squares", setup.settings.max_steps, is_shown=progress) as meter:
-        while not found.summary.is_over:
-            meter.advance(int(found.summary.num_steps) - meter.done)
-            now = time.perf_counter()
-            limit = limit + max(1, int(limit * min(2.0, ROUND_S / max(now - start_s, 1e-9))))
-            start_s = now
-            search, found = run(search)
-    return found
+        while True:
+            limit += ROUND
+            numbers = np.concatenate([*setup.box, [setup.loss_scale, limit]], dtype=task.x.dtype)
+            search, found = program(search, numbers, (task.others, roots))
+            end = found.summary
+            if end.is_over:
+                return found
+            meter.advance(int(end.num_steps) - meter.done)
 
 
 @remembered
@@ -229,17 +222,16 @@ def _result(
         status = Status.UNDERDETERMINED
     num_dof = num_residuals - int(end.rank)
     variance = 1.0 if is_absolute else 2 * end.cost / num_dof if num_dof else np.nan
+    chosen = ... if task.free is None else task.free.numbers
     linear = LinearModel(found.residuals, found.inverse, found.is_free, found.is_known)
-    values = np.asarray(found.x)
     if task.free is not None:
         linear = linear.of(task.free.numbers)
-        values = values[task.free.numbers]
     return FitResult(
         status=status,
         method="levenberg-marquardt",
         message="",
         value=end.cost,
-        values=values,
+        values=np.asarray(found.x)[chosen],
         names=task.names,
         bounds=task.box,
         errordef=0.5 * variance,

@@ -89,12 +89,14 @@ def parameters(caller: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt:
     args = as_parameters(caller, plain(fun), wrt, args)
     leaves, treedef = jax.tree.flatten(args, is_leaf=is_mark)
     is_complex = [not is_mark(leaf) and jnp.iscomplexobj(leaf) for leaf in leaves]
-    if any(is_complex):
-        chosen = select(caller, plain(fun), wrt, args, {}).numbers
-        for number in (number for number in chosen if is_complex[number]):
-            leaves[number] = Parts(jnp.real(leaves[number]), jnp.imag(leaves[number]))
-        fun = _by_parts(fun) if any(is_complex[number] for number in chosen) else fun
-    return Parameters(fun, jax.tree.unflatten(treedef, leaves), wrt, elements)
+    if not any(is_complex):
+        return Parameters(fun, args, wrt, elements)
+    chosen = select(caller, plain(fun), wrt, args, {}).numbers
+    free = [number for number in chosen if is_complex[number]]
+    for number in free:
+        leaves[number] = Parts(jnp.real(leaves[number]), jnp.imag(leaves[number]))
+    args = jax.tree.unflatten(treedef, leaves)
+    return Parameters(_by_parts(fun) if free else fun, args, wrt, elements)
 
 
 # --- complex leaves -------------------------------------------------------------------------------
