@@ -153,6 +153,12 @@ def test_a_vector_of_another_size_is_refused():
     )
 
 
+def test_a_tangent_of_another_shape_is_refused():
+    m = incrax.bind(lambda p: p["a"] ** 2 * p["b"], p={"a": 1.0, "b": 2.0}, roles={"b": "fixed"})
+    with pytest.raises(incrax.errors.InputValueError, match="the trainable inputs"):
+        m.hvp({"p": {"a": None, "b": 1.0}})
+
+
 def test_updates_keep_python_numbers():
     m = incrax.bind(
         lambda w, s: (w * s, {"s": s + 1}), w=np.float32(2.0), s=1.0, roles={"s": "state"}

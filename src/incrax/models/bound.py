@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -237,6 +238,23 @@ class Bound(Printable):
         return self._inputs.tree(
             [self._shown(row, path) for path, row in rows if path in trainable]
         )
+
+    def jacobian(self) -> Any:
+        """All derivatives of all outputs: in the structure of the value, each leaf in the shape of
+        `grad()`.
+        """
+        structure = jax.tree.structure(self.value())
+        rows = structure.flatten_up_to(self._called("jacobian"))
+        return jax.tree.unflatten(structure, [self._shown(row) for row in rows])
+
+    def hvp(self, tangent: Mapping[str, Any]) -> dict[str, Any]:
+        """The Hessian times a tangent in the shape of `grad()`; fixed elements of it count as 0."""
+        self._ready("hvp")
+        moving = zip(self._inputs.of(TRAINABLE), self._inputs.leaves_in(tangent), strict=True)
+        differentiated = [leaf for leaf in self._inputs.leaves if leaf.path in self._differentiated]
+        given = {leaf.path: _still(leaf.value) for leaf in differentiated}
+        given |= {leaf.path: _masked(moved, leaf.mask) for leaf, moved in moving}
+        return self._shown(self._called("hvp", tangent=tuple(given.values())))
 
     def _shown(self, results: Sequence[Any], outer: str = "") -> dict[str, Any]:
         """Results by what is differentiated in the shape of `grad()`; of a Hessian those by another
@@ -598,6 +616,11 @@ def _masked(result: Any, mask: np.ndarray | None, num_behind: int = 0) -> Any:
     if mask is None:
         return result
     return jnp.where(mask.reshape(mask.shape + (1,) * num_behind), result, 0)
+
+
+def _still(leaf: Any) -> Any:
+    """The tangent of a leaf that does not move."""
+    return 0.0 if type(leaf) is float else np.zeros(np.shape(leaf), jax.dtypes.result_type(leaf))
 
 
 def _called(name: str, /, **inputs: Any) -> Any:

@@ -153,8 +153,7 @@ def _walks_of_rows(
     """What each row of a colour adds to the density; and a step by walks, or along the gradient,
     each accepted by that.
     """
-    is_coloured = not block.is_independent
-    parts_of = lambda rows: jnp.where(own, sites.parts(state, rows, coloured=is_coloured), 0)
+    parts_of = lambda rows: jnp.where(own, sites.parts(state, rows, coloured=True), 0)
     # What others do not move has no gradient, and no velocity.
     log_density = lambda new: jnp.sum(parts_of(_where_accepted(own, new, rows)))
 
@@ -239,9 +238,7 @@ def _by_row(factor: Any, x: Any) -> Any:
 
 
 def colours_of(sites: Sites, state: SitesState, block: SweepBlock) -> list[Any]:
-    """Of each colour, which rows have it; of rows that do not interact all have one."""
-    if block.is_independent:
-        return [np.ones(block.num_blocks, bool)]
+    """Of each colour, which rows have it."""
     colours = sites.colours(state, block.paths)
     return [colours == colour for colour in range(block.num_colours)]
 

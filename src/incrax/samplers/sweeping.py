@@ -16,10 +16,10 @@ import numpy as np
 
 from incrax import value_and_grad
 from incrax._forecast import Forecast
-from incrax._messages import ambiguous_input, wrong_option
+from incrax._messages import ambiguous_input, listed, wrong_option
 from incrax._progress import Meter
 from incrax.engine.inputs.paths import completed, is_within
-from incrax.errors import NotCalledError
+from incrax.errors import BlockError, NotCalledError, PositionError
 from incrax.samplers.blocking import Blocks
 from incrax.samplers.chain import Chain, Job, generators
 from incrax.samplers.checkpoints import saved_warmup
@@ -27,13 +27,8 @@ from incrax.samplers.compiled_sweeps import compiled_chain
 from incrax.samplers.density import Density
 from incrax.samplers.messages import (
     bad_start,
-    missing_in_blocks,
-    not_an_update,
-    only_compiled,
-    overlapping_blocks,
     wrong_covariance,
     wrong_number,
-    wrong_starts,
 )
 from incrax.samplers.sweep_blocks import ROWS, is_by_rows, named, parts_of
 from incrax.samplers.updates import (
@@ -140,7 +135,11 @@ def gibbs(
     given = {} if updates is None else updates
     for name, update in given.items():
         if not isinstance(update, (Walk, Hamiltonian, Kernel, Conditional, Categorical)):
-            raise not_an_update(str(name), type(update).__name__)
+            raise TypeError(
+                f"`gibbs(updates=...)` got {type(update).__name__} for `{name}`. Nothing was "
+                "sampled. Pass a `Walk`, a `Hamiltonian`, a `Kernel`, a `Conditional` or a "
+                "`Categorical` for each block."
+            )
     drawn = [name for name, update in given.items() if isinstance(update, Categorical)]
     paths = [part for name in drawn for part in parts_of(name) if isinstance(part, str)]
     discrete = [path.removesuffix(ROWS) for path in paths]
@@ -292,11 +291,22 @@ def _checked(job: Job, density: Density, moves: Moves) -> Job:
     for (path, x), shape in zip((starts or {}).items(), density.shapes, strict=False):
         expected = (job.num_chains, *shape)
         if np.shape(x) != expected:
-            raise wrong_starts(path, np.shape(x), expected)
+            raise PositionError(
+                f"`gibbs(starts=...)` got `{path}` of shape {np.shape(x)}; expected {expected}, the "
+                "chains along the first axis. Nothing was sampled. Pass a start for each chain, in "
+                "the shape of what is sampled."
+            )
     if twice := [name for name in density.names if found[name] > 1]:
-        raise overlapping_blocks(twice)
+        raise BlockError(
+            f"{listed(twice)} belong to more than one block. Nothing was sampled. Name each "
+            "parameter, or each element of a small array, in one block."
+        )
     if missing := [name for name in density.names if not found[name]]:
-        raise missing_in_blocks(missing)
+        raise BlockError(
+            f"{listed(missing)} belong to no block, so that they would never move. Nothing was "
+            "sampled. Name them in a block, or leave them out of `wrt`: what is not selected stays "
+            "fixed."
+        )
     return job._replace(starts=starts, devices=devices)
 
 
@@ -396,10 +406,12 @@ def _run(
     why: str,
 ) -> Chain:
     """All chains, one after the other."""
-    if job.checkpoint is not None:
-        raise only_compiled("checkpoint", "checkpoints", why)
-    if job.devices is not None:
-        raise only_compiled("devices", "devices of their own", why)
+    for option, what in {"checkpoint": "checkpoints", "devices": "devices of their own"}.items():
+        if getattr(job, option) is not None:
+            raise ValueError(
+                f"Chains on the host have no {what}, and this one cannot be compiled: {why}. "
+                f"Nothing was sampled. Leave `{option}` out."
+            )
     places = [Position(x, density.value(x)) for x in _starts(density, job)]
     for place in places:
         if not np.isfinite(place.value):

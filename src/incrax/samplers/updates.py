@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from incrax.samplers.messages import wrong_candidates, wrong_draw, wrong_number, wrong_width
+from incrax._messages import listed
+from incrax.errors import ProposalError
+from incrax.samplers.messages import wrong_draw, wrong_number
 
 MANY_GAIN = 10.0
 """Sweeps of a warm-up in which widths change by all that they are off, before they settle."""
@@ -247,7 +249,11 @@ class Categorical:
 
     def __post_init__(self) -> None:
         if self.candidates.ndim == 0 or len(self.candidates) < 2:
-            raise wrong_candidates(repr(self.values))
+            raise ProposalError(
+                f"`Categorical` got {self.values!r}; a row must have two values or more to draw "
+                "from. Nothing was sampled. Pass how many labels there are, or all values, such as "
+                "[-1, 1]."
+            )
 
     @property
     def candidates(self) -> np.ndarray:
@@ -346,5 +352,8 @@ def widths_of(update: str, width: Any, names: Sequence[str]) -> np.ndarray:
     widths = np.asarray(1.0 if width is None else width, np.float64)
     is_positive = np.all((widths > 0) & np.isfinite(widths))
     if widths.shape not in ((), (len(names),)) or not is_positive:
-        raise wrong_width(update, repr(width), names)
+        raise ProposalError(
+            f"`{update}` got {width!r} for the block of {listed(names)}. Nothing was sampled. Pass "
+            f"one positive number, or one for each of its {len(names)} elements."
+        )
     return np.broadcast_to(widths, (len(names),))
