@@ -7,6 +7,7 @@ of it. Every way to name a function to `minimize` ends here, in `make_task`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -200,6 +201,7 @@ class Stopped(Exception):
     """A search is over before its method says so: a limit, or a callback."""
 
 
+@dataclass(eq=False)
 class CountedTask:
     """The functions of a task during one search: counted, limited, watched; one evaluation per
     point.
@@ -208,23 +210,19 @@ class CountedTask:
     points, so that a method which asks for them one after the other pays once.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        max_calls: float = np.inf,
-        watch: Callable[[], None] = lambda: None,
-        callback: Callback | None = None,
-    ) -> None:
-        self.task: Task = task
-        self._flat = task.flat
-        self.bounds: Box = task.bounds
-        self.max_calls: float = max_calls
-        self.watch: Callable[[], None] = watch
-        self.counts: Counts = Counts()
-        self._before: Work = task.work()
-        self.callback: Callback | None = callback
-        self.best: tuple[float, np.ndarray] = (np.inf, task.x)
-        self.is_at_limit: bool = False
+    task: Task
+    max_calls: float = np.inf
+    watch: Callable[[], None] = lambda: None
+    """Called before each evaluation."""
+    callback: Callback | None = None
+
+    def __post_init__(self) -> None:
+        self._flat = self.task.flat
+        self.bounds = self.task.bounds
+        self.counts = Counts()
+        self.best = (np.inf, self.task.x)
+        self.is_at_limit = False
+        self._before = self.task.work()
         self._second: Any = 0.0
         self._known: dict[bytes, tuple[float, np.ndarray | None]] = {}
 

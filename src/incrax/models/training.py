@@ -67,8 +67,8 @@ class Training:
                 "of the earlier roles. The model is as it was. Call `model.training(optimizer)` "
                 "again."
             )
-        values = inputs.values
-        frame, leaves = framed(inputs.names.treedef, values, list(map(is_dynamic, values)))
+        given = inputs.values
+        frame, leaves = framed(inputs.names.treedef, given, list(map(is_dynamic, given)))
         loss, stepped, state, self._optimizer_state = self._step(
             frame, self._trained(), as_plain(leaves), self._optimizer_state
         )
