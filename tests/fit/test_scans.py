@@ -138,8 +138,8 @@ def test_a_scan_says_how_many_calls_are_still_to_come(monkeypatch, straight):
     assert max(told) >= 8
     told.clear()
     names = straight.names[:2]
-    fit.scan2d(straight, *names, num_points=4, is_minimized=False, progress=False)
-    assert [calls for calls in told if calls] == [15, 14, 12, 8]
+    fit.scan2d(straight, *names, num_points=4, progress=False)
+    assert [calls for calls in told if calls][:4] == [15, 14, 12, 8]
 
 
 def test_bounds_hold_in_a_profile():
@@ -250,16 +250,6 @@ def test_a_scan_of_two_elements_of_a_quadratic(straight):
         found.rise, 0.5 * np.einsum("ijk,kl,ijl->ij", d, inverse, d), atol=1e-8
     )
     assert found.counts.gradients == 20
-
-
-def test_a_scan_without_minimisation_evaluates_values_only(straight):
-    found = fit.scan2d(straight, NAMES[0], NAMES[1], num_points=3, is_minimized=False)
-    assert found.counts == fit.Counts(values=9)
-    expected = [
-        [float(quadratic({"x": np.array([a, b]), "y": straight.values[2]})) for b in found.grids[1]]
-        for a in found.grids[0]
-    ]
-    np.testing.assert_allclose(found.values, expected)
 
 
 @pytest.mark.parametrize("cl", [0.68, 2])

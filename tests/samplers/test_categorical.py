@@ -134,7 +134,7 @@ def test_a_step_of_a_walk_is_in_detailed_balance():
         def one(bound):
             draws = Draws({"x": move[None]}, bound[None])
             position = at, sites.look(at, {})[1]
-            return step_each(sites, position, block, draws, jnp.zeros(1))[1]
+            return step_each(sites, position, block, draws, jnp.zeros(1), {})[1]
 
         return jnp.mean(jax.vmap(one)(jnp.log(GRID)))
 
@@ -177,8 +177,8 @@ def test_a_weight_of_nearly_all_leaves_the_others_their_shares(how):
     values = jnp.arange(3)
     position = state, sites.look(state, {})[1]
     uniforms = jnp.asarray(np.tile(GRID[:, None], (1, 3)), jnp.float32)
-    for is_independent in (False, True):
-        own = block._replace(is_independent=is_independent)
+    for num_colours in (0, 1):
+        own = block._replace(num_colours=num_colours)
         move = lambda u, own=own: drawn_rows(sites, position, own, u, values)[0][0]
         drawn = sites.inputs(jax.vmap(move)(uniforms))["s"]
         p = np.exp(np.float64(log_weights)) / np.exp(np.float64(log_weights)).sum()
@@ -190,7 +190,7 @@ def test_a_weight_of_nearly_all_leaves_the_others_their_shares(how):
 @pytest.mark.parametrize("how", ["together", "row by row"])
 def test_labels_of_a_mixture_and_its_means(how, monkeypatch):
     if how == "row by row":
-        monkeypatch.setattr(Sites, "are_independent", lambda *args: False)
+        monkeypatch.setattr(Sites, "colours", lambda *args: None)
     rng = np.random.default_rng(3)
     truth = rng.integers(0, 3, 120)
     x = np.array([-5.0, 0.0, 5.0])[truth] + rng.normal(size=120)
@@ -223,7 +223,7 @@ def test_labels_are_drawn_together_as_they_would_be_by_turns(monkeypatch):
         fun, np.zeros(40, int), updates={"z": samplers.Categorical(3)}, key=2, num_sweeps=30
     )
     found = run()
-    monkeypatch.setattr(Sites, "are_independent", lambda *args: False)
+    monkeypatch.setattr(Sites, "colours", lambda *args: None)
     expected = run()
     np.testing.assert_array_equal(found.samples, expected.samples)
     np.testing.assert_allclose(found.log_densities, expected.log_densities, rtol=1e-9)

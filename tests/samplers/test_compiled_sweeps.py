@@ -21,7 +21,7 @@ from incrax.samplers import compiled_sweeps, sweep_blocks, sweep_steps
 def how(request, monkeypatch):
     """Rows of these functions do not interact; each test runs as if they did, too."""
     if request.param == "row by row":
-        monkeypatch.setattr(Sites, "are_independent", lambda *args: False)
+        monkeypatch.setattr(Sites, "colours", lambda *args: None)
     return request.param
 
 
@@ -297,7 +297,7 @@ def test_rows_that_do_not_interact_move_together_as_they_would_by_turns(how, mon
     monkeypatch.setattr(compiled_sweeps, "step_each", lambda *args: steps.append(1) or walk(*args))
     chain(60, updates=moves)
     assert len(steps) == (1 if how == "together" else 2)  # traced: the mean's, and the rows'
-    monkeypatch.setattr(Sites, "are_independent", lambda *args: False)
+    monkeypatch.setattr(Sites, "colours", lambda *args: None)
     expected = chain(60, updates=moves)
     np.testing.assert_allclose(found.samples, expected.samples, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(found.log_densities, expected.log_densities, rtol=1e-9)

@@ -39,7 +39,6 @@ KERNELS = {
 @pytest.fixture(autouse=True, params=["together", "row by row"])
 def how(request, monkeypatch):
     if request.param == "row by row":
-        monkeypatch.setattr(Sites, "are_independent", lambda *args: False)
         monkeypatch.setattr(Sites, "colours", lambda *args: None)
 
 

@@ -126,7 +126,7 @@ def test_models_of_all_kinds_have_the_density_of_numpyro(model):
     }
 
 
-def test_a_model_prints_its_sites_with_priors_and_moves():
+def test_a_model_prints_its_sites_and_moves():
     def model(x):
         scale = numpyro.sample("scale", dist.LogNormal(0.0, 1.0))
         mu = numpyro.sample("mu", dist.Normal(jnp.zeros(3), 1.0).to_event(1))
@@ -138,11 +138,10 @@ def test_a_model_prints_its_sites_with_priors_and_moves():
     assert repr(found) == "<NumPyroModel: NumPyro model with 3 latent sites of 11 elements>"
     (table,) = found.tables()
     assert sorted(table.rows) == [
-        ("mu", 3, "Normal", "Walk", ""),
-        ("scale", 1, "LogNormal", "Walk", "Positive"),
-        ("z", 7, "CategoricalProbs", "Categorical", ""),
+        ("mu", 3, "Walk"),
+        ("scale", 1, "Walk"),
+        ("z", 7, "Categorical"),
     ]
-    assert table.header[-1] == "unconstrained from"
 
 
 def test_a_model_is_sampled_as_it_is():
@@ -165,7 +164,7 @@ def test_a_model_is_sampled_as_it_is():
 @pytest.mark.parametrize("how", ["as it is", "row by row"])
 def test_labels_have_the_shares_that_discrete_hmc_gibbs_finds(how, monkeypatch):
     if how == "row by row":
-        monkeypatch.setattr(Sites, "are_independent", lambda *args: False)
+        monkeypatch.setattr(Sites, "colours", lambda *args: None)
     x = np.array([-1.0, 0.2, 1.5, 6.0])
 
     def model(x):

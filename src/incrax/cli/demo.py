@@ -125,13 +125,13 @@ def _summary(
     mode: driver.Mode,
     sampled: driver.Sampled,
     whole: driver.WholeSteps | None,
-    ranked: dict[str, show.Ranked],
+    ranked: dict[str, Any],
 ) -> dict[str, Any]:
     return {
         "effects": {
             kind: {
-                name: {"flights": int(count), "interval": limits.tolist()}
-                for name, count, limits in found.rows()
+                name: {"flights": int(count), "interval": limits}
+                for name, count, *limits in found.itertuples()
             }
             for kind, found in ranked.items()
         },

@@ -120,41 +120,39 @@ def find_mode(flights: Flights, track: Track) -> Mode:
     from scipy.optimize import minimize
 
     begin_s = time.perf_counter()
-    p = model.start(flights)
     data = jax.tree.map(jnp.asarray, (flights.ids, flights.delay))
-    _, unravel = ravel_pytree(_free(p))
+    p = model.start(flights)
+    spread = p.pop("spread")
+    x, unravel = ravel_pytree(p)
+    num_evaluations = 0
+    value = np.nan
 
     @jax.jit
     @jax.value_and_grad
     def evaluate(u: Any, scale: Any, spread: Any, ids: Any, delay: Any) -> Any:
         return -model.log_density({**unravel(u * scale), "spread": spread}, ids, delay)
 
-    num_evaluations = 0
-    value = np.nan
     for number in track(range(NUM_ROUNDS), "fit"):
+        if number:
+            spread = _spreads({**p, "spread": spread}, flights)
+        widths = model.widths({**p, "spread": spread}, flights)
+        scale, _ = ravel_pytree({name: widths[name] for name in p})
         is_last = number == NUM_ROUNDS - 1
-        scale, _ = ravel_pytree(_free(model.widths(p, flights)))
-        rest = scale, p["spread"], *data
-        fun = lambda u, rest=rest: tuple(np.asarray(x, np.float64) for x in evaluate(u, *rest))
         most = MAX_ITERATIONS * (20 if is_last else 1)
         found = minimize(
-            fun,
-            ravel_pytree(_free(p))[0] / scale,
+            lambda u, *rest: tuple(np.asarray(x, np.float64) for x in evaluate(u, *rest)),
+            x / scale,
+            (scale, spread, *data),
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": most, "ftol": 0.0, "gtol": 1e-3 if is_last else 0.1, "maxcor": 20},
         )
         num_evaluations += found.nfev
         value = float(found.fun)
-        p = {**jax.tree.map(np.asarray, unravel(found.x * scale)), "spread": p["spread"]}
-        if not is_last:
-            p["spread"] = _spreads(p, flights)
-    return Mode(p, -value, num_evaluations, time.perf_counter() - begin_s)
-
-
-def _free(p: model.Parameters) -> dict[str, Any]:
-    """All parameters but the spreads."""
-    return {name: x for name, x in p.items() if name != "spread"}
+        x = found.x * scale
+        p = jax.tree.map(np.asarray, unravel(x))
+    seconds = time.perf_counter() - begin_s
+    return Mode({**p, "spread": spread}, -value, num_evaluations, seconds)
 
 
 def _spreads(p: model.Parameters, flights: Flights) -> dict[str, Any]:
@@ -217,15 +215,13 @@ def measure_whole(
             place = steps(place)
             num_steps += JIT_CHUNK
     seconds = time.perf_counter() - begin_s
-    return WholeSteps(num_steps, seconds, _difference(sampled.chain, lambda p: plain(p, *data)))
-
-
-def _difference(chain: samplers.Chain, value: Callable[[Any], Any]) -> float:
-    """The greatest relative one of log-densities at some samples."""
+    chain = sampled.chain
     numbers = np.linspace(0, len(chain.samples) - 1, NUM_COMPARED).astype(int)
     samples = chain.tree()
-    values = [float(value(jax.tree.map(lambda x, k=k: x[k], samples))) for k in numbers]
-    return float(np.max(np.abs(chain.log_densities[numbers] / values - 1)))
+    at = [jax.tree.map(lambda x, k=k: x[k], samples) for k in numbers]
+    values = np.array([float(plain(p, *data)) for p in at])
+    difference = np.max(np.abs(chain.log_densities[numbers] / values - 1))
+    return WholeSteps(num_steps, seconds, float(difference))
 
 
 def _turns(rng: np.random.Generator, width: np.ndarray) -> Any:

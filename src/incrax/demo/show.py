@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -20,48 +19,36 @@ NUM_LISTED = 3
 NUM_DRAWN = 8
 """The latest, and as many of the most punctual, in the table and in the picture."""
 
-QUANTILES = (0.05, 0.5, 0.95)
+QUANTILES = {"from": 0.05, "median": 0.5, "to": 0.95}
 
 
-class Ranked(NamedTuple):
-    """Planes, airports or airlines, the most punctual first: names, numbers of flights, and what
-    comes with each, minutes: lower end, middle and upper end of the 90 % interval, shape (3, n).
+def rank(kind: str, sampled: Sampled, flights: Flights, airlines: dict[str, str]) -> Any:
+    """All of a kind, the most punctual first: a frame of pandas with a row for each name, its
+    flights, and what comes with it, minutes: middle and ends of the 90 % interval.
     """
+    import pandas  # here, as the command line imports this module before it knows the command
 
-    names: list[str]
-    counts: np.ndarray
-    interval: np.ndarray
-
-    def rows(self) -> Iterator[tuple[str, int, np.ndarray]]:
-        """Each name with its flights and interval."""
-        return zip(self.names, self.counts, self.interval.T, strict=True)
-
-    def ends(self, num: int) -> Ranked:
-        """The most punctual and the latest: twice `num`, or all if there are fewer."""
-        size = len(self.names)
-        chosen = [k for k in range(size) if k < num or k >= size - num]
-        names = [self.names[k] for k in chosen]
-        return Ranked(names, self.counts[chosen], self.interval[:, chosen])
+    interval = np.quantile(sampled.effects(kind), [*QUANTILES.values()], axis=0)
+    columns = {"flights": flights.counts(kind), **dict(zip(QUANTILES, interval, strict=True))}
+    names = [airlines.get(str(code), str(code)) for code in flights.names[kind]]
+    return pandas.DataFrame(columns, names).sort_values("median", kind="stable")
 
 
-def rank(kind: str, sampled: Sampled, flights: Flights, airlines: dict[str, str]) -> Ranked:
-    """All of a kind, by the median of what comes with them."""
-    interval = np.quantile(sampled.effects(kind), QUANTILES, axis=0)
-    order = np.argsort(interval[1], kind="stable")
-    codes = [str(flights.names[kind][k]) for k in order]
-    names = [airlines.get(code, code) if kind == "airline" else code for code in codes]
-    return Ranked(names, flights.counts(kind)[order], interval[:, order])
+def ends(ranked: Any, num: int) -> Any:
+    """The most punctual and the latest: twice `num`, or all if there are fewer."""
+    place = np.arange(len(ranked))
+    return ranked[(place < num) | (place >= len(ranked) - num)]
 
 
-def print_effects(console: Console, ranked: dict[str, Ranked]) -> None:
+def print_effects(console: Console, ranked: dict[str, Any]) -> None:
     """The most punctual and the latest of each kind."""
     rows: list[tuple[str, ...]] = []
     for kind, found in ranked.items():
-        rows.append((f"{kind}s: {len(found.names):,}", "", "", "", ""))
-        for name, count, limits in found.ends(NUM_LISTED).rows():
+        rows.append((f"{kind}s: {len(found):,}", "", "", "", ""))
+        for name, count, *limits in ends(found, NUM_LISTED).itertuples():
             rows.append((f"  {name}", f"{count:,}", *[f"{x:+.1f}" for x in limits]))
     title = "minutes that come with it, in relation to the mean of its kind, 90 % intervals"
-    console.print(Table(title, ("", "flights", "from", "median", "to"), rows))
+    console.print(Table(title, ("", "flights", *QUANTILES), rows))
 
 
 def print_chain(console: Console, mode: Mode, sampled: Sampled) -> None:
@@ -69,20 +56,14 @@ def print_chain(console: Console, mode: Mode, sampled: Sampled) -> None:
     chain = sampled.chain
     tree = chain.tree()
     logs = {"noise": tree["noise"], **{f"spread of {k}s": tree["spread"][k] for k in KINDS}}
-    scales = []
-    for name, log in logs.items():
-        used = np.exp(log[sampled.used])
-        scales.append(f"{name} {used.mean():.2f} +- {used.std():.2f}")
+    used = {name: np.exp(log[sampled.used]) for name, log in logs.items()}
+    accepted = np.mean([chain.acceptance[f"p['{kind}'][*]"] for kind in KINDS])
     console.print(
         f"mode: log-density {mode.log_density:.1f}, {mode.num_evaluations} gradients; chain: "
-        f"{len(chain.samples)} sweeps of {sampled.num_steps:,} steps, "
-        f"{_share(chain.acceptance):.0%} accepted"
+        f"{len(chain.samples)} sweeps of {sampled.num_steps:,} steps, {accepted:.0%} accepted"
     )
+    scales = [f"{name} {x.mean():.2f} +- {x.std():.2f}" for name, x in used.items()]
     console.print(f"minutes: {', '.join(scales)}")
-
-
-def _share(acceptance: Any) -> float:
-    return float(np.mean([acceptance[f"p['{kind}'][*]"] for kind in KINDS]))
 
 
 def print_times(console: Console, mode: Mode, sampled: Sampled, whole: WholeSteps | None) -> None:
@@ -118,39 +99,34 @@ def print_difference(console: Console, whole: WholeSteps) -> bool:
 
 
 def plot(
-    ranked: dict[str, Ranked], sampled: Sampled, whole: WholeSteps | None, title: str, path: Path
+    ranked: dict[str, Any], sampled: Sampled, whole: WholeSteps | None, title: str, path: Path
 ) -> None:
     """The latest and the most punctual with their intervals, traces, and seconds a sweep, as a
     PNG.
     """
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure = plt.figure(figsize=(14, 9), constrained_layout=True)
+    figure = Figure(figsize=(14, 9), layout="constrained")
     grid = figure.add_gridspec(2, 3, height_ratios=(2, 1))
     for column, (kind, found) in enumerate(ranked.items()):
         _draw_ends(figure.add_subplot(grid[0, column]), kind, found)
     _draw_traces(figure.add_subplot(grid[1, :2]), sampled)
     _draw_times(figure.add_subplot(grid[1, 2]), sampled, whole)
     figure.suptitle(title)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figure.savefig(path, format="png", dpi=110)
 
 
-def _draw_ends(axis: Any, kind: str, found: Ranked) -> None:
-    ends = found.ends(NUM_DRAWN)
-    places = np.arange(len(ends.names))
-    low, middle, high = ends.interval
-    colors = np.where(middle > 0, "C3", "C0")
-    axis.hlines(places, low, high, colors=colors)
-    axis.scatter(middle, places, s=16, c=colors)
-    labels = [f"{name} ({count:,})" for name, count, _ in ends.rows()]
+def _draw_ends(axis: Any, kind: str, found: Any) -> None:
+    drawn = ends(found, NUM_DRAWN)
+    places = np.arange(len(drawn))
+    colors = np.where(drawn["median"] > 0, "C3", "C0")
+    axis.hlines(places, drawn["from"], drawn["to"], colors=colors)
+    axis.scatter(drawn["median"], places, s=16, c=colors)
+    labels = [f"{name} ({count:,})" for name, count in drawn["flights"].items()]
     axis.set_yticks(places, labels, fontsize=8)
     axis.axvline(0, color="grey", lw=1)
     axis.set(
-        title=f"{len(found.names):,} {kind}s (flights)",
+        title=f"{len(found):,} {kind}s (flights)",
         xlabel="minutes that come with it, relative to the mean",
     )
 
@@ -166,13 +142,10 @@ def _draw_traces(axis: Any, sampled: Sampled) -> None:
 
 
 def _draw_times(axis: Any, sampled: Sampled, whole: WholeSteps | None) -> None:
-    bars = [("incrax, measured", sampled.sweep_s, "C0")]
+    seconds = {"incrax, measured": sampled.sweep_s}
     if whole is not None:
-        sweep_s = whole.step_s * sampled.num_steps
-        bars.append((f"jax.jit, from\n{whole.num_steps:,} steps", sweep_s, "C3"))
-    names, seconds, colors = zip(*bars, strict=True)
-    drawn = axis.barh(names, seconds, color=colors)
-    axis.bar_label(drawn, [f" {x:.2g} s" for x in seconds])
-    axis.set_xscale("log")
-    axis.set_xlim(min(seconds) / 3, max(seconds) * 10)
+        seconds[f"jax.jit, from\n{whole.num_steps:,} steps"] = whole.step_s * sampled.num_steps
+    drawn = axis.barh([*seconds], [*seconds.values()], color=["C0", "C3"][: len(seconds)])
+    axis.bar_label(drawn, [f" {x:.2g} s" for x in seconds.values()])
+    axis.set(xscale="log", xlim=(min(seconds.values()) / 3, max(seconds.values()) * 10))
     axis.set(xlabel=f"seconds for a sweep of {sampled.num_steps:,} steps")

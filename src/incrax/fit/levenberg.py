@@ -8,7 +8,6 @@ it takes part: an incremental function, which saves what a step does not change,
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -47,9 +46,8 @@ from incrax.fit.steps import (
 from incrax.fit.task import Callback, Task, task_of
 
 Function = Callable[..., Any]
-FIRST_ROUND = 100
-"""Jacobians before the host looks at the clock."""
-ROUND_S = 0.5
+ROUND = 100
+"""Jacobians of a program before the host has a moment, to show progress or to hear Ctrl-C."""
 
 
 def levenberg_marquardt(
@@ -62,7 +60,6 @@ def levenberg_marquardt(
     loss_scale: float = 1.0,
     tolerance: float | None = None,
     max_steps: int = 5000,
-    is_accelerated: bool = True,
     is_absolute: bool = False,
     callback: Callable[[Any, float], bool | None] | None = None,
     progress: bool = True,
@@ -89,8 +86,6 @@ def levenberg_marquardt(
         tolerance: converged when every element's undamped step is below this times its value, or
             times its standard error. None: epsilon^(2/3), 4e-11 in float64.
         max_steps: steps taken, at most.
-        is_accelerated: whether steps are bent along second derivatives of the residuals; saves
-            steps in curved valleys.
         is_absolute: whether weights are known errors, so that the covariance is not scaled by the
             residual variance.
         callback: called after each step with the parameters (as `result.params`) and the cost;
@@ -140,7 +135,7 @@ def levenberg_marquardt(
         float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
     )
     roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
-    settings = SearchSettings(loss, tolerance, int(max_steps), is_accelerated)
+    settings = SearchSettings(loss, tolerance, int(max_steps))
     setup = Setup(settings, task.box, np.asarray(loss_scale, task.x.dtype))
     if callback is None and not isinstance(residuals, Incremental):
         found = _in_one_program(residuals, task, roots, setup, progress=progress)
@@ -162,22 +157,17 @@ def _in_one_program(
     fun: Function, task: Problem, roots: Any, setup: Setup, *, progress: bool
 ) -> Found:
     program = _programs(fun, task.layout, setup.settings)
-    limit = FIRST_ROUND
-    start_s = time.perf_counter()
-
-    def run(search: Any) -> tuple[Any, Found]:
-        numbers = np.concatenate([*setup.box, [setup.loss_scale, limit]], dtype=task.x.dtype)
-        return program(search, numbers, (task.others, roots))
-
-    search, found = run(steps.start(task.x))
+    search = steps.start(task.x)
+    limit = 0
     with Meter("least squares", setup.settings.max_steps, is_shown=progress) as meter:
-        while not found.summary.is_over:
-            meter.advance(int(found.summary.num_steps) - meter.done)
-            now = time.perf_counter()
-            limit = limit + max(1, int(limit * min(2.0, ROUND_S / max(now - start_s, 1e-9))))
-            start_s = now
-            search, found = run(search)
-    return found
+        while True:
+            limit += ROUND
+            numbers = np.concatenate([*setup.box, [setup.loss_scale, limit]], dtype=task.x.dtype)
+            search, found = program(search, numbers, (task.others, roots))
+            end = found.summary
+            if end.is_over:
+                return found
+            meter.advance(int(end.num_steps) - meter.done)
 
 
 @remembered
@@ -232,17 +222,16 @@ def _result(
         status = Status.UNDERDETERMINED
     num_dof = num_residuals - int(end.rank)
     variance = 1.0 if is_absolute else 2 * end.cost / num_dof if num_dof else np.nan
+    chosen = ... if task.free is None else task.free.numbers
     linear = LinearModel(found.residuals, found.inverse, found.is_free, found.is_known)
-    values = np.asarray(found.x)
     if task.free is not None:
         linear = linear.of(task.free.numbers)
-        values = values[task.free.numbers]
     return FitResult(
         status=status,
         method="levenberg-marquardt",
         message="",
         value=end.cost,
-        values=values,
+        values=np.asarray(found.x)[chosen],
         names=task.names,
         bounds=task.box,
         errordef=0.5 * variance,
@@ -347,9 +336,7 @@ class LeastSquares(NamedTuple):
     def attempt(self, search: Search, at: LinearizedPoint) -> tuple[Search, Any]:
         """Try a step from a point, without another Jacobian; whether it was taken."""
         velocity = steps.velocity(search, at)
-        curvature = None
-        if self.settings.is_accelerated:
-            curvature = self.evaluate.curvature(at.x, self.given, velocity)
+        curvature = self.evaluate.curvature(at.x, self.given, velocity)
         tried = steps.trial(search, at, velocity, curvature, self.setup)
         return steps.answered(search, at, tried, self.residuals(tried.x), self.setup)
 

@@ -210,13 +210,12 @@ def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> End
     task = counted.task
     if task.bounds.is_bounded and not takes.bounds:
         raise _no_bounds(method, ["migrad", *BOUNDED])
-    watched = _Watched()
     given: dict[str, Any] = {"jac": takes.gradient}
     if takes.second is not None:
-        given[takes.second] = watched.of(counted.hessian if takes.second == "hess" else counted.hvp)
+        given[takes.second] = counted.hessian if takes.second == "hess" else counted.hvp
     if task.bounds.is_bounded:
         given["bounds"] = scipy.optimize.Bounds(*task.bounds, keep_feasible=True)  # pyright: ignore[reportArgumentType]
-    fun = watched.of(counted.value_and_gradient if takes.gradient else counted.value)
+    fun = counted.value_and_gradient if takes.gradient else counted.value
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         # What they say is told by the status.
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -235,7 +234,7 @@ def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> End
             names = str(warning).removeprefix(UNKNOWN_OPTIONS).strip(": ").split(", ")
             raise unknown_options(method, names, ()) from None
         except (ValueError, ArithmeticError) as error:
-            if watched.is_finite or watched.failure is error:
+            if counted.is_finite:
                 raise
             return Ended(counted.best[1], False, f"a derivative is not finite: {error}")
     return Ended(
@@ -245,31 +244,6 @@ def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> End
         is_limited=not found.success and any(word in found.message.lower() for word in LIMITS),
         num_steps=found.get("nit"),
     )
-
-
-class _Watched:
-    """What a method calls: an error of its own after a derivative that is not finite is an end, not
-    an error.
-    """
-
-    def __init__(self) -> None:
-        self.is_finite: bool = True
-        self.failure: Exception | None = None
-
-    def of(self, evaluate: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function."""
-
-        def evaluated(*given: Any) -> Any:
-            try:
-                found = evaluate(*given)
-            except Exception as error:
-                self.failure = error
-                raise
-            parts = found if isinstance(found, tuple) else (found,)
-            self.is_finite &= all(bool(np.all(np.isfinite(part))) for part in parts)
-            return found
-
-        return evaluated
 
 
 # --- optax, step by step over the saved values, and optimistix, in one program --------------------

@@ -8,8 +8,9 @@ parts; and a `Problem`: vectors, and the way back.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -69,7 +70,10 @@ class Parameters(NamedTuple):
         if self.elements is None:
             return None
         known = set(names)
-        found = {each for name in self.elements for each in _elements(name, names, known)}
+        found = known.intersection(self.elements)
+        for name in self.elements:
+            if name not in known:
+                found.update(_elements(name, names))
         return np.array([name in found for name in names])
 
 
@@ -84,14 +88,15 @@ def parameters(caller: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt:
     wrt, elements = _of_leaves(plain(fun), args, wrt)
     args = as_parameters(caller, plain(fun), wrt, args)
     leaves, treedef = jax.tree.flatten(args, is_leaf=is_mark)
-    if not any(map(_is_complex, leaves)):
+    is_complex = [not is_mark(leaf) and jnp.iscomplexobj(leaf) for leaf in leaves]
+    if not any(is_complex):
         return Parameters(fun, args, wrt, elements)
     chosen = select(caller, plain(fun), wrt, args, {}).numbers
-    numbers = [number for number in chosen if _is_complex(leaves[number])]
-    for number in numbers:
+    free = [number for number in chosen if is_complex[number]]
+    for number in free:
         leaves[number] = Parts(jnp.real(leaves[number]), jnp.imag(leaves[number]))
-    by_parts = _by_parts(fun) if numbers else fun
-    return Parameters(by_parts, jax.tree.unflatten(treedef, leaves), wrt, elements)
+    args = jax.tree.unflatten(treedef, leaves)
+    return Parameters(_by_parts(fun) if free else fun, args, wrt, elements)
 
 
 # --- complex leaves -------------------------------------------------------------------------------
@@ -106,41 +111,21 @@ class Parts(NamedTuple):
 
 def joined(tree: Any) -> Any:
     """The tree with complex leaves again."""
-    return jax.tree.map(
-        lambda x: jax.lax.complex(*x) if _is_parts(x) else x, tree, is_leaf=_is_parts
-    )
+    is_parts = lambda x: isinstance(x, Parts)
+    return jax.tree.map(lambda x: jax.lax.complex(*x) if is_parts(x) else x, tree, is_leaf=is_parts)
 
 
-def _is_parts(x: Any) -> bool:
-    return isinstance(x, Parts)
-
-
-def _is_complex(leaf: Any) -> bool:
-    return not isinstance(leaf, Mark) and jnp.iscomplexobj(leaf)
-
-
-class _ByParts:
-    """A function of complex leaves as one of their parts; equal to another one of the same, so
-    that programs are found again.
-    """
-
-    def __init__(self, fun: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, fun)
-        self.fun = fun
-
-    def __call__(self, *args: Any) -> Any:
-        return self.fun(*joined(args))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByParts) and self.fun == other.fun
-
-    def __hash__(self) -> int:
-        return hash((_ByParts, self.fun))
-
-
+@remembered
 def _by_parts(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of parts; an incremental one keeps its options."""
-    found = _ByParts(plain(fun))
+    """The function of parts, the same one again for the same function, so that its programs are
+    found again; an incremental one keeps its options.
+    """
+    whole = plain(fun)
+
+    @functools.wraps(whole)
+    def found(*args: Any) -> Any:
+        return whole(*joined(args))
+
     return incremental(found, **options_of(fun)) if isinstance(fun, Incremental) else found
 
 
@@ -156,21 +141,14 @@ def _of_leaves(
     """`wrt` of whole leaves, and the elements that it named, if it did."""
     names = (wrt,) if isinstance(wrt, str) else wrt
     if isinstance(names, (tuple, list)) and names and all(isinstance(x, str) for x in names):
-        return _of_named_leaves(wrt, names, _paths(fun, args))
-    masks, treedef = jax.tree.flatten(wrt)
+        paths = _paths(fun, args)
+        leaves = [_leaf(name, paths) for name in names]
+        is_whole = leaves == list(names)
+        return (wrt, None) if is_whole else (tuple(dict.fromkeys(leaves)), tuple(names))
+    masks = jax.tree.leaves(wrt)
     if not any(isinstance(mask, np.ndarray) and mask.dtype == bool for mask in masks) or not args:
         return wrt, None
-    leaves = jax.tree.unflatten(treedef, [bool(np.any(mask)) for mask in masks])
-    return leaves, tuple(_masked(fun, args, wrt))
-
-
-def _of_named_leaves(
-    wrt: Any, names: Sequence[str], paths: Sequence[str]
-) -> tuple[Any, tuple[str, ...] | None]:
-    leaves = [_leaf(name, paths) for name in names]
-    if leaves == list(names):
-        return wrt, None
-    return tuple(dict.fromkeys(leaves)), tuple(names)
+    return jax.tree.map(lambda mask: bool(np.any(mask)), wrt), _masked(fun, args, wrt)
 
 
 def _leaf(name: str, paths: Sequence[str]) -> str:
@@ -188,27 +166,24 @@ def _paths(fun: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
     return [leaf_path(names, path) for path, _ in with_paths]
 
 
-def _masked(fun: Callable[..., Any], args: tuple[Any, ...], mask: Any) -> Iterator[str]:
+def _masked(fun: Callable[..., Any], args: tuple[Any, ...], mask: Any) -> tuple[str, ...]:
     """Names of the elements under True."""
 
     def spread(flags: Any, part: Any) -> Any:
         return jax.tree.map(lambda leaf: np.broadcast_to(flags, np.shape(leaf)), part)
 
     flags = jax.tree.leaves(jax.tree.map(spread, mask, args[0]))
-    for path, each in zip(_paths(fun, args[:1]), flags, strict=True):
-        names = element_names([path], [each.shape])
-        yield from (name for name, is_free in zip(names, each.ravel(), strict=True) if is_free)
+    names = element_names(_paths(fun, args[:1]), [each.shape for each in flags])
+    return tuple(itertools.compress(names, np.concatenate([each.ravel() for each in flags])))
 
 
-def _elements(name: str, names: Sequence[str], known: set[str]) -> list[str]:
+def _elements(name: str, names: Sequence[str]) -> list[str]:
     """The elements that a name stands for; both parts of a complex one."""
-    if name in known:
-        return [name]
     found = completed(names, name)
     parts = _ELEMENT.match(name)
     if not found and parts is not None and parts["index"] and not parts["part"]:
-        both = [f"{parts['path']}{part}{parts['index']}" for part in (".re", ".im")]
-        return [each for part in both for each in _elements(part, names, known)]
+        both = (f"{parts['path']}{part}{parts['index']}" for part in (".re", ".im"))
+        return [each for part in both for each in _elements(part, names)]
     if not found:
         raise unknown_input(name, names)
     if len(found) > 1:
@@ -468,22 +443,18 @@ def _unmarked(leaf: Any) -> Any:
 def _box(caller: str, layout: ArgumentLayout, bounds: Any, x: np.ndarray) -> Box:
     """What users say of bounds."""
     box = Box(np.full(x.shape, -np.inf, x.dtype), np.full(x.shape, np.inf, x.dtype))
-    if bounds is None:
-        return box
-    if not isinstance(bounds, Mapping):
+    if bounds is not None and not isinstance(bounds, Mapping):
         bounds = _by_name(caller, layout, bounds)
-    for path, pair in bounds.items():
+    for path, pair in (bounds or {}).items():
         parts = _parts_named(caller, layout, path)
-        seen = f"{pair!r} for `{path}`"
         try:
             for first, last, shape in parts:
-                low, high = bounds_from(pair, shape, x.dtype)
-                box.lower[first:last] = low.reshape(-1)
-                box.upper[first:last] = high.reshape(-1)
+                limits = bounds_from(pair, shape, x.dtype)
+                box.lower[first:last], box.upper[first:last] = map(np.ravel, limits)
         except ValueError as error:
-            raise _wrong_bounds(caller, seen, str(error)) from error
+            raise _wrong_bounds(caller, f"{pair!r} for `{path}`", str(error)) from error
     for name, low, value, high in zip(layout.names, box.lower, x, box.upper, strict=True):
-        if not low <= value <= high and not np.isnan(value):
+        if value < low or value > high:  # NaN is not
             raise BoundsError(
                 f"`{caller}` starts with `{name}` = {value:.6g}, outside of its bounds ({low:.6g}, "
                 f"{high:.6g}). Nothing was evaluated. Start inside, or widen the bounds."
@@ -498,8 +469,9 @@ def _by_name(caller: str, layout: ArgumentLayout, pairs: Any) -> dict[str, Any]:
     """
     if not isinstance(pairs, (tuple, list)) or len(layout.paths) != 1:
         raise _wrong_bounds(caller, repr(pairs), "it is no mapping of paths to pairs")
-    if len(pairs) != len(layout.names):
-        reason = f"`{layout.paths[0]}` has {len(layout.names)} elements"
+    num = len(layout.names)
+    if len(pairs) != num:
+        reason = f"`{layout.paths[0]}` has {num} elements"
         raise _wrong_bounds(caller, f"{len(pairs)} pairs", reason)
     return dict(zip(layout.names, pairs, strict=True))
 

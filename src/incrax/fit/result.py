@@ -137,17 +137,12 @@ class LinearModel(NamedTuple):
     """Which elements are not held by a bound, shape (n,)."""
     is_known: Any
     """Which elements the data determine, shape (n,)."""
-    numbers: np.ndarray | None = None
-    """Of the elements that count, the others being fixed; None: all."""
 
     def of(self, numbers: np.ndarray) -> LinearModel:
         """That of some elements, all others fixed."""
-        return self._replace(numbers=numbers)
-
-    def part(self, of_elements: Any) -> np.ndarray:
-        """Of an array along all elements, a copy of those that count."""
-        found = np.array(of_elements)
-        return found if self.numbers is None else found[np.ix_(*[self.numbers] * found.ndim)]
+        inverse = np.asarray(self.inverse)[np.ix_(numbers, numbers)]
+        flags = (np.asarray(each)[numbers] for each in (self.is_free, self.is_known))
+        return LinearModel(self.residuals, inverse, *flags)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -309,7 +304,7 @@ class FitResult(Printable):
     def is_held(self) -> np.ndarray:
         """Which elements a bound holds, shape (n,)."""
         if self._linear is not None:
-            return ~self._linear.part(self._linear.is_free)
+            return ~np.asarray(self._linear.is_free)
         return is_held_by(
             self.values,
             (self.gradient, np.diagonal(self.second_derivatives)),
@@ -340,9 +335,9 @@ class FitResult(Printable):
         if self._linear is None:
             return self._curvature.covariance
         linear = self._linear
-        covariance = 2 * self.errordef * linear.part(linear.inverse)
+        covariance = 2 * self.errordef * np.asarray(linear.inverse)
         for is_good, value in ((linear.is_known, np.inf), (linear.is_free, np.nan)):
-            is_bad = ~linear.part(is_good)
+            is_bad = ~np.asarray(is_good)
             covariance[is_bad] = value
             covariance[:, is_bad] = value
         return covariance
@@ -405,11 +400,6 @@ class FitResult(Printable):
         """Shape (n, n)."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return self.covariance / self.errors / self.errors[:, None]
-
-    @cached_property
-    def gradient_norm(self) -> float:
-        """The greatest element of the gradient, those aside that a bound holds."""
-        return float(np.max(np.abs(self.gradient[~self.is_held]), initial=0.0))
 
     @cached_property
     def edm(self) -> float:

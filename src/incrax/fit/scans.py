@@ -105,26 +105,16 @@ class Scan(Printable):
         gain = -np.nanmin(self.rise, initial=0.0)
         return gain if gain > NEAR * self.errordef else 0.0
 
-    @property
-    def _lowest(self) -> str:
-        if np.all(np.isnan(self.values)):
-            return "nowhere finite"
-        place = np.unravel_index(np.nanargmin(self.values), self.values.shape)
-        at = [f"{grid[k]:.6g}" for grid, k in zip(self.grids, place, strict=True)]
-        return f"lowest at {', '.join(at)}"
-
     def summary(self) -> str:
         """What was scanned, and what went wrong."""
         names = " and ".join(self.axes)
+        kind = f"scan of {names}: {' x '.join(map(str, self.values.shape))} points"
         if self.cl is not None:
-            kind = f"contour of {names} at the confidence level {self.cl:g}"
             found = many(len(self.points), "point")
-        else:
-            kind = f"scan of {names}"
-            found = f"{' x '.join(map(str, self.values.shape))} points, {self._lowest}"
+            kind = f"contour of {names} at the confidence level {self.cl:g}: {found}"
         failed = f"; {self._num_failed} minima not found" if self._num_failed else ""
         better = f"; a minimum lower by {self._gain:.3g} was found" if self._gain else ""
-        return f"{kind}: {found}{failed}{better}; {self.counts.text(self.work)}"
+        return f"{kind}{failed}{better}; {self.counts.text(self.work)}"
 
     def tables(self) -> list[Table]:
         """Where each element went."""
@@ -153,32 +143,23 @@ class Scan(Printable):
         """
         figure, (axes,) = axes_for("Scan.plot", ax, 1, (6.4, 4.8))
         axes.set_xlabel(self.axes[0])
-        axes.set_ylabel(self.axes[1] if len(self.axes) > 1 else "rise above the minimum")
+        axes.set_ylabel([*self.axes, "rise above the minimum"][1])
+        highest = 1.2 * np.nanmax(self.rise, initial=self.errordef)
+        levels = [level * self.errordef for level in LEVELS if level * self.errordef < highest]
         if self.cl is not None:
             axes.set_title(f"confidence level {self.cl:g}")
             axes.plot(*self.points.T, color="C0")
         elif len(self.axes) == 1:
-            self._draw_line(axes)
+            order = np.argsort(self.grid)
+            axes.plot(self.grid[order], self.rise[order], ".-")
+            for level in levels:
+                axes.axhline(level, color="grey", lw=0.5)
         else:
-            self._draw_plane(axes)
+            at = *self.grids, self.rise.T
+            filled = axes.contourf(*at, levels=20, cmap="viridis_r")
+            axes.contour(*at, levels=levels, colors="white", linewidths=0.7)
+            figure.colorbar(filled, ax=axes, label="rise above the minimum")
         return figure
-
-    def _draw_line(self, axes: Any) -> None:
-        order = np.argsort(self.grid)
-        axes.plot(self.grid[order], self.rise[order], ".-")
-        for level in self._levels(1.2 * np.nanmax(self.rise, initial=self.errordef)):
-            axes.axhline(level, color="grey", lw=0.5)
-
-    def _levels(self, highest: float) -> list[float]:
-        """Rises at one, two and three standard errors, those that are drawn."""
-        return [rise for level in LEVELS if (rise := level * self.errordef) < highest]
-
-    def _draw_plane(self, axes: Any) -> None:
-        filled = axes.contourf(*self.grids, self.rise.T, levels=20, cmap="viridis_r")
-        levels = self._levels(np.nanmax(self.rise))
-        if levels:
-            axes.contour(*self.grids, self.rise.T, levels=levels, colors="white", linewidths=0.7)
-        axes.figure.colorbar(filled, ax=axes, label="rise above the minimum")
 
 
 # --- scans ----------------------------------------------------------------------------------------
@@ -240,7 +221,6 @@ def scan2d(
     grids: tuple[Any, Any] | None = None,
     num_points: int | tuple[int, int] = 20,
     width: float = 3.0,
-    is_minimized: bool = True,
     tolerance: float = TOLERANCE,
     progress: bool = True,
 ) -> Scan:
@@ -253,8 +233,6 @@ def scan2d(
         grids: values of each, shapes (k,) and (l,); None: around the minimum.
         num_points: of each grid, or of both.
         width: half of the grids', in standard errors; bounds cut it.
-        is_minimized: whether the others are minimised over; if not they stay at the minimum, and
-            only values are evaluated.
         tolerance: as for `profile`.
         progress: whether a scan of over two seconds shows its progress on a terminal.
 
@@ -265,8 +243,7 @@ def scan2d(
         MinimumError: a name is no free element or both are one, there is no minimum, or a grid
             cannot be used.
 
-    Cost: one to two evaluations of value and gradient per point, or one value if nothing is
-    minimised.
+    Cost: one to two evaluations of value and gradient per point.
 
     Example:
         >>> import numpy as np
@@ -280,10 +257,9 @@ def scan2d(
     result = _minimum(result, "scan2d")
     numbers = _pair(result, first, second)
     sizes = num_points if isinstance(num_points, tuple) else (num_points, num_points)
-    given = (None, None) if grids is None else grids
-    axes = [_grid(result, *each, width) for each in zip(numbers, given, sizes, strict=True)]
-    goal = tolerance if is_minimized else None
-    return _scan(result, numbers, tuple(axes), goal, progress=progress)
+    columns = zip(numbers, grids or (None, None), sizes, strict=True)
+    axes = tuple(_grid(result, *column, width) for column in columns)
+    return _scan(result, numbers, axes, tolerance, progress=progress)
 
 
 def contour(
@@ -478,7 +454,8 @@ class Impacts(Printable):
         head = f"{self.poi} = {self.value:.6g} ± {self.error:.3g}"
         moved = f"; most by {self.names[0]}" if self.names else ""
         failed = f"; {self._num_failed} of {self.is_converged.size} minima not found"
-        return f"{head}, moved by {many(len(self.names), 'parameter')}{moved}{failed if self._num_failed else ''}"
+        failed = failed if self._num_failed else ""
+        return f"{head}, moved by {many(len(self.names), 'parameter')}{moved}{failed}"
 
     def tables(self) -> list[Table]:
         """The first impacts and pulls."""
@@ -544,9 +521,8 @@ def impacts(
         >>> found.names, found.shifts.round(3).tolist(), abs(found.pulls.round(2)).tolist()
         (("p['theta']",), [[0.5, -0.5]], [0.0])
     """
-    result = _fit_of(result)
+    result = _minimum(result, "impacts")
     counted = CountedTask(result.task)
-    result.check_near("impacts")
     interest = result.number(poi)
     numbers = _nuisances(result, interest, nuisances)
     centres, widths = _known(result, constraints or {})
@@ -648,13 +624,6 @@ def _wrong_nuisance_constraint(name: str, seen: str, reason: str) -> MinimumErro
 # --- inner ----------------------------------------------------------------------------------------
 
 
-def _fit_of(result: Any) -> FitResult:
-    """What users gave, or where it is minimised."""
-    if isinstance(result, Bound):
-        result = (result,)
-    return result if isinstance(result, FitResult) else minimize(*result)
-
-
 def _minimum_of(result: FitResult) -> Minimum:
     """Where scans start from."""
     derivatives = result.gradient, result.second_derivatives
@@ -662,9 +631,11 @@ def _minimum_of(result: FitResult) -> Minimum:
 
 
 def _minimum(result: Any, what: str) -> FitResult:
-    found = _fit_of(result)
-    found.check_near(what)
-    return found
+    """What users gave, or where it is minimised."""
+    if not isinstance(result, FitResult):
+        result = minimize(result) if isinstance(result, Bound) else minimize(*result)
+    result.check_near(what)
+    return result
 
 
 def _pair(result: FitResult, first: str, second: str) -> tuple[int, int]:
@@ -700,33 +671,21 @@ def _scan(
     result: FitResult,
     held: Sequence[int],
     grids: tuple[np.ndarray, ...],
-    tolerance: float | None,
+    tolerance: float,
     *,
     progress: bool,
 ) -> Scan:
-    """The function over a grid, the last axis running fastest; without a tolerance nothing is
-    minimised.
-    """
+    """The function over a grid, the last axis running fastest."""
     task = result.task
     counted = CountedTask(task)
     held = list(held)
     points = np.stack(np.meshgrid(*grids, indexing="ij"), axis=-1).reshape(-1, len(held))
-    first = _minimum_of(result)
-    follower = Follower(counted, first, held, (tolerance or TOLERANCE) * result.errordef)
+    follower = Follower(counted, _minimum_of(result), held, tolerance * result.errordef)
     forecast = Forecast(task.methods, len(points))
     found: dict[int, Minimum] = {}
-
-    def evaluated(point: np.ndarray) -> Minimum:
-        if tolerance is not None:
-            return follower.at(point)
-        x = first.x.copy()
-        x[held] = point
-        value = counted.value(x)
-        return first._replace(x=x, value=value, is_converged=bool(np.isfinite(value)))
-
     with Meter("scan", len(points), is_shown=progress) as meter:
         for k in _outward(result, held, points):
-            found[k] = evaluated(points[k])
+            found[k] = follower.at(points[k])
             forecast.advance()
             meter.advance()
     minima = [found[k] for k in range(len(points))]

@@ -6,7 +6,7 @@ of equal types.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,10 +159,9 @@ def toys(
     names = model.names
     start = model.flat().x0
     fits: list[tuple[Any, ...]] = []
-    sets = list(data_sets) if isinstance(data_sets, (list, tuple)) else data_sets
-    total = len(sets) if isinstance(sets, list) else 0
+    total = len(data_sets) if isinstance(data_sets, Sized) else 0
     with Meter("fitting data sets", total, is_shown=progress) as meter:
-        for data in sets:
+        for data in data_sets:
             with model.restored():
                 model.set(data)
                 found = minimize(model, progress=False, **options)

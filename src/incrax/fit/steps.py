@@ -200,7 +200,6 @@ class SearchSettings:
     loss: Loss
     tolerance: float
     max_steps: int
-    is_accelerated: bool
 
 
 class Setup(NamedTuple):
@@ -297,18 +296,15 @@ def judged(search: Search, at: LinearizedPoint, setup: Setup) -> Search:
 
 @inlined
 def trial(
-    search: Search, at: LinearizedPoint, velocity: Any, curvature: Any | None, setup: Setup
+    search: Search, at: LinearizedPoint, velocity: Any, curvature: Any, setup: Setup
 ) -> Trial:
-    """The step to try, from v and r''(v, v) of shape (m,), or None."""
+    """The step to try, from v and r''(v, v) of shape (m,)."""
     model = at.model
-    step = velocity
-    is_sound = jnp.array(True)
-    if curvature is not None:
-        acceleration = 0.5 * model.step(search.damping, at.rows * curvature)
-        length = jnp.sqrt(jnp.sum((model.scale * velocity) ** 2))
-        bend = jnp.sqrt(jnp.sum((model.scale * acceleration) ** 2))
-        is_sound = bend <= MAX_ACCELERATION * length
-        step = jnp.where(is_sound, velocity + acceleration, velocity)
+    acceleration = 0.5 * model.step(search.damping, at.rows * curvature)
+    length = jnp.sqrt(jnp.sum((model.scale * velocity) ** 2))
+    bend = jnp.sqrt(jnp.sum((model.scale * acceleration) ** 2))
+    is_sound = bend <= MAX_ACCELERATION * length
+    step = jnp.where(is_sound, velocity + acceleration, velocity)
     line = setup.box.inside(at.x + velocity) - at.x
     return Trial(setup.box.inside(at.x + step), model.reduction(line), is_sound)
 

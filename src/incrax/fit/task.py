@@ -7,8 +7,9 @@ of it. Every way to name a function to `minimize` ends here, in `make_task`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 import jax
 import jax.numpy as jnp
@@ -81,7 +82,7 @@ class Task(NamedTuple):
         for method in self.methods():
             stats = method.stats
             ran += stats.ran + stats.filled
-            whole += (stats.calls - stats.aborted) * _num_equations(method)
+            whole += (stats.calls - stats.aborted) * method.num_equations
         return Work(ran, whole)
 
 
@@ -196,20 +197,11 @@ class Work(NamedTuple):
         return Work(self.ran - before.ran, self.whole - before.whole)
 
 
-_sizes: WeakKeyDictionary[Incremental[..., Any], int] = WeakKeyDictionary()
-
-
-def _num_equations(method: Incremental[..., Any]) -> int:
-    """Equations of a function that is called with one signature; looked up once."""
-    if method not in _sizes:
-        _sizes[method] = method.num_equations
-    return _sizes[method]
-
-
 class Stopped(Exception):
     """A search is over before its method says so: a limit, or a callback."""
 
 
+@dataclass(eq=False)
 class CountedTask:
     """The functions of a task during one search: counted, limited, watched; one evaluation per
     point.
@@ -218,23 +210,20 @@ class CountedTask:
     points, so that a method which asks for them one after the other pays once.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        max_calls: float = np.inf,
-        watch: Callable[[], None] = lambda: None,
-        callback: Callback | None = None,
-    ) -> None:
-        self.task: Task = task
-        self._flat = task.flat
-        self.bounds: Box = task.bounds
-        self.max_calls: float = max_calls
-        self.watch: Callable[[], None] = watch
-        self.counts: Counts = Counts()
-        self._before: Work = task.work()
-        self.callback: Callback | None = callback
-        self.best: tuple[float, np.ndarray] = (np.inf, task.x)
-        self.is_at_limit: bool = False
+    task: Task
+    max_calls: float = np.inf
+    watch: Callable[[], None] = lambda: None
+    """Called before each evaluation."""
+    callback: Callback | None = None
+
+    def __post_init__(self) -> None:
+        self._flat = self.task.flat
+        self.bounds = self.task.bounds
+        self.counts = Counts()
+        self.best = (np.inf, self.task.x)
+        self.is_at_limit = False
+        self._before = self.task.work()
+        self._second: Any = 0.0
         self._known: dict[bytes, tuple[float, np.ndarray | None]] = {}
 
     @property
@@ -268,12 +257,20 @@ class CountedTask:
     def hessian(self, x: Any) -> np.ndarray:
         """The second derivatives, shape (n, n)."""
         self._count("hessians")
-        return self._flat.hessian(np.array(x, np.float64))
+        self._second = self._flat.hessian(np.array(x, np.float64))
+        return self._second
 
     def hvp(self, x: Any, v: Any) -> np.ndarray:
         """The Hessian times a vector, shape (n,)."""
         self._count("products")
-        return self._flat.hvp(np.array(x, np.float64), np.asarray(v, np.float64))
+        self._second = self._flat.hvp(np.array(x, np.float64), np.asarray(v, np.float64))
+        return self._second
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether what was evaluated lately is."""
+        known = [each for pair in self._known.values() for each in pair if each is not None]
+        return all(np.all(np.isfinite(each)) for each in (self._second, *known))
 
     # --- inner ------------------------------------------------------------------------------------
 

@@ -182,7 +182,12 @@ class Bound(Printable):
         # Before a derivative was evaluated, nothing is lost by leaving out what is fixed: it may be
         # fixed because it has none.
         is_used = self._is_kept or any(f.stats.calls > f.stats.aborted for f in self._derivatives())
-        can_stay = self._inputs.can_be_masked
+        # No vector has complex elements, not even fixed ones.
+        can_stay = {
+            leaf.path
+            for leaf in self._inputs.leaves
+            if leaf.role == TRAINABLE or (leaf.role == FIXED and not np.iscomplexobj(leaf.value))
+        }
         kept = tuple(path for path in self._differentiated if path in can_stay)
         self._differentiate(kept if is_used else ())
 
@@ -203,16 +208,7 @@ class Bound(Printable):
         """What counts where a guarded function captures this: what it compiled, and who watches,
         does not.
         """
-        held = self._inputs
-        return (
-            self._fun,
-            self._options,
-            held.names,
-            held.leaves,
-            held.roles,
-            held.masks,
-            held.bounds,
-        )
+        return self._fun, self._options, self._inputs.names, self._inputs.leaves
 
     # --- evaluation -------------------------------------------------------------------------------
 
@@ -236,8 +232,12 @@ class Bound(Printable):
         """All second derivatives: in the shape of `grad()`, each leaf a dictionary in the shape of
         `grad()`.
         """
-        rows = self._trainable(self._called("hessian"))
-        return self._inputs.tree([self._shown(row, path) for path, row in rows])
+        found = self._called("hessian")
+        rows = zip(self._differentiated, found, strict=True)
+        trainable = set(self.trainable_paths)
+        return self._inputs.tree(
+            [self._shown(row, path) for path, row in rows if path in trainable]
+        )
 
     def jacobian(self) -> Any:
         """All derivatives of all outputs: in the structure of the value, each leaf in the shape of
@@ -250,30 +250,24 @@ class Bound(Printable):
     def hvp(self, tangent: Mapping[str, Any]) -> dict[str, Any]:
         """The Hessian times a tangent in the shape of `grad()`; fixed elements of it count as 0."""
         self._ready("hvp")
-        inputs = self._inputs
-        moving = zip(self.trainable_paths, inputs.leaves_in(tangent), strict=True)
-        given = {path: _still(inputs.leaf(path)) for path in self._differentiated}
-        given |= {path: _masked(leaf, inputs.masks.get(path)) for path, leaf in moving}
+        moving = zip(self._inputs.of(TRAINABLE), self._inputs.leaves_in(tangent), strict=True)
+        differentiated = [leaf for leaf in self._inputs.leaves if leaf.path in self._differentiated]
+        given = {leaf.path: _still(leaf.value) for leaf in differentiated}
+        given |= {leaf.path: _masked(moved, leaf.mask) for leaf, moved in moving}
         return self._shown(self._called("hvp", tangent=tuple(given.values())))
-
-    def _trainable(self, results: Sequence[Any]) -> list[tuple[str, Any]]:
-        """Of results by what is differentiated, those by what is trainable, with its path."""
-        trainable = set(self.trainable_paths)
-        pairs = zip(self._differentiated, results, strict=True)
-        return [(path, result) for path, result in pairs if path in trainable]
 
     def _shown(self, results: Sequence[Any], outer: str = "") -> dict[str, Any]:
         """Results by what is differentiated in the shape of `grad()`; of a Hessian those by another
         leaf before.
         """
-        masks = self._inputs.masks
+        leaves = {leaf.path: leaf for leaf in self._inputs.of(TRAINABLE)}
+        before = leaves[outer].mask if outer else None
         found = []
-        for path, result in self._trainable(results):
-            masked = _masked(result, masks.get(path))
-            if outer in masks:
-                num_behind = np.ndim(self._inputs.leaf(path))
-                masked = _masked(masked, masks[outer], num_behind)
-            found.append(masked)
+        for path, result in zip(self._differentiated, results, strict=True):
+            if path in leaves:
+                leaf = leaves[path]
+                masked = _masked(result, leaf.mask)
+                found.append(_masked(masked, before, np.ndim(leaf.value)))
         return self._inputs.tree(found)
 
     def update(self) -> None:
@@ -369,7 +363,7 @@ class Bound(Printable):
     @contextlib.contextmanager
     def restored(self) -> Iterator[Bound]:
         """All inputs are afterwards as they were before a `with` block; who watches is notified."""
-        before = self._inputs.values()
+        before = self._inputs.snapshot()
         try:
             yield self
         finally:
@@ -380,7 +374,7 @@ class Bound(Printable):
     @property
     def trainable(self) -> dict[str, Any]:
         """The trainable leaves, in the shape of `grad()`."""
-        return self._inputs.tree(self._inputs.leaves_of(TRAINABLE))
+        return self._inputs.tree([leaf.value for leaf in self._inputs.of(TRAINABLE)])
 
     def on_change(self, callback: Watcher) -> Callable[[], None]:
         """Call a function with the paths that were set, after each change.
@@ -399,11 +393,7 @@ class Bound(Printable):
         """The role of each leaf by its path, and of those elements that are fixed in a leaf which
         is trainable otherwise.
         """
-        names = self._inputs.names
-        return {
-            **dict(zip(names.paths, self._inputs.roles, strict=True)),
-            **self._inputs.element_roles,
-        }
+        return {leaf.path: leaf.role for leaf in self._inputs.leaves} | self._inputs.element_roles
 
     def fix(self, *names: str) -> None:
         """Hold parameters at their values: inputs, parts, leaves, or elements of arrays
@@ -459,21 +449,23 @@ class Bound(Printable):
 
     def _set_roles(self, names: Sequence[str], role: str) -> None:
         state = self._inputs.paths(STATE)
-        before = self._inputs.values()
+        before = self._inputs.snapshot()
         try:
             for name in names:
                 self._inputs.set_role(name, role)
         except BaseException:
-            self._inputs.go_back(before)
+            self._inputs.restore(before, is_told=False)
             raise
         self._follow(state)
 
     @property
     def bounds(self) -> dict[str, tuple[Any, Any]]:
         """Lower and upper bounds of the leaves that have some, by path."""
-        bounds = self._inputs.bounds
-        fitted = {*self._inputs.paths(TRAINABLE), *self._inputs.paths(FIXED)}
-        return {path: (each.low, each.high) for path, each in bounds.items() if path in fitted}
+        return {
+            leaf.path: (leaf.bounds.low, leaf.bounds.high)
+            for leaf in self._inputs.leaves
+            if leaf.is_parameter and leaf.bounds is not None
+        }
 
     def path(self, name: str) -> str:
         """The path that a name stands for.
@@ -507,8 +499,9 @@ class Bound(Printable):
     @property
     def is_free(self) -> np.ndarray:
         """Which elements of the leaves of `differentiated_paths` are trainable, end to end."""
-        masks = self._inputs.masks_of(self.differentiated_paths)
-        return np.concatenate([np.zeros(0, bool), *map(np.ravel, masks)])
+        wanted = self.differentiated_paths
+        masks = [leaf.is_free.ravel() for leaf in self._inputs.leaves if leaf.path in wanted]
+        return np.concatenate([np.zeros(0, bool), *masks])
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -543,8 +536,7 @@ class Bound(Printable):
         """Value and derivatives as functions of one vector of the trainable elements; all else as
         it is now.
         """
-        masks = self._inputs.masks
-        free = {path: masks.get(path) for path in self.trainable_paths}
+        free = {leaf.path: leaf.mask for leaf in self._inputs.of(TRAINABLE)}
         return self.prepared().flat_at(*self.args, free=free)
 
     def prepared(self) -> Prepared:
@@ -642,13 +634,12 @@ def _called(name: str, /, **inputs: Any) -> Any:
 def table_of(inputs: Inputs) -> Table:
     """Each leaf with its role, its value or type, and its bounds."""
     rows = []
-    for path, role, leaf in zip(inputs.names.paths, inputs.roles, inputs.leaves, strict=True):
-        bounds = inputs.bounds.get(path)
-        value = f"{leaf:.6g}" if is_floating(leaf) and np.shape(leaf) == () else type_name(leaf)
-        mask = inputs.masks.get(path)
+    for path, value, role, bounds, mask in inputs.leaves:
+        is_number = is_floating(value) and np.shape(value) == ()
+        shown = f"{value:.6g}" if is_number else type_name(value)
         masked = role if mask is None else f"{role} ({mask.sum()} of {mask.size})"
         limits = "" if bounds is None else f"{_range(bounds.low)} to {_range(bounds.high)}"
-        rows.append((path, masked, value, limits))
+        rows.append((path, masked, shown, limits))
     return Table("", ("input", "role", "value", "bounds"), rows)
 
 

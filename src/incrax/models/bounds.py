@@ -67,15 +67,13 @@ def bounds_of(
         for number in _fitted(names, path, roles):
             name = names.paths[number]
             leaf = leaves[number]
-            bounds = found.get(name)
-            if index is None or bounds is None:
-                whole = pair if index is None else (None, None)
-                bounds = _bounds_from(path, whole, leaf, np.shape(leaf))
-            if index is not None:
-                bounds = Bounds(bounds.low.copy(), bounds.high.copy())
-                bounds.low[index], bounds.high[index] = _bounds_from(path, pair, leaf, ())
-            bounds.hold(name, leaf)
-            found[name] = bounds
+            new = _bounds_from(path, pair, leaf, np.shape(leaf) if index is None else ())
+            limits = zip((-np.inf, np.inf), new, strict=True)
+            free = Bounds(*(np.full(np.shape(leaf), limit, x.dtype) for limit, x in limits))
+            known = found.setdefault(name, free)
+            place = ... if index is None else index
+            known.low[place], known.high[place] = new
+            known.hold(name, leaf)
     return found
 
 

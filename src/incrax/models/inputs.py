@@ -1,15 +1,17 @@
 """The values of a model's inputs.
 
 In: values by name. Out: leaves, each with a role, within bounds. Invariants: a change that is
-refused changes nothing; `masks` has the leaves that are trainable and of which some elements, but
-not all, are fixed.
+refused changes nothing; leaves are in the order of JAX.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -42,8 +44,33 @@ _ELEMENT = re.compile(r"^(?P<path>.+)\[(?P<index>-?\d+(, *-?\d+)*)\]$")
 """The name of an element of an array: `theta[3]`, `theta[0, 1]`."""
 
 
+class Leaf(NamedTuple):
+    """One leaf of the inputs."""
+
+    path: str
+    value: Any
+    role: str = DATA
+    bounds: Bounds | None = None
+    mask: np.ndarray | None = None
+    """Of a trainable leaf of which some elements are fixed: which are not."""
+
+    @property
+    def is_parameter(self) -> bool:
+        """Whether it is fitted, now or at other times."""
+        return self.role in (TRAINABLE, FIXED)
+
+    @property
+    def is_free(self) -> np.ndarray:
+        """Which elements are trainable."""
+        is_trainable = self.role == TRAINABLE
+        return np.full(np.shape(self.value), is_trainable) if self.mask is None else self.mask
+
+
+_value_of = operator.attrgetter("value")
+
+
 class Inputs:
-    """Inputs by name, their leaves in order, and what is known of each leaf by its path."""
+    """Inputs by name, their leaves in order."""
 
     def __init__(self, given: Mapping[str, Any], roles: Roles, bounds: Any) -> None:
         """See `bind`."""
@@ -51,30 +78,35 @@ class Inputs:
         self.opened: dict[str, Opened] = {name: each for name, each in modules.items() if each}
         trees = {**given, **{name: each.tree for name, each in self.opened.items()}}
         self.names: Names = names_of(trees)
-        self.leaves: list[Any] = jax.tree.leaves(tuple(trees.values()))
+        paths = self.names.paths
+        values = jax.tree.leaves(tuple(trees.values()))
+        self.leaves: list[Leaf] = list(map(Leaf, paths, values))
         roles, of_elements = self._split(roles)
-        self.roles: tuple[str, ...] = roles_of(self.names, self.leaves, roles, self._own_roles())
-        self.masks: dict[str, np.ndarray] = {}
-        self.leaves = list(map(as_parameter, self.leaves, self.roles))
+        found = roles_of(self.names, values, roles, self._own_roles())
+        values = list(map(as_parameter, values, found))
         bounds, pairs = self._split(bounds)
         places = [(*self._place(name), pair) for name, pair in pairs.items()]
-        self.bounds: dict[str, Bounds] = bounds_of(
-            self.names, self.leaves, self.roles, bounds, places
-        )
-        self.leaves = list(map(_held, self.names.paths, self.leaves, self.roles))
+        known = bounds_of(self.names, values, found, bounds, places)
+        held = map(_held, paths, values, found)
+        self.leaves = list(map(Leaf, paths, held, found, map(known.get, paths)))
         self.watchers: list[Watcher] = []
         for name, role in of_elements.items():
             self.set_role(name, role)
 
     @property
+    def values(self) -> list[Any]:
+        """Those of the leaves."""
+        return list(map(_value_of, self.leaves))
+
+    @property
     def args(self) -> tuple[Any, ...]:
         """The inputs in order, modules as trees."""
-        return jax.tree.unflatten(self.names.treedef, self.leaves)
+        return jax.tree.unflatten(self.names.treedef, map(_value_of, self.leaves))
 
     @property
     def types(self) -> tuple[Any, Any]:
         """The types of the leaves, or a static leaf itself, and the structure."""
-        types = [descriptor(leaf) if is_dynamic(leaf) else leaf for leaf in self.leaves]
+        types = [descriptor(value) if is_dynamic(value) else value for value in self.values]
         return types, self.names.treedef
 
     @property
@@ -83,24 +115,20 @@ class Inputs:
         return dict(zip(self.names.inputs, self.args, strict=True))
 
     def numbers(self, role: str) -> list[int]:
+        """The leaves with this role, by their places."""
+        return [number for number, leaf in enumerate(self.leaves) if leaf.role == role]
+
+    def of(self, role: str) -> list[Leaf]:
         """The leaves with this role."""
-        return [number for number, each in enumerate(self.roles) if each == role]
-
-    def leaves_of(self, role: str) -> list[Any]:
-        """Their values."""
-        return [self.leaves[number] for number in self.numbers(role)]
-
-    def with_leaves(self, role: str, values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        """All leaves, with other values for those of a role."""
-        return replaced(leaves, self.numbers(role), values)
+        return [leaf for leaf in self.leaves if leaf.role == role]
 
     def paths(self, role: str) -> tuple[str, ...]:
         """Their paths."""
-        return tuple(self.names.paths[number] for number in self.numbers(role))
+        return tuple([leaf.path for leaf in self.leaves if leaf.role == role])
 
-    def leaf(self, path: str) -> Any:
-        """The leaf at a path."""
-        return self.leaves[self.names.number(path)]
+    def with_values(self, role: str, new: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+        """Values of all leaves, with others for those of a role."""
+        return replaced(values, self.numbers(role), new)
 
     def path(self, name: str) -> str:
         """The path that a name stands for, also that of a part without leaves.
@@ -120,55 +148,30 @@ class Inputs:
             return unwrapped(found)[index]
         return self.opened[path].build(found) if path in self.opened else unwrapped(found)
 
-    def masks_of(self, paths: Sequence[str]) -> list[np.ndarray]:
-        """Which elements of some leaves are trainable: an array of booleans for each, in the order
-        of the leaves.
-        """
-        wanted = set(paths)
-        return [
-            self.masks.get(path, np.full(np.shape(leaf), role == TRAINABLE))
-            for path, leaf, role in zip(self.names.paths, self.leaves, self.roles, strict=True)
-            if path in wanted
-        ]
-
-    @property
-    def can_be_masked(self) -> set[str]:
-        """The paths of the leaves by which one may differentiate although they are fixed.
-
-        No vector has complex elements, not even fixed ones.
-        """
-        rows = zip(self.names.paths, self.leaves, self.roles, strict=True)
-        return {
-            path
-            for path, leaf, role in rows
-            if role == TRAINABLE or (role == FIXED and not np.iscomplexobj(leaf))
-        }
-
     @property
     def free(self) -> FreeElements:
         """The trainable elements among all those of trainable leaves."""
-        masks = self.masks_of(self.paths(TRAINABLE))
-        leaves = [np.ravel(leaf) for leaf in self.leaves_of(TRAINABLE)]
-        is_free = np.concatenate([np.ravel(mask) for mask in masks] or [np.zeros(0, bool)])
-        return FreeElements(np.flatnonzero(is_free), np.concatenate(leaves or [np.zeros(0)]))
+        leaves = self.of(TRAINABLE)
+        is_free = np.concatenate([np.zeros(0, bool), *(leaf.is_free.ravel() for leaf in leaves)])
+        values = [np.ravel(leaf.value) for leaf in leaves]
+        return FreeElements(np.flatnonzero(is_free), np.concatenate(values or [np.zeros(0)]))
 
     @property
     def element_names(self) -> tuple[str, ...]:
         """A name for each trainable element."""
-        shapes = [np.shape(leaf) for leaf in self.leaves_of(TRAINABLE)]
+        shapes = [np.shape(leaf.value) for leaf in self.of(TRAINABLE)]
         names = element_names(self.paths(TRAINABLE), shapes)
         return tuple(names[number] for number in self.free.numbers)
 
     @property
     def element_roles(self) -> dict[str, str]:
         """The fixed elements of leaves that are trainable otherwise."""
-        found = {}
-        for path, mask in self.masks.items():
-            names = element_names([path], [mask.shape])
-            found |= {
-                name: FIXED for name, is_free in zip(names, mask.flat, strict=True) if not is_free
-            }
-        return found
+        masked = [leaf for leaf in self.leaves if leaf.mask is not None]
+        names = element_names(
+            [leaf.path for leaf in masked], [leaf.is_free.shape for leaf in masked]
+        )
+        are_fixed = np.concatenate([[False], *(~leaf.is_free.ravel() for leaf in masked)])[1:]
+        return dict.fromkeys(itertools.compress(names, are_fixed), FIXED)
 
     def tree(self, results: Sequence[Any]) -> dict[str, Any]:
         """Results, one per trainable leaf, as a dictionary of the inputs with some; None for what
@@ -196,7 +199,7 @@ class Inputs:
         Raises:
             InputValueError: it has another shape.
         """
-        expected = jax.tree.structure(self.tree(self.leaves_of(TRAINABLE)))
+        expected = jax.tree.structure(self.tree([leaf.value for leaf in self.of(TRAINABLE)]))
         if jax.tree.structure(dict(tree)) != expected:
             raise _other_structure(
                 "the trainable inputs", str(jax.tree.structure(dict(tree))), str(expected)
@@ -214,7 +217,6 @@ class Inputs:
         Raises:
             InputValueError: it has another shape.
         """
-        cuts = ends([np.shape(leaf) for leaf in self.leaves_of(TRAINABLE)])
         free = self.free
         x = np.asarray(x)
         if x.shape != free.numbers.shape:
@@ -223,6 +225,7 @@ class Inputs:
                 f"elements. The model is as it was. Pass one of shape [{free.numbers.size}], in "
                 "the order of `model.names`."
             )
+        cuts = ends([np.shape(leaf.value) for leaf in self.of(TRAINABLE)])
         return dict(zip(self.paths(TRAINABLE), cuts.split(free.whole(x)), strict=True))
 
     # --- changes ----------------------------------------------------------------------------------
@@ -237,18 +240,16 @@ class Inputs:
         pairs = self._by_path(values)
         paths = [path for path, _ in pairs]
         _check_disjoint(paths)
-        found: dict[str, Any] = {}
-        trees = self.trees
+        found: dict[int, Any] = {}
+        data: dict[str, Any] = {}
         for path, value in pairs:
             given = self._given(path, value)
-            if self._is_data(path):
-                held = jax.tree.map(lambda leaf, path=path: _held(path, leaf, DATA), given)
-                trees = with_part(trees, path, held)
+            if all(self.leaves[number].role == DATA for number in self.names.numbers(path)):
+                data[path] = jax.tree.map(functools.partial(_held, path, role=DATA), given)
             else:
-                found.update(self._checked(path, given))
-        self._adopt(trees)
-        names = self.names
-        self.commit({names.number(path): leaf for path, leaf in found.items()}, paths)
+                found |= self._checked(path, given)
+        self.commit(found, ())
+        self.put_back(data, paths)
 
     def _by_path(self, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """Values with their paths; those of elements in the arrays that they are of."""
@@ -261,44 +262,59 @@ class Inputs:
                 continue
             _check_number(name, value)
             elements.setdefault(path, {})[index] = value
-        arrays = ((path, _written(self.leaf(path), own)) for path, own in elements.items())
+        arrays = (
+            (path, _written(self.leaves[self.names.number(path)].value, own))
+            for path, own in elements.items()
+        )
         return [*pairs, *arrays]
 
-    def commit(self, leaves: Mapping[int, Any], paths: Iterable[str] = ()) -> None:
+    def commit(self, values: Mapping[int, Any], told: Sequence[str] | None = None) -> None:
         """Give leaves new values, which fit, and tell who watches."""
-        for number, leaf in leaves.items():
-            self.leaves[number] = as_was(self.leaves[number], leaf)
-        told = tuple(paths) or tuple(self.names.paths[number] for number in leaves)
-        for watcher in list(self.watchers) if told else ():
-            watcher(told)
+        for number, value in values.items():
+            leaf = self.leaves[number]
+            self.leaves[number] = leaf._replace(value=as_was(leaf.value, value))
+        self._tell([self.names.paths[number] for number in values] if told is None else told)
+
+    def _tell(self, paths: Sequence[str]) -> None:
+        for watcher in list(self.watchers) if paths else ():
+            watcher(tuple(paths))
 
     def parts(self, names: Sequence[str]) -> dict[str, Any]:
         """What `put_back` takes: the present values of some parts."""
         paths = [self._place(name)[0] for name in names]
         return {path: parts_of(self.trees, path)[path] for path in paths}
 
-    def put_back(self, parts: Mapping[str, Any]) -> None:
-        """Give parts their earlier values back, which fitted, and tell who watches."""
-        trees = self.trees
-        for path, value in parts.items():
-            trees = with_part(trees, path, value)
-        self._adopt(trees)
-        self.commit({}, parts)
+    def put_back(self, parts: Mapping[str, Any], told: Sequence[str] | None = None) -> None:
+        """Give parts values that fit, and tell who watches. What is new in them is data, whose
+        structure alone may change.
+        """
+        if parts:
+            trees = self.trees
+            for path, value in parts.items():
+                trees = with_part(trees, path, value)
+            leaves = self.leaves
+            values, treedef = jax.tree.flatten(tuple(trees.values()))
+            if treedef != self.names.treedef:
+                self.names = names_of(trees)
+                known = {leaf.path: leaf for leaf in leaves}
+                leaves = [known.get(path, Leaf(path, None)) for path in self.names.paths]
+            self.leaves = [
+                leaf if leaf.value is value else leaf._replace(value=value)
+                for leaf, value in zip(leaves, values, strict=True)
+            ]
+        self._tell([*parts] if told is None else told)
 
-    def values(self) -> tuple[Any, ...]:
+    def snapshot(self) -> tuple[Names, tuple[Leaf, ...]]:
         """All that `set` and `set_role` change."""
-        return self.names, tuple(self.leaves), self.roles, dict(self.masks)
+        return self.names, tuple(self.leaves)
 
-    def restore(self, values: tuple[Any, ...]) -> None:
-        """Go back to what `values` returned, and tell who watches."""
-        self.go_back(values)
-        self.commit({}, self.names.paths)
-
-    def go_back(self, values: tuple[Any, ...]) -> None:
-        """Go back to what `values` returned after a change that was refused: nobody saw it."""
-        self.names, leaves, self.roles, masks = values
+    def restore(self, snapshot: tuple[Names, tuple[Leaf, ...]], *, is_told: bool = True) -> None:
+        """Go back to what `snapshot` returned, and tell who watches; not of a change that was
+        refused, which nobody saw.
+        """
+        self.names, leaves = snapshot
         self.leaves = list(leaves)
-        self.masks = dict(masks)
+        self._tell(self.names.paths if is_told else ())
 
     def set_role(self, name: str, role: str) -> None:
         """Give the leaves at and below a name, or an element of a leaf, another role.
@@ -314,38 +330,35 @@ class Inputs:
             return
         self._set_leaf_roles(self.names.numbers(path), role)
 
-    def _set_leaf_roles(self, numbers: Sequence[int], role: str) -> None:
+    def _set_leaf_roles(self, numbers: Sequence[int], role: str, mask: Any = None) -> None:
+        found = {}
         for number in numbers:
-            path = self.names.paths[number]
-            leaf = as_parameter(self.leaves[number], role)
-            check_role(path, leaf, role)
-            if role in (TRAINABLE, FIXED) and path in self.bounds:
-                check_value(path, self.bounds[path].low, leaf)
-                self.bounds[path].hold(path, leaf)
-        for number in numbers:
-            path = self.names.paths[number]
-            self.leaves[number] = _held(path, as_parameter(self.leaves[number], role), role)
-            self.masks.pop(path, None)
-        self.roles = tuple(
-            role if number in numbers else each for number, each in enumerate(self.roles)
-        )
+            path, value, _, bounds, _ = self.leaves[number]
+            value = as_parameter(value, role)
+            check_role(path, value, role)
+            found[number] = Leaf(path, value, role, bounds, mask)
+            if found[number].is_parameter and bounds is not None:
+                check_value(path, bounds.low, value)
+                bounds.hold(path, value)
+        for number, leaf in found.items():
+            self.leaves[number] = leaf._replace(value=_held(leaf.path, leaf.value, role))
 
     def _set_element_role(self, path: str, index: tuple[int, ...], role: str) -> None:
         number = self.names.number(path)
-        if role not in (TRAINABLE, FIXED) or self.roles[number] not in (TRAINABLE, FIXED):
+        leaf = self.leaves[number]
+        if role not in (TRAINABLE, FIXED) or not leaf.is_parameter:
             name = f"{path}{list(index)}"
             raise BindError(
                 f"`{name}` was to have the role {role!r}, and `{path}` has the role "
-                f'{self.roles[number]!r}. Elements of one array differ only in being "trainable" '
+                f'{leaf.role!r}. Elements of one array differ only in being "trainable" '
                 'or "fixed": the others are roles of whole arrays. The model is as it was. Give '
                 "the array itself one of these two roles first, or pass two arrays."
             )
-        (mask,) = self.masks_of([path])
-        mask = mask.copy()
+        mask = leaf.is_free.copy()
         mask[index] = role == TRAINABLE
-        self._set_leaf_roles([number], TRAINABLE if mask.any() else FIXED)
-        if mask.any() and not mask.all():
-            self.masks[path] = mask
+        is_mixed = mask.any() and not mask.all()
+        of_leaf = TRAINABLE if mask.any() else FIXED
+        self._set_leaf_roles([number], of_leaf, mask if is_mixed else None)
 
     # --- inner ------------------------------------------------------------------------------------
 
@@ -370,7 +383,8 @@ class Inputs:
                 raise
         path = self.path(element["path"])
         index = tuple(map(int, element["index"].split(",")))
-        shape = np.shape(self.leaves[self.names.number(path)]) if path in self.names.paths else ()
+        is_leaf = path in self.names.paths
+        shape = np.shape(self.leaves[self.names.number(path)].value) if is_leaf else ()
         is_inside = [-size <= k < size for k, size in zip(index, shape, strict=False)]
         if len(index) > len(shape) or not all(is_inside):
             if not shape:
@@ -403,30 +417,19 @@ class Inputs:
             )
         return found.tree
 
-    def _is_data(self, path: str) -> bool:
-        return all(self.roles[number] == DATA for number in self.names.numbers(path))
-
-    def _checked(self, path: str, value: Any) -> dict[str, Any]:
-        """Leaves at and below a path, in the types of those that they replace."""
+    def _checked(self, path: str, value: Any) -> dict[int, Any]:
+        """Leaves at and below a path, in the types of those that they replace, by their places."""
         old = jax.tree.structure(parts_of(self.trees, path)[path])
         new = jax.tree.structure(value)
         if old != new:
             raise _other_structure(f"`{path}`", str(new), str(old))
         found = {}
-        for number, leaf in zip(self.names.numbers(path), jax.tree.leaves(value), strict=True):
-            name = self.names.paths[number]
-            found[name] = fitted(name, self.leaves[number], leaf)
-            if name in self.bounds and self.roles[number] in (TRAINABLE, FIXED):
-                self.bounds[name].hold(name, found[name])
+        for number, given in zip(self.names.numbers(path), jax.tree.leaves(value), strict=True):
+            leaf = self.leaves[number]
+            found[number] = fitted(leaf.path, leaf.value, given)
+            if leaf.bounds is not None and leaf.is_parameter:
+                leaf.bounds.hold(leaf.path, found[number])
         return found
-
-    def _adopt(self, trees: Mapping[str, Any]) -> None:
-        """Take other trees; what is new in them is data, whose structure alone may change."""
-        known = dict(zip(self.names.paths, self.roles, strict=True))
-        self.leaves, treedef = jax.tree.flatten(tuple(trees.values()))
-        if treedef != self.names.treedef:
-            self.names = names_of(trees)
-            self.roles = tuple(known.get(path, DATA) for path in self.names.paths)
 
 
 def _check_number(name: str, value: Any) -> None:

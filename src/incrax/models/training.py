@@ -16,7 +16,7 @@ from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.rows import as_plain
 from incrax.errors import BindError
 from incrax.models.functions import Functions
-from incrax.models.inputs import Inputs
+from incrax.models.inputs import Inputs, Leaf
 from incrax.models.roles import STATE, TRAINABLE
 
 
@@ -47,7 +47,7 @@ class Training:
         self._inputs = inputs
         self._fitted = _fitted(inputs)
         self._optimizer_state = optimizer.init(self._trained())
-        updates = updates if STATE in inputs.roles else "never"
+        updates = updates if inputs.of(STATE) else "never"
         self._step = jax.jit(_step_of(functions, inputs, optimizer, updates), static_argnums=0)
         self.num_steps: int = 0
 
@@ -67,8 +67,8 @@ class Training:
                 "of the earlier roles. The model is as it was. Call `model.training(optimizer)` "
                 "again."
             )
-        is_value = list(map(is_dynamic, inputs.leaves))
-        frame, leaves = framed(inputs.names.treedef, inputs.leaves, is_value)
+        given = inputs.values
+        frame, leaves = framed(inputs.names.treedef, given, list(map(is_dynamic, given)))
         loss, stepped, state, self._optimizer_state = self._step(
             frame, self._trained(), as_plain(leaves), self._optimizer_state
         )
@@ -79,7 +79,7 @@ class Training:
 
     def _trained(self) -> dict[str, Any]:
         """What is trained, as arrays in the shape of `grad()`, which optimisers see."""
-        return self._inputs.tree([jnp.asarray(leaf) for leaf in self._inputs.leaves_of(TRAINABLE)])
+        return self._inputs.tree([jnp.asarray(leaf.value) for leaf in self._inputs.of(TRAINABLE)])
 
 
 def _fitted(inputs: Inputs) -> tuple[tuple[str, ...], ...]:
@@ -93,7 +93,7 @@ def _step_of(
     what is new.
     """
 
-    masks = [inputs.masks.get(path, True) for path in inputs.paths(TRAINABLE)]
+    masks = [leaf.is_free for leaf in inputs.of(TRAINABLE)]
 
     def moving(moves: Any) -> list[Any]:
         """Gradients or steps, 0 where elements are fixed."""
@@ -104,8 +104,8 @@ def _step_of(
         fixed = frame.with_values(values)
 
         def args(trained: Any, state: Any = None) -> Any:
-            leaves = inputs.with_leaves(TRAINABLE, inputs.leaves_in(trained), fixed)
-            leaves = leaves if state is None else inputs.with_leaves(STATE, state, leaves)
+            leaves = inputs.with_values(TRAINABLE, inputs.leaves_in(trained), fixed)
+            leaves = leaves if state is None else inputs.with_values(STATE, state, leaves)
             return jax.tree.unflatten(frame.treedef, leaves)
 
         before = functions.updates(*args(trained)) if updates == "before" else None
@@ -117,14 +117,13 @@ def _step_of(
         moves, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
         # An optimiser may move what has no gradient, as decays of weights do.
         rows = inputs.leaves_in(trained), moving(moves)
-        leaves = zip(inputs.paths(TRAINABLE), *rows, strict=True)
-        stepped = [_moved(inputs, *row) for row in leaves]
+        stepped = [_moved(*row) for row in zip(inputs.of(TRAINABLE), *rows, strict=True)]
         state = {"before": before, "after": after, "never": ()}[updates]
         return loss, stepped, state, optimizer_state
 
     return step
 
 
-def _moved(inputs: Inputs, path: str, x: Any, move: Any) -> Any:
+def _moved(leaf: Leaf, x: Any, move: Any) -> Any:
     moved = (x + move).astype(x.dtype)
-    return inputs.bounds[path].nearest(moved) if path in inputs.bounds else moved
+    return moved if leaf.bounds is None else leaf.bounds.nearest(moved)

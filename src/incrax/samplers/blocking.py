@@ -19,7 +19,6 @@ from incrax._progress import Meter
 from incrax._table import Printable, Table, many, seconds_text
 from incrax.explanation import DependenceTable
 from incrax.samplers.density import Density
-from incrax.samplers.messages import wrong_oversample
 
 SAME_WORK = 1.5
 """Parameters belong together if moving both costs at most this times what moving the cheaper
@@ -133,7 +132,10 @@ def blocks(
         ((("p['k']",), ("p['a']",)), 1)
     """
     if not 0 <= oversample <= 1:
-        raise wrong_oversample(oversample)
+        raise ValueError(
+            f"`blocks(oversample=...)` got {oversample!r}; it must be between 0 (every parameter "
+            "moves equally often) and 1 (every block takes as long). Nothing was measured."
+        )
     density = Density("blocks", log_density, args, wrt)
     deps = density.function.deps(*density.bare(args))
     groups = _grouped(_units(density, deps), deps)

@@ -63,6 +63,10 @@ class Job(NamedTuple):
         """Sweeps of a chain, with the warm-up."""
         return self.num_warmup + self.num_sweeps
 
+    def shown(self, x: np.ndarray) -> np.ndarray:
+        """What chains along the first axis have, for the user."""
+        return x if self.chains is not None else x[0]
+
     def placed(self, trees: Sequence[T]) -> list[T]:
         """Trees of arrays, one for each chain, on its device."""
         if self.devices is None:

@@ -36,72 +36,53 @@ def saved_warmup(path: Any) -> int | None:
 class Checkpoint:
     """A file that a run is written to now and then, and taken up from; None: there is none.
 
-    `plan` is what the run is made of, as JSON has it.
+    `plan` is what the run is made of, as JSON has it. Of a run, `whole` are arrays that are written
+    as they are, `records` those with a row a sample.
     """
 
-    def __init__(self, path: Any, plan: Any) -> None:
-        self.path = None if path is None else Path(os.fspath(path))
-        self.plan = plan
+    def __init__(self, job: Job, plan: Any) -> None:
+        self.path = None if job.checkpoint is None else Path(os.fspath(job.checkpoint))
+        self._job = job
+        self._about = [plan, job.num_warmup, generator(job.key).bit_generator.state]
         self._last_s = time.perf_counter()
 
-    def save(self, done: int, run: Any, rngs: Sequence[np.random.Generator], job: Job) -> None:
+    def save(
+        self, done: int, whole: Any, records: Any, rngs: Sequence[np.random.Generator]
+    ) -> None:
         """Write it, if it is time, or the end."""
         now_s = time.perf_counter()
-        if self.path is None or (done < job.num_all and now_s - self._last_s < EVERY_S):
+        is_time = done >= self._job.num_all or now_s - self._last_s >= EVERY_S
+        if self.path is None or not is_time:
             return
         self._last_s = now_s
-        whole, by_sample = _parts(run)
-        num_samples = max(done - job.num_warmup, 0)
-        leaves = [*whole, *(x[:num_samples] for x in by_sample)]
-        arrays: dict[str, Any] = {f"array {k}": np.asarray(x) for k, x in enumerate(leaves)}
+        num_samples = max(done - self._job.num_warmup, 0)
+        rows = [x[:num_samples] for x in jax.tree.leaves(records)]
+        arrays = {f"array {k}": x for k, x in enumerate([*jax.tree.leaves(whole), *rows])}
         states = [rng.bit_generator.state for rng in rngs]
-        about = [*self._about(job), done, states]
+        about: Any = np.array(json.dumps([*self._about, done, states]))
         # Whole or not at all: a crash while it is written leaves the last one.
         part = self.path.with_name(self.path.name + ".part")
         with part.open("wb") as file:
-            np.savez(file, about=np.array(json.dumps(about)), **arrays)
+            np.savez(file, about=about, **arrays)
         part.replace(self.path)
 
-    def restore(self, run: Any, rngs: Sequence[np.random.Generator], job: Job) -> tuple[int, Any]:
+    def restore(
+        self, whole: Any, records: Any, rngs: Sequence[np.random.Generator]
+    ) -> tuple[int, Any, Any]:
         """How many sweeps are done, and the run after them; the generators go on as well.
 
         Raises:
             StartError: the file is of another run.
         """
         if self.path is None or not self.path.exists():
-            return 0, run
+            return 0, whole, records
         with np.load(self.path, allow_pickle=False) as file:
             *about, done, states = json.loads(str(file["about"]))
-            saved = [file[f"array {k}"] for k in range(len(file.files) - 1)]
-        if about != json.loads(json.dumps(self._about(job))) or done > job.num_all:
+            saved = iter([file[f"array {k}"] for k in range(len(file.files) - 1)])
+        if about != json.loads(json.dumps(self._about)) or done > self._job.num_all:
             raise other_checkpoint(str(self.path))
         for rng, state in zip(rngs, states, strict=True):
             rng.bit_generator.state = state
-        whole, by_sample = _parts(run)
-        count = len(whole)
-        filled = [x.at[: len(y)].set(y) for x, y in zip(by_sample, saved[count:], strict=True)]
-        return done, _joined(run, saved[:count], filled)
-
-    def _about(self, job: Job) -> list[Any]:
-        return [self.plan, job.num_warmup, generator(job.key).bit_generator.state]
-
-
-def _parts(run: Any) -> tuple[list[Any], list[Any]]:
-    """Arrays of a run: those that are written as a whole, and those that have a row a sample."""
-    places, records, accepted = run
-    return jax.tree.leaves((places, accepted)), jax.tree.leaves(
-        [(each.samples, each.values) for each in records]
-    )
-
-
-def _joined(run: Any, whole: Sequence[Any], by_sample: Sequence[Any]) -> Any:
-    """A run with other arrays."""
-    places, records, accepted = run
-    places, accepted = jax.tree.unflatten(jax.tree.structure((places, accepted)), whole)
-    kept = [(each.samples, each.values) for each in records]
-    kept = jax.tree.unflatten(jax.tree.structure(kept), by_sample)
-    records = [
-        each._replace(samples=samples, values=values)
-        for each, (samples, values) in zip(records, kept, strict=True)
-    ]
-    return places, records, accepted
+        filled = lambda x, rows: x.at[: len(rows)].set(rows)
+        whole = jax.tree.map(lambda _: next(saved), whole)
+        return done, whole, jax.tree.map(lambda x: filled(x, next(saved)), records)

@@ -41,15 +41,12 @@ MAX_NUMBERS = 2**20
 """Random numbers, about, that are drawn for one chunk."""
 
 
-def compiled_chain(
-    density: Density, updates: Mapping[Any, Any], groups: Sequence[tuple[str, ...]], job: Job
-) -> Chain:
+def compiled_chain(density: Density, updates: Mapping[Any, Any], job: Job) -> Chain:
     """Chains by compiled sweeps.
 
     Args:
         density: what is sampled.
         updates: by block.
-        groups: names of the elements of each block.
         job: how much of it.
 
     Raises:
@@ -59,30 +56,28 @@ def compiled_chain(
         NotCalledError: the function has effects or calls the host.
         ProposalError, StartError: as from `gibbs`.
     """
-    made = [
-        made_block(density, name, update, names)
-        for (name, update), names in zip(updates.items(), groups, strict=True)
-    ]
-    blocks = tuple(block for block, _ in made)
+    made = [made_block(density, name, update) for name, update in updates.items()]
+    blocks, data = zip(*made, strict=True)
     function: Any = density.function
     state, sites = function.sites(*density.start(), moves=[block.move for block in blocks])
     blocks = tuple(
         block if block.num_rows is None else coloured(block, sites, state) for block in blocks
     )
-    run = _Run(sites, blocks, [data for _, data in made], job)
-    records = run.chains(_started(sites, state, blocks, job))
+    records, accepted = _Run(sites, blocks, data, job).chains(_started(sites, state, blocks, job))
     paths = density.selection.paths
     parts = [np.stack([np.asarray(each.samples[path]) for each in records]) for path in paths]
     shape = (len(records), job.num_sweeps)
     samples = np.concatenate([np.float64(x.reshape(*shape, -1)) for x in parts], axis=-1)
     values = np.stack([np.asarray(each.values, np.float64) for each in records])
     steps = job.num_sweeps * len(records) * np.array([block.num_steps for block in blocks])
-    shares = sum(each.accepted for each in records) / steps
     return Chain(
-        samples if job.chains is not None else samples[0],
+        job.shown(samples),
         density.names,
-        values if job.chains is not None else values[0],
-        {block.name: float(share) for block, share in zip(blocks, shares, strict=True)},
+        job.shown(values),
+        {
+            block.name: float(share)
+            for block, share in zip(blocks, sum(accepted) / steps, strict=True)
+        },
         job.num_all * len(records) * sum(block.num_looks for block in blocks),
         density,
     )
@@ -99,13 +94,10 @@ class _Start(NamedTuple):
 
 
 class _Record(NamedTuple):
-    """Samples after each sweep, by path, and log-densities; how many steps of each block were
-    accepted, on the device those of a chunk.
-    """
+    """Samples after each sweep, by path, and log-densities."""
 
     samples: dict[str, Any]
     values: Any
-    accepted: Any
 
 
 def _started(
@@ -117,21 +109,23 @@ def _started(
         StartError: where the density is zero, or no number.
     """
     start = jax.jit(lambda sites, state, changes: sites.start(changes, state))
-    states = [state] * job.num_chains
-    given = job.starts
-    if given is not None:
-        dtypes = {path: x.dtype for path, x in sites.inputs(state).items()}
-        for number in range(job.num_chains):
-            own = {path: jnp.asarray(x[number], dtypes[path]) for path, x in given.items()}
-            states[number] = start(sites, state, own)
-    scales = tuple(jnp.zeros(block.num_blocks) for block in blocks)
+    dtypes = _dtypes(sites, state)
     places = []
-    for own in states:
+    for number in range(job.num_chains):
+        given = {
+            path: jnp.asarray(x[number], dtypes[path]) for path, x in (job.starts or {}).items()
+        }
+        own = start(sites, state, given) if given else state
         value = sites.look(own, {})[1]
         if not np.isfinite(value):
             raise bad_start(float(value))
-        places.append(_Start(own, value, tuple(x.astype(value.dtype) for x in scales)))
+        scales = tuple(jnp.zeros(block.num_blocks, value.dtype) for block in blocks)
+        places.append(_Start(own, value, scales))
     return places
+
+
+def _dtypes(sites: Sites, state: SitesState) -> dict[str, Any]:
+    return {path: x.dtype for path, x in sites.inputs(state).items()}
 
 
 class _Run:
@@ -145,35 +139,29 @@ class _Run:
         self.blocks = blocks
         self.data = data
         self.job = job
-        self.shared = tuple(
-            {path: jnp.asarray(x) for path, x in own.items()}
-            if block.num_values is not None or block.num_leaps
-            else None
-            for block, own in zip(blocks, data, strict=True)
-        )
+        self.shared = jax.tree.map(jnp.asarray, tuple(data))
         numbers = job.num_chains * sum(
             block.num_steps + block.times * sum(x.size for x in own.values())
             for block, own in zip(blocks, data, strict=True)
         )
         self.most = max(min(MAX_NUMBERS // numbers, job.num_all), 1)
 
-    def chains(self, places: list[_Start]) -> list[_Record]:
-        """All sweeps of all chains, from these places, or from a checkpoint."""
+    def chains(self, places: list[_Start]) -> tuple[list[_Record], list[np.ndarray]]:
+        """All sweeps of all chains, from these places, or from a checkpoint: what they were, and
+        how many steps of each block were accepted.
+        """
         job = self.job
         rngs = generators(job.key, job.chains)
         inputs = self.sites[0].inputs(places[0].state)
         empty = lambda x: jnp.empty((job.num_sweeps, *x.shape), x.dtype)
-        none = np.zeros(len(self.blocks), np.int32)
-        records = [
-            _Record(jax.tree.map(empty, inputs), empty(place.value), none) for place in places
-        ]
-        accepted = [none.astype(np.int64) for _ in places]
-        kept = Checkpoint(job.checkpoint, self._plan(inputs))
-        done, (places, records, accepted) = kept.restore((places, records, accepted), rngs, job)
+        records = [jax.tree.map(empty, _Record(inputs, place.value)) for place in places]
+        accepted = [np.zeros(len(self.blocks), np.int64) for _ in places]
+        kept = Checkpoint(job, self._plan(inputs))
+        done, (places, accepted), records = kept.restore((places, accepted), records, rngs)
         places = job.placed(places)
         records = job.placed(records)
         if done:
-            self._check_density(places[0], kept.path)
+            self._check_density(places[0])
         count = 1
         is_compiled = False
         with Meter("chain", job.num_all, is_shown=job.progress) as meter:
@@ -181,33 +169,28 @@ class _Run:
             while done < job.num_all:
                 begin_s = time.perf_counter()
                 sweeps = range(done, done + count)
+                counts = []
                 for number, rng in enumerate(rngs):
-                    sites = self.sites[number % len(self.sites)]
                     at = places[number], records[number]
-                    places[number], records[number] = self._chunk(sites, at, rng, sweeps)
-                jax.block_until_ready(records)
-                for number, record in enumerate(records):
-                    accepted[number] = accepted[number] + np.asarray(record.accepted)
-                    records[number] = record._replace(accepted=none)
+                    found = self._chunk(self.sites[number % len(self.sites)], *at, rng, sweeps)
+                    places[number], records[number], more = found
+                    counts.append(more)
+                accepted = [x + np.asarray(more) for x, more in zip(accepted, counts, strict=True)]
                 each_s = (time.perf_counter() - begin_s) / count
                 done += count
                 meter.advance(count)
-                kept.save(done, (places, records, accepted), rngs, job)
+                kept.save(done, (places, accepted), records, rngs)
                 # The first chunk compiles, which tells nothing of a sweep.
                 count = max(int(CHUNK_S / each_s), 1) if is_compiled else 1
                 count = min(count, self.most, job.num_all - done)
                 is_compiled = True
-        return [
-            record._replace(accepted=total) for record, total in zip(records, accepted, strict=True)
-        ]
+        return records, accepted
 
     def _chunk(
-        self, sites: Sites, at: tuple[_Start, _Record], rng: np.random.Generator, sweeps: range
-    ) -> tuple[_Start, _Record]:
+        self, sites: Sites, place: _Start, record: _Record, rng: np.random.Generator, sweeps: range
+    ) -> tuple[_Start, _Record, Any]:
         """Some sweeps of a chain, whose numbers count the warm-up."""
-        place, record = at
-        dtypes = {path: x.dtype for path, x in sites.inputs(place.state).items()}
-        draws = self._draws(rng, len(sweeps), dtypes, place.value.dtype)
+        draws = self._draws(rng, len(sweeps), _dtypes(sites, place.state), place.value.dtype)
         gains = np.zeros(self.most, place.value.dtype)
         warmup = [sweep for sweep in sweeps if sweep < self.job.num_warmup]
         gains[: len(warmup)] = [adaptation_gain(sweep) for sweep in warmup]
@@ -216,7 +199,7 @@ class _Run:
         numbers = draws, self.shared, gains
         return _sweeps(sites, place, record, numbers, begin, end, blocks=self.blocks)
 
-    def _check_density(self, place: _Start, path: Any) -> None:
+    def _check_density(self, place: _Start) -> None:
         """Other data of the same shapes make another log-density.
 
         Raises:
@@ -226,7 +209,7 @@ class _Run:
         anew = sites.start(sites.inputs(place.state), place.state)
         value = sites.look(anew, {})[1]
         if not np.allclose(value, place.value, rtol=1e-4, atol=1e-4):
-            raise other_checkpoint(str(path))
+            raise other_checkpoint(str(self.job.checkpoint))
 
     def _plan(self, inputs: Mapping[str, Any]) -> list[Any]:
         """What a checkpoint must have been made of."""
@@ -238,38 +221,40 @@ class _Run:
 
     def _draws(
         self, rng: np.random.Generator, count: int, dtypes: Mapping[str, Any], dtype: Any
-    ) -> tuple[Draws, ...]:
+    ) -> Any:
         """For the blocks, in so many sweeps; room for the most sweeps of a chunk.
 
         They are drawn here, sweep by sweep: in the program they take 0.3 s to compile.
         """
-        made = []
-        for block, own in zip(self.blocks, self.data, strict=True):
-            shape = (self.most, block.num_steps)
-            moves = {}
-            for path, x in own.items() if block.num_values is None else ():
-                row = x.shape[block.num_rows is not None :]
-                moves[path] = np.zeros((*shape, *row), dtypes[path])
-            leaps = np.zeros(shape, np.int32) if block.num_leaps else None
-            keys = None if block.kernel is None else np.zeros((*shape, KEY_SIZE), np.uint32)
-            made.append(Draws(moves, np.zeros(shape, dtype), leaps, keys))
-        for number in range(count):
-            for block, own, draws in zip(self.blocks, self.data, made, strict=True):
-                if block.kernel is not None:
-                    words = rng.integers(2**32, size=draws.keys.shape[1:], dtype=np.uint32)
-                    draws.keys[number] = words
-                    continue
-                for path, into in draws.moves.items():
-                    x = own[path] if block.num_rows is not None else own[path][None]
-                    of_step = np.repeat(x, block.times, axis=0)
-                    into[number] = of_step * rng.normal(size=of_step.shape)
-                uniform = rng.random(block.num_steps)
-                is_drawn = block.num_values is not None
-                draws.bounds[number] = uniform if is_drawn else np.log(1.0 - uniform)
-                if block.num_leaps:
-                    low, high = (block.num_leaps + 1) // 2, block.num_leaps + 1
-                    draws.num_leaps[number] = rng.integers(low, high, block.num_steps)
-        return tuple(made)
+
+        def padded(*rows: Any) -> np.ndarray:
+            into = np.zeros((self.most, *rows[0].shape), rows[0].dtype)
+            into[:count] = rows
+            return into
+
+        pairs = [*zip(self.blocks, self.data, strict=True)]
+        sweeps = [tuple(_drawn(*pair, rng, dtypes, dtype) for pair in pairs) for _ in range(count)]
+        return jax.tree.map(padded, *sweeps)
+
+
+def _drawn(
+    block: SweepBlock, data: Data, rng: np.random.Generator, dtypes: Mapping[str, Any], dtype: Any
+) -> Draws:
+    """Random numbers of a block in one sweep."""
+    num = block.num_steps
+    if block.kernel is not None:
+        return Draws({}, None, keys=rng.integers(2**32, size=(num, KEY_SIZE), dtype=np.uint32))
+    if block.num_values is not None:
+        return Draws({}, rng.random(num).astype(dtype))
+    moves = {}
+    for path, x in data.items():
+        of_step = np.repeat(x if block.num_rows is not None else x[None], block.times, axis=0)
+        moves[path] = (of_step * rng.normal(size=of_step.shape)).astype(dtypes[path])
+    bounds = np.log(1.0 - rng.random(num)).astype(dtype)
+    if not block.num_leaps:
+        return Draws(moves, bounds)
+    num_leaps = rng.integers((block.num_leaps + 1) // 2, block.num_leaps + 1, num)
+    return Draws(moves, bounds, num_leaps.astype(np.int32))
 
 
 def _kernel_name(block: SweepBlock) -> str | None:
@@ -289,15 +274,15 @@ def _sweeps(
     end: Any,
     *,
     blocks: tuple[SweepBlock, ...],
-) -> tuple[_Start, _Record]:
+) -> tuple[_Start, _Record, Any]:
     """Sweeps from one number to another, entered in the record; those below zero are the warm-up,
-    which is not. `numbers`: random ones; by path the values of a categorical block, or widths of
-    trajectories; gains of the warm-up by sweep.
+    which is not. Also how many steps of each block were accepted. `numbers`: random ones; by path
+    the values of a categorical block, or widths; gains of the warm-up by sweep.
     """
     draws, shared, gains = numbers
 
     def sweep(number: Any, carry: Any) -> Any:
-        place, record = carry
+        place, record, accepted = carry
         at = lambda x: lax.dynamic_index_in_dim(x, number - begin, keepdims=False)
         position = place.state, place.value
         counts, scales = [], []
@@ -316,9 +301,8 @@ def _sweeps(
         place = _Start(*position, tuple(scales))
         index = jnp.maximum(number, 0)  # the first sample is written over the warm-up's
         write = lambda into, x: lax.dynamic_update_index_in_dim(into, x, index, 0)
-        samples = jax.tree.map(write, record.samples, sites.inputs(place.state))
-        counted = jnp.where(number < 0, 0, jnp.stack(counts))
-        values = write(record.values, place.value)
-        return place, _Record(samples, values, record.accepted + counted)
+        record = jax.tree.map(write, record, _Record(sites.inputs(place.state), place.value))
+        return place, record, accepted + jnp.where(number < 0, 0, jnp.stack(counts))
 
-    return lax.fori_loop(begin, end, sweep, (place, record))
+    none = jnp.zeros(len(blocks), jnp.int32)
+    return lax.fori_loop(begin, end, sweep, (place, record, none))

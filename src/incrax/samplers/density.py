@@ -31,7 +31,7 @@ from incrax.derivatives.selection import (
 )
 from incrax.derivatives.transforms import plain
 from incrax.engine.inputs.paths import completed, is_within
-from incrax.samplers.messages import not_a_scalar, wrong_position
+from incrax.errors import PositionError
 
 
 class Density:
@@ -71,6 +71,11 @@ class Density:
     def flat(self) -> Flat:
         """A vector's view, for the host; of what has derivatives alone."""
         return prepare(self.plain, *self._args, wrt=self._wrt).flat
+
+    def places(self, names: Sequence[str]) -> np.ndarray:
+        """Where elements stand in the vector."""
+        numbers = {name: k for k, name in enumerate(self.names)}
+        return np.array([numbers[name] for name in names])
 
     def start(self) -> tuple[Any, ...]:
         """The example's arguments, without marks."""
@@ -170,7 +175,12 @@ class Density:
         is_fitting = seen == mirror.treedef
         if not is_fitting or [x is None for x in leaves] != [k is None for k in mirror.positions]:
             expected = jax.tree.structure(mirror.tree([0] * len(self.shapes)))
-            raise wrong_position(str(jax.tree.structure(tree)), str(expected))
+            raise PositionError(
+                f"A log-density of positions of the structure {expected} got "
+                f"{jax.tree.structure(tree)}. This is usually a value for what is not sampled, "
+                "which stays as it was when the log-density was made. Nothing was evaluated. Pass "
+                "what `wrt` selects, None elsewhere."
+            )
         placed = {k: x for k, x in zip(mirror.positions, leaves, strict=True) if k is not None}
         return [placed[k] for k in range(len(self.shapes))]
 
@@ -185,7 +195,11 @@ def _check_scalar(found: Any) -> None:
     leaves = jax.tree.leaves(found)
     is_real = lambda x: x.shape == () and jnp.issubdtype(x.dtype, jnp.floating)
     if not jax.tree_util.all_leaves([found]) or not is_real(found):
-        raise not_a_scalar(", ".join(f"{x.dtype}{list(x.shape)}" for x in leaves) or "nothing")
+        seen = ", ".join(f"{x.dtype}{list(x.shape)}" for x in leaves) or "nothing"
+        raise TypeError(
+            f"A log-density must return one real number; this one returns {seen}. Nothing was "
+            "sampled. Sum over the events."
+        )
 
 
 def _with_discrete(

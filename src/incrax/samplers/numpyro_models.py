@@ -19,13 +19,8 @@ from incrax import incremental
 from incrax._extras import needed
 from incrax._table import Printable, Table, many
 from incrax.engine.inputs.frames import framed
-from incrax.samplers.messages import (
-    no_discrete_sites,
-    no_inner_model,
-    not_enumerable,
-    traced_arguments,
-)
-from incrax.samplers.sweep_blocks import ROWS, SweepBlock
+from incrax.errors import ProposalError
+from incrax.samplers.sweep_blocks import ROWS, SweepBlock, coloured
 from incrax.samplers.sweep_draws import drawn_rows
 from incrax.samplers.updates import Categorical, Walk
 
@@ -120,9 +115,6 @@ class NumPyroModel(Printable):
             medians, fixed, init_strategy=infer.init_to_median, model_args=args, model_kwargs=kwargs
         )
         self._start = {**start, **jax.tree.map(jnp.asarray, dict(info.param_info.z))}
-        priors = {name: trace[name]["fn"] for name in self._start}
-        self._priors = {name: _prior(each) for name, each in priors.items()}
-        self._constraints = {name: _constraint(each) for name, each in priors.items()}
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -203,13 +195,13 @@ class NumPyroModel(Printable):
         return f"NumPyro model with {sites} of {many(num_elements, 'element')}"
 
     def tables(self) -> list[Table]:
-        """The latent sites: their priors, how they move, and which chains have unconstrained."""
+        """The latent sites, and how they move."""
         moves = [type(update).__name__ for update in self.updates.values()]
         rows = [
-            (name, np.size(x), self._priors[name], move, self._constraints[name])
+            (name, np.size(x), move)
             for (name, x), move in zip(self._start.items(), moves, strict=True)
         ]
-        return [Table("", ("site", "elements", "prior", "moves by", "unconstrained from"), rows)]
+        return [Table("", ("site", "elements", "moves by"), rows)]
 
     def _shaped(self, z: Mapping[str, Any]) -> dict[str, Any]:
         return {name: jnp.reshape(x, self._shapes[name]) for name, x in z.items()}
@@ -217,24 +209,6 @@ class NumPyroModel(Printable):
 
 def _is_discrete(site: Mapping[str, Any]) -> bool:
     return site["type"] == "sample" and site["fn"].support.is_discrete
-
-
-WRAPPERS = ("ExpandedDistribution", "Independent", "MaskedDistribution")
-"""Of NumPyro, around a distribution: plates, `to_event`, `mask`."""
-
-
-def _prior(distribution: Any) -> str:
-    """The name of a distribution, without what is around it."""
-    name = type(distribution).__name__
-    return _prior(distribution.base_dist) if name in WRAPPERS else name
-
-
-def _constraint(distribution: Any) -> str:
-    """Where its values lie, if a chain has them in an unconstrained space: `Positive`."""
-    support = distribution.support
-    support = getattr(support, "base_constraint", support)
-    name = type(support).__name__.strip("_")
-    return "" if name.startswith("Real") or support.is_discrete else name
 
 
 def _support(name: str, distribution: Any) -> np.ndarray:
@@ -246,7 +220,11 @@ def _support(name: str, distribution: Any) -> np.ndarray:
     while type(distribution).__name__ == "Independent":  # by `to_event`: each element as before
         distribution = distribution.base_dist
     if distribution.event_shape or not distribution.has_enumerate_support:
-        raise not_enumerable(name, type(distribution).__name__)
+        raise ProposalError(
+            f"The discrete site `{name}` is a {type(distribution).__name__}, whose values cannot be "
+            "listed. Nothing was sampled. Marginalise it, condition on it, or give it a "
+            "distribution on finitely many numbers."
+        )
     return np.asarray(distribution.enumerate_support(expand=False)).reshape(-1)
 
 
@@ -296,7 +274,11 @@ def discrete_hmc_gibbs(
     """
     infer = needed("numpyro.infer", "discrete_hmc_gibbs", "samplers")
     if getattr(inner_kernel, "model", None) is None or not isinstance(inner_kernel, infer.HMC):
-        raise no_inner_model(type(inner_kernel).__name__)
+        raise TypeError(
+            f"`discrete_hmc_gibbs(inner_kernel)` got a {type(inner_kernel).__name__}; it must be the "
+            "`HMC` or `NUTS` of a model. Nothing was sampled. Pass `NUTS(model)`, not a "
+            "`potential_fn`, in which there are no sites."
+        )
     return _kernel_class()(inner_kernel, random_walk=random_walk, modified=modified)
 
 
@@ -328,7 +310,10 @@ def _kernel_class() -> Any:
             with jax.ensure_compile_time_eval():
                 model = from_numpyro(self.model, *model_args, **(model_kwargs or {}))
                 if not model.discrete:
-                    raise no_discrete_sites()
+                    raise ProposalError(
+                        "`discrete_hmc_gibbs` got a model without discrete latent sites. Nothing "
+                        "was sampled. Give `MCMC` the inner kernel itself."
+                    )
                 draw = _gibbs_fn(model, self._how)
             self._kernel = infer.HMCGibbs(self.inner_kernel, draw, list(model.discrete))
             return self._kernel.init(rng_key, num_warmup, init_params, model_args, model_kwargs)
@@ -336,7 +321,11 @@ def _kernel_class() -> Any:
         def sample(self, state: Any, model_args: Any, model_kwargs: Any) -> Any:
             leaves = jax.tree.leaves((model_args, model_kwargs))
             if any(isinstance(x, Tracer) for x in leaves):
-                raise traced_arguments()
+                raise ProposalError(
+                    "The kernel of `discrete_hmc_gibbs` needs values of the model's arguments, "
+                    "which `MCMC(jit_model_args=True)` hides. Nothing was sampled. Leave "
+                    "`jit_model_args` out."
+                )
             return self._kernel.sample(state, model_args, model_kwargs)
 
         def postprocess_fn(self, args: Any, kwargs: Any) -> Any:
@@ -361,11 +350,8 @@ def _gibbs_fn(model: NumPyroModel, how: Mapping[str, Any]) -> Callable[..., dict
     blocks = []
     for name, path in z.items():
         values = model._values[name]
-        is_independent = sites.are_independent(state, [path])
-        block = SweepBlock(
-            path, (path,), len(p[name]), 1, len(values), is_independent=is_independent, **how
-        )
-        blocks.append((block, values))
+        block = SweepBlock(path, (path,), len(p[name]), num_values=len(values), **how)
+        blocks.append((coloured(block, sites, state), values))
 
     def draw(rng_key: Any, gibbs_sites: Mapping[str, Any], hmc_sites: Mapping[str, Any]) -> Any:
         given = {path: jnp.reshape(gibbs_sites[name], -1) for name, path in z.items()}

@@ -11,17 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from incrax._messages import not_by_rows
+from incrax._messages import listed, not_by_rows, unknown_input
 from incrax.engine.call.sites import Sites, SitesState
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.program.functions import Identity
+from incrax.errors import BlockError, ProposalError
 from incrax.samplers.density import Density
-from incrax.samplers.messages import (
-    not_compiled,
-    not_one_input,
-    other_candidates,
-    unequal_rows,
-)
 from incrax.samplers.updates import Categorical, Hamiltonian, Kernel, Walk, target_of, widths_of
 
 ROWS = "[*]"
@@ -39,6 +34,23 @@ def parts_of(name: Any) -> tuple[Any, ...]:
     return name if isinstance(name, tuple) else (name,)
 
 
+def named(names: Sequence[str], asked: Any) -> tuple[str, ...]:
+    """The elements that a path, a prefix of paths, or a tuple of these names, by rows or not, in the
+    order in which they are named.
+
+    Raises:
+        UnknownInputError: one names nothing.
+    """
+    found: dict[str, None] = {}
+    for part in parts_of(asked):
+        path = part.removesuffix(ROWS) if isinstance(part, str) else None
+        own = [name for name in names if path is not None and is_within(name, path)]
+        if not own:
+            raise unknown_input(str(part), names)
+        found.update(dict.fromkeys(own))
+    return tuple(found)
+
+
 def is_by_rows(name: Any) -> bool:
     """Whether a block's name says that each row is a block of its own."""
     return any(isinstance(part, str) and part.endswith(ROWS) for part in parts_of(name))
@@ -49,12 +61,11 @@ class SweepBlock(NamedTuple):
 
     Fields: how the user names it; paths of the inputs; how many rows these have, None: it moves as
     a whole; steps in a row; how many values it takes, None: it moves continuously; which share of
-    steps the warm-up wants accepted, None: widths are given; whether rows are known not to
-    interact; of values, whether the next one is proposed at random, and never the same, see
-    `Categorical`; of trajectories, how many leapfrog steps they have at most and of which size, 0:
-    it walks; by how many colours rows move that interact with few others, 0: one by one; the
-    function that makes its kernel, None: it has none; of a block that is a part of its inputs,
-    numbers of its elements, None: it is all of them.
+    steps the warm-up wants accepted, None: widths are given; of values, whether the next one is
+    proposed at random, and never the same, see `Categorical`; of trajectories, how many leapfrog
+    steps they have at most and of which size, 0: it walks; by how many colours rows move, one if
+    they do not interact, 0: one by one; the function that makes its kernel, None: it has none; of a
+    block that is a part of its inputs, numbers of its elements, None: it is all of them.
     """
 
     name: str
@@ -63,7 +74,6 @@ class SweepBlock(NamedTuple):
     times: int = 1
     num_values: int | None = None
     target: float | None = None
-    is_independent: bool = False
     random_walk: bool = False
     modified: bool = False
     num_leaps: int = 0
@@ -80,7 +90,7 @@ class SweepBlock(NamedTuple):
     @property
     def is_together(self) -> bool:
         """Whether all rows, or all of a colour, move at once."""
-        return self.is_independent or self.num_colours > 0
+        return self.num_colours > 0
 
     @property
     def num_steps(self) -> int:
@@ -102,31 +112,33 @@ class SweepBlock(NamedTuple):
 
 def coloured(block: SweepBlock, sites: Sites, state: SitesState) -> SweepBlock:
     """A block by rows that knows which of them may move at once."""
-    if sites.are_independent(state, block.paths):
-        return block._replace(is_independent=True)
     colours = sites.colours(state, block.paths)
     num = 0 if colours is None else int(colours.max()) + 1
     # An evaluation of all rows for each colour must cost less than a step of each row.
-    return block._replace(num_colours=num if num * MIN_OF_COLOUR <= block.num_blocks else 0)
+    is_worth_it = num == 1 or num * MIN_OF_COLOUR <= block.num_blocks
+    return block._replace(num_colours=num if is_worth_it else 0)
 
 
-def made_block(
-    density: Density, name: Any, update: Any, names: Sequence[str]
-) -> tuple[SweepBlock, Data]:
+def made_block(density: Density, name: Any, update: Any) -> tuple[SweepBlock, Data]:
     """A block of the sweep, and its data."""
+    names = named(density.names, name)
     shown = ", ".join(parts_of(name))
     is_own = np.isin(density.names, names)
     if isinstance(update, Categorical):
         return _categorical(density, shown, update, is_own)
     if not isinstance(update, (Walk, Hamiltonian, Kernel)):
-        raise not_compiled(shown, type(update).__name__)
+        raise TypeError(
+            f"`gibbs(updates=...)` got a {type(update).__name__} for `{shown}`, beside a block named "
+            "by `[*]`, a `Categorical` or a `Kernel`: sweeps with such a block are one compiled "
+            "program, in which blocks move by `Walk`, `Hamiltonian`, `Kernel` or `Categorical`. "
+            "Nothing was sampled. Pass one of these for it, or name the rows of the other block one "
+            "by one."
+        )
     update.check(names)
     # Elements in the order of the vector, widths in that in which the block names them.
-    order = {each: k for k, each in enumerate(density.names)}
-    widths = np.zeros(len(order))
-    kind = type(update).__name__
+    widths = np.zeros(len(density.names))
     width = 1.0 if isinstance(update, Kernel) else update.width
-    widths[[order[each] for each in names]] = widths_of(kind, width, names)
+    widths[density.places(names)] = widths_of(type(update).__name__, width, names)
     moved = {path: x for path, x in _by_path(density, widths) if np.any(x)}
     num_rows = _num_rows(name, shown, moved)
     size = len(names) // (num_rows or 1)
@@ -167,7 +179,14 @@ def _num_rows(name: Any, shown: str, moved: Mapping[str, np.ndarray]) -> int | N
             lengths[path] = len(x)
     found = set(lengths.values())
     if len(found) > 1:
-        raise unequal_rows(shown, lengths)
+        seen = ", ".join(
+            f"`{path}` has {'no rows there' if num is None else f'{num} rows'}"
+            for path, num in lengths.items()
+        )
+        raise BlockError(
+            f"Rows of `{shown}` cannot move together: {seen}. Nothing was sampled. Name inputs with "
+            "as many rows, each with `[*]`, or make them blocks of their own."
+        )
     return found.pop()
 
 
@@ -176,15 +195,22 @@ def _categorical(
 ) -> tuple[SweepBlock, Data]:
     own = [(path, x) for path, x in _by_path(density, is_own) if np.any(x)]
     if len(own) > 1 or not np.all(own[0][1]):
-        raise not_one_input(shown, [path for path, _ in own])
+        raise BlockError(
+            f"`{shown}` stands for elements of {listed([path for path, _ in own])}; a `Categorical` "
+            "draws the rows of one whole input, each by itself. Nothing was sampled. Make each "
+            "input a block of its own."
+        )
     path, x = own[0]
     place = density.selection.paths.index(path)
     dtype = jax.dtypes.result_type(density.selection.values[place])
     values = update.candidates
     expected = x.shape[1:]
     if values.shape[1:] != expected or not np.array_equal(values.astype(dtype), values):
-        seen = f"dtype {values.dtype} and shape {values.shape}"
-        raise other_candidates(shown, seen, f"a row has dtype {dtype} and shape {expected}")
+        raise ProposalError(
+            f"The `Categorical` of `{shown}` has values of dtype {values.dtype} and shape "
+            f"{values.shape}, where a row has dtype {dtype} and shape {expected}. Nothing was "
+            "sampled. Pass values of the type and shape of one row."
+        )
     num_rows = len(x) if x.ndim else None
     block = SweepBlock(
         shown, (path,), num_rows, 1, len(values),

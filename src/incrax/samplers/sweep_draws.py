@@ -66,13 +66,12 @@ def _draw_together(
     (path,) = block.paths
     before = sites.inputs(state)[path]
     chosen_of = functools.partial(_chosen, block, candidates)
-    coloured = not block.is_independent
     rows = before
     for own in colours_of(sites, state, block):
         at = lambda row, rows=rows, own=own: where_rows(
             own, jnp.broadcast_to(row, rows.shape), rows
         )
-        all_at = lambda row, at=at: sites.parts(state, {path: at(row)}, coloured=coloured)
+        all_at = lambda row, at=at: sites.parts(state, {path: at(row)}, coloured=True)
         log_weights = lax.map(all_at, candidates)
         chosen, is_possible = jax.vmap(chosen_of, (0, 1, 0))(rows, log_weights, uniform)
         rows = where_rows(is_possible & own, candidates[chosen], rows)

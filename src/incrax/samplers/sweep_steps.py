@@ -45,15 +45,17 @@ class Draws(NamedTuple):
 
 
 def step_each(
-    sites: Sites, position: Position, block: SweepBlock, draws: Draws, log_scale: Any,
-    widths: Data | None = None,
-) -> tuple[Position, Any, Any]:  # fmt: skip
+    sites: Sites, position: Position, block: SweepBlock, draws: Draws, log_scale: Any, widths: Data
+) -> tuple[Position, Any, Any]:
     """All steps of a block in one sweep; how many were accepted, and, where widths are adapted, of
     each row which share.
     """
     numbers = np.arange(block.num_steps, dtype=np.int32) // block.times
     is_adapted = block.target is not None
     scales = jnp.exp(log_scale)[numbers] if is_adapted else None
+    of_rows: Any = None
+    if block.num_leaps:
+        of_rows = widths if block.num_rows is not None else {p: x[None] for p, x in widths.items()}
 
     def step(carry: Any, turn: Any) -> Any:
         state, value, count = carry
@@ -79,19 +81,18 @@ def step_each(
         value = jnp.where(accept, proposed, value)
         return (state, value, count + accept), share if is_adapted else None
 
-    if widths is not None and block.num_rows is None:
-        widths = {path: x[None] for path, x in widths.items()}
-    turns = numbers, draws, scales, widths
+    turns = numbers, draws, scales, of_rows
     (state, value, count), shares = lax.scan(step, (*position, np.int32(0)), turns)
     share = jnp.mean(shares.reshape(-1, block.times), 1, value.dtype) if is_adapted else None
     return (state, value), count, share
 
 
 def step_together(
-    sites: Sites, position: Position, block: SweepBlock, draws: Draws, log_scale: Any,
-    widths: Data | None = None,
-) -> tuple[Position, Any, Any]:  # fmt: skip
-    """The same for rows that do not interact: all rows make their first step, then their second."""
+    sites: Sites, position: Position, block: SweepBlock, draws: Draws, log_scale: Any, widths: Data
+) -> tuple[Position, Any, Any]:
+    """The same for rows that do not interact, or of one colour after the other: all rows make their
+    first step, then their second.
+    """
     state, value = position
     inputs = sites.inputs(state)
     rows = {path: inputs[path] for path in block.paths}
@@ -99,83 +100,72 @@ def step_together(
     turns = jax.tree.map(
         lambda x: jnp.moveaxis(x.reshape(block.num_blocks, block.times, *x.shape[1:]), 1, 0), draws
     )
-    move = _Together(sites, state, block, turns, log_scale, widths)
-    steps = move.by_walks if block.kernel is None else move.by_kernels
-    count: Any = 0
-    total: Any = 0
+    scale = jnp.exp(log_scale)
+    step_of = _walks_of_rows if block.kernel is None else _kernels_of_rows
+    count: Any = jnp.zeros(block.num_blocks, jnp.int32)
+    total: Any = jnp.zeros(block.num_blocks)
     for own in colours_of(sites, state, block):
-        rows, more, of_share = steps(rows, own)
-        count = count + more
-        total = total + of_share
+        parts, step = step_of(sites, state, block, rows, own, scale, widths)
+
+        def turn(carry: Any, drawn: Any, own: Any = own, step: Any = step) -> Any:
+            rows, parts, count, total = carry
+            rows, parts, accept, share = step(rows, parts, drawn)
+            return (rows, parts, count + accept, total + jnp.where(own, share, 0)), None
+
+        (rows, _, count, total), _ = lax.scan(turn, (rows, parts, count, total), turns)
     state = sites.start(rows, state)
     share = total.astype(value.dtype) / block.times
     return (state, sites.look(state, {})[1]), jnp.sum(count, dtype=np.int32), share
 
 
-class _Together(NamedTuple):
-    """Steps side by side of those rows of a block that have one colour.
+def _kernels_of_rows(
+    sites: Sites, state: SitesState, block: SweepBlock, rows: Rows, own: Any, scale: Any, _: Data
+) -> tuple[Any, Any]:
+    """A step by a kernel for each row of a colour: none needs the new values of the others.
 
-    Fields: where they start; the block; random numbers by turn and row; logarithms of what widens
-    steps; widths. Its methods take all rows, and which of them are the colour's own; they return the
-    rows, how many steps of each were accepted, and the sum of the shares to adapt by.
+    The step gives the rows, and of each whether it was accepted, and the share to adapt by.
     """
+    at = sites.start(rows, state)
+    numbers = np.arange(block.num_blocks, dtype=np.int32)
 
-    sites: Sites
-    state: SitesState
-    block: SweepBlock
-    turns: Draws
-    log_scale: Any
-    widths: Data | None
+    def step_of_row(number: Any, row: Rows, key: Any, scale: Any) -> Any:
+        changes = lambda row: {path: (number, x) for path, x in row.items()}
+        log_density = lambda row: sites.look(at, changes(row))[1]
+        return _by_kernel(block, log_density, row, key, scale)
 
-    def by_kernels(self, rows: Rows, own: Any) -> tuple[Rows, Any, Any]:
-        """By a kernel for each row: none needs the new values of the others."""
-        sites = self.sites
-        at = sites.start(rows, self.state)
-        numbers = np.arange(self.block.num_blocks, dtype=np.int32)
+    def step(rows: Rows, parts: Any, drawn: Draws) -> Any:
+        new, accept, share = jax.vmap(step_of_row)(numbers, rows, drawn.keys, scale)
+        accept = own & accept
+        return _where_accepted(accept, new, rows), parts, accept, share
 
-        def step_of_row(number: Any, row: Rows, key: Any, scale: Any) -> Any:
-            changes = lambda row: {path: (number, x) for path, x in row.items()}
-            log_density = lambda row: sites.look(at, changes(row))[1]
-            return _by_kernel(self.block, log_density, row, key, scale)
+    return None, step
 
-        def step(carry: Any, drawn: Any) -> Any:
-            rows, count, total = carry
-            scales = jnp.exp(self.log_scale)
-            new, accept, share = jax.vmap(step_of_row)(numbers, rows, drawn.keys, scales)
-            accept = own & accept
-            rows = {path: where_rows(accept, new[path], x) for path, x in rows.items()}
-            return (rows, count + accept, total + jnp.where(own, share, 0)), None
 
-        none = jnp.zeros(self.block.num_blocks, np.int32)
-        carry = rows, none, none.astype(jnp.result_type(float))
-        (rows, count, total), _ = lax.scan(step, carry, self.turns)
-        return rows, count, total
+def _walks_of_rows(
+    sites: Sites,
+    state: SitesState,
+    block: SweepBlock,
+    rows: Rows,
+    own: Any,
+    scale: Any,
+    widths: Data,
+) -> tuple[Any, Any]:
+    """What each row of a colour adds to the density; and a step by walks, or along the gradient,
+    each accepted by that.
+    """
+    parts_of = lambda rows: jnp.where(own, sites.parts(state, rows, coloured=True), 0)
+    # What others do not move has no gradient, and no velocity.
+    log_density = lambda new: jnp.sum(parts_of(_where_accepted(own, new, rows)))
 
-    def by_walks(self, rows: Rows, own: Any) -> tuple[Rows, Any, Any]:
-        """By walks, or along the gradient; each accepted by what its row adds to the density."""
-        block = self.block
-        sites = self.sites
-        is_coloured = not block.is_independent
-        parts_of = lambda rows: jnp.where(
-            own, sites.parts(self.state, rows, coloured=is_coloured), 0
-        )
-        # What others do not move has no gradient, and no velocity.
-        free = lambda new: {path: where_rows(own, new[path], x) for path, x in rows.items()}
+    def step(rows: Rows, parts: Any, drawn: Draws) -> Any:
+        drawn = drawn._replace(moves={p: where_rows(own, x, 0) for p, x in drawn.moves.items()})
+        proposal, gained = proposal_of(block, log_density, rows, drawn, scale, widths)
+        proposed = parts_of(proposal)
+        accept = own & (drawn.bounds < proposed - parts + gained)  # false where it is NaN
+        parts = jnp.where(accept, proposed, parts)
+        return _where_accepted(accept, proposal, rows), parts, accept, accept
 
-        def step(carry: Any, drawn: Any) -> Any:
-            rows, parts, count = carry
-            log_density = lambda rows: jnp.sum(parts_of(free(rows)))
-            drawn = drawn._replace(moves={p: where_rows(own, x, 0) for p, x in drawn.moves.items()})
-            scale = jnp.exp(self.log_scale)
-            proposal, gained = proposal_of(block, log_density, rows, drawn, scale, self.widths)
-            proposed = parts_of(proposal)
-            accept = own & (drawn.bounds < proposed - parts + gained)  # false where it is NaN
-            rows = {path: where_rows(accept, proposal[path], x) for path, x in rows.items()}
-            return (rows, jnp.where(accept, proposed, parts), count + accept), None
-
-        carry = rows, parts_of(rows), jnp.zeros(block.num_blocks, np.int32)
-        (rows, _, count), _ = lax.scan(step, carry, self.turns)
-        return rows, count, count
+    return parts_of(rows), step
 
 
 def proposal_of(
@@ -248,9 +238,7 @@ def _by_row(factor: Any, x: Any) -> Any:
 
 
 def colours_of(sites: Sites, state: SitesState, block: SweepBlock) -> list[Any]:
-    """Of each colour, which rows have it; of rows that do not interact all have one."""
-    if block.is_independent:
-        return [np.ones(block.num_blocks, bool)]
+    """Of each colour, which rows have it."""
     colours = sites.colours(state, block.paths)
     return [colours == colour for colour in range(block.num_colours)]
 
@@ -258,3 +246,7 @@ def colours_of(sites: Sites, state: SitesState, block: SweepBlock) -> list[Any]:
 def where_rows(accept: Any, new: Any, old: Any) -> Any:
     """Row by row."""
     return jnp.where(accept.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+
+def _where_accepted(accept: Any, new: Rows, old: Rows) -> Rows:
+    return {path: where_rows(accept, new[path], x) for path, x in old.items()}

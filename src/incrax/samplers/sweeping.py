@@ -16,10 +16,10 @@ import numpy as np
 
 from incrax import value_and_grad
 from incrax._forecast import Forecast
-from incrax._messages import ambiguous_input, unknown_input, wrong_option
+from incrax._messages import ambiguous_input, listed, wrong_option
 from incrax._progress import Meter
 from incrax.engine.inputs.paths import completed, is_within
-from incrax.errors import NotCalledError
+from incrax.errors import BlockError, NotCalledError, PositionError
 from incrax.samplers.blocking import Blocks
 from incrax.samplers.chain import Chain, Job, generators
 from incrax.samplers.checkpoints import saved_warmup
@@ -27,15 +27,10 @@ from incrax.samplers.compiled_sweeps import compiled_chain
 from incrax.samplers.density import Density
 from incrax.samplers.messages import (
     bad_start,
-    missing_in_blocks,
-    not_an_update,
-    only_compiled,
-    overlapping_blocks,
     wrong_covariance,
     wrong_number,
-    wrong_starts,
 )
-from incrax.samplers.sweep_blocks import ROWS, is_by_rows, parts_of
+from incrax.samplers.sweep_blocks import ROWS, is_by_rows, named, parts_of
 from incrax.samplers.updates import (
     Block,
     Categorical,
@@ -52,6 +47,9 @@ WIDTH = 2.4
 """Width of a step over the root of the number of parameters, in units of the covariance's: the best
 for a normal.
 """
+
+Moves = Mapping[Any, Any]
+"""How each block moves, by its name: a path, or a tuple of those."""
 
 MIN_ROWS = 16
 """Rows of an input from which on walks that name them one by one are compiled, and elements of a
@@ -137,25 +135,28 @@ def gibbs(
     given = {} if updates is None else updates
     for name, update in given.items():
         if not isinstance(update, (Walk, Hamiltonian, Kernel, Conditional, Categorical)):
-            raise not_an_update(str(name), type(update).__name__)
+            raise TypeError(
+                f"`gibbs(updates=...)` got {type(update).__name__} for `{name}`. Nothing was "
+                "sampled. Pass a `Walk`, a `Hamiltonian`, a `Kernel`, a `Conditional` or a "
+                "`Categorical` for each block."
+            )
     drawn = [name for name, update in given.items() if isinstance(update, Categorical)]
     paths = [part for name in drawn for part in parts_of(name) if isinstance(part, str)]
     discrete = [path.removesuffix(ROWS) for path in paths]
     density = Density("gibbs", log_density, args, wrt, discrete)
-    rows = _rows_of(density)
     moves = {_full(density.names, name): update for name, update in given.items()}
+    apart = None
     if updates is None:
-        moves = {name: Walk() for name in rows}
-    groups = [_named(density.names, name) for name in moves]
+        rows = _rows_of(density)
+        moves = dict.fromkeys(rows, Walk())
+        apart = {names: Walk() for of in rows.values() for names in of}
     num_warmup = _warmup(num_warmup, checkpoint, num_sweeps, moves)
     asked = Job(key, num_sweeps, num_warmup, chains, starts, checkpoint, devices, progress)
-    job = _checked(asked, density, groups)
-    has_kernel = any(isinstance(update, Kernel) for update in given.values())
-    if drawn or has_kernel or any(map(is_by_rows, given)):
-        return compiled_chain(density, moves, groups, job)
-    merged = moves if updates is None else _merged(density, moves, groups)
-    chain, why = _compiled(density, merged, job)
-    return chain or _on_host(density, _each(rows) if updates is None else moves, job, why)
+    job = _checked(asked, density, moves)
+    if drawn or any(map(is_by_rows, given)) or any(isinstance(x, Kernel) for x in given.values()):
+        return compiled_chain(density, moves, job)
+    merged = _merged(density, moves) if apart is None else moves
+    return _sampled(density, merged, apart or moves, job)
 
 
 def metropolis(
@@ -223,67 +224,52 @@ def metropolis(
     """
     density = Density("metropolis", log_density, args, wrt)
     if blocks is None:
-        apart = tuple(_each(_rows_of(density)))
+        apart = tuple(names for of in _rows_of(density).values() for names in of)
         blocks = Blocks(apart, (0.0,) * len(apart), (1,) * len(apart), is_measured=False)
-    groups = [_named(density.names, names) for names in blocks.blocks]
-    order = np.concatenate([_places(density, names) for names in groups])
+    groups = [named(density.names, names) for names in blocks.blocks]
+    order = np.concatenate([density.places(names) for names in groups])
     root = None if covariance is None else _root(covariance, order)
-    walks = _walks(groups, blocks.oversample, root)
+    ends = np.cumsum([len(names) for names in groups])
+    walks: dict[Any, Walk] = {}
+    for names, times, end in zip(groups, blocks.oversample, ends, strict=True):
+        size = len(names)
+        own = slice(end - size, end)
+        width = None if root is None else np.diag(root)[own] * WIDTH / np.sqrt(size)
+        walks[names] = Walk(width, size * times)
     num_warmup = _warmup(num_warmup, checkpoint, num_sweeps, walks)
     asked = Job(key, num_sweeps, num_warmup, chains, starts, checkpoint, devices, progress)
-    job = _checked(asked, density, groups)
+    job = _checked(asked, density, walks)
     if root is None or np.count_nonzero(root) == len(root):
-        chain, why = _compiled(density, _merged(density, walks, groups), job)
-        return chain or _on_host(density, walks, job, why)
+        return _sampled(density, _merged(density, walks), walks, job)
     made = [_block(density, names) for names in groups]
-    ends = np.cumsum([block.places.size for block in made])
 
     def sweep(place: Position, rng: np.random.Generator) -> Position:
-        for block, end, times in zip(made, ends, blocks.oversample, strict=True):
+        for block, end, walk in zip(made, ends, walks.values(), strict=True):
             size = block.places.size
             columns = root[:, end - size : end] * WIDTH / np.sqrt(size)
-            for _ in range(size * times):
+            for _ in range(walk.times):
                 x = place.x.copy()
                 x[order] += columns @ rng.normal(size=size)
-                moved = Position(x, density.value(x))
-                block.evaluations += 1
-                place = block.decided(place, moved, moved.value - place.value, rng)
+                place = block.stepped(place, x, rng)
         return place
 
     return _run(density, made, sweep, job, "a covariance matrix moves other blocks with each")
 
 
-def _walks(
-    groups: Sequence[tuple[str, ...]], oversample: Sequence[int], root: np.ndarray | None
-) -> dict[Any, Walk]:
-    """Blocks as random walks, of widths from a diagonal covariance, or to be found."""
-    walks: dict[Any, Walk] = {}
-    start = 0
-    for names, times in zip(groups, oversample, strict=True):
-        size = len(names)
-        own = slice(start, start + size)
-        width = None if root is None else np.diag(root)[own] * WIDTH / np.sqrt(size)
-        walks[names] = Walk(width, size * times)
-        start += size
-    return walks
-
-
 # --- what is asked --------------------------------------------------------------------------------
 
 
-def _warmup(
-    num_warmup: int | None, checkpoint: Any, num_sweeps: int, updates: Mapping[Any, Any]
-) -> int:
+def _warmup(num_warmup: int | None, checkpoint: Any, num_sweeps: int, moves: Moves) -> int:
     """Sweeps of the warm-up: as given, else those of the checkpoint, else as many as widths need."""
     if num_warmup is None:
         num_warmup = saved_warmup(checkpoint)
     if num_warmup is None:
-        is_adapted = any(target_of(update, 1) for update in updates.values())
+        is_adapted = any(target_of(update, 1) for update in moves.values())
         num_warmup = num_sweeps // 2 if is_adapted else 0
     return num_warmup
 
 
-def _checked(job: Job, density: Density, groups: Sequence[Sequence[str]]) -> Job:
+def _checked(job: Job, density: Density, moves: Moves) -> Job:
     """The same with starts by path.
 
     Raises:
@@ -291,27 +277,36 @@ def _checked(job: Job, density: Density, groups: Sequence[Sequence[str]]) -> Job
         PositionError: starts of another shape.
         BlockError: a parameter is in two blocks, or in none.
     """
+    found = Counter(name for move in moves for name in named(density.names, move))
     if job.num_sweeps < 1:
         raise wrong_number("num_sweeps", job.num_sweeps)
     if job.chains is not None and job.chains < 1:
         raise wrong_number("chains", job.chains)
     if job.num_warmup < 0:
         raise wrong_number("num_warmup", job.num_warmup, least="zero")
-    devices = job.devices
-    if devices is not None:
-        devices = tuple(devices)
-        if not devices or not all(isinstance(device, jax.Device) for device in devices):
-            raise wrong_option("devices", devices, "one device of JAX, or several")
+    devices = None if job.devices is None else tuple(job.devices)
+    if devices is not None and not (devices and all(isinstance(x, jax.Device) for x in devices)):
+        raise wrong_option("devices", devices, "one device of JAX, or several")
     starts = None if job.starts is None else density.placed(job.starts)
     for (path, x), shape in zip((starts or {}).items(), density.shapes, strict=False):
         expected = (job.num_chains, *shape)
         if np.shape(x) != expected:
-            raise wrong_starts(path, np.shape(x), expected)
-    found = Counter(name for group in groups for name in group)
+            raise PositionError(
+                f"`gibbs(starts=...)` got `{path}` of shape {np.shape(x)}; expected {expected}, the "
+                "chains along the first axis. Nothing was sampled. Pass a start for each chain, in "
+                "the shape of what is sampled."
+            )
     if twice := [name for name in density.names if found[name] > 1]:
-        raise overlapping_blocks(twice)
+        raise BlockError(
+            f"{listed(twice)} belong to more than one block. Nothing was sampled. Name each "
+            "parameter, or each element of a small array, in one block."
+        )
     if missing := [name for name in density.names if not found[name]]:
-        raise missing_in_blocks(missing)
+        raise BlockError(
+            f"{listed(missing)} belong to no block, so that they would never move. Nothing was "
+            "sampled. Name them in a block, or leave them out of `wrt`: what is not selected stays "
+            "fixed."
+        )
     return job._replace(starts=starts, devices=devices)
 
 
@@ -331,26 +326,6 @@ def _full(names: Sequence[str], asked: Any) -> Any:
     return f"{found[0]}{asked[len(name) :]}" if found else asked
 
 
-def _named(names: Sequence[str], asked: Any) -> tuple[str, ...]:
-    """The elements that a path, a prefix of paths, or a tuple of these names, by rows or not, in the
-    order in which they are named.
-    """
-    found: dict[str, None] = {}
-    for part in parts_of(asked):
-        path = part.removesuffix(ROWS) if isinstance(part, str) else None
-        own = [name for name in names if path is not None and is_within(name, path)]
-        if not own:
-            raise unknown_input(str(part), names)
-        found.update(dict.fromkeys(own))
-    return tuple(found)
-
-
-def _places(density: Density, names: Sequence[str]) -> np.ndarray:
-    """Where elements stand in the vector."""
-    numbers = {name: k for k, name in enumerate(density.names)}
-    return np.array([numbers[name] for name in names])
-
-
 def _rows_of(density: Density) -> dict[str, list[tuple[str, ...]]]:
     """Names of the elements of each row, by what the rows are called: `theta[*]`, or the path of a
     number.
@@ -364,62 +339,24 @@ def _rows_of(density: Density) -> dict[str, list[tuple[str, ...]]]:
     return rows
 
 
-def _each(rows: Mapping[str, Sequence[tuple[str, ...]]]) -> dict[tuple[str, ...], Walk]:
-    """A walk for each row by itself."""
-    return {names: Walk() for of in rows.values() for names in of}
+# --- compiled sweeps, or calls on the host --------------------------------------------------------
+
+APART = "blocks other than walks of each row of an input move one call after another"
+"""Why sweeps are not compiled that could be."""
 
 
-# --- compiled sweeps ------------------------------------------------------------------------------
-
-
-def _compiled(
-    density: Density, updates: Mapping[Any, Any] | None, job: Job
-) -> tuple[Chain | None, str]:
-    """A chain by compiled sweeps, or why there is none."""
-    if updates is None:
-        return None, "blocks other than walks of each row of an input move one call after another"
-    try:
-        groups = [_named(density.names, name) for name in updates]
-        return compiled_chain(density, updates, groups, job), ""
-    except NotCalledError as error:
-        return None, str(error)
-
-
-def _merged(
-    density: Density, updates: Mapping[Any, Any], groups: Sequence[tuple[str, ...]]
-) -> dict[Any, Any] | None:
-    """Walks of all rows of an input one after the other, as one block by rows; None: there are
-    none, and no trajectories of many elements, or there are other updates.
+def _sampled(density: Density, merged: Moves | None, apart: Moves, job: Job) -> Chain:
+    """A chain by compiled sweeps of merged blocks; if there are none, or the function cannot be
+    compiled, by calls of the function, block after block.
     """
-    if not all(isinstance(update, (Walk, Hamiltonian)) for update in updates.values()):
-        return None
-    blocks = list(zip(groups, updates.items(), strict=True))
-    for name, rows in _rows_of(density).items():
-        first = next((k for k, (names, _) in enumerate(blocks) if names == rows[0]), len(blocks))
-        own = slice(first, first + len(rows))
-        walks = [update for _, (_, update) in blocks[own] if isinstance(update, Walk)]
-        is_all = len(rows) >= MIN_ROWS and [names for names, _ in blocks[own]] == rows
-        is_same = len({(walk.times, walk.width is None) for walk in walks}) == 1
-        if is_all and is_same and len(walks) == len(rows):
-            width = None
-            if walks[0].width is not None:
-                pairs = zip(walks, rows, strict=True)
-                width = np.concatenate([widths_of("Walk", w.width, names) for w, names in pairs])
-            blocks[own] = [((), (name, Walk(width, walks[0].times)))]
-    trajectories = [names for names, (_, update) in blocks if isinstance(update, Hamiltonian)]
-    is_long = any(len(names) >= MIN_ROWS for names in trajectories)
-    return dict(pair for _, pair in blocks) if is_long or len(blocks) < len(groups) else None
-
-
-# --- on the host ----------------------------------------------------------------------------------
-
-Sweep = Callable[[Position, np.random.Generator], Position]
-
-
-def _on_host(density: Density, updates: Mapping[Any, Any], job: Job, why: str) -> Chain:
-    """A chain by calls of the function, block after block."""
-    made = [_block(density, _named(density.names, name)) for name in updates]
-    pairs = list(zip(made, updates.values(), strict=True))
+    why = APART
+    if merged is not None:
+        try:
+            return compiled_chain(density, merged, job)
+        except NotCalledError as error:
+            why = str(error)
+    made = [_block(density, named(density.names, name)) for name in apart]
+    pairs = list(zip(made, apart.values(), strict=True))
     for block, update in pairs:
         block.target = target_of(update, len(block.names))
 
@@ -431,46 +368,81 @@ def _on_host(density: Density, updates: Mapping[Any, Any], job: Job, why: str) -
     return _run(density, made, sweep, job, why)
 
 
-def _run(density: Density, made: Sequence[Block], sweep: Sweep, job: Job, why: str) -> Chain:
+def _merged(density: Density, moves: Moves) -> Moves | None:
+    """Walks of all rows of an input one after the other, as one block by rows; None: there are
+    none, and no trajectories of many elements, or there are other updates.
+    """
+    if not all(isinstance(update, (Walk, Hamiltonian)) for update in moves.values()):
+        return None
+    blocks = [(named(density.names, name), name, update) for name, update in moves.items()]
+    is_long = any(
+        isinstance(update, Hamiltonian) and len(names) >= MIN_ROWS for names, _, update in blocks
+    )
+    for name, rows in _rows_of(density).items():
+        groups = [names for names, *_ in blocks]
+        first = groups.index(rows[0]) if rows[0] in groups else 0
+        own = slice(first, first + len(rows))
+        walks = [update for *_, update in blocks[own] if isinstance(update, Walk)]
+        is_same = len({(walk.times, walk.width is None) for walk in walks}) == 1
+        if len(rows) < MIN_ROWS or groups[own] != rows or len(walks) < len(rows) or not is_same:
+            continue
+        width = None
+        if walks[0].width is not None:
+            pairs = zip(walks, rows, strict=True)
+            width = np.concatenate([widths_of("Walk", walk.width, of) for walk, of in pairs])
+        blocks[own] = [((), name, Walk(width, walks[0].times))]
+    is_merged = is_long or len(blocks) < len(moves)
+    return {name: update for _, name, update in blocks} if is_merged else None
+
+
+# --- on the host ----------------------------------------------------------------------------------
+
+
+def _run(
+    density: Density,
+    made: Sequence[Block],
+    sweep: Callable[[Position, np.random.Generator], Position],
+    job: Job,
+    why: str,
+) -> Chain:
     """All chains, one after the other."""
-    if job.checkpoint is not None:
-        raise only_compiled("checkpoint", "checkpoints", why)
-    if job.devices is not None:
-        raise only_compiled("devices", "devices of their own", why)
-    rngs = generators(job.key, job.chains)
+    for option, what in {"checkpoint": "checkpoints", "devices": "devices of their own"}.items():
+        if getattr(job, option) is not None:
+            raise ValueError(
+                f"Chains on the host have no {what}, and this one cannot be compiled: {why}. "
+                f"Nothing was sampled. Leave `{option}` out."
+            )
     places = [Position(x, density.value(x)) for x in _starts(density, job)]
     for place in places:
         if not np.isfinite(place.value):
             raise bad_start(place.value)
     samples = np.empty((job.num_chains, job.num_sweeps, len(density.names)))
     values = np.empty(samples.shape[:2])
-    accepted = np.zeros(len(made))
-    tried = np.zeros(len(made))
+    counts = np.zeros((2, len(made)))  # accepted, tried
     gradients = [block.value_and_gradient for block in made]
     functions = [density.function, *(g.function for g in gradients if isinstance(g, _Gradient))]
     total = job.num_chains * job.num_all
     forecast = Forecast(lambda: functions, total)
+    rngs = generators(job.key, job.chains)
     with Meter("chain", total, is_shown=job.progress) as meter:
         for number, (place, rng) in enumerate(zip(places, rngs, strict=True)):
             for block in made:
                 block.restart()
-            for turn in range(job.num_all):
+            for turn in range(-job.num_warmup, job.num_sweeps):
                 place = sweep(place, rng)
-                if turn < job.num_warmup:
+                if turn < 0:
                     for block in made:
-                        block.adapt(turn)
+                        block.adapt(turn + job.num_warmup)
                 else:
-                    sample = turn - job.num_warmup
-                    samples[number, sample], values[number, sample] = place
+                    samples[number, turn], values[number, turn] = place
                 forecast.advance()
                 meter.advance()
-            accepted += [block.accepted for block in made]
-            tried += [block.tried for block in made]
-    shares = accepted / np.maximum(tried, 1)
+            counts += np.transpose([(block.accepted, block.tried) for block in made])
+    shares = counts[0] / np.maximum(counts[1], 1)
     return Chain(
-        samples if job.chains is not None else samples[0],
+        job.shown(samples),
         density.names,
-        values if job.chains is not None else values[0],
+        job.shown(values),
         {block.names[0]: float(share) for block, share in zip(made, shares, strict=True)},
         sum(block.evaluations for block in made),
         density,
@@ -488,8 +460,8 @@ def _starts(density: Density, job: Job) -> list[np.ndarray]:
 
 def _block(density: Density, names: tuple[str, ...]) -> Block:
     """A block, and how it is evaluated."""
-    places = _places(density, names)
-    return Block(names, places, density.value, _Gradient(density, names), density.flat.arguments)
+    gradient = _Gradient(density, names)
+    return Block(names, density.places(names), density.value, gradient, density.flat.arguments)
 
 
 class _Gradient:
@@ -498,14 +470,12 @@ class _Gradient:
     """
 
     def __init__(self, density: Density, names: tuple[str, ...]) -> None:
-        paths = density.selection.paths
-        self.paths = tuple(path for path in paths if any(is_within(name, path) for name in names))
-        of_paths = [
-            name for name in density.names if any(is_within(name, path) for path in self.paths)
-        ]
+        paths = density.paths
+        chosen = [path for path in paths if any(is_within(name, path) for name in names)]
+        of_paths = [x for x in density.names if any(is_within(x, path) for path in chosen)]
         self.places = [of_paths.index(name) for name in names]
         self.density = density
-        self.function: Any = value_and_grad(density.plain, wrt=self.paths)
+        self.function: Any = value_and_grad(density.plain, wrt=tuple(chosen))
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
         """Both at a vector; -inf where the value is NaN."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from incrax.samplers.messages import wrong_candidates, wrong_draw, wrong_number, wrong_width
+from incrax._messages import listed
+from incrax.errors import ProposalError
+from incrax.samplers.messages import wrong_draw, wrong_number
 
 MANY_GAIN = 10.0
 """Sweeps of a warm-up in which widths change by all that they are off, before they settle."""
@@ -64,6 +66,12 @@ class Block:
         x[self.places] = part
         return x
 
+    def stepped(self, place: Position, x: np.ndarray, rng: np.random.Generator) -> Position:
+        """Where the chain is after a proposal that is as probable as the way back."""
+        self.evaluations += 1
+        moved = Position(x, self.value(x))
+        return self.decided(place, moved, moved.value - place.value, rng)
+
     def decided(
         self, place: Position, moved: Position, log_ratio: float, rng: np.random.Generator
     ) -> Position:
@@ -72,14 +80,6 @@ class Block:
         is_accepted = np.log(rng.uniform()) < log_ratio
         self.accepted += int(is_accepted)
         return moved if is_accepted else place
-
-
-class Update(Protocol):
-    """A way to move a block."""
-
-    def move(self, place: Position, block: Block, rng: np.random.Generator) -> Position:
-        """The next place."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,7 @@ class Walk:
         width = widths_of("Walk", self.width, block.names) * np.exp(block.log_scale)
         for _ in range(self.times):
             x = block.at(place.x, place.x[block.places] + width * rng.normal(size=width.size))
-            moved = Position(x, block.value(x))
-            block.evaluations += 1
-            place = block.decided(place, moved, moved.value - place.value, rng)
+            place = block.stepped(place, x, rng)
         return place
 
 
@@ -251,7 +249,11 @@ class Categorical:
 
     def __post_init__(self) -> None:
         if self.candidates.ndim == 0 or len(self.candidates) < 2:
-            raise wrong_candidates(repr(self.values))
+            raise ProposalError(
+                f"`Categorical` got {self.values!r}; a row must have two values or more to draw "
+                "from. Nothing was sampled. Pass how many labels there are, or all values, such as "
+                "[-1, 1]."
+            )
 
     @property
     def candidates(self) -> np.ndarray:
@@ -318,7 +320,7 @@ def acceptance_target(size: int) -> float:
     return 0.44 if size == 1 else 0.234
 
 
-def target_of(update: Update | Kernel | Categorical, size: int) -> float | None:
+def target_of(update: Any, size: int) -> float | None:
     """The share of steps of so many elements that the warm-up wants accepted; None: their widths
     are given.
 
@@ -350,5 +352,8 @@ def widths_of(update: str, width: Any, names: Sequence[str]) -> np.ndarray:
     widths = np.asarray(1.0 if width is None else width, np.float64)
     is_positive = np.all((widths > 0) & np.isfinite(widths))
     if widths.shape not in ((), (len(names),)) or not is_positive:
-        raise wrong_width(update, repr(width), names)
+        raise ProposalError(
+            f"`{update}` got {width!r} for the block of {listed(names)}. Nothing was sampled. Pass "
+            f"one positive number, or one for each of its {len(names)} elements."
+        )
     return np.broadcast_to(widths, (len(names),))

@@ -159,6 +159,8 @@ class RowParts:
         Raises:
             NotByRowsError: it is not known which rows meet.
         """
+        if self.are_apart:
+            return np.zeros(self._length, np.int32)
         return colours_of([rows.known for rows in self._met], self._length)
 
     def _step(self, eqn: Equation) -> None:

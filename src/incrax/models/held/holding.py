@@ -118,7 +118,7 @@ def hold(
         raise wrong_option("hold(chunk_rows)", chunk_rows, "a positive integer or None")
     is_recomputed = chunk_rows is not None if recompute is None else bool(recompute)
     encoding = Encoding(plain(encoder), chunk_rows, is_recomputed=is_recomputed)
-    return Held(Setting(encoding, 0 if wrt is None else wrt, HoldStats()))
+    return Held(encoding, 0 if wrt is None else wrt)
 
 
 class Held:
@@ -132,13 +132,16 @@ class Held:
         ([0.0, 4.0], 3)
     """
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
+    def __init__(self, encoding: Encoding, wrt: Any) -> None:
+        self._encoding = encoding
+        self._wrt = wrt
+        self.stats: HoldStats = HoldStats()
+        """Counters of all passes so far."""
         self._proven: set[Any] = set()
 
     def _captured(self) -> tuple[Any, ...]:
         """What counts where a guarded function captures this: counters do not."""
-        return self._setting.encoding, self._setting.wrt
+        return self._encoding, self._wrt
 
     def __call__(self, params: Any, rows: Any, *, key: Any = None) -> Kept:
         """Encode all rows: one forward pass.
@@ -164,10 +167,7 @@ class Held:
         Cost: one forward pass, compiled once per types of the arguments; with what the backward
             pass needs, unless that is recomputed.
         """
-        own, num_rows = checked_rows(without_marks(rows))
-        data = (own, *keys_of(key, num_rows))
-        self._prove(without_marks(params), data)
-        return Kept(self._setting, params, data)
+        return Kept(self, params, self._data_of(params, rows, key))
 
     def value_and_grad(self, loss: Callable[..., Any], *, wrt: Any = None) -> EpochGradient:
         """The sum of a loss over all batches of an epoch, and its exact gradient, as one compiled
@@ -210,25 +210,25 @@ class Held:
         """
         if not callable(loss):
             raise wrong_option("value_and_grad(loss)", loss, "a function")
-        wrt = self._setting.wrt if wrt is None else wrt
-        return EpochGradient(self._setting, plain(loss), wrt, self._prove)
-
-    @property
-    def stats(self) -> HoldStats:
-        """Counters of all passes so far."""
-        return self._setting.stats
+        return EpochGradient(self, plain(loss), self._wrt if wrt is None else wrt)
 
     def __repr__(self) -> str:
         """What is held."""
-        return f"hold({name_of(self._setting.encoder)}): {self.stats.rows_encoded} rows encoded"
+        return f"hold({name_of(self._encoding.encoder)}): {self.stats.rows_encoded} rows encoded"
 
-    def _prove(self, params: Any, data: tuple[Any, ...]) -> None:
-        """Once per types: that each row is treated by itself."""
+    def _data_of(self, params: Any, rows: Any, key: Any) -> tuple[Any, ...]:
+        """Rows, and a key for each if the encoder takes keys; once per types it is proven that each
+        row is treated by itself.
+        """
+        own, num_rows = checked_rows(without_marks(rows))
+        data = (own, *keys_of(key, num_rows))
+        params = without_marks(params)
         has_values = _jax.is_top_level() and not has_tracer(jax.tree.leaves((params, data)))
-        types = make_signature(self._setting.encoding, (params, *data), {}).key
+        types = make_signature(self._encoding, (params, *data), {}).key
         if self._proven.isdisjoint({(types, True), (types, has_values)}):
-            check_row_by_row(self._setting.encoder, params, data, has_values=has_values)
+            check_row_by_row(self._encoding.encoder, params, data, has_values=has_values)
             self._proven.add((types, has_values))
+        return data
 
 
 # --- representations, batch by batch --------------------------------------------------------------
@@ -260,26 +260,6 @@ class HoldStats(Counters):
     batches_added: int = 0
 
 
-class Setting(NamedTuple):
-    """What all representations of one `hold` share: a function, what is differentiated by,
-    counters.
-    """
-
-    encoding: Encoding
-    wrt: Any
-    stats: HoldStats
-
-    @property
-    def encoder(self) -> Any:
-        """What the user gave."""
-        return self.encoding.encoder
-
-    @property
-    def is_recomputed(self) -> bool:
-        """Whether backward passes encode once more."""
-        return self.encoding.is_recomputed
-
-
 class Kept:
     """Representations of rows, to be read batch by batch, and their cotangents so far.
 
@@ -299,22 +279,22 @@ class Kept:
         [21.0]
     """
 
-    def __init__(self, setting: Setting, params: Any, data: tuple[Any, ...]) -> None:
+    def __init__(self, held: Held, params: Any, data: tuple[Any, ...]) -> None:
         params = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, params)
-        self._setting = setting
-        self._stats = setting.stats
+        self._encoding = held._encoding
+        self._wrt = held._wrt
+        self._stats = held.stats
         self._params = params
         self._data = data
         self._pullback: Pullback
-        found = vjp(setting.encoding, params, data[0], None, *data[1:], wrt=setting.wrt)
-        self._representations, self._pullback = found
+        self._representations, self._pullback = self._pulled_back(None)
         self._numbers = np.arange(jax.tree.leaves(data)[0].shape[0])
         self._stats.rows_encoded += self.num_rows
         self.reset()
 
     def _captured(self) -> tuple[Any, ...]:
         """What counts where a guarded function captures this: counters do not."""
-        return self._setting.encoding, self._params, self._data, self._cotangents, self._is_touched
+        return self._encoding, self._params, self._data, self._cotangents, self._is_touched
 
     @property
     def representations(self) -> Any:
@@ -390,20 +370,22 @@ class Kept:
             see `reset`.
         """
         touched = np.flatnonzero(self._is_touched)
-        is_kept = not self._setting.is_recomputed
-        whole = self.num_rows * (2 if is_kept else 3)
+        is_recomputed = self._encoding.is_recomputed
+        passes_over_all = 3 if is_recomputed else 2
         chosen = padded(touched, self.num_rows)
-        if chosen is None or 3 * len(chosen) >= whole:
-            self._count(self.num_rows, is_encoded=not is_kept)
+        if chosen is None or 3 * len(chosen) >= passes_over_all * self.num_rows:
+            self._stats.rows_recomputed += self.num_rows if is_recomputed else 0
+            self._stats.rows_pulled_back += self.num_rows
             return self._pullback(self._filled(self._cotangents))
-        self._count(len(chosen), is_encoded=True)
-        given = (self._params, self._data[0], chosen, *self._data[1:])
-        _, pullback = vjp(self._setting.encoding, *given, wrt=self._setting.wrt)
+        self._stats.rows_recomputed += len(chosen)
+        self._stats.rows_pulled_back += len(chosen)
+        _, pullback = self._pulled_back(chosen)
         return pullback(self._filled(_picked(self._cotangents, chosen, len(touched))))
 
-    def _count(self, num_rows: int, *, is_encoded: bool) -> None:
-        self._stats.rows_recomputed += num_rows if is_encoded else 0
-        self._stats.rows_pulled_back += num_rows
+    def _pulled_back(self, chosen: np.ndarray | None) -> tuple[Any, Pullback]:
+        """Representations of some rows, None for all, and the way back."""
+        rows, *keys = self._data
+        return vjp(self._encoding, self._params, rows, chosen, *keys, wrt=self._wrt)
 
     def __repr__(self) -> str:
         """How many rows, and how many of them have cotangents."""
@@ -526,40 +508,31 @@ class EpochGradient:
         (40.0, [40.0])
     """
 
-    def __init__(
-        self,
-        setting: Setting,
-        loss: Callable[..., Any],
-        wrt: Any,
-        prove: Callable[[Any, Any], None],
-    ) -> None:
-        self._setting = setting
+    def __init__(self, held: Held, loss: Callable[..., Any], wrt: Any) -> None:
+        self._held = held
+        self._encoding = held._encoding
         self._loss = loss
         self._wrt = wrt
-        self._prove = prove
         self._programs = _Programs(self._evaluated)
 
     def __call__(
         self, params: Any, rows: Any, batches: Any, *args: Any, key: Any = None
     ) -> tuple[Any, Any]:
         """The sum of the losses and its gradient; see `Held.value_and_grad`."""
-        own, num_rows = checked_rows(without_marks(rows))
+        data = self._held._data_of(params, rows, key)
+        num_rows = jax.tree.leaves(data)[0].shape[0]
         found = _batches(batches, num_rows)
-        data = (own, *keys_of(key, num_rows))
-        self._prove(without_marks(params), data)
-        if _is_plain(jax.tree.leaves((params, own, batches, args, key))):
+        if _is_plain(jax.tree.leaves((params, data[0], batches, args, key))):
             return self._evaluated(params, data, None, found, args)
         chosen, found = _touched(found, num_rows)
-        self._count(num_rows if chosen is None else len(chosen), len(found.numbers))
+        stats = self._held.stats
+        num_encoded = num_rows if chosen is None else len(chosen)
+        stats.rows_encoded += num_encoded
+        stats.rows_recomputed += num_encoded if self._encoding.is_recomputed else 0
+        stats.rows_pulled_back += num_encoded
+        stats.batches_read += len(found.numbers)
+        stats.batches_added += len(found.numbers)
         return self._programs(params, data, chosen, found, args)
-
-    def _count(self, num_rows: int, num_batches: int) -> None:
-        stats = self._setting.stats
-        stats.rows_encoded += num_rows
-        stats.rows_recomputed += num_rows if self._setting.is_recomputed else 0
-        stats.rows_pulled_back += num_rows
-        stats.batches_read += num_batches
-        stats.batches_added += num_batches
 
     def _evaluated(
         self, params: Any, data: Any, chosen: Any, batches: Batches, args: tuple[Any, ...]
@@ -578,7 +551,7 @@ class EpochGradient:
 
         def encode(values: Any) -> Any:
             params, rows, *_ = selection.merged(values)[0]
-            return self._setting.encoding(params, rows, chosen, *keys)
+            return self._encoding(params, rows, chosen, *keys)
 
         found, pull = jax.vjp(encode, selection.values)
         total, cotangents, by_loss = self._losses(selection, found)
@@ -614,7 +587,7 @@ class EpochGradient:
     def _names(self, batches: Batches, num_args: int) -> list[str]:
         """Names of the arguments: those of the encoder, and of the loss after what a batch has."""
         num_own = 1 + len(batches.others)
-        ours = argument_names(self._setting.encoder, 2)
+        ours = argument_names(self._encoding.encoder, 2)
         theirs = argument_names(self._loss, num_own + num_args)[num_own:]
         names = [*ours, "batches", *theirs]
         return [name if names.index(name) == k else f"_{k}" for k, name in enumerate(names)]
@@ -680,9 +653,7 @@ def _touched(batches: Batches, num_rows: int) -> tuple[np.ndarray | None, Batche
 
 
 class _Programs:
-    """A function, compiled for each signature of its arguments; plain where JAX traces or compiles
-    nothing.
-    """
+    """A function, compiled for each signature of its arguments."""
 
     def __init__(self, fun: Callable[..., Any]) -> None:
         self.fun = fun
@@ -690,14 +661,12 @@ class _Programs:
 
     def __call__(self, *args: Any) -> Any:
         """The function at these arguments."""
-        leaves = jax.tree.leaves(args)
-        if _is_plain(leaves):
-            return self.fun(*args)
         signature = make_signature(self.fun, args, {})
         fun = self.fun  # not `self`, which holds the programs
         compiled = lambda: jax.jit(lambda *values: fun(*signature.rebuild(values)[0]))
         program = self._table.made(signature.key, compiled)
-        return program(*[LeafValue(x).feed for x in signature.dynamic_leaves(leaves)])
+        dynamic = signature.dynamic_leaves(jax.tree.leaves(args))
+        return program(*[LeafValue(x).feed for x in dynamic])
 
 
 def _is_plain(leaves: Any) -> bool:

@@ -29,8 +29,6 @@ NUM_TRACED = (5, 7)
 """Rows of the two traces that are compared."""
 NUM_TRIED = 6
 """Rows that are encoded, in two orders and each alone."""
-NUM_SEEN = 64
-"""Rows among which those with other values are looked for."""
 
 ROUNDING = 1e-7
 """What may differ from zero."""
@@ -118,7 +116,10 @@ def _said(eqn: Equation, what: str) -> str:
 
 def _try(encoder: Any, params: Any, data: tuple[Any, ...]) -> None:
     """Encode some rows in two orders, and each alone: their representations must be the same."""
-    chosen = _chosen(data)
+    num_rows = jax.tree.leaves(data)[0].shape[0]
+    random = np.random.default_rng(num_rows)
+    # From anywhere, the last one among them, in no order.
+    chosen = random.permutation([num_rows - 1, *random.permutation(num_rows - 1)[: NUM_TRIED - 1]])
     count = len(chosen)
     if count < 2:
         return
@@ -148,22 +149,6 @@ def _compare(what: str, where: str, x: Any, y: Any) -> None:
         error = difference(x, y, atol=0.0 if y.any() else ROUNDING)
     if error is not None:
         raise _mixing_encoder(f"{what} differs by {error:.2g} {where}")
-
-
-def _chosen(data: tuple[Any, ...]) -> np.ndarray:
-    """Numbers of rows from anywhere, the last one among them, in no order, if possible of rows with
-    other values.
-    """
-    num_rows = jax.tree.leaves(data)[0].shape[0]
-    random = np.random.default_rng(num_rows)
-    seen = random.choice(num_rows, min(num_rows, NUM_SEEN), replace=False)
-    seen = np.concatenate([[num_rows - 1], seen[seen != num_rows - 1]])
-    values = [
-        np.asarray(x) for x in jax.tree.leaves(taken(data[0], seen)) if not is_key_dtype(x.dtype)
-    ]
-    contents = [b"".join(x[k].tobytes() for x in values) for k in range(len(seen))]
-    repeated = sorted(range(len(seen)), key=lambda k: contents.index(contents[k]) != k)
-    return random.permutation(seen[repeated[:NUM_TRIED]])
 
 
 def _mixing_encoder(reason: str) -> MixedRowsError:
