@@ -92,7 +92,7 @@ class Gradient(Derivative):
         """Value and gradient; `rows` gets what became of rows."""
         selection = self.select(args, kwargs)
         function = selection.of_selected(self.fun)
-        derivative = jax.value_and_grad(function, _all(selection), has_aux=self.has("has_aux"))
+        derivative = jax.value_and_grad(function, selection.argnums, has_aux=self.has("has_aux"))
         if rows is None:
             value, gradients = derivative(*selection.values)
         else:
@@ -135,10 +135,6 @@ def _dense(x: Any) -> Any:
     return x.todense() if _is_rows(x) else x
 
 
-def _all(selection: Selection) -> tuple[int, ...]:
-    return tuple(range(len(selection.numbers)))
-
-
 # --- Jacobians ------------------------------------------------------------------------------------
 
 
@@ -174,7 +170,7 @@ class Jacobian(OfAllOutputs):
             modes = _fewest_passes_first(flat, fun, selection.values)
         else:
             modes = [jax.jacfwd if mode == "forward" else jax.jacrev]
-        derivatives = [each(fun, _all(selection), has_aux=True) for each in modes]
+        derivatives = [each(fun, selection.argnums, has_aux=True) for each in modes]
         rows, aux = first_that_works(derivatives, selection.values)
         dtypes = [jax.dtypes.result_type(x) for x in selection.values]
         return [list(map(_as_dtype, row, dtypes)) for row in rows], aux
@@ -237,7 +233,7 @@ class Hessian(OfAllOutputs):
         block = self._compressed(flat, selection)
         if block is not None:
             return [[*map(selection.tree, block)]], None
-        given = {"argnums": _all(selection), "has_aux": True}
+        given = {"argnums": selection.argnums, "has_aux": True}
         inner = jax.jacrev(selection.of_selected(flat), **given)
         values = selection.values
         outer = [each(inner, **given) for each in (jax.jacfwd, jax.jacrev)]
@@ -282,13 +278,13 @@ class HessianProduct(Along):
 
     def along(self, selection: Selection, tangents: tuple[Any, ...]) -> Any:
         """In the shape of the selection."""
-        gradient = jax.grad(selection.of_selected(self.fun), _all(selection))
+        gradient = jax.grad(selection.of_selected(self.fun), selection.argnums)
 
         def forward(*values: Any) -> Any:
             return jax.jvp(gradient, values, tangents)[1]
 
         def reverse(*values: Any) -> Any:
-            return jax.grad(lambda *v: _dot(gradient(*v), tangents), _all(selection))(*values)
+            return jax.grad(lambda *v: _dot(gradient(*v), tangents), selection.argnums)(*values)
 
         return selection.tree(first_that_works([forward, reverse], selection.values))
 
@@ -340,17 +336,16 @@ def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
     Raises:
         TangentError: the structure, a shape or a dtype is another one.
     """
-    mirror = selection.mirror
     values = selection.values
     try:
-        leaves = mirror.treedef.flatten_up_to(tangent)
+        leaves = selection.shape.flatten_up_to(tangent)
     except ValueError as error:
-        expected = str(mirror.tree(["*"] * len(values)))
+        expected = str(selection.tree(["*"] * len(values)))
         raise wrong_tangent(
             name, "tangent", f"of another structure ({error})", f"`wrt`, {expected}"
         ) from error
     found: list[Any] = [None] * len(values)
-    for position, leaf in zip(mirror.positions, leaves, strict=True):
+    for position, leaf in zip(selection.positions, leaves, strict=True):
         if position is not None:
             value = values[position]
             expected = f"`{selection.paths[position]}`, {type_name(value)}"

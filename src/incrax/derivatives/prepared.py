@@ -196,7 +196,7 @@ class Prepared:
         if free is not None:
             shown = select("prepare", self._fun, tuple(free), args, {})
         masks = {} if free is None else dict(zip(shown.numbers, free.values(), strict=True))
-        if selection.mirror.has_repeats:
+        if selection.has_repeats:
             each_once = Prepared(self._fun, self._args, self.paths, self._options)
             return Flat(each_once, each_once._selection, shown, masks)
         return Flat(self, selection, shown, masks)

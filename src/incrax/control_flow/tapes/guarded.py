@@ -152,25 +152,19 @@ class Guarded(Generic[P, R]):
         """The results of the path that is right, `first` tried first; it is recorded if there is
         none.
         """
-        known = self._stats.recordings
-        attempt = lambda path: path.attempt(leaves)
-        path = None
-        found = None if tape is None else tape.search(first, attempt, leaves)
-        if found is None:
-            with self._lock:
-                if self._stats.recordings != known:  # another thread has recorded meanwhile
-                    tape = self._tape_for(signature)
-                    found = None if tape is None else tape.search(tape.recent(), attempt, leaves)
-                if found is None:
-                    path = self._recorded(signature, leaves)
+        found = None if tape is None else tape.search(first, lambda p: p.attempt(leaves), leaves)
+        is_hit = is_expected and found is not None and found[0] is first
         if tape is not None and found is not None:
             path, results = found
-            tape.count(path, is_hit=is_expected and path is first)
-        elif path is not None:
-            results = self._first_results(path, leaves)
         else:
-            self._stats.eager += 1
-            return self._plain(*signature.rebuild(leaves))
+            with self._lock:
+                recorded = self._recorded(signature, leaves)
+            if recorded is None:
+                self._stats.eager += 1
+                return self._plain(*signature.rebuild(leaves))
+            tape, path = recorded
+            results = path.first_results(leaves)
+        tape.count(path, is_hit=is_hit)
         return jax.tree_util.tree_unflatten(path.out_tree, results)
 
     def _plain(self, args: Any, kwargs: Any) -> Any:
@@ -184,20 +178,7 @@ class Guarded(Generic[P, R]):
             tapes = self._tapes.get(signature.key) or ()
             return next((tape for tape in tapes if tape.captured.is_current()), None)
 
-    def _first_results(self, path: Path, leaves: Any) -> Any:
-        """The results of a path that was just recorded; it is forgotten if its program cannot be
-        compiled or run.
-        """
-        try:
-            return path.first_results(leaves)
-        except BaseException:
-            self._stats.aborted += 1
-            with self._lock:
-                for tape in self._all_tapes():
-                    tape.forget(path)
-            raise
-
-    def _recorded(self, signature: Signature, leaves: Any, *, is_call: bool = True) -> Path | None:
+    def _recorded(self, signature: Signature, leaves: Any) -> tuple[Tape, Path] | None:
         """A new path, in the tape of captured values as they are before it runs; None if there are
         too many.
         """
@@ -223,9 +204,7 @@ class Guarded(Generic[P, R]):
             if self._make is not None:
                 path.be_incremental(self._make, self._subject.name, signature.dynamic_paths)
         self._latest = tape
-        if is_call:
-            tape.count(known, is_hit=False)
-        return known
+        return tape, known
 
     def _too_many(self, tapes: Sequence[Tape]) -> None:
         """Say once which guards have too many outcomes.
@@ -295,7 +274,10 @@ class Guarded(Generic[P, R]):
             tape = self._tape_for(signature)
             with jax.ensure_compile_time_eval():
                 found = None if tape is None else tape.search(tape.recent(), attempt, leaves)
-            return self._recorded(signature, leaves, is_call=False) if found is None else found[0]
+            if found is not None:
+                return found[0]
+            recorded = self._recorded(signature, leaves)
+            return None if recorded is None else recorded[1]
 
     # --- reports and control ----------------------------------------------------------------------
 

@@ -92,34 +92,21 @@ class Tape:
             [x for x in self.paths if [g.key for g in x.guards[: failing + 1]] == outcomes]
         )
 
-    def forget(self, path: Path) -> None:
-        """Remove a path, if it is one of this tape and has never given results."""
-        if path not in self.paths or path.hits > 1:
-            return
-        self.paths.remove(path)
-        self.likely = self.latest = None
-        for other in self.paths:
-            other.successor = other if other.successor is path else other.successor
-
     def count(self, path: Path, *, is_hit: bool) -> None:
         """Note which path was right, and expect the one that followed it before."""
         self.stats.hits += is_hit
         self.stats.misses += not is_hit
+        before = self.latest
+        if not is_hit and before is not None:
+            # Twice in a row another path than expected followed.
+            if before.doubted_at == before.hits - 1:
+                before.successor = path
+            before.doubted_at = before.hits
         if not is_hit:
-            self._learn(path)
             self._prefer(path)
         path.hits += 1
         self.latest = path
         self.likely = path.successor
-
-    def _learn(self, path: Path) -> None:
-        """Where a path was followed by another than expected twice in a row, expect the latest."""
-        before = self.latest
-        if before is None:
-            return
-        if before.doubted_at == before.hits - 1:
-            before.successor = path
-        before.doubted_at = before.hits
 
     def _prefer(self, path: Path) -> None:
         self._turn += 1
