@@ -338,14 +338,14 @@ def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
     """
     values = selection.values
     try:
-        leaves = selection.shape.flatten_up_to(tangent)
+        leaves = selection.mirror.treedef.flatten_up_to(tangent)
     except ValueError as error:
         expected = str(selection.tree(["*"] * len(values)))
         raise wrong_tangent(
             name, "tangent", f"of another structure ({error})", f"`wrt`, {expected}"
         ) from error
     found: list[Any] = [None] * len(values)
-    for position, leaf in zip(selection.positions, leaves, strict=True):
+    for position, leaf in zip(selection.mirror.positions, leaves, strict=True):
         if position is not None:
             value = values[position]
             expected = f"`{selection.paths[position]}`, {type_name(value)}"

@@ -31,20 +31,31 @@ _WRT = (
 
 
 @dataclass(frozen=True)
+class Mirror:
+    """A shape of results: a tree whose leaves are positions among the selected ones, or nothing."""
+
+    treedef: Any
+    positions: tuple[int | None, ...]
+
+    def tree(self, results: Values) -> Any:
+        """Results, one per selected leaf, in this shape; None where nothing was selected."""
+        placed = [None if k is None else results[k] for k in self.positions]
+        return jax.tree.unflatten(self.treedef, placed)
+
+
+@dataclass(frozen=True)
 class Selection:
     """The leaves of one call that are differentiated.
 
     Fields: the arguments' tree, in which marked leaves are leaves; its leaves; the numbers of the
-    selected ones, each once; their names; the shape of results, a tree whose leaves are
-    `positions` among the selected ones, or None.
+    selected ones, each once; the shape of results; names of the selected ones.
     """
 
     treedef: Any
     leaves: tuple[Any, ...]
     numbers: tuple[int, ...]
+    mirror: Mirror
     paths: tuple[str, ...]
-    shape: Any
-    positions: tuple[int | None, ...]
 
     @property
     def argnums(self) -> tuple[int, ...]:
@@ -54,7 +65,8 @@ class Selection:
     @property
     def has_repeats(self) -> bool:
         """Whether a leaf was selected twice."""
-        return len(self.positions) - self.positions.count(None) > len(self.numbers)
+        positions = self.mirror.positions
+        return len(positions) - positions.count(None) > len(self.numbers)
 
     @property
     def values(self) -> list[Any]:
@@ -74,9 +86,8 @@ class Selection:
         ]
 
     def tree(self, results: Values) -> Any:
-        """Results, one for each selected leaf, in their shape; None where nothing was selected."""
-        placed = [None if k is None else results[k] for k in self.positions]
-        return jax.tree.unflatten(self.shape, placed)
+        """Results, one for each selected leaf, in the shape of results."""
+        return self.mirror.tree(results)
 
     def merged(self, values: Values, others: Values | None = None) -> tuple[Args, Kwargs]:
         """The arguments with other values for the selected leaves, and for the others, if given.
@@ -138,7 +149,8 @@ def select(
             f"evaluated or stored. Name others by `wrt`. {_WRT}"
         )
     positions = tuple(None if k is None else numbers.index(k) for k in usable)
-    return Selection(treedef, leaves, numbers, tuple(paths[k] for k in numbers), shape, positions)
+    mirror = Mirror(shape, positions)
+    return Selection(treedef, leaves, numbers, mirror, tuple(paths[k] for k in numbers))
 
 
 def as_parameters(name: str, fun: Function, wrt: Any, args: Args) -> Args:
