@@ -75,11 +75,10 @@ class Bucketed:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's result at these arguments."""
-        if is_staged() or any(map(is_traced, jax.tree.leaves((args, kwargs)))):
-            args, kwargs, lengths = self._ragged.wrapped(args, kwargs)
-            return exact(self._fun(*args, **kwargs), lengths)
-        args, kwargs, lengths = self._ragged.padded(args, kwargs)
-        return exact(self._program(args, kwargs), lengths)
+        is_inside = is_staged() or any(map(is_traced, jax.tree.leaves((args, kwargs))))
+        args, kwargs, lengths = self._ragged.given(args, kwargs, is_padded=not is_inside)
+        found = self._fun(*args, **kwargs) if is_inside else self._program(args, kwargs)
+        return exact(found, lengths)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method, with `instance` as first argument, which must be a pytree."""

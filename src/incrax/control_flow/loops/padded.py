@@ -285,14 +285,13 @@ class NamedArguments:
         self, args: Any, kwargs: Any, replace: Callable[[str | int, Any], Any]
     ) -> tuple[Args, Kwargs]:
         """The arguments with `replace(name, value)` in the place of those that are given."""
-        args = list(args)
-        kwargs = dict(kwargs)
+        positional = dict(enumerate(args))
+        named = dict(kwargs)
         for name, (number, keyword) in zip(self.names, self.places, strict=True):
-            if number is not None and number < len(args):
-                args[number] = replace(name, args[number])
-            elif keyword in kwargs:
-                kwargs[keyword] = replace(name, kwargs[keyword])
-        return tuple(args), kwargs
+            given, key = (positional, number) if number in positional else (named, keyword)
+            if key in given:
+                given[key] = replace(name, given[key])
+        return tuple(positional.values()), named
 
 
 def _place(name: str | int, positional: Sequence[str]) -> tuple[int | None, str | None]:
@@ -315,19 +314,10 @@ class RaggedArguments(NamedArguments):
         self._capacities: dict[str | int, list[int]] = {name: [] for name in names}
         self._lock = threading.Lock()
 
-    def padded(self, args: Any, kwargs: Any) -> tuple[Any, Any, Lengths]:
-        """The arguments with rows up to the least capacity known that they fit in, and the length
-        of each.
+    def given(self, args: Any, kwargs: Any, *, is_padded: bool) -> tuple[Any, Any, Lengths]:
+        """The arguments as `Padded`, and the length of each; if asked, with rows up to the least
+        capacity known that they fit in.
         """
-        return self._made(args, kwargs, self._with_room)
-
-    def wrapped(self, args: Any, kwargs: Any) -> tuple[Any, Any, Lengths]:
-        """The same without more rows."""
-        return self._made(args, kwargs, _ragged)
-
-    def _made(
-        self, args: Any, kwargs: Any, make: Callable[..., Padded]
-    ) -> tuple[Any, Any, Lengths]:
         lengths: Lengths = {}
 
         def replace(name: str | int, tree: Any) -> Any:
@@ -335,7 +325,9 @@ class RaggedArguments(NamedArguments):
             if num is None:
                 return tree
             lengths[name] = num
-            return make(name, tree, num)
+            values = self._with_room(name, tree, num) if is_padded else tree
+            length = np.int32(num) if is_padded else num
+            return Padded(values, length, is_checked=True, source=name)
 
         args, kwargs = self.replaced(args, kwargs, replace)
         for name in self.names:
@@ -347,34 +339,26 @@ class RaggedArguments(NamedArguments):
                 )
         return args, kwargs, lengths
 
-    def _with_room(self, name: str | int, tree: Any, num: int) -> Padded:
+    def _with_room(self, name: str | int, tree: Any, num: int) -> Any:
         known = self._capacities[name]
         with self._lock:
             at = bisect_left(known, num)
             if at == len(known):
                 insort(known, capacity_for(num))
             capacity = known[at]
-        values = jax.tree.map(lambda x: padded(x, capacity), tree)
-        return _ragged(name, values, np.int32(num))
-
-
-def _ragged(name: str | int, values: Any, num: Any) -> Padded:
-    return Padded(values, num, is_checked=True, source=name)
+        return jax.tree.map(lambda x: padded(x, capacity), tree)
 
 
 def exact(results: Any, lengths: Lengths) -> Any:
     """Results, with each `Padded` of known length as the rows that count; a derivative has those of
     its argument.
     """
-    return jax.tree.map(lambda x: _exact(x, lengths), results, is_leaf=_is_padded)
-
-
-def _is_padded(x: Any) -> bool:
-    return isinstance(x, Padded)
+    is_padded = lambda x: isinstance(x, Padded)
+    return jax.tree.map(lambda x: _exact(x, lengths), results, is_leaf=is_padded)
 
 
 def _exact(x: Any, lengths: Lengths) -> Any:
-    if not _is_padded(x) or is_traced(x.length) or np.ndim(x.length):
+    if not isinstance(x, Padded) or is_traced(x.length) or np.ndim(x.length):
         return x
     if getattr(x.length, "dtype", None) != jax.dtypes.float0:
         return x.exact()

@@ -5,7 +5,7 @@ In: arrays. Out: `Padded`. Gathers only, so that derivatives are JAX's.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -66,33 +66,25 @@ def select_rows(x: Any, mask: Any, size: int | None = None) -> Padded:
                 "one boolean per row. Nothing was evaluated. Reduce a mask of elements to one of "
                 "rows, for example by `jnp.all(mask, axis=1)`."
             )
-    chosen = _chosen(mask, size)
-    rows = jax.tree.map(lambda leaf: _gathered(leaf, chosen), x)
-    return Padded(rows, chosen.num, is_checked=True)
+    rows, num = _chosen(mask, size)
+    return Padded(jax.tree.map(lambda leaf: _gathered(leaf, rows, num), x), num, is_checked=True)
 
 
 # --- which rows -----------------------------------------------------------------------------------
 
 
-class _Chosen(NamedTuple):
-    """Numbers of chosen rows, of shape (size,), out of range past `num`; NumPy's where the mask is
-    known.
+def _chosen(mask: Any, size: int | None) -> tuple[Any, Any]:
+    """Numbers of chosen rows, out of range past as many as there are, and how many these are;
+    NumPy's where the mask is known.
     """
-
-    rows: Any
-    num: Any
-
-
-def _chosen(mask: Any, size: int | None) -> _Chosen:
     if is_on_host(mask) and not is_staged():
         found = np.flatnonzero(np.asarray(mask))
         num, room = _with_room(len(found), size)
-        rows = np.append(found, np.full(room - num, mask.size))
-        return _Chosen(rows.astype(np.int32), num)
+        return np.append(found, np.full(room - num, mask.size)).astype(np.int32), num
     num, room = _with_room(jnp.sum(mask, dtype=jnp.int32), size)
     rows = jnp.flatnonzero(mask, size=room, fill_value=mask.size).astype(jnp.int32)
     # so that no row is had without the check
-    return _Chosen(jnp.where(jnp.arange(room) < num, rows, mask.size), num)
+    return jnp.where(jnp.arange(room) < num, rows, mask.size), num
 
 
 def _with_room(num: Any, size: int | None) -> tuple[Any, int]:
@@ -121,12 +113,11 @@ def _room_by_guards(num: Any) -> int:
     return room
 
 
-def _gathered(x: Any, chosen: _Chosen) -> jax.Array:
+def _gathered(x: Any, rows: Any, num: Any) -> jax.Array:
     """The chosen rows, on the device of x."""
-    if isinstance(chosen.rows, np.ndarray) and is_on_host(x):
-        rows = padded(np.asarray(x)[chosen.rows[: chosen.num]], len(chosen.rows))
-        return put_like(rows, x)
+    if isinstance(rows, np.ndarray) and is_on_host(x):
+        return put_like(padded(np.asarray(x)[rows[:num]], len(rows)), x)
     x = jnp.asarray(x)
     if not x.shape[0]:
-        return lax.full((len(chosen.rows), *x.shape[1:]), 0, x.dtype)
-    return x.at[chosen.rows].get(mode="fill", fill_value=0)
+        return lax.full((len(rows), *x.shape[1:]), 0, x.dtype)
+    return x.at[rows].get(mode="fill", fill_value=0)

@@ -94,8 +94,7 @@ class Guarded(Generic[P, R]):
         """The arguments as they are recorded: rows padded, static ones part of the structure; and
         the numbers of rows.
         """
-        replaced = self._ragged.padded if is_padded else self._ragged.wrapped
-        args, kwargs, lengths = replaced(args, kwargs)
+        args, kwargs, lengths = self._ragged.given(args, kwargs, is_padded=is_padded)
         static = self._options.static
         if static is not None:
             args, kwargs = static.replaced(args, kwargs, mark)
