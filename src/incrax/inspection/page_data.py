@@ -28,7 +28,7 @@ from incrax.engine.call.record import CallRecord, Chunks, History, PastCall
 from incrax.engine.call.rehearsal import outlook, row_outlooks
 from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.policy.candidates import Entry
-from incrax.engine.program.cost import equation_cost, total_cost
+from incrax.engine.program.cost import equation_cost
 from incrax.explanation import Served, rows_made, served_by, sized
 
 FORMAT = 1
@@ -148,8 +148,7 @@ class _Data:
         self.row_records = [*row_outlooks(self.engine)]
         self.eqns: Sequence[Equation] = self.program.eqns
         self.numbers = {id(eqn): number for number, eqn in enumerate(self.eqns)}
-        costs = list(map(equation_cost, self.eqns))
-        self.work = {name: np.array([getattr(cost, name) for cost in costs]) for name in WORK}
+        self.work = _work(self.eqns)
         entries = [e for of in (self.chooser, self.engine.slices) for e in of.entries.values()]
         self.entries: list[Entry] = sorted(entries, key=lambda entry: -entry.count)[:MAX_PLANS]
 
@@ -195,7 +194,7 @@ class _Data:
             **coded("primitive", "primitives", (eqn.primitive.name for eqn in self.eqns)),
             **coded("place", "places", map(_jax.source_line, self.eqns), place),
             **coded("type", "types", (", ".join(x.type for x in each) for each in written)),
-            **{name: work.tolist() for name, work in self.work.items()},
+            **dict(zip(WORK, self.work.T.tolist(), strict=True)),
             "bytes": [sum(x.bytes for x in each) for each in written],
             "seconds": [float(f"{s:.4g}") for s in seconds],
             "how": how,
@@ -305,14 +304,12 @@ class _Data:
         """A call as data: the numbers are those of `explain`; what differs from the values that it
         starts from.
         """
-        numbers = [self.numbers.get(id(eqn), -1) for eqn in served.ran]
-        known = np.array([number for number in numbers if number >= 0], int)
-        is_avoided = np.ones(len(self.eqns), bool)
-        is_avoided[known] = False
-        others = [eqn for n, eqn in zip(numbers, served.ran, strict=True) if n < 0]
-        derived = total_cost(others)
-        work_ran = {n: float(w[known].sum()) + getattr(derived, n) for n, w in self.work.items()}
-        work_avoided = {name: float(work[is_avoided].sum()) for name, work in self.work.items()}
+        numbers = np.array([self.numbers.get(id(eqn), -1) for eqn in served.ran], int)
+        known = numbers[numbers >= 0]
+        others = [eqn for eqn in served.ran if id(eqn) not in self.numbers]
+        ran = self.work[known].sum(axis=0) + _work(others).sum(axis=0)
+        avoided = np.delete(self.work, known, axis=0).sum(axis=0)
+        made = {self.numbers[id(each.eqn)]: each for each in served.made}
         return {
             "served_by": served.by,
             "differs": hex(served.changed),
@@ -325,11 +322,11 @@ class _Data:
             "num_ran": served.num_ran,
             "num_derived": 0 if served.rows else len(others),
             "rows": served.rows,
-            "by_rows": ranges(self.numbers[id(x.eqn)] for x in served.made if not x.why_all),
-            "rows_made": {self.numbers[id(x.eqn)]: rows_made(x) for x in served.made},
-            "ran": ranges([*known.tolist(), *(self.numbers[id(x.eqn)] for x in served.made)]),
-            **{f"{name}_ran": number for name, number in work_ran.items()},
-            **{f"{name}_avoided": number for name, number in work_avoided.items()},
+            "by_rows": ranges(number for number, each in made.items() if not each.why_all),
+            "rows_made": {number: rows_made(each) for number, each in made.items()},
+            "ran": ranges([*known.tolist(), *made]),
+            **dict(zip([f"{name}_ran" for name in WORK], ran.tolist(), strict=True)),
+            **dict(zip([f"{name}_avoided" for name in WORK], avoided.tolist(), strict=True)),
         }
 
     def _loaded(self, loads: Sequence[Var]) -> dict[str, int]:
@@ -452,6 +449,12 @@ class _Did(NamedTuple):
     num_filled: int = 0
     num_loaded: int = 0
     slice: int = -1
+
+
+def _work(eqns: Sequence[Equation]) -> np.ndarray:
+    """What equations compute: a row each, the columns of `WORK`."""
+    costs = map(equation_cost, eqns)
+    return np.array([(each.flops, each.transcendentals) for each in costs]).reshape(-1, len(WORK))
 
 
 def place(text: str) -> Data:

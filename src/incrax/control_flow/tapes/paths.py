@@ -20,7 +20,7 @@ from incrax import _jax
 from incrax._context import context_key
 from incrax._program import STATEFUL, Program, Values, evaluator, has_type
 from incrax._table import Counters
-from incrax.control_flow.tapes.guards import Guard, first_failing, key_of
+from incrax.control_flow.tapes.guards import first_failing, key_of
 from incrax.control_flow.tapes.recording import Recording, effectless
 from incrax.engine.inputs.signature import Function, with_names
 from incrax.engine.program.simplify import drop_dead, inline
@@ -75,27 +75,25 @@ class Path:
     """
 
     def __init__(self, recording: Recording, out_tree: Any, stats: TapeStats) -> None:
-        self.program: Program = drop_dead(recording.program)
-        self.guards: tuple[Guard, ...] = recording.guards
-        self.num_guards: int = len(self.guards)
+        self.program = drop_dead(recording.program)
+        self.guards = recording.guards
+        self.num_guards = len(self.guards)
         self.out_tree = out_tree
-        self.hits: int = 0
-        self.misses: int = 0
-        self.record_s: float = 0.0
-        self.compile_s: float = 0.0
+        self.hits = 0
+        self.misses = 0
+        self.record_s = 0.0
+        self.compile_s = 0.0
         self.successor = self
         self.doubted_at = -1
         self.preferred_at = 0
-        self.avals: tuple[Any, ...] = tuple(var.aval for var in self.program.invars)
+        self.avals = tuple(var.aval for var in self.program.invars)
         self._stats = stats
         self._num_results = recording.num_results
-        consts = self.program.consts
-        self._lifted = [
-            n for n, const in enumerate(consts) if _jax.array_bytes(const) > MAX_EMBEDDED_BYTES
-        ]
-        self.consts: tuple[Any, ...] = tuple(consts[n] for n in self._lifted)
+        sizes = map(_jax.array_bytes, self.program.consts)
+        self._lifted = [n for n, size in enumerate(sizes) if size > MAX_EMBEDDED_BYTES]
+        self.consts = tuple(self.program.consts[n] for n in self._lifted)
         self.needs_check: bool = bool(self.guards) and any(map(_is_dangerous, self.program.eqns))
-        self.is_simple: bool = not self.needs_check
+        self.is_simple = not self.needs_check
         self.incremental: Any = None
         self._config = context_key()
         self.run: Function = jax.jit(self._checked(self._run, of_config=True))
@@ -124,10 +122,8 @@ class Path:
 
     def _evaluated(self, program: Program, lifted: Values, leaves: Any) -> list[Any]:
         """What a program made of this path's gives, with the constants that were handed in."""
-        consts = list(program.consts)
-        for number, const in zip(self._lifted, lifted, strict=True):
-            consts[number] = const
-        return evaluator(program)(tuple(consts), *leaves)
+        consts = dict(enumerate(program.consts)) | dict(zip(self._lifted, lifted, strict=True))
+        return evaluator(program)(tuple(consts.values()), *leaves)
 
     def _run(self, consts: Any, *leaves: Any) -> tuple[list[Any], Any]:
         values = self._evaluated(self.program, consts, leaves)
