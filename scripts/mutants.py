@@ -2289,7 +2289,7 @@ MUTANTS = [
     ),
     Mutant(
         "x[i] specialises on i",
-        "control_flow/tapes/conversions.py",
+        "control_flow/tapes/recording.py",
         "    if frame is None or kind is None:\n        return None\n",
         "    kind = kind or 'value'\n",
     ),

@@ -152,14 +152,14 @@ def _why(record: CallRecord) -> str:
     return NOT_COMPARED if record.entry is None else record.entry.reason
 
 
-class Sized(NamedTuple):
+class TypedSize(NamedTuple):
     """A value: its type, and its bytes."""
 
     type: str
     bytes: int
 
 
-class Placed(NamedTuple):
+class EquationPlace(NamedTuple):
     """An equation: its primitive, and the line of the user's code."""
 
     primitive: str
@@ -174,13 +174,13 @@ class ByRows(NamedTuple):
     rows: str
 
 
-def sized(var: Var) -> Sized:
+def sized(var: Var) -> TypedSize:
     """Type and bytes of a variable."""
-    return Sized(var.aval.str_short(short_dtypes=True), aval_bytes(var.aval))
+    return TypedSize(var.aval.str_short(short_dtypes=True), aval_bytes(var.aval))
 
 
-def _placed(eqn: Equation) -> Placed:
-    return Placed(eqn.primitive.name, source_line(eqn))
+def _placed(eqn: Equation) -> EquationPlace:
+    return EquationPlace(eqn.primitive.name, source_line(eqn))
 
 
 def _changes(engine: Engine, served: Served) -> Iterator[tuple[str, str]]:
@@ -227,16 +227,16 @@ class Explanation(Printable):
     changed: tuple[tuple[str, str], ...]
     served_by: str
     why: str
-    ran: tuple[Placed, ...]
+    ran: tuple[EquationPlace, ...]
     num_equations: int
-    loaded: tuple[Sized, ...]
-    filled: tuple[Sized, ...]
+    loaded: tuple[TypedSize, ...]
+    filled: tuple[TypedSize, ...]
     kept: tuple[tuple[str, str], ...]
     statistics: tuple[str, ...]
     cost_ran: Cost
     cost_avoided: Cost
     times: dict[str, float]
-    constants: tuple[Sized, ...]
+    constants: tuple[TypedSize, ...]
     chunks: tuple[tuple[str, int], ...] = ()
     worth: str = ""
     is_verbose: bool = False
@@ -315,13 +315,13 @@ class Explanation(Printable):
         return found
 
 
-def _constants_text(values: Sequence[Sized]) -> str:
+def _constants_text(values: Sequence[TypedSize]) -> str:
     names = [each.type for each in values[:NUM_CONSTANTS]]
     shown = ", ".join([*names, "..."] if len(values) > NUM_CONSTANTS else names)
     return f"{_in_all(values)}: {shown}; closed over, or made of constants alone"
 
 
-def _in_all(values: Sequence[Sized]) -> str:
+def _in_all(values: Sequence[TypedSize]) -> str:
     return f"{len(values)} ({bytes_text(sum(each.bytes for each in values))})"
 
 

@@ -11,8 +11,7 @@ from incrax._messages import check_function, wrong_option
 from incrax.control_flow.loops.padded import Names
 from incrax.control_flow.tapes.explanation import TapeReport, branches_of
 from incrax.control_flow.tapes.guarded import Guarded
-from incrax.control_flow.tapes.making import TapeOptions
-from incrax.control_flow.tapes.statics import static_arguments
+from incrax.control_flow.tapes.making import TapeOptions, static_arguments
 from incrax.engine.inputs.signature import Function
 
 P = ParamSpec("P")

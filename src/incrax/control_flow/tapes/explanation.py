@@ -13,8 +13,7 @@ from typing import Any
 from incrax._table import Printable, Table, many
 from incrax.control_flow.tapes.guards import Guard
 from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, observed
-from incrax.control_flow.tapes.paths import TapeStats
-from incrax.control_flow.tapes.tape import Tape
+from incrax.control_flow.tapes.paths import Tape, TapeStats
 
 
 @dataclass(frozen=True, repr=False)

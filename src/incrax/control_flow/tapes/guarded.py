@@ -24,10 +24,14 @@ from incrax._tables import LruTable, program_bytes
 from incrax._tuning import is_disabled
 from incrax.control_flow.loops.padded import Lengths, RaggedArguments, exact
 from incrax.control_flow.tapes.explanation import TapeExplanation, explain, outcomes_of
-from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, make_path
-from incrax.control_flow.tapes.paths import OtherTypes, Path, TapeStats, int_of
-from incrax.control_flow.tapes.statics import as_static, of_static
-from incrax.control_flow.tapes.tape import Tape
+from incrax.control_flow.tapes.making import (
+    RecordedFunction,
+    TapeOptions,
+    as_static,
+    make_path,
+    of_static,
+)
+from incrax.control_flow.tapes.paths import OtherTypes, Path, Tape, TapeStats, int_of
 from incrax.engine.inputs.leaves import has_tracer
 from incrax.engine.inputs.signature import Args, Kwargs, Signature
 from incrax.errors import FloatGuardError, PythonBranchError, TooManyPathsError
