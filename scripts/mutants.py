@@ -2391,7 +2391,7 @@ MUTANTS = [
     ),
     Mutant(
         "rows are had without the check of their number",
-        "control_flow/loops/selecting.py",
+        "control_flow/loops/padded.py",
         "jnp.where(jnp.arange(room) < num, rows, mask.size)",
         "rows",
     ),

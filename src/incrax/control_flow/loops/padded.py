@@ -1,5 +1,6 @@
 """Rows with room for more: capacities that double, padding and cutting on the host, the check that
-nothing is cut off, `Padded`, arrays of which only the first rows count, and functions of such.
+nothing is cut off; `Padded`, arrays of which only the first rows count; `select_rows`, which makes
+such by a mask; and `bucketed`, functions of such, compiled once per capacity.
 
 In: arrays and numbers. Out: arrays with room for more rows. It must not know what loops do.
 
@@ -13,6 +14,7 @@ import functools
 import inspect
 import operator
 import threading
+import types
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +27,9 @@ import numpy as np
 from jax import lax
 
 from incrax import _jax
-from incrax._messages import wrong_option
+from incrax._jax_options import spelled_here
+from incrax._messages import check_function, wrong_option
+from incrax._names import reduced
 from incrax.engine.inputs.signature import Args, Function, Kwargs
 from incrax.errors import CapacityError, LoopTypeError
 
@@ -251,6 +255,100 @@ def _filled(x: Any, mask: Any, value: Any) -> Any:
     return lax.select(rows, x, jnp.full(x.shape, value, x.dtype))
 
 
+# --- rows chosen by their values ------------------------------------------------------------------
+
+
+def select_rows(x: Any, mask: Any, size: int | None = None) -> Padded:
+    """The rows of arrays where a mask is True, in their order: `x[mask]` with room for more.
+
+    Promise: `select_rows(x, mask).exact()` equals `x[mask]`, and so do derivatives.
+
+    Args:
+        x: pytree of arrays of shape (n, ...).
+        mask: booleans of shape (n,).
+        size: room for rows. None: a power of two that they fit in; inside a traced function, only
+            in one of `guarded`.
+
+    Returns:
+        A `Padded` of arrays of shape (size, ...) whose `length` is the number of True; rows past it
+        are zero.
+
+    Raises:
+        CapacityError: more rows than `size`; from inside a compiled program as a `JaxRuntimeError`.
+            Or no `size` inside a traced function.
+        LoopTypeError: `mask` is no array of n booleans.
+
+    Cost: a cumulative sum over the mask and a gather of `size` rows.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> x = jnp.array([1.0, -2.0, 3.0])
+        >>> incrax.select_rows(x, x > 0, size=4).values.tolist()
+        [1.0, 3.0, 0.0, 0.0]
+    """
+    mask = mask if isinstance(mask, (np.ndarray, jax.Array)) else np.asarray(mask)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+        if mask.dtype != bool or mask.ndim != 1 or np.shape(leaf)[:1] != mask.shape:
+            raise LoopTypeError(
+                f"`select_rows` got a mask of type {jax.typeof(mask)} for "
+                f"`x{jax.tree_util.keystr(path)}` of type {jax.typeof(jnp.asarray(leaf))}; it takes "
+                "one boolean per row. Nothing was evaluated. Reduce a mask of elements to one of "
+                "rows, for example by `jnp.all(mask, axis=1)`."
+            )
+    rows, num = _chosen(mask, size)
+    return Padded(jax.tree.map(lambda leaf: _gathered(leaf, rows, num), x), num, is_checked=True)
+
+
+def _chosen(mask: Any, size: int | None) -> tuple[Any, Any]:
+    """Numbers of chosen rows, out of range past as many as there are, and how many these are;
+    NumPy's where the mask is known.
+    """
+    if is_on_host(mask) and not is_staged():
+        found = np.flatnonzero(np.asarray(mask))
+        num, room = _with_room(len(found), size)
+        return np.append(found, np.full(room - num, mask.size)).astype(np.int32), num
+    num, room = _with_room(jnp.sum(mask, dtype=jnp.int32), size)
+    rows = jnp.flatnonzero(mask, size=room, fill_value=mask.size).astype(jnp.int32)
+    # so that no row is had without the check
+    return jnp.where(jnp.arange(room) < num, rows, mask.size), num
+
+
+def _with_room(num: Any, size: int | None) -> tuple[Any, int]:
+    """The number of rows, and room for them."""
+    if size is not None:
+        room = as_size("select_rows", "size", size)
+        return checked("select_rows", num, room), room
+    if not is_traced(num):
+        return num, capacity_for(int(num))
+    return num, _room_by_guards(num)
+
+
+def _room_by_guards(num: Any) -> int:
+    """Room for a traced number, where a branch on it is a guard: a path per capacity."""
+    room = SMALLEST
+    try:
+        while num > room:
+            room *= 2
+    except jax.errors.ConcretizationTypeError:
+        raise CapacityError(
+            "`select_rows` was called inside a traced function (jit, grad, vmap), where the number "
+            "of rows that it finds is unknown. Nothing was evaluated. Pass `size=`, the largest "
+            "number that may come, or call it in a function of `incrax.guarded`, where a capacity "
+            "is a path."
+        ) from None
+    return room
+
+
+def _gathered(x: Any, rows: Any, num: Any) -> jax.Array:
+    """The chosen rows, on the device of x."""
+    if isinstance(rows, np.ndarray) and is_on_host(x):
+        return put_like(padded(np.asarray(x)[rows[:num]], len(rows)), x)
+    x = jnp.asarray(x)
+    if not x.shape[0]:
+        return lax.full((len(rows), *x.shape[1:]), 0, x.dtype)
+    return x.at[rows].get(mode="fill", fill_value=0)
+
+
 # --- arguments whose number of rows changes from call to call --------------------------------------
 
 Names: TypeAlias = Sequence[str | int]
@@ -363,3 +461,82 @@ def _exact(x: Any, lengths: Lengths) -> Any:
     if getattr(x.length, "dtype", None) != jax.dtypes.float0:
         return x.exact()
     return Padded(x.values, lengths[x.source]).exact() if x.source in lengths else x
+
+
+# --- functions of rows ----------------------------------------------------------------------------
+
+
+@spelled_here
+def bucketed(fun: Function, *, ragged: str | int | Names = ()) -> Bucketed:
+    """The function, compiled once for all numbers of rows up to a capacity that doubles.
+
+    Promise: equals `fun` on `Padded(x, len(x))` in the place of each ragged argument, with `Padded`
+    results cut to the rows that count.
+
+    Args:
+        fun: function of pytrees of arrays that `jax.jit` compiles. A ragged argument reaches it as
+            a `Padded`, whose rows past `length` are zero.
+        ragged: arguments whose number of rows changes, by name or position: pytrees of arrays with
+            equal first axes.
+
+    Returns:
+        A function of the same arguments. `Padded` results are arrays of exactly the rows that
+        count; the others, and batches of `Padded`, are as they are.
+
+    Raises:
+        LoopTypeError: a ragged argument has no rows, or arrays with different numbers of them.
+
+    Cost: compiles once per capacity, a power of two from 64 on; a shorter argument takes the least
+        capacity that is compiled already. Ragged arguments are padded on the host, so that other
+        devices than CPUs want NumPy arrays.
+
+    Example:
+        >>> import incrax, numpy as np
+        >>> total = incrax.bucketed(lambda xs: xs.filled(0.0).sum() / xs.length, ragged="xs")
+        >>> [float(total(np.arange(n))) for n in (3, 5)], total.num_traces
+        ([1.0, 2.0], 1)
+    """
+    check_function("bucketed(fun)", fun)
+    names = (ragged,) if isinstance(ragged, (str, int)) else tuple(ragged)
+    return Bucketed(fun, names)
+
+
+class Bucketed:
+    """A function compiled per capacity. Made by `bucketed`.
+
+    `num_traces` counts how often the function was traced, and so compiled.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> mean = incrax.bucketed(lambda x: x.filled(0.0).sum() / x.length, ragged="x")
+        >>> [float(mean(jnp.ones(n))) for n in (3, 40, 50)], mean.num_traces
+        ([1.0, 1.0, 1.0], 1)
+    """
+
+    def __init__(self, fun: Function, ragged: tuple[str | int, ...]) -> None:
+        functools.update_wrapper(self, fun)
+        self._fun = fun
+        self._ragged = RaggedArguments(fun, ragged, "bucketed", "bucketed(ragged=...)")
+        self._program = jax.jit(self._traced)
+        self.num_traces: int = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function's result at these arguments."""
+        is_inside = is_staged() or any(map(is_traced, jax.tree.leaves((args, kwargs))))
+        args, kwargs, lengths = self._ragged.given(args, kwargs, is_padded=not is_inside)
+        found = self._fun(*args, **kwargs) if is_inside else self._program(args, kwargs)
+        return exact(found, lengths)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method, with `instance` as first argument, which must be a pytree."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        """By name where the function was decorated, else as a new function; compiled programs stay
+        behind.
+        """
+        return reduced(self, (Bucketed, (self._fun, self._ragged.names)))
+
+    def _traced(self, args: Any, kwargs: Any) -> Any:
+        self.num_traces += 1
+        return self._fun(*args, **kwargs)
