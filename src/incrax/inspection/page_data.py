@@ -24,7 +24,7 @@ from incrax._program import read_vars, written_vars
 from incrax._progress import Meter
 from incrax._version import __version__
 from incrax.engine.call.engine import Engine
-from incrax.engine.call.record import CallRecord, Chunks, History, PastCall
+from incrax.engine.call.record import Chunks, History, PastCall
 from incrax.engine.call.rehearsal import outlook, row_outlooks
 from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.policy.candidates import Entry
@@ -246,7 +246,7 @@ class _Data:
             for mask in masks:
                 record = outlook(self.engine, mask)
                 assert record is not None
-                found.append({"mask": hex(mask), **self.described(self.served(record))})
+                found.append({"mask": hex(mask), **self.described(served_by(self.engine, record))})
                 meter.advance()
         return found
 
@@ -255,7 +255,7 @@ class _Data:
         a program serves.
         """
         return [
-            {"mask": self._mask(record.dirty), **self.described(self.served(record))}
+            {"mask": self._mask(record.dirty), **self.described(served_by(self.engine, record))}
             for record in self.row_records
         ]
 
@@ -263,10 +263,6 @@ class _Data:
         """The place among `slices` of what served a call, or would; -1: it is none of them."""
         is_it = [candidate == "slices" and each.entry is entry for each in self.row_records]
         return is_it.index(True) if any(is_it) else -1
-
-    def served(self, record: CallRecord) -> Served:
-        """A call as reports need it."""
-        return served_by(self.engine, record)
 
     def last(self) -> Data | None:
         """What changed in the last call, None before the first, and its place among `slices`."""
@@ -396,7 +392,7 @@ class _Data:
             num_run, num_reused, num_joined = record
             why = f"chunks: {num_run} run, {num_reused} reused, {num_joined} joined"
             return _Did("rows", why, None, num_run, num_joined, num_reused)
-        served = known.get(id(record)) or self.served(record)
+        served = known.get(id(record)) or served_by(self.engine, record)
         known[id(record)] = served
         return _Did(
             "first call" if served.is_first else served.by,

@@ -365,7 +365,7 @@ class NamedArguments:
     the position of each, where that is known, and its keyword.
     """
 
-    def __init__(self, fun: Function, names: Names) -> None:
+    def __init__(self, fun: Function, names: str | int | Names) -> None:
         try:
             parameters = list(inspect.signature(fun).parameters.values())
         except (TypeError, ValueError):
@@ -373,10 +373,10 @@ class NamedArguments:
         positional = [
             p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
-        self.names: tuple[str | int, ...] = tuple(names)
+        self.names: Names = (names,) if isinstance(names, (str, int)) else tuple(names)
         self.parameters: list[str] = [p.name for p in parameters]
         self.places: list[tuple[int | None, str | None]] = [
-            _place(name, positional) for name in names
+            _place(name, positional) for name in self.names
         ]
 
     def replaced(
@@ -405,11 +405,11 @@ class RaggedArguments(NamedArguments):
     `caller` and `option` name the function of incrax and its option in messages.
     """
 
-    def __init__(self, fun: Function, names: Names, caller: str, option: str) -> None:
+    def __init__(self, fun: Function, names: str | int | Names, caller: str, option: str) -> None:
         super().__init__(fun, names)
         self._caller = caller
         self._option = option
-        self._capacities: dict[str | int, list[int]] = {name: [] for name in names}
+        self._capacities: dict[str | int, list[int]] = {name: [] for name in self.names}
         self._lock = threading.Lock()
 
     def given(self, args: Any, kwargs: Any, *, is_padded: bool) -> tuple[Any, Any, Lengths]:
@@ -497,8 +497,7 @@ def bucketed(fun: Function, *, ragged: str | int | Names = ()) -> Bucketed:
         ([1.0, 2.0], 1)
     """
     check_function("bucketed(fun)", fun)
-    names = (ragged,) if isinstance(ragged, (str, int)) else tuple(ragged)
-    return Bucketed(fun, names)
+    return Bucketed(fun, ragged)
 
 
 class Bucketed:
@@ -513,7 +512,7 @@ class Bucketed:
         ([1.0, 1.0, 1.0], 1)
     """
 
-    def __init__(self, fun: Function, ragged: tuple[str | int, ...]) -> None:
+    def __init__(self, fun: Function, ragged: str | int | Names) -> None:
         functools.update_wrapper(self, fun)
         self._fun = fun
         self._ragged = RaggedArguments(fun, ragged, "bucketed", "bucketed(ragged=...)")

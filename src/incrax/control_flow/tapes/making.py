@@ -207,7 +207,7 @@ def static_arguments(fun: Function, static: str | int | Names) -> NamedArguments
     Raises:
         ValueError: a name or position that the function does not have.
     """
-    found = NamedArguments(fun, [static] if isinstance(static, (str, int)) else static)
+    found = NamedArguments(fun, static)
     known = found.parameters
     for name, (_, keyword) in zip(found.names, found.places, strict=True):
         if known and keyword not in known:
