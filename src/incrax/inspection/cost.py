@@ -25,7 +25,6 @@ from incrax import _jax
 from incrax._jax import Equation
 from incrax._locations import source_of
 from incrax._program import Program, evaluator
-from incrax._progress import Meter
 from incrax._table import Cell, Printable, Table, bytes_text, number_text
 from incrax._tuning import Tuning
 from incrax.engine.inputs.paths import paths_mask
@@ -594,12 +593,8 @@ class _Counting:
         cost_of = functools.partial(self.cost_of, region=root)
         groups = [(name, root.nodes), *_joined(_by_function(root.nodes), cost_of)]
         parts = cut(whole, [[node.eqn for node in nodes] for _, nodes in groups[1:]])
-        with Meter(f"measuring {name}", len(groups) + NUM_REPEATS) as meter:
-            compiled = [*_compiled([whole, *parts], self.call.inputs(whole), meter)]
-            rounds = []  # of all calls in turns
-            for _ in range(NUM_REPEATS):
-                rounds.append([_seconds(call) for call, _ in compiled])
-                meter.advance()
+        compiled = [*_compiled([whole, *parts], self.call.inputs(whole))]
+        rounds = [[_seconds(call) for call, _ in compiled] for _ in range(NUM_REPEATS)]  # in turns
         medians = map(statistics.median, zip(*rounds, strict=True))
         whole_part, *found = (
             MeasuredPart(title, len(nodes), cost_of(nodes), seconds, memory)
@@ -664,7 +659,7 @@ class Measured(NamedTuple):
 
 
 def _compiled(
-    programs: Sequence[Program], inputs: Sequence[Any], meter: Meter
+    programs: Sequence[Program], inputs: Sequence[Any]
 ) -> Iterator[tuple[Callable[[], Any], Memory]]:
     """Calls of a program with these inputs, and of each of its parts, which read what those before
     it gave; and their memory.
@@ -677,7 +672,6 @@ def _compiled(
         results = jax.block_until_ready(compiled(*given))
         if program is not whole:
             known.update(zip(program.outvars, results, strict=True))
-        meter.advance()
         yield functools.partial(compiled, *given), _memory(compiled)
 
 

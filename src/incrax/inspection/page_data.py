@@ -21,7 +21,6 @@ from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax._locations import source_of
 from incrax._program import read_vars, written_vars
-from incrax._progress import Meter
 from incrax._version import __version__
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import Chunks, History, PastCall
@@ -241,14 +240,12 @@ class _Data:
         if self.facts.is_minimal:
             limit = min(limit, max(MAX_PLANNED // max(len(self.eqns), 1), 1))
         masks = list(dict.fromkeys(self._asked()))[:limit]
-        found = []
-        with Meter("report: what calls would do", len(masks)) as meter:
-            for mask in masks:
-                record = outlook(self.engine, mask)
-                assert record is not None
-                found.append({"mask": hex(mask), **self.described(served_by(self.engine, record))})
-                meter.advance()
-        return found
+        records = [(mask, outlook(self.engine, mask)) for mask in masks]
+        return [
+            {"mask": hex(mask), **self.described(served_by(self.engine, record))}
+            for mask, record in records
+            if record is not None
+        ]
 
     def slices(self) -> list[Data]:
         """What a call would do that changes few rows of inputs, for each kind of such a change that
