@@ -94,18 +94,16 @@ class OfVector(NamedTuple):
     """A function of one vector, the selected leaves end to end, traced: all that follows evaluates
     this.
 
-    Fields: the program, of the vector and of the leaves that are not selected; the values of these;
-    where leaves lie in the vector; the vector.
+    Fields: the program; where leaves lie in the vector; the vector.
     """
 
     program: Program
-    others: list[Any]
     columns: Ends
     point: jax.Array
 
     def __call__(self, vector: jax.Array) -> jax.Array:
         """The outputs in one vector."""
-        return joined(self.program(vector, *self.others))
+        return joined(self.program(vector))
 
 
 def traced_of_vector(fun: Function, selection: Selection, *, is_sparse: bool) -> OfVector | None:
@@ -115,20 +113,17 @@ def traced_of_vector(fun: Function, selection: Selection, *, is_sparse: bool) ->
     is sharded: then those of vectors of several, and of blocks, are not known.
     """
     values = selection.values
-    others = selection.others
     dtypes = {jax.dtypes.result_type(value) for value in values}
     if len(dtypes) > 1 or not jnp.issubdtype(next(iter(dtypes)), jnp.floating):
         return None
     columns = ends([np.shape(value) for value in values])
-    is_sharded = any(_jax.explicit_sharding(jax.typeof(x)) is not None for x in (*values, *others))
+    leaves = (*values, *selection.others)
+    is_sharded = any(_jax.explicit_sharding(jax.typeof(x)) is not None for x in leaves)
     if not is_sparse and (columns.size < MIN_SIZE or is_sharded):
         return None
-
-    def run(vector: Any, *others: Any) -> Sequence[Any]:
-        return selection.called(fun, columns.split(vector), others)
-
     point = joined([jnp.asarray(value) for value in values])
-    return OfVector(trace(run, point, *others), others, columns, point)
+    of_vector = lambda vector: selection.called(fun, columns.split(vector))
+    return OfVector(trace(of_vector, point), columns, point)
 
 
 def _rows(program: Program) -> Ends | None:

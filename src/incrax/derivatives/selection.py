@@ -102,9 +102,9 @@ class Selection:
         leaves = [new.get(k, leaf) for k, leaf in enumerate(self.leaves)]
         return without_marks(jax.tree.unflatten(self.treedef, leaves))
 
-    def called(self, fun: Function, values: Values, others: Values | None = None) -> Any:
-        """What a function gives at the arguments with other values, as in `merged`."""
-        args, kwargs = self.merged(values, others)
+    def called(self, fun: Function, values: Values) -> Any:
+        """What a function gives at the arguments with other values for the selected leaves."""
+        args, kwargs = self.merged(values)
         return fun(*args, **kwargs)
 
     def of_selected(self, fun: Function) -> Function:
