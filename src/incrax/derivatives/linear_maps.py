@@ -85,7 +85,8 @@ class LinearProgram:
 
     def part(self, outputs: tuple[int, ...]) -> PrunedProgram:
         """The part that computes these outputs, and nothing else."""
-        return self.parts.made(outputs, functools.partial(self._pruned, outputs))
+        found = self.parts.get(outputs)
+        return found or self.parts.setdefault(outputs, self._pruned(outputs))
 
     def _pruned(self, outputs: tuple[int, ...]) -> PrunedProgram:
         whole = self.program
