@@ -211,7 +211,7 @@ class _Data:
         """
         estimated = list(map(self.facts.seconds, self.eqns))
         table = self.engine.segments
-        timed = [
+        timed: list[tuple[Sequence[Equation], float | None, int]] = [
             (table.plan(group).eqns, table.measured_s(group), 2) for group in table.groups.values()
         ]
         if table.wanted:

@@ -383,8 +383,8 @@ class NamedArguments:
         self, args: Any, kwargs: Any, replace: Callable[[str | int, Any], Any]
     ) -> tuple[Args, Kwargs]:
         """The arguments with `replace(name, value)` in the place of those that are given."""
-        positional = dict(enumerate(args))
-        named = dict(kwargs)
+        positional: dict[Any, Any] = dict(enumerate(args))
+        named: dict[Any, Any] = dict(kwargs)
         for name, (number, keyword) in zip(self.names, self.places, strict=True):
             given, key = (positional, number) if number in positional else (named, keyword)
             if key in given:
