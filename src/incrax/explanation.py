@@ -100,8 +100,8 @@ def _statistics(engine: Engine, plan: Plan | None) -> Sequence[str]:
     """What came from statistics, or why nothing can."""
     if plan is not None and plan.statistics is not None:
         return plan.statistics.lines
-    reason = engine.facts.algebra.reason
-    return (reason,) if reason else ()
+    algebra = engine.facts.algebra
+    return (algebra.reason,) if algebra.reason else ()
 
 
 def _rows(paths: Sequence[str], sliced: Sliced) -> str:

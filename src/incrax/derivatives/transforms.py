@@ -341,16 +341,17 @@ def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
     Raises:
         TangentError: the structure, a shape or a dtype is another one.
     """
+    mirror = selection.mirror
     values = selection.values
     try:
-        leaves = selection.mirror.treedef.flatten_up_to(tangent)
+        leaves = mirror.treedef.flatten_up_to(tangent)
     except ValueError as error:
         expected = str(selection.tree(["*"] * len(values)))
         raise wrong_tangent(
             name, "tangent", f"of another structure ({error})", f"`wrt`, {expected}"
         ) from error
     found: list[Any] = [None] * len(values)
-    for position, leaf in zip(selection.mirror.positions, leaves, strict=True):
+    for position, leaf in zip(mirror.positions, leaves, strict=True):
         if position is not None:
             value = values[position]
             expected = f"`{selection.paths[position]}`, {type_name(value)}"

@@ -117,7 +117,8 @@ class _LastCall(NamedTuple):
         Raises:
             UnknownInputError: it stands for nothing.
         """
-        eqns = self.engine.facts.eqns
+        facts = self.engine.facts
+        eqns = facts.eqns
         is_named = lambda eqn: name == eqn.primitive.name or name in _functions(eqn)
         found = {
             id(eqn) for eqn in (*eqns, *self.ran) if any(map(is_named, _jax.with_inner([eqn])))

@@ -216,7 +216,8 @@ class _Data:
         ]
         if table.wanted:
             timed.append((table.top_plan().eqns, table.measured_s(None), 2))
-        timed.append((self.eqns, self.engine.whole.seconds, 1))
+        whole = self.engine.whole
+        timed.append((self.eqns, whole.seconds, 1))
         seconds = list(estimated)
         how = [0] * len(self.eqns)
         for eqns, measured_s, kind in sorted(timed, key=lambda item: -len(item[0])):

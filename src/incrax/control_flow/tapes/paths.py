@@ -21,7 +21,7 @@ from incrax import _jax
 from incrax._context import context_key
 from incrax._program import STATEFUL, Program, Values, evaluator, has_type
 from incrax._table import Counters
-from incrax.control_flow.tapes.guards import first_failing, key_of
+from incrax.control_flow.tapes.guards import Guard, first_failing, key_of
 from incrax.control_flow.tapes.recording import Recording, effectless
 from incrax.engine.inputs.signature import Function, with_names
 from incrax.engine.program.simplify import drop_dead, inline
@@ -77,25 +77,25 @@ class Path:
     """
 
     def __init__(self, recording: Recording, out_tree: Any, stats: TapeStats) -> None:
-        self.program = drop_dead(recording.program)
-        self.guards = recording.guards
-        self.num_guards = len(self.guards)
+        self.program: Program = drop_dead(recording.program)
+        self.guards: tuple[Guard, ...] = recording.guards
+        self.num_guards: int = len(self.guards)
         self.out_tree = out_tree
-        self.hits = 0
-        self.misses = 0
-        self.record_s = 0.0
-        self.compile_s = 0.0
+        self.hits: int = 0
+        self.misses: int = 0
+        self.record_s: float = 0.0
+        self.compile_s: float = 0.0
         self.successor = self
         self.doubted_at = -1
         self.preferred_at = 0
-        self.avals = tuple(var.aval for var in self.program.invars)
+        self.avals: tuple[Any, ...] = tuple(var.aval for var in self.program.invars)
         self._stats = stats
         self._num_results = recording.num_results
         sizes = map(_jax.array_bytes, self.program.consts)
         self._lifted = [n for n, size in enumerate(sizes) if size > MAX_EMBEDDED_BYTES]
-        self.consts = tuple(self.program.consts[n] for n in self._lifted)
+        self.consts: tuple[Any, ...] = tuple(self.program.consts[n] for n in self._lifted)
         self.needs_check: bool = bool(self.guards) and any(map(_is_dangerous, self.program.eqns))
-        self.is_simple = not self.needs_check
+        self.is_simple: bool = not self.needs_check
         self.incremental: Any = None
         self._config = context_key()
         self.run: Function = jax.jit(self._checked(self._run, of_config=True))
