@@ -2337,7 +2337,7 @@ MUTANTS = [
     ),
     Mutant(
         "x[i] specialises on i",
-        "control_flow/tapes/conversions.py",
+        "control_flow/tapes/recording.py",
         "    if frame is None or kind is None:\n        return None\n",
         "    kind = kind or 'value'\n",
     ),
@@ -2439,7 +2439,7 @@ MUTANTS = [
     ),
     Mutant(
         "rows are had without the check of their number",
-        "control_flow/loops/selecting.py",
+        "control_flow/loops/padded.py",
         "jnp.where(jnp.arange(room) < num, rows, mask.size)",
         "rows",
     ),

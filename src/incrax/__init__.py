@@ -35,14 +35,11 @@ if TYPE_CHECKING:
     from incrax import bijectors as bijectors
     from incrax import fit as fit
     from incrax import samplers as samplers
-    from incrax.control_flow.loops.bucketed import Bucketed, bucketed
-    from incrax.control_flow.loops.padded import Padded
+    from incrax.control_flow.loops.padded import Bucketed, Padded, bucketed, select_rows
     from incrax.control_flow.loops.scan import map, scan
-    from incrax.control_flow.loops.selecting import select_rows
     from incrax.control_flow.loops.while_loop import while_loop
-    from incrax.control_flow.tapes.api import check_tape, guarded
     from incrax.control_flow.tapes.explanation import TapeExplanation, TapeReport
-    from incrax.control_flow.tapes.guarded import Guarded
+    from incrax.control_flow.tapes.guarded import Guarded, check_tape, guarded
     from incrax.control_flow.tapes.paths import TapeStats
     from incrax.derivatives.cuts import cut, uncut
     from incrax.derivatives.prepared import Prepared, prepare
@@ -60,14 +57,11 @@ if TYPE_CHECKING:
 
 _WINGS = ("bijectors", "fit", "samplers")
 _LATER = {
-    "control_flow.loops.bucketed": "Bucketed bucketed",
-    "control_flow.loops.padded": "Padded",
+    "control_flow.loops.padded": "Bucketed Padded bucketed select_rows",
     "control_flow.loops.scan": "map scan",
-    "control_flow.loops.selecting": "select_rows",
     "control_flow.loops.while_loop": "while_loop",
-    "control_flow.tapes.api": "check_tape guarded",
     "control_flow.tapes.explanation": "TapeExplanation TapeReport",
-    "control_flow.tapes.guarded": "Guarded",
+    "control_flow.tapes.guarded": "Guarded check_tape guarded",
     "control_flow.tapes.paths": "TapeStats",
     "derivatives.cuts": "cut uncut",
     "derivatives.prepared": "Prepared prepare",

@@ -17,11 +17,11 @@ from incrax._messages import not_called
 from incrax._table import Printable, Table, bytes_text, many, seconds_text
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import NO_MEMORY, CallRecord
-from incrax.engine.call.rehearsal import dry_run, outlook
+from incrax.engine.call.rehearsal import dry_run
 from incrax.engine.call.traced import Given
 from incrax.engine.inputs.leaves import is_compared_by_identity
 from incrax.engine.inputs.paths import mask_paths, paths_mask
-from incrax.engine.plan.plan import Blocked, Made, Sliced, lines_of
+from incrax.engine.plan.plan import Blocked, Made, Plan, Sliced, lines_of
 from incrax.engine.program.cost import ZERO, Cost, total_cost
 from incrax.engine.program.dependence import Layout
 from incrax.rows.engine import RowEngine
@@ -61,115 +61,60 @@ class Served(NamedTuple):
         return self.why == FIRST
 
 
-class Reader:
-    """Reads one engine."""
+def first_served(engine: Engine) -> Served:
+    """The first call with this signature."""
+    eqns = engine.facts.eqns
+    return Served("whole", FIRST, engine.layout.full, eqns, num_ran=len(eqns))
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.facts = engine.facts
-        self.eqns: Sequence[Equation] = self.facts.eqns
-        self.paths = engine.paths
-        self.layout = engine.layout
 
-    def last(self) -> Served | None:
-        """The last call."""
-        record = self.engine.last
-        return None if record is None else self.served(record)
+def served_by(engine: Engine, record: CallRecord) -> Served:
+    """A call as reports need it."""
+    plan = record.plan
+    entry = record.entry
+    sliced = None if plan is None else plan.sliced
+    in_blocks = [each.blocked for each in record.segments if each.blocked is not None]
+    ran: list[Equation] = []
+    if record.candidate != "saved outputs":
+        ran += [eqn for each in record.segments for eqn in (each.blocked or each).eqns]
+        ran += engine.facts.eqns if plan is None else plan.eqns
+    how = "measured" if entry is not None and entry.is_final else "expected"
+    seconds = {} if entry is None else entry.seconds
+    return Served(
+        by=record.candidate,
+        why=_why(record),
+        changed=record.dirty & ~engine.always,
+        ran=ran,
+        loads=record.loads,
+        filled=record.filled,
+        seconds={f"{name}, {how}": each for name, each in seconds.items()},
+        uses=0 if entry is None else entry.count,
+        statistics=_statistics(engine, plan),
+        num_ran=len(ran) if plan is None else len(ran) - len(plan.eqns) + plan.num_eqns,
+        rows=_blocks(in_blocks) if sliced is None else _rows(engine.paths, sliced),
+        left_out=sum(map(_left_out, in_blocks), ZERO),
+        made=() if sliced is None else sliced.made,
+    )
 
-    def dry_run(self, leaves: Sequence[Any]) -> Served:
-        """A call with these leaves, without evaluating it."""
-        record = dry_run(self.engine, leaves)
-        return self.first() if record is None else self.served(record)
 
-    def outlook(self, mask: int) -> Served | None:
-        """A call that changes these inputs of the latest one to new values; None before the first
-        call.
-        """
-        record = outlook(self.engine, mask)
-        return None if record is None else self.served(record)
+def _statistics(engine: Engine, plan: Plan | None) -> Sequence[str]:
+    """What came from statistics, or why nothing can."""
+    if plan is not None and plan.statistics is not None:
+        return plan.statistics.lines
+    algebra = engine.facts.algebra
+    return (algebra.reason,) if algebra.reason else ()
 
-    def first(self) -> Served:
-        """The first call with this signature."""
-        return Served("whole", FIRST, self.layout.full, self.eqns, num_ran=len(self.eqns))
 
-    def served(self, record: CallRecord) -> Served:
-        """A call as reports need it."""
-        plan = record.plan
-        in_blocks = [each.blocked for each in record.segments if each.blocked is not None]
-        ran: list[Equation] = []
-        if record.candidate != "saved outputs":
-            for segment in record.segments:
-                ran += segment.eqns if segment.blocked is None else segment.blocked.eqns
-            ran += self.eqns if plan is None else plan.eqns
-        found = Served(
-            by=record.candidate,
-            why=_why(record),
-            changed=record.dirty & ~self.engine.always,
-            ran=ran,
-            loads=record.loads,
-            filled=record.filled,
-            statistics=self._statistics(record),
-            num_ran=len(ran),
-            rows=_blocks(in_blocks),
-            left_out=sum((_left_out(each) for each in in_blocks), ZERO),
-        )
-        entry = record.entry
-        if entry is not None:
-            how = "measured" if entry.is_final else "expected"
-            seconds = {f"{name}, {how}": each for name, each in entry.seconds.items()}
-            found = found._replace(seconds=seconds, uses=entry.count)
-        if plan is not None:
-            found = found._replace(num_ran=len(ran) - len(plan.eqns) + plan.num_eqns)
-        if plan is not None and plan.sliced is not None:
-            sliced = plan.sliced
-            found = found._replace(rows=self._rows(sliced), made=sliced.made)
-        return found
-
-    def _statistics(self, record: CallRecord) -> Sequence[str]:
-        """What came from statistics, or why nothing can."""
-        plan = record.plan
-        if plan is not None and plan.statistics is not None:
-            return plan.statistics.lines
-        algebra = self.facts.algebra
-        return (algebra.reason,) if algebra.reason else ()
-
-    def _rows(self, sliced: Sliced) -> str:
-        names = ", ".join(str(self.paths[leaf]) for leaf in sliced.leaves)
-        which = f"at most {sliced.capacity}"
-        if sliced.within:
-            which = f"the {'last' if sliced.within > 0 else 'first'} {abs(sliced.within)}"
-        found = f"{which} of {sliced.length} along the first axis of {names}"
-        if sliced.resumed:
-            found += f"; from the first of these on all steps of {lines_of(sliced.resumed)}"
-        if sliced.widened:
-            found += f"; all rows from {lines_of(sliced.widened)} on"
-        return found
-
-    def names(self, mask: int) -> list[str]:
-        """Names of inputs, and of elements of small arrays."""
-        return mask_paths(self.paths, self.layout, mask)
-
-    def changes(self, served: Served) -> Iterator[tuple[str, str]]:
-        """Names of inputs that differ, and how that was found out."""
-        if served.is_first:
-            yield from ((path, FIRST) for path in self.paths)
-            return
-        if served.why == NOT_COMPARED:
-            yield "not compared", "while saving does not pay, a call goes straight to `jax.jit`"
-            return
-        store = self.engine.store
-        anchors = store.states[-1].anchors if store.states else None
-        for index, _ in self.layout.leaves_of(served.changed):
-            by_identity = anchors is not None and is_compared_by_identity(anchors[index])
-            how = "it is another array than" if by_identity else "its bits differ from those"
-            for name in self.names(served.changed & self.layout.leaf_mask(index)):
-                yield name, f"{how} at the baseline"
-
-    @property
-    def worth(self) -> str:
-        """Whether saving has been worth its overhead so far."""
-        chooser = self.engine.chooser
-        return chooser.verdict.sentence if chooser.is_timed else ""
+def _rows(paths: Sequence[str], sliced: Sliced) -> str:
+    names = ", ".join(str(paths[leaf]) for leaf in sliced.leaves)
+    which = f"at most {sliced.capacity}"
+    if sliced.within:
+        which = f"the {'last' if sliced.within > 0 else 'first'} {abs(sliced.within)}"
+    found = f"{which} of {sliced.length} along the first axis of {names}"
+    if sliced.resumed:
+        found += f"; from the first of these on all steps of {lines_of(sliced.resumed)}"
+    if sliced.widened:
+        found += f"; all rows from {lines_of(sliced.widened)} on"
+    return found
 
 
 def _blocks(found: Sequence[Blocked]) -> str:
@@ -207,9 +152,52 @@ def _why(record: CallRecord) -> str:
     return NOT_COMPARED if record.entry is None else record.entry.reason
 
 
-def sized(var: Var) -> tuple[str, int]:
+class TypedSize(NamedTuple):
+    """A value: its type, and its bytes."""
+
+    type: str
+    bytes: int
+
+
+class EquationPlace(NamedTuple):
+    """An equation: its primitive, and the line of the user's code."""
+
+    primitive: str
+    source: str
+
+
+class ByRows(NamedTuple):
+    """An equation that a change of rows reaches: which of its rows ran, or why all of them."""
+
+    primitive: str
+    source: str
+    rows: str
+
+
+def sized(var: Var) -> TypedSize:
     """Type and bytes of a variable."""
-    return var.aval.str_short(short_dtypes=True), aval_bytes(var.aval)
+    return TypedSize(var.aval.str_short(short_dtypes=True), aval_bytes(var.aval))
+
+
+def _placed(eqn: Equation) -> EquationPlace:
+    return EquationPlace(eqn.primitive.name, source_line(eqn))
+
+
+def _changes(engine: Engine, served: Served) -> Iterator[tuple[str, str]]:
+    """Names of inputs that differ, and how that was found out."""
+    if served.is_first:
+        yield from ((path, FIRST) for path in engine.paths)
+        return
+    if served.why == NOT_COMPARED:
+        yield "not compared", "while saving does not pay, a call goes straight to `jax.jit`"
+        return
+    layout = engine.layout
+    states = engine.store.states
+    for index, _ in layout.leaves_of(served.changed):
+        by_identity = bool(states) and is_compared_by_identity(states[-1].anchors[index])
+        how = "it is another array than" if by_identity else "its bits differ from those"
+        names = mask_paths(engine.paths, layout, served.changed & layout.leaf_mask(index))
+        yield from ((name, f"{how} at the baseline") for name in names)
 
 
 # --- one call ---------------------------------------------------------------------------------------
@@ -239,22 +227,22 @@ class Explanation(Printable):
     changed: tuple[tuple[str, str], ...]
     served_by: str
     why: str
-    ran: tuple[tuple[str, str], ...]
+    ran: tuple[EquationPlace, ...]
     num_equations: int
-    loaded: tuple[tuple[str, int], ...]
-    filled: tuple[tuple[str, int], ...]
+    loaded: tuple[TypedSize, ...]
+    filled: tuple[TypedSize, ...]
     kept: tuple[tuple[str, str], ...]
     statistics: tuple[str, ...]
     cost_ran: Cost
     cost_avoided: Cost
     times: dict[str, float]
-    constants: tuple[tuple[str, int], ...]
+    constants: tuple[TypedSize, ...]
     chunks: tuple[tuple[str, int], ...] = ()
     worth: str = ""
     is_verbose: bool = False
     num_ran: int = 0
     rows: str = ""
-    by_rows: tuple[tuple[str, str, str], ...] = ()
+    by_rows: tuple[ByRows, ...] = ()
     num_signatures: int = 1
 
     @property
@@ -265,22 +253,13 @@ class Explanation(Printable):
     def as_dict(self) -> dict[str, Any]:
         """The report for programs."""
         same = ("is_dry_run", "served_by", "why", "num_ran", "rows", "num_equations", "worth")
-        same += ("num_signatures",)
-        named = ("changed", "kept", "chunks")
-        values = ("loaded", "filled", "constants")
+        pairs = ("changed", "kept", "chunks")
+        lists = ("loaded", "filled", "constants", "ran", "by_rows")
         return {
-            **{name: getattr(self, name) for name in same},
-            **{name: dict(getattr(self, name)) for name in named},
-            **{
-                name: [{"type": kind, "bytes": size} for kind, size in getattr(self, name)]
-                for name in values
-            },
-            "ran": [{"primitive": name, "source": source} for name, source in self.ran],
-            "by_rows": [
-                {"primitive": name, "source": source, "rows": rows}
-                for name, source, rows in self.by_rows
-            ],
-            "loaded_bytes": sum(size for _, size in self.loaded),
+            **{name: getattr(self, name) for name in (*same, "num_signatures")},
+            **{name: dict(getattr(self, name)) for name in pairs},
+            **{name: [row._asdict() for row in getattr(self, name)] for name in lists},
+            "loaded_bytes": sum(each.bytes for each in self.loaded),
             "statistics": list(self.statistics),
             "flops_ran": self.cost_ran.flops,
             "flops_avoided": self.cost_avoided.flops,
@@ -336,47 +315,44 @@ class Explanation(Printable):
         return found
 
 
-def _constants_text(values: Sequence[tuple[str, int]]) -> str:
-    names = [name for name, _ in values[:NUM_CONSTANTS]]
+def _constants_text(values: Sequence[TypedSize]) -> str:
+    names = [each.type for each in values[:NUM_CONSTANTS]]
     shown = ", ".join([*names, "..."] if len(values) > NUM_CONSTANTS else names)
     return f"{_in_all(values)}: {shown}; closed over, or made of constants alone"
 
 
-def _in_all(values: Sequence[tuple[str, int]]) -> str:
-    return f"{len(values)} ({bytes_text(sum(size for _, size in values))})"
+def _in_all(values: Sequence[TypedSize]) -> str:
+    return f"{len(values)} ({bytes_text(sum(each.bytes for each in values))})"
 
 
 def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
     """Explain the last call, or a call with these leaves without evaluating it."""
-    reader = Reader(engine)
-    served = (reader.last() or reader.first()) if leaves is None else reader.dry_run(leaves)
+    record = engine.last if leaves is None else dry_run(engine, leaves)
+    served = first_served(engine) if record is None else served_by(engine, record)
+    facts = engine.facts
+    chooser = engine.chooser
     ran_ids = set(map(id, served.ran))
-    facts = reader.facts
+    avoided = total_cost(eqn for eqn in facts.eqns if id(eqn) not in ran_ids)
     kept = [(var, "loaded") for var in served.loads] + [(var, "filled") for var in served.filled]
-    constants = map(sized, facts.program.constvars)
     return Explanation(
         is_dry_run=leaves is not None,
-        changed=tuple(reader.changes(served)),
+        changed=tuple(_changes(engine, served)),
         served_by=served.by,
         why=served.why,
-        ran=tuple((eqn.primitive.name, source_line(eqn)) for eqn in served.ran),
-        num_equations=len(reader.eqns),
+        ran=tuple(map(_placed, served.ran)),
+        num_equations=len(facts.eqns),
         loaded=tuple(map(sized, served.loads)),
         filled=tuple(map(sized, served.filled)),
         kept=tuple((name, done) for var, done in kept if (name := facts.kept.get(var)) is not None),
         statistics=tuple(served.statistics),
         cost_ran=total_cost(served.ran) + served.left_out.times(-1.0),
-        cost_avoided=served.left_out
-        + total_cost(eqn for eqn in reader.eqns if id(eqn) not in ran_ids),
+        cost_avoided=served.left_out + avoided,
         times=served.seconds,
         num_ran=served.num_ran,
         rows=served.rows,
-        by_rows=tuple(
-            (each.eqn.primitive.name, source_line(each.eqn), rows_made(each))
-            for each in served.made
-        ),
-        worth=reader.worth,
-        constants=tuple(sorted(constants, key=lambda item: -item[1])),
+        by_rows=tuple(ByRows(*_placed(each.eqn), rows_made(each)) for each in served.made),
+        worth=chooser.verdict.sentence if chooser.is_timed else "",
+        constants=tuple(sorted(map(sized, facts.program.constvars), key=lambda each: -each.bytes)),
     )
 
 

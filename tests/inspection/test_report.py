@@ -17,6 +17,7 @@ from slice_cases import serve_by_rows
 
 import incrax
 from incrax.engine.call import rehearsal
+from incrax.explanation import served_by
 from incrax.inspection import page_data
 
 EXACT = {"policy": "exact", "tuning": incrax.Tuning(calibrate=False)}
@@ -82,7 +83,7 @@ def test_an_equation_that_runs_twice_counts_twice():
     assert record.plan.eqns
     data = data_of(engine)
     filled = record._replace(segments=(record.plan,))
-    once, twice = (data.described(data.reader.served(each)) for each in (record, filled))
+    once, twice = (data.described(served_by(engine, each)) for each in (record, filled))
     assert (twice["num_ran"], twice["flops_ran"]) == (2 * once["num_ran"], 2 * once["flops_ran"])
     assert (twice["ran"], twice["flops_avoided"]) == (once["ran"], once["flops_avoided"])
 

@@ -13,17 +13,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.sparse import BCOO
 from scipy.sparse import csr_array
 
 from incrax import _jax
 from incrax._program import Program, trace
-from incrax.derivatives.flat import Ends, dense_blocks, ends, joined, sparse_blocks
+from incrax.derivatives.flat import Ends, ends, joined
 from incrax.derivatives.selection import Selection
 from incrax.derivatives.sparsity.compressed import (
     Colored,
     Mode,
     choose,
     compressed_jacobian,
+    coordinates,
     dense,
     hessian_values,
 )
@@ -92,18 +94,16 @@ class OfVector(NamedTuple):
     """A function of one vector, the selected leaves end to end, traced: all that follows evaluates
     this.
 
-    Fields: the program, of the vector and of the leaves that are not selected; the values of these;
-    where leaves lie in the vector; the vector.
+    Fields: the program; where leaves lie in the vector; the vector.
     """
 
     program: Program
-    others: list[Any]
     columns: Ends
     point: jax.Array
 
     def __call__(self, vector: jax.Array) -> jax.Array:
         """The outputs in one vector."""
-        return joined(self.program(vector, *self.others))
+        return joined(self.program(vector))
 
 
 def traced_of_vector(fun: Function, selection: Selection, *, is_sparse: bool) -> OfVector | None:
@@ -113,20 +113,17 @@ def traced_of_vector(fun: Function, selection: Selection, *, is_sparse: bool) ->
     is sharded: then those of vectors of several, and of blocks, are not known.
     """
     values = selection.values
-    others = selection.others
     dtypes = {jax.dtypes.result_type(value) for value in values}
     if len(dtypes) > 1 or not jnp.issubdtype(next(iter(dtypes)), jnp.floating):
         return None
     columns = ends([np.shape(value) for value in values])
-    is_sharded = any(_jax.explicit_sharding(jax.typeof(x)) is not None for x in (*values, *others))
+    leaves = (*values, *selection.others)
+    is_sharded = any(_jax.explicit_sharding(jax.typeof(x)) is not None for x in leaves)
     if not is_sparse and (columns.size < MIN_SIZE or is_sharded):
         return None
-
-    def run(vector: Any, *others: Any) -> Sequence[Any]:
-        return selection.called(fun, columns.split(vector), others)
-
     point = joined([jnp.asarray(value) for value in values])
-    return OfVector(trace(run, point, *others), others, columns, point)
+    of_vector = lambda vector: selection.called(fun, columns.split(vector))
+    return OfVector(trace(of_vector, point), columns, point)
 
 
 def _rows(program: Program) -> Ends | None:
@@ -148,9 +145,40 @@ def _full(num_rows: int, num_columns: int) -> Matrix:
 def _blocks(
     values: jax.Array, pattern: Matrix, rows: Ends, columns: Ends, *, is_sparse: bool
 ) -> Blocks:
-    if is_sparse:
-        return sparse_blocks(values, pattern, rows, columns)
-    return dense_blocks(dense(values, pattern), rows, columns)
+    """For each pair of arrays its block, of shape (*row.shape, *column.shape), from the values at a
+    pattern's nonzeros.
+    """
+    matrix = None if is_sparse else dense(values, pattern)
+    places = coordinates(pattern)
+
+    def block(row: Any, column: Any) -> Any:
+        if matrix is None:
+            return _sparse_block(values, *places, row, column)
+        (a, b, row_shape), (c, d, column_shape) = row, column
+        return matrix[a:b, c:d].reshape(*row_shape, *column_shape)
+
+    return [[block(row, column) for column in columns.parts()] for row in rows.parts()]
+
+
+def _sparse_block(values: jax.Array, i: np.ndarray, j: np.ndarray, row: Any, column: Any) -> BCOO:
+    """The nonzeros within bounds, their indices, sorted and unique, those of the two arrays."""
+    (a, b, row_shape), (c, d, column_shape) = row, column
+    chosen = np.flatnonzero((a <= i) & (i < b) & (c <= j) & (j < d))
+    places = [*_unravelled(i[chosen] - a, row_shape), *_unravelled(j[chosen] - c, column_shape)]
+    indices = np.stack(places, axis=1) if places else np.zeros((chosen.size, 0))
+    return BCOO(
+        (
+            values if chosen.size == i.size else values[chosen],
+            jnp.asarray(indices.astype(np.int32)),
+        ),
+        shape=(*row_shape, *column_shape),
+        indices_sorted=True,
+        unique_indices=True,
+    )
+
+
+def _unravelled(numbers: np.ndarray, shape: tuple[int, ...]) -> list[np.ndarray]:
+    return list(np.unravel_index(numbers, shape)) if shape else []
 
 
 def first_that_works(functions: Sequence[Function], values: Sequence[Any]) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import jax
@@ -95,16 +96,6 @@ def _plain(x: Any) -> Any:
     return x.given() if isinstance(x, Mark) else x
 
 
-def _add_operators() -> None:
-    for name in f"{_BINARY} {_COMPARISONS} {_UNARY}".split():
-        function = getattr(operator, f"__{name}__")
-        setattr(Mark, f"__{name}__", _forwarded(function))
-    for name in _BINARY.split():
-        setattr(Mark, f"__r{name}__", _reflected(getattr(operator, f"__{name}__")))
-    for kind in _CONVERSIONS:
-        setattr(Mark, f"__{kind.__name__}__", lambda self, kind=kind: kind(self.value))
-
-
 def _forwarded(function: Function) -> Function:
     return lambda self, *others: function(self.given(), *map(_plain, others))
 
@@ -113,33 +104,29 @@ def _reflected(function: Function) -> Function:
     return lambda self, other: function(_plain(other), self.given())
 
 
-_add_operators()
+for _name in f"{_BINARY} {_COMPARISONS} {_UNARY}".split():
+    setattr(Mark, f"__{_name}__", _forwarded(getattr(operator, f"__{_name}__")))
+for _name in _BINARY.split():
+    setattr(Mark, f"__r{_name}__", _reflected(getattr(operator, f"__{_name}__")))
+for _type in _CONVERSIONS:
+    setattr(Mark, f"__{_type.__name__}__", lambda self, kind=_type: kind(self.value))
 
 
+@dataclass(frozen=True)
 class _SamePlace:
     """The key of a mark's only child: its path is the mark's own."""
 
     def __str__(self) -> str:
         return ""
 
-    def __eq__(self, other: object) -> bool:
-        return type(other) is _SamePlace
 
-    def __hash__(self) -> int:
-        return hash(_SamePlace)
-
-
-def _register(kind: type[Mark]) -> None:
+for _kind in (Cut, Uncut):
     jax.tree_util.register_pytree_with_keys(
-        kind,
+        _kind,
         lambda mark: (((_SamePlace(), mark.value),), None),
-        lambda _, children: kind(next(iter(children))),
+        lambda _, children, kind=_kind: kind(*children),
         lambda mark: ((mark.value,), None),
     )
-
-
-_register(Cut)
-_register(Uncut)
 
 
 def is_mark(x: Any) -> bool:

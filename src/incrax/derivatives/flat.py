@@ -1,7 +1,6 @@
-"""Derivatives of trees as matrices: arrays laid end to end, and blocks of a matrix as arrays.
+"""Trees as vectors: arrays laid end to end, names of their elements, and which of these may move.
 
-In: arrays, or a matrix. Out: a vector, or a block per pair of arrays, dense or sparse. It must not
-know functions.
+In: arrays. Out: a vector. It must not know functions.
 """
 
 from __future__ import annotations
@@ -13,10 +12,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.sparse import BCOO
-
-from incrax.derivatives.sparsity.compressed import coordinates
-from incrax.derivatives.sparsity.search import Matrix
 
 Shapes = Sequence[tuple[int, ...]]
 
@@ -85,45 +80,3 @@ class FreeElements(NamedTuple):
 def joined(arrays: Sequence[Any]) -> jax.Array:
     """Arrays of one dtype as a vector."""
     return jnp.concatenate([jnp.ravel(x) for x in arrays])
-
-
-def dense_blocks(matrix: jax.Array, rows: Ends, columns: Ends) -> list[list[jax.Array]]:
-    """For each pair of arrays its block, of shape (*row.shape, *column.shape)."""
-    return [
-        [matrix[a:b, c:d].reshape(*row, *column) for c, d, column in columns.parts()]
-        for a, b, row in rows.parts()
-    ]
-
-
-def sparse_blocks(
-    values: jax.Array, pattern: Matrix, rows: Ends, columns: Ends
-) -> list[list[BCOO]]:
-    """The same from the values at a pattern's nonzeros, as sparse arrays with sorted, unique
-    indices.
-    """
-    i, j = coordinates(pattern)
-    return [
-        [_sparse_block(values, i, j, row, column) for column in columns.parts()]
-        for row in rows.parts()
-    ]
-
-
-def _sparse_block(values: jax.Array, i: np.ndarray, j: np.ndarray, row: Any, column: Any) -> BCOO:
-    """The nonzeros within bounds, their indices those of the two arrays."""
-    (a, b, row_shape), (c, d, column_shape) = row, column
-    chosen = np.flatnonzero((a <= i) & (i < b) & (c <= j) & (j < d))
-    places = [*_unravelled(i[chosen] - a, row_shape), *_unravelled(j[chosen] - c, column_shape)]
-    indices = np.stack(places, axis=1) if places else np.zeros((chosen.size, 0))
-    return BCOO(
-        (
-            values if chosen.size == i.size else values[chosen],
-            jnp.asarray(indices.astype(np.int32)),
-        ),
-        shape=(*row_shape, *column_shape),
-        indices_sorted=True,
-        unique_indices=True,
-    )
-
-
-def _unravelled(numbers: np.ndarray, shape: tuple[int, ...]) -> list[np.ndarray]:
-    return list(np.unravel_index(numbers, shape)) if shape else []

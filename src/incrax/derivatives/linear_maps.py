@@ -86,10 +86,7 @@ class LinearProgram:
     def part(self, outputs: tuple[int, ...]) -> PrunedProgram:
         """The part that computes these outputs, and nothing else."""
         found = self.parts.get(outputs)
-        if found is None:
-            found = self._pruned(outputs)
-            self.parts.add(outputs, found)
-        return found
+        return found or self.parts.setdefault(outputs, self._pruned(outputs))
 
     def _pruned(self, outputs: tuple[int, ...]) -> PrunedProgram:
         whole = self.program
@@ -173,10 +170,8 @@ def at_point(
         signature = make_signature(fun, args, kwargs)
         key = _key(fun, signature.key, selection.numbers, has_aux)
         feeds = [LeafValue(x).feed for x in signature.dynamic_leaves(leaves)]
-        primal = None if key is None else _primals.get(key)
-        if primal is None and key is not None:
-            primal = _traced(fun, selection, signature, feeds, has_aux=has_aux)
-            _primals.add(key, primal)
+        make = lambda: _traced(fun, selection, signature, feeds, has_aux=has_aux)
+        primal = key is not None and _primals.made(key, make)
         if primal:
             return primal.at(feeds)
     # NumPy arrays as private copies, because their owner may change them.

@@ -22,11 +22,11 @@ from incrax._messages import check_function
 from incrax._names import name_of
 from incrax._stats import Stats
 from incrax.derivatives.cuts import Mark, without_marks
-from incrax.derivatives.differentiated import Derivative
 from incrax.derivatives.flat import FreeElements, element_names, ends
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import (
+    Derivative,
     IncrementalOptions,
     grad,
     hessian,
@@ -196,7 +196,7 @@ class Prepared:
         if free is not None:
             shown = select("prepare", self._fun, tuple(free), args, {})
         masks = {} if free is None else dict(zip(shown.numbers, free.values(), strict=True))
-        if selection.mirror.has_repeats:
+        if selection.has_repeats:
             each_once = Prepared(self._fun, self._args, self.paths, self._options)
             return Flat(each_once, each_once._selection, shown, masks)
         return Flat(self, selection, shown, masks)
@@ -376,18 +376,18 @@ class Flat:
     def hvp(self, x: Any, v: Any) -> np.ndarray:
         """The Hessian times a vector, shape (n,): `hessp` of SciPy."""
         still = self._free._replace(values=np.zeros(self._ends.size))
-        tangent = self._selection.tree(self._cut(still.whole(self._checked(v))))
+        tangent = self._selection.tree([*self._parts(v, still).values()])
         return self._rows(self._prepared.hvp(*self.arguments(x), tangent=tangent))[0]
 
     def unflatten(self, x: Any) -> Any:
         """A vector in the shape of the selection, or of what is free of it."""
-        parts = dict(zip(self._selection.numbers, self._parts(x), strict=True))
+        parts = self._parts(x, self._free)
         return self._shown.tree([parts[number] for number in self._shown.numbers])
 
     def arguments(self, x: Any) -> tuple[Any, ...]:
         """The arguments of the function at a vector."""
         leaves = list(self._leaves)
-        parts = dict(zip(self._selection.numbers, self._parts(x), strict=True))
+        parts = self._parts(x, self._free)
         # What has no free element stays the object that it is, so that no call compares its bits.
         for number in self._shown.numbers:
             mark, part = leaves[number], parts[number]
@@ -409,13 +409,11 @@ class Flat:
             )
         return x
 
-    def _parts(self, x: Any) -> list[Any]:
-        """A vector, and what is not free, cut into leaves of the example's types."""
-        return self._cut(self._free.whole(self._checked(x)))
-
-    def _cut(self, whole: np.ndarray) -> list[Any]:
-        pieces = self._ends.split(whole)
-        return [_like(value, piece) for value, piece in zip(self._values, pieces, strict=True)]
+    def _parts(self, x: Any, free: FreeElements) -> dict[int, Any]:
+        """A vector, and what is not free, cut into leaves of the example's types, by number."""
+        pieces = self._ends.split(free.whole(self._checked(x)))
+        parts = map(_like, self._values, pieces)
+        return dict(zip(self._selection.numbers, parts, strict=True))
 
     def _rows(self, tree: Any) -> np.ndarray:
         """Derivatives of outputs, or second ones, as the rows of a matrix."""

@@ -20,10 +20,9 @@ from incrax._messages import NUM_SHOWN, check_function
 from incrax._names import name_of
 from incrax._program import Values
 from incrax.derivatives.cuts import Mark
-from incrax.derivatives.differentiated import fitting, wrong_tangent
 from incrax.derivatives.linear_maps import AtPoint, OutputTypes, PrunedProgram, at_point
 from incrax.derivatives.selection import Selection, select
-from incrax.derivatives.transforms import plain
+from incrax.derivatives.transforms import fitting, plain, wrong_tangent
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.signature import Function
 from incrax.errors import FreedResidualError, SelectionError

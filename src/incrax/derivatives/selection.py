@@ -37,17 +37,10 @@ class Mirror:
     treedef: Any
     positions: tuple[int | None, ...]
 
-    @property
-    def has_repeats(self) -> bool:
-        """Whether a leaf was selected twice."""
-        placed = [k for k in self.positions if k is not None]
-        return len(set(placed)) < len(placed)
-
     def tree(self, results: Values) -> Any:
         """Results, one per selected leaf, in this shape; None where nothing was selected."""
-        return jax.tree.unflatten(
-            self.treedef, [None if k is None else results[k] for k in self.positions]
-        )
+        placed = [None if k is None else results[k] for k in self.positions]
+        return jax.tree.unflatten(self.treedef, placed)
 
 
 @dataclass(frozen=True)
@@ -63,6 +56,17 @@ class Selection:
     numbers: tuple[int, ...]
     mirror: Mirror
     paths: tuple[str, ...]
+
+    @property
+    def argnums(self) -> tuple[int, ...]:
+        """All arguments of `of_selected`, for the transformations of JAX."""
+        return tuple(range(len(self.numbers)))
+
+    @property
+    def has_repeats(self) -> bool:
+        """Whether a leaf was selected twice."""
+        positions = self.mirror.positions
+        return len(positions) - positions.count(None) > len(self.numbers)
 
     @property
     def values(self) -> list[Any]:
@@ -98,9 +102,9 @@ class Selection:
         leaves = [new.get(k, leaf) for k, leaf in enumerate(self.leaves)]
         return without_marks(jax.tree.unflatten(self.treedef, leaves))
 
-    def called(self, fun: Function, values: Values, others: Values | None = None) -> Any:
-        """What a function gives at the arguments with other values, as in `merged`."""
-        args, kwargs = self.merged(values, others)
+    def called(self, fun: Function, values: Values) -> Any:
+        """What a function gives at the arguments with other values for the selected leaves."""
+        args, kwargs = self.merged(values)
         return fun(*args, **kwargs)
 
     def of_selected(self, fun: Function) -> Function:
@@ -129,27 +133,24 @@ def select(
     leaves = tuple(leaf for _, leaf in with_paths)
     numbered = jax.tree.unflatten(treedef, range(len(leaves)))
     asked = _asked(name, wrt, numbered, names, paths)
-    found, mirror_def = jax.tree.flatten(asked, is_leaf=lambda x: x is None)
-    is_named = wrt is not None and mirror_def == jax.tree.structure(0)
-    usable = [
-        k if k is not None and _is_usable(leaves[k], allow_int=allow_int) else None for k in found
-    ]
-    if is_named and usable == [None] and found[0] is not None:
-        raise _refusal(name, paths[found[0]], leaves[found[0]])
-    if all(k is None for k in usable):
-        seen = [f"`{paths[k]}`" for k in found if k is not None]
-        raise SelectionError(
-            f"`{name}` has nothing to differentiate: of "
-            f"{', '.join(seen[:NUM_SHOWN]) or 'no leaves'}, none is a floating-point or complex "
-            "array without a mark. This is usually a function whose first argument holds integers "
-            "only, or where all is marked by `cut`. Nothing was evaluated or stored. Name others "
-            f"by `wrt`. {_WRT}"
-        )
+    found, shape = jax.tree.flatten(asked, is_leaf=lambda x: x is None)
+    is_usable = lambda k: k is not None and _is_usable(leaves[k], allow_int=allow_int)
+    usable = [k if is_usable(k) else None for k in found]
     numbers = tuple(dict.fromkeys(k for k in usable if k is not None))
+    if not numbers:
+        seen = [k for k in found if k is not None]
+        if wrt is not None and seen and shape == jax.tree.structure(0):
+            raise _refusal(name, paths[seen[0]], leaves[seen[0]])
+        shown = ", ".join(f"`{paths[k]}`" for k in seen[:NUM_SHOWN])
+        raise SelectionError(
+            f"`{name}` has nothing to differentiate: of {shown or 'no leaves'}, none is a "
+            "floating-point or complex array without a mark. This is usually a function whose "
+            "first argument holds integers only, or where all is marked by `cut`. Nothing was "
+            f"evaluated or stored. Name others by `wrt`. {_WRT}"
+        )
     positions = tuple(None if k is None else numbers.index(k) for k in usable)
-    return Selection(
-        treedef, leaves, numbers, Mirror(mirror_def, positions), tuple(paths[k] for k in numbers)
-    )
+    mirror = Mirror(shape, positions)
+    return Selection(treedef, leaves, numbers, mirror, tuple(paths[k] for k in numbers))
 
 
 def as_parameters(name: str, fun: Function, wrt: Any, args: Args) -> Args:
@@ -241,29 +242,27 @@ def wrong_wrt(name: str, wrt: Any, reason: str) -> SelectionError:
 def _asked(name: str, wrt: Any, numbered: Any, names: Sequence[str], paths: Sequence[str]) -> Any:
     """A tree of leaf numbers, None where nothing is asked for."""
     args, _ = numbered
-    if wrt is None:
-        wrt = 0
-    is_one = lambda x: isinstance(x, str) or _is_number(x)
-    one = lambda x: (
-        at_path(x, numbered, names, paths) if isinstance(x, str) else _argument(name, x, args)
-    )
-    if is_one(wrt):
+    wrt = 0 if wrt is None else wrt
+
+    def one(x: str | int) -> Any:
+        if isinstance(x, str):
+            return at_path(x, numbered, names, paths)
+        if not -len(args) <= x < len(args):
+            raise wrong_wrt(name, x, f"the call has {len(args)} positional arguments")
+        return args[x]
+
+    if _is_one(wrt):
         return one(wrt)
-    if isinstance(wrt, (tuple, list)) and wrt and all(map(is_one, wrt)):
+    if isinstance(wrt, (tuple, list)) and wrt and all(map(_is_one, wrt)):
         return type(wrt)(map(one, wrt))
     if callable(wrt) and jax.tree_util.all_leaves([wrt]):
         return _picked(name, wrt, args)
     return _masked(name, wrt, args)
 
 
-def _is_number(x: Any) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool)
-
-
-def _argument(name: str, number: int, args: Args) -> Any:
-    if not -len(args) <= number < len(args):
-        raise wrong_wrt(name, number, f"the call has {len(args)} positional arguments")
-    return args[number]
+def _is_one(x: Any) -> bool:
+    """Whether this is a path, or the number of an argument."""
+    return isinstance(x, (str, int)) and not isinstance(x, bool)
 
 
 def at_path(path: str, numbered: Any, names: Sequence[str], paths: Sequence[str]) -> Any:
@@ -313,34 +312,25 @@ def _masked(name: str, mask: Any, args: Args) -> Any:
         ) from error
 
 
+@dataclass(frozen=True)
 class _Picked:
     """Stands for a leaf while a selector picks."""
 
-    __slots__ = ("number",)
-
-    def __init__(self, number: int) -> None:
-        self.number = number
+    number: int
 
 
 def _picked(name: str, selector: Any, args: Args) -> Any:
     """What a function picks from the first argument, or from as many as it takes."""
-    count = _num_parameters(selector, len(args))
-    places = jax.tree.map(_Picked, args[:count])
+    named = [x for x in argument_names(selector, len(args)) if not x.startswith("args[")]
+    places = jax.tree.map(_Picked, args[: max(1, len(named))])
     try:
         picked = selector(*places)
     except Exception as error:
         reason = f"it failed with {type(error).__name__}: {error}; it may only pick parts"
         raise wrong_wrt(name, selector, reason) from error
     parts = jax.tree.leaves(picked)
-    if not parts or not all(isinstance(part, _Picked) for part in parts):
-        seen = next(
-            (type(part).__name__ for part in parts if not isinstance(part, _Picked)), "nothing"
-        )
+    others = [type(part).__name__ for part in parts if not isinstance(part, _Picked)]
+    if others or not parts:
+        seen = others[0] if others else "nothing"
         raise wrong_wrt(name, selector, f"it returned {seen} where a part of an argument is needed")
     return jax.tree.map(lambda place: place.number, picked)
-
-
-def _num_parameters(selector: Function, num_args: int) -> int:
-    names = argument_names(selector, num_args)
-    named = [n for n in names if not n.startswith("args[")]
-    return max(1, len(named)) if num_args else 0

@@ -1,28 +1,391 @@
-"""The public derivatives: incremental functions made of the plain ones.
+"""The public derivatives: plain functions that compute them, and incremental functions made of
+these.
 
-In: functions. Out: `Incremental` functions with the same arguments.
+In: functions, what to differentiate them by. Out: `Incremental` functions with the same arguments.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from incrax._api import incremental
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
-from incrax._messages import check_function
+from incrax._messages import check_function, not_called
+from incrax._names import name_of
+from incrax._program import Values, type_of
 from incrax._tuning import Nonfinite, Policy, Tuning
-from incrax.derivatives.differentiated import (
-    Derivative,
-    Gradient,
-    Hessian,
-    HessianProduct,
-    Jacobian,
-    Pushforward,
+from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
+from incrax.derivatives.row_sparse.rows import RowSparse
+from incrax.derivatives.row_sparse.structured import RowsExplanation, row_options, sparse_outputs
+from incrax.derivatives.row_sparse.values import Context
+from incrax.derivatives.selection import Selection, select, type_name
+from incrax.engine.inputs.leaves import is_dynamic
+from incrax.engine.inputs.signature import (
+    Args,
+    Function,
+    Kwargs,
+    Signature,
+    argument_names,
+    make_signature,
 )
-from incrax.derivatives.row_sparse.structured import row_options
-from incrax.engine.inputs.signature import Function
+from incrax.errors import TangentError
+
+
+@dataclass(frozen=True, eq=False)
+class Derivative:
+    """A function (*args) -> a derivative of `fun`; `name` is what users call it, `seen` the types
+    traced last.
+    """
+
+    fun: Function
+    wrt: Any
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    seen: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        functools.update_wrapper(self, self.fun, updated=())
+        object.__setattr__(self, "__name__", f"{self.name} of {name_of(self.fun)}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The derivative at these arguments."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.fun, self.wrt, self.name, self.settings)
+
+    def select(self, args: Args, kwargs: Kwargs) -> Selection:
+        """The leaves to differentiate."""
+        return select(self.name, self.fun, self.wrt, args, kwargs)
+
+    def has(self, setting: str) -> bool:
+        """Whether something is set."""
+        return bool(self.settings.get(setting))
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+class Gradient(Derivative):
+    """Value, gradient, or both, of a scalar function; row-sparse on request."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The derivative at these arguments."""
+        if self.has("rows"):
+            self.seen[:] = self._typed(args, kwargs)
+        value, found = self._found(args, kwargs, self._rows())
+        if self.has("with_value"):
+            return value, found
+        return (found, value[1]) if self.has("has_aux") else found
+
+    def _rows(self) -> Context | None:
+        """The options of row-sparse gradients; None where there are none."""
+        options = self.settings["rows"]
+        return None if options is None else options.fresh()
+
+    def _found(self, args: Args, kwargs: Kwargs, rows: Context | None) -> tuple[Any, Any]:
+        """Value and gradient; `rows` gets what became of rows."""
+        selection = self.select(args, kwargs)
+        function = selection.of_selected(self.fun)
+        derivative = jax.value_and_grad(function, selection.argnums, has_aux=self.has("has_aux"))
+        if rows is None:
+            value, gradients = derivative(*selection.values)
+        else:
+            found, gradients = sparse_outputs(derivative, *selection.values, context=rows)
+            value = jax.tree.map(_dense, found, is_leaf=_is_rows)
+        return value, selection.tree(gradients)
+
+    def explain_rows(self, *args: Any, wrt: Any, **kwargs: Any) -> RowsExplanation:
+        """What of a gradient by `wrt` stays rows, what becomes dense and why; without arguments,
+        for those traced last.
+
+        Raises:
+            NotCalledError: without arguments before the first call.
+        """
+        if not args and not kwargs and not self.seen:
+            raise not_called("explain()")
+        signature, types = self._typed(args, kwargs) if args or kwargs else self.seen
+        other = replace(self, wrt=wrt)
+        rows = self._rows()
+
+        def run(*leaves: Any) -> Any:
+            args, kwargs = signature.rebuild(leaves)
+            return other._found(args, kwargs, rows)
+
+        jax.eval_shape(run, *types)
+        return RowsExplanation(tuple(rows.events) if rows else ())
+
+    def _typed(self, args: Args, kwargs: Kwargs) -> tuple[Signature, list[Any]]:
+        """How arguments are rebuilt of their values, and the types of these."""
+        signature = make_signature(self.fun, args, kwargs)
+        values = signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
+        return signature, list(map(type_of, values))
+
+
+def _is_rows(x: Any) -> bool:
+    return isinstance(x, RowSparse)
+
+
+def _dense(x: Any) -> Any:
+    return x.todense() if _is_rows(x) else x
+
+
+# --- Jacobians ------------------------------------------------------------------------------------
+
+
+class OfAllOutputs(Derivative):
+    """Derivatives of each array among the outputs."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The derivative at these arguments."""
+        selection = self.select(args, kwargs)
+        flat = FlatOutputs(self.fun, has_aux=self.has("has_aux"))
+        blocks, aux = self.blocks(flat, selection)
+        tree = jax.tree.unflatten(flat.treedef, map(selection.tree, blocks))
+        return (tree, aux) if self.has("has_aux") else tree
+
+    def blocks(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, Any]:
+        """For each output array its derivatives by each selected leaf; and what is passed on."""
+        raise NotImplementedError
+
+
+class Jacobian(OfAllOutputs):
+    """All derivatives of all outputs: forward, reverse, or compressed by the known sparsity."""
+
+    def blocks(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, Any]:
+        """Arrays."""
+        mode = self.settings["mode"]
+        is_sparse = self.has("sparse")
+        if is_sparse or not (mode or self.has("has_aux")):
+            blocks = jacobian_blocks(flat.arrays, selection, mode=mode, is_sparse=is_sparse)
+            if blocks is not None:
+                return blocks, None
+        fun = selection.of_selected(flat)
+        if mode is None:
+            modes = _fewest_passes_first(flat, fun, selection.values)
+        else:
+            modes = [jax.jacfwd if mode == "forward" else jax.jacrev]
+        derivatives = [each(fun, selection.argnums, has_aux=True) for each in modes]
+        rows, aux = first_that_works(derivatives, selection.values)
+        dtypes = [jax.dtypes.result_type(x) for x in selection.values]
+        return [list(map(_as_dtype, row, dtypes)) for row in rows], aux
+
+
+def _fewest_passes_first(flat: FlatOutputs, fun: Function, values: Values) -> list[Function]:
+    """The modes to try."""
+    if flat.size is None:
+        jax.eval_shape(fun, *values)
+    num_inputs = sum(math.prod(np.shape(x)) for x in values)
+    is_forward = flat.size is not None and num_inputs <= flat.size
+    return [jax.jacfwd, jax.jacrev] if is_forward else [jax.jacrev, jax.jacfwd]
+
+
+def _as_dtype(block: Any, dtype: Any) -> Any:
+    """A derivative in its leaf's dtype, as reverse mode gives it; a complex one stays complex."""
+    kinds = (jnp.floating, jnp.complexfloating)
+    is_same_kind = any(
+        jnp.issubdtype(block.dtype, kind) and jnp.issubdtype(dtype, kind) for kind in kinds
+    )
+    return block.astype(dtype) if is_same_kind and block.dtype != dtype else block
+
+
+class FlatOutputs:
+    """A function of the same arguments -> the arrays of its outputs, in a list, and what is passed
+    on.
+
+    Fields: of the outputs in the last call their tree, and how many elements they have; None
+    before.
+    """
+
+    def __init__(self, fun: Function, *, has_aux: bool = False) -> None:
+        self.fun = fun
+        self.has_aux = has_aux
+        self.treedef: Any = None
+        self.size: int | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
+        """Call the function."""
+        found = self.fun(*args, **kwargs)
+        outputs, aux = found if self.has_aux else (found, None)
+        leaves, self.treedef = jax.tree.flatten(outputs)
+        leaves = [jnp.asarray(leaf) for leaf in leaves]
+        self.size = sum(leaf.size for leaf in leaves)
+        return leaves, aux
+
+    def arrays(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call the function, for its outputs alone."""
+        return self(*args, **kwargs)[0]
+
+
+# --- second order ---------------------------------------------------------------------------------
+
+
+class Hessian(OfAllOutputs):
+    """All second derivatives of all outputs, compressed by the known sparsity of a scalar one's."""
+
+    def blocks(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, Any]:
+        """Each in the shape of the selection, for the second leaf."""
+        block = self._compressed(flat, selection)
+        if block is not None:
+            return [[*map(selection.tree, block)]], None
+        given = {"argnums": selection.argnums, "has_aux": True}
+        inner = jax.jacrev(selection.of_selected(flat), **given)
+        values = selection.values
+        outer = [each(inner, **given) for each in (jax.jacfwd, jax.jacrev)]
+        found, aux = first_that_works(outer, values)
+        dtypes = [jax.dtypes.result_type(x) for x in values]
+        return [
+            [
+                selection.tree([_as_dtype(x, dtype) for x in row])
+                for row, dtype in zip(block, dtypes, strict=True)
+            ]
+            for block in found
+        ], aux
+
+    def _compressed(self, flat: FlatOutputs, selection: Selection) -> Any:
+        """The block of the only output; None where it is not compressed."""
+        if self.has("has_aux"):
+            return None
+        try:
+            return hessian_blocks(flat.arrays, selection, is_sparse=self.has("sparse"))
+        except (TypeError, ValueError, NotImplementedError):
+            if self.has("sparse"):
+                raise
+            return None
+
+
+class Along(Derivative):
+    """A derivative along a tangent."""
+
+    def __call__(self, *args: Any, tangent: Any, **kwargs: Any) -> Any:
+        """The derivative at these arguments."""
+        _check_names(self.name, self.fun, len(args))
+        selection = self.select(args, kwargs)
+        return self.along(selection, tuple(tangents_of(self.name, selection, tangent)))
+
+    def along(self, selection: Selection, tangents: tuple[Any, ...]) -> Any:
+        """The derivative at the selected leaves."""
+        raise NotImplementedError
+
+
+class HessianProduct(Along):
+    """The Hessian of a scalar function times a tangent."""
+
+    def along(self, selection: Selection, tangents: tuple[Any, ...]) -> Any:
+        """In the shape of the selection."""
+        gradient = jax.grad(selection.of_selected(self.fun), selection.argnums)
+
+        def forward(*values: Any) -> Any:
+            return jax.jvp(gradient, values, tangents)[1]
+
+        def reverse(*values: Any) -> Any:
+            return jax.grad(lambda *v: _dot(gradient(*v), tangents), selection.argnums)(*values)
+
+        return selection.tree(first_that_works([forward, reverse], selection.values))
+
+
+def _dot(xs: Values, ys: Values) -> Any:
+    return sum((jnp.sum(x * y) for x, y in zip(xs, ys, strict=True)), start=jnp.zeros(()))
+
+
+# --- tangents -------------------------------------------------------------------------------------
+
+
+class Pushforward(Along):
+    """Value, and the derivative of all outputs along a tangent."""
+
+    def along(self, selection: Selection, tangents: tuple[Any, ...]) -> Any:
+        """Both, and what is passed on."""
+        function = selection.of_selected(self.fun)
+        return jax.jvp(
+            function, tuple(selection.values), tangents, has_aux=self.settings["has_aux"]
+        )
+
+
+def _check_names(name: str, fun: Function, num_args: int) -> None:
+    """Refuse a call that leaves out a parameter called `tangent`, which nothing but its position
+    could give.
+    """
+    try:
+        parameter = inspect.signature(fun).parameters.get("tangent")
+    except (TypeError, ValueError):
+        return
+    if (
+        parameter is None
+        or parameter.kind is parameter.VAR_KEYWORD
+        or parameter.default is not parameter.empty
+    ):
+        return
+    if "tangent" not in argument_names(fun, num_args):
+        raise TangentError(
+            f"`{name}` takes `tangent=` for itself, and `{name_of(fun)}` has a parameter of that "
+            "name, which the call leaves out. Nothing was evaluated or stored. Pass that one by "
+            "position; if it is keyword-only, give it another name: "
+            "`lambda x, t: f(x, tangent=t)`."
+        )
+
+
+def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
+    """A tangent for each selected leaf, from a tree in the shape of the selection.
+
+    Raises:
+        TangentError: the structure, a shape or a dtype is another one.
+    """
+    mirror = selection.mirror
+    values = selection.values
+    try:
+        leaves = mirror.treedef.flatten_up_to(tangent)
+    except ValueError as error:
+        expected = str(selection.tree(["*"] * len(values)))
+        raise wrong_tangent(
+            name, "tangent", f"of another structure ({error})", f"`wrt`, {expected}"
+        ) from error
+    found: list[Any] = [None] * len(values)
+    for position, leaf in zip(mirror.positions, leaves, strict=True):
+        if position is not None:
+            value = values[position]
+            expected = f"`{selection.paths[position]}`, {type_name(value)}"
+            leaf = fitting(
+                name, "tangent", leaf, np.shape(value), jax.dtypes.result_type(value), expected
+            )
+            found[position] = leaf if found[position] is None else found[position] + leaf
+    return found
+
+
+def wrong_tangent(name: str, what: str, seen: str, expected: str) -> TangentError:
+    """A tangent of another structure or type."""
+    return TangentError(
+        f"`{name}` got a {what} that is {seen}, and it belongs to {expected}. Nothing was "
+        "evaluated or stored. Pass a pytree like what it belongs to, with arrays of the same "
+        "shapes and dtypes; None for leaves that are not selected."
+    )
+
+
+def fitting(
+    name: str, what: str, leaf: Any, shape: tuple[int, ...], dtype: Any, expected: str
+) -> Any:
+    """A tangent or cotangent as an array of the type of what it belongs to, which is `expected` for
+    messages.
+    """
+    if leaf is None or not is_dynamic(leaf):
+        raise wrong_tangent(name, what, "None" if leaf is None else type(leaf).__name__, expected)
+    array = jnp.asarray(leaf)
+    if array.shape != shape or not jnp.can_cast(array.dtype, dtype, "same_kind"):
+        raise wrong_tangent(name, what, str(jax.typeof(array)), expected)
+    return array.astype(dtype)
+
+
+# --- what users call ------------------------------------------------------------------------------
 
 
 class IncrementalOptions(TypedDict, total=False):

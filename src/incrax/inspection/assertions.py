@@ -5,7 +5,9 @@ In: an incremental function. Out: nothing, or an AssertionError that shows what 
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,9 +18,10 @@ from incrax._incremental import Incremental
 from incrax._jax import Equation, Var
 from incrax._messages import first_names, listed, not_called
 from incrax._program import read_vars, written_vars
+from incrax.engine.call.engine import Engine
 from incrax.engine.inputs.paths import paths_mask
 from incrax.errors import UnknownInputError
-from incrax.explanation import Reader
+from incrax.explanation import served_by
 from incrax.rows.engine import RowEngine
 
 NUM_SHOWN = 10
@@ -99,9 +102,11 @@ def _names(names: Iterable[str]) -> list[str]:
 
 
 class _LastCall(NamedTuple):
-    """A traced function, what of it ran last, and the names of all inputs."""
+    """An engine, what served its last call, which of its equations ran, and the names of all
+    inputs.
+    """
 
-    reader: Reader
+    engine: Engine
     served_by: str
     ran: Sequence[Equation]
     paths: Sequence[str]
@@ -112,17 +117,19 @@ class _LastCall(NamedTuple):
         Raises:
             UnknownInputError: it stands for nothing.
         """
-        reader = self.reader
+        facts = self.engine.facts
+        eqns = facts.eqns
         is_named = lambda eqn: name == eqn.primitive.name or name in _functions(eqn)
-        eqns = [*reader.eqns, *self.ran]
-        found = {id(eqn) for eqn in eqns if any(map(is_named, _jax.with_inner([eqn])))}
+        found = {
+            id(eqn) for eqn in (*eqns, *self.ran) if any(map(is_named, _jax.with_inner([eqn])))
+        }
         found |= self._of_marked(name)
         try:
-            mask = paths_mask(reader.paths, reader.layout, [name])
+            mask = paths_mask(self.engine.paths, self.engine.layout, [name])
         except UnknownInputError:
             if found or name in self.paths:
                 return found
-            functions = dict.fromkeys(text for eqn in reader.eqns for text in _functions(eqn))
+            functions = dict.fromkeys(text for eqn in eqns for text in _functions(eqn))
             raise UnknownInputError(
                 f"`assert_ran(f)` got `{name}`, which is no input of the function, no primitive in "
                 "it, no Python function that made its equations, and no name of a marked value, so "
@@ -134,27 +141,23 @@ class _LastCall(NamedTuple):
 
     def masks(self) -> dict[int, int]:
         """What each equation that ran depends on; a plan has equations that the program has not."""
-        facts = self.reader.facts
-        found = {
-            id(eqn): mask for eqn, mask in zip(self.reader.eqns, facts.equation_masks, strict=True)
-        }
+        facts = self.engine.facts
+        found = dict(zip(map(id, facts.eqns), facts.equation_masks, strict=True))
         written: dict[Var, int] = {}
         for eqn in self.ran:
             if id(eqn) not in found:
-                mask = 0
-                for var in read_vars(eqn):
-                    mask |= written[var] if var in written else facts.mask(var)
-                found[id(eqn)] = mask
-            written.update((var, found[id(eqn)]) for var in written_vars(eqn))
+                reads = (written[v] if v in written else facts.mask(v) for v in read_vars(eqn))
+                found[id(eqn)] = functools.reduce(operator.or_, reads, 0)
+            written.update(dict.fromkeys(written_vars(eqn), found[id(eqn)]))
         return found
 
     def _of_marked(self, name: str) -> set[int]:
         """The equations of a marked value: the mark, and what is computed for nothing else."""
-        facts = self.reader.facts
+        facts = self.engine.facts
         marked = {var for var, known in facts.kept.items() if known == name}
         others = {atom for atom in facts.outvars if isinstance(atom, Var)}
         found: set[int] = set()
-        for eqn in reversed(self.reader.eqns if marked else ()):
+        for eqn in reversed(facts.eqns if marked else ()):
             written = written_vars(eqn)
             if not marked.isdisjoint(written) or (written and others.isdisjoint(written)):
                 found.add(id(eqn))
@@ -172,15 +175,15 @@ def _last(f: Any) -> _LastCall:
             "function that was given to them."
         )
     traced = f._asked("assert_ran()", (), {}).traced
-    reader = Reader(traced.engine)
-    served = reader.last()
-    if served is None:
+    engine = traced.engine
+    if engine.last is None:
         raise not_called("assert_ran()")
+    served = served_by(engine, engine.last)
     if not isinstance(traced, RowEngine):
-        return _LastCall(reader, served.by, served.ran, reader.paths)
+        return _LastCall(engine, served.by, served.ran, engine.paths)
     has_run = traced.last is not None and traced.last.num_run > 0
-    paths = [*reader.paths, *traced.paths]
-    return _LastCall(reader, served.by, served.ran if has_run else (), paths)
+    paths = [*engine.paths, *traced.paths]
+    return _LastCall(engine, served.by, served.ran if has_run else (), paths)
 
 
 def _functions(eqn: Equation) -> list[str]:

@@ -25,7 +25,6 @@ from incrax import _jax
 from incrax._jax import Equation
 from incrax._locations import source_of
 from incrax._program import Program, evaluator
-from incrax._progress import Meter
 from incrax._table import Cell, Printable, Table, bytes_text, number_text
 from incrax._tuning import Tuning
 from incrax.engine.inputs.paths import paths_mask
@@ -57,11 +56,9 @@ GROUPS = ("line", "function", "file")
 NUM_ARGUMENTS = 6
 NUM_LISTED = 15
 MAX_PARTS = 12
-"""Parts of a measured program, at most; the cheapest neighbours are joined."""
-MIN_REPEATS = 5
-MAX_REPEATS = 50
-SPENT_S = 0.5
-"""Seconds of timed runs in all after which the fewest repeats do."""
+"""Parts of a measured program, at most; the cheapest are joined to what is before them."""
+NUM_REPEATS = 9
+"""Timed runs of a measured program, and of each of its parts."""
 
 UserRule = Callable[
     [Sequence[jax.ShapeDtypeStruct], Sequence[jax.ShapeDtypeStruct], Mapping[str, Any]], float
@@ -126,7 +123,7 @@ def cost(
         TypeError: `fun` is no function.
 
     Cost: three traces; with `measure` two compilations of
-        each program and at least five runs. A run that counts takes some tens of microseconds for
+        each program and nine runs. A run that counts takes some tens of microseconds for
         each turn of a loop whose number of turns depends on values.
 
     Not handled: what XLA makes of the program (fusion, its own simplifications); work on the host;
@@ -145,8 +142,8 @@ def cost(
     passes = _names(passes)
     for each in passes:
         _check_word("passes", each, PASSES)
-    if type(trips) is not int or trips < 0:
-        _check_word("trips", trips, (None, "measured"), ", a number of turns from 0 on, or None")
+    if trips is not None and (type(trips) is not int or trips < 0):
+        _check_word("trips", trips, ("measured",), ", a number of turns from 0 on, or None")
     _check_word("branches", branches, BRANCHES)
     names = None if changing is None else _names(changing)
     why_not = "nothing in the first argument has one"
@@ -171,14 +168,13 @@ def _names(names: str | Iterable[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _check_word(option: str, seen: object, words: Sequence[Any], others: str = "") -> None:
+def _check_word(option: str, seen: object, words: Sequence[str], others: str = "") -> None:
     if seen in words:
         return
-    known = [word for word in words if word is not None]
-    near = difflib.get_close_matches(str(seen), known, 1)
+    near = difflib.get_close_matches(str(seen), words, 1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise CostError(
-        f"`cost({option}=...)` got {seen!r}; use {', '.join(map(repr, known))}{others}. Nothing "
+        f"`cost({option}=...)` got {seen!r}; use {', '.join(map(repr, words))}{others}. Nothing "
         f"was evaluated.{hint}"
     )
 
@@ -597,15 +593,14 @@ class _Counting:
         cost_of = functools.partial(self.cost_of, region=root)
         groups = [(name, root.nodes), *_joined(_by_function(root.nodes), cost_of)]
         parts = cut(whole, [[node.eqn for node in nodes] for _, nodes in groups[1:]])
-        with Meter(f"measuring {name}", len(groups) + MIN_REPEATS) as meter:
-            compiled = [*_compiled([whole, *parts], self.call.inputs(whole), meter)]
-            rounds = _rounds([call for call, _ in compiled], meter)
+        compiled = [*_compiled([whole, *parts], self.call.inputs(whole))]
+        rounds = [[_seconds(call) for call, _ in compiled] for _ in range(NUM_REPEATS)]  # in turns
         medians = map(statistics.median, zip(*rounds, strict=True))
         whole_part, *found = (
             MeasuredPart(title, len(nodes), cost_of(nodes), seconds, memory)
             for (title, nodes), seconds, (_, memory) in zip(groups, medians, compiled, strict=True)
         )
-        return Measured(name, tuple(found), whole_part, len(rounds))
+        return Measured(name, tuple(found), whole_part, NUM_REPEATS)
 
 
 _TOP = EquationCost("", "", (), (), "", ZERO, 1.0, is_known=True, is_counted=True, runs_again=None)
@@ -664,7 +659,7 @@ class Measured(NamedTuple):
 
 
 def _compiled(
-    programs: Sequence[Program], inputs: Sequence[Any], meter: Meter
+    programs: Sequence[Program], inputs: Sequence[Any]
 ) -> Iterator[tuple[Callable[[], Any], Memory]]:
     """Calls of a program with these inputs, and of each of its parts, which read what those before
     it gave; and their memory.
@@ -677,18 +672,7 @@ def _compiled(
         results = jax.block_until_ready(compiled(*given))
         if program is not whole:
             known.update(zip(program.outvars, results, strict=True))
-        meter.advance()
         yield functools.partial(compiled, *given), _memory(compiled)
-
-
-def _rounds(calls: Sequence[Callable[[], Any]], meter: Meter) -> list[list[float]]:
-    """Seconds of all calls in turn, until some time is spent."""
-    found: list[list[float]] = []
-    end_s = time.perf_counter() + SPENT_S
-    while len(found) < MIN_REPEATS or (len(found) < MAX_REPEATS and time.perf_counter() < end_s):
-        found.append([_seconds(call) for call in calls])
-        meter.advance(len(found) <= MIN_REPEATS)
-    return found
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -727,17 +711,17 @@ def _by_function(nodes: Sequence[Node]) -> list[Group]:
     return groups
 
 
-def _joined(groups: list[Group], cost_of: Callable[[list[Node]], Cost]) -> list[Group]:
-    """Neighbours joined, the cheapest first, until there are few enough; the dearer one gives the
-    name.
-    """
-    price = lambda group: cost_of(group[1]).weight
-    while len(groups) > MAX_PARTS:
-        pairs = [sorted(pair, key=price) for pair in zip(groups, groups[1:], strict=False)]
-        number = min(range(len(pairs)), key=lambda n: price(pairs[n][1]))
-        nodes = [*groups[number][1], *groups[number + 1][1]]
-        groups[number : number + 2] = [(pairs[number][1][0], nodes)]
-    return groups
+def _joined(groups: Sequence[Group], cost_of: Callable[[list[Node]], Cost]) -> list[Group]:
+    """The dearest groups, few enough, each with the cheaper ones that follow it."""
+    dearest = sorted(range(1, len(groups)), key=lambda n: cost_of(groups[n][1]).weight)
+    starts = {0, *dearest[1 - MAX_PARTS :]}
+    joined: list[Group] = []
+    for number, (title, nodes) in enumerate(groups):
+        if number in starts:
+            joined.append((title, list(nodes)))
+        else:
+            joined[-1][1].extend(nodes)
+    return joined
 
 
 # --- the report -----------------------------------------------------------------------------------
@@ -809,17 +793,14 @@ class CostReport(Printable):
     @property
     def ratio(self) -> float | None:
         """FLOPs of the backward pass for one of the forward pass; None without either."""
-        return self._backward_over_forward("flops")
+        backward = self.backward
+        return backward and _quotient(backward.total.flops, self.forward.total.flops)
 
     @property
     def operations_ratio(self) -> float | None:
         """The same with ten FLOPs for an exponential."""
-        return self._backward_over_forward("operations")
-
-    def _backward_over_forward(self, figure: str) -> float | None:
-        if self.backward is None:
-            return None
-        return _quotient(getattr(self.backward.total, figure), getattr(self.forward.total, figure))
+        backward = self.backward
+        return backward and _quotient(backward.total.operations, self.forward.total.operations)
 
     def by_source(
         self, group: Literal["line", "function", "file"] = "line"
@@ -834,7 +815,7 @@ class CostReport(Printable):
             CostError: another group.
         """
         _check_word("group", group, GROUPS)
-        shown = [self.forward] if self.backward is None else [self.forward, self.backward]
+        shown = list(filter(None, (self.forward, self.backward)))
         found: dict[str, list[Cost]] = {}
         for number, each in enumerate(shown):
             for row in each.equations:
@@ -849,36 +830,31 @@ class CostReport(Printable):
 
     def as_dict(self) -> dict[str, Any]:
         """The report for programs, with types that JSON has."""
+        same = ("name", "arguments", "changing", "branches", "measured", "notes")
         shown = ["total", "macs", "equations", "loops"]
         if self.changing is not None:
             shown += ["again", "avoided"]
-        passes = {
-            each.name: {name: _plain(getattr(each, name)) for name in shown} for each in self.passes
-        }
         return {
-            "name": self.name,
-            "arguments": list(self.arguments),
-            "changing": _plain(self.changing),
-            "branches": self.branches,
-            "passes": passes,
+            **{name: _plain(getattr(self, name)) for name in same},
+            "passes": {
+                each.name: {name: _plain(getattr(each, name)) for name in shown}
+                for each in self.passes
+            },
             "backward_over_forward": {"flops": self.ratio, "operations": self.operations_ratio},
             "not_counted": [{"pass": name, **_plain(row)} for name, row in self.not_counted],
             "unknown_loops": [{"pass": name, **_plain(loop)} for name, loop in self.unknown_loops],
             "by_source": _plain(self.by_source()),
-            "measured": _plain(self.measured),
-            "notes": list(self.notes),
         }
 
     # --- for people -------------------------------------------------------------------------------
 
     def summary(self) -> str:
         """What it is the cost of, and its FLOPs."""
-        change = (
-            "" if self.changing is None else f"; changing: {_named(self.changing) or 'nothing'}"
-        )
-        total = self.forward.total
-        arguments = _named(self.arguments)
-        return f"cost of {self.name}({arguments}): {number_text(total.flops)} FLOPs{change}"
+        flops = number_text(self.forward.total.flops)
+        found = f"cost of {self.name}({_named(self.arguments)}): {flops} FLOPs"
+        if self.changing is None:
+            return found
+        return f"{found}; changing: {_named(self.changing) or 'nothing'}"
 
     def tables(self) -> list[Table]:
         """The report for people: totals; the most expensive equations, and a turn of each loop; what
@@ -909,13 +885,10 @@ class CostReport(Printable):
         """Equations of the value and the backward pass; first those that nobody registered, also of
         the third pass.
         """
-        rows = [
-            (name, row) for name, row in self.per_equation if name != "hvp" or not row.is_counted
-        ]
-        rows.sort(
-            key=lambda item: (item[1].is_counted, *(-abs(part) for part in item[1].total.weight))
-        )
-        for name, row in rows:
+        order = lambda item: (item[1].is_counted, *(-abs(part) for part in item[1].total.weight))
+        for name, row in sorted(self.per_equation, key=order):
+            if name == "hvp" and row.is_counted:
+                continue
             what = f"{row.primitive} {' '.join(row.inputs)} -> {' '.join(row.results)}"
             times = row.times if row.is_known else f"{number_text(row.times)} (one turn)"
             *work, moved = _figures(row.total)

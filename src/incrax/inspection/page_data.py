@@ -21,15 +21,14 @@ from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax._locations import source_of
 from incrax._program import read_vars, written_vars
-from incrax._progress import Meter
 from incrax._version import __version__
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import Chunks, History, PastCall
-from incrax.engine.call.rehearsal import row_outlooks
-from incrax.engine.plan.plan import Plan
+from incrax.engine.call.rehearsal import outlook, row_outlooks
+from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.policy.candidates import Entry
-from incrax.engine.program.cost import equation_cost, total_cost
-from incrax.explanation import Reader, Served, rows_made, sized
+from incrax.engine.program.cost import equation_cost
+from incrax.explanation import Served, rows_made, served_by, sized
 
 FORMAT = 1
 MAX_OUTLOOKS = 400
@@ -107,12 +106,11 @@ def page_data(subject: Subject) -> Data:
 
 
 def _machine() -> dict[str, str]:
-    devices = jax.devices()
-    first = devices[0]
+    first, *others = jax.devices()
     kind = first.platform
-    if first.device_kind != first.platform:
+    if first.device_kind != kind:
         kind = f"{jax.default_backend()}, {first.device_kind}"
-    shown = f"{len(devices)} x {kind}" if len(devices) > 1 else kind
+    shown = f"{1 + len(others)} x {kind}" if others else kind
     return {
         "incrax": __version__,
         "jax": jax.__version__,
@@ -122,12 +120,17 @@ def _machine() -> dict[str, str]:
 
 
 def coded(
-    values: Iterable[Hashable], form: Callable[[Any], Any] = lambda value: value
-) -> tuple[list[int], list[Any]]:
-    """Values by number; and the distinct ones, in the order of their first appearance."""
+    name: str,
+    table: str,
+    values: Iterable[Hashable],
+    form: Callable[[Any], Any] = lambda value: value,
+) -> Data:
+    """A column of numbers, and the table of the distinct values that these stand for, in the order
+    of their first appearance.
+    """
     numbers: dict[Hashable, int] = {}
     codes = [numbers.setdefault(value, len(numbers)) for value in values]
-    return codes, [form(value) for value in numbers]
+    return {name: codes, table: [form(value) for value in numbers]}
 
 
 class _Data:
@@ -136,7 +139,6 @@ class _Data:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.engine = subject.engine
-        self.reader = Reader(subject.engine)
         self.facts = subject.engine.facts
         self.program = self.facts.program
         self.layout = subject.engine.layout
@@ -145,8 +147,7 @@ class _Data:
         self.row_records = [*row_outlooks(self.engine)]
         self.eqns: Sequence[Equation] = self.program.eqns
         self.numbers = {id(eqn): number for number, eqn in enumerate(self.eqns)}
-        costs = list(map(equation_cost, self.eqns))
-        self.work = {name: np.array([getattr(cost, name) for cost in costs]) for name in WORK}
+        self.work = _work(self.eqns)
         entries = [e for of in (self.chooser, self.engine.slices) for e in of.entries.values()]
         self.entries: list[Entry] = sorted(entries, key=lambda entry: -entry.count)[:MAX_PLANS]
 
@@ -156,7 +157,7 @@ class _Data:
 
     def _names(self, dirty: int) -> Data:
         """Inputs by their first names, and how many there are."""
-        found = self.reader.names(dirty)
+        found = mask_paths(self.engine.paths, self.layout, dirty)
         return {"names": found[:MAX_NAMES], "num": len(found)}
 
     def writers(self, variables: Iterable[Var]) -> list[int]:
@@ -168,14 +169,12 @@ class _Data:
 
     def leaves(self) -> list[Data]:
         """The inputs, with their bits."""
-        layout = self.layout
-        names = ("path", "type", "bytes", "offset", "width")
-        parts = zip(
-            self.engine.paths, self.program.invars, layout.offsets, layout.widths, strict=True
-        )
+        engine = self.engine
+        offsets = zip(self.layout.offsets, self.layout.widths, strict=True)
+        parts = zip(engine.paths, map(sized, self.program.invars), offsets, strict=True)
         return [
-            dict(zip(names, (path, *sized(var), *place), strict=True))
-            for path, var, *place in parts
+            {"path": path, **each._asdict(), "offset": offset, "width": width}
+            for path, each, (offset, width) in parts
         ]
 
     # --- equations --------------------------------------------------------------------------------
@@ -184,30 +183,23 @@ class _Data:
         """One list per property, one element per equation; what several share by number, in tables
         of their own.
         """
-        shared = {
-            "set": coded(self.facts.equation_masks, hex),
-            "primitive": coded(eqn.primitive.name for eqn in self.eqns),
-            "place": coded(map(_jax.source_line, self.eqns), place),
-        }
         written = [list(map(sized, written_vars(eqn))) for eqn in self.eqns]
-        shared["type"] = coded(", ".join(kind for kind, _ in each) for each in written)
+        seconds, how = self.seconds()
         states = dict.fromkeys(self.writers(self.chooser.savable), 1)  # worth saving to some plan
         for state in self.store.states:
             states.update(dict.fromkeys(self.writers(state.saved), 2))  # saved now
-        seconds, how = self.seconds()
         return {
-            **{name: codes for name, (codes, _) in shared.items()},
-            **{f"{name}s": table for name, (_, table) in shared.items()},
-            **{name: work.tolist() for name, work in self.work.items()},
-            "bytes": [sum(size for _, size in each) for each in written],
+            **coded("set", "sets", self.facts.equation_masks, hex),
+            **coded("primitive", "primitives", (eqn.primitive.name for eqn in self.eqns)),
+            **coded("place", "places", map(_jax.source_line, self.eqns), place),
+            **coded("type", "types", (", ".join(x.type for x in each) for each in written)),
+            **dict(zip(WORK, self.work.T.tolist(), strict=True)),
+            "bytes": [sum(x.bytes for x in each) for each in written],
             "seconds": [float(f"{s:.4g}") for s in seconds],
             "how": how,
             "hows": list(HOW),
             "state": [states.get(number, 0) for number in range(len(self.eqns))],
-            "reads": [
-                [number for number in self.writers(read_vars(eqn)) if number >= 0]
-                for eqn in self.eqns
-            ],
+            "reads": [[n for n in self.writers(read_vars(eqn)) if n >= 0] for eqn in self.eqns],
         }
 
     def seconds(self) -> tuple[list[float], list[int]]:
@@ -217,23 +209,23 @@ class _Data:
         Of two programs of one size the whole function counts, so that the sum is the time that is
         shown for it.
         """
-        estimated = self.facts.seconds
+        estimated = list(map(self.facts.seconds, self.eqns))
         table = self.engine.segments
-        groups = [*table.groups.values(), *[None] * bool(table.wanted)]  # the last: of the outputs
-        plans = [table.top_plan() if group is None else table.plan(group) for group in groups]
-        measured = zip(plans, map(table.measured_s, groups), strict=True)
-        timed: list[tuple[Sequence[Equation], float, int]] = [
-            (plan.eqns, s, 2) for plan, s in measured if s is not None
+        timed: list[tuple[Sequence[Equation], float | None, int]] = [
+            (table.plan(group).eqns, table.measured_s(group), 2) for group in table.groups.values()
         ]
+        if table.wanted:
+            timed.append((table.top_plan().eqns, table.measured_s(None), 2))
         whole = self.engine.whole
-        if whole.seconds is not None:
-            timed.append((self.eqns, whole.seconds, 1))
-        seconds = list(map(estimated, self.eqns))
+        timed.append((self.eqns, whole.seconds, 1))
+        seconds = list(estimated)
         how = [0] * len(self.eqns)
         for eqns, measured_s, kind in sorted(timed, key=lambda item: -len(item[0])):
-            factor = measured_s / max(sum(map(estimated, eqns)), 1e-12)
+            if measured_s is None:
+                continue
+            factor = measured_s / max(sum(map(self.facts.seconds, eqns)), 1e-12)
             for number in [self.numbers[id(eqn)] for eqn in eqns if id(eqn) in self.numbers]:
-                seconds[number] = factor * estimated(self.eqns[number])
+                seconds[number] = factor * estimated[number]
                 how[number] = kind
         return seconds, how
 
@@ -249,55 +241,56 @@ class _Data:
         if self.facts.is_minimal:
             limit = min(limit, max(MAX_PLANNED // max(len(self.eqns), 1), 1))
         masks = list(dict.fromkeys(self._asked()))[:limit]
-        found = []
-        with Meter("report: what calls would do", len(masks)) as meter:
-            for mask in masks:
-                served = self.reader.outlook(mask)
-                assert served is not None
-                found.append({"mask": hex(mask), **self.described(served)})
-                meter.advance()
-        return found
+        records = [(mask, outlook(self.engine, mask)) for mask in masks]
+        return [
+            {"mask": hex(mask), **self.described(served_by(self.engine, record))}
+            for mask, record in records
+            if record is not None
+        ]
 
     def slices(self) -> list[Data]:
         """What a call would do that changes few rows of inputs, for each kind of such a change that
         a program serves.
         """
         return [
-            {"mask": self._mask(record.dirty), **self.described(self.reader.served(record))}
+            {"mask": self._mask(record.dirty), **self.described(served_by(self.engine, record))}
             for record in self.row_records
         ]
 
     def slice_of(self, candidate: str, entry: Entry | None) -> int:
         """The place among `slices` of what served a call, or would; -1: it is none of them."""
-        entries = [record.entry for record in self.row_records if candidate == "slices"]
-        return next((number for number, each in enumerate(entries) if each is entry), -1)
+        is_it = [candidate == "slices" and each.entry is entry for each in self.row_records]
+        return is_it.index(True) if any(is_it) else -1
 
     def last(self) -> Data | None:
         """What changed in the last call, None before the first, and its place among `slices`."""
         record = self.engine.last
         if record is None:
             return None
-        changed = self.reader.served(record).changed
-        return {"mask": hex(changed), "slice": self.slice_of(record.candidate, record.entry)}
+        return {
+            "mask": self._mask(record.dirty),
+            "slice": self.slice_of(record.candidate, record.entry),
+        }
 
     def verdict(self) -> Data:
         """Whether saving has been worth it: the sentence, and seconds by what for."""
-        if not self.chooser.is_timed:
-            return {"sentence": "", "ours": {}, "jit": {}}
-        found = self.chooser.verdict
-        if found.gain is None:
-            return {"sentence": found.sentence, "ours": {}, "jit": {}}
-        return {"sentence": found.sentence, "ours": found.ours, "jit": found.jit}
+        found = self.chooser.verdict if self.chooser.is_timed else None
+        seconds = (
+            {"ours": {}, "jit": {}}
+            if found is None or found.gain is None
+            else {"ours": found.ours, "jit": found.jit}
+        )
+        return {"sentence": "" if found is None else found.sentence, **seconds}
 
     def _asked(self) -> Iterator[int]:
         """The sets to look out for, the most useful first."""
         layout = self.layout
-        last = self.reader.last()
-        if last is not None:
-            yield last.changed
-        yield from (0, layout.full)
-        yield from (entry.dirty & ~self.engine.always for entry in self.entries)
-        yield from (layout.leaf_mask(index) for index in range(len(layout.widths)))
+        always = self.engine.always
+        entries = [entry.dirty for entry in self.entries]
+        last = [] if self.engine.last is None else [self.engine.last.dirty]
+        leaves = [layout.leaf_mask(index) for index in range(len(layout.widths))]
+        seen = [dirty & ~always for dirty in entries]
+        yield from (*(dirty & ~always for dirty in last), 0, layout.full, *seen, *leaves)
         for offset, width in zip(layout.offsets, layout.widths, strict=True):
             yield from (1 << offset + k for k in range(width) if width > 1)
 
@@ -305,14 +298,12 @@ class _Data:
         """A call as data: the numbers are those of `explain`; what differs from the values that it
         starts from.
         """
-        numbers = [self.numbers.get(id(eqn), -1) for eqn in served.ran]
-        known = np.array([number for number in numbers if number >= 0], int)
-        is_avoided = np.ones(len(self.eqns), bool)
-        is_avoided[known] = False
-        others = [eqn for n, eqn in zip(numbers, served.ran, strict=True) if n < 0]
-        derived = total_cost(others)
-        work_ran = {n: float(w[known].sum()) + getattr(derived, n) for n, w in self.work.items()}
-        work_avoided = {name: float(work[is_avoided].sum()) for name, work in self.work.items()}
+        numbers = np.array([self.numbers.get(id(eqn), -1) for eqn in served.ran], int)
+        known = numbers[numbers >= 0]
+        others = [eqn for eqn in served.ran if id(eqn) not in self.numbers]
+        ran = self.work[known].sum(axis=0) + _work(others).sum(axis=0)
+        avoided = np.delete(self.work, known, axis=0).sum(axis=0)
+        made = {self.numbers[id(each.eqn)]: each for each in served.made}
         return {
             "served_by": served.by,
             "differs": hex(served.changed),
@@ -325,28 +316,18 @@ class _Data:
             "num_ran": served.num_ran,
             "num_derived": 0 if served.rows else len(others),
             "rows": served.rows,
-            "by_rows": ranges(self.numbers[id(x.eqn)] for x in served.made if not x.why_all),
-            "rows_made": {self.numbers[id(x.eqn)]: rows_made(x) for x in served.made},
-            "ran": ranges([*known.tolist(), *(self.numbers[id(x.eqn)] for x in served.made)]),
-            **{f"{name}_ran": number for name, number in work_ran.items()},
-            **{f"{name}_avoided": number for name, number in work_avoided.items()},
+            "by_rows": ranges(number for number, each in made.items() if not each.why_all),
+            "rows_made": {number: rows_made(each) for number, each in made.items()},
+            "ran": ranges([*known.tolist(), *made]),
+            **dict(zip([f"{name}_ran" for name in WORK], ran.tolist(), strict=True)),
+            **dict(zip([f"{name}_avoided" for name in WORK], avoided.tolist(), strict=True)),
         }
 
     def _loaded(self, loads: Sequence[Var]) -> dict[str, int]:
         return {
             "num_loaded": len(loads),
-            "loaded_bytes": sum(size for _, size in map(sized, loads)),
+            "loaded_bytes": sum(each.bytes for each in map(sized, loads)),
         }
-
-    def _ran(self, plan: Plan | None) -> dict[str, int]:
-        """How many equations run, and how many of these the program does not have; of rows those
-        that they stand for.
-        """
-        if plan is None:
-            return {"num_ran": len(self.eqns), "num_derived": 0}
-        derived = [eqn for eqn in plan.eqns if id(eqn) not in self.numbers]
-        num_derived = len(derived) if plan.sliced is None else 0
-        return {"num_ran": plan.num_eqns, "num_derived": num_derived}
 
     # --- plans ------------------------------------------------------------------------------------
 
@@ -356,10 +337,7 @@ class _Data:
         own = None if entry.program is None else entry.program.plan
         statistics = None if own is None else own.statistics
         is_timed = entry.is_final and len(entry.seconds) > 1
-        candidates = [
-            {"name": name, "seconds": s, "is_measured": is_timed}
-            for name, s in entry.seconds.items()
-        ]
+        is_derived = [id(eqn) not in self.numbers for eqn in (() if plan is None else plan.eqns)]
         return {
             "mask": self._mask(entry.dirty),
             "slice": self.slice_of(entry.candidate, entry),
@@ -368,9 +346,13 @@ class _Data:
             "candidate": entry.candidate,
             "why": entry.reason,
             "is_final": entry.is_final,
-            "candidates": candidates,
+            "candidates": [
+                {"name": name, "seconds": s, "is_measured": is_timed}
+                for name, s in entry.seconds.items()
+            ],
             "promise_s": entry.promise_s if math.isfinite(entry.promise_s) else None,
-            **self._ran(plan),
+            "num_ran": len(self.eqns) if plan is None else plan.num_eqns,
+            "num_derived": 0 if plan is None or plan.sliced else sum(is_derived),
             **self._loaded(() if plan is None else plan.loads),
             "statistics": [] if statistics is None else list(statistics.lines),
         }
@@ -383,20 +365,14 @@ class _Data:
         calls = list(history.calls())
         served: dict[int, Served] = {}
         rows = [self._did(call, served) for call in calls]
-        shared = {
-            "kind": coded(row.kind for row in rows),
-            "why": coded(row.why for row in rows),
-            "change": coded((row.changed for row in rows), self._named),
-        }
         return {
             "first": calls[0].number if calls else 0,
             "num": history.num_calls,
             "limit": history.size,
             "seconds": [round(call.end_s - call.start_s, 7) for call in calls],
-            "kind": shared["kind"][0],
-            "why": shared["why"][0],
-            "changed": shared["change"][0],
-            **{f"{name}s": table for name, (_, table) in shared.items()},
+            **coded("kind", "kinds", (row.kind for row in rows)),
+            **coded("why", "whys", (row.why for row in rows)),
+            **coded("changed", "changes", (row.changed for row in rows), self._named),
             "slice": [row.slice for row in rows],
             "ran": [row.num_ran for row in rows],
             "filled": [row.num_filled for row in rows],
@@ -409,21 +385,16 @@ class _Data:
         None where it counted chunks.
         """
         record = call.record
-        if isinstance(record, Chunks):
-            why = (
-                f"chunks: {record.num_run} run, {record.num_reused} reused, {record.num_joined} "
-                "joined"
-            )
-            return _Did("rows", why, None, record.num_run, record.num_joined, record.num_reused)
         assert record is not None
-        if id(record) not in known:
-            known[id(record)] = self.reader.served(record)
-        served = known[id(record)]
-        kind = "first call" if served.is_first else served.by
-        why = served.why if served.is_first else call.why or served.why
+        if isinstance(record, Chunks):
+            num_run, num_reused, num_joined = record
+            why = f"chunks: {num_run} run, {num_reused} reused, {num_joined} joined"
+            return _Did("rows", why, None, num_run, num_joined, num_reused)
+        served = known.get(id(record)) or served_by(self.engine, record)
+        known[id(record)] = served
         return _Did(
-            kind,
-            why,
+            "first call" if served.is_first else served.by,
+            served.why if served.is_first else call.why or served.why,
             served.changed,
             served.num_ran,
             len(served.filled),
@@ -433,11 +404,9 @@ class _Data:
 
     def _named(self, mask: int | None) -> Data:
         """What changed, as bits and by name."""
-        return (
-            {"mask": None, "num": -1, "names": []}
-            if mask is None
-            else {"mask": hex(mask), **self._names(mask)}
-        )
+        if mask is None:
+            return {"mask": None, "num": -1, "names": []}
+        return {"mask": hex(mask), **self._names(mask)}
 
     def memory(self) -> Data:
         """The budget, and the saved values now, the largest first."""
@@ -445,7 +414,7 @@ class _Data:
         names = self.facts.kept
         saved = [
             {
-                "type": sized(var)[0],
+                "type": sized(var).type,
                 "bytes": size,
                 "equation": self.writers([var])[0],
                 "depends_on": self._names(self.facts.mask(var)),
@@ -474,6 +443,12 @@ class _Did(NamedTuple):
     num_filled: int = 0
     num_loaded: int = 0
     slice: int = -1
+
+
+def _work(eqns: Sequence[Equation]) -> np.ndarray:
+    """What equations compute: a row each, the columns of `WORK`."""
+    costs = map(equation_cost, eqns)
+    return np.array([(each.flops, each.transcendentals) for each in costs]).reshape(-1, len(WORK))
 
 
 def place(text: str) -> Data:

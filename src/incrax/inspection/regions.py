@@ -121,27 +121,20 @@ def _node(eqn: Equation, known: Known, form: Form) -> Node:
     ]
     if regions and regions[0].kind == "branch":
         index = _integer(eqn.invars[0], known)
-        taken = None if index is None else _taken(regions, index)
         for region in regions:
-            region.times = None if taken is None else float(region is taken)
+            region.times = None if index is None else float(region is _taken(regions, index))
         return Node(eqn, regions)
-    turns = _turns(eqn, known)
+    turns = num_turns(eqn)
+    if turns is None and eqn.primitive.name != "while":
+        turns = _integer(eqn.invars[0], known)
     for region in regions:
-        region.times = None if turns is None else turns + (region.kind == "condition")
+        region.times = turns
     return Node(eqn, regions)
 
 
 def _taken(branches: Sequence[Region], index: int) -> Region:
     """The branch of an index, which is clipped."""
     return branches[min(max(index, 0), len(branches) - 1)]
-
-
-def _turns(eqn: Equation, known: Known) -> float | None:
-    """How often a loop turns; None where values decide. Once of what is no loop."""
-    if eqn.primitive.name == "while":
-        return None
-    turns = num_turns(eqn)
-    return _integer(eqn.invars[0], known) if turns is None else turns
 
 
 def _program(body: Body) -> Program:

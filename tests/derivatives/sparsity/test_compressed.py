@@ -12,7 +12,8 @@ from derivatives.sparsity.numeric import POINTS, N, band
 from scipy.sparse import csr_array
 
 from incrax._program import trace
-from incrax.derivatives.flat import ends, sparse_blocks
+from incrax.derivatives.blocks import _blocks
+from incrax.derivatives.flat import ends
 from incrax.derivatives.sparsity import compressed
 from incrax.derivatives.sparsity.compressed import (
     Colored,
@@ -175,7 +176,7 @@ def test_a_hessian_takes_one_pushforward_per_color(name, expected):
     pattern = hessian_pattern(trace(HESSIANS[name], X))
     program = inline(trace(lambda x: hessian_values(HESSIANS[name], x, Colored(pattern)), X))
     largest = max(var.aval.size for eqn in program.eqns for var in eqn.outvars)
-    assert compressed.compress(Colored(pattern), "symmetric").coloring.num_colors == expected
+    assert Colored(pattern).symmetric.num_colors == expected
     assert largest <= max(expected * N, 2 * pattern.nnz)
 
 
@@ -202,7 +203,7 @@ def test_a_bcoo_matrix_has_the_values_at_sorted_unique_indices():
     pattern = pattern_of(trace(fun, X))
     rows, columns = (ends([(n,)]) for n in pattern.shape)
     values = lambda x: compressed_jacobian(fun, x, Colored(pattern))
-    ((made,),) = jax.jit(lambda x: sparse_blocks(values(x), pattern, rows, columns))(X)
+    ((made,),) = jax.jit(lambda x: _blocks(values(x), pattern, rows, columns, is_sparse=True))(X)
     assert made.indices_sorted
     assert made.unique_indices
     assert made.nse == pattern.nnz

@@ -86,11 +86,10 @@ def per_configuration(maker: Callable[..., T]) -> Callable[..., T]:
 
 def parted(mask: Iterable[bool], values: Iterable[T]) -> tuple[list[T], list[T]]:
     """Values where the mask is True, and the others."""
-    chosen: list[T] = []
-    others: list[T] = []
-    for x, is_chosen in zip(values, mask, strict=True):
-        (chosen if is_chosen else others).append(x)
-    return chosen, others
+    marked = list(zip(mask, values, strict=True))
+    return [x for is_chosen, x in marked if is_chosen], [
+        x for is_chosen, x in marked if not is_chosen
+    ]
 
 
 def merged(mask: Sequence[bool], chosen: Sequence[Any], others: Values) -> list[Any]:
@@ -98,6 +97,12 @@ def merged(mask: Sequence[bool], chosen: Sequence[Any], others: Values) -> list[
     left = iter(chosen)
     right = iter(others)
     return [next(left) if is_chosen else next(right) for is_chosen in mask]
+
+
+def _outputs_of(body: _jax.Body, variables: Values) -> list[bool]:
+    """Which outputs depend on some variables."""
+    reached = _jax.reached(body, variables)
+    return [not isinstance(atom, _jax.Literal) and atom in reached for atom in body.outvars]
 
 
 # --- turns ----------------------------------------------------------------------------------------
@@ -246,8 +251,7 @@ def _traced(jaxpr: Any, moves: Sequence[bool]) -> _Traced:
 
     body = _jax.trace_body(primal, *avals_in(jaxpr))
     tangent = tangents[-1]
-    reached = _jax.reached(tangent, tangent.invars)
-    flags = [not isinstance(atom, _jax.Literal) and atom in reached for atom in tangent.outvars]
+    flags = _outputs_of(tangent, tangent.invars)
     moves_out = merged(is_inexact, flags, [False] * len(is_inexact))
     return _Traced(body, tangent, tuple(moves_out), is_inexact)
 
@@ -376,8 +380,7 @@ def _depend(mapped: _jax.Mapped, jaxpr: Any, is_batched: Sequence[bool]) -> list
     named = [
         var for eqn in body.eqns if _jax.names_axis(eqn.effects, mapped.name) for var in eqn.outvars
     ]
-    reached = _jax.reached(body, [*batched, *named])
-    return [not isinstance(atom, _jax.Literal) and atom in reached for atom in body.outvars]
+    return _outputs_of(body, [*batched, *named])
 
 
 Given = tuple[Any, int | None, bool]

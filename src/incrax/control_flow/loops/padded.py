@@ -1,5 +1,6 @@
 """Rows with room for more: capacities that double, padding and cutting on the host, the check that
-nothing is cut off, `Padded`, arrays of which only the first rows count, and functions of such.
+nothing is cut off; `Padded`, arrays of which only the first rows count; `select_rows`, which makes
+such by a mask; and `bucketed`, functions of such, compiled once per capacity.
 
 In: arrays and numbers. Out: arrays with room for more rows. It must not know what loops do.
 
@@ -13,6 +14,7 @@ import functools
 import inspect
 import operator
 import threading
+import types
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +27,9 @@ import numpy as np
 from jax import lax
 
 from incrax import _jax
-from incrax._messages import wrong_option
+from incrax._jax_options import spelled_here
+from incrax._messages import check_function, wrong_option
+from incrax._names import reduced
 from incrax.engine.inputs.signature import Args, Function, Kwargs
 from incrax.errors import CapacityError, LoopTypeError
 
@@ -251,6 +255,100 @@ def _filled(x: Any, mask: Any, value: Any) -> Any:
     return lax.select(rows, x, jnp.full(x.shape, value, x.dtype))
 
 
+# --- rows chosen by their values ------------------------------------------------------------------
+
+
+def select_rows(x: Any, mask: Any, size: int | None = None) -> Padded:
+    """The rows of arrays where a mask is True, in their order: `x[mask]` with room for more.
+
+    Promise: `select_rows(x, mask).exact()` equals `x[mask]`, and so do derivatives.
+
+    Args:
+        x: pytree of arrays of shape (n, ...).
+        mask: booleans of shape (n,).
+        size: room for rows. None: a power of two that they fit in; inside a traced function, only
+            in one of `guarded`.
+
+    Returns:
+        A `Padded` of arrays of shape (size, ...) whose `length` is the number of True; rows past it
+        are zero.
+
+    Raises:
+        CapacityError: more rows than `size`; from inside a compiled program as a `JaxRuntimeError`.
+            Or no `size` inside a traced function.
+        LoopTypeError: `mask` is no array of n booleans.
+
+    Cost: a cumulative sum over the mask and a gather of `size` rows.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> x = jnp.array([1.0, -2.0, 3.0])
+        >>> incrax.select_rows(x, x > 0, size=4).values.tolist()
+        [1.0, 3.0, 0.0, 0.0]
+    """
+    mask = mask if isinstance(mask, (np.ndarray, jax.Array)) else np.asarray(mask)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+        if mask.dtype != bool or mask.ndim != 1 or np.shape(leaf)[:1] != mask.shape:
+            raise LoopTypeError(
+                f"`select_rows` got a mask of type {jax.typeof(mask)} for "
+                f"`x{jax.tree_util.keystr(path)}` of type {jax.typeof(jnp.asarray(leaf))}; it takes "
+                "one boolean per row. Nothing was evaluated. Reduce a mask of elements to one of "
+                "rows, for example by `jnp.all(mask, axis=1)`."
+            )
+    rows, num = _chosen(mask, size)
+    return Padded(jax.tree.map(lambda leaf: _gathered(leaf, rows, num), x), num, is_checked=True)
+
+
+def _chosen(mask: Any, size: int | None) -> tuple[Any, Any]:
+    """Numbers of chosen rows, out of range past as many as there are, and how many these are;
+    NumPy's where the mask is known.
+    """
+    if is_on_host(mask) and not is_staged():
+        found = np.flatnonzero(np.asarray(mask))
+        num, room = _with_room(len(found), size)
+        return np.append(found, np.full(room - num, mask.size)).astype(np.int32), num
+    num, room = _with_room(jnp.sum(mask, dtype=jnp.int32), size)
+    rows = jnp.flatnonzero(mask, size=room, fill_value=mask.size).astype(jnp.int32)
+    # so that no row is had without the check
+    return jnp.where(jnp.arange(room) < num, rows, mask.size), num
+
+
+def _with_room(num: Any, size: int | None) -> tuple[Any, int]:
+    """The number of rows, and room for them."""
+    if size is not None:
+        room = as_size("select_rows", "size", size)
+        return checked("select_rows", num, room), room
+    if not is_traced(num):
+        return num, capacity_for(int(num))
+    return num, _room_by_guards(num)
+
+
+def _room_by_guards(num: Any) -> int:
+    """Room for a traced number, where a branch on it is a guard: a path per capacity."""
+    room = SMALLEST
+    try:
+        while num > room:
+            room *= 2
+    except jax.errors.ConcretizationTypeError:
+        raise CapacityError(
+            "`select_rows` was called inside a traced function (jit, grad, vmap), where the number "
+            "of rows that it finds is unknown. Nothing was evaluated. Pass `size=`, the largest "
+            "number that may come, or call it in a function of `incrax.guarded`, where a capacity "
+            "is a path."
+        ) from None
+    return room
+
+
+def _gathered(x: Any, rows: Any, num: Any) -> jax.Array:
+    """The chosen rows, on the device of x."""
+    if isinstance(rows, np.ndarray) and is_on_host(x):
+        return put_like(padded(np.asarray(x)[rows[:num]], len(rows)), x)
+    x = jnp.asarray(x)
+    if not x.shape[0]:
+        return lax.full((len(rows), *x.shape[1:]), 0, x.dtype)
+    return x.at[rows].get(mode="fill", fill_value=0)
+
+
 # --- arguments whose number of rows changes from call to call --------------------------------------
 
 Names: TypeAlias = Sequence[str | int]
@@ -267,7 +365,7 @@ class NamedArguments:
     the position of each, where that is known, and its keyword.
     """
 
-    def __init__(self, fun: Function, names: Names) -> None:
+    def __init__(self, fun: Function, names: str | int | Names) -> None:
         try:
             parameters = list(inspect.signature(fun).parameters.values())
         except (TypeError, ValueError):
@@ -275,24 +373,23 @@ class NamedArguments:
         positional = [
             p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
-        self.names: tuple[str | int, ...] = tuple(names)
+        self.names: Names = (names,) if isinstance(names, (str, int)) else tuple(names)
         self.parameters: list[str] = [p.name for p in parameters]
         self.places: list[tuple[int | None, str | None]] = [
-            _place(name, positional) for name in names
+            _place(name, positional) for name in self.names
         ]
 
     def replaced(
         self, args: Any, kwargs: Any, replace: Callable[[str | int, Any], Any]
     ) -> tuple[Args, Kwargs]:
         """The arguments with `replace(name, value)` in the place of those that are given."""
-        args = list(args)
-        kwargs = dict(kwargs)
+        positional: dict[Any, Any] = dict(enumerate(args))
+        named: dict[Any, Any] = dict(kwargs)
         for name, (number, keyword) in zip(self.names, self.places, strict=True):
-            if number is not None and number < len(args):
-                args[number] = replace(name, args[number])
-            elif keyword in kwargs:
-                kwargs[keyword] = replace(name, kwargs[keyword])
-        return tuple(args), kwargs
+            given, key = (positional, number) if number in positional else (named, keyword)
+            if key in given:
+                given[key] = replace(name, given[key])
+        return tuple(positional.values()), named
 
 
 def _place(name: str | int, positional: Sequence[str]) -> tuple[int | None, str | None]:
@@ -308,26 +405,17 @@ class RaggedArguments(NamedArguments):
     `caller` and `option` name the function of incrax and its option in messages.
     """
 
-    def __init__(self, fun: Function, names: Names, caller: str, option: str) -> None:
+    def __init__(self, fun: Function, names: str | int | Names, caller: str, option: str) -> None:
         super().__init__(fun, names)
         self._caller = caller
         self._option = option
-        self._capacities: dict[str | int, list[int]] = {name: [] for name in names}
+        self._capacities: dict[str | int, list[int]] = {name: [] for name in self.names}
         self._lock = threading.Lock()
 
-    def padded(self, args: Any, kwargs: Any) -> tuple[Any, Any, Lengths]:
-        """The arguments with rows up to the least capacity known that they fit in, and the length
-        of each.
+    def given(self, args: Any, kwargs: Any, *, is_padded: bool) -> tuple[Any, Any, Lengths]:
+        """The arguments as `Padded`, and the length of each; if asked, with rows up to the least
+        capacity known that they fit in.
         """
-        return self._made(args, kwargs, self._with_room)
-
-    def wrapped(self, args: Any, kwargs: Any) -> tuple[Any, Any, Lengths]:
-        """The same without more rows."""
-        return self._made(args, kwargs, _ragged)
-
-    def _made(
-        self, args: Any, kwargs: Any, make: Callable[..., Padded]
-    ) -> tuple[Any, Any, Lengths]:
         lengths: Lengths = {}
 
         def replace(name: str | int, tree: Any) -> Any:
@@ -335,7 +423,9 @@ class RaggedArguments(NamedArguments):
             if num is None:
                 return tree
             lengths[name] = num
-            return make(name, tree, num)
+            values = self._with_room(name, tree, num) if is_padded else tree
+            length = np.int32(num) if is_padded else num
+            return Padded(values, length, is_checked=True, source=name)
 
         args, kwargs = self.replaced(args, kwargs, replace)
         for name in self.names:
@@ -347,35 +437,105 @@ class RaggedArguments(NamedArguments):
                 )
         return args, kwargs, lengths
 
-    def _with_room(self, name: str | int, tree: Any, num: int) -> Padded:
+    def _with_room(self, name: str | int, tree: Any, num: int) -> Any:
         known = self._capacities[name]
         with self._lock:
             at = bisect_left(known, num)
             if at == len(known):
                 insort(known, capacity_for(num))
             capacity = known[at]
-        values = jax.tree.map(lambda x: padded(x, capacity), tree)
-        return _ragged(name, values, np.int32(num))
-
-
-def _ragged(name: str | int, values: Any, num: Any) -> Padded:
-    return Padded(values, num, is_checked=True, source=name)
+        return jax.tree.map(lambda x: padded(x, capacity), tree)
 
 
 def exact(results: Any, lengths: Lengths) -> Any:
     """Results, with each `Padded` of known length as the rows that count; a derivative has those of
     its argument.
     """
-    return jax.tree.map(lambda x: _exact(x, lengths), results, is_leaf=_is_padded)
-
-
-def _is_padded(x: Any) -> bool:
-    return isinstance(x, Padded)
+    is_padded = lambda x: isinstance(x, Padded)
+    return jax.tree.map(lambda x: _exact(x, lengths), results, is_leaf=is_padded)
 
 
 def _exact(x: Any, lengths: Lengths) -> Any:
-    if not _is_padded(x) or is_traced(x.length) or np.ndim(x.length):
+    if not isinstance(x, Padded) or is_traced(x.length) or np.ndim(x.length):
         return x
     if getattr(x.length, "dtype", None) != jax.dtypes.float0:
         return x.exact()
     return Padded(x.values, lengths[x.source]).exact() if x.source in lengths else x
+
+
+# --- functions of rows ----------------------------------------------------------------------------
+
+
+@spelled_here
+def bucketed(fun: Function, *, ragged: str | int | Names = ()) -> Bucketed:
+    """The function, compiled once for all numbers of rows up to a capacity that doubles.
+
+    Promise: equals `fun` on `Padded(x, len(x))` in the place of each ragged argument, with `Padded`
+    results cut to the rows that count.
+
+    Args:
+        fun: function of pytrees of arrays that `jax.jit` compiles. A ragged argument reaches it as
+            a `Padded`, whose rows past `length` are zero.
+        ragged: arguments whose number of rows changes, by name or position: pytrees of arrays with
+            equal first axes.
+
+    Returns:
+        A function of the same arguments. `Padded` results are arrays of exactly the rows that
+        count; the others, and batches of `Padded`, are as they are.
+
+    Raises:
+        LoopTypeError: a ragged argument has no rows, or arrays with different numbers of them.
+
+    Cost: compiles once per capacity, a power of two from 64 on; a shorter argument takes the least
+        capacity that is compiled already. Ragged arguments are padded on the host, so that other
+        devices than CPUs want NumPy arrays.
+
+    Example:
+        >>> import incrax, numpy as np
+        >>> total = incrax.bucketed(lambda xs: xs.filled(0.0).sum() / xs.length, ragged="xs")
+        >>> [float(total(np.arange(n))) for n in (3, 5)], total.num_traces
+        ([1.0, 2.0], 1)
+    """
+    check_function("bucketed(fun)", fun)
+    return Bucketed(fun, ragged)
+
+
+class Bucketed:
+    """A function compiled per capacity. Made by `bucketed`.
+
+    `num_traces` counts how often the function was traced, and so compiled.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> mean = incrax.bucketed(lambda x: x.filled(0.0).sum() / x.length, ragged="x")
+        >>> [float(mean(jnp.ones(n))) for n in (3, 40, 50)], mean.num_traces
+        ([1.0, 1.0, 1.0], 1)
+    """
+
+    def __init__(self, fun: Function, ragged: str | int | Names) -> None:
+        functools.update_wrapper(self, fun)
+        self._fun = fun
+        self._ragged = RaggedArguments(fun, ragged, "bucketed", "bucketed(ragged=...)")
+        self._program = jax.jit(self._traced)
+        self.num_traces: int = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function's result at these arguments."""
+        is_inside = is_staged() or any(map(is_traced, jax.tree.leaves((args, kwargs))))
+        args, kwargs, lengths = self._ragged.given(args, kwargs, is_padded=not is_inside)
+        found = self._fun(*args, **kwargs) if is_inside else self._program(args, kwargs)
+        return exact(found, lengths)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method, with `instance` as first argument, which must be a pytree."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        """By name where the function was decorated, else as a new function; compiled programs stay
+        behind.
+        """
+        return reduced(self, (Bucketed, (self._fun, self._ragged.names)))
+
+    def _traced(self, args: Any, kwargs: Any) -> Any:
+        self.num_traces += 1
+        return self._fun(*args, **kwargs)

@@ -13,8 +13,7 @@ from typing import Any
 from incrax._table import Printable, Table, many
 from incrax.control_flow.tapes.guards import Guard
 from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, observed
-from incrax.control_flow.tapes.paths import TapeStats
-from incrax.control_flow.tapes.tape import Tape
+from incrax.control_flow.tapes.paths import Tape, TapeStats
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,20 +50,14 @@ class TapeExplanation(Printable):
     def tables(self) -> list[Table]:
         """Calls, paths, guards."""
         counts = [[name.replace("_", " "), n] for name, n in self.stats.items()]
+        columns = ("types", "hits", "misses", "record_s", "compile_s")
         paths = [
-            [
-                str(n),
-                p["types"],
-                str(p["hits"]),
-                str(p["misses"]),
-                f"{p['record_s']:.3f}",
-                f"{p['compile_s']:.3f}",
-            ]
-            + ["\n".join(p["guards"]) or "none"]
-            for n, p in enumerate(self.paths)
+            [str(n), *(path[name] for name in columns), "\n".join(path["guards"]) or "none"]
+            for n, path in enumerate(self.paths)
         ]
         guards = [
-            [g["place"], str(len(g["outcomes"])), ", ".join(g["outcomes"])] for g in self.guards
+            [each["place"], len(each["outcomes"]), ", ".join(each["outcomes"])]
+            for each in self.guards
         ]
         header = ["path", "arguments", "right", "wrong", "record s", "compile s", "guards"]
         return [

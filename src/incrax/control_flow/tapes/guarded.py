@@ -1,4 +1,4 @@
-"""`guarded(f)`: compiled Python control flow that stays right.
+"""`guarded(f)`: compiled Python control flow that stays right; `check_tape`, what it would guard.
 
 In: a function of pytrees. Out: a function with the same results, whose usual path is one compiled
 program.
@@ -11,25 +11,49 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    get_args,
+    overload,
+)
 
 import jax
 import numpy as np
 
 from incrax import _jax
+from incrax._incremental import Incremental
+from incrax._jax_options import spelled_here
 from incrax._locations import NO_VALUE, place_of_error
+from incrax._messages import check_function, wrong_option
 from incrax._names import name_of, reduced
 from incrax._program import Values
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import is_disabled
-from incrax.control_flow.loops.padded import Lengths, RaggedArguments, exact
-from incrax.control_flow.tapes.explanation import TapeExplanation, explain, outcomes_of
-from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, make_path
-from incrax.control_flow.tapes.paths import OtherTypes, Path, TapeStats, int_of
-from incrax.control_flow.tapes.statics import as_static, of_static
-from incrax.control_flow.tapes.tape import Tape
+from incrax.control_flow.loops.padded import Lengths, Names, RaggedArguments, exact
+from incrax.control_flow.tapes.explanation import (
+    TapeExplanation,
+    TapeReport,
+    branches_of,
+    explain,
+    outcomes_of,
+)
+from incrax.control_flow.tapes.making import (
+    RecordedFunction,
+    TapeOptions,
+    as_static,
+    make_path,
+    of_static,
+    static_arguments,
+)
+from incrax.control_flow.tapes.paths import OtherTypes, Path, Tape, TapeStats, int_of
 from incrax.engine.inputs.leaves import has_tracer
-from incrax.engine.inputs.signature import Args, Kwargs, Signature
+from incrax.engine.inputs.signature import Args, Function, Kwargs, Signature
 from incrax.errors import FloatGuardError, PythonBranchError, TooManyPathsError
 
 P = ParamSpec("P")
@@ -88,17 +112,14 @@ class Guarded(Generic[P, R]):
         results = self._called(given, named)
         return exact(results, lengths) if lengths else results
 
-    def marked(
-        self, args: Any, kwargs: Any, *, is_padded: bool = True, mark: Any = as_static
-    ) -> tuple[Any, Any, Lengths]:
+    def marked(self, args: Any, kwargs: Any, *, is_padded: bool = True) -> tuple[Any, Any, Lengths]:
         """The arguments as they are recorded: rows padded, static ones part of the structure; and
         the numbers of rows.
         """
-        replaced = self._ragged.padded if is_padded else self._ragged.wrapped
-        args, kwargs, lengths = replaced(args, kwargs)
+        args, kwargs, lengths = self._ragged.given(args, kwargs, is_padded=is_padded)
         static = self._options.static
         if static is not None:
-            args, kwargs = static.replaced(args, kwargs, mark)
+            args, kwargs = static.replaced(args, kwargs, as_static)
         return args, kwargs, lengths
 
     def _called(self, args: Args, kwargs: Kwargs) -> Any:
@@ -152,25 +173,19 @@ class Guarded(Generic[P, R]):
         """The results of the path that is right, `first` tried first; it is recorded if there is
         none.
         """
-        known = self._stats.recordings
-        attempt = lambda path: path.attempt(leaves)
-        path = None
-        found = None if tape is None else tape.search(first, attempt, leaves)
-        if found is None:
-            with self._lock:
-                if self._stats.recordings != known:  # another thread has recorded meanwhile
-                    tape = self._tape_for(signature)
-                    found = None if tape is None else tape.search(tape.recent(), attempt, leaves)
-                if found is None:
-                    path = self._recorded(signature, leaves)
+        found = None if tape is None else tape.search(first, lambda p: p.attempt(leaves), leaves)
+        is_hit = is_expected and found is not None and found[0] is first
         if tape is not None and found is not None:
             path, results = found
-            tape.count(path, is_hit=is_expected and path is first)
-        elif path is not None:
-            results = self._first_results(path, leaves)
         else:
-            self._stats.eager += 1
-            return self._plain(*signature.rebuild(leaves))
+            with self._lock:
+                recorded = self._recorded(signature, leaves)
+            if recorded is None:
+                self._stats.eager += 1
+                return self._plain(*signature.rebuild(leaves))
+            tape, path = recorded
+            results = path.first_results(leaves)
+        tape.count(path, is_hit=is_hit)
         return jax.tree_util.tree_unflatten(path.out_tree, results)
 
     def _plain(self, args: Any, kwargs: Any) -> Any:
@@ -184,20 +199,7 @@ class Guarded(Generic[P, R]):
             tapes = self._tapes.get(signature.key) or ()
             return next((tape for tape in tapes if tape.captured.is_current()), None)
 
-    def _first_results(self, path: Path, leaves: Any) -> Any:
-        """The results of a path that was just recorded; it is forgotten if its program cannot be
-        compiled or run.
-        """
-        try:
-            return path.first_results(leaves)
-        except BaseException:
-            self._stats.aborted += 1
-            with self._lock:
-                for tape in self._all_tapes():
-                    tape.forget(path)
-            raise
-
-    def _recorded(self, signature: Signature, leaves: Any, *, is_call: bool = True) -> Path | None:
+    def _recorded(self, signature: Signature, leaves: Any) -> tuple[Tape, Path] | None:
         """A new path, in the tape of captured values as they are before it runs; None if there are
         too many.
         """
@@ -223,9 +225,7 @@ class Guarded(Generic[P, R]):
             if self._make is not None:
                 path.be_incremental(self._make, self._subject.name, signature.dynamic_paths)
         self._latest = tape
-        if is_call:
-            tape.count(known, is_hit=False)
-        return known
+        return tape, known
 
     def _too_many(self, tapes: Sequence[Tape]) -> None:
         """Say once which guards have too many outcomes.
@@ -295,7 +295,10 @@ class Guarded(Generic[P, R]):
             tape = self._tape_for(signature)
             with jax.ensure_compile_time_eval():
                 found = None if tape is None else tape.search(tape.recent(), attempt, leaves)
-            return self._recorded(signature, leaves, is_call=False) if found is None else found[0]
+            if found is not None:
+                return found[0]
+            recorded = self._recorded(signature, leaves)
+            return None if recorded is None else recorded[1]
 
     # --- reports and control ----------------------------------------------------------------------
 
@@ -360,3 +363,187 @@ def incremental_of(f: Guarded[..., Any], args: Args, kwargs: Kwargs) -> tuple[An
     signature, leaves = f._subject.signed(given, named)
     path = f.path_at(signature, leaves)
     return None if path is None else path.incremental, leaves
+
+
+# --- what users call ------------------------------------------------------------------------------
+
+Fallback = Literal["eager", "error"]
+FALLBACKS = get_args(Fallback)
+
+
+class _Options(TypedDict, total=False):
+    guard: Function | None
+    static: str | int | Names
+    floats: bool
+    max_paths: int
+    fallback: Fallback
+    constant: str | Sequence[str]
+    dynamic: str | int | Names
+
+
+@overload
+def guarded(f: Callable[P, R], **options: Unpack[_Options]) -> Guarded[P, R]: ...
+
+
+@overload
+def guarded(
+    f: None = None, **options: Unpack[_Options]
+) -> Callable[[Callable[P, R]], Guarded[P, R]]: ...
+
+
+@spelled_here
+def guarded(
+    f: Callable[P, R] | None = None,
+    *,
+    guard: Function | None = None,
+    static: str | int | Names = (),
+    floats: bool = False,
+    max_paths: int = 64,
+    fallback: Fallback = "eager",
+    constant: str | Sequence[str] = (),
+    dynamic: str | int | Names = (),
+) -> Guarded[P, R] | Callable[[Callable[P, R]], Guarded[P, R]]:
+    """Compile a function with Python control flow, path by path, so that it stays right on every
+    path.
+
+    Promise: `guarded(f)(*args)` equals `f(*args)` for every sequence of calls, up to a few units in
+    the last place, or raises an error that says why it cannot.
+
+    The first call runs `f` once and records a straight-line program, and a guard for each thing
+    that Python learned of a traced value: the side of an `if`, the value of an `int(x)`, with file,
+    line and expression. Later calls run the path that is expected as one program, which also gives
+    the number of the first guard that does not hold. On a miss the right path is looked up by the
+    outcomes of guards, or recorded.
+
+    Args:
+        f: function of pytrees of arrays, with any Python control flow on their values, and any JAX
+            transformation inside: pass `jax.value_and_grad(loss)` for compiled derivatives. May be
+            left out to use `guarded(...)` as a decorator with options.
+        guard: function of the same arguments; what it returns (booleans, integers) selects the path
+            first.
+        static: names or positions of arguments that are Python values; each combination has its own
+            paths.
+        floats: also allow floats as Python values (`float(x)`, `np.asarray(x)`, text). Each new
+            value is a new path, and no derivative passes through it.
+        max_paths: paths recorded per structure and types of the arguments, at most.
+        fallback: beyond `max_paths`, `"eager"`: warn once, with the outcomes of each guard, and
+            call `f` as it is; `"error"`: raise.
+        constant: names of captured variables that never change; they are not compared.
+        dynamic: names or positions of arguments, pytrees of arrays, whose number of rows may change
+            without a new recording. They are padded to a power of two of rows, from 64 on, and
+            reach `f` as `Padded`, which `scan` and `map` take; one path serves all lengths up to a
+            capacity. `Padded` results come back as the rows that count. `len(x)` of such an
+            argument is a guard on its length.
+
+    Returns:
+        A callable with the signature of `f`, and `stats`, `explain()` and `clear()`. Under
+        `jax.grad`, `jvp`, `vjp`, `jacobian` and `hessian` of known values it takes the right path,
+        to any order. Inside another guarded function it is part of the outer path. Of an
+        incremental function, or given to `incremental`, it saves values per path.
+
+    Raises:
+        TapeError: at a call whose path no tape can hold; subclasses say what it is:
+            `FloatGuardError`, `GuardOnEffectError`, `CapturedStateError`, `NotReproducibleError`,
+            `PythonBranchError` (inside `jit` or `vmap`, where values are not known),
+            `TooManyPathsError`.
+
+    Cost: a call on the expected path costs one program and some microseconds; a miss, one more
+        program per wrong guess. Recording runs `f` as a trace, and the equations that guards depend
+        on one by one. Paths with effects or loops that may not end run their guards as a program of
+        their own first. What `f` captures (cells, globals, attributes, defaults) is compared at
+        each call.
+
+    Not handled: effects of Python itself (printing, appending) happen when a path is recorded, as
+        under `jax.jit`; code of installed packages is taken as constant.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> @incrax.guarded
+        ... def f(x):
+        ...     return jnp.sum(x) ** 3 if jnp.sum(x) > 1 else jnp.sum(x) ** 2
+        >>> float(f(jnp.array([0.5, 0.0]))), float(f(jnp.array([1.0, 1.0]))), float(f(jnp.array([0.0, 0.5])))
+        (0.25, 8.0, 0.25)
+        >>> f.stats.recordings
+        2
+    """
+    _check(f, guard, max_paths, fallback, floats)
+    names = (constant,) if isinstance(constant, str) else tuple(constant)
+    rows = _argument_names(dynamic)
+    options = TapeOptions(guard, floats, max_paths, fallback, names, rows)
+
+    def wrap(fun: Callable[P, R]) -> Guarded[P, R]:
+        plain = _plain(fun)
+        own = options._replace(static=static_arguments(plain, static) if static != () else None)
+        if not isinstance(fun, Incremental):
+            return Guarded(fun, own)
+        saved = fun._traces.options
+        return Guarded(plain, own, lambda path: Incremental(path, saved))
+
+    return wrap if f is None else wrap(f)
+
+
+def _check(f: Any, guard: Any, max_paths: Any, fallback: Any, floats: Any) -> None:
+    """Raise TypeError or ValueError for wrong options."""
+    if f is not None:
+        check_function("guarded(f)", f)
+    if guard is not None and not callable(guard):
+        raise wrong_option("guarded(guard=...)", guard, "a function of the same arguments")
+    if not isinstance(floats, bool):
+        raise wrong_option("guarded(floats=...)", floats, "a bool")
+    if not isinstance(max_paths, int) or isinstance(max_paths, bool) or max_paths < 1:
+        raise ValueError(
+            f"`guarded(max_paths=...)` got {max_paths!r}; it is a number of paths, at least 1."
+        )
+    if fallback not in FALLBACKS:
+        raise ValueError(_unknown_fallback(fallback))
+
+
+def _unknown_fallback(fallback: Any) -> str:
+    text = f'`guarded(fallback=...)` got {fallback!r}; use "eager" or "error".'
+    if fallback != "cond":
+        return text
+    return f'{text} "cond" was removed: write branches that have too many paths as `jax.lax.cond` by hand.'
+
+
+def _argument_names(dynamic: Any) -> tuple[str | int, ...]:
+    """Names and positions as the user wrote them.
+
+    Raises:
+        TypeError: they are something else.
+    """
+    names = (dynamic,) if isinstance(dynamic, (str, int)) else dynamic
+    is_right = isinstance(names, (list, tuple)) and all(type(name) in (str, int) for name in names)
+    if not is_right:
+        raise wrong_option("guarded(dynamic=...)", dynamic, "names or positions of arguments")
+    return tuple(names)
+
+
+def _plain(f: Function) -> Function:
+    """The function that the user wrote."""
+    return f._fun if isinstance(f, (Guarded, Incremental)) else f
+
+
+def check_tape(f: Function, *args: Any, **kwargs: Any) -> TapeReport:
+    """Which branches of a function depend on values, before it is compiled with something
+    unguarded.
+
+    Args:
+        f: function of pytrees of arrays.
+        *args: arguments; the path that they take is looked at.
+        **kwargs: keyword arguments.
+
+    Returns:
+        A report, false if there are such branches; it lists `file:line`, the expression, and what
+        was learned, and what the function captures that `jax.jit` would take as constant.
+
+    Cost: one trace of `f`, and the equations that its branches depend on. Effects do not run.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> bool(incrax.check_tape(lambda x: jnp.where(x > 0, x, 0.0), 1.0))
+        True
+        >>> report = incrax.check_tape(lambda x: x if x > 0 else 0.0, 1.0)
+        >>> bool(report), len(report.branches)
+        (False, 1)
+    """
+    return branches_of(_plain(f), args, kwargs)

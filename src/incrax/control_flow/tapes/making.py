@@ -1,4 +1,5 @@
-"""Making a path: run the function under watch, record it, refuse what a tape cannot hold.
+"""Making a path: run the function under watch, record it, refuse what a tape cannot hold; and static
+arguments, which are part of the structure of a call.
 
 In: a function, a signature and leaves. Out: a path and what it captured. It must not know which
 paths there are.
@@ -6,8 +7,10 @@ paths there are.
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -15,13 +18,12 @@ import jax.numpy as jnp
 
 from incrax import _jax
 from incrax._locations import NO_VALUE, Place, place_of_error
+from incrax._messages import unhashable_static
 from incrax._program import Values
-from incrax.control_flow.loops.padded import NamedArguments
+from incrax.control_flow.loops.padded import NamedArguments, Names
 from incrax.control_flow.tapes.captured import Captured, captured_by
-from incrax.control_flow.tapes.conversions import learned
 from incrax.control_flow.tapes.paths import Path, TapeStats
-from incrax.control_flow.tapes.recording import Recording, record
-from incrax.control_flow.tapes.statics import of_static, static_values
+from incrax.control_flow.tapes.recording import Recording, learned, record
 from incrax.control_flow.tapes.watching import RunLog, watched
 from incrax.engine.inputs.signature import Function, Signature, make_signature
 from incrax.errors import (
@@ -185,3 +187,72 @@ def _array(name: str, result: Any) -> Any:
             f"compiled path returns are arrays and numbers, in any pytree. {_UNTOUCHED} Return a "
             "number that stands for it, or compute it outside."
         ) from error
+
+
+# --- static arguments -----------------------------------------------------------------------------
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class StaticValue:
+    """A static argument: a pytree without leaves, whose structure is its value."""
+
+    key: Hashable
+    value: Any = field(compare=False)
+
+
+def static_arguments(fun: Function, static: str | int | Names) -> NamedArguments:
+    """What the user wrote, resolved.
+
+    Raises:
+        ValueError: a name or position that the function does not have.
+    """
+    found = NamedArguments(fun, static)
+    known = found.parameters
+    for name, (_, keyword) in zip(found.names, found.places, strict=True):
+        if known and keyword not in known:
+            raise ValueError(
+                f"`guarded(static=...)` got {name!r}, which is no argument of the function; it has "
+                f"{known}."
+            )
+    return found
+
+
+def as_static(name: str | int, x: Any) -> StaticValue:
+    """A static argument.
+
+    Raises:
+        UnsupportedLeafError: it has no hash.
+    """
+    try:
+        hash(x)
+    except TypeError:
+        raise unhashable_static(str(name), x) from None
+    return StaticValue(_typed(x), x)
+
+
+def _typed(x: Any) -> Hashable:
+    """A value whose twins differ: 1, 1.0 and True, 0.0 and -0.0, also inside tuples."""
+    if isinstance(x, tuple):
+        return type(x), tuple(map(_typed, x))
+    return type(x), x.hex() if isinstance(x, float) else x
+
+
+def of_static(fun: Function) -> Function:
+    """The function of arguments among which there may be static ones."""
+
+    @functools.wraps(fun)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        values = {name: _value(x) for name, x in kwargs.items()}
+        return fun(*map(_value, args), **values)
+
+    return call
+
+
+def _value(x: Any) -> Any:
+    return x.value if isinstance(x, StaticValue) else x
+
+
+def static_values(args: Any, kwargs: Any) -> list[Any]:
+    """The static ones among arguments."""
+    return [x.value for x in (*args, *kwargs.values()) if isinstance(x, StaticValue)]

@@ -1,8 +1,9 @@
-"""A path: one recorded way through a function, its compiled programs, and what must run before
-them.
+"""Paths: one recorded way through a function each, its compiled programs, and what must run before
+them; and tapes, which know of the paths of one signature which to expect, and which to try where
+one is wrong.
 
-In: a recording. Out: results with the number of the first guard that fails. It must not know other
-paths.
+In: a recording; leaves. Out: results, with the number of the first guard that fails. They must not
+know about signatures or trees of arguments.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from incrax.control_flow.tapes.guards import Guard, first_failing, key_of
 from incrax.control_flow.tapes.recording import Recording, effectless
 from incrax.engine.inputs.signature import Function, with_names
 from incrax.engine.program.simplify import drop_dead, inline
+from incrax.errors import NotReproducibleError
 
 MAX_EMBEDDED_BYTES = 1 << 14
 """Larger constants are handed to programs as arguments: embedded ones cost compile time."""
@@ -89,11 +91,9 @@ class Path:
         self.avals: tuple[Any, ...] = tuple(var.aval for var in self.program.invars)
         self._stats = stats
         self._num_results = recording.num_results
-        consts = self.program.consts
-        self._lifted = [
-            n for n, const in enumerate(consts) if _jax.array_bytes(const) > MAX_EMBEDDED_BYTES
-        ]
-        self.consts: tuple[Any, ...] = tuple(consts[n] for n in self._lifted)
+        sizes = map(_jax.array_bytes, self.program.consts)
+        self._lifted = [n for n, size in enumerate(sizes) if size > MAX_EMBEDDED_BYTES]
+        self.consts: tuple[Any, ...] = tuple(self.program.consts[n] for n in self._lifted)
         self.needs_check: bool = bool(self.guards) and any(map(_is_dangerous, self.program.eqns))
         self.is_simple: bool = not self.needs_check
         self.incremental: Any = None
@@ -124,10 +124,8 @@ class Path:
 
     def _evaluated(self, program: Program, lifted: Values, leaves: Any) -> list[Any]:
         """What a program made of this path's gives, with the constants that were handed in."""
-        consts = list(program.consts)
-        for number, const in zip(self._lifted, lifted, strict=True):
-            consts[number] = const
-        return evaluator(program)(tuple(consts), *leaves)
+        consts = dict(enumerate(program.consts)) | dict(zip(self._lifted, lifted, strict=True))
+        return evaluator(program)(tuple(consts.values()), *leaves)
 
     def _run(self, consts: Any, *leaves: Any) -> tuple[list[Any], Any]:
         values = self._evaluated(self.program, consts, leaves)
@@ -254,3 +252,120 @@ def _is_dangerous(eqn: Any) -> bool:
         or _jax.calls_host(each)
         for each in _jax.with_inner([eqn])
     )
+
+
+# --- the paths of one signature -------------------------------------------------------------------
+
+Attempt = Callable[[Path], tuple[int, Any]]
+"""Try a path: the number of its first guard that fails, and its results if none does."""
+
+
+class Tape:
+    """Paths of one signature under one state of what the function captures.
+
+    Invariant: two paths meet the same guards up to the first whose outcomes differ, and there is
+    one.
+    """
+
+    def __init__(self, signature: Any, captured: Any, stats: TapeStats) -> None:
+        self.signature = signature
+        self.captured = captured
+        self.treedef = signature.treedef
+        self.all_dynamic = all(signature.is_dynamic)
+        self.paths: list[Path] = []
+        self.stats = stats
+        self.likely: Path | None = None
+        """The path to try first."""
+        self.latest: Path | None = None
+        """The path of the latest call."""
+        self._turn = 0
+
+    def add(self, path: Path) -> Path:
+        """Add a path; returns the one that is there already if one has its outcomes.
+
+        Raises:
+            NotReproducibleError: the function is not a function of what it was seen to read.
+        """
+        for other in self.paths:
+            number = _first_difference(path, other)
+            if number == path.num_guards == other.num_guards:
+                return other
+            ours = path.guards[number:]
+            theirs = other.guards[number:]
+            if not ours or not theirs or ours[0].site != theirs[0].site:
+                place = ours[0].place if ours else f"{theirs[0].place}, which was not reached"
+                raise NotReproducibleError(
+                    f"`guarded({self.captured.name})` went another way than before although all it "
+                    f"had read was the same: at {place}. It depends on something that is no "
+                    "argument and was not seen to be captured: a file, an iterator, an object "
+                    "inside an installed package. Nothing was recorded; paths recorded before are "
+                    "as they were. Pass it as an argument, or as `static=`."
+                )
+        self.paths.append(path)
+        self._prefer(path)
+        return path
+
+    def recent(self) -> Path | None:
+        """The path that was right last where another was expected."""
+        return _latest(self.paths)
+
+    def search(
+        self, path: Path | None, attempt: Attempt, leaves: Values
+    ) -> tuple[Path, Any] | None:
+        """The recorded path that is right at these leaves, and its results; `path` is tried first.
+
+        None is also the answer where paths send the call to one another, their programs rounding a
+        guard differently.
+        """
+        tried: list[Path] = []
+        while path is not None and path not in tried:
+            tried.append(path)
+            failing, results = attempt(path)
+            if failing == path.num_guards:
+                return path, results
+            path = self.after(path, failing, leaves)
+        return None
+
+    def after(self, path: Path, failing: int, leaves: Values) -> Path | None:
+        """The path to try after one whose guard `failing` is the first that does not hold."""
+        path.misses += 1
+        guard = path.guards[failing]
+        key = not guard.key if guard.kind == "bool" else path.key_at(failing, leaves)
+        outcomes = [*(g.key for g in path.guards[:failing]), key]
+        return _latest(
+            [x for x in self.paths if [g.key for g in x.guards[: failing + 1]] == outcomes]
+        )
+
+    def count(self, path: Path, *, is_hit: bool) -> None:
+        """Note which path was right, and expect the one that followed it before."""
+        self.stats.hits += is_hit
+        self.stats.misses += not is_hit
+        before = self.latest
+        if not is_hit and before is not None:
+            # Twice in a row another path than expected followed.
+            if before.doubted_at == before.hits - 1:
+                before.successor = path
+            before.doubted_at = before.hits
+        if not is_hit:
+            self._prefer(path)
+        path.hits += 1
+        self.latest = path
+        self.likely = path.successor
+
+    def _prefer(self, path: Path) -> None:
+        self._turn += 1
+        path.preferred_at = self._turn
+
+
+def _first_difference(a: Path, b: Path) -> int:
+    """The number of the first guard that two paths do not share with its outcome."""
+    number = 0
+    for ours, theirs in zip(a.guards, b.guards, strict=False):
+        if (ours.site, ours.key) != (theirs.site, theirs.key):
+            break
+        number += 1
+    return number
+
+
+def _latest(paths: Sequence[Path]) -> Path | None:
+    return max(paths, key=lambda path: path.preferred_at, default=None)

@@ -63,6 +63,12 @@ class Colored:
         """Of its rows."""
         return color_rows(self.pattern)
 
+    def coloring(self, mode: Mode | Literal["symmetric"]) -> Coloring:
+        """For one of the modes."""
+        if mode == "symmetric":
+            return self.symmetric
+        return self.columns if mode == "forward" else self.rows
+
     @cached_property
     def symmetric(self) -> Coloring:
         """Of its columns, if it is symmetric."""
@@ -160,31 +166,6 @@ def choose(pattern: Colored | None, n_in: int, n_out: int) -> Way:
 # --- values at the nonzeros -----------------------------------------------------------------------
 
 
-class Compression(NamedTuple):
-    """Seed `c` is 1 where `coloring.colors == c`; nonzero `k` of the pattern is element
-    `element[k]` of the product with the seed of `color[k]`.
-    """
-
-    coloring: Coloring
-    color: np.ndarray
-    element: np.ndarray
-
-
-def compress(pattern: Colored, mode: Mode | Literal["symmetric"]) -> Compression:
-    """Of products of the matrix with seeds (forward), of seeds with the matrix (reverse), or of a
-    symmetric one.
-    """
-    element, seeded = coordinates(pattern.pattern)
-    if mode == "reverse":
-        element, seeded = seeded, element
-        coloring = pattern.rows
-    else:
-        coloring = pattern.columns if mode == "forward" else pattern.symmetric
-    is_mirrored = np.isin(element, coloring.hubs) & ~np.isin(seeded, coloring.hubs)
-    color = coloring.colors[np.where(is_mirrored, element, seeded)]
-    return Compression(coloring, color, np.where(is_mirrored, seeded, element))
-
-
 def coordinates(pattern: Matrix) -> tuple[np.ndarray, np.ndarray]:
     """Row and column of each nonzero, by row, then by column."""
     rows = np.repeat(np.arange(pattern.shape[0]), np.diff(pattern.indptr))
@@ -210,11 +191,9 @@ def compressed_jacobian(
         (number of nonzeros,), as `dense` takes them. Nothing is evaluated if there are none.
     """
     if mode == "forward":
-        return _values(
-            lambda seed: jax.jvp(fun, (x,), (seed,))[1], compress(pattern, mode), x.dtype
-        )
+        return _values(lambda seed: jax.jvp(fun, (x,), (seed,))[1], pattern, mode, x.dtype)
     outputs, pullback = jax.vjp(fun, x)
-    return _values(lambda seed: pullback(seed)[0], compress(pattern, mode), outputs.dtype)
+    return _values(lambda seed: pullback(seed)[0], pattern, mode, outputs.dtype)
 
 
 def hessian_values(
@@ -234,19 +213,29 @@ def hessian_values(
         symmetric Hessian, this differs from `jax.hessian`.
     """
     gradient = jax.grad(fun)
-    return _values(
-        lambda seed: jax.jvp(gradient, (x,), (seed,))[1], compress(pattern, "symmetric"), x.dtype
-    )
+    product = lambda seed: jax.jvp(gradient, (x,), (seed,))[1]
+    return _values(product, pattern, "symmetric", x.dtype)
 
 
 def _values(
-    product: Callable[[jax.Array], jax.Array], compression: Compression, dtype: Any
+    product: Callable[[jax.Array], jax.Array],
+    pattern: Colored,
+    mode: Mode | Literal["symmetric"],
+    dtype: Any,
 ) -> jax.Array:
-    """The products with all seeds, read at the nonzeros."""
-    (colors, num_colors, _), color, element = compression
+    """The products with a seed for each colour, which is 1 where the colour is, read at the
+    nonzeros: products of the matrix with seeds (forward), of seeds with the matrix (reverse), or of
+    a symmetric one.
+    """
+    element, seeded = coordinates(pattern.pattern)
+    if mode == "reverse":
+        element, seeded = seeded, element
+    colors, num_colors, hubs = pattern.coloring(mode)
     if not element.size:
         return jnp.zeros(0, dtype)
-
+    is_mirrored = np.isin(element, hubs) & ~np.isin(seeded, hubs)
+    color = colors[np.where(is_mirrored, element, seeded)]
+    element = np.where(is_mirrored, seeded, element)
     if num_colors == 1:
         return _read(product(jnp.asarray(colors == 0, dtype)), element)
 

@@ -9,7 +9,6 @@ that users wrote, and zero through `floor` or `stop_gradient`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import jax
@@ -18,7 +17,7 @@ import numpy as np
 from scipy.sparse import csr_array, vstack
 
 from incrax import _jax
-from incrax._jax import Atom, Equation, Var
+from incrax._jax import Atom, Equation
 from incrax._program import Program, Values, from_jaxpr, trace, type_of
 from incrax.engine.program.constants import (
     Deferred,
@@ -57,20 +56,17 @@ MAX_REPEATS = 8
 """Walks of a body before what it carries is taken to depend on everything."""
 
 
-def pattern_of(
-    program: Program, wrt: Sequence[int] = (0,), *, max_work: int = MAX_WORK
-) -> Matrix | None:
-    """Which elements of a program's outputs depend on which elements of its inputs number `wrt`.
+def pattern_of(program: Program, *, max_work: int = MAX_WORK) -> Matrix | None:
+    """Which elements of a program's outputs depend on which elements of its first input.
 
     Args:
-        program: what to differentiate; calls with a derivative rule of their own must not have been
-            opened.
-        wrt: numbers of inputs of floating type.
+        program: what to differentiate by its first input, of floating type; calls with a derivative
+            rule of their own must not have been opened.
         max_work: nonzeros made in all beyond which the search is given up.
 
     Returns:
         A boolean matrix with sorted indices: a row for each element of the outputs, in order, a
-        column for each of the chosen inputs. Where it is False, `jax.jacfwd` is zero wherever all
+        column for each of the input. Where it is False, `jax.jacfwd` is zero wherever all
         values are finite. None: finding it takes too much work, the program writes to references,
         or some call has a rule for reverse mode alone. Cost: tracing the pushforward, and a walk in
         the time of the nonzeros made; nothing of the program is compiled but small equations that
@@ -78,30 +74,25 @@ def pattern_of(
     """
     if has_custom_vjp(program) or any(_jax.is_ref(var.aval) for var in program.invars):
         return None
-    linear = _pushforward(program, wrt)
-    seeds = linear.invars[len(program.invars) :]
+    linear = _pushforward(program)
     sizes = [_jax.aval_size(atom.aval) for atom in linear.outvars]
+    num = _jax.aval_size(linear.invars[-1].aval)
     try:
-        found = _stacked(_depend(linear, seeds, max_work), sizes)
+        _check_size(num)
+        own = _csr(np.arange(num), np.arange(num + 1), num) if num else None
+        operands = [*[None] * len(program.invars), own]
+        found = _stacked(_Patterns(max_work).walk(linear, operands).outputs, sizes)
     except _TooMuch:
         return None
-    num_columns = sum(_jax.aval_size(var.aval) for var in seeds)
-    return _tidy(_empty(sum(sizes), num_columns) if found is None else found)
+    return _tidy(_empty(sum(sizes), num) if found is None else found)
 
 
-def hessian_pattern(
-    program: Program, wrt: Sequence[int] = (0,), *, max_work: int = MAX_WORK
-) -> Matrix | None:
-    """Which elements of the Hessian of a program with one scalar output can be nonzero; symmetric.
-
-    Rows and columns are the elements of the inputs number `wrt`, in order, as in `pattern_of`.
+def hessian_pattern(program: Program, *, max_work: int = MAX_WORK) -> Matrix | None:
+    """Which elements of the Hessian of a program with one scalar output by its first input can be
+    nonzero; symmetric.
     """
-
-    def gradient(*leaves: Any) -> Any:
-        scalar = lambda *xs: _run(program, leaves, wrt, xs)[0].reshape(())
-        return jax.grad(scalar, tuple(range(len(wrt))))(*(leaves[k] for k in wrt))
-
-    pattern = pattern_of(trace(gradient, *map(type_of, program.invars)), wrt, max_work=max_work)
+    gradient = jax.grad(lambda *leaves: program(*leaves)[0].reshape(()))
+    pattern = pattern_of(trace(gradient, *map(type_of, program.invars)), max_work=max_work)
     return None if pattern is None else _tidy(pattern + pattern.T)
 
 
@@ -114,24 +105,16 @@ def _tidy(pattern: Any) -> Matrix:
 # --- the linear program ---------------------------------------------------------------------------
 
 
-def _run(program: Program, leaves: Values, chosen: Sequence[int], xs: Values) -> list[Any]:
-    """The program's outputs, with other values of the chosen inputs."""
-    values = list(leaves)
-    for number, x in zip(chosen, xs, strict=True):
-        values[number] = x
-    return program(*values)
+def _pushforward(program: Program) -> Program:
+    """(inputs, tangent of the first) -> tangents of the outputs."""
 
-
-def _pushforward(program: Program, chosen: Sequence[int]) -> Program:
-    """(inputs, tangents of the chosen) -> tangents of the outputs."""
-
-    def push(leaves: Values, tangents: Values) -> list[Any]:
-        primals = [leaves[k] for k in chosen]
-        _, results = jax.jvp(lambda *xs: _run(program, leaves, chosen, xs), primals, tangents)
+    def push(leaves: Values, tangent: Any) -> list[Any]:
+        first, *others = leaves
+        _, results = jax.jvp(lambda x: program(x, *others), [first], [tangent])
         return [jnp.zeros(t.shape) if t.dtype == jax.dtypes.float0 else t for t in results]
 
     types = list(map(type_of, program.invars))
-    return drop_dead(inline(trace(push, types, [types[k] for k in chosen])))
+    return drop_dead(inline(trace(push, types, types[0])))
 
 
 def has_custom_vjp(program: Program) -> bool:
@@ -151,15 +134,6 @@ def _check_size(number: int) -> None:
     """Raise beyond the largest number of elements or nonzeros."""
     if number > MAX_NONZEROS:
         raise _TooMuch
-
-
-def _depend(program: Program, seeds: Sequence[Var], max_work: int) -> list[Pattern]:
-    bounds = np.cumsum([0, *(_jax.aval_size(var.aval) for var in seeds)]).tolist()
-    _check_size(bounds[-1])
-    own = _csr(np.arange(bounds[-1]), np.arange(bounds[-1] + 1), bounds[-1])
-    operands: list[Pattern] = [None] * (len(program.invars) - len(seeds))
-    operands += [own[a:b] if a < b else None for a, b in pairwise(bounds)]
-    return _Patterns(max_work).walk(program, operands).outputs
 
 
 def _csr(indices: Any, indptr: Any, num_columns: int) -> Matrix:

@@ -27,10 +27,9 @@ from incrax._table import Counters
 from incrax._tables import LruTable
 from incrax._tuning import is_disabled
 from incrax.derivatives.cuts import without_marks
-from incrax.derivatives.differentiated import fitting, wrong_tangent
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.selection import Selection, select, wrong_wrt
-from incrax.derivatives.transforms import plain
+from incrax.derivatives.transforms import fitting, plain, wrong_tangent
 from incrax.engine.inputs.leaves import LeafValue, has_tracer, is_dynamic
 from incrax.engine.inputs.signature import (
     argument_names,
