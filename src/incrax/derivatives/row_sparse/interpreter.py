@@ -17,83 +17,75 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Equation, Literal
+from incrax._jax import Equation
 from incrax._program import Program, Values, from_jaxpr, type_of
 from incrax.control_flow.loops.bodies import merged, parted
+from incrax.derivatives.row_sparse.rows import RowSparse
 from incrax.derivatives.row_sparse.rules import MAKERS, evaluated, folded, is_sum_of_rows
 from incrax.derivatives.row_sparse.values import (
     DENSE,
     KEPT,
     BecomesDense,
     Context,
+    Environment,
     Value,
     added,
-    coalesced,
+    as_sum,
     has_rows,
     is_sparse,
     is_structured,
-    no_rows,
     num_stored,
-    summed_rows,
     zeros,
 )
-from incrax.engine.program.simplify import RULED
+from incrax.engine.program.simplify import RULED, drop_dead, inline_jits
 from incrax.primitives.table import entry_of, is_addition
 
 
 def run(program: Program, values: Values, context: Context) -> list[Value]:
     """The outputs of a program."""
-    env: dict[Any, Value] = dict(
-        zip(program.constvars, map(_constant, program.consts), strict=True)
-    )
-    env.update(zip(program.invars, values, strict=True))
+    program = drop_dead(inline_jits(program))
+    env = Environment(context)
+    env.values.update(zip(program.constvars, map(_constant, program.consts), strict=True))
+    env.values.update(zip(program.invars, values, strict=True))
     for eqn in program.eqns:
-        inputs = [_read(atom, env) for atom in eqn.invars]
-        if not is_sum_of_rows(eqn, inputs):
-            # Each row is stored once, for this equation and all that follow.
-            inputs = list(map(coalesced, inputs))
-            pairs = zip(eqn.invars, inputs, strict=True)
-            env.update((atom, value) for atom, value in pairs if has_rows(value))
-        env.update(zip(eqn.outvars, _results(eqn, inputs, context), strict=True))
-    return [_read(atom, env) for atom in program.outvars]
+        if not is_sum_of_rows(eqn, env.inputs(eqn)):
+            env.coalesce(eqn)
+        env.write(eqn, _results(eqn, env))
+    return list(map(env.read, program.outvars))
 
 
 def _constant(value: Any) -> Any:
     return jnp.asarray(value) if isinstance(value, np.ndarray) and value.ndim else value
 
 
-def _read(atom: Any, env: dict[Any, Value]) -> Value:
-    """A value; literals as NumPy scalars, by which rules know constants."""
-    if not isinstance(atom, Literal):
-        return env[atom]
-    return np.asarray(atom.val, atom.aval.dtype) if atom.aval.shape == () else atom.val
-
-
-def _results(eqn: Equation, values: list[Value], context: Context) -> Values:
-    called = _opened(eqn, values)
+def _results(eqn: Equation, env: Environment) -> Values:
+    values = env.inputs(eqn)
+    name = eqn.primitive.name
+    # Calls with a derivative rule of their own stay closed where they see no rows.
+    is_closed = name in RULED and not any(map(has_rows, values))
+    called = None if is_closed else _jax.called_jaxpr(eqn)
     if called is not None:
         is_kept_apart = eqn.params.get("differentiated") and eqn.params.get("prevent_cse")
         given = _plain_apart(values, jax.lax.optimization_barrier) if is_kept_apart else values
-        return run(from_jaxpr(called), given, context.within(eqn))
-    name = eqn.primitive.name
+        return run(from_jaxpr(called), given, env.context)
     why = f"there is no rule for `{name}`"
     results: list[Value] = []
     try:
         if name in BODIES:
-            results = BODIES[name](eqn, values, context)
+            results = BODIES[name](eqn, values, env.context)
         elif any(map(is_structured, values)) or name in MAKERS:
-            results = [evaluated(eqn, values, context)]
+            results = [evaluated(eqn, env)]
     except BecomesDense as error:
         why = str(error)
     for value in filter(has_rows, results):
-        context.note(KEPT, eqn, value)
+        env.context.note(KEPT, eqn, value)
     if results:
         return results
     is_known = all(isinstance(x, np.ndarray) and not x.ndim for x in values)
     if entry_of(eqn).is_elementwise and not eqn.effects and is_known:
         return [folded(eqn, values)]
-    _note_lost(eqn, values, why, context)
-    return _jax.apply(eqn, [context.dense(value, eqn, why) for value in values])
+    _note_lost(eqn, values, why, env.context)
+    return _jax.apply(eqn, env.arrays(eqn, why))
 
 
 def _note_lost(eqn: Equation, values: Values, why: str, context: Context) -> None:
@@ -102,19 +94,7 @@ def _note_lost(eqn: Equation, values: Values, why: str, context: Context) -> Non
     could_be = eqn.primitive.name in SOURCES and context.is_large(aval)
     if could_be and not any(map(has_rows, values)):
         if eqn.primitive.name == "pad" or is_structured(values[0]):
-            context.note(DENSE, eqn, no_rows(aval), why)
-
-
-# --- calls ----------------------------------------------------------------------------------------
-
-
-def _opened(eqn: Equation, values: Values) -> Any | None:
-    """What a call evaluates; calls with a derivative rule of their own stay closed where they see
-    no rows.
-    """
-    if eqn.primitive.name in RULED and not any(map(has_rows, values)):
-        return None
-    return _jax.called_jaxpr(eqn)
+            context.note(DENSE, eqn, zeros(aval), why)
 
 
 def _plain_apart(values: Values, barrier: Callable[[list[Any]], Sequence[Any]]) -> list[Value]:
@@ -158,14 +138,8 @@ def typed(value: Any, aval: Any) -> Any:
 
 def _num_rows(outputs_of: Callable[..., list[Value]], *types: Any) -> list[int | None]:
     """How many rows each output of a body stores; None of an array."""
-    counts: list[int | None] = []
-
-    def count(*arrays: Any) -> None:
-        outputs = outputs_of(*arrays)
-        counts.extend(num_stored(value) if is_sparse(value) else None for value in outputs)
-
-    jax.eval_shape(count, *types)
-    return counts
+    sums = lambda *xs: [as_sum(x) if is_sparse(x) else None for x in outputs_of(*xs)]
+    return [found and found.num_rows for found in jax.eval_shape(sums, *types)]
 
 
 def _leaving(
@@ -174,21 +148,20 @@ def _leaving(
     avals: Sequence[Any],
     dense: Callable[[Value], Any],
 ) -> list[Any]:
-    """The outputs of a body: numbers and rows, so many, of a sparse value; else an array."""
+    """The outputs of a body: so many rows of a value that is zero but for rows; else an array."""
     return [
-        typed(dense(value), aval) if width is None else _padded(value, width, aval)
+        typed(dense(value), aval) if width is None else _padded(as_sum(value), width, aval)
         for value, width, aval in zip(values, widths, avals, strict=True)
     ]
 
 
-def _padded(value: Value, width: int, aval: Any) -> tuple[Any, Any]:
-    """Numbers and rows of a sparse value, so many, of strong type."""
-    rows: Any = value if has_rows(value) else no_rows(aval)
-    spare = width - num_stored(rows)
-    strong = jax.lax.convert_element_type(rows.rows, aval.dtype)
-    return (
-        jnp.concatenate([rows.of.numbers, jnp.full(spare, aval.shape[0], np.int32)]),
-        jnp.concatenate([strong, jnp.zeros((spare, *aval.shape[1:]), aval.dtype)]),
+def _padded(rows: RowSparse, width: int, aval: Any) -> RowSparse:
+    """So many rows, of strong type."""
+    spare = width - rows.num_rows
+    strong = jax.lax.convert_element_type(rows.values, aval.dtype)
+    numbers = jnp.pad(rows.indices, (0, spare), constant_values=aval.shape[0])
+    return RowSparse(
+        numbers, jnp.pad(strong, [(0, spare), *[(0, 0)] * (strong.ndim - 1)]), aval.shape
     )
 
 
@@ -196,26 +169,14 @@ def _cond(eqn: Equation, values: Values, context: Context) -> list[Value]:
     """Rows where each branch gives rows or zeros: as many as the branch with most."""
     index, *operands = values
     _check_opens(eqn, operands)
-    operands = [_entering(operand, eqn, context) for operand in operands]
     branches = [partial(run, from_jaxpr(branch), operands) for branch in eqn.params["branches"]]
     counts = [_num_rows(partial(branch, context.fresh())) for branch in branches]
     widths = [None if None in each else max(each) for each in zip(*counts, strict=True)]
     avals = [var.aval for var in eqn.outvars]
-    inner = context.within(eqn)
-    dense = lambda value: inner.dense(value, eqn, "another branch gives a dense array")
-    leaving = lambda branch: _leaving(branch(inner), widths, avals, dense)
+    dense = lambda value: context.dense(value, eqn, "another branch gives a dense array")
+    leaving = lambda branch: _leaving(branch(context), widths, avals, dense)
     chosen = context.dense(index, eqn, "it chooses a branch")
-    results = jax.lax.switch(chosen, [partial(leaving, branch) for branch in branches])
-    return [
-        result if width is None else summed_rows(result[0], result[1], aval)
-        for result, width, aval in zip(results, widths, avals, strict=True)
-    ]
-
-
-def _entering(value: Value, eqn: Equation, context: Context) -> Value:
-    """A value as a body sees it; arrays are made outside."""
-    is_array = has_rows(value) and value.base.row is None
-    return context.dense(value, eqn, "a branch reads it") if is_array else value
+    return jax.lax.switch(chosen, [partial(leaving, branch) for branch in branches])
 
 
 def _scan(eqn: Equation, values: Values, context: Context) -> list[Value]:
@@ -230,8 +191,7 @@ def _scan(eqn: Equation, values: Values, context: Context) -> list[Value]:
     scan = _jax.scan_of(eqn)
     num_consts, num_carry, _ = scan
     first = num_consts + num_carry
-    inner = context.within(eqn)
-    widths = _widths_of_carries(eqn, body, values, inner)
+    widths = _widths_of_carries(eqn, body, values, context)
     is_summed = [width is not None for width in widths]
     start, plain = parted(is_summed, values)
     _, atoms = parted(is_summed, [*body.invars[:first], *eqn.invars[first:]])
@@ -239,10 +199,10 @@ def _scan(eqn: Equation, values: Values, context: Context) -> list[Value]:
     given = [typed(context.dense(x, eqn, "the loop reads it"), atom.aval) for x, atom in pairs]
     plain_scan = scan._replace(num_carry=num_carry - len(start))
     consts, init, xs = plain_scan.split(given)
-    turn_of = _turn(body, is_summed, inner)
+    turn_of = _turn(body, is_summed, context)
     sizes = [*widths[num_consts:first], *[None] * (len(body.outvars) - num_carry)]
     avals = [var.aval for var in body.outvars]
-    dense = lambda value: inner.dense(value, eqn, "the loop carries or stacks it")
+    dense = lambda value: context.dense(value, eqn, "the loop carries or stacks it")
 
     def turn(carry: list[Any], x: list[Any]) -> tuple[list[Any], Any]:
         leaving = _leaving(turn_of(*consts, *carry, *x), sizes, avals, dense)
@@ -252,18 +212,9 @@ def _scan(eqn: Equation, values: Values, context: Context) -> list[Value]:
 
     *carry, ys, of_turns = plain_scan.run(turn, init, xs)
     order = slice(None, None, -1 if eqn.params["reverse"] else 1)  # that of the turns
-    sums = [
-        _with_rows_of_turns(value, numbers[order], rows[order])
-        for value, (numbers, rows) in zip(start, of_turns, strict=True)
-    ]
+    in_order = jax.tree.map(lambda x: jnp.concatenate(x[order]), of_turns)
+    sums = [added(pair) for pair in zip(start, in_order, strict=True)]
     return [*merged(is_summed[num_consts:first], sums, carry), *ys]
-
-
-def _with_rows_of_turns(start: Value, numbers: Any, rows: Any) -> Value:
-    """What a carry of zeros is after a loop, in whose turns these rows were added to it."""
-    aval = jax.ShapeDtypeStruct(start.shape, rows.dtype)
-    flat = rows.reshape(-1, *start.shape[1:])
-    return added([start, summed_rows(numbers.reshape(-1), flat, aval)], aval)
 
 
 def _turn(body: Program, is_summed: Sequence[bool], context: Context) -> Callable[..., list[Value]]:
@@ -291,15 +242,13 @@ def _widths_of_carries(
     for n in sparse:
         value = values[n]
         width = counts[n - num_consts] if is_summed[n] else None
-        aval = body.invars[n].aval
         try:
             if width is None:
                 raise BecomesDense("the loop reads its carry")
-            context.check(width * eqn.params["length"] + num_stored(value), aval)
+            context.check(width * eqn.params["length"] + num_stored(value), body.invars[n].aval)
             widths[n] = width
         except BecomesDense as error:
-            rows = value if has_rows(value) else no_rows(aval)
-            context.note(DENSE, eqn, rows, str(error))
+            context.note(DENSE, eqn, value, str(error))
     return widths
 
 
