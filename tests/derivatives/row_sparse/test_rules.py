@@ -54,6 +54,12 @@ def test_reading_all_rows_makes_none():
     assert not explanation.stayed_sparse
 
 
+def test_what_changes_all_rows_of_an_array_is_named():
+    larger = lambda t, i: jnp.maximum(t, jax.grad(loss)(t, i))
+    explanation = check(larger, table(), jnp.array([1, 2]))
+    assert [event.why for event in explanation.became_dense] == ["all rows change in `max`"]
+
+
 EXTREMES = [
     jnp.max,
     jnp.min,

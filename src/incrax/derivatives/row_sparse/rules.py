@@ -114,8 +114,6 @@ def _row_by_row(eqn: Equation, values: Values, aligned: Aligned, env: Environmen
     if any(is_structured(value) and value.shape[0] != shape[0] for value in values):
         raise BecomesDense("rows are repeated or moved")
     held = list(filter(has_rows, values))
-    if held and _is_copy(eqn):
-        return values[0]
     constants = [_constant(value) for value in values]
     passed = _passed_on(eqn, values, constants)
     if _makes_zeros(eqn, constants, is_strict=env.context.is_strict):
@@ -199,12 +197,6 @@ def folded(eqn: Equation, values: Values, aligned: Aligned | None = None) -> np.
 
 
 # --- what is known of all other rows --------------------------------------------------------------
-
-
-def _is_copy(eqn: Equation) -> bool:
-    is_cast = eqn.primitive.name == "convert_element_type"
-    is_same = is_cast and eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
-    return entry_of(eqn).is_identity or is_same
 
 
 def _passed_on(eqn: Equation, values: Values, constants: Values) -> int | None:
