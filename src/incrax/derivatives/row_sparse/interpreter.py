@@ -142,27 +142,13 @@ def _num_rows(outputs_of: Callable[..., list[Value]], *types: Any) -> list[int |
     return [found and found.num_rows for found in jax.eval_shape(sums, *types)]
 
 
-def _leaving(
-    values: Values,
-    widths: Sequence[int | None],
-    avals: Sequence[Any],
-    dense: Callable[[Value], Any],
-) -> list[Any]:
-    """The outputs of a body: so many rows of a value that is zero but for rows; else an array."""
-    return [
-        typed(dense(value), aval) if width is None else _padded(as_sum(value), width, aval)
-        for value, width, aval in zip(values, widths, avals, strict=True)
-    ]
-
-
 def _padded(rows: RowSparse, width: int, aval: Any) -> RowSparse:
     """So many rows, of strong type."""
     spare = width - rows.num_rows
     strong = jax.lax.convert_element_type(rows.values, aval.dtype)
+    values = jnp.pad(strong, [(0, spare), *[(0, 0)] * (strong.ndim - 1)])
     numbers = jnp.pad(rows.indices, (0, spare), constant_values=aval.shape[0])
-    return RowSparse(
-        numbers, jnp.pad(strong, [(0, spare), *[(0, 0)] * (strong.ndim - 1)]), aval.shape
-    )
+    return RowSparse(numbers, values, aval.shape)
 
 
 def _cond(eqn: Equation, values: Values, context: Context) -> list[Value]:
@@ -172,9 +158,14 @@ def _cond(eqn: Equation, values: Values, context: Context) -> list[Value]:
     branches = [partial(run, from_jaxpr(branch), operands) for branch in eqn.params["branches"]]
     counts = [_num_rows(partial(branch, context.fresh())) for branch in branches]
     widths = [None if None in each else max(each) for each in zip(*counts, strict=True)]
-    avals = [var.aval for var in eqn.outvars]
     dense = lambda value: context.dense(value, eqn, "another branch gives a dense array")
-    leaving = lambda branch: _leaving(branch(context), widths, avals, dense)
+
+    def leaving(branch: Callable[[Context], list[Value]]) -> list[Any]:
+        return [
+            typed(dense(x), var.aval) if width is None else _padded(as_sum(x), width, var.aval)
+            for x, width, var in zip(branch(context), widths, eqn.outvars, strict=True)
+        ]
+
     chosen = context.dense(index, eqn, "it chooses a branch")
     return jax.lax.switch(chosen, [partial(leaving, branch) for branch in branches])
 
@@ -184,72 +175,62 @@ def _scan(eqn: Equation, values: Values, context: Context) -> list[Value]:
     are arrays.
 
     JAX transposes a loop that reads a table outside it to a loop with such a carry: it never exists
-    here.
+    here, and stands as None among the others.
     """
     _check_opens(eqn, values)
     body = from_jaxpr(eqn.params["jaxpr"])
     scan = _jax.scan_of(eqn)
-    num_consts, num_carry, _ = scan
-    first = num_consts + num_carry
-    widths = _widths_of_carries(eqn, body, values, context)
-    is_summed = [width is not None for width in widths]
-    start, plain = parted(is_summed, values)
-    _, atoms = parted(is_summed, [*body.invars[:first], *eqn.invars[first:]])
-    pairs = zip(plain, atoms, strict=True)
-    given = [typed(context.dense(x, eqn, "the loop reads it"), atom.aval) for x, atom in pairs]
-    plain_scan = scan._replace(num_carry=num_carry - len(start))
-    consts, init, xs = plain_scan.split(given)
-    turn_of = _turn(body, is_summed, context)
-    sizes = [*widths[num_consts:first], *[None] * (len(body.outvars) - num_carry)]
-    avals = [var.aval for var in body.outvars]
+    first = scan.num_consts + scan.num_carry
+    sums = _sums_of_rows(eqn, body, values, context)
+    entering = zip(values, (*body.invars[:first], *eqn.invars[first:]), strict=True)
+    consts, start, xs = scan.split(
+        [
+            None if n in sums else typed(context.dense(x, eqn, "the loop reads it"), atom.aval)
+            for n, (x, atom) in enumerate(entering)
+        ]
+    )
     dense = lambda value: context.dense(value, eqn, "the loop carries or stacks it")
 
     def turn(carry: list[Any], x: list[Any]) -> tuple[list[Any], Any]:
-        leaving = _leaving(turn_of(*consts, *carry, *x), sizes, avals, dense)
-        rows, others = parted([size is not None for size in sizes], leaving)
-        carry, ys = plain_scan.split_results(others)
-        return carry, (ys, rows)
+        results = _turn(body, context, [*consts, *carry, *x])
+        leaving = list(enumerate(zip(results, body.outvars, strict=True), scan.num_consts))
+        arrays = [None if n in sums else typed(dense(x), var.aval) for n, (x, var) in leaving]
+        carry, ys = scan.split_results(arrays)
+        return carry, (ys, {n: as_sum(x) for n, (x, _) in leaving if n in sums})
 
-    *carry, ys, of_turns = plain_scan.run(turn, init, xs)
+    *carry, ys, of_turns = scan.run(turn, start, xs)
     order = slice(None, None, -1 if eqn.params["reverse"] else 1)  # that of the turns
-    in_order = jax.tree.map(lambda x: jnp.concatenate(x[order]), of_turns)
-    sums = [added(pair) for pair in zip(start, in_order, strict=True)]
-    return [*merged(is_summed[num_consts:first], sums, carry), *ys]
+    for n, rows in of_turns.items():
+        in_order = jax.tree.map(lambda x: jax.lax.collapse(x[order], 0, 2), rows)
+        carry[n - scan.num_consts] = added([values[n], in_order])
+    return [*carry, *ys]
 
 
-def _turn(body: Program, is_summed: Sequence[bool], context: Context) -> Callable[..., list[Value]]:
-    """A turn of all inputs but those that are sums, which are zeros in it."""
-    start = [zeros(var.aval) for var in parted(is_summed, body.invars)[0]]
-    return lambda *others: run(body, merged(is_summed, start, others), context)
+def _turn(body: Program, context: Context, values: Values) -> list[Value]:
+    """The outputs of a turn; None stands for zeros to which rows are added."""
+    pairs = zip(values, body.invars, strict=True)
+    return run(body, [zeros(var.aval) if x is None else x for x, var in pairs], context)
 
 
-def _widths_of_carries(
-    eqn: Equation, body: Program, values: Values, context: Context
-) -> list[int | None]:
-    """How many rows a turn adds to each input that is a carry of zeros to which the loop does
-    nothing else; None for the others.
-    """
+def _sums_of_rows(eqn: Equation, body: Program, values: Values, context: Context) -> list[int]:
+    """The inputs that are carries of zeros to which each turn adds rows and does nothing else."""
     num_consts, num_carry = _jax.scan_counts(eqn)
     results = dict(enumerate(body.outvars[:num_carry], num_consts))
     sparse = [n for n in results if is_sparse(values[n])]
-    is_summed = [
-        n in sparse and _is_only_added_to(body, var, results[n])
-        for n, var in enumerate(body.invars)
-    ]
-    types = map(type_of, parted(is_summed, body.invars)[1])
-    counts = _num_rows(_turn(body, is_summed, context.fresh()), *types)
-    widths: list[int | None] = [None] * len(values)
+    found = [n for n in sparse if _is_only_added_to(body, body.invars[n], results[n])]
+    types = [None if n in found else type_of(var) for n, var in enumerate(body.invars)]
+    widths = _num_rows(lambda *given: _turn(body, context.fresh(), given), *types)
     for n in sparse:
-        value = values[n]
-        width = counts[n - num_consts] if is_summed[n] else None
+        width = widths[n - num_consts] if n in found else None
         try:
             if width is None:
                 raise BecomesDense("the loop reads its carry")
-            context.check(width * eqn.params["length"] + num_stored(value), body.invars[n].aval)
-            widths[n] = width
+            num_rows = width * eqn.params["length"] + num_stored(values[n])
+            context.check(num_rows, body.invars[n].aval)
         except BecomesDense as error:
-            context.note(DENSE, eqn, value, str(error))
-    return widths
+            context.note(DENSE, eqn, values[n], str(error))
+            found = [other for other in found if other != n]
+    return found
 
 
 def _is_only_added_to(body: Program, var: Any, result: Any) -> bool:
