@@ -127,13 +127,10 @@ def _check_opens(eqn: Equation, values: Values) -> None:
 
 
 def typed(value: Any, aval: Any) -> Any:
-    """The value with the weak type of `aval`."""
-    is_weak = getattr(aval, "weak_type", False)
+    """The value, an array, with the weak type of `aval`."""
     if _jax.is_key_dtype(aval.dtype):
         return value
-    if getattr(jax.typeof(value), "weak_type", False) == is_weak:
-        return jnp.asarray(value)
-    return _jax.as_weak(value) if is_weak else jax.lax.convert_element_type(value, aval.dtype)
+    return _jax.typed_as(jax.lax.convert_element_type(value, aval.dtype), aval)
 
 
 def _num_rows(outputs_of: Callable[..., list[Value]], *types: Any) -> list[int | None]:

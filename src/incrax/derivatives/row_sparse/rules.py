@@ -365,9 +365,7 @@ def _windows(eqn: Equation, indices: Any) -> RowWindows:
 
 
 def _gather(eqn: Equation, values: Values, context: Context) -> Any:
-    """Rows of a structured array, read from where it is stored, else from its base; then the gather
-    on these.
-    """
+    """Rows of a structured array, stored ones and others; then the gather on these."""
     operand = values[0]
     if not has_rows(operand):
         raise BecomesDense("it holds no rows")
