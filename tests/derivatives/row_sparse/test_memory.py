@@ -4,11 +4,13 @@ compiled form.
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from row_sparse_cases import adagrad, loss, momentum, sgd
+from row_sparse_cases import adagrad, check, loss, momentum, sgd, structured
 
 import incrax
 from incrax import _jax
@@ -75,6 +77,30 @@ def test_donated_tables_are_updated_in_place(step):
     )
     assert memory.temp_size_in_bytes < TABLE_BYTES / 10
     assert memory.alias_size_in_bytes == count * TABLE_BYTES
+
+
+def chained(t, s, ids, *, length=30):
+    """The scale of a step follows from its sum of squares by two equations for each of `length`."""
+    g = jax.grad(loss)(t, ids)
+    s = s + g * g
+    scale = s
+    for _ in range(length):
+        scale = scale * (1.5 - scale)
+    return t - g * scale, s
+
+
+def test_rows_of_what_follows_from_rows_written_are_made_once_and_all_of_it_never():
+    program = drop_dead(inline(trace(incrax.structured(chained), TABLE, TABLE, IDS)))
+    assert set(large_outputs(program.eqns)) == {"scatter-add"}
+    assert len(program.eqns) < 200
+
+
+def test_so_many_equations_in_a_row_are_run_on_the_table():
+    small = [jnp.full((60, 2), 0.5) for _ in range(2)]
+    long = functools.partial(chained, length=800)
+    check(long, *small, jnp.array([3, 3, 7]))
+    program = drop_dead(inline(trace(structured(long), *small, jnp.array([3, 3, 7]))))
+    assert sum(eqn.outvars[0].aval.shape == (60, 2) for eqn in program.eqns) > 1000
 
 
 def test_what_changes_all_rows_without_rows_to_write_is_the_dense_program():

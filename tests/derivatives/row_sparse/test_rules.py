@@ -54,6 +54,20 @@ def test_reading_all_rows_makes_none():
     assert not explanation.stayed_sparse
 
 
+def test_rows_that_one_side_has_not_are_what_its_others_are():
+    def step(t, i, j):
+        one, other = jax.grad(loss)(t, i), jax.grad(loss)(t, j)
+        return t - (one + 1.0) * other, jnp.cos(one)[j], one[j]
+
+    check_rows(step, table(), jnp.array([1, 2, 2]), jnp.array([2, 5, -7]))
+
+
+def test_what_changes_all_rows_of_an_array_is_named():
+    larger = lambda t, i: jnp.maximum(t, jax.grad(loss)(t, i))
+    explanation = check(larger, table(), jnp.array([1, 2]))
+    assert [event.why for event in explanation.became_dense] == ["all rows change in `max`"]
+
+
 EXTREMES = [
     jnp.max,
     jnp.min,

@@ -17,83 +17,75 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Equation, Literal
+from incrax._jax import Equation
 from incrax._program import Program, Values, from_jaxpr, type_of
 from incrax.control_flow.loops.bodies import merged, parted
+from incrax.derivatives.row_sparse.rows import RowSparse
 from incrax.derivatives.row_sparse.rules import MAKERS, evaluated, folded, is_sum_of_rows
 from incrax.derivatives.row_sparse.values import (
     DENSE,
     KEPT,
     BecomesDense,
     Context,
+    Environment,
     Value,
     added,
-    coalesced,
+    as_sum,
     has_rows,
     is_sparse,
     is_structured,
-    no_rows,
     num_stored,
-    summed_rows,
     zeros,
 )
-from incrax.engine.program.simplify import RULED
+from incrax.engine.program.simplify import RULED, drop_dead, inline_jits
 from incrax.primitives.table import entry_of, is_addition
 
 
 def run(program: Program, values: Values, context: Context) -> list[Value]:
     """The outputs of a program."""
-    env: dict[Any, Value] = dict(
-        zip(program.constvars, map(_constant, program.consts), strict=True)
-    )
-    env.update(zip(program.invars, values, strict=True))
+    program = drop_dead(inline_jits(program))
+    env = Environment(context)
+    env.values.update(zip(program.constvars, map(_constant, program.consts), strict=True))
+    env.values.update(zip(program.invars, values, strict=True))
     for eqn in program.eqns:
-        inputs = [_read(atom, env) for atom in eqn.invars]
-        if not is_sum_of_rows(eqn, inputs):
-            # Each row is stored once, for this equation and all that follow.
-            inputs = list(map(coalesced, inputs))
-            pairs = zip(eqn.invars, inputs, strict=True)
-            env.update((atom, value) for atom, value in pairs if has_rows(value))
-        env.update(zip(eqn.outvars, _results(eqn, inputs, context), strict=True))
-    return [_read(atom, env) for atom in program.outvars]
+        if not is_sum_of_rows(eqn, env.inputs(eqn)):
+            env.coalesce(eqn)
+        env.write(eqn, _results(eqn, env))
+    return list(map(env.read, program.outvars))
 
 
 def _constant(value: Any) -> Any:
     return jnp.asarray(value) if isinstance(value, np.ndarray) and value.ndim else value
 
 
-def _read(atom: Any, env: dict[Any, Value]) -> Value:
-    """A value; literals as NumPy scalars, by which rules know constants."""
-    if not isinstance(atom, Literal):
-        return env[atom]
-    return np.asarray(atom.val, atom.aval.dtype) if atom.aval.shape == () else atom.val
-
-
-def _results(eqn: Equation, values: list[Value], context: Context) -> Values:
-    called = _opened(eqn, values)
+def _results(eqn: Equation, env: Environment) -> Values:
+    values = env.inputs(eqn)
+    name = eqn.primitive.name
+    # Calls with a derivative rule of their own stay closed where they see no rows.
+    is_closed = name in RULED and not any(map(has_rows, values))
+    called = None if is_closed else _jax.called_jaxpr(eqn)
     if called is not None:
         is_kept_apart = eqn.params.get("differentiated") and eqn.params.get("prevent_cse")
         given = _plain_apart(values, jax.lax.optimization_barrier) if is_kept_apart else values
-        return run(from_jaxpr(called), given, context.within(eqn))
-    name = eqn.primitive.name
+        return run(from_jaxpr(called), given, env.context)
     why = f"there is no rule for `{name}`"
     results: list[Value] = []
     try:
         if name in BODIES:
-            results = BODIES[name](eqn, values, context)
+            results = BODIES[name](eqn, values, env.context)
         elif any(map(is_structured, values)) or name in MAKERS:
-            results = [evaluated(eqn, values, context)]
+            results = [evaluated(eqn, env)]
     except BecomesDense as error:
         why = str(error)
     for value in filter(has_rows, results):
-        context.note(KEPT, eqn, value)
+        env.context.note(KEPT, eqn, value)
     if results:
         return results
     is_known = all(isinstance(x, np.ndarray) and not x.ndim for x in values)
     if entry_of(eqn).is_elementwise and not eqn.effects and is_known:
         return [folded(eqn, values)]
-    _note_lost(eqn, values, why, context)
-    return _jax.apply(eqn, [context.dense(value, eqn, why) for value in values])
+    _note_lost(eqn, values, why, env.context)
+    return _jax.apply(eqn, env.arrays(eqn, why))
 
 
 def _note_lost(eqn: Equation, values: Values, why: str, context: Context) -> None:
@@ -102,19 +94,7 @@ def _note_lost(eqn: Equation, values: Values, why: str, context: Context) -> Non
     could_be = eqn.primitive.name in SOURCES and context.is_large(aval)
     if could_be and not any(map(has_rows, values)):
         if eqn.primitive.name == "pad" or is_structured(values[0]):
-            context.note(DENSE, eqn, no_rows(aval), why)
-
-
-# --- calls ----------------------------------------------------------------------------------------
-
-
-def _opened(eqn: Equation, values: Values) -> Any | None:
-    """What a call evaluates; calls with a derivative rule of their own stay closed where they see
-    no rows.
-    """
-    if eqn.primitive.name in RULED and not any(map(has_rows, values)):
-        return None
-    return _jax.called_jaxpr(eqn)
+            context.note(DENSE, eqn, zeros(aval), why)
 
 
 def _plain_apart(values: Values, barrier: Callable[[list[Any]], Sequence[Any]]) -> list[Value]:
@@ -147,75 +127,44 @@ def _check_opens(eqn: Equation, values: Values) -> None:
 
 
 def typed(value: Any, aval: Any) -> Any:
-    """The value with the weak type of `aval`."""
-    is_weak = getattr(aval, "weak_type", False)
+    """The value, an array, with the weak type of `aval`."""
     if _jax.is_key_dtype(aval.dtype):
         return value
-    if getattr(jax.typeof(value), "weak_type", False) == is_weak:
-        return jnp.asarray(value)
-    return _jax.as_weak(value) if is_weak else jax.lax.convert_element_type(value, aval.dtype)
+    return _jax.typed_as(jax.lax.convert_element_type(value, aval.dtype), aval)
 
 
 def _num_rows(outputs_of: Callable[..., list[Value]], *types: Any) -> list[int | None]:
     """How many rows each output of a body stores; None of an array."""
-    counts: list[int | None] = []
-
-    def count(*arrays: Any) -> None:
-        outputs = outputs_of(*arrays)
-        counts.extend(num_stored(value) if is_sparse(value) else None for value in outputs)
-
-    jax.eval_shape(count, *types)
-    return counts
+    sums = lambda *xs: [as_sum(x) if is_sparse(x) else None for x in outputs_of(*xs)]
+    return [found and found.num_rows for found in jax.eval_shape(sums, *types)]
 
 
-def _leaving(
-    values: Values,
-    widths: Sequence[int | None],
-    avals: Sequence[Any],
-    dense: Callable[[Value], Any],
-) -> list[Any]:
-    """The outputs of a body: numbers and rows, so many, of a sparse value; else an array."""
-    return [
-        typed(dense(value), aval) if width is None else _padded(value, width, aval)
-        for value, width, aval in zip(values, widths, avals, strict=True)
-    ]
-
-
-def _padded(value: Value, width: int, aval: Any) -> tuple[Any, Any]:
-    """Numbers and rows of a sparse value, so many, of strong type."""
-    rows: Any = value if has_rows(value) else no_rows(aval)
-    spare = width - num_stored(rows)
-    strong = jax.lax.convert_element_type(rows.rows, aval.dtype)
-    return (
-        jnp.concatenate([rows.of.numbers, jnp.full(spare, aval.shape[0], np.int32)]),
-        jnp.concatenate([strong, jnp.zeros((spare, *aval.shape[1:]), aval.dtype)]),
-    )
+def _padded(rows: RowSparse, width: int, aval: Any) -> RowSparse:
+    """So many rows, of strong type."""
+    spare = width - rows.num_rows
+    strong = jax.lax.convert_element_type(rows.values, aval.dtype)
+    values = jnp.pad(strong, [(0, spare), *[(0, 0)] * (strong.ndim - 1)])
+    numbers = jnp.pad(rows.indices, (0, spare), constant_values=aval.shape[0])
+    return RowSparse(numbers, values, aval.shape)
 
 
 def _cond(eqn: Equation, values: Values, context: Context) -> list[Value]:
     """Rows where each branch gives rows or zeros: as many as the branch with most."""
     index, *operands = values
     _check_opens(eqn, operands)
-    operands = [_entering(operand, eqn, context) for operand in operands]
     branches = [partial(run, from_jaxpr(branch), operands) for branch in eqn.params["branches"]]
     counts = [_num_rows(partial(branch, context.fresh())) for branch in branches]
     widths = [None if None in each else max(each) for each in zip(*counts, strict=True)]
-    avals = [var.aval for var in eqn.outvars]
-    inner = context.within(eqn)
-    dense = lambda value: inner.dense(value, eqn, "another branch gives a dense array")
-    leaving = lambda branch: _leaving(branch(inner), widths, avals, dense)
+    dense = lambda value: context.dense(value, eqn, "another branch gives a dense array")
+
+    def leaving(branch: Callable[[Context], list[Value]]) -> list[Any]:
+        return [
+            typed(dense(x), var.aval) if width is None else _padded(as_sum(x), width, var.aval)
+            for x, width, var in zip(branch(context), widths, eqn.outvars, strict=True)
+        ]
+
     chosen = context.dense(index, eqn, "it chooses a branch")
-    results = jax.lax.switch(chosen, [partial(leaving, branch) for branch in branches])
-    return [
-        result if width is None else summed_rows(result[0], result[1], aval)
-        for result, width, aval in zip(results, widths, avals, strict=True)
-    ]
-
-
-def _entering(value: Value, eqn: Equation, context: Context) -> Value:
-    """A value as a body sees it; arrays are made outside."""
-    is_array = has_rows(value) and value.base.row is None
-    return context.dense(value, eqn, "a branch reads it") if is_array else value
+    return jax.lax.switch(chosen, [partial(leaving, branch) for branch in branches])
 
 
 def _scan(eqn: Equation, values: Values, context: Context) -> list[Value]:
@@ -223,84 +172,62 @@ def _scan(eqn: Equation, values: Values, context: Context) -> list[Value]:
     are arrays.
 
     JAX transposes a loop that reads a table outside it to a loop with such a carry: it never exists
-    here.
+    here, and stands as None among the others.
     """
     _check_opens(eqn, values)
     body = from_jaxpr(eqn.params["jaxpr"])
     scan = _jax.scan_of(eqn)
-    num_consts, num_carry, _ = scan
-    first = num_consts + num_carry
-    inner = context.within(eqn)
-    widths = _widths_of_carries(eqn, body, values, inner)
-    is_summed = [width is not None for width in widths]
-    start, plain = parted(is_summed, values)
-    _, atoms = parted(is_summed, [*body.invars[:first], *eqn.invars[first:]])
-    pairs = zip(plain, atoms, strict=True)
-    given = [typed(context.dense(x, eqn, "the loop reads it"), atom.aval) for x, atom in pairs]
-    plain_scan = scan._replace(num_carry=num_carry - len(start))
-    consts, init, xs = plain_scan.split(given)
-    turn_of = _turn(body, is_summed, inner)
-    sizes = [*widths[num_consts:first], *[None] * (len(body.outvars) - num_carry)]
-    avals = [var.aval for var in body.outvars]
-    dense = lambda value: inner.dense(value, eqn, "the loop carries or stacks it")
+    first = scan.num_consts + scan.num_carry
+    sums = _sums_of_rows(eqn, body, values, context)
+    entering = zip(values, (*body.invars[:first], *eqn.invars[first:]), strict=True)
+    consts, start, xs = scan.split(
+        [
+            None if n in sums else typed(context.dense(x, eqn, "the loop reads it"), atom.aval)
+            for n, (x, atom) in enumerate(entering)
+        ]
+    )
+    dense = lambda value: context.dense(value, eqn, "the loop carries or stacks it")
 
     def turn(carry: list[Any], x: list[Any]) -> tuple[list[Any], Any]:
-        leaving = _leaving(turn_of(*consts, *carry, *x), sizes, avals, dense)
-        rows, others = parted([size is not None for size in sizes], leaving)
-        carry, ys = plain_scan.split_results(others)
-        return carry, (ys, rows)
+        results = _turn(body, context, [*consts, *carry, *x])
+        leaving = list(enumerate(zip(results, body.outvars, strict=True), scan.num_consts))
+        arrays = [None if n in sums else typed(dense(x), var.aval) for n, (x, var) in leaving]
+        carry, ys = scan.split_results(arrays)
+        return carry, (ys, {n: as_sum(x) for n, (x, _) in leaving if n in sums})
 
-    *carry, ys, of_turns = plain_scan.run(turn, init, xs)
+    *carry, ys, of_turns = scan.run(turn, start, xs)
     order = slice(None, None, -1 if eqn.params["reverse"] else 1)  # that of the turns
-    sums = [
-        _with_rows_of_turns(value, numbers[order], rows[order])
-        for value, (numbers, rows) in zip(start, of_turns, strict=True)
-    ]
-    return [*merged(is_summed[num_consts:first], sums, carry), *ys]
+    for n, rows in of_turns.items():
+        in_order = jax.tree.map(lambda x: jax.lax.collapse(x[order], 0, 2), rows)
+        carry[n - scan.num_consts] = added([values[n], in_order])
+    return [*carry, *ys]
 
 
-def _with_rows_of_turns(start: Value, numbers: Any, rows: Any) -> Value:
-    """What a carry of zeros is after a loop, in whose turns these rows were added to it."""
-    aval = jax.ShapeDtypeStruct(start.shape, rows.dtype)
-    flat = rows.reshape(-1, *start.shape[1:])
-    return added([start, summed_rows(numbers.reshape(-1), flat, aval)], aval)
+def _turn(body: Program, context: Context, values: Values) -> list[Value]:
+    """The outputs of a turn; None stands for zeros to which rows are added."""
+    pairs = zip(values, body.invars, strict=True)
+    return run(body, [zeros(var.aval) if x is None else x for x, var in pairs], context)
 
 
-def _turn(body: Program, is_summed: Sequence[bool], context: Context) -> Callable[..., list[Value]]:
-    """A turn of all inputs but those that are sums, which are zeros in it."""
-    start = [zeros(var.aval) for var in parted(is_summed, body.invars)[0]]
-    return lambda *others: run(body, merged(is_summed, start, others), context)
-
-
-def _widths_of_carries(
-    eqn: Equation, body: Program, values: Values, context: Context
-) -> list[int | None]:
-    """How many rows a turn adds to each input that is a carry of zeros to which the loop does
-    nothing else; None for the others.
-    """
+def _sums_of_rows(eqn: Equation, body: Program, values: Values, context: Context) -> list[int]:
+    """The inputs that are carries of zeros to which each turn adds rows and does nothing else."""
     num_consts, num_carry = _jax.scan_counts(eqn)
     results = dict(enumerate(body.outvars[:num_carry], num_consts))
     sparse = [n for n in results if is_sparse(values[n])]
-    is_summed = [
-        n in sparse and _is_only_added_to(body, var, results[n])
-        for n, var in enumerate(body.invars)
-    ]
-    types = map(type_of, parted(is_summed, body.invars)[1])
-    counts = _num_rows(_turn(body, is_summed, context.fresh()), *types)
-    widths: list[int | None] = [None] * len(values)
+    found = [n for n in sparse if _is_only_added_to(body, body.invars[n], results[n])]
+    types = [None if n in found else type_of(var) for n, var in enumerate(body.invars)]
+    widths = _num_rows(lambda *given: _turn(body, context.fresh(), given), *types)
     for n in sparse:
-        value = values[n]
-        width = counts[n - num_consts] if is_summed[n] else None
-        aval = body.invars[n].aval
+        width = widths[n - num_consts] if n in found else None
         try:
             if width is None:
                 raise BecomesDense("the loop reads its carry")
-            context.check(width * eqn.params["length"] + num_stored(value), aval)
-            widths[n] = width
+            num_rows = width * eqn.params["length"] + num_stored(values[n])
+            context.check(num_rows, body.invars[n].aval)
         except BecomesDense as error:
-            rows = value if has_rows(value) else no_rows(aval)
-            context.note(DENSE, eqn, rows, str(error))
-    return widths
+            context.note(DENSE, eqn, values[n], str(error))
+            found = [other for other in found if other != n]
+    return found
 
 
 def _is_only_added_to(body: Program, var: Any, result: Any) -> bool:

@@ -1,12 +1,11 @@
 """What an equation makes of values that are held as rows.
 
-In: an equation and its inputs. Out: its output. What an equation does to rows says the table of
-primitives, and it runs on some of them as in programs for slices (`primitives.on_rows`). Where each
-row is treated by itself, it is evaluated on the touched rows, and on the base: f(base with rows) =
-f(base) with f(rows). A base that is a constant is computed here and now, so that zeros stay known;
-one that is an array when somebody needs it. Reductions over rows read the touched ones. What has a
-rule of its own reads or writes rows by their place, or makes rows of arrays: windows, runs of rows,
-broadcasts.
+In: an equation and what its inputs are. Out: its output. What an equation does to rows says the
+table of primitives, and it runs on some of them as in programs for slices (`primitives.on_rows`).
+Where each row is treated by itself, it is evaluated on the touched rows, and on one of the others if
+these are alike; one that is a constant is computed here and now, so that zeros stay known. Rows of an
+array are written into it. Reductions over rows read the touched ones. What has a rule of its own
+reads or writes rows by their place, or makes rows of arrays: windows, runs of rows, broadcasts.
 """
 
 from __future__ import annotations
@@ -22,29 +21,33 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation
 from incrax._program import Values
-from incrax.derivatives.row_sparse.rows import distinct, found_at, over_rows
+from incrax.derivatives.row_sparse.rows import RowSparse, distinct, found_at, over_rows
 from incrax.derivatives.row_sparse.values import (
-    Base,
+    DENSE,
+    IN_PLACE,
     BecomesDense,
     Context,
+    Environment,
     TouchedRows,
     Value,
     added,
-    coalesced,
+    as_sum,
     dense,
-    equal_rows,
     has_rows,
     is_known,
     is_sparse,
     is_structured,
+    is_zero,
     joined,
     named_rows,
     num_stored,
+    row_of,
     rows_at,
-    summed_rows,
+    untouched,
     written,
-    zeros,
+    zero_row,
 )
+from incrax.engine.plan.environment import masked
 from incrax.engine.plan.row_sets import RowSet, ids_read
 from incrax.engine.program.constants import numpy_value
 from incrax.primitives.entry import Algebra, Kind
@@ -61,40 +64,37 @@ from incrax.primitives.row_axis import Axes, Reduction
 from incrax.primitives.table import algebra_of, entry_of
 
 
-def evaluated(eqn: Equation, values: Values, context: Context) -> Value:
+def evaluated(eqn: Equation, env: Environment) -> Value:
     """The output of an equation of which some inputs are structured, or that makes rows of
     arrays.
     """
     name = eqn.primitive.name
+    values = env.inputs(eqn)
     if not any(map(is_structured, values)):
-        return MAKERS[name](eqn, values, context)
+        return MAKERS[name](eqn, values, env.context)
     if is_sum_of_rows(eqn, values):
-        total = _sum(eqn, values, context)
-        if total is not None:
-            return total
+        return _sum(eqn, values, env.context)
     if len(eqn.outvars) != 1 or entry_of(eqn).index is None:
         raise BecomesDense(f"there is no rule for `{name}`")
-    values = [coalesced(value) for value in values]
     is_held = has_rows if any(map(has_rows, values)) else is_structured
     axes = [0 if is_held(value) else None for value in values]
     aligned = aligned_by(eqn, axes)
     if aligned is not None:
-        values = _along(values, aligned.operands)
-        return _row_by_row(eqn, values, aligned, context)
+        return _row_by_row(eqn, _along(values, aligned.operands), aligned, env)
     axes, verdict = reduced_by(eqn, axes)
     if isinstance(verdict, Reduction):
-        return _reduced(eqn, _along(values, axes), axes, verdict, context)
+        return _reduced(eqn, _along(values, axes), axes, verdict, env)
     if name in BY_PLACE:
-        return BY_PLACE[name](eqn, values, context)
+        return BY_PLACE[name](eqn, values, env.context)
     raise BecomesDense(verdict.mixes if isinstance(verdict, Kind) else "rows become columns")
 
 
 def _along(values: Values, axes: Axes) -> list[Value]:
     """Operands with rows along these axes; those that have none there are arrays."""
-    if any(has_rows(x) and d != 0 for x, d in zip(values, axes, strict=False)):
+    pairs = list(zip(values, axes, strict=False))
+    if any(has_rows(x) and d != 0 for x, d in pairs):
         raise BecomesDense("rows become columns")
-    pairs = zip(values, axes, strict=False)
-    return [dense(x) if is_structured(x) and d != 0 else x for x, d in pairs]
+    return [x if d == 0 else dense(x) for x, d in pairs]
 
 
 def apply(eqn: Equation, values: Values, **params: Any) -> Any:
@@ -106,77 +106,74 @@ def apply(eqn: Equation, values: Values, **params: Any) -> Any:
 # --- each row by itself ---------------------------------------------------------------------------
 
 
-def _row_by_row(eqn: Equation, values: Values, aligned: Aligned, context: Context) -> TouchedRows:
-    aval = eqn.outvars[0].aval
+def _row_by_row(eqn: Equation, values: Values, aligned: Aligned, env: Environment) -> Value:
+    """f(base with rows) = f(base) with f(rows); the base is what each row is, or an array."""
+    shape = eqn.outvars[0].aval.shape
     if aligned.outputs != (0,):
         raise BecomesDense("rows become columns")
-    if any(is_structured(value) and value.shape[0] != aval.shape[0] for value in values):
+    if any(is_structured(value) and value.shape[0] != shape[0] for value in values):
         raise BecomesDense("rows are repeated or moved")
     held = list(filter(has_rows, values))
-    if held and _is_copy(eqn):
-        return values[0]
-    if not held:
-        found = _of_equal_rows(eqn, values, aligned)
-        if found is None:
-            raise BecomesDense("an operand is an array")
-        return found
-    sets = list(dict.fromkeys(value.of for value in held))
-    if len(sets) > 1:
-        context.check(sum(each.size for each in sets), aval)
-    of = joined(sets)
-
-    def rows_of(of: RowSet) -> Any:
-        pairs = zip(values, aligned.operands, strict=True)
-        given = [x if d is None else rows_at(x, of, d) for x, d in pairs]
-        return _by_rows(eqn, aligned, of.size, given)
-
-    base = _base(eqn, values, aligned, rows_of, context)
-    rows = rows_of(of) if base.row is not None else base.rows_at(of)
-    return TouchedRows(base, aval.shape, of, rows)
-
-
-def _base(
-    eqn: Equation,
-    values: Values,
-    aligned: Aligned,
-    rows_of: RowsOf,
-    context: Context,
-) -> Base:
-    """What the output is but for the touched rows."""
     constants = [_constant(value) for value in values]
     passed = _passed_on(eqn, values, constants)
-    if _makes_zeros(eqn, constants, is_strict=context.is_strict):
-        return zeros(eqn.outvars[0].aval).base
-    if passed is not None and _row(values[passed]) is not None:
-        return values[passed].base
-    equal = _of_equal_rows(eqn, values, aligned)
-    if equal is not None:
-        return equal.base
-    if passed is not None:
-        return _written_in_place(eqn, values, passed, rows_of, context)
-    return _swept(eqn, values, rows_of, context)
+    if _makes_zeros(eqn, constants, is_strict=env.context.is_strict):
+        row = zero_row(eqn.outvars[0].aval)
+    elif passed is not None and row_of(values[passed]) is not None:
+        row = values[passed].row
+    else:
+        row = _one_row(eqn, values, aligned)
+    if not held:
+        if row is None:
+            raise BecomesDense("an operand is an array")
+        return TouchedRows(row, shape)
+    sets = list(dict.fromkeys(value.of for value in held))
+    if len(sets) > 1:
+        env.context.check(sum(each.size for each in sets), eqn.outvars[0].aval)
+    of = joined(sets)
+    rows = _by_rows(eqn, aligned, of.size, env.operands(eqn, aligned.operands, of))
+    if row is not None:
+        return TouchedRows(row, shape, of, rows)
+    return _written(eqn, values, passed, of, rows, env)
+
+
+def _written(
+    eqn: Equation, values: Values, passed: int | None, of: RowSet, rows: Any, env: Environment
+) -> Any:
+    """An array with other rows: an operand that has all others, in a sum with rows added; else what
+    the equation makes of all rows.
+    """
+    env.steps[eqn.outvars[0]] = 0
+    held = next(filter(has_rows, values))
+    if passed is None:
+        env.context.note(DENSE, eqn, held, f"all rows change in `{eqn.primitive.name}`")
+        return written(apply(eqn, list(map(untouched, values))), of, rows)
+    env.context.note(IN_PLACE, eqn, held, "rows written into an array that is there anyway")
+    form = _sum_form(eqn)
+    if form is None or not _are_alike(eqn, values):
+        return written(values[passed], of, rows)
+    terms = -held.rows if form.is_negative(1 - passed) else held.rows
+    return values[passed].at[of.numbers].add(terms, mode="drop", indices_are_sorted=True)
 
 
 def _constant(value: Value) -> Any | None:
-    """The constant that a value, or each row of its base, is; None where it is none."""
-    found = _row(value) if is_structured(value) else value
+    """The constant that a value is, or each row of it but for the touched ones; None where it is
+    none.
+    """
+    found = value.row if isinstance(value, TouchedRows) else value
     return found if is_known(found) else None
 
 
-def _row(value: Value) -> Any | None:
-    """What each row of a base is; None where they may differ."""
-    return value.base.row if is_structured(value) else None
-
-
-def _of_equal_rows(eqn: Equation, values: Values, aligned: Aligned) -> TouchedRows | None:
-    """The output where all rows of the bases are alike; None where they are not."""
+def _one_row(eqn: Equation, values: Values, aligned: Aligned) -> Any | None:
+    """What each row of the output is where all rows of the operands are alike; None where they are
+    not.
+    """
     pairs = zip(values, aligned.operands, strict=True)
-    rows = [value if d is None else _row(value) for value, d in pairs]
+    rows = [value if d is None else row_of(value) for value, d in pairs]
     if any(row is None for row in rows):
         return None
-    are_known = all(map(is_known, rows))
-    row = folded(eqn, rows, aligned) if are_known else _by_rows(eqn, aligned, 1, rows)
-    return equal_rows(row, eqn.outvars[0].aval.shape)
+    return (
+        folded(eqn, rows, aligned) if all(map(is_known, rows)) else _by_rows(eqn, aligned, 1, rows)
+    )
 
 
 def _by_rows(eqn: Equation, aligned: Aligned, count: int, values: Values) -> Any:
@@ -199,77 +196,20 @@ def folded(eqn: Equation, values: Values, aligned: Aligned | None = None) -> np.
         )
 
 
-RowsOf = Callable[[RowSet], Any]
-"""Rows of an output."""
-
-
-def _written_in_place(
-    eqn: Equation, values: Values, passed: int, rows_of: RowsOf, context: Context
-) -> Base:
-    """An operand with other rows; where the equation is a sum, they are added to it."""
-    below = values[passed]
-    changed = [value for n, value in enumerate(values) if n != passed and has_rows(value)]
-    form = _sum_form(eqn)
-    adds = form is not None and _are_alike(eqn, values)
-    is_subtracted = form is not None and passed == 0 and form.is_negative(1)
-
-    def make() -> Any:
-        array = context.dense(below, eqn, "")
-        for value in changed:
-            terms = -value.rows if is_subtracted else value.rows
-            array = written(array, value.of, terms if adds else rows_of(value.of), adds=adds)
-        return array
-
-    if has_rows(below):
-        return Base(make, rows_of)
-    # What is written is read from there: reading what is then overwritten makes XLA copy it.
-    base = Base(make, lambda of: rows_at(base.array, of))
-    return base
-
-
-def _swept(eqn: Equation, values: Values, rows_of: RowsOf, context: Context) -> Base:
-    """The equation on all rows: first rows are written into what is an array, then all rows change.
-
-    XLA would copy an array of which the rows and all others are computed apart.
-    """
-    is_apart = lambda value: has_rows(value) and value.base.row is not None
-    apart = list(filter(is_apart, values))
-
-    def make() -> Any:
-        bases = [x.base.make() if is_apart(x) else context.dense(x, eqn, "") for x in values]
-        array = apply(eqn, bases)
-        for value in apart:
-            array = written(array, value.of, rows_of(value.of))
-        return array
-
-    by = f"`{eqn.primitive.name}` ({context.line_of(eqn)})"
-    return Base(make, rows_of, by=by, loses_rows=bool(apart))
-
-
-# --- bases ----------------------------------------------------------------------------------------
-
-
-def _is_copy(eqn: Equation) -> bool:
-    is_cast = eqn.primitive.name == "convert_element_type"
-    is_same = is_cast and eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
-    return entry_of(eqn).is_identity or is_same
-
-
-def _is_zero(constant: Any | None) -> bool:
-    return constant is not None and not np.any(constant)
+# --- what is known of all other rows --------------------------------------------------------------
 
 
 def _passed_on(eqn: Equation, values: Values, constants: Values) -> int | None:
-    """The operand whose base is that of the output, as x is of x + 0; None where something is
+    """The operand that the output is but for touched rows, as x + 0 is x; None where something is
     computed.
     """
     form = _sum_form(eqn)
     passed = None
     if eqn.primitive.name == "select_n":
         passed = _selected(*constants)
-    elif form is not None and _is_zero(constants[1]):
+    elif form is not None and is_zero(constants[1]):
         passed = 0
-    elif form is not None and _is_zero(constants[0]) and not form.is_negative(1):
+    elif form is not None and is_zero(constants[0]) and not form.is_negative(1):
         passed = 1
     is_whole = passed is not None and np.shape(values[passed]) == eqn.outvars[0].aval.shape
     return passed if is_whole else None
@@ -297,8 +237,8 @@ def _makes_zeros(eqn: Equation, constants: Values, *, is_strict: bool) -> bool:
     is_exact = not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
     if algebra.form == "product":
         is_finite = all(np.isfinite(constant).all() for constant in known)
-        return any(map(_is_zero, constants)) and is_finite and (is_exact or not is_strict)
-    return algebra.form == "quotient" and _is_zero(constants[0]) and not is_exact and not is_strict
+        return any(map(is_zero, constants)) and is_finite and (is_exact or not is_strict)
+    return algebra.form == "quotient" and is_zero(constants[0]) and not is_exact and not is_strict
 
 
 # --- sums of rows ---------------------------------------------------------------------------------
@@ -316,32 +256,29 @@ def _are_alike(eqn: Equation, values: Values) -> bool:
 
 
 def is_sum_of_rows(eqn: Equation, values: Values) -> bool:
-    """Whether an equation adds values that are zero but for stored rows."""
-    is_sum = _sum_form(eqn) is not None
-    return is_sum and all(map(is_sparse, values)) and any(map(has_rows, values))
-
-
-def _sum(eqn: Equation, values: Values, context: Context) -> TouchedRows | None:
-    """Rows of all terms one after the other; None where they have the same numbers, as any
-    elementwise equation.
+    """Whether an equation adds values that are zero but for stored rows, of which the numbers are
+    put one after the other; with the same distinct ones, rows are added as by any equation.
     """
-    aval = eqn.outvars[0].aval
-    are_distinct = all(has_rows(value) and not value.repeats for value in values)
-    are_together = are_distinct and len({value.of for value in values}) == 1
-    if are_together or not _are_alike(eqn, values):
-        return None
-    context.check(sum(map(num_stored, values)), aval)
+    if _sum_form(eqn) is None or not any(map(has_rows, values)):
+        return False
+    sets = {value.of if isinstance(value, TouchedRows) else None for value in values}
+    is_same = len(sets) == 1 and None not in sets
+    return not is_same and all(map(is_sparse, values)) and _are_alike(eqn, values)
+
+
+def _sum(eqn: Equation, values: Values, context: Context) -> RowSparse:
+    """Rows of all terms one after the other."""
+    context.check(sum(map(num_stored, values)), eqn.outvars[0].aval)
     form = _sum_form(eqn)
     assert form is not None
-    is_subtracted = lambda n: form.is_negative(n) and has_rows(values[n])
-    terms = [replace(x, rows=-x.rows) if is_subtracted(n) else x for n, x in enumerate(values)]
-    return added(terms, aval)
+    pairs = ((n, as_sum(value)) for n, value in enumerate(values) if has_rows(value))
+    return added(-rows if form.is_negative(n) else rows for n, rows in pairs)
 
 
 # --- reductions over rows -------------------------------------------------------------------------
 
 
-def _reduced(eqn: Equation, values: Values, axes: Axes, found: Reduction, context: Context) -> Any:
+def _reduced(eqn: Equation, values: Values, axes: Axes, found: Reduction, env: Environment) -> Any:
     """Of the rows stored; a sum where all others are zero, an extreme with one of the others, if
     there are any.
     """
@@ -349,26 +286,23 @@ def _reduced(eqn: Equation, values: Values, axes: Axes, found: Reduction, contex
         raise BecomesDense("it is no sum and no extreme of the rows")
     if found.kind != "sum":
         return _extreme(eqn, values[0])
-    if context.is_strict and len(values) > 1:
+    if env.context.is_strict and len(values) > 1:
         raise BecomesDense('it is multiplied by an array, which nonfinite="dense" keeps exact')
-    sparse = next((value for value in values if has_rows(value) and is_sparse(value)), None)
-    if sparse is None:
+    of = next((value.of for value in values if has_rows(value) and is_sparse(value)), None)
+    if of is None:
         raise BecomesDense("the sum is over rows that are not zero")
-    rows = []
-    for value, axis in zip(values, axes, strict=True):
-        row = rows_at(value, sparse.of, axis or 0)
-        is_row = jax.lax.broadcast_in_dim(sparse.of.is_row, row.shape, (axis or 0,))
-        rows.append(jnp.where(is_row, row, jnp.zeros((), row.dtype)))
+    rows = [
+        x if axis is None else masked(x, axis, of.is_row)
+        for x, axis in zip(env.operands(eqn, axes, of), axes, strict=True)
+    ]
     return apply(eqn, rows)
 
 
 def _extreme(eqn: Equation, operand: TouchedRows) -> Any:
-    """In the place of spare slots, and once more, stands a row that counts: the base's, or the
-    first one stored.
+    """In the place of spare slots, and once more, stands a row that counts: what each other row is,
+    or the first one stored.
     """
-    if operand.base.row is None:
-        raise BecomesDense("all rows of an array are reduced")
-    other = jnp.asarray(operand.base.row)
+    other = jnp.asarray(operand.row)
     if operand.of is None or not operand.of.size:
         return apply(eqn, [other])
     is_row = operand.of.is_row
@@ -431,9 +365,7 @@ def _windows(eqn: Equation, indices: Any) -> RowWindows:
 
 
 def _gather(eqn: Equation, values: Values, context: Context) -> Any:
-    """Rows of a structured array, read from where it is stored, else from its base; then the gather
-    on these.
-    """
+    """Rows of a structured array, stored ones and others; then the gather on these."""
     operand = values[0]
     if not has_rows(operand):
         raise BecomesDense("it holds no rows")
@@ -444,18 +376,18 @@ def _gather(eqn: Equation, values: Values, context: Context) -> Any:
     return apply(eqn, [rows, windows.one_by_one(indices)], indices_are_sorted=False)
 
 
-def _scatter(eqn: Equation, values: Values, context: Context) -> TouchedRows:
+def _scatter(eqn: Equation, values: Values, context: Context) -> Value:
     """Rows scattered into zeros are a sum; scattered into rows, they are rows of both."""
-    operand = _equal_but_for_rows(values[0])
+    operand = _touched(values[0])
     indices, updates = (
         context.dense(x, eqn, "rows are indices or updates of a scatter") for x in values[1:]
     )
     windows = _windows(eqn, indices)
     aval = eqn.outvars[0].aval
     context.check(windows.num_covered + num_stored(operand), aval)
-    if eqn.primitive.name == "scatter-add" and operand.base.is_zero:
+    if eqn.primitive.name == "scatter-add" and is_sparse(operand):
         rows = _added_rows(eqn, indices, updates, windows)
-        return added([operand, summed_rows(windows.numbers(), rows, aval)], aval)
+        return added([operand, RowSparse(windows.numbers(), rows, aval.shape)])
     if windows.width != 1:
         raise BecomesDense("several rows at once are scattered into rows")
     # The scatter on those rows that are stored or written; what it drops it drops there too.
@@ -469,9 +401,9 @@ def _scatter(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     return replace(operand, of=of, rows=rows)
 
 
-def _equal_but_for_rows(operand: Value) -> TouchedRows:
+def _touched(operand: Value) -> TouchedRows:
     """What rows are written into."""
-    if _row(operand) is None:
+    if not isinstance(operand, TouchedRows):
         raise BecomesDense("rows are written into an array")
     return operand
 
@@ -498,7 +430,7 @@ def _added_rows(eqn: Equation, indices: Any, updates: Any, windows: RowWindows) 
 def _dynamic_update_slice(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     """The transpose of a dynamic slice: a run of rows in equal ones."""
     update, start, *others = values[1:]
-    operand = _equal_but_for_rows(values[0])
+    operand = _touched(values[0])
     if has_rows(operand) or has_rows(update):
         raise BecomesDense("rows are written over others")
     num_rows = operand.shape[0]
@@ -507,7 +439,7 @@ def _dynamic_update_slice(eqn: Equation, values: Values, context: Context) -> To
     first = ids_read(jnp, jnp.asarray(start), num_rows - count + 1, clips=True)
     of = named_rows(first + jnp.arange(count, dtype=np.int32), num_rows)
     zero = jnp.zeros((), jnp.asarray(start).dtype)
-    rows = apply(eqn, [operand.base.rows_at(of), dense(update), zero, *others])
+    rows = apply(eqn, [rows_at(operand, of), dense(update), zero, *others])
     return replace(operand, of=of, rows=rows)
 
 
@@ -524,11 +456,11 @@ def _pad(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     context.check(count, aval)
     rows = apply(eqn, [dense(operand), fill], padding_config=((0, 0, 0), *rest))
     numbers = low + (inner + 1) * jnp.arange(count, dtype=np.int32)
-    return replace(_equal(fill, aval), of=named_rows(numbers, aval.shape[0]), rows=rows)
+    return TouchedRows(_filled(fill, aval), aval.shape, named_rows(numbers, aval.shape[0]), rows)
 
 
-def _equal(number: Any, aval: Any) -> TouchedRows:
-    return equal_rows(np.full((1, *aval.shape[1:]), number, aval.dtype), aval.shape)
+def _filled(number: Any, aval: Any) -> np.ndarray:
+    return np.full((1, *aval.shape[1:]), number, aval.dtype)
 
 
 def _broadcast(eqn: Equation, values: Values, context: Context) -> TouchedRows:
@@ -538,11 +470,11 @@ def _broadcast(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     if not context.is_large(aval):
         raise BecomesDense("the array is small")
     if is_known(operand):
-        return _equal(operand, aval)
+        return TouchedRows(_filled(operand, aval), aval.shape)
     aligned = aligned_back(eqn, 0)
     if aligned is None or aligned.operands != (None,):
         raise BecomesDense("its rows differ")
-    return equal_rows(_by_rows(eqn, aligned, 1, values), aval.shape)
+    return TouchedRows(_by_rows(eqn, aligned, 1, values), aval.shape)
 
 
 Rule = Callable[[Equation, Values, Context], Value]

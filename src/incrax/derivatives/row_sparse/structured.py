@@ -22,18 +22,17 @@ from incrax._program import trace_with_tree
 from incrax._table import Printable, Table, many
 from incrax._tuning import Nonfinite
 from incrax.derivatives.row_sparse.interpreter import run, typed
-from incrax.derivatives.row_sparse.rows import RowSparse
 from incrax.derivatives.row_sparse.values import (
     DENSE,
     IN_PLACE,
     KEPT,
     Context,
     Event,
+    as_sum,
     has_rows,
     is_sparse,
 )
 from incrax.engine.inputs.signature import Function, Kwargs
-from incrax.engine.program.simplify import drop_dead
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,15 +54,14 @@ def _evaluated(
     `RowSparse`.
     """
     traced, out_tree = trace_with_tree(lambda args, kwargs: fun(*args, **kwargs), args, kwargs)
-    program = drop_dead(traced)
-    made_by = {var: eqn for eqn in program.eqns for var in eqn.outvars}
+    made_by = {var: eqn for eqn in traced.eqns for var in eqn.outvars}
     leaves = jax.tree.leaves((args, kwargs))
     given = [leaf if isinstance(leaf, Tracer) else jnp.asarray(leaf) for leaf in leaves]
     results = []
-    for value, atom in zip(run(program, given, context), program.outvars, strict=True):
+    for value, atom in zip(run(traced, given, context), traced.outvars, strict=True):
         made = None if isinstance(atom, Literal) else made_by.get(atom)
         if keeps_rows and has_rows(value) and is_sparse(value):
-            results.append(RowSparse(value.of.numbers, value.rows, value.shape))
+            results.append(as_sum(value))
         else:
             array = context.dense(value, made, "it is returned", "output")
             results.append(typed(array, atom.aval))

@@ -1,79 +1,52 @@
-"""What a variable holds while a program is interpreted: an ordinary array, or a base of which some
-rows are touched.
+"""What variables hold while a program is interpreted: arrays, sums of rows, or rows of which some
+are touched.
 
-Whatever treats each row by itself maps `TouchedRows` to `TouchedRows`: base by base, rows by rows.
-Which rows these are is a `RowSet`, and rows are read and written as in programs for slices.
-`Context` has the limits, and what is written down for `explain`. It must not know rules.
+What treats each row by itself maps `TouchedRows` to `TouchedRows`: what each row is, and the touched
+ones. Which these are is a `RowSet`, and rows are read and written as in programs for slices. Where
+all other rows are those of an array, they are written into it. `Context` has the limits, and what is
+written down for `explain`. It must not know rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Equation
-from incrax._program import Values
-from incrax.derivatives.row_sparse.rows import distinct, found_at, over_rows, summed
+from incrax._jax import Atom, Equation, Literal, Var
+from incrax._program import read_vars
+from incrax.derivatives.row_sparse.rows import RowSparse, distinct, found_at, over_rows, summed
 from incrax.engine.plan.row_sets import DirtyRows, RowSet, taken, with_rows
+from incrax.primitives.on_rows import NotByRowsError, aligned_back, run_on_rows
+from incrax.primitives.row_axis import Axes
 
 # --- forms ----------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
-class Base:
-    """An array that is made when it is asked for, and of which rows can be had without it.
-
-    `row`, of shape `(1, ...)`, is what each row is, a NumPy array if it is a constant of the
-    program; None: they differ. `by` is the equation that computes all of its rows; None where rows are written into an
-    array that is there anyway. `loses_rows`: whether rows of an operand become an array then.
-    """
-
-    make: Callable[[], Any]
-    rows_at: Callable[[RowSet], Any]
-    row: Any = None
-    by: str | None = None
-    loses_rows: bool = False
-    is_made: bool = False
-
-    @property
-    def is_zero(self) -> bool:
-        """Whether it is known to be zero."""
-        return isinstance(self.row, np.ndarray) and not self.row.any()
-
-    @cached_property
-    def array(self) -> Any:
-        """The array."""
-        self.is_made = True
-        return self.make()
-
-
 @dataclass(frozen=True, eq=False)
 class TouchedRows:
-    """A base of which some rows are touched; without `of`, equal rows of which none is.
+    """An array of which each row is `row`, of shape `(1, ...)`, but for the rows of a set, if any.
 
-    Of equal rows they are replaced by `rows`; another base has them already. Numbers are
-    distinct, ascending, spare ones `shape[0]`; but where `repeats`: there, numbers are in any
-    order, and rows are added to a base of zeros.
+    `row` is an array of NumPy if it is a constant of the program. Numbers of rows are distinct and
+    ascending, spare ones `shape[0]`.
     """
 
-    base: Base
+    row: Any
     shape: tuple[int, ...]
     of: RowSet | None = None
     rows: Any = None
-    repeats: bool = False
 
 
 class BecomesDense(Exception):
     """A rule cannot keep a value as rows; the text says why."""
 
 
-Value: TypeAlias = Any  # TouchedRows | array
+Value: TypeAlias = Any  # RowSparse | TouchedRows | array
 
 
 def is_known(value: Any) -> bool:
@@ -81,24 +54,46 @@ def is_known(value: Any) -> bool:
     return isinstance(value, (np.ndarray, np.generic, bool, int, float, complex))
 
 
+def is_zero(value: Any) -> bool:
+    """Whether a value is known to be zero."""
+    return is_known(value) and not np.any(value)
+
+
 def is_structured(value: Value) -> bool:
     """Whether a value is no array."""
-    return isinstance(value, TouchedRows)
-
-
-def has_rows(value: Value) -> bool:
-    """Whether a value is held as rows."""
-    return isinstance(value, TouchedRows) and value.of is not None
+    return isinstance(value, (RowSparse, TouchedRows))
 
 
 def is_sparse(value: Value) -> bool:
     """Whether a value is zero but for stored rows, possibly none."""
-    return isinstance(value, TouchedRows) and value.base.is_zero
+    return isinstance(value, RowSparse) or is_zero(row_of(value))
+
+
+def row_of(value: Value) -> Any | None:
+    """What each row is but for the touched ones; None where they may differ."""
+    return value.row if isinstance(value, TouchedRows) else None
+
+
+def has_rows(value: Value) -> bool:
+    """Whether a value is held as rows."""
+    return isinstance(value, RowSparse) or (isinstance(value, TouchedRows) and value.of is not None)
 
 
 def num_stored(value: Value) -> int:
     """Rows stored, repeated and spare ones included."""
+    if isinstance(value, RowSparse):
+        return value.num_rows
     return value.of.size if has_rows(value) else 0
+
+
+def zero_row(aval: Any) -> np.ndarray:
+    """A row of zeros."""
+    return np.zeros((1, *aval.shape[1:]), aval.dtype)
+
+
+def zeros(aval: Any) -> TouchedRows:
+    """An array of zeros."""
+    return TouchedRows(zero_row(aval), aval.shape)
 
 
 def named_rows(numbers: Any, num_rows: int) -> RowSet:
@@ -106,56 +101,38 @@ def named_rows(numbers: Any, num_rows: int) -> RowSet:
     return RowSet(numbers, numbers.shape[0], num_rows, numbers < num_rows, has_spare=True)
 
 
-def equal_rows(row: Any, shape: Sequence[int]) -> TouchedRows:
-    """An array of which each row is this one."""
-    rows = lambda count: jnp.broadcast_to(jnp.asarray(row), (count, *shape[1:]))
-    return TouchedRows(Base(lambda: rows(shape[0]), lambda of: rows(of.size), row), tuple(shape))
+def as_sum(value: Value) -> RowSparse:
+    """The rows that a value stores, as what is added to zeros."""
+    if isinstance(value, RowSparse):
+        return value
+    if value.of is not None:
+        return RowSparse(value.of.numbers, value.rows, value.shape)
+    none = jnp.zeros((0, *value.shape[1:]), value.row.dtype)
+    return RowSparse(jnp.zeros(0, np.int32), none, value.shape)
 
 
-def zeros(aval: Any) -> TouchedRows:
-    """An array of zeros."""
-    return equal_rows(np.zeros((1, *aval.shape[1:]), aval.dtype), aval.shape)
-
-
-def summed_rows(numbers: Any, rows: Any, aval: Any) -> TouchedRows:
-    """Zeros to which rows are added."""
-    of = named_rows(numbers, aval.shape[0])
-    return replace(zeros(aval), of=of, rows=rows, repeats=True)
-
-
-def no_rows(aval: Any) -> TouchedRows:
-    """Zeros to which nothing is added."""
-    numbers = jnp.zeros(0, np.int32)
-    return summed_rows(numbers, jnp.zeros((0, *aval.shape[1:]), aval.dtype), aval)
-
-
-def added(values: Values, aval: Any) -> TouchedRows:
+def added(values: Iterable[Value]) -> RowSparse:
     """The sum of values that are zero but for stored rows, some at least."""
-    stored = list(filter(has_rows, values))
-    numbers = jnp.concatenate([value.of.numbers for value in stored])
-    return summed_rows(numbers, jnp.concatenate([value.rows for value in stored]), aval)
+    stored = [as_sum(value) for value in values if has_rows(value)]
+    numbers = jnp.concatenate([each.indices for each in stored])
+    return RowSparse(numbers, jnp.concatenate([each.values for each in stored]), stored[0].shape)
 
 
 def coalesced(value: Value) -> Value:
     """The value with each stored row once."""
-    if not has_rows(value) or not value.repeats:
+    if not isinstance(value, RowSparse):
         return value
-    slots = distinct(value.of.numbers, value.shape[0])
+    slots = distinct(value.indices, value.shape[0])
     of = named_rows(slots.numbers, value.shape[0])
-    return TouchedRows(value.base, value.shape, of, summed(value.rows, slots))
+    return TouchedRows(zero_row(value), value.shape, of, summed(value.values, slots))
 
 
-# --- rows -----------------------------------------------------------------------------------------
-
-
-def rows_at(value: Value, of: RowSet, axis: int = 0) -> Any:
-    """Some rows of a coalesced value; what stands for "no row" gives some row."""
-    if not isinstance(value, TouchedRows):
-        return taken(value, axis, of)
+def rows_at(value: TouchedRows, of: RowSet) -> Any:
+    """Some rows of a value; what stands for "no row" gives some row."""
     if value.of is of:
         return value.rows
-    below = value.base.rows_at(of)
-    if value.base.row is None or value.of is None or not value.of.size or not of.size:
+    below = jnp.broadcast_to(value.row, (of.size, *value.shape[1:]))
+    if value.of is None or not value.of.size or not of.size:
         return below
     slots, is_found = found_at(value.of.numbers, of.numbers)
     return jnp.where(over_rows(is_found, below.ndim), value.rows[slots], below)
@@ -170,25 +147,22 @@ def joined(sets: Sequence[RowSet]) -> RowSet:
     return named_rows(distinct(numbers, num_rows).numbers, num_rows)
 
 
-def written(array: Any, of: RowSet, rows: Any, *, adds: bool = False) -> Any:
-    """An array with distinct rows replaced, or added."""
-    if adds:
-        return array.at[of.numbers].add(rows, mode="drop", indices_are_sorted=True)
+def written(array: Any, of: RowSet, rows: Any) -> Any:
+    """An array with other rows."""
     return with_rows(array, DirtyRows(rows, None, 0, of))
+
+
+def untouched(value: Value) -> Any:
+    """The array without the rows that are touched."""
+    return jnp.broadcast_to(value.row, value.shape) if isinstance(value, TouchedRows) else value
 
 
 def dense(value: Value) -> Any:
     """The array itself."""
-    if not isinstance(value, TouchedRows):
-        return value
-    if value.base.row is None:
-        return value.base.array
-    below = value.base.make()
-    if value.of is None:
-        return below
-    if value.repeats:
-        return below.at[value.of.numbers].add(value.rows, mode="drop")
-    return written(below, value.of, value.rows)
+    if isinstance(value, RowSparse):
+        return value.todense()
+    array = untouched(value)
+    return written(array, value.of, value.rows) if has_rows(value) else array
 
 
 # --- what is written down -------------------------------------------------------------------------
@@ -214,7 +188,7 @@ IN_PLACE = "in place"
 
 @dataclass(frozen=True)
 class Context:
-    """Options of one interpretation, and what it wrote down: each line with the base that it is of.
+    """Options of one interpretation, and what it wrote down, each line once.
 
     Rows pay where at most the share `cut_over` of all is stored, in arrays of at least `min_bytes`.
     """
@@ -222,29 +196,11 @@ class Context:
     cut_over: float
     min_bytes: int
     is_strict: bool
-    noted: list[tuple[Event, Base]] = field(default_factory=list)
-    line: str = ""
-
-    @property
-    def events(self) -> list[Event]:
-        """What was written down, each line once; not what was kept as rows and then made whole."""
-        is_lost = lambda base: base.by is not None and base.is_made
-        lines = [event for event, base in self.noted if event.what != KEPT or not is_lost(base)]
-        return list(dict.fromkeys(lines))
+    events: dict[Event, None] = field(default_factory=dict)
 
     def fresh(self) -> Context:
         """The same options."""
-        return replace(self, noted=[])
-
-    def within(self, eqn: Equation) -> Context:
-        """The same inside a call or a loop: the line where it was called, for equations without
-        one.
-        """
-        return replace(self, line=self.line_of(eqn))
-
-    def line_of(self, eqn: Equation | None) -> str:
-        """Where the user wrote an equation."""
-        return (None if eqn is None else _jax.source_line(eqn)) or self.line
+        return replace(self, events={})
 
     def is_large(self, aval: Any) -> bool:
         """Whether an array is worth the trouble."""
@@ -263,26 +219,93 @@ class Context:
             )
 
     def note(
-        self, what: str, eqn: Equation | None, value: TouchedRows, why: str = "", name: str = ""
+        self, what: str, eqn: Equation | None, value: Value, why: str = "", name: str = ""
     ) -> None:
-        """Write down what became of a value that is held as rows."""
+        """Write down what became of a value that is held as rows, under another name than the
+        equation's if it has one.
+        """
+        rows = as_sum(value)
         name = name or ("output" if eqn is None else eqn.primitive.name)
-        kind = f"{value.rows.dtype}{list(value.shape)}"
-        event = Event(what, name, kind, num_stored(value), why, self.line_of(eqn))
-        self.noted.append((event, value.base))
+        line = "" if eqn is None else _jax.source_line(eqn)
+        kind = f"{rows.dtype}{list(rows.shape)}"
+        self.events.setdefault(Event(what, name, kind, rows.num_rows, why, line))
 
     def dense(self, value: Value, eqn: Equation | None, why: str, name: str = "") -> Any:
-        """A value as an array, written down, under another name than the equation's, if it was held
-        as rows.
-        """
+        """A value as an array, written down if it was held as rows."""
         if has_rows(value):
-            base = value.base
-            if base.row is not None:
-                also = "" if base.is_zero else "; the rows that were not read are no longer zero"
-                self.note(DENSE, eqn, value, why + also, name)
-            elif base.by is None:
-                why = "rows written into an array that is there anyway"
-                self.note(IN_PLACE, eqn, value, why, name)
-            elif base.loses_rows:
-                self.note(DENSE, eqn, value, f"all rows change in {base.by}", name)
+            also = "" if is_sparse(value) else "; the rows that were not read are no longer zero"
+            self.note(DENSE, eqn, value, why + also, name)
         return dense(value)
+
+
+# --- variables ------------------------------------------------------------------------------------
+
+MAX_MADE = 64
+"""Equations in a row by which rows are made of those of an array into which rows were written."""
+
+
+class Environment:
+    """What each variable of a program holds.
+
+    Rows of what follows from an array into which rows were written, as the scale of a step from a
+    sum of squares, are made of rows of that array, where it is by rows: all of it may never be
+    needed, and XLA drops it.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.values: dict[Var, Value] = {}
+        self.steps: dict[Var, int] = {}  # from such an array; 0: it is one
+        self.writers: dict[Var, Equation] = {}
+        self._rows: dict[tuple[Var, int, RowSet], Any] = {}
+
+    def read(self, atom: Atom) -> Value:
+        """A value; literals as NumPy scalars, by which rules know constants."""
+        if not isinstance(atom, Literal):
+            return self.values[atom]
+        return np.asarray(atom.val, atom.aval.dtype) if atom.aval.shape == () else atom.val
+
+    def inputs(self, eqn: Equation) -> list[Value]:
+        """Those of an equation."""
+        return list(map(self.read, eqn.invars))
+
+    def coalesce(self, eqn: Equation) -> None:
+        """Have each row of them stored once, for this equation and all that follow."""
+        for var in read_vars(eqn):
+            self.values[var] = coalesced(self.values[var])
+
+    def arrays(self, eqn: Equation, why: str) -> list[Any]:
+        """The same as arrays."""
+        return [self.context.dense(self.read(atom), eqn, why) for atom in eqn.invars]
+
+    def write(self, eqn: Equation, results: Sequence[Value]) -> None:
+        """Note what an equation makes."""
+        self.values.update(zip(eqn.outvars, results, strict=True))
+        known = [self.steps[var] for var in read_vars(eqn) if var in self.steps]
+        if known and len(eqn.outvars) == 1:
+            self.writers[eqn.outvars[0]] = eqn
+            self.steps.setdefault(eqn.outvars[0], 1 + max(known))
+
+    def operands(self, eqn: Equation, axes: Axes, of: RowSet) -> list[Any]:
+        """Rows of the operands of an equation along these axes; those without are whole."""
+        pairs = zip(eqn.invars, axes, strict=True)
+        return [dense(self.read(x)) if d is None else self._at(x, d, of) for x, d in pairs]
+
+    def _at(self, atom: Atom, axis: int, of: RowSet) -> Any:
+        value = self.read(atom)
+        if isinstance(value, TouchedRows):
+            return rows_at(value, of)
+        if not isinstance(atom, Var) or not 0 < self.steps.get(atom, 0) <= MAX_MADE:
+            return taken(value, axis, of)
+        key = (atom, axis, of)
+        if key not in self._rows:
+            self._rows[key] = self._made(self.writers[atom], axis, of, value)
+        return self._rows[key]
+
+    def _made(self, eqn: Equation, axis: int, of: RowSet, value: Any) -> Any:
+        aligned = aligned_back(eqn, axis)
+        if aligned is not None:
+            with contextlib.suppress(NotByRowsError):
+                operands = self.operands(eqn, aligned.operands, of)
+                return run_on_rows(eqn, aligned, of.size, operands)[0]
+        return taken(value, axis, of)
