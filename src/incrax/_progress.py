@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,9 @@ class Meter:
         self.title = title
         self.total = total
         self.done = 0
-        self._show_s = time.perf_counter() + PATIENCE_S if is_shown else math.inf
+        # Where nothing would be seen, not even the library is imported: a tenth of a second.
+        is_seen = is_shown and sys.stderr is not None and sys.stderr.isatty()
+        self._show_s = time.perf_counter() + PATIENCE_S if is_seen else math.inf
         self._bar: Progress | None = None
 
     def __enter__(self) -> Meter:
@@ -33,8 +36,7 @@ class Meter:
             from rich.console import Console  # here, as most that import incrax show nothing
             from rich.progress import Progress
 
-            console = Console(stderr=True)
-            self._bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+            self._bar = Progress(console=Console(stderr=True), transient=True)
             self._bar.start()
             self._bar.add_task(self.title, total=self.total)
         if self._bar is not None:

@@ -4,6 +4,8 @@ and SciPy.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import iminuit
 import jax
 import jax.numpy as jnp
@@ -207,6 +209,45 @@ def test_value_and_gradient_of_a_point_are_one_evaluation():
     jax.effects_barrier()
     assert len(calls) == 1
     assert one.counts == fit.Counts(gradients=1)
+
+
+def programs_of(found):
+    return set(found.task.prepared.methods)
+
+
+def test_minuit_needs_one_program_for_values_and_gradients():
+    found = fit.minimize(loss, START, X, Y)
+    minos = found.minos()
+    fit.contour(found, "p['a']", "p['k']")
+    assert programs_of(found) == {"value_and_gradient"}
+    assert found.counts == fit.Counts(gradients=found.counts.gradients)
+    np.testing.assert_allclose(found.values, np.array(BEST.values), atol=1e-3)
+    known = BEST.minos().merrors
+    for name, interval in minos.items():
+        np.testing.assert_allclose(interval[:2], (known[name].lower, known[name].upper), rtol=1e-2)
+
+
+@pytest.mark.parametrize(("timed", "num_alone"), [(True, 5), (False, 0)])
+def test_values_get_a_program_once_gradients_for_nobody_took_as_long(monkeypatch, timed, num_alone):
+    """By a clock on which an evaluation takes a second, and the first one four."""
+    roles = {"x": "data", "y": "data"}
+    fun = incrax.incremental(loss, tuning=incrax.Tuning(timed=timed))
+    model = incrax.bind(fun, p=START, x=X, y=Y, roles=roles)
+    seconds = iter(np.cumsum([0, 4] + [0, 1] * 500).tolist())
+    monkeypatch.setattr(fit.task, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    one = fit.task.CountedTask(fit.make_task(model, ()))
+    points = [np.array([1.5, 0.3, 1 + 0.01 * k]) for k in range(8)]
+    for point in points:
+        assert one.value_of_step(point) == pytest.approx(of_vector(point))
+        one.gradient(point)
+    assert one.counts == fit.Counts(gradients=8)
+    for point in points:
+        assert one.value_of_step(point + 0.5) == pytest.approx(of_vector(point + 0.5))
+    assert one.counts == fit.Counts(values=num_alone, gradients=16 - num_alone)
+    # The next search of the model knows.
+    other = fit.task.CountedTask(fit.make_task(model, ()))
+    other.value_of_step(points[0])
+    assert other.counts.values == timed
 
 
 def test_the_strategy_of_minuit_brings_our_hessian():

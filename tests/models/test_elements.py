@@ -74,13 +74,25 @@ def test_elements_that_cannot_be_set():
     np.testing.assert_array_equal(m["theta"], np.zeros(3))
 
 
-def test_a_fit_evaluates_the_value_that_users_read():
-    """One function, so that it is compiled once."""
+def test_a_fit_evaluates_what_users_read():
+    """One function each, so that it is compiled once."""
     m = model()
+    m.value_and_grad()
+    found = fit.minimize(m)
+    fit.minimize(m, method="Nelder-Mead")
+    found.hessian  # noqa: B018
+    slope = fit.make_task(m, ()).flat.hvp(found.values, np.ones(len(found.values)))
+    np.testing.assert_allclose(slope, found.hessian.sum(axis=0), atol=1e-12)
     m.value()
-    fit.minimize(m)
-    assert m.prepared().methods["value"] is m.function
-    assert m.stats["value"].traces == 1
+    m.grad()
+    m.hessian()
+    m.hvp(m.trainable)
+    assert {name: stats.traces for name, stats in m.stats.items()} == {
+        "value": 1,
+        "value_and_grad": 1,
+        "hessian": 1,
+        "hvp": 1,
+    }
 
 
 def test_an_element_of_an_array_of_jax_is_known_to_have_changed_alone(monkeypatch):

@@ -21,6 +21,7 @@ from incrax._jax_options import spelled_here
 from incrax._messages import check_function
 from incrax._names import name_of
 from incrax._stats import Stats
+from incrax._tuning import Tuning
 from incrax.derivatives.cuts import Mark, without_marks
 from incrax.derivatives.flat import FreeElements, element_names, ends
 from incrax.derivatives.pullback import Pullback, vjp
@@ -112,16 +113,16 @@ class Prepared:
         args: Args,
         wrt: Any,
         options: IncrementalOptions,
-        known: Mapping[str, Incremental[..., Any]] | None = None,
+        shared: Callable[[str], Incremental[..., Any] | None] = lambda _: None,
     ) -> None:
-        """`known`: incremental functions of methods that others call, too."""
+        """`shared` gives the incremental function of a method that others call, too, or None."""
         self._fun = fun
         self._args = args
         self._wrt = wrt
         self._options = options
         self._signature = make_signature(fun, args, {})
         self._selection = select("prepare", fun, wrt, args, {})
-        self._known = known or {}
+        self._shared = shared
         self._made: dict[str, Incremental[..., Any]] = {}
 
     def _captured(self) -> tuple[Any, ...]:
@@ -207,6 +208,11 @@ class Prepared:
         return self._selection.paths
 
     @property
+    def tuning(self) -> Tuning:
+        """The settings of its functions."""
+        return self._options.get("tuning") or Tuning()
+
+    @property
     def stats(self) -> dict[str, Stats]:
         """Counters of the methods called so far; pullbacks have none."""
         return {name: function.stats for name, function in self._made.items()}
@@ -226,7 +232,7 @@ class Prepared:
         self._check(method, args)
         if method not in self._made:
             make = functools.partial(_MAKERS[method], self._fun, wrt=self._wrt, **self._options)
-            self._made[method] = self._known.get(method) or make()
+            self._made[method] = self._shared(method) or make()
         return self._made[method](*args, **kwargs)
 
     def _check(self, method: str, args: Args) -> None:

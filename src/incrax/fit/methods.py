@@ -94,7 +94,8 @@ def _minuit(
 ) -> Any:
     library = needed("iminuit", 'minimize(method="migrad"), minos and contour', "fit")
     names = counted.task.names
-    minuit = library.Minuit(counted.value, x, grad=gradient, hessian=hessian, name=names)
+    value = counted.value_of_step if gradient else counted.value
+    minuit = library.Minuit(value, x, grad=gradient, hessian=hessian, name=names)
     minuit.errordef = errordef
     minuit.limits = np.stack(counted.bounds, axis=1)
     return minuit

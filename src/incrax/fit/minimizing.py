@@ -190,14 +190,16 @@ def _result(counted: CountedTask, ended: Ended, name: str, errordef: float) -> F
     status = Status.MAX_STEPS if ended.is_limited else Status.STALLED
     status = Status.CONVERGED if ended.is_done else status
     x = ended.x
-    if not np.isfinite(counted.value(x)):
+    # The test of the end asks for the gradient next.
+    value = counted.value_of_step if counts.gradients else counted.value
+    if not np.isfinite(value(x)):
         status = Status.NOT_FINITE
         x = counted.best[1]
     found = FitResult(
         status=status,
         method=name,
         message=ended.message,
-        value=counted.value(x),
+        value=value(x),
         values=np.asarray(x, np.float64),
         names=task.names,
         bounds=task.bounds,

@@ -53,6 +53,15 @@ VALUES = ("value", "updates")
 """Methods without a derivative."""
 PROGRAMS: dict[Method, Method] = {"grad": "value_and_grad"}
 """Methods that run the program of another."""
+SHARED: dict[str, Method] = {
+    "value": "value",
+    "value_and_gradient": "value_and_grad",
+    "hessian": "hessian",
+    "hvp": "hvp",
+}
+"""Methods of `Prepared` that run a program of ours: what fits evaluate and users read is compiled
+once for both.
+"""
 MAKERS: dict[Method, Callable[..., Any]] = {
     "value_and_grad": value_and_grad,
     "hessian": hessian,
@@ -296,11 +305,14 @@ class Bound(Printable):
     def _called(self, method: Method, **kwargs: Any) -> Any:
         if method not in VALUES:
             self._ready(method)
+        return self._function(method)(*self._inputs.args, **kwargs)
+
+    def _function(self, method: Method) -> Incremental[..., Any]:
+        """The incremental function of `args` behind a method."""
         program = PROGRAMS.get(method, method)
-        function = self._made.get(program)
-        if function is None:
-            function = self._made[program] = self.made(program)
-        return function(*self._inputs.args, **kwargs)
+        if program not in self._made:
+            self._made[program] = self.made(program)
+        return self._made[program]
 
     def made(self, method: Method) -> Incremental[..., Any]:
         """A new incremental function of `args`, of the kind that is behind a method."""
@@ -523,9 +535,7 @@ class Bound(Printable):
     @property
     def function(self) -> Incremental[..., Any]:
         """The value as an incremental function of all inputs by position: what `value` calls."""
-        if "value" not in self._made:
-            self._made["value"] = self.made("value")
-        return self._made["value"]
+        return self._function("value")
 
     @property
     def functions(self) -> dict[str, Incremental[..., Any]]:
@@ -548,10 +558,9 @@ class Bound(Printable):
         for known, prepared in self._prepared:
             if known == key:
                 return prepared
-        # A fit evaluates the value that users read, compiled once for both.
-        known = {"value": self.function}
+        shared = lambda method: self._function(SHARED[method]) if method in SHARED else None
         made = Prepared(
-            self._functions.value, self.args, self._differentiated, self._options, known
+            self._functions.value, self.args, self._differentiated, self._options, shared
         )
         self._prepared = [(key, made), *self._prepared[: NUM_PREPARED - 1]]
         return made
