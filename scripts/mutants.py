@@ -1736,8 +1736,14 @@ MUTANTS = [
     Mutant(
         "a value is evaluated again after its gradient",
         "fit/task.py",
-        "        if known is not None:\n            return known[0]\n",
+        "        if known is not None:\n            return known.value\n",
         "",
+    ),
+    Mutant(
+        "values and gradients of Minuit are two programs",
+        "fit/methods.py",
+        "value = counted.value_of_step if gradient else counted.value",
+        "value = counted.value",
     ),
     Mutant(
         "a bound holds nothing in a covariance",

@@ -101,12 +101,24 @@ def test_a_callback_for_one_program():
         (lambda p: p["a"] * 1j, "complex128[]"),
     ],
 )
-def test_a_function_that_returns_no_number(fun, seen):
-    assert text_of(fit.MethodError, fit.minimize, fun, START) == (
+@pytest.mark.parametrize(
+    "method", ["migrad", "Nelder-Mead", "BFGS", optax.sgd(0.1), optimistix.BFGS(1e-6, 1e-6)]
+)
+def test_a_function_that_returns_no_number(fun, seen, method):
+    assert text_of(fit.MethodError, fit.minimize, fun, START, method=method) == (
         f"`minimize` needs a function that returns one real number, and got {seen} from it. "
-        "Nothing was evaluated. Sum "
+        "Nothing was minimised. Sum "
         "it up, or pass residuals to `levenberg_marquardt`."
     )
+
+
+def test_an_error_of_the_function_stays_what_it_is():
+    def broken(p):
+        return p["c"]
+
+    with pytest.raises(KeyError, match="c") as found:
+        fit.minimize(broken, START)
+    assert not isinstance(found.value.__context__, fit.MethodError)
 
 
 def test_what_is_shared_with_least_squares_names_its_caller():

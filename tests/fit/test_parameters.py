@@ -4,12 +4,18 @@ parameters.
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import incrax
 from incrax import fit
+
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
+)
 
 START = {"w": np.zeros(3), "s": 0.5}
 TARGET = np.array([1.0, 2.0, 3.0])
@@ -137,6 +143,23 @@ def test_a_complex_parameter_is_fitted_by_its_parts():
     np.testing.assert_allclose(found.errors, 0.5**0.5, rtol=1e-6)
     squares = fit.levenberg_marquardt(lambda c: c - TARGETS, np.zeros(2, complex))
     np.testing.assert_allclose(squares.params, TARGETS, atol=1e-9)
+
+
+def test_a_fit_runs_no_operation_of_jax_by_itself():
+    """One program is compiled, and none for each operation that takes vectors apart."""
+    start = {"c": np.zeros(2, complex), "s": 1.0, "held": jnp.ones(3)}
+    fun = lambda p: complex_loss(p["c"]) + (p["s"] - p["held"].sum()) ** 2
+    fit.minimize(fun, start, wrt=("p['c'][0]", "s"))  # what any program needs
+    compiled.clear()
+    seen = []
+    note = lambda params, value: seen.append(params)
+    found = fit.minimize(fun, start, wrt=("p['c'][0]", "s"), callback=note)
+    assert isinstance(found.params["c"], jax.Array)
+    assert isinstance(found.free[1], jax.Array)
+    assert found.params["held"] is start["held"]
+    assert found.errors.shape == (3,)
+    assert seen
+    assert len(compiled) <= 1
 
 
 def test_complex_elements_and_their_parts_by_name():

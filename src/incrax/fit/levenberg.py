@@ -406,7 +406,7 @@ def searched(
             if int(search.status) == steps.RUNNING:
                 search, at = squares.look(search)
             meter.advance()
-            if callback is not None and callback(task.tree(search.x), float(at.cost)):
+            if callback is not None and callback(task.tree(np.asarray(search.x)), float(at.cost)):
                 break
     return squares.found(search, at)
 

@@ -22,7 +22,7 @@ from incrax._tables import LruTable
 from incrax.engine.compile.captured import with_captured
 from incrax.errors import MethodError, MinimumError
 from incrax.fit.box import Box
-from incrax.fit.task import CountedTask, Counts, Ended, MethodSettings, Task
+from incrax.fit.task import CountedTask, Counts, Ended, MethodSettings, Task, returns_one_number
 
 # --- Minuit ---------------------------------------------------------------------------------------
 
@@ -309,8 +309,9 @@ def by_optax(counted: CountedTask, optimiser: Any, settings: MethodSettings) -> 
     state = optimiser.init(x)
     max_steps = settings.options.get("max_steps", MAX_STEPS)
     for number in range(max_steps + 1):
-        value, gradient = counted.value_and_gradient(x)
-        step = x - counted.bounds.inside(x - gradient)
+        at = np.asarray(x)  # one eager operation of JAX takes as long as a small gradient
+        value, gradient = counted.value_and_gradient(at)
+        step = at - counted.bounds.inside(at - gradient)
         is_done = bool(np.abs(step).max() <= tolerance * max(1.0, abs(value)))
         if is_done or not np.isfinite(value):
             message = "gradient below the tolerance" if is_done else "not finite"
@@ -345,8 +346,9 @@ def by_optimistix(counted: CountedTask, minimiser: Any, settings: MethodSettings
     if task.bounds.is_bounded:
         raise _no_bounds(type(minimiser).__name__, ["migrad", *BOUNDED])
     options = {"max_steps": MAX_STEPS, **settings.options, "throw": False}
-    run, given = _program(task, _optimistix_search, minimiser, *options.items())
-    x, is_done, num_steps = jax.device_get(run(given, jnp.asarray(task.x)))
+    with returns_one_number(task):
+        run, given = _program(task, _optimistix_search, minimiser, *options.items())
+        x, is_done, num_steps = jax.device_get(run(given, jnp.asarray(task.x)))
     counted.counts = Counts(gradients=int(num_steps))
     is_limited = not is_done and int(num_steps) >= options["max_steps"]
     message = "step limit reached" if is_limited else "the minimiser gave up"

@@ -94,7 +94,9 @@ def parameters(caller: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt:
     chosen = select(caller, plain(fun), wrt, args, {}).numbers
     free = [number for number in chosen if is_complex[number]]
     for number in free:
-        leaves[number] = Parts(jnp.real(leaves[number]), jnp.imag(leaves[number]))
+        leaf: Any = leaves[number]
+        value: Any = leaf if isinstance(leaf, complex) else np.asarray(leaf)
+        leaves[number] = Parts(value.real, value.imag)
     args = jax.tree.unflatten(treedef, leaves)
     return Parameters(_by_parts(fun) if free else fun, args, wrt, elements)
 
@@ -112,7 +114,15 @@ class Parts(NamedTuple):
 def joined(tree: Any) -> Any:
     """The tree with complex leaves again."""
     is_parts = lambda x: isinstance(x, Parts)
-    return jax.tree.map(lambda x: jax.lax.complex(*x) if is_parts(x) else x, tree, is_leaf=is_parts)
+    return jax.tree.map(lambda x: _complex(*x) if is_parts(x) else x, tree, is_leaf=is_parts)
+
+
+def _complex(re: Any, im: Any) -> Any:
+    if not isinstance(re, np.ndarray):
+        return jax.lax.complex(re, im)
+    found = np.empty(re.shape, np.result_type(re, np.complex64))
+    found.real, found.imag = re, im
+    return found
 
 
 @remembered
@@ -298,17 +308,30 @@ class Problem(NamedTuple):
         box = Box(*(self.free._replace(values=x).whole(each) for each in self.box))
         return self._replace(x=x, box=box, free=None)
 
-    def tree(self, x: Any) -> Any:
-        """A vector in the shape of the first argument if all that is free is part of it; what is
-        fixed as it was.
+    def tree(self, x: np.ndarray) -> Any:
+        """A vector in the shape of the first argument if all that is free is part of it, as arrays
+        of JAX; what is fixed as it was.
         """
-        return joined(self.arguments(x)[0]) if self.tree_of is None else self.selected(x)
+        if self.tree_of is not None:
+            return self.selected(x)
+        fixed = {id(leaf) for leaf in self.others}
+        put = lambda leaf: leaf if id(leaf) in fixed else _on_device(leaf)
+        return jax.tree.map(put, joined(self.arguments(x)[0]))
 
-    def selected(self, x: Any) -> Any:
+    def selected(self, x: np.ndarray) -> Any:
         """A vector in the shape of the selection, None where nothing is free."""
         layout = self.layout
         tree_of = self.tree_of or layout.mirror.tree
-        return joined(tree_of(layout.free_leaves(self.whole(x))))
+        return jax.tree.map(_on_device, joined(tree_of(layout.free_leaves(self.whole(x)))))
+
+
+def _on_device(leaf: Any) -> Any:
+    """An array of NumPy as one of JAX.
+
+    Vectors are cut by NumPy and put on the device afterwards: by JAX, each of some ten operations
+    would be compiled.
+    """
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 def problem(asked: Parameters, bounds: Any, *, caller: str = SQUARES) -> Problem:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from incrax._messages import listed
@@ -221,12 +220,12 @@ class FitResult(Printable):
     @cached_property
     def params(self) -> Any:
         """The first argument of the function at the end; what was not free as it was given."""
-        return self._problem.tree(jnp.asarray(self.values))
+        return self._problem.tree(self.values)
 
     @cached_property
     def free(self) -> Any:
         """The free leaves in the shape of `wrt`, None where nothing is free."""
-        return self._problem.selected(jnp.asarray(self.values))
+        return self._problem.selected(self.values)
 
     @cached_property
     def task(self) -> Task:

@@ -7,10 +7,11 @@ of it. Every way to name a function to `minimize` ends here, in `make_task`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,6 @@ import numpy as np
 
 from incrax import Bound, Incremental, Prepared, Tuning, prepare
 from incrax.derivatives.transforms import options_of, plain
-from incrax.engine.inputs.rows import has_rows
 from incrax.errors import MethodError
 from incrax.fit.box import Box
 from incrax.fit.problem import Parameters, Problem, posed
@@ -70,7 +70,7 @@ class Task(NamedTuple):
 
     def tree(self, x: Any) -> Any:
         """A vector in the shape that callbacks and results have."""
-        return self.problem.tree(jnp.asarray(x))
+        return self.problem.tree(np.asarray(x))
 
     def methods(self) -> Collection[Incremental[..., Any]]:
         """The functions that evaluate it, as far as they were made."""
@@ -94,7 +94,6 @@ def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = No
         SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
         ParameterTypeError: a free leaf of a bound model is complex.
-        MethodError: the function returns no real number.
 
     Example:
         >>> from incrax import fit
@@ -105,15 +104,9 @@ def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = No
     if isinstance(fun, Task):
         return fun
     given, found = posed("minimize", fun, args, wrt, bounds)
-    if not isinstance(fun, Bound):
-        task = task_of(given, found)
-        _check_scalar(task)
-        return task
-    task = Task(plain(given.fun), found, fun.flat(), fun.prepared())
-    if task.prepared not in _checked and not has_rows(jax.tree.leaves(fun.args)):
-        _check_scalar(task)
-        _checked.add(task.prepared)
-    return task
+    if isinstance(fun, Bound):
+        return Task(plain(given.fun), found, fun.flat(), fun.prepared())
+    return task_of(given, found)
 
 
 def task_of(given: Parameters, found: Problem) -> Task:
@@ -123,21 +116,40 @@ def task_of(given: Parameters, found: Problem) -> Task:
     return Task(plain(given.fun), found, flat, prepared)
 
 
-_checked: WeakSet[Prepared | None] = WeakSet()
-"""Those of bound models that are known to return one number."""
+@contextmanager
+def returns_one_number(task: Task) -> Iterator[None]:
+    """Evaluations of a function that may return something else.
+
+    That is asked after an error only: before, it would be one more trace of the whole function.
+
+    Raises:
+        MethodError: the function returns no real number.
+    """
+    try:
+        yield
+    except Exception as error:
+        wrong = _wrong_result(task)
+        if wrong is None:
+            raise
+        raise wrong from error
 
 
-def _check_scalar(task: Task) -> None:
+def _wrong_result(task: Task) -> MethodError | None:
+    """What is wrong with the result of a function; None if nothing is, or it cannot be traced."""
     value = lambda x: task.fun(*task.problem.arguments(x))
-    found = jax.eval_shape(value, task.problem.x)
+    try:
+        found = jax.eval_shape(value, task.problem.x)
+    except Exception:  # noqa: BLE001  the error that is under way says why
+        return None
     leaves = jax.tree.leaves(found)
     are_real = [each.shape == () and jnp.issubdtype(each.dtype, jnp.floating) for each in leaves]
-    if are_real != [True]:
-        seen = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or repr(found)
-        raise MethodError(
-            f"`minimize` needs a function that returns one real number, and got {seen} from it. "
-            "Nothing was evaluated. Sum it up, or pass residuals to `levenberg_marquardt`."
-        )
+    if are_real == [True]:
+        return None
+    seen = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or repr(found)
+    return MethodError(
+        f"`minimize` needs a function that returns one real number, and got {seen} from it. "
+        "Nothing was minimised. Sum it up, or pass residuals to `levenberg_marquardt`."
+    )
 
 
 # --- one search -----------------------------------------------------------------------------------
@@ -296,7 +308,7 @@ class CountedTask:
         if known is not None:
             return known.value
         self._count("values")
-        return self._seen(x, Known(float(self._flat.value(x))))
+        return self._seen(x, Known(float(self._evaluated(self._flat.value, x))))
 
     def value_of_step(self, x: Any) -> float:
         """The value at a vector, where the gradient may be asked for next; see `Ahead`."""
@@ -305,7 +317,7 @@ class CountedTask:
             return self.value(x)
         self._count("gradients")
         start_s = time.perf_counter()
-        value, gradient = self._flat.value_and_gradient(x)
+        value, gradient = self._evaluated(self._flat.value_and_gradient, x)
         ahead_s = self._ahead.note(time.perf_counter() - start_s)
         return self._seen(x, Known(value, gradient, ahead_s))
 
@@ -316,7 +328,7 @@ class CountedTask:
         value, gradient, ahead_s = self._known.get(key, Known(0.0))
         if gradient is None:
             self._count("gradients")
-            value, gradient = self._flat.value_and_gradient(x)
+            value, gradient = self._evaluated(self._flat.value_and_gradient, x)
             self._seen(x, Known(value, gradient))
         elif ahead_s:
             self._ahead.unasked_s -= ahead_s
@@ -346,6 +358,14 @@ class CountedTask:
         return all(np.all(np.isfinite(each)) for each in (self._second, *known))
 
     # --- inner ------------------------------------------------------------------------------------
+
+    def _evaluated(self, evaluate: Callable[[np.ndarray], Any], x: np.ndarray) -> Any:
+        """A value, or value and gradient."""
+        with returns_one_number(self.task):
+            found = evaluate(x)
+            if isinstance(found, np.ndarray):
+                raise TypeError("a value of several numbers")
+        return found
 
     def _count(self, name: str) -> None:
         if sum(self.counts) >= self.max_calls:
