@@ -6,6 +6,7 @@ of it. Every way to name a function to `minimize` ends here, in `make_task`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -234,28 +235,35 @@ class Known(NamedTuple):
 class Ahead:
     """Gradients evaluated with values, as methods ask for both in turns: one program, not two.
 
-    The gradients that nobody asks for are the price. They take about half of their evaluations, and
-    a program of the value alone compiles in about half the time of that of both: it is made once
-    these are equal, so that the sum is at most twice what the better choice would have taken.
+    The gradients that nobody asks for are the price, some 0.6 of their evaluations; a program of
+    the value alone compiles in some 0.4 of what that of both takes. It is made where the first will
+    be more than the second, by a guess of how many there will be, or was so far: by that alone, a
+    search that ends soon after would pay for both.
     """
 
     is_timed: bool
     """Whether seconds may decide; see `Tuning`."""
     first_s: float = 0.0
     """Of the first evaluation, which compiles."""
+    least_s: float = math.inf
+    """Of those after it."""
     unasked_s: float = 0.0
     """Of evaluations whose gradients nobody asked for."""
 
-    @property
-    def is_dear(self) -> bool:
-        """Whether values had better be evaluated alone from now on."""
-        return self.is_timed and self.unasked_s > max(self.first_s / 2, LEAST_COMPILE_S)
+    def is_dear(self, num_values: int) -> bool:
+        """Whether values had better be evaluated alone, of which so many are expected without a
+        gradient.
+        """
+        expected_s = num_values * self.least_s if self.least_s < math.inf else 0.0
+        gradients_s = 0.6 * max(self.unasked_s, expected_s)
+        return self.is_timed and gradients_s > max(0.4 * self.first_s, LEAST_COMPILE_S)
 
     def note(self, seconds: float) -> float:
         """Count an evaluation; returns what of it may turn out to be for nothing."""
         if not self.first_s:
             self.first_s = seconds
             return 0.0
+        self.least_s = min(self.least_s, seconds)
         self.unasked_s += seconds
         return seconds
 
@@ -295,6 +303,8 @@ class CountedTask:
         self._second: Any = 0.0
         self._known: dict[bytes, Known] = {}
         self._ahead = _ahead_of(self.task)
+        self.num_values: int = 0
+        """Points, at a guess, of which a method wants the value alone."""
 
     @property
     def work(self) -> Work:
@@ -313,7 +323,7 @@ class CountedTask:
     def value_of_step(self, x: Any) -> float:
         """The value at a vector, where the gradient may be asked for next; see `Ahead`."""
         x = np.array(x, np.float64)
-        if x.tobytes() in self._known or self._ahead.is_dear:
+        if x.tobytes() in self._known or self._ahead.is_dear(self.num_values):
             return self.value(x)
         self._count("gradients")
         start_s = time.perf_counter()
