@@ -822,6 +822,20 @@ OPTIMISATIONS = [
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
+        "nobody is blamed for stale values",
+        "engine/call/engine.py",
+        "            state.culprit = entry.dirty",
+        "            pass",
+        "tests/engine/policy/test_joint_fill.py",
+    ),
+    Mutant(
+        "who is blamed pays nothing",
+        "engine/policy/chooser.py",
+        "            culprit.blame_s += lost_s",
+        "            pass",
+        "tests/engine/policy/test_joint_fill.py",
+    ),
+    Mutant(
         "planning need not be earned",
         "engine/policy/compile_budget.py",
         "        return has_credit or self._is_paid(",

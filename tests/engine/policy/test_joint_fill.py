@@ -92,3 +92,35 @@ def test_the_exact_policy_computes_each_by_its_own():
     for a in (1.0, 2.0):
         ours(a, b, X)
     assert segments(ours)._joint == {}
+
+
+# --- who left values stale ------------------------------------------------------------------------
+
+
+def test_a_version_knows_which_change_left_its_saved_values_stale():
+    """`b` reaches all that is saved, and the whole function ran; then `a`, which reaches nothing."""
+    x = np.linspace(0.1, 2.0, 300)
+    ours = incrax.incremental(lambda a, b: a * jnp.sum(jnp.exp(-b * x)))
+    for args in ((1.0, 0.5), (1.0, 0.6), (2.0, 0.6)):
+        ours(*args)
+    engine = ours._traces.latest.engine
+    first, of_b, of_a = (engine.facts.layout.full, *map(engine.facts.layout.leaf_mask, (1, 0)))
+    assert [state.culprit for state in engine.store.states][-2:] == [of_b, of_a]
+    assert first not in (of_a, of_b)
+
+
+def test_who_left_values_stale_bears_what_they_cost_later_calls():
+    x = np.linspace(0.1, 2.0, 300)
+    ours = incrax.incremental(lambda a, b: a * jnp.sum(jnp.exp(-b * x)))
+    for args in ((1.0, 0.5), (1.0, 0.6), (2.0, 0.6)):
+        ours(*args)
+    chooser = ours._traces.latest.engine.chooser
+    of_a, of_b = (chooser.entries[chooser.facts.layout.leaf_mask(leaf)] for leaf in (0, 1))
+    saved = chooser.facts.eqns[-2].outvars[0]
+    chooser.segments.want([saved])
+    of_a.is_final = of_b.is_final = True
+    chooser.regret_s = math.inf
+    assert chooser.pays_to_fill(of_a, [saved], of_b)
+    assert of_b.blame_s > 0
+    assert not of_b.is_final
+    assert (of_a.blame_s, of_a.is_final) == (0.0, True)

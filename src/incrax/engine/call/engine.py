@@ -380,6 +380,8 @@ class Engine:
         if not self._holds(repeat, results):
             return None
         state = self._version(repeat.plan, base, dirty, values, results, {})
+        if repeat.entry.leaves_stale("plan"):
+            state.culprit = dirty
         if kind == dirty:  # else the next call differs from this one in other inputs
             self.again = Again(repeat, base, loads)
         return self._commit_again(repeat, base, state, begun)
@@ -627,7 +629,9 @@ class Engine:
             missing = saved.missing(segments.route(entry.dirty).clean)
         if not missing or not self.chooser.is_timed:
             return candidate
-        return candidate if self.chooser.pays_to_fill(entry, missing, None) else "whole"
+        dirty = None if saved.base is None else saved.base.culprit
+        to_blame = None if dirty is None else self.chooser.seen(dirty)
+        return candidate if self.chooser.pays_to_fill(entry, missing, to_blame) else "whole"
 
     def plan_of(self, candidate: Candidate, entry: Entry) -> Plan | None:
         """The plan that a candidate runs last; None for the whole program."""
@@ -734,7 +738,12 @@ class Engine:
         self.store.expect(self.chooser.savable)
         plan = None if candidate == "segments" else self.plan_of(candidate, entry)
         known = {**saved.found, **saved.computed}
-        return self._version(plan, saved.base, saved.dirty, saved.values, results, known)
+        base = saved.base
+        state = self._version(plan, base, saved.dirty, saved.values, results, known)
+        is_forced = entry.candidate != candidate and base is not None
+        if entry.leaves_stale(candidate) and not is_forced:
+            state.culprit = entry.dirty
+        return state
 
     def _version(
         self,
@@ -761,7 +770,7 @@ class Engine:
             known = {**known, **own}
         table = self._carried_over(base, dirty, known)
         harmless = dirty if base is not None and table is base.saved else -1
-        return State(values, outputs, table, harmless)
+        return State(values, outputs, table, harmless, None if base is None else base.culprit)
 
     def _carried_over(self, base: State | None, dirty: int, added: Env) -> Env:
         """The saved values of a new version; the very table of its baseline where nothing changes

@@ -181,7 +181,7 @@ class PlanStreak(Streak):
         base = self._base
         latest = self._states[-1]
         outputs = self._repeat.plan.outputs_with(base.outputs, results)
-        state = State(tuple(values), outputs, base.saved, latest.harmless)
+        state = State(tuple(values), outputs, base.saved, latest.harmless, latest.culprit)
         base.uses += 1
         self._engine.store.states = [*self._states[:-1], state]
         return outputs

@@ -213,29 +213,7 @@ class Chooser:
         """The record of a dirty set that is used now, with its candidate chosen; if it may wait, it
         is planned for only where it came back in earlier processes.
         """
-        entry = self.entries.get(dirty)
-        if entry is None:
-            if dirty.bit_count() > 1 and dirty != self.facts.layout.full:
-                self.ledger.defer()
-            cost_s = self.race.callback_s
-            share = self.facts.clean_share(dirty)
-            known = self.expectations.of(dirty)
-            entry = Entry(dirty, blame_s=cost_s, prior_s=cost_s, clean_share=share)
-            entry.num_before = self.credit.num_calls
-            entry.num_expected = known.calls
-            entry.num_kin_expected = known.kin_calls
-            entry.was_compiled = known.was_compiled
-            if self.expectations.is_lost(known):
-                entry.is_planned = True
-                entry.settle("whole", "nothing to win in an earlier process")
-            else:
-                entry.promise_s = known.plan_s
-            if self.is_timed and share:
-                entry.family, entry.num_reached = self.facts.reached(dirty)
-            self.entries[dirty] = entry
-            self.credit.note_kind(entry)
-            if len(self.entries) > MAX_ENTRIES:
-                self._forget_one()
+        entry = self.entries.get(dirty) or self._new_entry(dirty)
         self.credit.note_calls(entry, self.ledger.weight)
         if self.is_exact:
             entry.is_planned = entry.is_final = True
@@ -250,6 +228,31 @@ class Chooser:
                 self._choose(entry)
             if entry.is_retry_due:
                 self.race.retry(entry)
+        return entry
+
+    def _new_entry(self, dirty: int) -> Entry:
+        """The record of a dirty set that comes for the first time, with what is known of it."""
+        if dirty.bit_count() > 1 and dirty != self.facts.layout.full:
+            self.ledger.defer()
+        cost_s = self.race.callback_s
+        share = self.facts.clean_share(dirty)
+        known = self.expectations.of(dirty)
+        entry = Entry(dirty, blame_s=cost_s, prior_s=cost_s, clean_share=share)
+        entry.num_before = self.credit.num_calls
+        entry.num_expected = known.calls
+        entry.num_kin_expected = known.kin_calls
+        entry.was_compiled = known.was_compiled
+        if self.expectations.is_lost(known):
+            entry.is_planned = True
+            entry.settle("whole", "nothing to win in an earlier process")
+        else:
+            entry.promise_s = known.plan_s
+        if self.is_timed and share:
+            entry.family, entry.num_reached = self.facts.reached(dirty)
+        self.entries[dirty] = entry
+        self.credit.note_kind(entry)
+        if len(self.entries) > MAX_ENTRIES:
+            self._forget_one()
         return entry
 
     def _choose(self, entry: Entry) -> None:

@@ -46,14 +46,16 @@ class State:
     """One version of everything that depends on the inputs.
 
     Fields: leaf values; outputs; saved values; a dirty set that reaches none of these (-1: not
-    known); how often it was a baseline since; whether some saved values were overwritten by those
-    of a later version; whether a change of its rows was not served for want of saved values.
+    known); the dirty set whose evaluation left saved values stale by choice, if any, here or in a
+    version before; how often it was a baseline since; whether some saved values were overwritten by
+    those of a later version; whether a change of its rows was not served for want of saved values.
     """
 
     values: LeafValues
     outputs: Results
     saved: Env
     harmless: int = -1
+    culprit: int | None = None
     uses: int = 0
     is_written_over: bool = False
     has_lacked: bool = False
@@ -70,7 +72,7 @@ class State:
 
     def copy(self) -> State:
         """The same version for another store: arrays are shared, the table is not."""
-        return State(self.values, self.outputs, dict(self.saved))
+        return State(self.values, self.outputs, dict(self.saved), culprit=self.culprit)
 
 
 class VarBytes(dict[Var, int]):
