@@ -192,10 +192,6 @@ CATALOGUE = {
         test_bad_input.py::test_containers_of_results_belong_to_the_caller
         test_incremental.py::test_deep_copies_of_results_are_plain_arrays
     """,
-    "large data that stay the same and are compared each time: advice to freeze them, once": """
-        test_messages.py::test_text_of_the_advice_to_freeze_large_data
-        test_messages.py::test_no_advice_on_data_that_are_small_frozen_or_changed
-    """,
     "empty arrays, scalars, any order in memory, swapped bytes: taken; objects and masked arrays: "
     "refused by name": """
         test_bad_input.py::test_empty_arrays

@@ -33,10 +33,11 @@ class Tuning:
         hot_after: how often a set of changed inputs must be seen before a plan of its own is
             compiled.
         compile_s: seconds that planning and compiling may take at once (`"cost"` only), and beyond
-            them a tenth of the time spent in programs; past that, what the calls so far would have
-            gained must be worth it, so that a short job never pays for what it hardly uses.
-        max_plans: compiled plans kept per signature; other sets of changed inputs run the whole
-            program.
+            them a fiftieth of the time spent in programs, or half of what was gained so far; past
+            that, what the calls so far would have gained must be worth it, so that a short job
+            never pays for what it hardly uses.
+        max_plans: compiled programs of plans kept per signature, those that several share counted
+            once; other sets of changed inputs run the whole program.
         max_tracked: elements up to which an input array is tracked element by element.
         max_signatures: traced signatures (structures, shapes, dtypes, static leaves) kept per
             function.

@@ -295,11 +295,11 @@ class CountedTask:
 
     def __post_init__(self) -> None:
         self._flat = self.task.flat
-        self.bounds = self.task.bounds
-        self.counts = Counts()
-        self.best = (np.inf, self.task.x)
-        self.is_at_limit = False
-        self._before = self.task.work()
+        self.bounds: Box = self.task.bounds
+        self.counts: Counts = Counts()
+        self.best: tuple[float, np.ndarray] = (np.inf, self.task.x)
+        self.is_at_limit: bool = False
+        self._before: Work = self.task.work()
         self._second: Any = 0.0
         self._known: dict[bytes, Known] = {}
         self._ahead = _ahead_of(self.task)
