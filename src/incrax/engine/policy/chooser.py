@@ -531,7 +531,9 @@ class Chooser:
         bypasses = ledger.note_call(
             spent_s, whole_s, overhead_s, is_learning=may_learn, num_calls=num_calls
         )
-        if bypasses and (is_new or self._hoped_s() > ledger.look_s):
+        # Of a job that is said to be long, one slow look puts nothing off.
+        is_awaited = self.credit.expected_calls > 0 and entry.count < self.tuning.hot_after
+        if bypasses and (is_new or is_awaited or self._hoped_s() > ledger.look_s):
             ledger.grant(0)
         elif bypasses:
             if candidate != "whole":  # the machine may have changed since programs were timed
