@@ -221,7 +221,7 @@ LEAST_COMPILE_S = 0.25
 """No program that takes XLA less is worth a thought."""
 
 
-class Known(NamedTuple):
+class ValueAt(NamedTuple):
     """What was evaluated at a point."""
 
     value: float
@@ -301,7 +301,7 @@ class CountedTask:
         self.is_at_limit: bool = False
         self._before: Work = self.task.work()
         self._second: Any = 0.0
-        self._known: dict[bytes, Known] = {}
+        self._known: dict[bytes, ValueAt] = {}
         self._ahead = _ahead_of(self.task)
         self.num_values: int = 0
         """Points, at a guess, of which a method wants the value alone."""
@@ -318,7 +318,7 @@ class CountedTask:
         if known is not None:
             return known.value
         self._count("values")
-        return self._seen(x, Known(float(self._evaluated(self._flat.value, x))))
+        return self._seen(x, ValueAt(float(self._evaluated(self._flat.value, x))))
 
     def value_of_step(self, x: Any) -> float:
         """The value at a vector, where the gradient may be asked for next; see `Ahead`."""
@@ -329,20 +329,20 @@ class CountedTask:
         start_s = time.perf_counter()
         value, gradient = self._evaluated(self._flat.value_and_gradient, x)
         ahead_s = self._ahead.note(time.perf_counter() - start_s)
-        return self._seen(x, Known(value, gradient, ahead_s))
+        return self._seen(x, ValueAt(value, gradient, ahead_s))
 
     def value_and_gradient(self, x: Any) -> tuple[float, np.ndarray]:
         """Value and gradient, shape (n,)."""
         x = np.array(x, np.float64)
         key = x.tobytes()
-        value, gradient, ahead_s = self._known.get(key, Known(0.0))
+        value, gradient, ahead_s = self._known.get(key, ValueAt(0.0))
         if gradient is None:
             self._count("gradients")
             value, gradient = self._evaluated(self._flat.value_and_gradient, x)
-            self._seen(x, Known(value, gradient))
+            self._seen(x, ValueAt(value, gradient))
         elif ahead_s:
             self._ahead.unasked_s -= ahead_s
-            self._known[key] = Known(value, gradient)
+            self._known[key] = ValueAt(value, gradient)
         return value, gradient.copy()
 
     def gradient(self, x: Any) -> np.ndarray:
@@ -384,7 +384,7 @@ class CountedTask:
         self.counts = self.counts._replace(**{name: getattr(self.counts, name) + 1})
         self.watch()
 
-    def _seen(self, x: np.ndarray, found: Known) -> float:
+    def _seen(self, x: np.ndarray, found: ValueAt) -> float:
         while len(self._known) > NUM_KNOWN:
             self._known.pop(next(iter(self._known)))
         self._known[x.tobytes()] = found

@@ -226,7 +226,7 @@ def linearized(jaxpr: Any, layout: LoopParts, moves: tuple[bool, ...]) -> Linear
         moves = (*consts, *grown, *xs)
 
 
-class _Traced(NamedTuple):
+class _TracedBody(NamedTuple):
     primal: _jax.Body
     """inputs -> outputs, residuals"""
     tangent: _jax.Body
@@ -235,7 +235,7 @@ class _Traced(NamedTuple):
     is_inexact: tuple[bool, ...]
 
 
-def _traced(jaxpr: Any, moves: Sequence[bool]) -> _Traced:
+def _traced(jaxpr: Any, moves: Sequence[bool]) -> _TracedBody:
     is_inexact = tuple(jnp.issubdtype(aval.dtype, jnp.inexact) for aval in avals_out(jaxpr))
     tangents: list[_jax.Body] = []
 
@@ -253,10 +253,10 @@ def _traced(jaxpr: Any, moves: Sequence[bool]) -> _Traced:
     tangent = tangents[-1]
     flags = _outputs_of(tangent, tangent.invars)
     moves_out = merged(is_inexact, flags, [False] * len(is_inexact))
-    return _Traced(body, tangent, tuple(moves_out), is_inexact)
+    return _TracedBody(body, tangent, tuple(moves_out), is_inexact)
 
 
-def _split(layout: LoopParts, moves: tuple[bool, ...], traced: _Traced) -> Linearized:
+def _split(layout: LoopParts, moves: tuple[bool, ...], traced: _TracedBody) -> Linearized:
     """Sort the residuals by where they come from: the constants, a row of xs, or a turn."""
     body = traced.primal
     tangent = traced.tangent

@@ -27,8 +27,8 @@ from incrax.derivatives.row_sparse.values import (
     KEPT,
     BecomesDense,
     Context,
-    Environment,
     Value,
+    ValueTable,
     added,
     as_sum,
     has_rows,
@@ -44,7 +44,7 @@ from incrax.primitives.table import entry_of, is_addition
 def run(program: Program, values: Values, context: Context) -> list[Value]:
     """The outputs of a program."""
     program = drop_dead(inline_jits(program))
-    env = Environment(context)
+    env = ValueTable(context)
     env.values.update(zip(program.constvars, map(_constant, program.consts), strict=True))
     env.values.update(zip(program.invars, values, strict=True))
     for eqn in program.eqns:
@@ -58,7 +58,7 @@ def _constant(value: Any) -> Any:
     return jnp.asarray(value) if isinstance(value, np.ndarray) and value.ndim else value
 
 
-def _results(eqn: Equation, env: Environment) -> Values:
+def _results(eqn: Equation, env: ValueTable) -> Values:
     values = env.inputs(eqn)
     name = eqn.primitive.name
     # Calls with a derivative rule of their own stay closed where they see no rows.

@@ -27,9 +27,9 @@ from incrax.derivatives.row_sparse.values import (
     IN_PLACE,
     BecomesDense,
     Context,
-    Environment,
     TouchedRows,
     Value,
+    ValueTable,
     added,
     as_sum,
     dense,
@@ -64,7 +64,7 @@ from incrax.primitives.row_axis import Axes, Reduction
 from incrax.primitives.table import algebra_of, entry_of
 
 
-def evaluated(eqn: Equation, env: Environment) -> Value:
+def evaluated(eqn: Equation, env: ValueTable) -> Value:
     """The output of an equation of which some inputs are structured, or that makes rows of
     arrays.
     """
@@ -106,7 +106,7 @@ def apply(eqn: Equation, values: Values, **params: Any) -> Any:
 # --- each row by itself ---------------------------------------------------------------------------
 
 
-def _row_by_row(eqn: Equation, values: Values, aligned: Aligned, env: Environment) -> Value:
+def _row_by_row(eqn: Equation, values: Values, aligned: Aligned, env: ValueTable) -> Value:
     """f(base with rows) = f(base) with f(rows); the base is what each row is, or an array."""
     shape = eqn.outvars[0].aval.shape
     if aligned.outputs != (0,):
@@ -137,7 +137,7 @@ def _row_by_row(eqn: Equation, values: Values, aligned: Aligned, env: Environmen
 
 
 def _written(
-    eqn: Equation, values: Values, passed: int | None, of: RowSet, rows: Any, env: Environment
+    eqn: Equation, values: Values, passed: int | None, of: RowSet, rows: Any, env: ValueTable
 ) -> Any:
     """An array with other rows: an operand that has all others, in a sum with rows added; else what
     the equation makes of all rows.
@@ -278,7 +278,7 @@ def _sum(eqn: Equation, values: Values, context: Context) -> RowSparse:
 # --- reductions over rows -------------------------------------------------------------------------
 
 
-def _reduced(eqn: Equation, values: Values, axes: Axes, found: Reduction, env: Environment) -> Any:
+def _reduced(eqn: Equation, values: Values, axes: Axes, found: Reduction, env: ValueTable) -> Any:
     """Of the rows stored; a sum where all others are zero, an extreme with one of the others, if
     there are any.
     """

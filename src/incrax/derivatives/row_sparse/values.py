@@ -244,7 +244,7 @@ MAX_MADE = 64
 """Equations in a row by which rows are made of those of an array into which rows were written."""
 
 
-class Environment:
+class ValueTable:
     """What each variable of a program holds.
 
     Rows of what follows from an array into which rows were written, as the scale of a step from a

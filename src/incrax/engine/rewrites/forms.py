@@ -37,14 +37,14 @@ MAX_SMALL = 512
 MAX_DEGREE = 2
 
 
-class Form(NamedTuple):
+class Polynomial(NamedTuple):
     """A product of scalars, and the degree of the polynomial that it multiplies."""
 
     factors: Factors = ()
     degree: int = 0
 
 
-CLEAN = Form()
+CLEAN = Polynomial()
 
 
 class FormStep(NamedTuple):
@@ -75,7 +75,7 @@ class Forms:
 
     def __init__(self, eqns: Sequence[Equation], is_dirty: Callable[[Var], bool]) -> None:
         self.is_dirty = is_dirty
-        self.of: dict[Var, Form] = {}
+        self.of: dict[Var, Polynomial] = {}
         self.steps: dict[Var, FormStep] = {}
         self.reductions: dict[Var, None] = {}
         self.level: dict[Var, int] = {}
@@ -111,7 +111,7 @@ class Forms:
             if has_rows and is_small(var):
                 self.reductions[var] = None
 
-    def _form(self, atom: Atom) -> Form | None:
+    def _form(self, atom: Atom) -> Polynomial | None:
         """The form of an input: clean, a scalar factor, a small array, or a large one, which may
         have none.
         """
@@ -121,7 +121,7 @@ class Forms:
             return self.of.get(atom)
         if not _is_inexact(atom):
             return None
-        return Form(((atom, False),)) if self.is_factor(atom) else Form(degree=1)
+        return Polynomial(((atom, False),)) if self.is_factor(atom) else Polynomial(degree=1)
 
     def is_number(self, atom: Var) -> bool:
         """Whether a dirty value is one that polynomials are of: small, and no clean array times
@@ -192,7 +192,7 @@ def _as_product(eqn: Equation) -> Equation:
     return eqn
 
 
-def _sum(eqn: Equation, forms: Sequence[Form]) -> Form | None:
+def _sum(eqn: Equation, forms: Sequence[Polynomial]) -> Polynomial | None:
     """Additive in the operands that have a sign, or linear in the first; the others must be clean.
 
     One polynomial, with what all terms share as a factor, unless that raises the degree beyond one.
@@ -206,34 +206,34 @@ def _sum(eqn: Equation, forms: Sequence[Form]) -> Form | None:
     degree = max(forms[i].degree + (shared[k] - common).total() for k, i in enumerate(added))
     if degree > max(1, *(forms[i].degree for i in added)):
         return None
-    return Form(_sorted(common.elements()), degree)
+    return Polynomial(_sorted(common.elements()), degree)
 
 
 def _is_zero(atom: Atom) -> bool:
     return isinstance(atom, Literal) and not np.any(atom.val)
 
 
-def _product(_: Equation, forms: Sequence[Form]) -> Form:
+def _product(_: Equation, forms: Sequence[Polynomial]) -> Polynomial:
     """Linear in each of two inputs."""
     left, right = forms
-    return Form(_sorted(left.factors + right.factors), left.degree + right.degree)
+    return Polynomial(_sorted(left.factors + right.factors), left.degree + right.degree)
 
 
-def _division(_: Equation, forms: Sequence[Form]) -> Form | None:
+def _division(_: Equation, forms: Sequence[Polynomial]) -> Polynomial | None:
     """Linear in what is divided, by a product of scalars and clean values."""
     above, below = forms
     factors = _sorted(above.factors + _inverted(below.factors))
-    return None if below.degree else Form(factors, above.degree)
+    return None if below.degree else Polynomial(factors, above.degree)
 
 
-def _power(eqn: Equation, forms: Sequence[Form]) -> Form | None:
+def _power(eqn: Equation, forms: Sequence[Polynomial]) -> Polynomial | None:
     """Of an array that is divided by, no polynomial."""
     exponent = eqn.params["y"]
     (form,) = forms
     if exponent < 0 and form.degree:
         return None
     factors = form.factors if exponent >= 0 else _inverted(form.factors)
-    return Form(_sorted(factors * abs(exponent)), form.degree * abs(exponent))
+    return Polynomial(_sorted(factors * abs(exponent)), form.degree * abs(exponent))
 
 
 def _inverted(factors: Factors) -> Factors:
@@ -247,7 +247,7 @@ def _sorted(factors: Iterable[Factor]) -> Factors:
     return tuple(sorted(factors, key=lambda factor: (id(factor[0]), factor[1])))
 
 
-_rules: dict[str, Callable[[Equation, Sequence[Form]], Form | None]] = {
+_rules: dict[str, Callable[[Equation, Sequence[Polynomial]], Polynomial | None]] = {
     "linear": _sum,
     "sum": _sum,
     "joined": _sum,
