@@ -380,8 +380,7 @@ class Engine:
         if not self._holds(repeat, results):
             return None
         state = self._version(repeat.plan, base, dirty, values, results, {})
-        if repeat.entry.leaves_stale("plan"):
-            state.culprit = dirty
+        self._blame(state, base, "plan", repeat.entry)
         if kind == dirty:  # else the next call differs from this one in other inputs
             self.again = Again(repeat, base, loads)
         return self._commit_again(repeat, base, state, begun)
@@ -740,10 +739,14 @@ class Engine:
         known = {**saved.found, **saved.computed}
         base = saved.base
         state = self._version(plan, base, saved.dirty, saved.values, results, known)
+        self._blame(state, base, candidate, entry)
+        return state
+
+    def _blame(self, state: State, base: State | None, candidate: Candidate, entry: Entry) -> None:
+        """Note whose choice left saved values of a new version stale, if it was this change's."""
         is_forced = entry.candidate != candidate and base is not None
         if entry.leaves_stale(candidate) and not is_forced:
             state.culprit = entry.dirty
-        return state
 
     def _version(
         self,

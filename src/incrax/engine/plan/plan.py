@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from incrax._jax import Equation, Var
 from incrax._program import read_vars, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
+from incrax.engine.program.nested import num_in_all
 from incrax.engine.rewrites.algebra import Statistics, polynomial_reductions
 from incrax.engine.rewrites.derived import Recomputed, in_order, traced_equations
 from incrax.engine.rewrites.factors import factor_reductions
@@ -186,6 +188,13 @@ class Plan:
     sliced: Sliced | None = None
     may_reorder: bool = False
     blocked: Blocked | None = None
+
+    @cached_property
+    def num_compiled(self) -> int:
+        """Equations that XLA compiles for it, those inside of others as well; counted once, since
+        calls that are looked at ask.
+        """
+        return num_in_all(self.eqns)
 
     @property
     def num_eqns(self) -> int:

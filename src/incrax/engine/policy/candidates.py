@@ -57,8 +57,8 @@ class Entry:
     from the first of them on; seconds estimated for a program of its own, and which of them are
     known; seconds by candidate; whether they were measured, up to which tick of the clock; uses;
     how many calls are expected by hints or from earlier processes, and of all its family; whether
-    that had a program in these; how many of its family, had they been expected, would have got it one that was refused
-    (infinite: none was, or none would); how many left saved values stale by choice; seconds that
+    that had a program in these; how many of its family, had they been expected, would have got it
+    one that was refused (infinite: none was, or none would); how many left saved values stale by choice; seconds that
     these cost later calls, and what is assumed of these at first.
     """
 

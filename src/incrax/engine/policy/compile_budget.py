@@ -265,9 +265,9 @@ class Credit:
         """Whether to find out what a program for a dirty set would save, beyond the overhead.
 
         On trust if it is early, or when all that it may have saved so far is worth the plan and the
-        program, since nothing is compiled before: what takes as long in the whole program as the equations that
-        the change does not reach, or what a plan of the family saves. The first of a family is made
-        when it is worth plans of all its kinds.
+        program, since nothing is compiled before: what takes as long in the whole program as the
+        equations that the change does not reach, or what a plan of the family saves. The first of a
+        family is made when it is worth plans of all its kinds.
 
         For rows, JAX traces the equations again, two or three times, which may take as long as all
         calls of a short job: only where the program, of about so much work, would be compiled, too.

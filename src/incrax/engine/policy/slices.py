@@ -32,7 +32,6 @@ from incrax.engine.plan.slices import priming_saves, slice_plan
 from incrax.engine.policy.candidates import MIN_GAIN, Entry
 from incrax.engine.policy.compile_budget import Credit
 from incrax.engine.policy.materialize import NUM_COPIES
-from incrax.engine.program.nested import num_in_all
 from incrax.engine.rewrites.row_reductions import MIN_LENGTH
 
 CAPACITIES = (1, 4, 16, 64)
@@ -428,8 +427,8 @@ class Slices:
         if plan is None:
             num_eqns = ROWS_GROWTH * self.facts.num_compiled
             return CAUTION * self.credit.work(num_eqns, with_priming=self.priming is None)
-        num_eqns = num_in_all(plan.eqns)
-        return CAUTION * self.credit.work(num_eqns, with_priming=self._needs_priming(plan))
+        with_priming = self._needs_priming(plan)
+        return CAUTION * self.credit.work(plan.num_compiled, with_priming=with_priming)
 
     def _promised_s(self, plan: Plan, whole_s: float, dirty_share: float) -> float:
         """Estimated seconds of a plan, where the whole function takes so many."""
