@@ -1023,8 +1023,8 @@ MUTANTS = [
     Mutant(
         "calls bypass what is new",
         "engine/policy/chooser.py",
-        "if bypasses and (is_new or self._hoped_s() > ledger.look_s):",
-        "if bypasses and self._hoped_s() > ledger.look_s:",
+        "if bypasses and (is_new or is_awaited or self._hoped_s() > ledger.look_s):",
+        "if bypasses and (is_awaited or self._hoped_s() > ledger.look_s):",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
@@ -1499,9 +1499,16 @@ MUTANTS = [
     Mutant(
         "no call is looked at for what a program is likely to save",
         "engine/policy/chooser.py",
-        "(is_new or self._hoped_s() > ledger.look_s)",
-        "is_new",
+        "(is_new or is_awaited or self._hoped_s() > ledger.look_s)",
+        "(is_new or is_awaited)",
         "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "one slow look puts off what a hint waits for",
+        "engine/policy/chooser.py",
+        "(is_new or is_awaited or self._hoped_s() > ledger.look_s)",
+        "(is_new or self._hoped_s() > ledger.look_s)",
+        "tests/engine/policy/test_expectations.py",
     ),
     Mutant(
         "kinds of change of rows keep their share of the latest calls",
