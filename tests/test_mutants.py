@@ -28,6 +28,7 @@ def loaded():
 MODULE = loaded()
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("mutant", MODULE.MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_piece_that_a_mutant_replaces_is_there_once(mutant):
     source = (PACKAGE / mutant.file).read_text()
