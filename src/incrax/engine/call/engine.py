@@ -634,8 +634,6 @@ class Engine:
 
     def plan_of(self, candidate: Candidate, entry: Entry) -> Plan | None:
         """The plan that a candidate runs last; None for the whole program."""
-        if candidate == "segments":
-            return self.segments.top_plan()
         program = self._program(candidate, entry)
         return None if candidate == "whole" or program is None else program.plan
 
@@ -735,7 +733,7 @@ class Engine:
     ) -> State:
         """The version that follows the baseline, after values may have been found or computed."""
         self.store.expect(self.chooser.savable)
-        plan = None if candidate == "segments" else self.plan_of(candidate, entry)
+        plan = self.plan_of(candidate, entry)
         known = {**saved.found, **saved.computed}
         base = saved.base
         state = self._version(plan, base, saved.dirty, saved.values, results, known)
@@ -856,7 +854,9 @@ class Engine:
         entry = Entry(full, blame_s=0.0, prior_s=0.0)
 
         def run(values: LeafValues) -> Results:
-            return self.run("segments", entry, SavedValues(other, [], full, values))[1]
+            candidate, results, _ = self.run("segments", entry, SavedValues(other, [], full, values))
+            plan = self.plan_of(candidate, entry)
+            return results if plan is None else plan.outputs_with(results, results)
 
         return self._apart(leaves, run)
 

@@ -102,7 +102,8 @@ class Executable:
     """A compiled plan and where its arguments come from.
 
     Fields: what it shares with its family; leaf numbers; constants; loads; whether the family had a
-    member before; the plan, in whose order values to save are returned (None: the whole program).
+    member before; the plan, in whose order outputs and values to save are returned (None: the whole
+    program).
     """
 
     family: Family
@@ -201,7 +202,8 @@ class Compiler:
         overwritten, writing = self._written_in_place(plan)
         first = (*overwritten.values(), *writing.saves)
         others = [var for var in form.saves if var not in first]
-        plan = replace(plan, saves=(*first, *others))
+        outputs = tuple([plan.outputs[place] for place in form.outputs])
+        plan = replace(plan, outputs=outputs, saves=(*first, *others))
         read = self._read(form)
         returned = self.facts.returned
         own = [var.aval for var in others if self.recycles and var not in returned]
@@ -225,18 +227,24 @@ class Compiler:
         """
         program = self.facts.program
         outputs = [program.outvars[i] for i in plan.outputs]
-        if plan.guard is not None:
-            outputs.append(plan.guard)
         is_pure = not any(eqn.effects or eqn.primitive.name in STATEFUL for eqn in plan.eqns)
         is_common = is_pure and self.placement is None and not self.facts.calls_host
         if is_common and plan.sliced is None and plan.blocked is None:
             return canonical_form(
-                plan.eqns, outputs, plan.saves, self._kind_of(), may_reorder=plan.may_reorder
+                plan.eqns,
+                outputs,
+                plan.saves,
+                self._kind_of(),
+                guard=plan.guard,
+                may_reorder=plan.may_reorder,
             )
-        used = all_read(plan.eqns, [*outputs, *plan.saves])
+        guards = [] if plan.guard is None else [plan.guard]
+        used = all_read(plan.eqns, [*outputs, *plan.saves, *guards])
         leaves = (var for var in program.invars if var in used)
         constants = (var for var in program.constvars if var in used)
-        return CanonicalPlan(None, (), plan.eqns, (*leaves, *constants, *plan.loads), plan.saves)
+        arguments = (*leaves, *constants, *plan.loads)
+        places = tuple(range(len(outputs)))
+        return CanonicalPlan(None, (), plan.eqns, arguments, places, plan.saves)
 
     def _kind_of(self) -> Callable[[Var], Hashable]:
         """What tells arguments apart: what they are, and their types; of constants that are written

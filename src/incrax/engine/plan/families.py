@@ -6,9 +6,10 @@ family: branch 5 and branch 6 of a tree, width 2 and width 9. It must not know w
 
 The equations are numbered in the order in which a walk from the results to what is read leaves
 them, so that their order in the program, names and source lines do not count. Operands of a sum or
-a product, terms of a long sum where these may be reordered, and values to save, have no order of
-their own: they are sorted by a colour, a digest of all that they are computed from, in which an
-argument counts by its type and by what reads it.
+a product, terms of a long sum where these may be reordered, outputs, and values to save, have no
+order of their own: they are sorted by a colour, a digest of all that they are computed from, in which
+an argument counts by its type and by what reads it. A gradient's elements are such outputs: the one
+that changed may be any of them.
 Colours that are equal by chance or by symmetry cost a program, never a result: plans share one only
 where their whole keys are equal.
 
@@ -72,14 +73,15 @@ class Elements(NamedTuple):
 class CanonicalPlan(NamedTuple):
     """A plan's equations in canonical order.
 
-    Fields: the key; the pieces of arguments; the equations that follow; all arguments; what is
-    saved.
+    Fields: the key; the pieces of arguments; the equations that follow; all arguments; which outputs
+    are returned, in order; what is saved.
     """
 
     key: Hashable
     pieces: tuple[Elements, ...]
     eqns: tuple[Equation, ...]
     arguments: tuple[Var, ...]
+    outputs: tuple[int, ...]
     saves: tuple[Var, ...]
 
 
@@ -109,29 +111,40 @@ def canonical_form(
     saves: Sequence[Var],
     kind_of: Callable[[Var], Hashable],
     *,
+    guard: Var | None = None,
     may_reorder: bool = False,
 ) -> CanonicalPlan:
     """The form of equations without effects.
 
     Args:
         eqns: in an order in which they can run.
-        outputs: what is returned, in order.
+        outputs: what is returned, in any order.
         saves: what is returned besides, in any order.
         kind_of: what tells arguments apart: it is equal where one may stand in the other's place.
+        guard: what is returned last.
         may_reorder: whether the terms of a long sum may be added in another order, as partial sums
             do: a term that moves may stand at any place of it.
 
     Cost: some 10 us an equation, where compiling it takes a millisecond.
     """
     eqns = list(eqns)
-    steps = _with_sums(eqns, [*outputs, *saves]) if may_reorder else eqns
+    guards = [] if guard is None else [guard]
+    steps = _with_sums(eqns, [*outputs, *saves, *guards]) if may_reorder else eqns
     walk = _Walk(steps, kind_of)
-    returned = tuple(map(walk.visit, outputs))
-    for var in sorted(saves, key=walk.colour_of):
+    places = sorted(range(len(outputs)), key=lambda place: walk.colour_of(outputs[place]))
+    returned = tuple(walk.visit(outputs[place]) for place in places)
+    for var in (*sorted(saves, key=walk.colour_of), *guards):
         walk.visit(var)
     ordered = tuple(sorted(saves, key=walk.numbers.__getitem__))
-    key = tuple(walk.lines), returned, tuple(walk.numbers[var] for var in ordered)
-    return CanonicalPlan(key, tuple(walk.pieces), tuple(walk.eqns), tuple(walk.arguments), ordered)
+    last = tuple(walk.numbers[var] for var in (*ordered, *guards))
+    return CanonicalPlan(
+        (tuple(walk.lines), returned, last, len(guards)),
+        tuple(walk.pieces),
+        tuple(walk.eqns),
+        tuple(walk.arguments),
+        tuple(places),
+        ordered,
+    )
 
 
 def operation_digest(eqn: Equation) -> int:
