@@ -854,7 +854,9 @@ class Engine:
         entry = Entry(full, blame_s=0.0, prior_s=0.0)
 
         def run(values: LeafValues) -> Results:
-            candidate, results, _ = self.run("segments", entry, SavedValues(other, [], full, values))
+            candidate, results, _ = self.run(
+                "segments", entry, SavedValues(other, [], full, values)
+            )
             plan = self.plan_of(candidate, entry)
             return results if plan is None else plan.outputs_with(results, results)
 

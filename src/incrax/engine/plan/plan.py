@@ -27,6 +27,7 @@ from incrax.engine.rewrites.algebra import Statistics, polynomial_reductions
 from incrax.engine.rewrites.derived import Recomputed, in_order, traced_equations
 from incrax.engine.rewrites.factors import factor_reductions
 from incrax.engine.rewrites.partial_sums import is_added_anew, regroup, stack_rows
+from incrax.engine.rewrites.sums_of_products import IsDirty
 
 MIN_LOAD_S = 1e-12
 NEW_VALUE_S = 5e-6
@@ -329,9 +330,7 @@ def _other_forms(
         return not facts.is_known(var) or bool(facts.mask(var) & dirty)
 
     def factored(eqns: Sequence[Equation], kept: frozenset[Var]) -> Recomputed | None:
-        if not may_factor:
-            return None
-        return factor_reductions(eqns, facts.derived, is_dirty, kept, facts.listing.equation_of)
+        return _factored(facts, eqns, is_dirty, kept) if may_factor else None
 
     merged = factored(eqns, named)
     if merged is not None:
@@ -349,15 +348,39 @@ def _other_forms(
         yield _OtherForm((*merged.eqns, *both), guard, statistics)
 
 
+def _factored(
+    facts: Facts, eqns: Sequence[Equation], is_dirty: IsDirty, targets: frozenset[Var]
+) -> Recomputed | None:
+    """The equations with sibling reductions merged."""
+    equation_of = facts.listing.equation_of
+    return factor_reductions(eqns, facts.derived, is_dirty, targets, equation_of, facts.mask)
+
+
 @paused()
-def plan_top(facts: Facts, wanted: Iterable[Var]) -> Plan:
-    """Plan that computes all outputs from the inputs and the wanted values."""
+def plan_top(facts: Facts, wanted: Iterable[Var], *, may_factor: bool = False) -> Plan:
+    """Plan that computes all outputs from the inputs and the wanted values.
+
+    With `may_factor` sibling reductions become products of matrices, where that is cheaper. Their rows
+    depend on no more inputs than some wanted value does: a change of one input leaves most as they
+    are.
+    """
     known = frozenset(wanted)
-    load_seconds = lambda var: facts.load_seconds(var) if var in known else None
+    is_there = lambda var: var in known or (may_factor and var in facts.derived.recipes)
+    load_seconds = lambda var: facts.load_seconds(var) if is_there(var) else None
     search = _Search(
         facts, load_seconds, facts.layout.full, outputs=facts.dirty_outputs(facts.layout.full)
     )
-    return search.plan((), facts.returned, facts.effects)
+    plan = search.plan((), facts.returned, facts.effects)
+    if not may_factor or facts.effects:
+        return plan
+    most = max((facts.mask(var).bit_count() for var in known), default=0)
+    is_wide = lambda var: not facts.is_known(var) or facts.mask(var).bit_count() > most
+    eqns = [eqn for eqn in plan.eqns if any(map(is_wide, written_vars(eqn)))]
+    merged = _factored(facts, eqns, is_wide, frozenset(facts.returned))
+    if merged is None:
+        return plan
+    other = search.plan(merged.eqns, facts.returned, guard=merged.guard)
+    return min(plan, other, key=lambda p: p.seconds)
 
 
 @paused()

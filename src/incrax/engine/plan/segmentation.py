@@ -41,8 +41,11 @@ class Segmentation:
     them.
     """
 
-    def __init__(self, facts: Facts, row_values: Sequence[RowValues] = ()) -> None:
+    def __init__(
+        self, facts: Facts, row_values: Sequence[RowValues] = (), *, may_factor: bool = False
+    ) -> None:
         self.facts = facts
+        self.may_factor = may_factor
         self.row_values = {var: values for values in row_values for var in values.divided}
         self._recipes = facts.derived.recipes
         self.wanted: dict[Var, None] = {}
@@ -152,7 +155,7 @@ class Segmentation:
     def top_plan(self) -> Plan:
         """The plan from the wanted values to the outputs."""
         if self._top_plan is None:
-            self._top_plan = plan_top(self.facts, self.wanted)
+            self._top_plan = plan_top(self.facts, self.wanted, may_factor=self.may_factor)
         return self._top_plan
 
     def route(self, dirty: int) -> Route:

@@ -53,6 +53,12 @@ FREE_PROGRAMS = 12
 earned.
 """
 
+MIN_IN_TURNS = 3
+SHARE_IN_TURNS = 0.02
+"""Kinds of change from which on they are said to come in turns, and the share of the latest calls of
+each.
+"""
+
 LOOK_AGAIN_S = 0.05
 """Seconds after which a call is looked at while a thread compiles: what it has made may serve."""
 
@@ -103,7 +109,11 @@ class Chooser:
         self.entries: OrderedDict[int, Entry] = OrderedDict()
         is_divided = is_exact and compiler.placement is None
         row_values = lasting_row_values(facts, budget_bytes) if is_divided else []
-        self.segments = Segments(facts, compiler, stats, self.clock, pool, row_values)
+        may_factor = self.is_timed and not facts.is_explicit
+        self.segments = Segments(
+            facts, compiler, stats, self.clock, pool, row_values, may_factor=may_factor
+        )
+        self.divides = False
         self.whole = TimedProgram(None, whole, self.clock, pool)
         is_kept = self.is_timed
         self.expectations = Expectations(
@@ -295,7 +305,8 @@ class Chooser:
             if is_hot and self._may_plan(entry):
                 self.plan(entry)
         elif entry.program is None:
-            is_early = entry.candidate == "segments" and self.num_programs < FREE_PROGRAMS
+            has_room = self.num_programs < FREE_PROGRAMS and not self.divides
+            is_early = entry.candidate == "segments" and has_room
             if self.credit.allows(entry, self.whole_s, is_early=is_early) and self._has_room(entry):
                 self._compile_for_wanted(entry)
 
@@ -303,8 +314,13 @@ class Chooser:
         """Add what a dirty set needs to the wanted values, and a program, if that promises a gain
         and there is credit.
 
+        Kinds that come in turns are served by segments, which all of them share: each would leave
+        stale what another's program loads, and have one of its own compiled. What they load is not
+        derived for one of them.
+
         Without credit the dirty set stays unplanned, with the seconds that a plan promises.
         """
+        self.divides = not is_asked and (self.divides or self._are_in_turns())
         is_foretold = entry.is_foretold
         is_kin = self.credit.account(entry).num_programs > 0
         self.num_planned += 1
@@ -317,13 +333,17 @@ class Chooser:
         if plan is not None:
             entry.promise_s = entry.promise_s if is_foretold else plan.seconds
             entry.num_reached = len(plan.eqns)
-            entry.is_planned = is_asked or self.credit.allows(entry, self.whole_s, is_early=True)
+            is_served = self.divides and all(map(self.segments.wanted.__contains__, plan.loads))
+            entry.is_planned = (
+                is_asked or is_served or self.credit.allows(entry, self.whole_s, is_early=True)
+            )
             entry.may_divide = entry.is_planned
         # After the decision: what was spent on this plan must not stand against it.
         self.credit.note_plan(entry, took_s)
         if plan is not None and entry.is_planned:
             self._want(entry, plan)
-            if (is_asked or self.num_programs < FREE_PROGRAMS) and self._has_room(entry):
+            is_early = self.num_programs < FREE_PROGRAMS and not self.divides
+            if (is_asked or is_early) and self._has_room(entry):
                 self._compile_for_wanted(entry)
 
     def _promising_plan(self, entry: Entry) -> Plan | None:
@@ -335,6 +355,7 @@ class Chooser:
             self.segments.wanted,
             run_price=self.race.run_price,
             budget_bytes=budget_bytes,
+            may_derive=not self.divides,
         )
         if plan is None:
             entry.settle("whole", f"its saved values do not fit the budget of {budget_bytes} bytes")
@@ -360,13 +381,27 @@ class Chooser:
                 needs,
                 run_price=self.race.run_price,
                 budget_bytes=self.budget_bytes,
+                may_derive=not self.divides,
             )
         self.segments.want(needs)
+
+    def _are_in_turns(self) -> bool:
+        """Whether several kinds of change, which leave something as it is, share the latest calls, or
+        those of earlier processes.
+        """
+        num_calls = self.credit.num_calls
+        shares = [e.recent_share(num_calls) for e in self.entries.values() if e.clean_share]
+        known = [self.expectations.of(dirty).calls for dirty in self.expectations.kinds]
+        expected = [calls / max(sum(known), 1) for calls in known]
+        is_common = SHARE_IN_TURNS.__lt__
+        return max(sum(map(is_common, shares)), sum(map(is_common, expected))) >= MIN_IN_TURNS
 
     def _may_plan(self, entry: Entry) -> bool:
         """Whether to plan for a dirty set; once more, if it was found promising, only when it may
         be compiled for.
         """
+        if self.divides and self.segments.wanted:
+            return self.credit.allows_planning(entry, self.whole_s, program_work=0.0)
         if entry.promise_s < math.inf:
             return self.credit.allows(entry, self.whole_s, is_early=True)
         is_early = self.num_tried < FREE_PLANS

@@ -157,6 +157,7 @@ class Credit:
 
     __slots__ = (
         "accounts",
+        "clean_calls",
         "clock",
         "compile_s",
         "due_in",
@@ -187,6 +188,7 @@ class Credit:
         self.expectations = expectations
         self.ledger = ledger
         self.num_calls = 0
+        self.clean_calls = 0.0
         self.due_in = math.inf
         self.planning_s = 0.0
         self.accounts: dict[int, Account] = {}
@@ -207,6 +209,7 @@ class Credit:
     def note_calls(self, entry: Entry, num_calls: int) -> None:
         """So many calls of a kind came."""
         self.num_calls += num_calls
+        self.clean_calls += num_calls * entry.clean_share
         entry.note_seen(num_calls, self.num_calls)
         self.account(entry).num_calls += num_calls
 
@@ -260,7 +263,7 @@ class Credit:
         *,
         is_early: bool = True,
         overhead_s: float = UPKEEP_S,
-        rows_work: float | None = None,
+        program_work: float | None = None,
     ) -> bool:
         """Whether to find out what a program for a dirty set would save, beyond the overhead.
 
@@ -283,10 +286,10 @@ class Credit:
         plan_s = self._plan_s
         if not account.num_programs:
             plan_s += self._next_plan_s * max(account.num_kinds - 1, 0)
-        if rows_work is None and not self.facts.is_calibrated:
+        if program_work is None and not self.facts.is_calibrated:
             plan_s += CALIBRATION_S
-        program_s = self._price_s(entry, 1.0 if rows_work is None else rows_work)
-        at_once_s = plan_s if rows_work is None else plan_s + program_s
+        program_s = self._price_s(entry, 1.0 if program_work is None else program_work)
+        at_once_s = plan_s if program_work is None else plan_s + program_s
         has_credit = is_early and self._has_left(at_once_s)
         return has_credit or self._is_paid(
             entry, whole_s, served_s, plan_s + program_s, plan_s + FORESEEN_FACTOR * program_s
@@ -334,7 +337,11 @@ class Credit:
 
     def _calls(self, entry: Entry) -> int:
         """Calls so far of a dirty set and its kin."""
-        return max(entry.count, self.account(entry).num_calls)
+        own = max(entry.count, self.account(entry).num_calls)
+        if entry.family is None or any(a.num_programs for a in self.accounts.values()):
+            return own
+        # Before the first program all have lost for want of the same: it brings what each loads.
+        return max(own, int(self.clean_calls / max(entry.clean_share, LEAST_CLEAN_SHARE)))
 
     def _calls_to_come(self, entry: Entry) -> int:
         """As many as there were or, if more, the rest of those that are expected."""
@@ -418,8 +425,8 @@ class Credit:
         """Whether the gain over as many calls as there were, or over those to come, is so many
         times the time to compile.
         """
-        served_s = entry.seconds.get(entry.candidate, whole_s)
-        is_promising = entry.candidate == "segments" or not (entry.is_planned or entry.is_foretold)
+        served_s = min(entry.seconds.values(), default=whole_s)
+        is_promising = "segments" in entry.seconds or not (entry.is_planned or entry.is_foretold)
         usual_s = (1.0 - EARNED_SHARE) * served_s if is_promising else math.inf
         promise_s = min(entry.promise_s, usual_s)
         price_s = self._price_s(entry, work)

@@ -41,15 +41,26 @@ LOAD_PRICES = (1.0, 8.0, 64.0)
 
 
 def affordable_plan(
-    facts: Facts, dirty: int, wanted: Iterable[Var], *, run_price: float, budget_bytes: int
+    facts: Facts,
+    dirty: int,
+    wanted: Iterable[Var],
+    *,
+    run_price: float,
+    budget_bytes: int,
+    may_derive: bool = True,
 ) -> Plan | None:
     """A plan for a dirty set whose loads, with the wanted values and in all their copies, fit the
-    budget.
+    budget; of values that the program has, unless others may be derived.
     """
     known = tuple(wanted)
     for may_factor, load_price in product((True, False), LOAD_PRICES):
         plan = plan_dirty(
-            facts, dirty, wanted=known, prices=Prices(load_price, run_price), may_factor=may_factor
+            facts,
+            dirty,
+            wanted=known,
+            prices=Prices(load_price, run_price),
+            may_factor=may_factor,
+            may_derive=may_derive,
         )
         if NUM_COPIES * _bytes({*known, *plan.loads}) <= budget_bytes:
             return plan
@@ -63,6 +74,7 @@ def needs_of_companions(
     *,
     run_price: float,
     budget_bytes: int,
+    may_derive: bool = True,
 ) -> list[Var]:
     """What other dirty sets, planned one after the other, would load; so that all share values from
     the start.
@@ -72,7 +84,14 @@ def needs_of_companions(
         return list(wanted)
     full = facts.layout.full
     for dirty in [d for d in dirty_sets if d & full != full][-NUM_COMPANIONS:]:
-        plan = affordable_plan(facts, dirty, wanted, run_price=run_price, budget_bytes=budget_bytes)
+        plan = affordable_plan(
+            facts,
+            dirty,
+            wanted,
+            run_price=run_price,
+            budget_bytes=budget_bytes,
+            may_derive=may_derive,
+        )
         wanted.update(dict.fromkeys(() if plan is None else plan.base_loads))
     return list(wanted)
 

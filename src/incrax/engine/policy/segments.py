@@ -35,8 +35,10 @@ class Segments(Segmentation):
         clock: Clock,
         pool: Pool,
         row_values: Sequence[RowValues] = (),
+        *,
+        may_factor: bool = False,
     ) -> None:
-        super().__init__(facts, row_values)
+        super().__init__(facts, row_values, may_factor=may_factor)
         self.compiler = compiler
         self.stats = stats
         self.clock = clock
@@ -47,7 +49,8 @@ class Segments(Segmentation):
 
     def fork(self, stats: Stats, clock: Clock, pool: Pool) -> Segments:
         """An independent table with the same compiled programs."""
-        other = Segments(self.facts, self.compiler, stats, clock, pool)
+        may_factor = self.may_factor
+        other = Segments(self.facts, self.compiler, stats, clock, pool, may_factor=may_factor)
         other.row_values = self.row_values
         other.copy_plans(self)
         other._programs = {

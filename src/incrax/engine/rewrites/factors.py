@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from incrax._jax import Equation, Var
@@ -25,7 +25,7 @@ from incrax.engine.rewrites.derived import DerivedTable, Recomputed, Values, rec
 from incrax.engine.rewrites.partial_sums import MIN_ROWS
 from incrax.engine.rewrites.products import (
     Piece,
-    make_matrix,
+    make_matrices,
     product_of_scalars,
     row_key,
     weighted_products,
@@ -56,11 +56,12 @@ def factor_reductions(
     is_dirty: IsDirty,
     targets: Collection[Var],
     equation_of: EquationOf,
+    mask_of: Callable[[Var], int],
 ) -> Recomputed | None:
     """The equations with reductions over one dirty product merged; None where there are none.
 
     They read matrices of the table, to be loaded or computed before; `equation_of` knows what else
-    writes what they read.
+    writes what they read, `mask_of` which inputs that depends on.
     """
     if any(eqn.effects for eqn in eqns):
         return None
@@ -68,7 +69,7 @@ def factor_reductions(
     if not merged:
         return None
     for sinks in (linear_sums(eqns, merged, targets), merged):
-        new = _rewritten(eqns, sinks, table, is_dirty, targets)
+        new = _rewritten(eqns, sinks, table, is_dirty, targets, mask_of)
         if new is not None:
             return new
     return None
@@ -91,6 +92,7 @@ def _rewritten(
     table: DerivedTable,
     is_dirty: IsDirty,
     targets: Collection[Var],
+    mask_of: Callable[[Var], int],
 ) -> Recomputed | None:
     """The equations with each sink as a sum of weighted rows; None where that gains nothing or they
     become cyclic.
@@ -99,15 +101,16 @@ def _rewritten(
     pieces = [piece for group in groups for piece in group]
     if not 0 < sum(len(piece.row) for piece in pieces) <= MAX_ENTRIES:
         return None
-    matrices = [make_matrix(group, table) for group in groups]
+    matrices = [make_matrices(group, table, mask_of) for group in groups]
     factors = [factor for piece in pieces for factor in (*piece.shared, *piece.weight.factors)]
     factors += [factor for _, product in others for factor in product.factors]
 
     def compute(values: Values) -> tuple[Values, list[Any]]:
         parts: dict[Var, list[Any]] = {sink: [] for sink in sinks}
         guards = []
-        for group, (matrix, order) in zip(groups, matrices, strict=True):
-            results, is_safe = weighted_products(group, order, values[matrix], values)
+        for group, (made, order) in zip(groups, matrices, strict=True):
+            own = [values[matrix] for matrix in made]
+            results, is_safe = weighted_products(group, order, own, values)
             guards.append(is_safe)
             for piece, result in zip(group, results, strict=True):
                 parts[piece.sink].append(result)
@@ -117,7 +120,7 @@ def _rewritten(
             parts[sink].append(value)
         return {sink: functools.reduce(operator.add, own) for sink, own in parts.items()}, guards
 
-    inputs = [*(matrix for matrix, _ in matrices), *(var for var, _ in factors)]
+    inputs = [*(matrix for made, _ in matrices for matrix in made), *(var for var, _ in factors)]
     return recomputed(eqns, inputs, sinks, compute, targets)
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
@@ -44,6 +44,11 @@ _SHARED_RANGE = 0.25
 _SCALAR_RANGE = 0.15
 """Exponents of the least normal number: B is below tiny**-0.35 for M, tiny**-0.25 for u,
 tiny**-0.15 for d_k, and tiny**-0.75 leaves room for sums of 1e9 terms in single precision.
+"""
+
+MAX_MATRICES = 16
+"""Matrices of a product up to which rows that depend on other inputs are kept apart: each is one more
+argument.
 """
 
 _MAX_LOSSES = 16.0
@@ -114,14 +119,31 @@ def row_key(row: Sum) -> Any:
     return frozenset(terms.items())
 
 
-def make_matrix(pieces: Sequence[Piece], table: DerivedTable) -> tuple[Var, list[int]]:
-    """The variable with the rows of pieces, each once, with its flag, and the numbers of their
-    rows.
+def make_matrices(
+    pieces: Sequence[Piece], table: DerivedTable, mask_of: Callable[[Var], int]
+) -> tuple[list[Var], list[int]]:
+    """The variables with the rows of pieces, each once, with their flags, and the numbers of their
+    rows among those of all matrices.
+
+    A matrix has the rows that depend on the same inputs: of terms of a sum, each with parameters of
+    its own, that of one term stays as it is when another's parameters change, where a matrix of all
+    would have to be made anew.
     """
-    by_key = {row_key(piece.row): piece.row for piece in pieces}
-    keys = list(by_key)
-    rows = list(by_key.values())
+    rows = {row_key(piece.row): piece.row for piece in pieces}
+    groups: dict[int, dict[Any, Sum]] = {}
+    for key, row in rows.items():
+        masks = [mask_of(var) for term in row for var, _ in term.factors]
+        groups.setdefault(functools.reduce(operator.or_, masks, 0), {})[key] = row
+    if len(groups) > MAX_MATRICES:
+        groups = {0: rows}
     ((array, _), *_) = pieces[0].shared
+    matrices = [_make_matrix(list(own.values()), array, table) for own in groups.values()]
+    keys = [key for own in groups.values() for key in own]
+    return matrices, [keys.index(row_key(piece.row)) for piece in pieces]
+
+
+def _make_matrix(rows: Sequence[Sum], array: Var, table: DerivedTable) -> Var:
+    """The variable with these rows, with its flag, for products with an array."""
     terms = [term for row in rows for term in row]
     inputs = list(dict.fromkeys(var for term in terms for var, _ in term.factors))
     dtype = array.aval.dtype
@@ -134,8 +156,7 @@ def make_matrix(pieces: Sequence[Piece], table: DerivedTable) -> tuple[Var, list
         is_bounded = _bounds(terms, values, dtype) <= _tiny(dtype) ** -_MATRIX_RANGE
         return matrix, jnp.all(is_bounded)
 
-    matrix = table.make(("rows", tuple(rows), size, dtype), inputs, stack, is_matrix=True)
-    return matrix, [keys.index(row_key(piece.row)) for piece in pieces]
+    return table.make(("rows", tuple(rows), size, dtype), inputs, stack, is_matrix=True)
 
 
 def _entry(term: Product, values: Values, size: int, dtype: Any) -> Any:
@@ -165,7 +186,7 @@ def _bounds(terms: Sequence[Product], values: Values, dtype: Any) -> Any:
 
 
 def weighted_products(
-    pieces: Sequence[Piece], order: Sequence[int], matrix: Any, values: Values
+    pieces: Sequence[Piece], order: Sequence[int], matrices: Sequence[Any], values: Values
 ) -> tuple[list[Any], Any]:
     """Each piece, of the row of that number, and whether the results may be used."""
     shared = pieces[0].shared
@@ -173,9 +194,9 @@ def weighted_products(
     u = multiply(lax.full_like(factors[0][0], 1), factors)
     # One bound per array, so that products of other groups share it.
     bound = _bound(_named(dict.fromkeys(shared), values)) ** max(map(shared.count, shared))
-    dots = jnp.matmul(matrix, u, precision=Precision.HIGHEST)
+    dots = jnp.concatenate([jnp.matmul(x, u, precision=Precision.HIGHEST) for x in matrices])
     weights = [piece.weight for piece in pieces]
-    scales = [_scale(weight, values, matrix.dtype) for weight in weights]
+    scales = [_scale(weight, values, u.dtype) for weight in weights]
     results = jnp.stack([_at(dots, k) for k in order]) * jnp.stack(scales)
     num_terms = u.size * max(len(piece.row) for piece in pieces)
     is_safe = _is_safe(results, bound, weights, values, num_terms)
