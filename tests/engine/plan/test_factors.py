@@ -18,6 +18,7 @@ from incrax.engine.program import cost, dependence, simplify
 from incrax.engine.program.simplify import needed_equations
 from incrax.engine.rewrites.derived import in_order
 from incrax.engine.rewrites.factors import factor_reductions
+from incrax.engine.rewrites.products import MAX_MATRICES
 
 X = np.linspace(0.05, 3.0, 4096)
 
@@ -39,7 +40,12 @@ def factored(facts, dirty):
     is_dirty = lambda var: bool(facts.mask(var) & dirty)
     targets = frozenset(facts.program.outvars)
     made = factor_reductions(
-        facts.program.eqns, facts.derived, is_dirty, targets, facts.listing.equation_of
+        facts.program.eqns,
+        facts.derived,
+        is_dirty,
+        targets,
+        facts.listing.equation_of,
+        facts.mask,
     )
     if made is None:
         return None
@@ -87,12 +93,32 @@ def sums(eqns):
     )
 
 
-def test_reductions_that_share_a_dirty_array_become_one_product():
+def products(eqns):
+    """The shapes of matrix products."""
+    return [eqn.outvars[0].aval.shape for eqn in eqns if eqn.primitive.name == "dot_general"]
+
+
+def test_reductions_that_share_a_dirty_array_become_products():
+    """One for the rows that depend on `mu` and `sigma`, and one for that of `x` alone."""
     facts = facts_of(GRADIENT, *START, X)
     eqns = factored(facts, 0b10).eqns
     assert sums(facts.program.eqns) >= 5
-    assert sum(eqn.primitive.name == "dot_general" for eqn in eqns) == 1
+    assert len(products(eqns)) == 2
     assert sums(eqns) == 0
+
+
+def terms(theta, x):
+    """A sum of terms, each of one parameter."""
+    return jnp.sum(jnp.log(2.0 + sum(jnp.exp(-a * x) for a in theta)))
+
+
+@pytest.mark.parametrize(("num", "expected"), [(MAX_MATRICES + 1, MAX_MATRICES), (18, 1)])
+def test_rows_that_depend_on_other_inputs_are_kept_apart_up_to_a_number(num, expected):
+    gradient = jax.grad(lambda *theta: terms(theta[:-1], theta[-1]), argnums=tuple(range(num)))
+    theta = [0.1 * (1 + k) for k in range(num)]
+    facts = facts_of(gradient, *theta, X)
+    assert len(products(factored(facts, 0b10).eqns)) == expected
+    assert check_law(facts, 0b10, gradient, *theta, X)
 
 
 @pytest.mark.parametrize("dirty", [0b10, 0b100, 0b1000, 0b10000, 0b110, 0b11110])
@@ -268,9 +294,7 @@ def test_sums_of_reductions_share_a_matrix_and_not_a_row(ab):
     u, row, other = (np.linspace(0.1, 1.0 + k, 2048) for k in range(3))
     facts = facts_of(combined, 0.5, *ab, u, row, other)
     eqns = factored(facts, 0b10).eqns
-    assert [eqn.outvars[0].aval.shape for eqn in eqns if eqn.primitive.name == "dot_general"] == [
-        (3,)
-    ]
+    assert products(eqns) == [(2,), (1,)]  # with `a` and `b`, without
     for n in (0.5, -0.25):
         assert check_law(facts, 0b10, combined, n, *ab, u, row, other)
 

@@ -72,6 +72,14 @@ def test_places_of_many_are_not():
     assert key(at(0), rows) != key(at(7), rows)
 
 
+def test_outputs_have_no_order():
+    """That which comes first in the one comes last in the other."""
+    one = form(lambda a, b: (jnp.sin(a), jnp.cos(b)), X, X)
+    other = form(lambda a, b: (jnp.cos(b), jnp.sin(a)), X, X)
+    assert one.key == other.key
+    assert one.outputs == other.outputs[::-1]
+
+
 # --- what only looks so ---------------------------------------------------------------------------
 
 A = np.ones((4, 4))
@@ -260,8 +268,8 @@ def test_each_part_of_a_total_makes_as_much_run_and_load():
 
 def test_the_parts_of_a_total_share_a_program_whatever_their_data():
     compiler, plans = plans_of_parts([1, 7, NUM_PARTS - 1])
-    shared = [compiler.compile_plan(plan).is_shared for plan in plans]
-    assert shared[1:] == [True, True]
+    made = [compiler.compile_plan(plan) for plan in plans]  # held: families are known as long
+    assert [executable.is_shared for executable in made[1:]] == [True, True]
 
 
 def test_a_long_total_is_taken_from_the_sum_so_far():

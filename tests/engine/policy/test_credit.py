@@ -253,6 +253,7 @@ def test_all_of_a_family_earn_for_each():
     for counts, is_paid in ((enough, True), (too_few, False)):
         credit.accounts.clear()
         entry, _ = of_family(credit, *counts)
+        credit.clean_calls = 0.0
         assert credit._is_paid(entry, 2e-3, 1e-3, 1.0, math.inf) is is_paid
         assert not credit._is_paid(Entry(1, count=501), 2e-3, 1e-3, 1.0, math.inf)
 
@@ -300,9 +301,9 @@ def test_rows_are_traced_only_where_their_program_would_be_compiled_too(monkeypa
     work = 2.0 / credit._program_s
     entry = Entry(1, count=1, clean_share=0.5)
     assert credit.allows_planning(entry, 1e-3)
-    assert not credit.allows_planning(entry, 1e-3, rows_work=work)
+    assert not credit.allows_planning(entry, 1e-3, work=work, is_for_rows=True)
     credit.clock.spent_s = 3.0
-    assert credit.allows_planning(entry, 1e-3, rows_work=work)
+    assert credit.allows_planning(entry, 1e-3, work=work, is_for_rows=True)
 
 
 def test_the_first_of_a_family_must_be_worth_plans_of_all_its_kinds(monkeypatch):
@@ -313,6 +314,7 @@ def test_the_first_of_a_family_must_be_worth_plans_of_all_its_kinds(monkeypatch)
     price_s = 10.0 + credit._program_s
     entry = of_family(credit, *[10] * 10)[0]
     entry.clean_share = 0.5
+    credit.clean_calls = 0.0
     allows = lambda whole_s: credit.allows_planning(entry, whole_s, overhead_s=0.0)
     assert allows(1.01 * price_s / 50)
     assert not allows(0.99 * price_s / 50)
@@ -511,22 +513,23 @@ def branches(num, is_alike=True):
     return function
 
 
-def calls_until_a_program(function, num, rounds):
-    """How many calls each parameter had before the first program, by seconds that are estimated."""
+def turns_until_learned(function, num, changing, rounds):
+    """How often each parameter changed until values were to be saved, by seconds that are estimated."""
     f = incrax.incremental(function, tuning=incrax.Tuning(timed=False))
     theta = [0.5 + 0.05 * k for k in range(num)]
     for turn in range(rounds):
-        for k in range(num):
+        for k in changing:
             theta = [*theta[:k], theta[k] + 0.01, *theta[k + 1 :]]
             f(theta, LONG)
-            if f._traces.latest.engine.chooser.num_programs:
+            if f._traces.latest.engine.chooser.segments.wanted:
                 return turn
     return rounds
 
 
 @pytest.mark.parametrize("is_alike", [True, False])
-def test_kinds_that_are_alike_earn_a_program_together(is_alike, monkeypatch):
+def test_all_kinds_earn_what_is_learned_first_together(is_alike, monkeypatch):
     """None of them alone has, by then."""
     monkeypatch.setattr(compile_budget, "MIN_COMPILE_S", 0.05)
-    turns = calls_until_a_program(branches(20, is_alike), 20, 10)
-    assert (turns < 10) is is_alike
+    function = branches(20, is_alike)
+    assert turns_until_learned(function, 20, range(20), 40) < 40
+    assert turns_until_learned(function, 20, [7], 40) == 40

@@ -30,6 +30,7 @@ from incrax.engine.policy.expectations import Expectations
 from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal
 from incrax.engine.policy.materialize import (
+    COMPANION_EQNS,
     affordable_plan,
     first_wanted,
     lasting_needs,
@@ -57,6 +58,11 @@ MIN_IN_TURNS = 3
 SHARE_IN_TURNS = 0.02
 """Kinds of change from which on they are said to come in turns, and the share of the latest calls of
 each.
+"""
+
+DIVIDED = 3.0
+"""What all segments take to compile together, the one that fills them at first and that from them to
+the outputs, in whole programs.
 """
 
 LOOK_AGAIN_S = 0.05
@@ -320,7 +326,7 @@ class Chooser:
 
         Without credit the dirty set stays unplanned, with the seconds that a plan promises.
         """
-        self.divides = not is_asked and (self.divides or self._are_in_turns())
+        divides = self.divides and not is_asked
         is_foretold = entry.is_foretold
         is_kin = self.credit.account(entry).num_programs > 0
         self.num_planned += 1
@@ -328,25 +334,27 @@ class Chooser:
         entry.is_planned = True
         entry.is_final = False
         start_s = self.clock.now()
-        plan = self._promising_plan(entry)
+        plan = self._promising_plan(entry, may_derive=not divides)
         took_s = self.clock.now() - start_s
         if plan is not None:
             entry.promise_s = entry.promise_s if is_foretold else plan.seconds
             entry.num_reached = len(plan.eqns)
-            is_served = self.divides and all(map(self.segments.wanted.__contains__, plan.loads))
+            is_served = divides and all(map(self.segments.wanted.__contains__, plan.loads))
             entry.is_planned = (
-                is_asked or is_served or self.credit.allows(entry, self.whole_s, is_early=True)
+                is_asked
+                or is_served
+                or self.credit.allows(entry, self.whole_s, is_early=True, work=self._work)
             )
             entry.may_divide = entry.is_planned
         # After the decision: what was spent on this plan must not stand against it.
         self.credit.note_plan(entry, took_s)
         if plan is not None and entry.is_planned:
-            self._want(entry, plan)
-            is_early = self.num_programs < FREE_PROGRAMS and not self.divides
+            self._want(entry, plan, may_derive=not divides)
+            is_early = self.num_programs < FREE_PROGRAMS and not divides
             if (is_asked or is_early) and self._has_room(entry):
                 self._compile_for_wanted(entry)
 
-    def _promising_plan(self, entry: Entry) -> Plan | None:
+    def _promising_plan(self, entry: Entry, *, may_derive: bool) -> Plan | None:
         """The plan for a dirty set; None where it wins nothing, or cannot be afforded."""
         budget_bytes = self.budget_bytes
         plan = affordable_plan(
@@ -355,7 +363,7 @@ class Chooser:
             self.segments.wanted,
             run_price=self.race.run_price,
             budget_bytes=budget_bytes,
-            may_derive=not self.divides,
+            may_derive=may_derive,
         )
         if plan is None:
             entry.settle("whole", f"its saved values do not fit the budget of {budget_bytes} bytes")
@@ -369,7 +377,7 @@ class Chooser:
             return None
         return plan
 
-    def _want(self, entry: Entry, plan: Plan) -> None:
+    def _want(self, entry: Entry, plan: Plan, *, may_derive: bool) -> None:
         """Add what a plan loads to the wanted values; to the first ones, what other changes need."""
         needs = list(plan.base_loads)
         if not self.segments.wanted:
@@ -381,7 +389,7 @@ class Chooser:
                 needs,
                 run_price=self.race.run_price,
                 budget_bytes=self.budget_bytes,
-                may_derive=not self.divides,
+                may_derive=may_derive,
             )
         self.segments.want(needs)
 
@@ -400,12 +408,21 @@ class Chooser:
         """Whether to plan for a dirty set; once more, if it was found promising, only when it may
         be compiled for.
         """
-        if self.divides and self.segments.wanted:
-            return self.credit.allows_planning(entry, self.whole_s, program_work=0.0)
+        credit = self.credit
+        if not self.segments.wanted:
+            is_small = len(self.facts.eqns) <= COMPANION_EQNS
+            self.divides = is_small and self._are_in_turns()
+        elif self.divides:
+            return credit.allows_planning(entry, self.whole_s, work=0.0)
         if entry.promise_s < math.inf:
-            return self.credit.allows(entry, self.whole_s, is_early=True)
+            return credit.allows(entry, self.whole_s, is_early=True, work=self._work)
         is_early = self.num_tried < FREE_PLANS
-        return self.credit.allows_planning(entry, self.whole_s, is_early=is_early)
+        return credit.allows_planning(entry, self.whole_s, is_early=is_early, work=self._work)
+
+    @property
+    def _work(self) -> float:
+        """What is compiled for a plan, in whole programs."""
+        return DIVIDED if self.divides else 1.0
 
     def _compile_for_wanted(self, entry: Entry) -> None:
         """A program for the wanted values as they are; it saves those that become stale where that

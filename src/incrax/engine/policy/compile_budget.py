@@ -263,9 +263,11 @@ class Credit:
         *,
         is_early: bool = True,
         overhead_s: float = UPKEEP_S,
-        program_work: float | None = None,
+        work: float = 1.0,
+        is_for_rows: bool = False,
     ) -> bool:
-        """Whether to find out what a program for a dirty set would save, beyond the overhead.
+        """Whether to find out what a program for a dirty set, which takes as much to compile as so many
+        whole ones, would save, beyond the overhead.
 
         On trust if it is early, or when all that it may have saved so far is worth the plan and the
         program, since nothing is compiled before: what takes as long in the whole program as the
@@ -273,8 +275,8 @@ class Credit:
         family is made when it is worth plans of all its kinds.
 
         For rows, JAX traces the equations again, two or three times, which may take as long as all
-        calls of a short job: only where the program, of about so much work, would be compiled, too.
-        The machine is not measured for them.
+        calls of a short job: only where the program would be compiled, too. The machine is not
+        measured for them.
         """
         account = self.account(entry)
         share = max(entry.clean_share, LEAST_CLEAN_SHARE)
@@ -286,10 +288,10 @@ class Credit:
         plan_s = self._plan_s
         if not account.num_programs:
             plan_s += self._next_plan_s * max(account.num_kinds - 1, 0)
-        if program_work is None and not self.facts.is_calibrated:
+        if not is_for_rows and not self.facts.is_calibrated:
             plan_s += CALIBRATION_S
-        program_s = self._price_s(entry, 1.0 if program_work is None else program_work)
-        at_once_s = plan_s if program_work is None else plan_s + program_s
+        program_s = self._price_s(entry, work)
+        at_once_s = plan_s + program_s if is_for_rows else plan_s
         has_credit = is_early and self._has_left(at_once_s)
         return has_credit or self._is_paid(
             entry, whole_s, served_s, plan_s + program_s, plan_s + FORESEEN_FACTOR * program_s

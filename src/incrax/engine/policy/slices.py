@@ -386,7 +386,7 @@ class Slices:
         entry.fixed_s = self.start_s + ROWS_S
         plan = self.plans.get(kind)
         if entry.count < self.hot_after or not self.credit.allows_planning(
-            entry, served_s, overhead_s=entry.fixed_s, program_work=self._work(plan)
+            entry, served_s, overhead_s=entry.fixed_s, work=self._work(plan), is_for_rows=True
         ):
             return
         facts = self.facts.unmeasured
