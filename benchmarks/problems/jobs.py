@@ -313,6 +313,32 @@ def pulsars_in_a_loop(size: int) -> Job:
     return Job(jax.value_and_grad(log_density), calls, 1.2, 2.5)
 
 
+def terms_in_turns(size: int) -> Job:
+    """2,000 gradients of a sum of six terms in a loop of Python, by two parameters each: one of the
+    twelve in turn is new.
+    """
+    num_terms = 6
+    x = np.linspace(0.1, 2.0, size)
+
+    def log_likelihood(p: Any) -> Any:
+        total = 0.0
+        for rate, frequency in p:
+            total = total + jnp.exp(-rate * x) * jnp.sin(frequency * x)
+        return jnp.sum(jnp.log(jnp.abs(total) + 1.0))
+
+    def calls() -> Calls:
+        start = [[1.0 + 0.1 * k, 1.0 + 0.1 * k] for k in range(num_terms)]
+        p = start
+        for k in range(2_000):
+            number, which = divmod(k % (2 * num_terms), 2)
+            changed = list(p[number])
+            changed[which] = start[number][which] + 1e-3 * float(np.sin(k))
+            p = [*p[:number], changed, *p[number + 1 :]]
+            yield (p,)
+
+    return Job(jax.value_and_grad(log_likelihood), calls, 1.5, 1.8)
+
+
 def around_one_point(size: int) -> Job:
     """1,000 calls around one point: each element of a vector of 2,000 at a time is another, as in
     profiles and numeric derivatives.
@@ -346,6 +372,7 @@ JOBS: dict[str, tuple[Callable[[int], Job], int]] = {
     "walk over groups": (walk_of_groups, 2_000),
     "pulsars in turns": (pulsars_in_turns, 120),
     "pulsars in a loop": (pulsars_in_a_loop, 120),
+    "terms in turns": (terms_in_turns, 20_000),
     "around one point": (around_one_point, 2_000),
 }
 """By name, with a size."""
