@@ -1541,15 +1541,15 @@ MUTANTS = [
     Mutant(
         "kinds of earlier processes do not come in turns",
         "engine/policy/chooser.py",
-        "return max(sum(map(is_common, shares)), sum(map(is_common, expected))) >= MIN_IN_TURNS",
-        "return sum(map(is_common, shares)) >= MIN_IN_TURNS",
+        "return max(_num_in_turns(shares), _num_in_turns(known)) >= MIN_IN_TURNS",
+        "return _num_in_turns(shares) >= MIN_IN_TURNS",
         "tests/engine/policy/test_in_turns.py",
     ),
     Mutant(
         "what kinds in turns load is derived for one of them",
         "engine/policy/chooser.py",
-        "plan = self._promising_plan(entry, may_derive=not divides)",
-        "plan = self._promising_plan(entry, may_derive=True)",
+        "may_derive=not divides,",
+        "may_derive=True,",
         "tests/engine/policy/test_in_turns.py",
     ),
     Mutant(
@@ -1557,6 +1557,13 @@ MUTANTS = [
         "engine/plan/plan.py",
         "if not may_factor or facts.effects:",
         "if True:",
+        "tests/engine/policy/test_in_turns.py",
+    ),
+    Mutant(
+        "segments are promised to take what a plan does",
+        "engine/policy/chooser.py",
+        "seconds = self._divided_s(entry, plan) if divides and plan.loads else plan.seconds",
+        "seconds = plan.seconds",
         "tests/engine/policy/test_in_turns.py",
     ),
     Mutant(

@@ -32,7 +32,7 @@ from incrax.engine.program.chains import find_chains
 from incrax.engine.program.structure import literal_key, operation_key
 from incrax.engine.rewrites.partial_sums import additions
 
-MAX_PIECE = 64
+MAX_PIECE = 8192
 """Elements of a piece of an argument up to which its place is an argument, too: of parameters, not
 of data, which are read faster where the place is known.
 """

@@ -22,9 +22,10 @@ from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram, compiled
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, Prices, plan_dirty
+from incrax.engine.plan.segmentation import Segmentation
 from incrax.engine.plan.slices import can_slice
 from incrax.engine.policy.autotune import Race
-from incrax.engine.policy.candidates import BARRED, MIN_GAIN, UPKEEP_S, Candidate, Entry
+from incrax.engine.policy.candidates import BARRED, MIN_GAIN, SEGMENTS_S, UPKEEP_S, Candidate, Entry
 from incrax.engine.policy.compile_budget import Credit
 from incrax.engine.policy.expectations import Expectations
 from incrax.engine.policy.ledger import Ledger
@@ -54,11 +55,8 @@ FREE_PROGRAMS = 12
 earned.
 """
 
-MIN_IN_TURNS = 3
-SHARE_IN_TURNS = 0.02
-"""Kinds of change from which on they are said to come in turns, and the share of the latest calls of
-each.
-"""
+MIN_IN_TURNS = 2.5
+"""Kinds of change from which on they are said to come in turns: three, one of them a little rarer."""
 
 DIVIDED = 3.0
 """What all segments take to compile together, the one that fills them at first and that from them to
@@ -120,6 +118,7 @@ class Chooser:
             facts, compiler, stats, self.clock, pool, row_values, may_factor=may_factor
         )
         self.divides = False
+        self.trial = Segmentation(facts, may_factor=may_factor)
         self.whole = TimedProgram(None, whole, self.clock, pool)
         is_kept = self.is_timed
         self.expectations = Expectations(
@@ -308,7 +307,10 @@ class Chooser:
         elif not entry.is_planned:
             count = max(entry.count, self.credit.account(entry).mean_calls)
             is_hot = count >= self.tuning.hot_after or entry.num_expected
-            if is_hot and self._may_plan(entry):
+            if is_hot and self.divides and self.segments.wanted:
+                entry.is_planned = entry.may_divide = True  # what serves others serves it
+                entry.is_final = False
+            elif is_hot and self._may_plan(entry):
                 self.plan(entry)
         elif entry.program is None:
             has_room = self.num_programs < FREE_PROGRAMS and not self.divides
@@ -334,27 +336,25 @@ class Chooser:
         entry.is_planned = True
         entry.is_final = False
         start_s = self.clock.now()
-        plan = self._promising_plan(entry, may_derive=not divides)
+        plan = self._promising_plan(entry, divides=divides)
         took_s = self.clock.now() - start_s
         if plan is not None:
-            entry.promise_s = entry.promise_s if is_foretold else plan.seconds
+            if not is_foretold:
+                entry.promise_s = self.credit.account(entry).served_s
             entry.num_reached = len(plan.eqns)
-            is_served = divides and all(map(self.segments.wanted.__contains__, plan.loads))
-            entry.is_planned = (
-                is_asked
-                or is_served
-                or self.credit.allows(entry, self.whole_s, is_early=True, work=self._work)
+            entry.is_planned = is_asked or self.credit.allows(
+                entry, self.whole_s, is_early=True, work=self._work
             )
             entry.may_divide = entry.is_planned
         # After the decision: what was spent on this plan must not stand against it.
         self.credit.note_plan(entry, took_s)
         if plan is not None and entry.is_planned:
-            self._want(entry, plan, may_derive=not divides)
+            self._want(entry, plan, divides=divides)
             is_early = self.num_programs < FREE_PROGRAMS and not divides
             if (is_asked or is_early) and self._has_room(entry):
                 self._compile_for_wanted(entry)
 
-    def _promising_plan(self, entry: Entry, *, may_derive: bool) -> Plan | None:
+    def _promising_plan(self, entry: Entry, *, divides: bool) -> Plan | None:
         """The plan for a dirty set; None where it wins nothing, or cannot be afforded."""
         budget_bytes = self.budget_bytes
         plan = affordable_plan(
@@ -363,46 +363,64 @@ class Chooser:
             self.segments.wanted,
             run_price=self.race.run_price,
             budget_bytes=budget_bytes,
-            may_derive=may_derive,
+            may_derive=not divides,
         )
         if plan is None:
             entry.settle("whole", f"its saved values do not fit the budget of {budget_bytes} bytes")
             return None
-        self.credit.note_promise(entry, plan.seconds if plan.loads else self.whole_s)
+        seconds = self._divided_s(entry, plan) if divides and plan.loads else plan.seconds
+        self.credit.note_promise(entry, seconds if plan.loads else self.whole_s)
         if not plan.loads:
             entry.settle("whole", "nothing to win: a plan would load no saved value")
             return None
-        if self.whole_s - plan.seconds < MIN_GAIN * self.whole_s + UPKEEP_S:
-            entry.settle("whole", f"nothing to win: plan estimated {plan.seconds * 1e3:.3g} ms")
+        if self.whole_s - seconds < MIN_GAIN * self.whole_s + UPKEEP_S:
+            what = "segments" if divides else "plan"
+            entry.settle("whole", f"nothing to win: {what} estimated {seconds * 1e3:.3g} ms")
             return None
         return plan
 
-    def _want(self, entry: Entry, plan: Plan, *, may_derive: bool) -> None:
+    def _divided_s(self, entry: Entry, plan: Plan) -> float:
+        """Estimated seconds of segments for a change, if what its plan and those of other kinds load
+        were saved; nothing is compiled for that.
+        """
+        trial = self.trial
+        if not trial.wanted:
+            trial.want(self._with_companions(entry, [], may_derive=False))
+        trial.want(plan.base_loads)
+        plans = [trial.top_plan(), *map(trial.plan, trial.route(entry.dirty).groups)]
+        return SEGMENTS_S + self.race.run_price * sum(each.seconds for each in plans)
+
+    def _want(self, entry: Entry, plan: Plan, *, divides: bool) -> None:
         """Add what a plan loads to the wanted values; to the first ones, what other changes need."""
         needs = list(plan.base_loads)
-        if not self.segments.wanted:
-            seen = (*self.expectations.kinds, *self.entries)
-            others = [dirty for dirty in dict.fromkeys(seen) if dirty != entry.dirty]
-            needs = needs_of_companions(
-                self.facts,
-                others,
-                needs,
-                run_price=self.race.run_price,
-                budget_bytes=self.budget_bytes,
-                may_derive=may_derive,
-            )
+        if divides:
+            needs = list(self.trial.wanted)
+        elif not self.segments.wanted:
+            needs = self._with_companions(entry, needs, may_derive=True)
         self.segments.want(needs)
+        self.credit.has_learned = True
+
+    def _with_companions(
+        self, entry: Entry, needs: Sequence[Var], *, may_derive: bool
+    ) -> list[Var]:
+        """What other kinds of change would load besides."""
+        seen = (*self.expectations.kinds, *self.entries)
+        return needs_of_companions(
+            self.facts,
+            [dirty for dirty in dict.fromkeys(seen) if dirty != entry.dirty],
+            needs,
+            run_price=self.race.run_price,
+            budget_bytes=self.budget_bytes,
+            may_derive=may_derive,
+        )
 
     def _are_in_turns(self) -> bool:
-        """Whether several kinds of change, which leave something as it is, share the latest calls, or
-        those of earlier processes.
+        """Whether several kinds of change, which leave something as it is, share the calls that were
+        looked at, or those of earlier processes.
         """
-        num_calls = self.credit.num_calls
-        shares = [e.recent_share(num_calls) for e in self.entries.values() if e.clean_share]
+        shares = [entry.uses for entry in self.entries.values() if entry.clean_share]
         known = [self.expectations.of(dirty).calls for dirty in self.expectations.kinds]
-        expected = [calls / max(sum(known), 1) for calls in known]
-        is_common = SHARE_IN_TURNS.__lt__
-        return max(sum(map(is_common, shares)), sum(map(is_common, expected))) >= MIN_IN_TURNS
+        return max(_num_in_turns(shares), _num_in_turns(known)) >= MIN_IN_TURNS
 
     def _may_plan(self, entry: Entry) -> bool:
         """Whether to plan for a dirty set; once more, if it was found promising, only when it may
@@ -412,8 +430,6 @@ class Chooser:
         if not self.segments.wanted:
             is_small = len(self.facts.eqns) <= COMPANION_EQNS
             self.divides = is_small and self._are_in_turns()
-        elif self.divides:
-            return credit.allows_planning(entry, self.whole_s, work=0.0)
         if entry.promise_s < math.inf:
             return credit.allows(entry, self.whole_s, is_early=True, work=self._work)
         is_early = self.num_tried < FREE_PLANS
@@ -617,3 +633,9 @@ class Chooser:
         return self.ledger.verdict._replace(
             compile_s=self.whole.first_s, behind_s=behind.seconds, num_behind=behind.num_waiting
         )
+
+
+def _num_in_turns(shares: Sequence[float]) -> float:
+    """How many kinds come in turns: n for n equal shares, one where the others are rare."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / squares if squares else 0.0

@@ -164,6 +164,7 @@ class Credit:
         "expectations",
         "expected_calls",
         "facts",
+        "has_learned",
         "hinted_calls",
         "ledger",
         "num_calls",
@@ -189,6 +190,7 @@ class Credit:
         self.ledger = ledger
         self.num_calls = 0
         self.clean_calls = 0.0
+        self.has_learned = False
         self.due_in = math.inf
         self.planning_s = 0.0
         self.accounts: dict[int, Account] = {}
@@ -340,9 +342,9 @@ class Credit:
     def _calls(self, entry: Entry) -> int:
         """Calls so far of a dirty set and its kin."""
         own = max(entry.count, self.account(entry).num_calls)
-        if entry.family is None or any(a.num_programs for a in self.accounts.values()):
+        if entry.family is None or self.has_learned:
             return own
-        # Before the first program all have lost for want of the same: it brings what each loads.
+        # Before anything is saved, all have lost for want of the same: what each loads comes then.
         return max(own, int(self.clean_calls / max(entry.clean_share, LEAST_CLEAN_SHARE)))
 
     def _calls_to_come(self, entry: Entry) -> int:
