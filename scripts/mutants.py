@@ -1546,13 +1546,6 @@ MUTANTS = [
         "tests/engine/policy/test_in_turns.py",
     ),
     Mutant(
-        "what kinds in turns load is derived for one of them",
-        "engine/policy/chooser.py",
-        "may_derive=not divides,",
-        "may_derive=True,",
-        "tests/engine/policy/test_in_turns.py",
-    ),
-    Mutant(
         "the last of the segments sums row by row",
         "engine/plan/plan.py",
         "if not may_factor or facts.effects:",

@@ -34,12 +34,12 @@ JITTED = jax.jit(GRADIENT)
 
 def in_turns(num, changing=tuple(range(2 * NUM_TERMS))):
     """So many calls, in each of which the next parameter is another."""
-    theta = [[float(a), float(b)] for a, b in zip(*START.values(), strict=True)]
+    theta = start = [[float(a), float(b)] for a, b in zip(*START.values(), strict=True)]
     yield theta
     for number in range(num):
         term, which = divmod(changing[number % len(changing)], 2)
         changed = list(theta[term])
-        changed[which] += 0.01
+        changed[which] = start[term][which] + 0.01 * (1 + number % 7)
         theta = [*theta[:term], changed, *theta[term + 1 :]]
         yield theta
 
@@ -47,7 +47,7 @@ def in_turns(num, changing=tuple(range(2 * NUM_TERMS))):
 def called(calls, **options):
     ours = incrax.incremental(GRADIENT, **options)
     for theta in calls:
-        same(ours(theta, X), JITTED(theta, X), factor=2**15)
+        same(ours(theta, X), JITTED(theta, X), factor=2**14)
     return ours
 
 
@@ -65,7 +65,7 @@ def test_they_are_served_by_segments_and_get_no_programs_of_their_own():
     assert ours.explain().as_dict()["served_by"] == "segments"
     compiled = ours.stats.compiles
     for theta in in_turns(40):
-        same(ours(theta, X), JITTED(theta, X), factor=2**15)
+        same(ours(theta, X), JITTED(theta, X), factor=2**14)
     assert ours.stats.compiles == compiled
 
 
@@ -94,7 +94,7 @@ def test_what_the_first_had_saved_serves_the_others(num_companions, monkeypatch)
     """Each is planned for once, and needs no credit where all that it loads is there."""
     monkeypatch.setattr("incrax.engine.policy.compile_budget.MIN_COMPILE_S", 0.05)
     monkeypatch.setattr("incrax.engine.policy.materialize.NUM_COMPANIONS", num_companions)
-    ours = called(in_turns(500), tuning=incrax.Tuning(timed=False, compile_s=0.8))
+    ours = called(in_turns(200), tuning=incrax.Tuning(timed=False, compile_s=0.8))
     entries = chooser(ours).entries
     masks = map(chooser(ours).facts.layout.leaf_mask, range(2 * NUM_TERMS))
     assert {entries[mask].candidate for mask in masks} == {"segments"}
@@ -165,7 +165,7 @@ def test_results_out_of_the_range_of_products_are_those_of_the_whole():
     """Where a guard is false."""
     ours = called(in_turns(60), tuning=UNTIMED)
     theta = [[-400.0, 1.0], *list(in_turns(0))[0][1:]]
-    same(ours(theta, X), JITTED(theta, X), factor=2**15)
+    same(ours(theta, X), JITTED(theta, X), factor=2**14)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -178,5 +178,5 @@ def test_any_changes_in_any_order_are_right(seed):
         proposed = [list(pair) for pair in theta]
         for number in rng.choice(2 * NUM_TERMS, rng.integers(1, 4), replace=False):
             proposed[number // 2][number % 2] += 0.05 * rng.normal()
-        same(ours(proposed, X), JITTED(proposed, X), factor=2**15)
+        same(ours(proposed, X), JITTED(proposed, X), factor=2**14)
         theta = proposed if rng.uniform() < 0.5 else theta
