@@ -1647,12 +1647,6 @@ MUTANTS = [
         'int(num_steps) > options["max_steps"]',
     ),
     Mutant(
-        "what costs nothing is joined with what costs something",
-        "samplers/blocking.py",
-        "(1.0 if not together else np.inf)",
-        "(1.0 if together else np.inf)",
-    ),
-    Mutant(
         "the table of branches shows where one is instead of what it was",
         "control_flow/tapes/explanation.py",
         'str(g).rpartition(" is ")[2]',
@@ -1790,24 +1784,6 @@ MUTANTS = [
         "if error is not None:",
         "if False:",
         "tests/models/held",
-    ),
-    Mutant(
-        "the last kick of a trajectory is a whole one",
-        "samplers/updates.py",
-        "(0.5 if last else 1.0) * width",
-        "1.0 * width",
-    ),
-    Mutant(
-        "a step of a block leaves those after it, although they are correlated",
-        "samplers/sweeping.py",
-        "x[order] += columns @ rng.normal(size=size)",
-        "x[block.places] += columns[end - size : end] @ rng.normal(size=size)",
-    ),
-    Mutant(
-        "blocks move in any order",
-        "samplers/blocking.py",
-        "key=lambda found: found[0])",
-        "key=lambda found: 0)",
     ),
     Mutant(
         "a step that raises the cost is taken",

@@ -97,7 +97,7 @@ FUNCTIONS = {
     "samplers.hmc": "`numpyro.infer.HMC(potential_fn=samplers.numpyro_potential(f, start))`",
     "samplers.nuts": "`numpyro.infer.NUTS(potential_fn=samplers.numpyro_potential(f, start))`",
     "minimize": "`incrax.fit.minimize`",
-    "metropolis": "`incrax.samplers.metropolis`",
+    "metropolis": "`incrax.samplers.gibbs`",
     "gibbs": "`incrax.samplers.gibbs`",
     "totals": "`f.stats`, of each function",
 }

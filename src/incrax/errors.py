@@ -458,7 +458,7 @@ class BlockError(IncraxError, ValueError):
 
 
 class ProposalError(IncraxError, ValueError):
-    """A proposal's widths or a covariance do not fit the parameters.
+    """A proposal's widths, or values of a row, do not fit the parameters.
 
     Example:
         >>> import jax.numpy as jnp
