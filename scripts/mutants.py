@@ -1878,25 +1878,11 @@ MUTANTS = [
         "tests/derivatives/row_sparse/test_rules.py",
     ),
     Mutant(
-        "row-sparse: rows of a loop that runs backwards are added forwards",
-        "derivatives/row_sparse/interpreter.py",
-        'slice(None, None, -1 if eqn.params["reverse"] else 1)',
-        "slice(None)",
-        "tests/derivatives/row_sparse/test_rules.py",
-    ),
-    Mutant(
         "row-sparse: rows of what follows from written rows are read, not made",
         "derivatives/row_sparse/values.py",
         "not 0 < self.steps.get(atom, 0) <= MAX_MADE",
         "not 0 < self.steps.get(atom, 0) <= 0",
         "tests/derivatives/row_sparse/test_memory.py",
-    ),
-    Mutant(
-        "row-sparse: the rows of the branch with fewest are kept",
-        "derivatives/row_sparse/interpreter.py",
-        "widths = [None if None in each else max(each)",
-        "widths = [None if None in each else min(each)",
-        "tests/derivatives/row_sparse/test_rules.py",
     ),
     Mutant(
         "padding is not masked",

@@ -889,11 +889,6 @@ def test_row_sparse_arrays_multiplied_by_arrays():
     check_text(TypeError, text, lambda: rows * np.ones(3))
 
 
-def test_options_of_structured_steps():
-    text = '`structured(nonfinite=...)` got \'nan\'; use "ignore" or "dense".'
-    check_text(ValueError, text, incrax.structured, loss, nonfinite="nan")
-
-
 # --- loops ----------------------------------------------------------------------------------------
 
 

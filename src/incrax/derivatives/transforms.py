@@ -10,7 +10,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 
 import jax
@@ -20,38 +20,32 @@ import numpy as np
 from incrax._api import incremental
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
-from incrax._messages import check_function, not_called
+from incrax._messages import check_function
 from incrax._names import name_of
-from incrax._program import Values, type_of
-from incrax._tuning import Nonfinite, Policy, Tuning
+from incrax._program import Values
+from incrax._tuning import Policy, Tuning
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
 from incrax.derivatives.row_sparse.rows import RowSparse
-from incrax.derivatives.row_sparse.structured import RowsExplanation, row_options, sparse_outputs
-from incrax.derivatives.row_sparse.values import Context
+from incrax.derivatives.row_sparse.structured import sparse_outputs
 from incrax.derivatives.selection import Selection, select, type_name
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.signature import (
     Args,
     Function,
     Kwargs,
-    Signature,
     argument_names,
-    make_signature,
 )
 from incrax.errors import TangentError
 
 
 @dataclass(frozen=True, eq=False)
 class Derivative:
-    """A function (*args) -> a derivative of `fun`; `name` is what users call it, `seen` the types
-    traced last.
-    """
+    """A function (*args) -> a derivative of `fun`; `name` is what users call it."""
 
     fun: Function
     wrt: Any
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
-    seen: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         functools.update_wrapper(self, self.fun, updated=())
@@ -81,55 +75,18 @@ class Gradient(Derivative):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
-        if self.has("rows"):
-            self.seen[:] = self._typed(args, kwargs)
-        value, found = self._found(args, kwargs, self._rows())
-        if self.has("with_value"):
-            return value, found
-        return (found, value[1]) if self.has("has_aux") else found
-
-    def _rows(self) -> Context | None:
-        """The options of row-sparse gradients; None where there are none."""
-        options = self.settings["rows"]
-        return None if options is None else options.fresh()
-
-    def _found(self, args: Args, kwargs: Kwargs, rows: Context | None) -> tuple[Any, Any]:
-        """Value and gradient; `rows` gets what became of rows."""
         selection = self.select(args, kwargs)
         function = selection.of_selected(self.fun)
         derivative = jax.value_and_grad(function, selection.argnums, has_aux=self.has("has_aux"))
-        if rows is None:
-            value, gradients = derivative(*selection.values)
-        else:
-            found, gradients = sparse_outputs(derivative, *selection.values, context=rows)
+        if self.has("rows"):
+            found, gradients = sparse_outputs(derivative, *selection.values)
             value = jax.tree.map(_dense, found, is_leaf=_is_rows)
-        return value, selection.tree(gradients)
-
-    def explain_rows(self, *args: Any, wrt: Any, **kwargs: Any) -> RowsExplanation:
-        """What of a gradient by `wrt` stays rows, what becomes dense and why; without arguments,
-        for those traced last.
-
-        Raises:
-            NotCalledError: without arguments before the first call.
-        """
-        if not args and not kwargs and not self.seen:
-            raise not_called("explain()")
-        signature, types = self._typed(args, kwargs) if args or kwargs else self.seen
-        other = replace(self, wrt=wrt)
-        rows = self._rows()
-
-        def run(*leaves: Any) -> Any:
-            args, kwargs = signature.rebuild(leaves)
-            return other._found(args, kwargs, rows)
-
-        jax.eval_shape(run, *types)
-        return RowsExplanation(tuple(rows.events) if rows else ())
-
-    def _typed(self, args: Args, kwargs: Kwargs) -> tuple[Signature, list[Any]]:
-        """How arguments are rebuilt of their values, and the types of these."""
-        signature = make_signature(self.fun, args, kwargs)
-        values = signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
-        return signature, list(map(type_of, values))
+        else:
+            value, gradients = derivative(*selection.values)
+        gradient = selection.tree(gradients)
+        if self.has("with_value"):
+            return value, gradient
+        return (gradient, value[1]) if self.has("has_aux") else gradient
 
 
 def _is_rows(x: Any) -> bool:
@@ -410,7 +367,6 @@ def grad(
     *,
     wrt: Any = None,
     sparse: Literal["rows"] | None = None,
-    nonfinite: Nonfinite = "ignore",
     has_aux: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[P, Any]:
@@ -430,9 +386,7 @@ def grad(
             argument.
         sparse: `"rows"`: gradients of arrays that are read in a few rows (`table[indices]`, slices,
             elements) are `RowSparse`, where they can stay so; the others are arrays.
-            `explain(wrt=...)` says which, and why. None: all are arrays.
-        nonfinite: with `sparse`, what becomes of rows that nothing reads: `"ignore"` or `"dense"`;
-            see `structured`.
+            `structured(jax.grad(fun)).explain(*args)` says which, and why. None: all are arrays.
         has_aux: whether `fun` returns a pair whose second part is passed on.
         **options: those of `incremental`.
 
@@ -455,7 +409,7 @@ def grad(
         >>> [float(part) for part in g({"a": 3.0, "b": 1.0}, 2.0)]
         [4.0, 12.0]
     """
-    return _gradient("grad", fun, wrt, has_aux, sparse, nonfinite, options)
+    return _gradient("grad", fun, wrt, has_aux, sparse, options)
 
 
 @spelled_here
@@ -464,7 +418,6 @@ def value_and_grad(
     *,
     wrt: Any = None,
     sparse: Literal["rows"] | None = None,
-    nonfinite: Nonfinite = "ignore",
     has_aux: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[P, tuple[R, Any]]:
@@ -480,7 +433,7 @@ def value_and_grad(
         >>> [float(part) for part in g({"a": 3.0}, 2.0)]
         [12.0, 4.0]
     """
-    return _gradient("value_and_grad", fun, wrt, has_aux, sparse, nonfinite, options)
+    return _gradient("value_and_grad", fun, wrt, has_aux, sparse, options)
 
 
 def _gradient(
@@ -489,17 +442,12 @@ def _gradient(
     wrt: Any,
     has_aux: bool,
     sparse: Any,
-    nonfinite: Any,
     options: IncrementalOptions,
 ) -> Incremental[..., Any]:
     if sparse not in (None, "rows"):
         raise ValueError(f'`{name}(sparse=...)` got {sparse!r}; use "rows", or None.')
-    rows = row_options(name, nonfinite=nonfinite)
-    with_value = name == "value_and_grad"
-    rows = rows if sparse else None
-    return _made(
-        Gradient, name, fun, wrt, options, has_aux=has_aux, rows=rows, with_value=with_value
-    )
+    settings = {"has_aux": has_aux, "rows": bool(sparse), "with_value": name == "value_and_grad"}
+    return _made(Gradient, name, fun, wrt, options, **settings)
 
 
 @spelled_here
