@@ -102,6 +102,8 @@ def test_trajectories_are_compiled():
     found = gibbs(updates=updates, num=600)
     assert found.why_on_host is None
     np.testing.assert_allclose(found.samples.std(axis=0)[1:], SCALES, rtol=0.25)
+    beside = gibbs(updates={**row_walks(), "p['a']": samplers.Hamiltonian(0.9)}, num=2)
+    assert set(beside.acceptance) == {ROWS, "p['a']"}
 
 
 def test_a_function_that_calls_the_host_says_so():

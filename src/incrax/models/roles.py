@@ -23,27 +23,6 @@ TRAINABLE, FIXED, STATE, DATA = ROLES = ("trainable", "fixed", "state", "data")
 Roles = Mapping[str, Role] | Callable[[str, Any], Role | None] | None
 
 
-class Static:
-    """A Python number that is a setting, not a value: programs are made for it."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value: Any = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Static) and (type(self.value), self.value) == (
-            type(other.value),
-            other.value,
-        )
-
-    def __hash__(self) -> int:
-        return hash((type(self.value), self.value))
-
-    def __repr__(self) -> str:
-        return repr(self.value)
-
-
 def is_floating(leaf: Any) -> bool:
     """Whether a leaf has a derivative."""
     try:
@@ -52,20 +31,14 @@ def is_floating(leaf: Any) -> bool:
         return False
 
 
-def roles_of(
-    names: Names, leaves: list[Any], roles: Roles, given: Mapping[str, str]
-) -> tuple[str, ...]:
-    """A role for each leaf: what `roles` says of the innermost part with it, else `given`, else its
-    type's.
+def roles_of(names: Names, leaves: list[Any], roles: Roles) -> tuple[str, ...]:
+    """A role for each leaf: what `roles` says of the innermost part with it, else its type's.
 
     Raises:
         UnknownInputError: a path names nothing.
         BindError: a role does not exist, or a leaf without derivative is to be trained.
     """
-    found = [
-        given.get(path) or (TRAINABLE if _can_move(leaf) else DATA)
-        for path, leaf in _pairs(names, leaves)
-    ]
+    found = [TRAINABLE if _can_move(leaf) else DATA for leaf in leaves]
     if callable(roles):
         said = [roles(path, leaf) for path, leaf in _pairs(names, leaves)]
         found = [word or role for word, role in zip(said, found, strict=True)]
@@ -126,8 +99,6 @@ def fitted(path: str, old: Any, new: Any) -> Any:
         InputValueError: it is traced, has another shape, or would lose something.
     """
     check_value(path, None, new)
-    if isinstance(old, Static):
-        return new if isinstance(new, Static) else Static(new)
     if not is_dynamic(old):
         return new
     given = new
@@ -164,7 +135,7 @@ def check_value(path: str, shaped: Any, value: Any) -> None:
 def as_was(old: Any, new: Any) -> Any:
     """A Python number where one was, whose type promotes in another way than an array's."""
     is_number = isinstance(old, (int, float, complex)) and not isinstance(old, np.generic)
-    return type(old)(new) if is_number and not isinstance(new, Static) and is_dynamic(new) else new
+    return type(old)(new) if is_number and is_dynamic(new) else new
 
 
 _KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)

@@ -142,10 +142,10 @@ def gibbs(
     num_warmup = _warmup(num_warmup, checkpoint, num_sweeps, moves)
     asked = Job(key, num_sweeps, num_warmup, chains, starts, checkpoint, devices, progress)
     job = _checked(asked, density, moves)
+    merged = _merged(density, moves)
     if any(map(is_by_rows, given)) or any(isinstance(x, COMPILED) for x in given.values()):
-        return compiled_chain(density, moves, job)
-    merged = _merged(density, moves) if apart is None else moves
-    return _sampled(density, merged, apart or moves, job)
+        return compiled_chain(density, merged or moves, job)
+    return _sampled(density, merged if apart is None else moves, apart or moves, job)
 
 
 # --- what is asked --------------------------------------------------------------------------------
@@ -260,9 +260,9 @@ def _merged(density: Density, moves: Moves) -> Moves | None:
         groups = [names for names, *_ in blocks]
         first = groups.index(rows[0]) if rows[0] in groups else 0
         own = slice(first, first + len(rows))
-        walks = [update for *_, update in blocks[own]]
+        walks = [update for *_, update in blocks[own] if isinstance(update, Walk)]
         is_same = len({(walk.times, walk.width is None) for walk in walks}) == 1
-        if len(rows) < MIN_ROWS or groups[own] != rows or not is_same:
+        if len(rows) < MIN_ROWS or groups[own] != rows or len(walks) < len(rows) or not is_same:
             continue
         width = None
         if walks[0].width is not None:

@@ -301,10 +301,11 @@ def _scatter_add(eqn: Equation, values: Values, context: Context) -> RowSparse:
         raise BecomesDense("rows are written into an array")
     windows = windows_of(eqn)
     shape = windows.shape
-    is_whole = not windows.batching and windows.collapsed == windows.indexed == (0,)
-    first = np.ndim(values[2]) - len(shape) + 1
-    offsets = tuple(range(first, np.ndim(values[2])))
-    if not is_whole or windows.sizes[1:] != shape[1:] or windows.offsets != offsets:
+    is_one_each = windows.indexed == (0,) and not windows.batching
+    num_axes = np.ndim(values[2])
+    offsets = tuple(range(num_axes - len(windows.offsets), num_axes))
+    is_whole = windows.sizes == (1, *shape[1:]) and windows.offsets == offsets
+    if not (is_one_each and is_whole):
         raise BecomesDense("parts of rows are read")
     indices, updates = (
         context.dense(x, eqn, "rows are indices or updates of a scatter") for x in values[1:]
