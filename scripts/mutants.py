@@ -1641,12 +1641,6 @@ MUTANTS = [
         "tests/models/held/test_hold.py::test_what_shapes_tell_is_refused_under_transformations",
     ),
     Mutant(
-        "all steps of a search used up is no limit",
-        "fit/methods.py",
-        'int(num_steps) >= options["max_steps"]',
-        'int(num_steps) > options["max_steps"]',
-    ),
-    Mutant(
         "the table of branches shows where one is instead of what it was",
         "control_flow/tapes/explanation.py",
         'str(g).rpartition(" is ")[2]',
@@ -1821,12 +1815,6 @@ MUTANTS = [
         "tree_of=_tree_of(fun)).only(fun.is_free)",
         "tree_of=_tree_of(fun))",
         "tests/fit/test_results.py",
-    ),
-    Mutant(
-        "weights are of the residuals, not of their squares",
-        "fit/problem.py",
-        "np.broadcast_to(np.sqrt(weight), leaf.shape)",
-        "np.broadcast_to(weight, leaf.shape)",
     ),
     Mutant(
         "totals of another version of the parameters are used",

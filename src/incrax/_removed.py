@@ -57,6 +57,7 @@ GONE = {
     "bijectors.numpyro_guide": "use NumPyro's `AutoIAFNormal` and its kin",
     "bijectors.plot": "plot samples with matplotlib",
     "fit.CovarianceError": "every fit has its covariance",
+    "fit.WeightsError": "divide residuals by their errors",
     "samplers.Blocks": _FAST,
     "samplers.Conditional": "draw the block in a loop of your own, as `examples/gibbs_blocks.py` does",
     "samplers.Ensemble": "give emcee `jax.vmap` of `logdensity`, as `docs/sampling.md` shows",

@@ -1,4 +1,4 @@
-"""What users write for what is free: elements, short names, masks, positional bounds, complex
+"""What users write for what is free: elements, short names, positional bounds, complex
 parameters.
 """
 
@@ -40,7 +40,6 @@ def complex_loss(c):
         ("w[1]", {1}),
         ("p['w'][1]", {1}),
         (("w[0]", "p['w'][2]"), {0, 2}),
-        ({"w": np.array([True, False, True]), "s": False}, {0, 2}),
     ],
 )
 def test_elements_named_by_wrt_move_and_others_stay(wrt, free):
