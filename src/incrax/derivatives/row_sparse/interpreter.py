@@ -86,9 +86,9 @@ def _note_lost(eqn: Equation, values: Values, why: str, context: Context) -> Non
     """Write down rows that were never made, also inside a loop or a branch."""
     name = eqn.primitive.name
     makes_rows = any(each.primitive.name in SOURCES for each in _jax.with_inner([eqn]))
-    into = values[:1] if name in SOURCES else values
-    is_of_zeros = name == "pad" or any(map(is_structured, into))
-    if makes_rows and is_of_zeros and not any(map(has_rows, values)):
+    if name in SOURCES and name != "pad":
+        makes_rows = is_structured(values[0])
+    if makes_rows and not any(map(has_rows, values)):
         for var in eqn.outvars:
             if context.is_large(var.aval):
                 context.note(DENSE, eqn, zeros(var.aval), why)

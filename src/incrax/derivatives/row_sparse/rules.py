@@ -301,16 +301,18 @@ def _scatter_add(eqn: Equation, values: Values, context: Context) -> RowSparse:
         raise BecomesDense("rows are written into an array")
     windows = windows_of(eqn)
     shape = windows.shape
-    is_one_each = windows.indexed == (0,) and not windows.batching
-    num_axes = np.ndim(values[2])
+    # A window as wide as the array starts at 0, wherever it is asked for, if it is clipped.
+    is_one_each = windows.indexed == (0,) or (0 in windows.indexed and not windows.is_dropping)
+    num_axes = eqn.invars[2].aval.ndim
     offsets = tuple(range(num_axes - len(windows.offsets), num_axes))
     is_whole = windows.sizes == (1, *shape[1:]) and windows.offsets == offsets
-    if not (is_one_each and is_whole):
+    if windows.batching or not (is_one_each and is_whole):
         raise BecomesDense("parts of rows are read")
     indices, updates = (
         context.dense(x, eqn, "rows are indices or updates of a scatter") for x in values[1:]
     )
-    numbers = ids_read(jnp, indices[..., 0], shape[0], clips=not windows.is_dropping).reshape(-1)
+    rows_read = indices[..., windows.indexed.index(0)]
+    numbers = ids_read(jnp, rows_read, shape[0], clips=not windows.is_dropping).reshape(-1)
     context.check(numbers.size + num_stored(operand), eqn.outvars[0].aval)
     rows = RowSparse(numbers, updates.reshape(-1, *shape[1:]), shape)
     return added([operand, rows])
