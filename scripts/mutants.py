@@ -1761,12 +1761,6 @@ MUTANTS = [
         "free = np.flatnonzero(is_held | True)",
     ),
     Mutant(
-        "a backward pass over some rows counts the rows that fill it up",
-        "models/held/holding.py",
-        "is_one = jnp.arange(chosen.shape[0]) < count",
-        "is_one = jnp.arange(chosen.shape[0]) >= 0",
-    ),
-    Mutant(
         "cotangents of a row that a batch reads twice are not added up",
         "models/held/holding.py",
         "sums = [x.at[batch.numbers].add(part)",
