@@ -47,9 +47,7 @@ MAX_UNASKED_WORK = 1 << 22
 Blocks = list[list[Any]]
 
 
-def jacobian_blocks(
-    fun: Function, selection: Selection, *, mode: str | None, is_sparse: bool
-) -> Blocks | None:
+def jacobian_blocks(fun: Function, selection: Selection, *, is_sparse: bool) -> Blocks | None:
     """For each output array its blocks, one per selected leaf; `fun` takes arguments and returns a
     list of arrays.
 
@@ -66,11 +64,10 @@ def jacobian_blocks(
     if not is_sparse and "compressed" not in way:
         return None
     known = known or Colored(_full(rows.size, columns.size))
-    modes: list[Mode] = (
-        ["forward", "reverse"] if (mode or way).endswith("forward") else ["reverse", "forward"]
-    )
+    is_forward = way.endswith("forward")
+    modes: list[Mode] = ["forward", "reverse"] if is_forward else ["reverse", "forward"]
     # Without a batch, JAX finds out only when it compiles that a `custom_vjp` has no forward mode.
-    modes = modes[:1] if mode else ["reverse"] if has_custom_vjp(of_vector.program) else modes
+    modes = ["reverse"] if has_custom_vjp(of_vector.program) else modes
     attempts = [partial(compressed_jacobian, of_vector, pattern=known, mode=m) for m in modes]
     values = first_that_works(attempts, [of_vector.point]).astype(of_vector.point.dtype)
     return _blocks(values, known.pattern, rows, columns, is_sparse=is_sparse)

@@ -126,7 +126,7 @@ class Pullback:
 
         Args:
             cotangent: pytree like the value of the function; None for outputs that are integers.
-            wrt: which ones: paths, numbers, a mask or a function that picks parts, as for `vjp` and
+            wrt: which ones: paths, numbers or a mask, as for `vjp` and
                 of the same arguments. None: all that `vjp` selected.
 
         Returns:

@@ -106,36 +106,29 @@ class OfAllOutputs(Derivative):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
-        flat = FlatOutputs(self.fun, has_aux=self.has("has_aux"))
-        blocks, aux = self.blocks(flat, selection)
-        tree = jax.tree.unflatten(flat.treedef, map(selection.tree, blocks))
-        return (tree, aux) if self.has("has_aux") else tree
+        flat = FlatOutputs(self.fun)
+        blocks = self.blocks(flat, selection)
+        return jax.tree.unflatten(flat.treedef, map(selection.tree, blocks))
 
-    def blocks(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, Any]:
-        """For each output array its derivatives by each selected leaf; and what is passed on."""
+    def blocks(self, flat: FlatOutputs, selection: Selection) -> Any:
+        """For each output array its derivatives by each selected leaf."""
         raise NotImplementedError
 
 
 class Jacobian(OfAllOutputs):
     """All derivatives of all outputs: forward, reverse, or compressed by the known sparsity."""
 
-    def blocks(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, Any]:
+    def blocks(self, flat: FlatOutputs, selection: Selection) -> Any:
         """Arrays."""
-        mode = self.settings["mode"]
-        is_sparse = self.has("sparse")
-        if is_sparse or not (mode or self.has("has_aux")):
-            blocks = jacobian_blocks(flat.arrays, selection, mode=mode, is_sparse=is_sparse)
-            if blocks is not None:
-                return blocks, None
+        blocks = jacobian_blocks(flat, selection, is_sparse=self.has("sparse"))
+        if blocks is not None:
+            return blocks
         fun = selection.of_selected(flat)
-        if mode is None:
-            modes = _fewest_passes_first(flat, fun, selection.values)
-        else:
-            modes = [jax.jacfwd if mode == "forward" else jax.jacrev]
-        derivatives = [each(fun, selection.argnums, has_aux=True) for each in modes]
-        rows, aux = first_that_works(derivatives, selection.values)
+        modes = _fewest_passes_first(flat, fun, selection.values)
+        derivatives = [each(fun, selection.argnums) for each in modes]
+        rows = first_that_works(derivatives, selection.values)
         dtypes = [jax.dtypes.result_type(x) for x in selection.values]
-        return [list(map(_as_dtype, row, dtypes)) for row in rows], aux
+        return [list(map(_as_dtype, row, dtypes)) for row in rows]
 
 
 def _fewest_passes_first(flat: FlatOutputs, fun: Function, values: Values) -> list[Function]:
@@ -157,31 +150,23 @@ def _as_dtype(block: Any, dtype: Any) -> Any:
 
 
 class FlatOutputs:
-    """A function of the same arguments -> the arrays of its outputs, in a list, and what is passed
-    on.
+    """A function of the same arguments -> the arrays of its outputs, in a list.
 
     Fields: of the outputs in the last call their tree, and how many elements they have; None
     before.
     """
 
-    def __init__(self, fun: Function, *, has_aux: bool = False) -> None:
+    def __init__(self, fun: Function) -> None:
         self.fun = fun
-        self.has_aux = has_aux
         self.treedef: Any = None
         self.size: int | None = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
+    def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Call the function."""
-        found = self.fun(*args, **kwargs)
-        outputs, aux = found if self.has_aux else (found, None)
-        leaves, self.treedef = jax.tree.flatten(outputs)
+        leaves, self.treedef = jax.tree.flatten(self.fun(*args, **kwargs))
         leaves = [jnp.asarray(leaf) for leaf in leaves]
         self.size = sum(leaf.size for leaf in leaves)
-        return leaves, aux
-
-    def arrays(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call the function, for its outputs alone."""
-        return self(*args, **kwargs)[0]
+        return leaves
 
 
 # --- second order ---------------------------------------------------------------------------------
@@ -190,16 +175,15 @@ class FlatOutputs:
 class Hessian(OfAllOutputs):
     """All second derivatives of all outputs, compressed by the known sparsity of a scalar one's."""
 
-    def blocks(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, Any]:
+    def blocks(self, flat: FlatOutputs, selection: Selection) -> Any:
         """Each in the shape of the selection, for the second leaf."""
         block = self._compressed(flat, selection)
         if block is not None:
-            return [[*map(selection.tree, block)]], None
-        given = {"argnums": selection.argnums, "has_aux": True}
-        inner = jax.jacrev(selection.of_selected(flat), **given)
+            return [[*map(selection.tree, block)]]
+        inner = jax.jacrev(selection.of_selected(flat), selection.argnums)
         values = selection.values
-        outer = [each(inner, **given) for each in (jax.jacfwd, jax.jacrev)]
-        found, aux = first_that_works(outer, values)
+        outer = [each(inner, selection.argnums) for each in (jax.jacfwd, jax.jacrev)]
+        found = first_that_works(outer, values)
         dtypes = [jax.dtypes.result_type(x) for x in values]
         return [
             [
@@ -207,14 +191,12 @@ class Hessian(OfAllOutputs):
                 for row, dtype in zip(block, dtypes, strict=True)
             ]
             for block in found
-        ], aux
+        ]
 
     def _compressed(self, flat: FlatOutputs, selection: Selection) -> Any:
         """The block of the only output; None where it is not compressed."""
-        if self.has("has_aux"):
-            return None
         try:
-            return hessian_blocks(flat.arrays, selection, is_sparse=self.has("sparse"))
+            return hessian_blocks(flat, selection, is_sparse=self.has("sparse"))
         except (TypeError, ValueError, NotImplementedError):
             if self.has("sparse"):
                 raise
@@ -262,11 +244,8 @@ class Pushforward(Along):
     """Value, and the derivative of all outputs along a tangent."""
 
     def along(self, selection: Selection, tangents: tuple[Any, ...]) -> Any:
-        """Both, and what is passed on."""
-        function = selection.of_selected(self.fun)
-        return jax.jvp(
-            function, tuple(selection.values), tangents, has_aux=self.settings["has_aux"]
-        )
+        """Both."""
+        return jax.jvp(selection.of_selected(self.fun), tuple(selection.values), tangents)
 
 
 def _check_names(name: str, fun: Function, num_args: int) -> None:
@@ -381,8 +360,7 @@ def grad(
             `has_aux`.
         wrt: what to differentiate by. A path as `explain()` prints it (`"params['mu']"`,
             `"model.layers[0]"`), or a tuple of paths; the number of an argument, or a tuple; a
-            pytree of booleans for the first argument, or for subtrees of it; a function that picks
-            parts of the first arguments: `lambda p: (p.mu, p.layers[0].w)`. None: the first
+            pytree of booleans for the first argument, or for subtrees of it. None: the first
             argument.
         sparse: `"rows"`: gradients of arrays that are read in a few rows (`table[indices]`, slices,
             elements) are `RowSparse`, where they can stay so; the others are arrays.
@@ -405,7 +383,7 @@ def grad(
     Example:
         >>> import incrax
         >>> f = lambda p, x: p["a"] * x**2 + p["b"]
-        >>> g = incrax.grad(f, wrt=lambda p, x: (p["a"], x))
+        >>> g = incrax.grad(f, wrt=("p['a']", "x"))
         >>> [float(part) for part in g({"a": 3.0, "b": 1.0}, 2.0)]
         [4.0, 12.0]
     """
@@ -455,9 +433,7 @@ def jacobian(
     fun: Callable[P, Any],
     *,
     wrt: Any = None,
-    mode: Literal["forward", "reverse"] | None = None,
     sparse: bool = False,
-    has_aux: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[P, Any]:
     """All derivatives of all outputs with respect to part of the arguments, evaluated
@@ -468,13 +444,8 @@ def jacobian(
     Args:
         fun: function of pytrees with a pytree of arrays as result.
         wrt: what to differentiate by; see `grad`.
-        mode: `"forward"`, one pass per element of the selection; `"reverse"`, one per element of
-            the outputs; None: whichever takes fewer, and the other one where JAX has no rule for
-            it; fewer still where the program says which elements of the outputs cannot depend on
-            which elements of the inputs.
         sparse: whether results are `jax.experimental.sparse.BCOO` arrays, with the elements that
             may be nonzero.
-        has_aux: whether `fun` returns a pair whose second part is passed on.
         **options: those of `incremental`.
 
     Returns:
@@ -485,6 +456,10 @@ def jacobian(
     Raises:
         SelectionError: at a call; see `grad`.
 
+    Cost: one pass per element of the selection, or of the outputs, whichever are fewer, or the other
+        way where JAX has no rule for it; fewer where the program says which elements of the outputs
+        cannot depend on which elements of the inputs.
+
     Example:
         >>> import incrax, jax.numpy as jnp
         >>> line = lambda p, x: p["slope"] * x + p["offset"]
@@ -492,10 +467,7 @@ def jacobian(
         >>> {name: column.tolist() for name, column in j.items()}
         {'offset': [1.0, 1.0], 'slope': [0.0, 3.0]}
     """
-    if mode not in (None, "forward", "reverse"):
-        raise ValueError(f'`jacobian(mode=...)` got {mode!r}; use "forward", "reverse", or None.')
-    _check_sparse("jacobian", sparse=sparse, has_aux=has_aux)
-    return _made(Jacobian, "jacobian", fun, wrt, options, mode=mode, sparse=sparse, has_aux=has_aux)
+    return _made(Jacobian, "jacobian", fun, wrt, options, sparse=sparse)
 
 
 @spelled_here
@@ -504,7 +476,6 @@ def hessian(
     *,
     wrt: Any = None,
     sparse: bool = False,
-    has_aux: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[P, Any]:
     """All second derivatives with respect to part of the arguments, evaluated incrementally.
@@ -516,13 +487,11 @@ def hessian(
         wrt: what to differentiate by; see `grad`.
         sparse: whether results are `jax.experimental.sparse.BCOO` arrays, with the elements that
             may be nonzero; for a scalar result and real arrays of one dtype.
-        has_aux: whether `fun` returns a pair whose second part is passed on.
         **options: those of `incremental`.
 
     Returns:
         A function of the same arguments. Its result has the shape of the selection twice, the
-        second inside the first, with arrays of shape (*output.shape, *first.shape, *second.shape);
-        with `has_aux` a pair.
+        second inside the first, with arrays of shape (*output.shape, *first.shape, *second.shape).
 
     Raises:
         SelectionError: at a call; see `grad`.
@@ -538,15 +507,7 @@ def hessian(
         >>> h(jnp.array([1.0, 3.0]), 2.0).tolist()
         [[12.0, 4.0], [4.0, 0.0]]
     """
-    _check_sparse("hessian", sparse=sparse, has_aux=has_aux)
-    return _made(Hessian, "hessian", fun, wrt, options, sparse=sparse, has_aux=has_aux)
-
-
-def _check_sparse(name: str, *, sparse: bool, has_aux: bool) -> None:
-    if sparse and has_aux:
-        raise ValueError(
-            f"`{name}(sparse=True)` does not go with `has_aux=True`; leave one of them out."
-        )
+    return _made(Hessian, "hessian", fun, wrt, options, sparse=sparse)
 
 
 @spelled_here
@@ -583,19 +544,18 @@ def hvp(
 
 @spelled_here
 def jvp(
-    fun: Function, *, wrt: Any = None, has_aux: bool = False, **options: Unpack[IncrementalOptions]
+    fun: Function, *, wrt: Any = None, **options: Unpack[IncrementalOptions]
 ) -> Incremental[..., Any]:
     """The derivative of all outputs along a tangent, evaluated incrementally.
 
     Args:
         fun: function of pytrees.
         wrt: what to differentiate by; see `grad`.
-        has_aux: whether `fun` returns a pair whose second part is passed on.
         **options: those of `incremental`.
 
     Returns:
         A function of the same arguments and of `tangent=`, a pytree in the shape of the selection.
-        It returns value and tangent of the outputs, with `has_aux` and what is passed on. While
+        It returns value and tangent of the outputs. While
         only the tangent changes, what depends on the other arguments alone is loaded.
 
     Raises:
@@ -608,7 +568,7 @@ def jvp(
         >>> [float(part) for part in push(3.0, 2.0, tangent=1.0)]
         [18.0, 12.0]
     """
-    return _made(Pushforward, "jvp", fun, wrt, options, has_aux=has_aux)
+    return _made(Pushforward, "jvp", fun, wrt, options)
 
 
 def _made(

@@ -83,10 +83,9 @@ def bind(
     Args:
         f: function of the inputs by name; an incremental one keeps its options. With state, it
             returns a pair: its value, and a mapping of state inputs to their new values.
-        roles: a mapping of names to roles, the innermost name counts; or a function (path, leaf) ->
-            role, None for the default. Names of elements of arrays may be `"trainable"` or
-            `"fixed"`: `{"theta[3]": "fixed"}`. By default floating leaves are trainable, and
-            integers of Python as floats; all others are data, also arrays of integers. What is
+        roles: a mapping of names to roles, the innermost name counts. Names of elements of arrays
+            may be `"trainable"` or `"fixed"`: `{"theta[3]": "fixed"}`. By default floating leaves are
+            trainable, and integers of Python as floats; all others are data, also arrays of integers. What is
             trainable or fixed is a float: an index or a count is `"data"`.
         bounds: a mapping of names to pairs (lower, upper) that broadcast to the leaf, None for no
             bound.

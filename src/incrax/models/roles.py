@@ -5,7 +5,7 @@ In: leaves with their paths. Out: a role for each; values in the type of their l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
@@ -20,7 +20,7 @@ from incrax.models.names import Names
 Role = Literal["trainable", "fixed", "state", "data"]
 TRAINABLE, FIXED, STATE, DATA = ROLES = ("trainable", "fixed", "state", "data")
 
-Roles = Mapping[str, Role] | Callable[[str, Any], Role | None] | None
+Roles = Mapping[str, Role] | None
 
 
 def is_floating(leaf: Any) -> bool:
@@ -39,19 +39,15 @@ def roles_of(names: Names, leaves: list[Any], roles: Roles) -> tuple[str, ...]:
         BindError: a role does not exist, or a leaf without derivative is to be trained.
     """
     found = [TRAINABLE if _can_move(leaf) else DATA for leaf in leaves]
-    if callable(roles):
-        said = [roles(path, leaf) for path, leaf in _pairs(names, leaves)]
-        found = [word or role for word, role in zip(said, found, strict=True)]
-    elif roles is not None and not isinstance(roles, Mapping):
+    if roles is not None and not isinstance(roles, Mapping):
         raise BindError(
             f"`bind(roles=...)` got {roles!r}. Nothing was bound. Pass a mapping of names to "
-            'roles, `roles={"x": "data"}`, or a function (path, leaf) -> role.'
+            'roles: `roles={"x": "data"}`.'
         )
-    else:
-        parts = {names.path(name): role for name, role in (roles or {}).items()}
-        for path in sorted(parts, key=len):
-            for number in names.numbers(path):
-                found[number] = parts[path]
+    parts = {names.path(name): role for name, role in (roles or {}).items()}
+    for path in sorted(parts, key=len):
+        for number in names.numbers(path):
+            found[number] = parts[path]
     for (path, leaf), role in zip(_pairs(names, leaves), found, strict=True):
         check_role(path, leaf, role)
     return tuple(found)
