@@ -1115,19 +1115,6 @@ def test_loops_of_what_is_no_function(call, where):
     check_text(TypeError, f"`{where}` got None of type NoneType; it must be a function.", call)
 
 
-def test_a_static_argument_of_a_compiled_function_without_a_hash():
-    text = (
-        "`bijectors.jit(f)` got `args[1]['a']` of type set, which is no array and cannot be "
-        "hashed, so it can be "
-        "neither traced nor used as a static value. This is usually a set, a mutable object or a "
-        "data frame. Nothing "
-        "was evaluated. Pass its arrays, or make the type hashable or a registered pytree."
-    )
-    check_text(
-        incrax.errors.UnsupportedLeafError, text, bijectors.jit(lambda x, s: x), X, {"a": {1}}
-    )
-
-
 def test_what_is_no_bijection():
     text = (
         "`remember` got <class 'float'>, which has none of the forms of a bijection that are "
