@@ -148,10 +148,11 @@ def test_a_fit_runs_no_operation_of_jax_by_itself():
     """One program is compiled, and none for each operation that takes vectors apart."""
     start = {"c": np.zeros(2, complex), "s": 1.0, "held": jnp.ones(3)}
     fun = lambda p: complex_loss(p["c"]) + (p["s"] - p["held"].sum()) ** 2
-    fit.minimize(fun, start, wrt=("p['c'][0]", "s"))  # what any program needs
-    compiled.clear()
     seen = []
     note = lambda params, value: seen.append(params)
+    first = fit.minimize(fun, start, wrt=("p['c'][0]", "s"), callback=note)
+    assert first.errors.shape == (3,)  # what any program needs
+    compiled.clear()
     found = fit.minimize(fun, start, wrt=("p['c'][0]", "s"), callback=note)
     assert isinstance(found.params["c"], jax.Array)
     assert isinstance(found.free[1], jax.Array)
