@@ -93,17 +93,6 @@ def test_has_aux_is_that_of_jax(name):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), got, expected)
 
 
-def test_a_pullback_passes_on_what_jax_passes_on():
-    def with_aux(a):
-        return jnp.sin(a), {"twice": 2 * a}
-
-    value, pullback, aux = incrax.vjp(with_aux, 2.0, has_aux=True)
-    expected, by_jax, _ = jax.vjp(with_aux, 2.0, has_aux=True)
-    np.testing.assert_allclose(value, expected, rtol=1e-6)
-    np.testing.assert_allclose(pullback(1.0)[0], by_jax(1.0)[0], rtol=1e-6)
-    assert float(aux["twice"]) == 4.0
-
-
 @pytest.mark.parametrize("name", GRADIENTS[:4])
 def test_a_holomorphic_derivative_is_taken_by_jax(name):
     theirs = getattr(jax, {"jacobian": "jacrev"}.get(name, name))

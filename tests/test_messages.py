@@ -879,11 +879,9 @@ def test_arrays_of_other_shapes_added_to_a_row_sparse_array():
 
 def test_row_sparse_arrays_multiplied_by_arrays():
     text = (
-        "`*` of a `RowSparse` got ndarray; rows are multiplied and divided by scalars, and `+` and "
-        "`-` take arrays of "
-        "the same shape. Other operands would give other rows than the stored ones a value. Use "
-        "`todense()`, or apply "
-        "the operation to `values` after `coalesce()`."
+        "`*` of a `RowSparse` got ndarray; rows are multiplied by scalars, and other operands would "
+        "give other rows than the stored ones a value. Use `todense()`, or apply the operation to "
+        "`values` after `coalesce()`."
     )
     rows = incrax.RowSparse(jnp.zeros(2, jnp.int32), jnp.zeros((2, 3)), (9, 3))
     check_text(TypeError, text, lambda: rows * np.ones(3))
