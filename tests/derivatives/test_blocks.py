@@ -199,7 +199,7 @@ def test_a_colouring_is_found_once(monkeypatch):
         compressed, "color_columns", lambda pattern: counts.append(pattern.shape) or color(pattern)
     )
     incrax.jacobian(lambda x: x[1:] * x[:-1])(X)
-    assert counts == [(39, 40), (40, 39)]
+    assert counts == [(39, 40)]
     counts.clear()
     incrax.hessian(lambda x: jnp.sum(x**3))(X)
     assert counts == [(40, 40)]

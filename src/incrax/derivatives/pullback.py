@@ -47,7 +47,8 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, **kwargs: Any) -> tuple[Any,
         **kwargs: keyword arguments; their parts are named in `wrt` by path.
 
     Returns:
-        (value, pullback). `pullback(ct)` takes a pytree like the value (None for outputs that are integers) and returns cotangents in the shape of the
+        (value, pullback). `pullback(ct)` takes a pytree like the value (None for outputs that are
+        integers) and returns cotangents in the shape of the
         selection, by default a tuple with one tree per positional argument; see `Pullback`.
 
     Raises:
