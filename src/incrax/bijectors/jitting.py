@@ -60,8 +60,10 @@ def jit(f: Callable[P, R]) -> Callable[P, R]:
     if not callable(f):
         raise wrong_option("bijectors.jit(f)", f, "a function")
 
+    inner: Callable[..., R] = f
+
     def run(switches: tuple[bool, bool], args: Any, kwargs: Any) -> tuple[list[Any], _AfterCall]:
-        results, treedef = jax.tree.flatten(f(*args, **kwargs))
+        results, treedef = jax.tree.flatten(inner(*args, **kwargs))
         records, returned = outgoing(jax.tree.leaves((args, kwargs)), results)
         return returned, _AfterCall(treedef, records)
 

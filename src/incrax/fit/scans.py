@@ -524,7 +524,7 @@ def impacts(
     interest = result.number(poi)
     numbers = np.delete(np.arange(len(result.names)), interest)
     centres, widths = _known(result, constraints or {})
-    errors = np.array([result.error_sides(number) for number in numbers]).reshape(-1, 2)
+    errors = np.array([result.error_sides(number) for number in numbers.tolist()]).reshape(-1, 2)
     goal = result.near_enough(tolerance)
     # As exact as those that are compared with it: a method of a fit is content a hundredth of an
     # error away, which would be part of every shift.
@@ -536,7 +536,7 @@ def impacts(
     shifts = np.full(held.shape, np.nan)
     is_converged = np.zeros(held.shape, bool)
     with Meter("impacts", held.size, is_shown=progress) as meter:
-        for row, number in enumerate(numbers):
+        for row, number in enumerate(numbers.tolist()):
             follower = Follower(counted, best, [number], goal)
             for side in np.flatnonzero(np.isfinite(held[row])):
                 at = follower.at(held[row, [side]])
