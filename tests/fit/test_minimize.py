@@ -214,7 +214,8 @@ def programs_of(found):
 
 
 def test_minuit_needs_one_program_for_values_and_gradients():
-    found = fit.minimize(loss, START, X, Y)
+    fun = incrax.incremental(loss, tuning=incrax.Tuning(timed=False))
+    found = fit.minimize(fun, START, X, Y)
     minos = found.minos()
     fit.contour(found, "p['a']", "p['k']")
     assert programs_of(found) == {"value_and_gradient"}

@@ -147,7 +147,8 @@ def test_a_complex_parameter_is_fitted_by_its_parts():
 def test_a_fit_runs_no_operation_of_jax_by_itself():
     """One program is compiled, and none for each operation that takes vectors apart."""
     start = {"c": np.zeros(2, complex), "s": 1.0, "held": jnp.ones(3)}
-    fun = lambda p: complex_loss(p["c"]) + (p["s"] - p["held"].sum()) ** 2
+    loss = lambda p: complex_loss(p["c"]) + (p["s"] - p["held"].sum()) ** 2
+    fun = incrax.incremental(loss, tuning=incrax.Tuning(timed=False))
     seen = []
     note = lambda params, value: seen.append(params)
     first = fit.minimize(fun, start, wrt=("p['c'][0]", "s"), callback=note)
