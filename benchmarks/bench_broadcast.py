@@ -83,7 +83,7 @@ def line(
         return ({**start, **{name: start[name] * (1.0 + 1e-3 * number) for name in fields}}, x)
 
     derivative = incrax.value_and_grad if is_valued else incrax.grad
-    ours = derivative(poly, wrt=lambda p: {name: p[name] for name in fields})
+    ours = derivative(poly, wrt={name: name in fields for name in start})
     wrap = with_value if is_valued else lambda transform: transform
     reverse = jax.value_and_grad if is_valued else jax.grad
     forms = {

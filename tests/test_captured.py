@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import optimistix
 import pytest
 
 import incrax
@@ -79,7 +78,6 @@ def test_a_constant_is_found(modules):
 METHODS = {
     "optax.adam": lambda: {"method": optax.adam(0.01), "max_steps": 3},
     "optax.lbfgs": lambda: {"method": optax.lbfgs(), "max_steps": 3},
-    "optimistix.BFGS": lambda: {"method": optimistix.BFGS(1e-6, 1e-6)},
 }
 
 
@@ -120,8 +118,8 @@ def test_what_a_function_closes_over_may_change_between_fits():
     closed = lambda p: (p - scale) ** 2
     for wanted in (1.0, 3.0):
         scale = jnp.array(wanted)
-        found = fit.minimize(closed, 0.0, method=optimistix.BFGS(1e-9, 1e-9))
-        assert float(found.params) == pytest.approx(wanted)
+        found = fit.minimize(closed, 0.0, method=optax.adam(0.1))
+        assert float(found.params) == pytest.approx(wanted, abs=1e-3)
 
 
 # --- samplers -------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def test_every_public_class_and_function_has_an_example():
         for name in [*public_names(), *errors]
         if callable(public_object(name)) and ">>> " not in (public_object(name).__doc__ or "")
     ]
-    assert len(errors) > 40
+    assert len(errors) >= 40
     assert without == []
 
 

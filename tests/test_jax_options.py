@@ -82,27 +82,15 @@ def test_wrt_is_what_argnums_is(name, numbers):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), got, expected)
 
 
-@pytest.mark.parametrize("name", GRADIENTS[:4])
+@pytest.mark.parametrize("name", ["grad", "value_and_grad"])
 def test_has_aux_is_that_of_jax(name):
     def with_aux(a, b):
         return product(a, b), {"sum": a + b}
 
-    theirs = {"jacobian": "jacrev"}.get(name, name)
     got = getattr(incrax, name)(with_aux, has_aux=True)(2.0, 3.0)
-    expected = getattr(jax, theirs)(with_aux, has_aux=True)(2.0, 3.0)
+    expected = getattr(jax, name)(with_aux, has_aux=True)(2.0, 3.0)
     assert jax.tree.structure(got) == jax.tree.structure(expected)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), got, expected)
-
-
-def test_a_pullback_passes_on_what_jax_passes_on():
-    def with_aux(a):
-        return jnp.sin(a), {"twice": 2 * a}
-
-    value, pullback, aux = incrax.vjp(with_aux, 2.0, has_aux=True)
-    expected, by_jax, _ = jax.vjp(with_aux, 2.0, has_aux=True)
-    np.testing.assert_allclose(value, expected, rtol=1e-6)
-    np.testing.assert_allclose(pullback(1.0)[0], by_jax(1.0)[0], rtol=1e-6)
-    assert float(aux["twice"]) == 4.0
 
 
 @pytest.mark.parametrize("name", GRADIENTS[:4])

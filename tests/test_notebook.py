@@ -124,8 +124,7 @@ RESULTS = {
     "contour": "fit.contour(minimum, \"p['a']\", \"p['b']\", num_points=8)",
     "scan2d": "fit.scan2d(minimum, \"p['a']\", \"p['b']\", num_points=3)",
     "toys": "fit.toys(model, [{'x': x + 0.1}, {'x': x - 0.1}])",
-    "blocks": "samplers.blocks(log_density, p, x)",
-    "chain": "samplers.metropolis(log_density, p, x, blocks=made['blocks'], covariance=[0.1] * 2, key=0, num_sweeps=9)",
+    "chain": "samplers.gibbs(log_density, p, x, key=0, num_sweeps=9)",
     "gibbs": "samplers.gibbs(log_density, p, x, updates={'p': samplers.Walk(0.5)}, key=1, num_sweeps=5)",
     "from_numpyro": "samplers.from_numpyro(sites, x)",
 }

@@ -51,7 +51,6 @@ def words(x: jax.Array) -> None:
     assert_type(bare(x), jax.Array)
     assert_type(with_options(x), jax.Array)
     incrax.incremental(loss, policy="quick")  # pyright: ignore[reportCallIssue, reportArgumentType]
-    incrax.jacobian(loss, mode="backward")  # pyright: ignore[reportArgumentType]
     incrax.Tuning(planner="best")  # pyright: ignore[reportArgumentType]
     incrax.bind(loss, x=x, roles={"x": "observed"})  # pyright: ignore[reportArgumentType]
     incrax.bind(loss, x=x).set_role("x", "observed")  # pyright: ignore[reportArgumentType]

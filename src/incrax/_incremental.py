@@ -307,17 +307,12 @@ class Incremental(Generic[P, R]):
         """What the last call did and why; with arguments, what a call with them would do (nothing
         is evaluated).
 
-        Of a gradient with `sparse="rows"`, `explain(wrt=...)` says what of that by one part stays
-        rows, and why not.
-
         Returns:
             A report that prints as a table; `as_dict()` gives it to programs.
 
         Raises:
             NotCalledError: without arguments before the first call.
         """
-        if "wrt" in kwargs and hasattr(self._fun, "explain_rows"):
-            return cast(Any, self._fun).explain_rows(*args, **kwargs)
         with self._locked():
             found = explain_given(*self._asked("explain()", args, kwargs))
             return replace(found, num_signatures=len(self._traces.table))

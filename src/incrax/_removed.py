@@ -19,12 +19,14 @@ RENAMED = {
     "fit.LeastSquaresResult": "fit.FitResult",
     "fit.Profile": "fit.Scan",
     "fit.Scan2D": "fit.Scan",
+    "samplers.metropolis": "samplers.gibbs",
 }
 """What took their place has the same fields, or those that the changelog names."""
 
 _BUILT = "build flows of FlowJAX and `remember` them: its"
 _COPY = "copy it from `examples/flowtorch_bijections.py`"
 _OWN = "write a class with `transform_and_log_det` and `inverse_and_log_det`, and `remember` it"
+_FAST = "ask `f.deps(...)` which parameters are slow, and move the others by `Walk(times=...)`"
 GONE = {
     "Unbounded": "use NumPyro's `biject_to`, as `docs/binding.md` shows",
     "bijectors.Affine": f"{_BUILT} `Affine`",
@@ -55,7 +57,11 @@ GONE = {
     "bijectors.numpyro_guide": "use NumPyro's `AutoIAFNormal` and its kin",
     "bijectors.plot": "plot samples with matplotlib",
     "fit.CovarianceError": "every fit has its covariance",
+    "fit.WeightsError": "divide residuals by their errors",
+    "samplers.Blocks": _FAST,
+    "samplers.Conditional": "draw the block in a loop of your own, as `examples/gibbs_blocks.py` does",
     "samplers.Ensemble": "give emcee `jax.vmap` of `logdensity`, as `docs/sampling.md` shows",
+    "samplers.blocks": _FAST,
     "samplers.ensemble": "give emcee `jax.vmap` of `logdensity`, as `docs/sampling.md` shows",
 }
 

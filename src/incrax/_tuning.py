@@ -9,8 +9,6 @@ from typing import Literal
 
 Planner = Literal["cost", "minimal"]
 Policy = Literal["fast", "exact"]
-Nonfinite = Literal["ignore", "dense"]
-"""What becomes of rows of a gradient that nothing reads."""
 
 
 def is_disabled() -> bool:

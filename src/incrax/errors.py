@@ -407,19 +407,6 @@ class ParameterTypeError(IncraxError, TypeError):
     """
 
 
-class WeightsError(IncraxError, ValueError):
-    """Weights do not fit the residuals.
-
-    Example:
-        >>> from incrax import fit
-        >>> import numpy as np
-        >>> fit.levenberg_marquardt(lambda p: p - np.ones(3), 0.0, weights=np.ones(2))
-        Traceback (most recent call last):
-            ...
-        incrax.errors.WeightsError: `levenberg_marquardt(weights=...)` got the shape [2]; ...
-    """
-
-
 class MethodError(IncraxError, ValueError):
     """A minimiser does not exist, or cannot do what was asked of it.
 
@@ -458,7 +445,7 @@ class BlockError(IncraxError, ValueError):
 
 
 class ProposalError(IncraxError, ValueError):
-    """A proposal's widths or a covariance do not fit the parameters.
+    """A proposal's widths, or values of a row, do not fit the parameters.
 
     Example:
         >>> import jax.numpy as jnp

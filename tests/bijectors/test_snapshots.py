@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from incrax import bijectors
-from incrax.errors import UnsupportedLeafError
 
 X = jnp.array([1.0, 3.0])
 
@@ -132,17 +131,3 @@ def test_a_record_made_without_64_bits_does_not_answer_with_them():
     with bijectors.set_record_flow_graph(False):
         expected = b.inverse_and_log_det(y)
     assert [each.dtype for each in found] == [each.dtype for each in expected]
-
-
-def test_a_bijection_that_is_no_pytree_is_no_argument_of_a_compiled_function():
-    b = Scaled(lambda: 2.0)
-    with pytest.raises(UnsupportedLeafError) as caught:
-        bijectors.jit(lambda b, x: b.forward(x))(bijectors.remember(b), X)
-    assert str(caught.value) == (
-        "`bijectors.jit(f)` got `args[0].bijection` of type Scaled, a bijection that is no pytree: "
-        "its parameters "
-        "would be part of the program, and a change of one would not be seen. Nothing was "
-        "evaluated. Register the "
-        "class (`jax.tree_util.register_dataclass`), or let `f` close over the bijection if it "
-        "never changes."
-    )

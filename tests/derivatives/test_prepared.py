@@ -258,7 +258,7 @@ def test_flat_residuals_have_rows_and_columns():
 
 
 def test_flat_vectors_go_back_into_shape():
-    flat = prepared(wrt=lambda p, data: [p["w"], data]).flat
+    flat = prepared(wrt=["params['w']", "data"]).flat
     w, data = flat.unflatten(2 * flat.x0)
     np.testing.assert_array_equal(w, 2 * PARAMS["w"])
     np.testing.assert_array_equal(data, 2 * DATA)

@@ -97,7 +97,7 @@ def test_all_cotangents_come_in_the_shape_of_the_arguments():
         (1, lambda a, b, x: x),
         ((1, 0), lambda a, b, x: (x, {"a": a, "b": b, "n": None})),
         ({"a": False, "b": True, "n": False}, lambda a, b, x: {"a": None, "b": b, "n": None}),
-        (lambda p, x: [p["b"], x], lambda a, b, x: [b, x]),
+        (["p['b']", "x"], lambda a, b, x: [b, x]),
     ],
 )
 def test_a_subset_is_the_same_part_of_all(wrt, pick):
@@ -138,31 +138,6 @@ def test_what_is_cut_has_no_cotangent():
     assert float(pullback(1.0)[0]["a"]) == 3.0
     assert pullback(1.0)[0]["b"] is None
     assert pullback.paths == ("p['a']",)
-
-
-def test_auxiliary_results_are_passed_on():
-    value, pullback, aux = incrax.vjp(
-        lambda x: (jnp.sum(x**2), {"twice": 2 * x, "n": 3}), X, has_aux=True
-    )
-    same(value, jnp.sum(X**2))
-    same(aux["twice"], 2 * X)
-    assert int(aux["n"]) == 3
-    same(pullback(1.0), (2 * X,))
-
-
-def test_anything_is_passed_on():
-    def f(x):
-        return jnp.sum(x**2), {"text": f"of {x.shape}", "call": len, "none": None, "x": x}
-
-    for x in (X, 2 * X, X):
-        value, pullback, aux = incrax.vjp(f, x, has_aux=True)
-        assert {**aux, "x": None} == {**jax.vjp(f, x, has_aux=True)[2], "x": None}
-        same((value, aux["x"], pullback(1.0)), (jnp.sum(x**2), x, (2 * x,)))
-
-
-def test_text_that_is_passed_on_inside_jit():
-    f = lambda x: incrax.vjp(lambda x: (jnp.sum(x**2), "text"), x, has_aux=True)
-    same(jax.jit(lambda x: f(x)[1](1.0)[0])(X), 2 * X)
 
 
 def test_complex_numbers_follow_the_conventions_of_jax():

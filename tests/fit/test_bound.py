@@ -172,13 +172,6 @@ def test_a_study_without_data_sets_or_names():
         fit.toys(model(), samples(1), progress=False).number("nothing")
 
 
-def test_without_errors_no_hessian_is_evaluated():
-    m = model()
-    found = fit.toys(m, samples(3), has_errors=False, progress=False)
-    assert np.all(np.isnan(found.errors))
-    assert "hessian" not in m.prepared().methods
-
-
 def test_options_of_the_function_reach_the_fit():
     m = incrax.bind(
         incrax.incremental(nll, tuning=MINIMAL),

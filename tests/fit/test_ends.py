@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import optimistix
 import pytest
 
 import incrax
@@ -112,12 +111,9 @@ def test_no_method_says_that_it_converged_in_a_corner_that_is_no_minimum(method)
     assert found.is_converged <= bool(np.abs(found.values - 2).max() < 0.1)
 
 
-def test_a_bound_model_and_a_minimiser_in_one_program_are_tested_as_well():
+def test_a_bound_model_is_tested_as_well():
     model = incrax.bind(lambda a, b: a + 2 * b, a=1.0, b=1.0)
     assert not fit.minimize(model, method="Newton-CG").is_converged
-    flat = lambda v: 1e-9 * jnp.sum((v - 1e6) ** 2)
-    found = fit.minimize(flat, np.zeros(2), method=optimistix.BFGS(1e-2, 1e-2))
-    assert found.is_converged <= bool(np.abs(found.values - 1e6).max() < 0.3 * found.errors.max())
 
 
 def test_many_elements_are_judged_by_the_slope():

@@ -152,16 +152,6 @@ def test_a_gaussian_constraint_is_half_the_squared_distance_in_errors():
     assert m.trainable_paths == model().trainable_paths
 
 
-def test_a_constraint_with_a_covariance_couples_parameters():
-    covariance = np.array([[0.04, 0.01], [0.01, 0.09]])
-    m = fit.constrained(
-        model(), fit.gaussian_constraint(["sigma", "mu"], [0.6, 1.0], covariance=covariance)
-    )
-    away = np.array([0.5 - 0.6, 0.75 - 1.0])
-    expected = 0.5 * away @ np.linalg.solve(covariance, away)
-    np.testing.assert_allclose(m.value() - model().value(), expected, rtol=1e-9)
-
-
 def test_a_constraint_of_one_parameter_runs_no_likelihood():
     base = model()
     m = fit.constrained(
@@ -186,21 +176,8 @@ def test_constraints_of_a_sum_are_added_once():
 # --- messages -------------------------------------------------------------------------------------
 
 MADE = "No model was made."
-PASS = (
-    "Pass `gaussian_constraint(name, value, sigma)`, or `covariance=` of shape (k, k) for k "
-    "elements in all."
-)
+PASS = "Pass `gaussian_constraint(name, value, sigma)`, with one error or one for each element."
 ERRORS = {
-    "both errors": (
-        lambda: fit.gaussian_constraint("mu", 1.0),
-        f"The constraint of `mu` needs either `sigma` or `covariance`. {MADE} {PASS}",
-    ),
-    "no covariance": (
-        lambda: fit.gaussian_constraint(["mu", "sigma"], [1.0, 2.0], covariance=-np.eye(2)),
-        "The constraint of `mu`, `sigma` has a matrix of shape [2, 2] that is no covariance of 2 "
-        f"values. {MADE} "
-        f"{PASS}",
-    ),
     "other shape": (
         lambda: fit.gaussian_constraint("mu", [1.0, 2.0], sigma=[1.0, 2.0, 3.0]),
         f"The constraint of `mu` has errors that do not fit values of shape [2]. {MADE} {PASS}",

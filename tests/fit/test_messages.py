@@ -14,12 +14,6 @@ USE = (
     " Nothing was evaluated. Pass a mapping of paths to pairs, with None for no bound: "
     "`bounds={\"params['sigma']\": (0, None)}`."
 )
-WEIGHT = (
-    " Nothing was evaluated. A weight multiplies a squared residual: pass 1 / sigma**2 in the "
-    "structure of "
-    "the residuals, or "
-    "one array that broadcasts to each."
-)
 
 
 def never(p):
@@ -90,23 +84,6 @@ def test_a_start_outside_of_its_bounds():
         "Nothing was "
         "evaluated. Start "
         "inside, or widen the bounds."
-    )
-
-
-@pytest.mark.parametrize(
-    ("weights", "reason"),
-    [
-        (-1.0, "a negative weight or NaN; expected none below zero."),
-        (np.ones(4), "the shape [4]; expected [3], that of the residuals."),
-        (
-            (1.0, 2.0),
-            "the structure PyTreeDef((*, *)); expected that of the residuals, PyTreeDef(*).",
-        ),
-    ],
-)
-def test_weights_that_do_not_fit(weights, reason):
-    assert text_of(fit.WeightsError, ones, weights=weights) == (
-        f"`levenberg_marquardt(weights=...)` got {reason}{WEIGHT}"
     )
 
 

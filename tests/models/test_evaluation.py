@@ -56,18 +56,6 @@ def test_derivatives_are_those_of_plain_jax_by_what_is_trainable(fixed):
     alike(m.grad(), jax.grad(fun)(at))
     alike(m.value_and_grad(), jax.value_and_grad(fun)(at))
     alike(m.hessian(), jax.hessian(fun)(at))
-    tangent = jax.tree.map(lambda leaf: 0.5 + jnp.asarray(leaf), at)
-    alike(m.hvp(tangent), jax.jvp(jax.grad(fun), (jax.tree.map(jnp.asarray, at),), (tangent,))[1])
-
-
-def test_jacobians_have_the_structure_of_the_value():
-    m = incrax.bind(
-        lambda b, a, x: {"r": b * x - a, "s": a * b}, b=2.0, a=3.0, x=X, roles={"x": "data"}
-    )
-    found = m.jacobian()
-    np.testing.assert_allclose(found["r"]["b"], X)
-    np.testing.assert_allclose(found["r"]["a"], -np.ones(30))
-    assert (found["s"]["b"], found["s"]["a"]) == (3.0, 2.0)
 
 
 def test_nothing_runs_where_nothing_was_set():

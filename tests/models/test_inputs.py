@@ -43,17 +43,6 @@ def test_the_innermost_path_decides_on_a_role():
     assert m.roles["params['w']"] == "fixed"
 
 
-def test_a_predicate_decides_on_roles():
-    m = model(
-        roles=lambda path, leaf: (
-            "data" if np.size(leaf) > 10 else "fixed" if "sigma" in path else None
-        )
-    )
-    assert m.roles["x"] == "data"
-    assert m.trainable_paths == ("params['mu']", "params['w']", "scale")
-    assert m.names == ("params['mu']", "params['w'][0]", "params['w'][1]", "scale")
-
-
 def test_inputs_with_defaults_may_be_left_out():
     assert "offset" not in model().inputs
     assert model(offset=3.0)["offset"] == 3.0

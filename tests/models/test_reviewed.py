@@ -153,12 +153,6 @@ def test_a_vector_of_another_size_is_refused():
     )
 
 
-def test_a_tangent_of_another_shape_is_refused():
-    m = incrax.bind(lambda p: p["a"] ** 2 * p["b"], p={"a": 1.0, "b": 2.0}, roles={"b": "fixed"})
-    with pytest.raises(incrax.errors.InputValueError, match="the trainable inputs"):
-        m.hvp({"p": {"a": None, "b": 1.0}})
-
-
 def test_updates_keep_python_numbers():
     m = incrax.bind(
         lambda w, s: (w * s, {"s": s + 1}), w=np.float32(2.0), s=1.0, roles={"s": "state"}
@@ -200,84 +194,3 @@ def test_a_guarded_function_is_refused():
         "got a guarded function, and a bound model traces its function as a whole. Nothing was "
         "bound." in str(caught.value)
     )
-
-
-# --- modules --------------------------------------------------------------------------------------
-
-
-def test_python_numbers_in_equinox_modules_are_settings():
-    eqx = pytest.importorskip("equinox", reason="equinox is not installed")
-    optax = pytest.importorskip("optax", reason="optax is not installed")
-    net = eqx.nn.Sequential([eqx.nn.Linear(2, 2, key=jax.random.key(0)), eqx.nn.Dropout(0.5)])
-    fun = lambda net, x, key: jnp.sum(net(x, key=key))
-    m = incrax.bind(fun, net=net, x=X[:2], key=jax.random.key(1), roles={"x": "data"})
-    assert m.trainable_paths == ("net.layers[0].weight", "net.layers[0].bias")
-    np.testing.assert_allclose(m.value(), fun(net, X[:2], jax.random.key(1)), rtol=1e-6)
-    m.training(optax.sgd(0.1))()
-    m.set(net=eqx.nn.inference_mode(m["net"]))
-    np.testing.assert_allclose(
-        m.value(), fun(eqx.nn.inference_mode(m["net"]), X[:2], None), rtol=1e-6
-    )
-    assert m["net"].layers[1].p == 0.5
-
-
-def test_flax_modules_inside_other_structures_keep_their_roles():
-    nnx = pytest.importorskip("flax.nnx", reason="Flax is not installed")
-    nets = {"a": nnx.BatchNorm(2, rngs=nnx.Rngs(0)), "scale": 2.0}
-    m = incrax.bind(
-        lambda nets, x: jnp.sum(nets["a"](x) ** 2) * nets["scale"],
-        nets=nets,
-        x=X.reshape(2, 2).astype(np.float32),
-        roles={"x": "data"},
-    )
-    assert m.roles["nets['a']['mean']"] == "state"
-    assert m.roles["nets['scale']"] == "trainable"
-    m.update()
-    assert not np.allclose(m["nets"]["a"].mean[...], 0.0)
-
-
-def test_a_flax_module_in_another_mode_is_another_model():
-    nnx = pytest.importorskip("flax.nnx", reason="Flax is not installed")
-    net = nnx.BatchNorm(2, rngs=nnx.Rngs(0))
-    m = incrax.bind(
-        lambda net, x: jnp.sum(net(x)),
-        net=net,
-        x=X.reshape(2, 2).astype(np.float32),
-        roles={"x": "data"},
-    )
-    other = nnx.clone(net)
-    other.eval()
-    with pytest.raises(incrax.errors.InputValueError) as caught:
-        m.set(net=other)
-    assert str(caught.value) == (
-        "`net` was to be set to a module that is defined in another way: another class, other "
-        "layers, or another mode "
-        "of "
-        "training and evaluation. The model is as it was. Bind a new model of it."
-    )
-
-
-def test_a_state_that_is_called_like_a_module_is_no_part_of_it():
-    nnx = pytest.importorskip("flax.nnx", reason="Flax is not installed")
-    fun = lambda net, net_mean, x: (jnp.sum(net(x)), {"net_mean": net_mean + 1})
-    roles = {"net_mean": "state", "x": "data"}
-    m = incrax.bind(
-        fun,
-        net=nnx.Linear(2, 1, rngs=nnx.Rngs(0)),
-        net_mean=0.0,
-        x=X.reshape(2, 2).astype(np.float32),
-        roles=roles,
-    )
-    assert m.value().shape == ()
-    m.update()
-    assert m["net_mean"] == 1.0
-
-
-def test_the_call_of_a_module_is_checked_like_a_function():
-    eqx = pytest.importorskip("equinox", reason="equinox is not installed")
-    net = eqx.nn.Linear(2, 1, key=jax.random.key(0))
-    with pytest.raises(incrax.errors.BindError, match="got `y`"):
-        incrax.bind(net, y=X)
-    for nothing in (None, {"a": 1.0}, [1.0]):
-        with pytest.raises(incrax.errors.BindError, match="cannot be called"):
-            incrax.bind(nothing)

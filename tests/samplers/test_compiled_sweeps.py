@@ -249,16 +249,6 @@ def refused(error, **kwargs):
     return str(caught.value)
 
 
-def test_conditional_draws_are_not_compiled():
-    moves = {ROWS: samplers.Walk(0.8), "p['mu']": samplers.Conditional(lambda rng, p, y: 0.0)}
-    assert refused(TypeError, updates=moves) == (
-        "`gibbs(updates=...)` got a Conditional for `p['mu']`, beside a block named by `[*]`, a "
-        "`Categorical` or a `Kernel`: sweeps with such a block are one compiled program, in which "
-        "blocks move by `Walk`, `Hamiltonian`, `Kernel` or `Categorical`. Nothing was sampled. "
-        "Pass one of these for it, or name the rows of the other block one by one."
-    )
-
-
 def test_rows_of_different_numbers_do_not_move_together():
     moves = {("p['mu']", ROWS): samplers.Walk(0.8)}
     assert refused(incrax.errors.BlockError, updates=moves) == (

@@ -27,11 +27,6 @@ def gibbs(updates, start=None, function=f):
     )
 
 
-def metropolis(covariance):
-    blocks = samplers.Blocks((("p['a']",), ("p['b']",)), (1.0, 1.0), (1, 1), is_measured=False)
-    return samplers.metropolis(f, START, blocks=blocks, covariance=covariance, key=1, num_sweeps=2)
-
-
 def test_classes():
     for error in (samplers.BlockError, samplers.ProposalError, samplers.StartError):
         assert issubclass(error, incrax.IncraxError)
@@ -67,7 +62,7 @@ def test_a_block_of_nothing():
 def test_what_is_no_update():
     text = (
         "`gibbs(updates=...)` got float for `p`. Nothing was sampled. Pass a `Walk`, a "
-        "`Hamiltonian`, a `Kernel`, a `Conditional` or a `Categorical` for each block."
+        "`Hamiltonian`, a `Kernel` or a `Categorical` for each block."
     )
     check_text(TypeError, text, gibbs, {"p": 0.1})
 
@@ -83,38 +78,6 @@ def test_widths_that_do_not_fit(update, width):
         "positive number, or one for each of its 3 elements."
     )
     check_text(samplers.ProposalError, text, gibbs, {"p": made})
-
-
-def test_draws_that_do_not_fit():
-    text = (
-        "The `Conditional` of `p['b'][0]`, `p['b'][1]` returned an array of shape (3,); its block "
-        "is 2 elements. "
-        "Nothing was sampled. Return the block's new values in one vector, in the order in which "
-        "the block names them."
-    )
-    draw = samplers.Conditional(lambda rng, p: rng.normal(size=3))
-    check_text(samplers.ProposalError, text, gibbs, {"p['b']": draw, "p['a']": WALK})
-
-
-@pytest.mark.parametrize(
-    ("covariance", "seen", "reason"),
-    [
-        ([1.0, 1.0], "an array of shape (2,)", "the shape does not fit"),
-        (np.triu(np.ones((3, 3))), "an array of shape (3, 3)", "it is not symmetric"),
-        (np.ones((3, 3)), "an array of shape (3, 3)", "it is not positive definite"),
-        ([1.0, -1.0, 1.0], "an array of shape (3,)", "it is not positive definite"),
-        ([1.0, np.nan, 1.0], "an array of shape (3,)", "it is not symmetric"),
-    ],
-)
-def test_covariances_that_are_none(covariance, seen, reason):
-    text = (
-        f"`metropolis(covariance=...)` got {seen} for 3 parameters: {reason}. Nothing was sampled. "
-        "Pass variances of "
-        "shape (3,), or a symmetric matrix of shape (3, 3) in the order of `names`: an earlier "
-        "chain's, or the inverse "
-        "of the Hessian at the best fit."
-    )
-    check_text(samplers.ProposalError, text, metropolis, covariance)
 
 
 @pytest.mark.parametrize(("value", "shown"), [(-1.0, "-inf"), (0.0, "-inf")])
@@ -139,23 +102,9 @@ def test_log_densities_that_are_no_number(wrong, seen):
         f"A log-density must return one real number; this one returns {seen}. Nothing was sampled. "
         "Sum over the events."
     )
-    for make in (
-        samplers.logdensity,
-        samplers.numpyro_potential,
-        samplers.blocks,
-    ):
+    for make in (samplers.logdensity, samplers.numpyro_potential):
         check_text(TypeError, text, make, wrong, START)
     check_text(TypeError, text, gibbs, {"p": WALK}, function=wrong)
-
-
-@pytest.mark.parametrize("power", [-0.1, 1.5])
-def test_powers_outside_of_their_range(power):
-    text = (
-        f"`blocks(oversample=...)` got {power!r}; it must be between 0 (every parameter moves "
-        "equally often) and 1 "
-        "(every block takes as long). Nothing was measured."
-    )
-    check_text(ValueError, text, samplers.blocks, f, START, oversample=power)
 
 
 def test_what_is_no_function():

@@ -18,11 +18,6 @@ def normal(p):
 
 
 def test_a_block_has_its_elements_in_the_order_in_which_it_names_them():
-    draw = samplers.Conditional(lambda rng, p: [rng.normal(100, 1), rng.normal(1, 1)])
-    chain = samplers.gibbs(
-        normal, START, updates={("p['z']", "p['a']"): draw}, key=1, num_sweeps=200
-    )
-    np.testing.assert_allclose(chain.samples.mean(axis=0), [1.0, 100.0], atol=0.5)
     walk = samplers.Walk([1e-6, 1.0])
     chain = samplers.gibbs(
         normal, START, updates={("p['z']", "p['a']"): walk}, key=1, num_sweeps=200
@@ -55,28 +50,12 @@ def test_marked_parts_are_not_sampled():
     np.testing.assert_allclose(density({"a": 2.0, "b": None}), -12 * np.e)
     chain = samplers.gibbs(fun, marked, updates={"p['a']": samplers.Walk(0.1)}, key=1, num_sweeps=5)
     assert chain.names == ("p['a']",)
-    assert samplers.blocks(fun, marked, measure=False).blocks == (("p['a']",),)
-
-
-def test_many_small_elements_are_grouped_by_what_they_reach(monkeypatch):
-    asked = []
-    seconds = incrax.explanation.DependenceTable.seconds
-    monkeypatch.setattr(
-        incrax.explanation.DependenceTable,
-        "seconds",
-        lambda self, names: asked.append(1) or seconds(self, names),
-    )
-    p = {f"k{i}": np.ones(40) for i in range(3)}
-    found = samplers.blocks(lambda p: -sum(jnp.sum(jnp.exp(p[k])) for k in p), p, measure=False)
-    assert sorted(map(len, found.blocks)) == [40, 40, 40]
-    assert len(asked) < 100
 
 
 BAD = {
     "no steps": (samplers.Hamiltonian(0.5, num_steps=0), "`Hamiltonian(num_steps=...)` got 0."),
     "no times": (samplers.Walk(0.5, times=0), "`Walk(times=...)` got 0."),
     "no step size": (samplers.Hamiltonian(np.nan), "`Hamiltonian` got"),
-    "no number": (samplers.Conditional(lambda rng, p: [np.nan, 1.0]), "where the density is zero"),
 }
 
 

@@ -1,7 +1,7 @@
-"""Records that cross the boundary of a compiled function.
+"""Records that leave a compiled function.
 
 In: the arguments and results of a function while it is traced; later those of a call. Out: the
-further values that the program must take or return, and the records, attached again. Invariants:
+further values that the program must return, and the records, attached again. Invariants:
 
 - a `Template`, a record without its values, holds no tracer: it lives as long as the program;
 - a record is carried if its parameters and context are arguments or closed over; what was computed
@@ -10,7 +10,7 @@ further values that the program must take or return, and the records, attached a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from incrax import _jax
@@ -23,7 +23,6 @@ from incrax.bijectors.memory import (
     is_readable,
     records_of,
 )
-from incrax.bijectors.remembered import Remembered
 from incrax.bijectors.snapshots import BijectionCode, Snapshot, reference
 
 Where = int | Callable[[], Any]
@@ -32,12 +31,8 @@ over.
 """
 
 
-def _nothing() -> None:
-    return None
-
-
 class Template(NamedTuple):
-    """A record without its values. Compared by value."""
+    """A record without its values."""
 
     output: int
     code: BijectionCode
@@ -47,12 +42,9 @@ class Template(NamedTuple):
     source: Where
     context: Where | None
     ladj: Where | None
-    owner: int | None = None
-    """Which of the bijections among the arguments made the output."""
-    bijection: Callable[[], Any] = _nothing
-    """Where it is none of these."""
+    bijection: Callable[[], Any]
 
-    def attach_to(self, values: Sequence[Any], bijections: Sequence[Remembered]) -> None:
+    def attach_to(self, values: Sequence[Any]) -> None:
         """Remember the same of an output at a call, as far as what is needed can be used wherever
         the output can.
         """
@@ -63,10 +55,9 @@ class Template(NamedTuple):
         contexts = [] if self.context is None else [at(self.context)]
         if not can_be_remembered(output, *arrays, source, *contexts):
             return
-        owner = self.bijection if self.owner is None else reference(bijections[self.owner])
         context = reference(contexts[0]) if contexts else None
         snapshot = Snapshot(self.code, arrays)
-        record = Origin(owner, snapshot, self.direction, source, context, self.is_wide)
+        record = Origin(self.bijection, snapshot, self.direction, source, context, self.is_wide)
         if self.ladj is not None and is_known_with(at(self.ladj), output):
             record.ladj = at(self.ladj)
         attach(output, (*records_of(output), record))
@@ -78,9 +69,7 @@ class Outgoing(NamedTuple):
     numbers: tuple[int, ...]
     templates: tuple[Template, ...]
 
-    def attached(
-        self, arguments: Sequence[Any], results: Sequence[Any], bijections: Sequence[Remembered]
-    ) -> list[Any]:
+    def attached(self, arguments: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         """The results of the function, with their records; an argument that comes back as the
         object that it was.
         """
@@ -88,26 +77,22 @@ class Outgoing(NamedTuple):
         has_memory = [bool(records_of(x)) or any(x is given for given in arguments) for x in values]
         for template in self.templates:
             if not has_memory[template.output]:
-                template.attach_to(values, bijections)
+                template.attach_to(values)
         ends = [values[number] for number in self.numbers]
         return [end if is_kept(end) else result for end, result in zip(ends, results, strict=False)]
 
 
-def outgoing(
-    arguments: Sequence[Any], bijections: Iterable[Remembered], results: Sequence[Any]
-) -> tuple[Outgoing, list[Any]]:
+def outgoing(arguments: Sequence[Any], results: Sequence[Any]) -> tuple[Outgoing, list[Any]]:
     """What to attach after a call; and all that a program must return for it, the results first."""
     values = _Numbered((*arguments, *results))
     own = tuple(values.numbers[id(x)] for x in results)
-    owners = {id(bijection): number for number, bijection in enumerate(bijections)}
-    templates: list[Template] = []
-    for number, output in values.further(len(arguments)):
-        for record in records_of(output):
-            template = _template(record, number, values.given, values.computed)
-            if template is not None:
-                owner = owners.get(id(record.bijection))
-                templates.append(template._replace(owner=owner, bijection=record.bijection_ref))
-    return Outgoing(own, tuple(templates)), values.all[len(arguments) :]
+    found = [
+        _template(record, number, values)
+        for number, output in values.further(len(arguments))
+        for record in records_of(output)
+    ]
+    templates = tuple(template for template in found if template is not None)
+    return Outgoing(own, templates), values.all[len(arguments) :]
 
 
 class _Numbered:
@@ -145,34 +130,14 @@ class _Numbered:
         return (lambda: x) if is_constant else self.add(x)
 
 
-def incoming(arguments: Sequence[Any]) -> tuple[tuple[Template, ...], list[Any]]:
-    """The records of arguments by parameters that are arguments too; and the arguments with what
-    these need beside.
-    """
-    values = _Numbered(arguments)
-    given = dict(values.numbers)
-    remembering = [
-        (number, record) for number, x in enumerate(arguments) for record in records_of(x)
-    ]
-    found = (
-        _template(record, n, lambda x: given.get(id(x)), values.add) for n, record in remembering
-    )
-    return tuple(template for template in found if template is not None), values.all
-
-
-def _template(
-    record: Origin,
-    output: int,
-    given: Callable[[Any], Where | None],
-    computed: Callable[[Any], Where],
-) -> Template | None:
-    """A record without its values; None if its parameters or context cannot be given."""
-    arrays = tuple(given(array()) for array in record.snapshot.arrays)
-    context = None if record.context_ref is None else given(record.context)
+def _template(record: Origin, output: int, values: _Numbered) -> Template | None:
+    """A record without its values; None if its parameters or context were computed inside."""
+    arrays = tuple(values.given(array()) for array in record.snapshot.arrays)
+    context = None if record.context_ref is None else values.given(record.context)
     is_lost = None in arrays or (record.context_ref is not None and context is None)
     if is_lost or not is_readable(record.source):
         return None
-    source = computed(record.source)
-    ladj = computed(record.ladj) if is_readable(record.ladj) else None
-    code = record.snapshot.code
-    return Template(output, code, record.direction, record.is_wide, arrays, source, context, ladj)
+    source = values.computed(record.source)
+    ladj = values.computed(record.ladj) if is_readable(record.ladj) else None
+    made_by = record.snapshot.code, record.direction, record.is_wide
+    return Template(output, *made_by, arrays, source, context, ladj, record.bijection_ref)

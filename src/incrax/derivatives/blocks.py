@@ -7,7 +7,6 @@ compression does not pay.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,17 +21,15 @@ from incrax.derivatives.flat import Ends, ends, joined
 from incrax.derivatives.selection import Selection
 from incrax.derivatives.sparsity.compressed import (
     Colored,
-    Mode,
-    choose,
     compressed_jacobian,
     coordinates,
     dense,
     hessian_values,
+    pays,
 )
 from incrax.derivatives.sparsity.search import (
     MAX_WORK,
     Matrix,
-    has_custom_vjp,
     hessian_pattern,
     pattern_of,
 )
@@ -47,9 +44,7 @@ MAX_UNASKED_WORK = 1 << 22
 Blocks = list[list[Any]]
 
 
-def jacobian_blocks(
-    fun: Function, selection: Selection, *, mode: str | None, is_sparse: bool
-) -> Blocks | None:
+def jacobian_blocks(fun: Function, selection: Selection, *, is_sparse: bool) -> Blocks | None:
     """For each output array its blocks, one per selected leaf; `fun` takes arguments and returns a
     list of arrays.
 
@@ -61,19 +56,19 @@ def jacobian_blocks(
         return None
     columns = of_vector.columns
     pattern = pattern_of(of_vector.program, max_work=_most_work(is_sparse=is_sparse))
-    known = None if pattern is None else Colored(pattern)
-    way = choose(known, columns.size, rows.size)
-    if not is_sparse and "compressed" not in way:
-        return None
-    known = known or Colored(_full(rows.size, columns.size))
-    modes: list[Mode] = (
-        ["forward", "reverse"] if (mode or way).endswith("forward") else ["reverse", "forward"]
-    )
-    # Without a batch, JAX finds out only when it compiles that a `custom_vjp` has no forward mode.
-    modes = modes[:1] if mode else ["reverse"] if has_custom_vjp(of_vector.program) else modes
-    attempts = [partial(compressed_jacobian, of_vector, pattern=known, mode=m) for m in modes]
-    values = first_that_works(attempts, [of_vector.point]).astype(of_vector.point.dtype)
-    return _blocks(values, known.pattern, rows, columns, is_sparse=is_sparse)
+    if pattern is None:
+        if not is_sparse:
+            return None
+        modes = [jax.jacfwd(of_vector), jax.jacrev(of_vector)]
+        values = first_that_works(modes, [of_vector.point]).ravel()
+        pattern = _full(rows.size, columns.size)
+    else:
+        known = Colored(pattern)
+        if not (is_sparse or pays(known.columns.num_colors, columns.size, rows.size)):
+            return None
+        values = compressed_jacobian(of_vector, of_vector.point, known)
+    values = values.astype(of_vector.point.dtype)
+    return _blocks(values, pattern, rows, columns, is_sparse=is_sparse)
 
 
 def hessian_blocks(fun: Function, selection: Selection, *, is_sparse: bool) -> Blocks | None:
@@ -84,7 +79,8 @@ def hessian_blocks(fun: Function, selection: Selection, *, is_sparse: bool) -> B
     columns = of_vector.columns
     pattern = hessian_pattern(of_vector.program, max_work=_most_work(is_sparse=is_sparse))
     known = Colored(_full(columns.size, columns.size) if pattern is None else pattern)
-    if not is_sparse and (pattern is None or 2 * known.symmetric.num_colors > columns.size):
+    size = columns.size
+    if not is_sparse and (pattern is None or not pays(known.symmetric.num_colors, size, size)):
         return None
     values = hessian_values(lambda vector: of_vector(vector)[0], of_vector.point, known)
     return _blocks(values, known.pattern, columns, columns, is_sparse=is_sparse)

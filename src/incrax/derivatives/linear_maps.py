@@ -138,25 +138,20 @@ class OutputTypes:
 
 
 class AtPoint(NamedTuple):
-    """A function at a point: value, what is passed on, the linear program and what it reads, types
-    of the outputs.
-    """
+    """A function at a point: value, the linear program and what it reads, types of the outputs."""
 
     value: Any
-    aux: Any
     linear: LinearProgram
     residuals: list[Any]
     types: OutputTypes
 
 
-def at_point(
-    fun: Function, selection: Selection, args: Any, kwargs: Any, *, has_aux: bool
-) -> AtPoint:
+def at_point(fun: Function, selection: Selection, args: Any, kwargs: Any) -> AtPoint:
     """The function at these arguments, of which the selected leaves may move.
 
     Compiled once per function, selection and signature. Where there are tracers, where JAX compiles
-    nothing, where Python code of the function asks for values, and where it passes on what is no
-    array, it is evaluated as JAX does, operation by operation.
+    nothing, and where Python code of the function asks for values, it is evaluated as JAX does,
+    operation by operation.
 
     Raises:
         UnsupportedLeafError: an argument is an array that JAX has no type for, or a static value
@@ -168,31 +163,25 @@ def at_point(
     )
     if not is_evaluated and not any(map(_jax.is_mutable_array, leaves)):
         signature = make_signature(fun, args, kwargs)
-        key = _key(fun, signature.key, selection.numbers, has_aux)
+        key = _key(fun, signature.key, selection.numbers)
         feeds = [LeafValue(x).feed for x in signature.dynamic_leaves(leaves)]
-        make = lambda: _traced(fun, selection, signature, feeds, has_aux=has_aux)
+        make = lambda: _traced(fun, selection, signature, feeds)
         primal = key is not None and _primals.made(key, make)
         if primal:
             return primal.at(feeds)
     # NumPy arrays as private copies, because their owner may change them.
     private = replace(selection, leaves=tuple(jax.tree.map(_private, selection.leaves)))
-    return _split(fun, private, has_aux=has_aux, is_compiled=False)
+    return _split(fun, private, is_compiled=False)
 
 
 def _private(leaf: Any) -> Any:
     return jnp.array(leaf, copy=True) if isinstance(leaf, np.ndarray) else leaf
 
 
-def _split(
-    fun: Function,
-    selection: Selection,
-    *,
-    has_aux: bool,
-    is_compiled: bool,
-) -> AtPoint:
+def _split(fun: Function, selection: Selection, *, is_compiled: bool) -> AtPoint:
     """Value and linear program, evaluated or traced as the values are."""
     function = selection.of_selected(fun)
-    value, linear, *aux = jax.vjp(function, *selection.values, has_aux=has_aux)
+    value, linear = jax.vjp(function, *selection.values)
     outputs, out_tree = jax.tree.flatten(value)
     types = OutputTypes(out_tree, tuple(jax.typeof(x) for x in outputs))
     residuals, treedef = jax.tree.flatten(linear)
@@ -204,14 +193,14 @@ def _split(
 
     inputs = list(map(strong, active))
     program = run_passes(trace(pull, inputs, residuals), PASSES)
-    return AtPoint(value, aux, LinearProgram(program, len(inputs), is_compiled), residuals, types)
+    return AtPoint(value, LinearProgram(program, len(inputs), is_compiled), residuals, types)
 
 
 class Primal(NamedTuple):
-    """A compiled function: arguments -> value, aux and residuals; and the linear program that reads
+    """A compiled function: arguments -> value and residuals; and the linear program that reads
     these.
 
-    Fields: the program, whose outputs are the leaves of (value, aux, residuals); what it computes
+    Fields: the program, whose outputs are the leaves of (value, residuals); what it computes
     of them, which are neither arguments nor constants; its form for XLA; its constants; trees and
     types.
     """
@@ -231,13 +220,8 @@ class Primal(NamedTuple):
             zip(self.computed, self.function(tuple(self.constants.values()), *leaves), strict=True)
         )
         found = [_jax.as_value(atom, env) for atom in self.program.outvars]
-        value, aux, residuals = jax.tree.unflatten(self.treedef, found)
-        value, aux = jax.tree.map(_as_array, (value, aux))
-        return AtPoint(value, aux, self.linear, residuals, self.types)
-
-
-class _NoArray(Exception):
-    """What a function passes on is no array, and may have been made of values: text, an object."""
+        value, residuals = jax.tree.unflatten(self.treedef, found)
+        return AtPoint(jax.tree.map(_as_array, value), self.linear, residuals, self.types)
 
 
 def _traced(
@@ -245,26 +229,20 @@ def _traced(
     selection: Selection,
     signature: Signature,
     feeds: Values,
-    *,
-    has_aux: bool,
 ) -> Primal | Literal[False]:
-    """The primal and the linear program, of types like these; False where the function needs values, or passes on what
-    no program returns.
-    """
+    """The primal and the linear program, of types like these; False where the function needs values."""
     points: list[AtPoint] = []
 
     def primal(*leaves: Any) -> Any:
         with_marks = jax.tree.leaves(signature.rebuild(leaves), is_leaf=is_mark)
         at = replace(selection, leaves=tuple(with_marks))
-        point = _split(fun, at, has_aux=has_aux, is_compiled=True)
-        if not all(map(is_dynamic, jax.tree.leaves(point.aux))):
-            raise _NoArray
+        point = _split(fun, at, is_compiled=True)
         points.append(point)
-        return point.value, point.aux, point.residuals
+        return point.value, point.residuals
 
     try:
         traced, treedef = trace_with_tree(primal, *feeds)
-    except (*NO_VALUE, _NoArray):
+    except NO_VALUE:
         return False
     program, (point,) = run_passes(traced, PASSES), points
     linear = point.linear

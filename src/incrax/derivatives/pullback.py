@@ -31,7 +31,7 @@ _FREED = object()
 
 
 @spelled_here
-def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwargs: Any) -> Any:
+def vjp(fun: Function, *args: Any, wrt: Any = None, **kwargs: Any) -> tuple[Any, Pullback]:
     """Value of a function and its pullback, which computes only the cotangents that it is asked
     for.
 
@@ -44,13 +44,11 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwa
         wrt: what to differentiate by; see `grad`. None: all positional arguments, as far as they
             are floating-point or complex arrays without the mark of `cut`. What is left out costs
             nothing, no residual either.
-        has_aux: whether `fun` returns a pair whose second part is passed on; it may hold anything,
-            see below.
         **kwargs: keyword arguments; their parts are named in `wrt` by path.
 
     Returns:
-        (value, pullback), with `has_aux` (value, pullback, aux). `pullback(ct)` takes a pytree like
-        the value (None for outputs that are integers) and returns cotangents in the shape of the
+        (value, pullback). `pullback(ct)` takes a pytree like the value (None for outputs that are
+        integers) and returns cotangents in the shape of the
         selection, by default a tuple with one tree per positional argument; see `Pullback`.
 
     Raises:
@@ -64,7 +62,7 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwa
         `jax.jit`. Residuals that are arguments are not copied.
 
     Not handled: inside `jit`, `grad` or `vmap`, with `jax.disable_jit()`, and where `fun` branches
-        in Python on a value, has no hash, or passes on what is no array (text, objects), it is
+        in Python on a value, or has no hash, it is
         evaluated operation by operation, as by `jax.vjp`; still only what is needed. A
         pullback is no pytree: it cannot be returned from a compiled function.
 
@@ -82,9 +80,8 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwa
     fun = plain(fun)
     wrt = tuple(range(len(args))) if wrt is None and args else wrt
     selection = select("vjp", fun, wrt, args, kwargs)
-    point = at_point(fun, selection, args, kwargs, has_aux=has_aux)
-    pullback = Pullback(fun, selection, point)
-    return (point.value, pullback, *point.aux) if has_aux else (point.value, pullback)
+    point = at_point(fun, selection, args, kwargs)
+    return point.value, Pullback(fun, selection, point)
 
 
 class Pullback:
@@ -126,7 +123,7 @@ class Pullback:
 
         Args:
             cotangent: pytree like the value of the function; None for outputs that are integers.
-            wrt: which ones: paths, numbers, a mask or a function that picks parts, as for `vjp` and
+            wrt: which ones: paths, numbers or a mask, as for `vjp` and
                 of the same arguments. None: all that `vjp` selected.
 
         Returns:

@@ -25,8 +25,7 @@ from incrax.errors import SelectionError
 
 _WRT = (
     "`wrt` takes the path of an argument or of a part of it as `explain()` prints it (or a tuple "
-    "of paths), the number of an argument, a pytree of booleans for the first argument, or a "
-    "function that picks parts: `lambda p: (p.mu, p.layers[0].w)`."
+    "of paths), the number of an argument, or a pytree of booleans for the first argument."
 )
 
 
@@ -255,8 +254,6 @@ def _asked(name: str, wrt: Any, numbered: Any, names: Sequence[str], paths: Sequ
         return one(wrt)
     if isinstance(wrt, (tuple, list)) and wrt and all(map(_is_one, wrt)):
         return type(wrt)(map(one, wrt))
-    if callable(wrt) and jax.tree_util.all_leaves([wrt]):
-        return _picked(name, wrt, args)
     return _masked(name, wrt, args)
 
 
@@ -310,27 +307,3 @@ def _masked(name: str, mask: Any, args: Args) -> Any:
         raise wrong_wrt(
             name, mask, f"its structure is not that of the first argument: {error}"
         ) from error
-
-
-@dataclass(frozen=True)
-class _Picked:
-    """Stands for a leaf while a selector picks."""
-
-    number: int
-
-
-def _picked(name: str, selector: Any, args: Args) -> Any:
-    """What a function picks from the first argument, or from as many as it takes."""
-    named = [x for x in argument_names(selector, len(args)) if not x.startswith("args[")]
-    places = jax.tree.map(_Picked, args[: max(1, len(named))])
-    try:
-        picked = selector(*places)
-    except Exception as error:
-        reason = f"it failed with {type(error).__name__}: {error}; it may only pick parts"
-        raise wrong_wrt(name, selector, reason) from error
-    parts = jax.tree.leaves(picked)
-    others = [type(part).__name__ for part in parts if not isinstance(part, _Picked)]
-    if others or not parts:
-        seen = others[0] if others else "nothing"
-        raise wrong_wrt(name, selector, f"it returned {seen} where a part of an argument is needed")
-    return jax.tree.map(lambda place: place.number, picked)

@@ -10,7 +10,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 
 import jax
@@ -20,38 +20,32 @@ import numpy as np
 from incrax._api import incremental
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
-from incrax._messages import check_function, not_called
+from incrax._messages import check_function
 from incrax._names import name_of
-from incrax._program import Values, type_of
-from incrax._tuning import Nonfinite, Policy, Tuning
+from incrax._program import Values
+from incrax._tuning import Policy, Tuning
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
 from incrax.derivatives.row_sparse.rows import RowSparse
-from incrax.derivatives.row_sparse.structured import RowsExplanation, row_options, sparse_outputs
-from incrax.derivatives.row_sparse.values import Context
+from incrax.derivatives.row_sparse.structured import sparse_outputs
 from incrax.derivatives.selection import Selection, select, type_name
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.signature import (
     Args,
     Function,
     Kwargs,
-    Signature,
     argument_names,
-    make_signature,
 )
 from incrax.errors import TangentError
 
 
 @dataclass(frozen=True, eq=False)
 class Derivative:
-    """A function (*args) -> a derivative of `fun`; `name` is what users call it, `seen` the types
-    traced last.
-    """
+    """A function (*args) -> a derivative of `fun`; `name` is what users call it."""
 
     fun: Function
     wrt: Any
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
-    seen: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         functools.update_wrapper(self, self.fun, updated=())
@@ -81,55 +75,18 @@ class Gradient(Derivative):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
-        if self.has("rows"):
-            self.seen[:] = self._typed(args, kwargs)
-        value, found = self._found(args, kwargs, self._rows())
-        if self.has("with_value"):
-            return value, found
-        return (found, value[1]) if self.has("has_aux") else found
-
-    def _rows(self) -> Context | None:
-        """The options of row-sparse gradients; None where there are none."""
-        options = self.settings["rows"]
-        return None if options is None else options.fresh()
-
-    def _found(self, args: Args, kwargs: Kwargs, rows: Context | None) -> tuple[Any, Any]:
-        """Value and gradient; `rows` gets what became of rows."""
         selection = self.select(args, kwargs)
         function = selection.of_selected(self.fun)
         derivative = jax.value_and_grad(function, selection.argnums, has_aux=self.has("has_aux"))
-        if rows is None:
-            value, gradients = derivative(*selection.values)
-        else:
-            found, gradients = sparse_outputs(derivative, *selection.values, context=rows)
+        if self.has("rows"):
+            found, gradients = sparse_outputs(derivative, *selection.values)
             value = jax.tree.map(_dense, found, is_leaf=_is_rows)
-        return value, selection.tree(gradients)
-
-    def explain_rows(self, *args: Any, wrt: Any, **kwargs: Any) -> RowsExplanation:
-        """What of a gradient by `wrt` stays rows, what becomes dense and why; without arguments,
-        for those traced last.
-
-        Raises:
-            NotCalledError: without arguments before the first call.
-        """
-        if not args and not kwargs and not self.seen:
-            raise not_called("explain()")
-        signature, types = self._typed(args, kwargs) if args or kwargs else self.seen
-        other = replace(self, wrt=wrt)
-        rows = self._rows()
-
-        def run(*leaves: Any) -> Any:
-            args, kwargs = signature.rebuild(leaves)
-            return other._found(args, kwargs, rows)
-
-        jax.eval_shape(run, *types)
-        return RowsExplanation(tuple(rows.events) if rows else ())
-
-    def _typed(self, args: Args, kwargs: Kwargs) -> tuple[Signature, list[Any]]:
-        """How arguments are rebuilt of their values, and the types of these."""
-        signature = make_signature(self.fun, args, kwargs)
-        values = signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
-        return signature, list(map(type_of, values))
+        else:
+            value, gradients = derivative(*selection.values)
+        gradient = selection.tree(gradients)
+        if self.has("with_value"):
+            return value, gradient
+        return (gradient, value[1]) if self.has("has_aux") else gradient
 
 
 def _is_rows(x: Any) -> bool:
@@ -149,36 +106,29 @@ class OfAllOutputs(Derivative):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
-        flat = FlatOutputs(self.fun, has_aux=self.has("has_aux"))
-        blocks, aux = self.blocks(flat, selection)
-        tree = jax.tree.unflatten(flat.treedef, map(selection.tree, blocks))
-        return (tree, aux) if self.has("has_aux") else tree
+        flat = FlatOutputs(self.fun)
+        blocks = self.blocks(flat, selection)
+        return jax.tree.unflatten(flat.treedef, map(selection.tree, blocks))
 
-    def blocks(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, Any]:
-        """For each output array its derivatives by each selected leaf; and what is passed on."""
+    def blocks(self, flat: FlatOutputs, selection: Selection) -> Any:
+        """For each output array its derivatives by each selected leaf."""
         raise NotImplementedError
 
 
 class Jacobian(OfAllOutputs):
     """All derivatives of all outputs: forward, reverse, or compressed by the known sparsity."""
 
-    def blocks(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, Any]:
+    def blocks(self, flat: FlatOutputs, selection: Selection) -> Any:
         """Arrays."""
-        mode = self.settings["mode"]
-        is_sparse = self.has("sparse")
-        if is_sparse or not (mode or self.has("has_aux")):
-            blocks = jacobian_blocks(flat.arrays, selection, mode=mode, is_sparse=is_sparse)
-            if blocks is not None:
-                return blocks, None
+        blocks = jacobian_blocks(flat, selection, is_sparse=self.has("sparse"))
+        if blocks is not None:
+            return blocks
         fun = selection.of_selected(flat)
-        if mode is None:
-            modes = _fewest_passes_first(flat, fun, selection.values)
-        else:
-            modes = [jax.jacfwd if mode == "forward" else jax.jacrev]
-        derivatives = [each(fun, selection.argnums, has_aux=True) for each in modes]
-        rows, aux = first_that_works(derivatives, selection.values)
+        modes = _fewest_passes_first(flat, fun, selection.values)
+        derivatives = [each(fun, selection.argnums) for each in modes]
+        rows = first_that_works(derivatives, selection.values)
         dtypes = [jax.dtypes.result_type(x) for x in selection.values]
-        return [list(map(_as_dtype, row, dtypes)) for row in rows], aux
+        return [list(map(_as_dtype, row, dtypes)) for row in rows]
 
 
 def _fewest_passes_first(flat: FlatOutputs, fun: Function, values: Values) -> list[Function]:
@@ -200,31 +150,23 @@ def _as_dtype(block: Any, dtype: Any) -> Any:
 
 
 class FlatOutputs:
-    """A function of the same arguments -> the arrays of its outputs, in a list, and what is passed
-    on.
+    """A function of the same arguments -> the arrays of its outputs, in a list.
 
     Fields: of the outputs in the last call their tree, and how many elements they have; None
     before.
     """
 
-    def __init__(self, fun: Function, *, has_aux: bool = False) -> None:
+    def __init__(self, fun: Function) -> None:
         self.fun = fun
-        self.has_aux = has_aux
         self.treedef: Any = None
         self.size: int | None = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
+    def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Call the function."""
-        found = self.fun(*args, **kwargs)
-        outputs, aux = found if self.has_aux else (found, None)
-        leaves, self.treedef = jax.tree.flatten(outputs)
+        leaves, self.treedef = jax.tree.flatten(self.fun(*args, **kwargs))
         leaves = [jnp.asarray(leaf) for leaf in leaves]
         self.size = sum(leaf.size for leaf in leaves)
-        return leaves, aux
-
-    def arrays(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call the function, for its outputs alone."""
-        return self(*args, **kwargs)[0]
+        return leaves
 
 
 # --- second order ---------------------------------------------------------------------------------
@@ -233,16 +175,15 @@ class FlatOutputs:
 class Hessian(OfAllOutputs):
     """All second derivatives of all outputs, compressed by the known sparsity of a scalar one's."""
 
-    def blocks(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, Any]:
+    def blocks(self, flat: FlatOutputs, selection: Selection) -> Any:
         """Each in the shape of the selection, for the second leaf."""
         block = self._compressed(flat, selection)
         if block is not None:
-            return [[*map(selection.tree, block)]], None
-        given = {"argnums": selection.argnums, "has_aux": True}
-        inner = jax.jacrev(selection.of_selected(flat), **given)
+            return [[*map(selection.tree, block)]]
+        inner = jax.jacrev(selection.of_selected(flat), selection.argnums)
         values = selection.values
-        outer = [each(inner, **given) for each in (jax.jacfwd, jax.jacrev)]
-        found, aux = first_that_works(outer, values)
+        outer = [each(inner, selection.argnums) for each in (jax.jacfwd, jax.jacrev)]
+        found = first_that_works(outer, values)
         dtypes = [jax.dtypes.result_type(x) for x in values]
         return [
             [
@@ -250,14 +191,12 @@ class Hessian(OfAllOutputs):
                 for row, dtype in zip(block, dtypes, strict=True)
             ]
             for block in found
-        ], aux
+        ]
 
     def _compressed(self, flat: FlatOutputs, selection: Selection) -> Any:
         """The block of the only output; None where it is not compressed."""
-        if self.has("has_aux"):
-            return None
         try:
-            return hessian_blocks(flat.arrays, selection, is_sparse=self.has("sparse"))
+            return hessian_blocks(flat, selection, is_sparse=self.has("sparse"))
         except (TypeError, ValueError, NotImplementedError):
             if self.has("sparse"):
                 raise
@@ -305,11 +244,8 @@ class Pushforward(Along):
     """Value, and the derivative of all outputs along a tangent."""
 
     def along(self, selection: Selection, tangents: tuple[Any, ...]) -> Any:
-        """Both, and what is passed on."""
-        function = selection.of_selected(self.fun)
-        return jax.jvp(
-            function, tuple(selection.values), tangents, has_aux=self.settings["has_aux"]
-        )
+        """Both."""
+        return jax.jvp(selection.of_selected(self.fun), tuple(selection.values), tangents)
 
 
 def _check_names(name: str, fun: Function, num_args: int) -> None:
@@ -410,7 +346,6 @@ def grad(
     *,
     wrt: Any = None,
     sparse: Literal["rows"] | None = None,
-    nonfinite: Nonfinite = "ignore",
     has_aux: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[P, Any]:
@@ -425,14 +360,11 @@ def grad(
             `has_aux`.
         wrt: what to differentiate by. A path as `explain()` prints it (`"params['mu']"`,
             `"model.layers[0]"`), or a tuple of paths; the number of an argument, or a tuple; a
-            pytree of booleans for the first argument, or for subtrees of it; a function that picks
-            parts of the first arguments: `lambda p: (p.mu, p.layers[0].w)`. None: the first
+            pytree of booleans for the first argument, or for subtrees of it. None: the first
             argument.
         sparse: `"rows"`: gradients of arrays that are read in a few rows (`table[indices]`, slices,
             elements) are `RowSparse`, where they can stay so; the others are arrays.
-            `explain(wrt=...)` says which, and why. None: all are arrays.
-        nonfinite: with `sparse`, what becomes of rows that nothing reads: `"ignore"` or `"dense"`;
-            see `structured`.
+            `structured(jax.grad(fun)).explain(*args)` says which, and why. None: all are arrays.
         has_aux: whether `fun` returns a pair whose second part is passed on.
         **options: those of `incremental`.
 
@@ -451,11 +383,11 @@ def grad(
     Example:
         >>> import incrax
         >>> f = lambda p, x: p["a"] * x**2 + p["b"]
-        >>> g = incrax.grad(f, wrt=lambda p, x: (p["a"], x))
+        >>> g = incrax.grad(f, wrt=("p['a']", "x"))
         >>> [float(part) for part in g({"a": 3.0, "b": 1.0}, 2.0)]
         [4.0, 12.0]
     """
-    return _gradient("grad", fun, wrt, has_aux, sparse, nonfinite, options)
+    return _gradient("grad", fun, wrt, has_aux, sparse, options)
 
 
 @spelled_here
@@ -464,7 +396,6 @@ def value_and_grad(
     *,
     wrt: Any = None,
     sparse: Literal["rows"] | None = None,
-    nonfinite: Nonfinite = "ignore",
     has_aux: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[P, tuple[R, Any]]:
@@ -480,7 +411,7 @@ def value_and_grad(
         >>> [float(part) for part in g({"a": 3.0}, 2.0)]
         [12.0, 4.0]
     """
-    return _gradient("value_and_grad", fun, wrt, has_aux, sparse, nonfinite, options)
+    return _gradient("value_and_grad", fun, wrt, has_aux, sparse, options)
 
 
 def _gradient(
@@ -489,17 +420,12 @@ def _gradient(
     wrt: Any,
     has_aux: bool,
     sparse: Any,
-    nonfinite: Any,
     options: IncrementalOptions,
 ) -> Incremental[..., Any]:
     if sparse not in (None, "rows"):
         raise ValueError(f'`{name}(sparse=...)` got {sparse!r}; use "rows", or None.')
-    rows = row_options(name, nonfinite=nonfinite)
-    with_value = name == "value_and_grad"
-    rows = rows if sparse else None
-    return _made(
-        Gradient, name, fun, wrt, options, has_aux=has_aux, rows=rows, with_value=with_value
-    )
+    settings = {"has_aux": has_aux, "rows": bool(sparse), "with_value": name == "value_and_grad"}
+    return _made(Gradient, name, fun, wrt, options, **settings)
 
 
 @spelled_here
@@ -507,9 +433,7 @@ def jacobian(
     fun: Callable[P, Any],
     *,
     wrt: Any = None,
-    mode: Literal["forward", "reverse"] | None = None,
     sparse: bool = False,
-    has_aux: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[P, Any]:
     """All derivatives of all outputs with respect to part of the arguments, evaluated
@@ -520,13 +444,8 @@ def jacobian(
     Args:
         fun: function of pytrees with a pytree of arrays as result.
         wrt: what to differentiate by; see `grad`.
-        mode: `"forward"`, one pass per element of the selection; `"reverse"`, one per element of
-            the outputs; None: whichever takes fewer, and the other one where JAX has no rule for
-            it; fewer still where the program says which elements of the outputs cannot depend on
-            which elements of the inputs.
         sparse: whether results are `jax.experimental.sparse.BCOO` arrays, with the elements that
             may be nonzero.
-        has_aux: whether `fun` returns a pair whose second part is passed on.
         **options: those of `incremental`.
 
     Returns:
@@ -537,6 +456,10 @@ def jacobian(
     Raises:
         SelectionError: at a call; see `grad`.
 
+    Cost: one pass per element of the selection, or of the outputs, whichever are fewer, or the other
+        way where JAX has no rule for it; fewer where the program says which elements of the outputs
+        cannot depend on which elements of the inputs.
+
     Example:
         >>> import incrax, jax.numpy as jnp
         >>> line = lambda p, x: p["slope"] * x + p["offset"]
@@ -544,10 +467,7 @@ def jacobian(
         >>> {name: column.tolist() for name, column in j.items()}
         {'offset': [1.0, 1.0], 'slope': [0.0, 3.0]}
     """
-    if mode not in (None, "forward", "reverse"):
-        raise ValueError(f'`jacobian(mode=...)` got {mode!r}; use "forward", "reverse", or None.')
-    _check_sparse("jacobian", sparse=sparse, has_aux=has_aux)
-    return _made(Jacobian, "jacobian", fun, wrt, options, mode=mode, sparse=sparse, has_aux=has_aux)
+    return _made(Jacobian, "jacobian", fun, wrt, options, sparse=sparse)
 
 
 @spelled_here
@@ -556,7 +476,6 @@ def hessian(
     *,
     wrt: Any = None,
     sparse: bool = False,
-    has_aux: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[P, Any]:
     """All second derivatives with respect to part of the arguments, evaluated incrementally.
@@ -568,13 +487,11 @@ def hessian(
         wrt: what to differentiate by; see `grad`.
         sparse: whether results are `jax.experimental.sparse.BCOO` arrays, with the elements that
             may be nonzero; for a scalar result and real arrays of one dtype.
-        has_aux: whether `fun` returns a pair whose second part is passed on.
         **options: those of `incremental`.
 
     Returns:
         A function of the same arguments. Its result has the shape of the selection twice, the
-        second inside the first, with arrays of shape (*output.shape, *first.shape, *second.shape);
-        with `has_aux` a pair.
+        second inside the first, with arrays of shape (*output.shape, *first.shape, *second.shape).
 
     Raises:
         SelectionError: at a call; see `grad`.
@@ -590,15 +507,7 @@ def hessian(
         >>> h(jnp.array([1.0, 3.0]), 2.0).tolist()
         [[12.0, 4.0], [4.0, 0.0]]
     """
-    _check_sparse("hessian", sparse=sparse, has_aux=has_aux)
-    return _made(Hessian, "hessian", fun, wrt, options, sparse=sparse, has_aux=has_aux)
-
-
-def _check_sparse(name: str, *, sparse: bool, has_aux: bool) -> None:
-    if sparse and has_aux:
-        raise ValueError(
-            f"`{name}(sparse=True)` does not go with `has_aux=True`; leave one of them out."
-        )
+    return _made(Hessian, "hessian", fun, wrt, options, sparse=sparse)
 
 
 @spelled_here
@@ -635,19 +544,18 @@ def hvp(
 
 @spelled_here
 def jvp(
-    fun: Function, *, wrt: Any = None, has_aux: bool = False, **options: Unpack[IncrementalOptions]
+    fun: Function, *, wrt: Any = None, **options: Unpack[IncrementalOptions]
 ) -> Incremental[..., Any]:
     """The derivative of all outputs along a tangent, evaluated incrementally.
 
     Args:
         fun: function of pytrees.
         wrt: what to differentiate by; see `grad`.
-        has_aux: whether `fun` returns a pair whose second part is passed on.
         **options: those of `incremental`.
 
     Returns:
         A function of the same arguments and of `tangent=`, a pytree in the shape of the selection.
-        It returns value and tangent of the outputs, with `has_aux` and what is passed on. While
+        It returns value and tangent of the outputs. While
         only the tangent changes, what depends on the other arguments alone is loaded.
 
     Raises:
@@ -660,7 +568,7 @@ def jvp(
         >>> [float(part) for part in push(3.0, 2.0, tangent=1.0)]
         [18.0, 12.0]
     """
-    return _made(Pushforward, "jvp", fun, wrt, options, has_aux=has_aux)
+    return _made(Pushforward, "jvp", fun, wrt, options)
 
 
 def _made(

@@ -6,7 +6,6 @@ from incrax.errors import (
     MethodError,
     MinimumError,
     ParameterTypeError,
-    WeightsError,
 )
 from incrax.fit.batches import LeastSquaresSteps, StepState
 from incrax.fit.joint import Constraint, constrained, gaussian_constraint, negative, simultaneous
@@ -34,7 +33,6 @@ __all__ = [
     "StepState",
     "Task",
     "Toys",
-    "WeightsError",
     "Work",
     "constrained",
     "contour",

@@ -21,7 +21,7 @@ from incrax.derivatives.cuts import is_mark
 from incrax.derivatives.selection import is_python_int
 from incrax.derivatives.transforms import plain
 from incrax.fit.linear import reduction_by
-from incrax.fit.problem import ArgumentLayout, laid_out, remembered, weighed_vector
+from incrax.fit.problem import ArgumentLayout, laid_out, remembered, residual_vector
 from incrax.fit.steps import FIRST_GROWTH, adapted
 
 NAME = "LeastSquaresSteps"
@@ -174,7 +174,7 @@ def _programs(fun: Callable[..., Any], layout: ArgumentLayout, least: float | No
     @jax.jit
     def program(free: Any, others: Any, state: StepState) -> tuple[Any, StepState]:
         dtype = state.damping.dtype
-        residuals = lambda x: weighed_vector(fun(*layout.arguments(x, others)), None, dtype)
+        residuals = lambda x: residual_vector(fun(*layout.arguments(x, others)), dtype)
         vector = jnp.concatenate([jnp.ravel(jnp.asarray(each, dtype)) for each in free])
         x, state = _stepped(residuals, vector, state, least)
         return layout.free_leaves(x), state

@@ -7,7 +7,6 @@ inputs only, so that a change of one data set's parameter leaves the others alon
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -44,9 +43,7 @@ class Constraint(NamedTuple):
     """What it adds, a function of their values in this order."""
 
 
-def gaussian_constraint(
-    name: str | Sequence[str], value: Any, sigma: Any = None, *, covariance: Any = None
-) -> Constraint:
+def gaussian_constraint(name: str | Sequence[str], value: Any, sigma: Any) -> Constraint:
     """What an outside measurement says of parameters: half the squared distance in units of its
     errors.
 
@@ -54,11 +51,11 @@ def gaussian_constraint(
         name: an input, a leaf, or several; arrays are taken element by element.
         value: the measured value, of the parameter's shape; for several names, their elements in
             order.
-        sigma: its standard error, broadcast to the shape. Or
-        covariance: of the elements in order, shape (k, k).
+        sigma: its standard error, broadcast to the shape; of values that are correlated write the
+            `Constraint` yourself.
 
     Raises:
-        BindError: neither or both errors are given, they are not positive, or do not fit.
+        BindError: errors are not positive, or do not fit.
 
     Example:
         >>> import incrax
@@ -70,40 +67,28 @@ def gaussian_constraint(
     names = (name,) if isinstance(name, str) else tuple(name)
     given = np.asarray(value, float)
     centre = given.reshape(-1)
-    root = _whitening(names, given.shape, sigma, covariance)
+    errors = _errors(names, sigma, given.shape)
 
     def term(*values: Any) -> Any:
         found = jnp.concatenate([jnp.ravel(each) for each in values])
         if found.size != centre.size:
             raise _wrong_constraint(names, f"has {centre.size} values for {found.size} elements")
-        return 0.5 * jnp.sum((root @ (found - centre)) ** 2)
+        return 0.5 * jnp.sum(((found - centre) / errors) ** 2)
 
     return Constraint(names, term)
 
 
-def _whitening(
-    names: tuple[str, ...], shape: tuple[int, ...], sigma: Any, covariance: Any
-) -> np.ndarray:
-    """W with W^T W = C^-1, shape (k, k)."""
-    if (sigma is None) == (covariance is None):
-        raise _wrong_constraint(names, "needs either `sigma` or `covariance`")
-    size = math.prod(shape)
+def _errors(names: tuple[str, ...], sigma: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """A standard error for each element."""
     try:
-        errors = None if sigma is None else np.broadcast_to(sigma, shape).reshape(-1)
-        matrix = np.diag(errors**2) if errors is not None else np.asarray(covariance, float)
+        errors = np.broadcast_to(np.asarray(sigma, float), shape).reshape(-1)
     except ValueError as error:
         raise _wrong_constraint(
             names, f"has errors that do not fit values of shape {list(shape)}"
         ) from error
-    if errors is not None and not np.all(errors > 0):
+    if not np.all(errors > 0):
         raise _wrong_constraint(names, "has errors that are not above zero")
-    is_square = matrix.shape == (size, size) and np.allclose(matrix, matrix.T)
-    if not is_square or not np.all(np.linalg.eigvalsh(matrix) > 0):
-        raise _wrong_constraint(
-            names,
-            f"has a matrix of shape {list(matrix.shape)} that is no covariance of {size} values",
-        )
-    return np.linalg.inv(np.linalg.cholesky(matrix))
+    return errors
 
 
 def constrained(model: Bound, *constraints: Constraint) -> Bound:
@@ -360,5 +345,5 @@ def _wrong_constraint(names: Sequence[str], reason: str) -> BindError:
     """A constraint that cannot be evaluated."""
     return BindError(
         f"The constraint of {listed(names)} {reason}. No model was made. Pass `gaussian_constraint(name, "
-        "value, sigma)`, or `covariance=` of shape (k, k) for k elements in all."
+        "value, sigma)`, with one error or one for each element."
     )

@@ -30,8 +30,7 @@ from incrax.fit.problem import (
     Problem,
     posed,
     remembered,
-    roots_of_weights,
-    weighed_vector,
+    residual_vector,
 )
 from incrax.fit.result import FitResult, LinearModel, Status
 from incrax.fit.steps import (
@@ -55,7 +54,6 @@ def levenberg_marquardt(
     *args: Any,
     wrt: Any = None,
     bounds: Limits | None = None,
-    weights: Any = None,
     loss: Loss = "squares",
     loss_scale: float = 1.0,
     tolerance: float | None = None,
@@ -71,22 +69,21 @@ def levenberg_marquardt(
 
     Args:
         residuals: function of pytrees that returns the residuals, a pytree of arrays with m
-            elements in all; complex ones count as two. If it is an incremental function, each step
-            evaluates what the step changed. Or a bound model of residuals: what is trainable is
-            free, within the model's bounds, and ends at the minimum.
+            elements in all, each divided by its error; complex ones count as two. If it is an
+            incremental function, each step evaluates what the step changed. Or a bound model of
+            residuals: what is trainable is free, within the model's bounds, and ends at the
+            minimum.
         *args: the function's arguments, at the start of the search. Data that change from call to
             call belong here, not into a closure: searches are compiled once per function.
         wrt: what is free, n elements in all; as for `minimize`.
         bounds: as for `minimize`.
-        weights: of the squares, 1 / sigma^2 for errors sigma: in the structure of the residuals, or
-            one array for all.
         loss: `"squares"`, or a robust one that counts large residuals less: `"huber"`, `"soft_l1"`,
             `"cauchy"`, `"arctan"`, with the formulas of `scipy.optimize.least_squares`.
-        loss_scale: the residual, after weights, from which on a robust loss counts less.
+        loss_scale: the residual from which on a robust loss counts less.
         tolerance: converged when every element's undamped step is below this times its value, or
             times its standard error. None: epsilon^(2/3), 4e-11 in float64.
         max_steps: steps taken, at most.
-        is_absolute: whether weights are known errors, so that the covariance is not scaled by the
+        is_absolute: whether residuals are in units of known errors, so that the covariance is not scaled by the
             residual variance.
         callback: called after each step with the parameters (as `result.params`) and the cost;
             stops the search if it returns True. The search then runs step by step.
@@ -100,7 +97,6 @@ def levenberg_marquardt(
         SelectionError: `wrt` cannot be understood, or selects an array of integers or nothing that
             has a derivative.
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
-        WeightsError: weights do not fit the residuals.
         ParameterTypeError: a free leaf of a bound model is complex, none has an element, or the function returns no
             residuals.
         ValueError: a loss does not exist.
@@ -134,15 +130,14 @@ def levenberg_marquardt(
     tolerance = (
         float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
     )
-    roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
     settings = SearchSettings(loss, tolerance, int(max_steps))
     setup = Setup(settings, task.box, np.asarray(loss_scale, task.x.dtype))
     if callback is None and not isinstance(residuals, Incremental):
-        found = _in_one_program(residuals, task, roots, setup, progress=progress)
+        found = _in_one_program(residuals, task, setup, progress=progress)
     else:
-        squares = LeastSquares(hosted(residuals, task.layout), (task.others, roots), setup)
+        squares = LeastSquares(hosted(residuals, task.layout), task.others, setup)
         found = searched(squares, task, callback, progress=progress)
-    make_task = functools.partial(_task, given, asked, roots, setup)
+    make_task = functools.partial(_task, given, asked, setup)
     made = _result(asked, found, make_task, is_absolute=is_absolute)
     if model is not None:
         model.keep_differentiated()
@@ -153,9 +148,7 @@ def levenberg_marquardt(
 # --- one program ----------------------------------------------------------------------------------
 
 
-def _in_one_program(
-    fun: Function, task: Problem, roots: Any, setup: Setup, *, progress: bool
-) -> Found:
+def _in_one_program(fun: Function, task: Problem, setup: Setup, *, progress: bool) -> Found:
     program = _programs(fun, task.layout, setup.settings)
     search = steps.start(task.x)
     limit = 0
@@ -163,7 +156,7 @@ def _in_one_program(
         while True:
             limit += ROUND
             numbers = np.concatenate([*setup.box, [setup.loss_scale, limit]], dtype=task.x.dtype)
-            search, found = program(search, numbers, (task.others, roots))
+            search, found = program(search, numbers, task.others)
             end = found.summary
             if end.is_over:
                 return found
@@ -183,12 +176,6 @@ def _programs(fun: Function, layout: ArgumentLayout, settings: SearchSettings) -
     return program
 
 
-def _types(fun: Function, task: Problem) -> Any:
-    """The types of the residuals."""
-    function = plain(fun)
-    return jax.eval_shape(lambda *given: function(*task.with_others(*given)), task.x, task.others)
-
-
 _ENDS = (
     Status.MAX_STEPS,
     Status.CONVERGED,
@@ -200,13 +187,13 @@ _ENDS = (
 """In the order of the numbers of `steps`."""
 
 
-def _task(given: Parameters, asked: Problem, roots: Any, setup: Setup) -> Task:
+def _task(given: Parameters, asked: Problem, setup: Setup) -> Task:
     """The cost of a search as a function for minimisers: profiles, contours, MINOS."""
     fun = plain(given.fun)
 
     @functools.wraps(fun)  # inputs keep their names
     def cost(*args: Any) -> Any:
-        return setup.weighed(weighed_vector(fun(*args), roots, asked.x.dtype)).cost
+        return setup.weighed(residual_vector(fun(*args), asked.x.dtype)).cost
 
     return task_of(given._replace(fun=incremental(cost, **options_of(given.fun))), asked)
 
@@ -250,9 +237,7 @@ def _result(
 
 
 class HostFunctions(NamedTuple):
-    """What a search evaluates, functions of a vector and of what is given: all that is fixed, and
-    the roots of the weights.
-    """
+    """What a search evaluates, functions of a vector and of all that is fixed."""
 
     residuals: Any
     """Shape (m,)."""
@@ -266,8 +251,7 @@ def evaluations(fun: Callable[..., Any], layout: ArgumentLayout) -> HostFunction
     """Those of a function, for JAX to trace."""
 
     def residuals(x: Any, given: Any) -> Any:
-        others, roots = given
-        return weighed_vector(fun(*layout.arguments(x, others)), roots, x.dtype)
+        return residual_vector(fun(*layout.arguments(x, given)), x.dtype)
 
     def matrix(x: Any, given: Any) -> Any:
         return jacobian(lambda x: residuals(x, given))(x)

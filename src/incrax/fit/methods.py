@@ -1,4 +1,4 @@
-"""Minimisers of other libraries over the saved values: Minuit, SciPy, optax, optimistix.
+"""Minimisers of other libraries over the saved values: Minuit, SciPy, optax.
 
 In: counted functions of a vector. Out: the end of a search; of Minuit also intervals and contours.
 """
@@ -6,7 +6,7 @@ In: counted functions of a vector. Out: the end of a search; of Minuit also inte
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -22,11 +22,11 @@ from incrax._tables import LruTable
 from incrax.engine.compile.captured import with_captured
 from incrax.errors import MethodError, MinimumError
 from incrax.fit.box import Box
-from incrax.fit.task import CountedTask, Counts, Ended, MethodSettings, Task, returns_one_number
+from incrax.fit.task import CountedTask, Ended, MethodSettings, Task
 
 # --- Minuit ---------------------------------------------------------------------------------------
 
-MINUIT_OPTIONS = ("strategy", "step", "precision", "use_simplex", "with_gradient")
+MINUIT_OPTIONS = ("strategy", "with_gradient")
 NEAR_BOUND = 3.0
 """Of an element's error."""
 
@@ -43,14 +43,11 @@ def by_minuit(counted: CountedTask, settings: MethodSettings) -> Ended:
     counted.num_values = 5 * start.size + 10
     minuit = _minuit(counted, start, settings.errordef, hessian, gradient)
     minuit.strategy = strategy
-    if "step" in options:
-        minuit.errors = np.broadcast_to(options["step"], start.shape)
-    minuit.precision = options.get("precision")
     if settings.tolerance is not None:
         minuit.tol = settings.tolerance
     # Limits are this package's: Minuit counts calls that remembered values answer.
     ncall = max(10 * settings.max_calls, 10_000)
-    minuit.migrad(ncall=ncall, use_simplex=options.get("use_simplex", True))
+    minuit.migrad(ncall=ncall)
     reasons = [text for name, text in _REASONS.items() if getattr(minuit.fmin, name)]
     return Ended(
         np.array(minuit.values),
@@ -249,17 +246,17 @@ def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> End
     )
 
 
-# --- optax, step by step over the saved values, and optimistix, in one program --------------------
+# --- optax, step by step over the saved values -----------------------------------------------------
 
 MAX_STEPS = 10_000
 NUM_KEPT = 8
-"""Methods whose programs are kept, of each function."""
+"""Optimisers whose programs are kept, of each function."""
 TOLERANCE = 1e-6
-"""Of optax: the greatest element of the gradient, relative to the value or 1."""
+"""The greatest element of the gradient, relative to the value or 1."""
 
 
 class _Given(NamedTuple):
-    """What a compiled step or search reads beside the point, as arguments: as constants data would
+    """What a compiled step reads beside the point, as arguments: as constants data would
     be folded and compiled for a minute, and compile anew for the next data set.
     """
 
@@ -282,9 +279,9 @@ _programs: WeakKeyDictionary[Any, LruTable[Any, Any]] = WeakKeyDictionary()
 """What was compiled for functions whose derivatives are kept, those of bound models."""
 
 
-def _program(task: Task, make: Callable[..., tuple[Any, Any]], *key: Any) -> tuple[Any, _Given]:
-    """What `make(task, *key)` compiles, and what it reads beside the point."""
-    program, value_of = _programs_of(task).made((make, *key), lambda: make(task, *key))
+def _program(task: Task, optimiser: Any) -> tuple[Any, _Given]:
+    """A compiled step, and what it reads beside the point."""
+    program, value_of = _programs_of(task).made(optimiser, lambda: _optax_step(task, optimiser))
     on_device = lambda x: jax.device_put(x) if isinstance(x, np.ndarray) else x
     others = None if value_of is None else jax.tree.map(on_device, task.problem.others)
     return program, _Given(value_of, others, task.bounds)
@@ -306,7 +303,7 @@ def _programs_of(task: Task) -> LruTable[Any, Any]:
 def by_optax(counted: CountedTask, optimiser: Any, settings: MethodSettings) -> Ended:
     """Steps of an optimiser, each followed by a projection into the bounds."""
     tolerance = TOLERANCE if settings.tolerance is None else settings.tolerance
-    advanced, given = _program(counted.task, _optax_step, optimiser)
+    advanced, given = _program(counted.task, optimiser)
     x = jnp.asarray(counted.task.x)
     state = optimiser.init(x)
     max_steps = settings.options.get("max_steps", MAX_STEPS)
@@ -336,44 +333,6 @@ def _optax_step(task: Task, optimiser: Any) -> tuple[Any, Any]:
         return given.box.inside(optax.apply_updates(x, updates)), state
 
     return advanced, _value_of(task) if takes_value else None
-
-
-def by_optimistix(counted: CountedTask, minimiser: Any, settings: MethodSettings) -> Ended:
-    """A whole search in one program: nothing is saved, the function is traced as it is.
-
-    Raises:
-        MethodError: there are bounds.
-    """
-    task = counted.task
-    if task.bounds.is_bounded:
-        raise _no_bounds(type(minimiser).__name__, ["migrad", *BOUNDED])
-    options = {"max_steps": MAX_STEPS, **settings.options, "throw": False}
-    with returns_one_number(task):
-        run, given = _program(task, _optimistix_search, minimiser, *options.items())
-        x, is_done, num_steps = jax.device_get(run(given, jnp.asarray(task.x)))
-    counted.counts = Counts(gradients=int(num_steps))
-    is_limited = not is_done and int(num_steps) >= options["max_steps"]
-    message = "step limit reached" if is_limited else "the minimiser gave up"
-    return Ended(
-        np.asarray(x),
-        bool(is_done),
-        "converged" if is_done else message,
-        is_limited=is_limited,
-        num_steps=int(num_steps),
-    )
-
-
-def _optimistix_search(task: Task, minimiser: Any, *options: tuple[str, Any]) -> tuple[Any, Any]:
-    optimistix = needed("optimistix", "minimize(method=an optimistix minimiser)", "fit")
-
-    @jax.jit
-    def run(given: _Given, x: Any) -> tuple[Any, Any, Any]:
-        value = lambda x, given: given.value(x)
-        found = optimistix.minimise(value, minimiser, x, args=given, **dict(options))
-        is_done = found.result == optimistix.RESULTS.successful
-        return found.value, is_done, found.stats["num_steps"]
-
-    return run, _value_of(task)
 
 
 def _no_bounds(method: str, known: Sequence[str]) -> MethodError:

@@ -21,7 +21,6 @@ from incrax.fit.methods import (
     MINUIT_OPTIONS,
     by_minuit,
     by_optax,
-    by_optimistix,
     by_scipy,
     scipy_name,
     unknown_options,
@@ -56,7 +55,7 @@ def minimize(
     progress: bool = True,
     **options: Any,
 ) -> FitResult:
-    """Minimise a scalar function over part of its arguments, by Minuit, SciPy, optax or optimistix.
+    """Minimise a scalar function over part of its arguments, by Minuit, SciPy or optax.
 
     Values, gradients and Hessians are incremental functions in which each leaf stays an input of
     its own: what is fixed is evaluated once, and a step that moves a few elements costs what they
@@ -78,22 +77,19 @@ def minimize(
             prints it, of a leaf or an element, or the end of one where only one fits.
         method: `"migrad"` (Minuit, with exact gradients); the name of a method of
             `scipy.optimize.minimize`, which is given the gradients, Hessians or products that it
-            takes (`"COBYLA"` may evaluate a little outside of bounds); an optimiser of optax; a
-            minimiser of optimistix (in one program: nothing is saved).
+            takes (`"COBYLA"` may evaluate a little outside of bounds); an optimiser of optax.
         errordef: how far the function rises at one standard error: 0.5 for a negative
             log-likelihood, 1 for chi squared. Scales errors; of the search only Minuit's idea of
             near enough.
         tolerance: the method's own: of Minuit `tol` (0.1: an estimated distance to the minimum of
             2e-4 errordef); of SciPy `tol`; of optax the greatest element of the gradient, relative
-            to the value or 1 (1e-6). None: its default. The tolerances of a minimiser of optimistix
-            are its own.
-        max_calls: evaluations, at most; optimistix counts its `max_steps` instead.
+            to the value or 1 (1e-6). None: its default.
+        max_calls: evaluations, at most.
         callback: called with the parameters (as `result.params`) and the value at each point better
             than all before; stops the search if it returns True.
         progress: whether a search of over two seconds shows its progress on a terminal.
-        **options: of the method. Minuit: `strategy` (0; from 1 on our Hessian is its start), `step`
-            (first steps, a number or shape (n,)), `precision`, `use_simplex`, `with_gradient`
-            (False: differences by single elements). SciPy: its `options`. optax and optimistix:
+        **options: of the method. Minuit: `strategy` (0; from 1 on our Hessian is its start),
+            `with_gradient` (False: differences by single elements). SciPy: its `options`. optax:
             `max_steps`.
 
     Returns:
@@ -105,15 +101,15 @@ def minimize(
             has a derivative.
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
         ParameterTypeError: a free leaf of a bound model is complex, or none has an element.
-        MethodError: the method does not exist, or takes no bounds, callback or option that was
+        MethodError: the method does not exist, or takes no bounds or option that was
             given, or the function returns no real number.
         MissingExtraError: the library of the method is not installed.
 
     Cost: that of the method's evaluations; a gradient and its value are one program. Errors cost
         two gradients for each element, or one Hessian, when they are first read, or when a method
-        of SciPy, optax or optimistix says that it converged.
+        of SciPy or optax says that it converged.
 
-    Source: F. James and M. Roos, MINUIT (1975), by iminuit; SciPy; optax; optimistix.
+    Source: F. James and M. Roos, MINUIT (1975), by iminuit; SciPy; optax.
 
     Example:
         >>> import jax.numpy as jnp
@@ -125,7 +121,7 @@ def minimize(
     """
     task = make_task(fun, args, wrt, bounds)
     settings = MethodSettings(float(errordef), tolerance, int(max_calls), options)
-    name, search = _method(method, settings, callback)
+    name, search = _method(method, settings)
     with Meter(name, settings.max_calls, is_shown=progress) as meter:
         counted = CountedTask(task, settings.max_calls, meter.advance, callback)
         ended = _ended(counted, search)
@@ -135,9 +131,7 @@ def minimize(
     return found
 
 
-def _method(
-    method: Any, settings: MethodSettings, callback: Any
-) -> tuple[str, Callable[[CountedTask], Ended]]:
+def _method(method: Any, settings: MethodSettings) -> tuple[str, Callable[[CountedTask], Ended]]:
     """The name of a method, and the method."""
     if isinstance(method, str) and method.lower() == MIGRAD:
         _check_options(MIGRAD, settings, MINUIT_OPTIONS)
@@ -145,21 +139,13 @@ def _method(
     known = scipy_name(method) if isinstance(method, str) else None
     if known is not None:
         return known, lambda counted: by_scipy(counted, known, settings)
-    if is_of("optimistix", "AbstractMinimiser", method):
-        if callback is not None:
-            raise MethodError(
-                f"`minimize(callback=...)` was given a callback, and {type(method).__name__} "
-                "searches within one compiled program that never calls the host. Nothing was "
-                "evaluated. Leave the callback out, or use a method of SciPy, Minuit or optax."
-            )
-        return type(method).__name__, lambda counted: by_optimistix(counted, method, settings)
     if is_of("optax", "GradientTransformation", method):
         _check_options("optax", settings, ("max_steps",))
         return "optax", lambda counted: by_optax(counted, method, settings)
     raise MethodError(
         f"`minimize(method=...)` got {method!r}. Nothing was evaluated. Use one of "
-        f"{', '.join(map(repr, [MIGRAD, *METHODS]))}, or an optimiser of optax or a minimiser of "
-        "optimistix as an object: `method=optax.adam(0.01)`."
+        f"{', '.join(map(repr, [MIGRAD, *METHODS]))}, or an optimiser of optax as an object: "
+        "`method=optax.adam(0.01)`."
     )
 
 

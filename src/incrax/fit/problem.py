@@ -8,7 +8,6 @@ parts; and a `Problem`: vectors, and the way back.
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from incrax.engine.inputs.frames import Frame, Hole, framed
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.engine.inputs.signature import argument_names, leaf_path
-from incrax.errors import BindError, BoundsError, ParameterTypeError, WeightsError
+from incrax.errors import BindError, BoundsError, ParameterTypeError
 from incrax.fit.box import Box
 from incrax.models.bounds import bounds_from
 
@@ -155,10 +154,7 @@ def _of_leaves(
         leaves = [_leaf(name, paths) for name in names]
         is_whole = leaves == list(names)
         return (wrt, None) if is_whole else (tuple(dict.fromkeys(leaves)), tuple(names))
-    masks = jax.tree.leaves(wrt)
-    if not any(isinstance(mask, np.ndarray) and mask.dtype == bool for mask in masks) or not args:
-        return wrt, None
-    return jax.tree.map(lambda mask: bool(np.any(mask)), wrt), _masked(fun, args, wrt)
+    return wrt, None
 
 
 def _leaf(name: str, paths: Sequence[str]) -> str:
@@ -174,17 +170,6 @@ def _paths(fun: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
     names = argument_names(fun, len(args))
     with_paths, _ = jax.tree.flatten_with_path((args, {}), is_leaf=is_mark)
     return [leaf_path(names, path) for path, _ in with_paths]
-
-
-def _masked(fun: Callable[..., Any], args: tuple[Any, ...], mask: Any) -> tuple[str, ...]:
-    """Names of the elements under True."""
-
-    def spread(flags: Any, part: Any) -> Any:
-        return jax.tree.map(lambda leaf: np.broadcast_to(flags, np.shape(leaf)), part)
-
-    flags = jax.tree.leaves(jax.tree.map(spread, mask, args[0]))
-    names = element_names(_paths(fun, args[:1]), [each.shape for each in flags])
-    return tuple(itertools.compress(names, np.concatenate([each.ravel() for each in flags])))
 
 
 def _elements(name: str, names: Sequence[str]) -> list[str]:
@@ -533,11 +518,8 @@ def _parts_named(
 # --- residuals ------------------------------------------------------------------------------------
 
 
-def weighed_vector(tree: Any, roots: Any, dtype: Any) -> Any:
-    """All residuals, times the roots of their weights if there are any, as a vector of real
-    numbers.
-
-    Of a complex residual, real and imaginary part.
+def residual_vector(tree: Any, dtype: Any) -> Any:
+    """All residuals as a vector of real numbers; of a complex one, real and imaginary part.
 
     Raises:
         ParameterTypeError: there are none.
@@ -550,36 +532,9 @@ def weighed_vector(tree: Any, roots: Any, dtype: Any) -> Any:
             "are to be summed; for a scalar cost pass `prepare(cost, ...).flat` to a minimiser."
         )
     parts = []
-    for root, leaf in zip(roots or [None] * len(leaves), leaves, strict=True):
-        flat = jnp.ravel(leaf if root is None else root * leaf)
+    for flat in map(jnp.ravel, leaves):
         parts += [flat.real, flat.imag] if jnp.iscomplexobj(flat) else [flat]
     return jnp.concatenate(parts).astype(dtype)
-
-
-def roots_of_weights(weights: Any, residuals: Any) -> tuple[Any, ...]:
-    """The square root of each weight, spread over the residuals, one array per leaf.
-
-    Raises:
-        WeightsError: they do not fit the residuals, or one is negative.
-    """
-    leaves, treedef = jax.tree.flatten(residuals)
-    given = jax.tree.leaves(weights)
-    if jax.tree.structure(weights) != treedef and len(given) != 1:
-        raise _wrong_weights(
-            f"the structure {jax.tree.structure(weights)}", f"that of the residuals, {treedef}"
-        )
-    given = given if len(given) == len(leaves) else given * len(leaves)
-    roots = []
-    for weight, leaf in zip(map(np.asarray, given), leaves, strict=True):
-        if np.any(~(weight >= 0)):
-            raise _wrong_weights("a negative weight or NaN", "none below zero")
-        try:
-            roots.append(np.broadcast_to(np.sqrt(weight), leaf.shape))
-        except ValueError as error:
-            raise _wrong_weights(
-                f"the shape {list(weight.shape)}", f"{list(leaf.shape)}, that of the residuals"
-            ) from error
-    return tuple(roots)
 
 
 def _wrong_bounds(caller: str, seen: str, reason: str) -> BoundsError:
@@ -587,13 +542,4 @@ def _wrong_bounds(caller: str, seen: str, reason: str) -> BoundsError:
     return BoundsError(
         f"`{caller}(bounds=...)` got {seen}: {reason}. Nothing was evaluated. Pass a mapping of "
         "paths to pairs, with None for no bound: `bounds={\"params['sigma']\": (0, None)}`."
-    )
-
-
-def _wrong_weights(seen: str, expected: str) -> WeightsError:
-    """Weights that do not fit the residuals."""
-    return WeightsError(
-        f"`levenberg_marquardt(weights=...)` got {seen}; expected {expected}. Nothing was "
-        "evaluated. A weight multiplies a squared residual: pass 1 / sigma**2 in the structure of "
-        "the residuals, or one array that broadcasts to each."
     )

@@ -129,7 +129,7 @@ class LinearModel(NamedTuple):
     """
 
     residuals: Any
-    """Weighed, shape (m,)."""
+    """Shape (m,)."""
     inverse: Any
     """(J^T J)^-1, shape (n, n)."""
     is_free: Any
@@ -173,8 +173,7 @@ class FitResult(Printable):
     message: str
     """The method's own account."""
     value: float
-    """Of the function at the end; of least squares half the sum of squares, weighed and under the
-    loss.
+    """Of the function at the end; of least squares half the sum of squares under the loss.
     """
     values: np.ndarray
     """Of the free elements, shape (n,)."""
@@ -239,7 +238,7 @@ class FitResult(Printable):
 
     @cached_property
     def residuals(self) -> np.ndarray | None:
-        """Of least squares: weighed, shape (m,)."""
+        """Of least squares: shape (m,)."""
         return None if self._linear is None else np.asarray(self._linear.residuals)
 
     def number(self, name: str) -> int:
@@ -314,10 +313,6 @@ class FitResult(Printable):
     @cached_property
     def _curvature(self) -> Curvature:
         return curvature(self.second_derivatives, self.errordef, self.is_held)
-
-    def hesse(self) -> np.ndarray:
-        """What `covariance` is."""
-        return self.covariance
 
     @cached_property
     def covariance(self) -> np.ndarray:

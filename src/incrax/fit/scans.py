@@ -478,7 +478,6 @@ def impacts(
     result: FitResult | Bound | tuple[Any, ...],
     poi: str,
     *,
-    nuisances: str | Iterable[str] | None = None,
     constraints: Constraints | None = None,
     tolerance: float = IMPACT_TOLERANCE,
     progress: bool = True,
@@ -494,7 +493,6 @@ def impacts(
             first.
         poi: name of the parameter of interest, as in `result.names`, or the end of it where only
             one fits.
-        nuisances: names of the others, also of arrays of them. None: all free elements.
         constraints: what is known of nuisance parameters beside the data, for pulls: a mapping of
             names to pairs (centre, standard error), numbers, or arrays of the shape of the named
             one. It is what the function has as constraint terms already, and changes no minimum.
@@ -524,9 +522,9 @@ def impacts(
     result = _minimum(result, "impacts")
     counted = CountedTask(result.task)
     interest = result.number(poi)
-    numbers = _nuisances(result, interest, nuisances)
+    numbers = np.delete(np.arange(len(result.names)), interest)
     centres, widths = _known(result, constraints or {})
-    errors = np.array([result.error_sides(number) for number in numbers]).reshape(-1, 2)
+    errors = np.array([result.error_sides(number) for number in numbers.tolist()]).reshape(-1, 2)
     goal = result.near_enough(tolerance)
     # As exact as those that are compared with it: a method of a fit is content a hundredth of an
     # error away, which would be part of every shift.
@@ -538,7 +536,7 @@ def impacts(
     shifts = np.full(held.shape, np.nan)
     is_converged = np.zeros(held.shape, bool)
     with Meter("impacts", held.size, is_shown=progress) as meter:
-        for row, number in enumerate(numbers):
+        for row, number in enumerate(numbers.tolist()):
             follower = Follower(counted, best, [number], goal)
             for side in np.flatnonzero(np.isfinite(held[row])):
                 at = follower.at(held[row, [side]])
@@ -571,23 +569,6 @@ def _sizes(shifts: np.ndarray) -> np.ndarray:
 
 
 _INDEX = re.compile(r"\[(-?\d+(?:, -?\d+)*)\]")
-
-
-def _nuisances(result: FitResult, interest: int, nuisances: Any) -> np.ndarray:
-    """The elements that are held, shape (k,)."""
-    if nuisances is None:
-        return np.delete(np.arange(len(result.names)), interest)
-    found: dict[int, None] = {}
-    for name in (nuisances,) if isinstance(nuisances, str) else nuisances:
-        numbers = [*elements_named(name, result.names)]
-        if numbers == [interest]:
-            raise MinimumError(
-                f"`impacts` got `{name}` both as the parameter of interest and in `nuisances`, and "
-                "its impact on itself is its error. Nothing was evaluated. Leave it out of "
-                "`nuisances`."
-            )
-        found |= dict.fromkeys(number for number in numbers if number != interest)
-    return np.array(list(found), int)
 
 
 def _known(result: FitResult, constraints: Constraints) -> tuple[np.ndarray, np.ndarray]:

@@ -41,7 +41,7 @@ class Toys(Printable):
     values: np.ndarray
     """Of the free elements at the minima, shape (k, n)."""
     errors: np.ndarray
-    """Standard errors, shape (k, n); NaN where they were not asked for."""
+    """Standard errors, shape (k, n)."""
     minima: np.ndarray
     """Of the function, shape (k,)."""
     is_converged: np.ndarray
@@ -125,7 +125,6 @@ def toys(
     model: Bound,
     data_sets: Iterable[Mapping[str, Any]],
     *,
-    has_errors: bool = True,
     progress: bool = True,
     **options: Any,
 ) -> Toys:
@@ -135,7 +134,6 @@ def toys(
         model: bound; as it was when this ends, also after an error.
         data_sets: what to set before each fit: mappings of inputs to values, `({"x": sample(k)} for
             k in range(100))`. May be a generator: one set is in memory at a time.
-        has_errors: whether to evaluate the Hessian at each minimum.
         progress: whether more than two seconds show their progress on a terminal.
         **options: of `minimize`.
 
@@ -165,8 +163,7 @@ def toys(
             with model.restored():
                 model.set(data)
                 found = minimize(model, progress=False, **options)
-                errors = found.errors if has_errors else np.full(found.values.shape, np.nan)
-                fits.append((found.values, errors, found.value, found.is_converged))
+                fits.append((found.values, found.errors, found.value, found.is_converged))
             meter.advance()
     if not fits:
         raise BindError(

@@ -89,8 +89,8 @@ def cost(
 
     Args:
         fun: function of pytrees: plain, jitted, or incremental (then its equations are those that
-            the engine runs); or a model made by `bind`, or its `value`, `grad`, `value_and_grad`, `hessian`
-            or `jacobian`, at the inputs that it holds.
+            the engine runs); or a model made by `bind`, or its `value`, `grad`, `value_and_grad` or
+            `hessian`, at the inputs that it holds.
         *args: arguments, arrays of any shapes or `jax.ShapeDtypeStruct`; none for a model.
         changing: names of inputs that change, as `explain()` and `deps()` print them (`"mu"`,
             `"params['s']"`, `"theta[3]"`), or one name: the report then says what runs again from

@@ -30,10 +30,9 @@ from incrax.engine.inputs.leaves import check_dynamic, is_dynamic
 from incrax.engine.inputs.signature import argument_names, leaf_path
 from incrax.errors import CostError, PythonBranchError, UnknownInputError
 from incrax.models.bound import Bound
-from incrax.models.modules import opened
 from incrax.models.names import with_part
 
-METHODS = ("value", "grad", "value_and_grad", "hessian", "jacobian")
+METHODS = ("value", "grad", "value_and_grad", "hessian")
 """Methods of a bound model that evaluate, from its inputs alone."""
 
 # --- bound models ---------------------------------------------------------------------------------
@@ -72,8 +71,7 @@ def function_of_model(
     function = model.made(method)
     trees = dict(zip(inspect.signature(function).parameters, model.args, strict=True))
     for name, value in inputs.items():
-        module = opened(value)
-        trees = with_part(trees, model.path(name), value if module is None else module.tree)
+        trees = with_part(trees, model.path(name), value)
     return function, tuple(trees.values())
 
 

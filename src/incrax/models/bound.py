@@ -7,11 +7,9 @@ derivatives.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -26,8 +24,6 @@ from incrax.derivatives.selection import type_name
 from incrax.derivatives.transforms import (
     IncrementalOptions,
     hessian,
-    hvp,
-    jacobian,
     options_of,
     plain,
     value_and_grad,
@@ -39,16 +35,14 @@ from incrax.models.functions import (
     HeldState,
     checked_inputs,
     functions_of,
-    parameter_names,
 )
 from incrax.models.inputs import Inputs, Watcher
-from incrax.models.modules import is_module
 from incrax.models.roles import FIXED, STATE, TRAINABLE, Role, Roles, is_floating
 from incrax.models.training import Training
 
 NUM_PREPARED = 8
 """Types of inputs whose derivatives are kept."""
-Method = Literal["value", "updates", "grad", "value_and_grad", "jacobian", "hessian", "hvp"]
+Method = Literal["value", "updates", "grad", "value_and_grad", "hessian"]
 VALUES = ("value", "updates")
 """Methods without a derivative."""
 PROGRAMS: dict[Method, Method] = {"grad": "value_and_grad"}
@@ -57,7 +51,6 @@ SHARED: dict[str, Method] = {
     "value": "value",
     "value_and_gradient": "value_and_grad",
     "hessian": "hessian",
-    "hvp": "hvp",
 }
 """Methods of `Prepared` that run a program of ours: what fits evaluate and users read is compiled
 once for both.
@@ -65,11 +58,7 @@ once for both.
 MAKERS: dict[Method, Callable[..., Any]] = {
     "value_and_grad": value_and_grad,
     "hessian": hessian,
-    "jacobian": jacobian,
-    "hvp": hvp,
 }
-MODULE = "model"
-"""What a module is called that is bound itself."""
 
 
 def bind(
@@ -93,16 +82,11 @@ def bind(
 
     Args:
         f: function of the inputs by name; an incremental one keeps its options. With state, it
-            returns a pair: its value, and a mapping of state inputs to their new values. An Equinox
-            or Flax NNX module is bound whole: its leaves are the input `model`, and the inputs are
-            those of its call.
-        roles: a mapping of names to roles, the innermost name counts; or a function (path, leaf) ->
-            role, None for the default. Names of elements of arrays may be `"trainable"` or
-            `"fixed"`: `{"theta[3]": "fixed"}`. By default floating leaves are trainable, and
-            integers of Python as floats; all others are data, also arrays of integers. What is
-            trainable or fixed is a float: an index or a count is `"data"`. Parameters of NNX
-            modules are trainable and their other variables state; Python numbers in Equinox modules
-            are settings.
+            returns a pair: its value, and a mapping of state inputs to their new values.
+        roles: a mapping of names to roles, the innermost name counts. Names of elements of arrays
+            may be `"trainable"` or `"fixed"`: `{"theta[3]": "fixed"}`. By default floating leaves are
+            trainable, and integers of Python as floats; all others are data, also arrays of integers. What is
+            trainable or fixed is a float: an index or a count is `"data"`.
         bounds: a mapping of names to pairs (lower, upper) that broadcast to the leaf, None for no
             bound.
         **inputs: values. Those that `f` has defaults for may be left out and are then no inputs.
@@ -162,15 +146,7 @@ class Bound(Printable):
         self._options = options_of(fun)
         self._fun = plain(fun)
         self._name = name_of(self._fun)
-        if is_module(self._fun):
-            name = MODULE
-            while name in given or name in parameter_names(self._fun):
-                name += "_"
-            given = {name: self._fun, **checked_inputs(self._fun, given)}
-            self._fun = functools.partial(_called, name)
-        else:
-            given = checked_inputs(self._fun, given)
-        self._inputs = Inputs(given, roles, bounds)
+        self._inputs = Inputs(checked_inputs(self._fun, given), roles, bounds)
         self._ever_state = self._inputs.paths(STATE)
         self._forget()
 
@@ -178,7 +154,7 @@ class Bound(Printable):
         """Make functions anew, as roles decide what they are."""
         held = self._inputs
         state = HeldState(held.paths(STATE), self._ever_state)
-        self._functions: Functions = functions_of(self._fun, held.names.inputs, held.opened, state)
+        self._functions: Functions = functions_of(self._fun, held.names.inputs, state)
         self._made: dict[str, Incremental[..., Any]] = {}
         self._prepared: list[tuple[Any, Prepared]] = []
         self._differentiated: tuple[str, ...] = ()
@@ -247,23 +223,6 @@ class Bound(Printable):
         return self._inputs.tree(
             [self._shown(row, path) for path, row in rows if path in trainable]
         )
-
-    def jacobian(self) -> Any:
-        """All derivatives of all outputs: in the structure of the value, each leaf in the shape of
-        `grad()`.
-        """
-        structure = jax.tree.structure(self.value())
-        rows = structure.flatten_up_to(self._called("jacobian"))
-        return jax.tree.unflatten(structure, [self._shown(row) for row in rows])
-
-    def hvp(self, tangent: Mapping[str, Any]) -> dict[str, Any]:
-        """The Hessian times a tangent in the shape of `grad()`; fixed elements of it count as 0."""
-        self._ready("hvp")
-        moving = zip(self._inputs.of(TRAINABLE), self._inputs.leaves_in(tangent), strict=True)
-        differentiated = [leaf for leaf in self._inputs.leaves if leaf.path in self._differentiated]
-        given = {leaf.path: _still(leaf.value) for leaf in differentiated}
-        given |= {leaf.path: _masked(moved, leaf.mask) for leaf, moved in moving}
-        return self._shown(self._called("hvp", tangent=tuple(given.values())))
 
     def _shown(self, results: Sequence[Any], outer: str = "") -> dict[str, Any]:
         """Results by what is differentiated in the shape of `grad()`; of a Hessian those by another
@@ -625,16 +584,6 @@ def _masked(result: Any, mask: np.ndarray | None, num_behind: int = 0) -> Any:
     if mask is None:
         return result
     return jnp.where(mask.reshape(mask.shape + (1,) * num_behind), result, 0)
-
-
-def _still(leaf: Any) -> Any:
-    """The tangent of a leaf that does not move."""
-    return 0.0 if type(leaf) is float else np.zeros(np.shape(leaf), jax.dtypes.result_type(leaf))
-
-
-def _called(name: str, /, **inputs: Any) -> Any:
-    """A module's own call; the module is the input of this name."""
-    return inputs.pop(name)(**inputs)
 
 
 # --- what a model prints --------------------------------------------------------------------------

@@ -17,9 +17,7 @@ from incrax._messages import listed
 from incrax._names import name_of
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.derivatives.selection import type_name
-from incrax.engine.inputs.paths import is_within
 from incrax.errors import BindError
-from incrax.models.modules import Opened
 from incrax.models.names import names_of, parts_of
 
 Function = Callable[..., Any]
@@ -108,38 +106,23 @@ class HeldState(NamedTuple):
     ever: tuple[str, ...]
 
 
-def functions_of(
-    fun: Function, inputs: tuple[str, ...], opened: Mapping[str, Opened], state: HeldState
-) -> Functions:
+def functions_of(fun: Function, inputs: tuple[str, ...], state: HeldState) -> Functions:
     """Of a function that takes these inputs by name.
 
-    A function with state returns a pair: its value, and a mapping of state inputs to new values;
-    modules that hold their own state are asked for it after the call. Updates of what is no state
-    any more are left out.
+    A function with state returns a pair: its value, and a mapping of state inputs to new values.
+    Updates of what is no state any more are left out.
     """
-    owning = [name for name in opened if opened[name].has_updates]
-    is_pair = any(not any(is_within(path, name) for name in owning) for path in state.ever)
-
-    def called(args: tuple[Any, ...]) -> tuple[Any, Mapping[str, Any]]:
-        given = dict(zip(inputs, args, strict=True))
-        modules = {name: opened[name].build(given[name]) for name in opened}
-        out = _applied(fun, {**given, **modules})
-        own = {name: opened[name].leaves_of(modules[name]) for name in owning}
-        if not is_pair:
-            return out, own
-        value, found = _value_and_updates(out)
-        given_back = {
-            name: opened[name].leaves_of(new) if name in opened else new
-            for name, new in found.items()
-        }
-        return value, {**own, **given_back}
 
     def both(*args: Any) -> tuple[Any, tuple[Any, ...]]:
-        value, found = called(args)
-        return value, _state_leaves(dict(zip(inputs, args, strict=True)), state, owning, found)
+        given = dict(zip(inputs, args, strict=True))
+        out = _applied(fun, dict(given))
+        if not state.ever:
+            return out, ()
+        value, found = _value_and_updates(out)
+        return value, _state_leaves(given, state, found)
 
     def value(*args: Any) -> Any:
-        return called(args)[0]
+        return both(*args)[0]
 
     def updates(*args: Any) -> tuple[Any, ...]:
         return both(*args)[1]
@@ -177,7 +160,7 @@ def _named(fun: Any, name: str, inputs: Sequence[str]) -> Function:
 
 
 def _state_leaves(
-    trees: Mapping[str, Any], state: HeldState, owning: Sequence[str], found: Mapping[str, Any]
+    trees: Mapping[str, Any], state: HeldState, found: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     """The new values of the state leaves, as they were where nothing is said of them."""
     names = names_of(trees)
@@ -186,8 +169,6 @@ def _state_leaves(
         path = names.path(name)
         numbers = names.numbers(path)
         if not any(names.paths[number] in state.ever for number in numbers):
-            if name in owning:
-                continue
             raise BindError(
                 f"The function returned an update of `{path}`, and nothing there has the role "
                 f'"state". The model is as it was. Give it that role: `bind(..., roles={{{path!r}: '

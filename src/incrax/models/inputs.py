@@ -23,7 +23,6 @@ from incrax.engine.inputs.paths import is_within
 from incrax.engine.inputs.row_updates import at
 from incrax.errors import BindError, InputValueError, UnknownInputError
 from incrax.models.bounds import Bounds, bounds_of
-from incrax.models.modules import Opened, opened, unwrapped
 from incrax.models.names import Names, names_of, parts_of, with_part
 from incrax.models.roles import (
     DATA,
@@ -74,15 +73,12 @@ class Inputs:
 
     def __init__(self, given: Mapping[str, Any], roles: Roles, bounds: Any) -> None:
         """See `bind`."""
-        modules = {name: opened(each) for name, each in given.items()}
-        self.opened: dict[str, Opened] = {name: each for name, each in modules.items() if each}
-        trees = {**given, **{name: each.tree for name, each in self.opened.items()}}
-        self.names: Names = names_of(trees)
+        self.names: Names = names_of(given)
         paths = self.names.paths
-        values = jax.tree.leaves(tuple(trees.values()))
+        values = jax.tree.leaves(tuple(given.values()))
         self.leaves: list[Leaf] = list(map(Leaf, paths, values))
         roles, of_elements = self._split(roles)
-        found = roles_of(self.names, values, roles, self._own_roles())
+        found = roles_of(self.names, values, roles)
         values = list(map(as_parameter, values, found))
         bounds, pairs = self._split(bounds)
         places = [(*self._place(name), pair) for name, pair in pairs.items()]
@@ -100,7 +96,7 @@ class Inputs:
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """The inputs in order, modules as trees."""
+        """The inputs in order."""
         return jax.tree.unflatten(self.names.treedef, map(_value_of, self.leaves))
 
     @property
@@ -139,14 +135,10 @@ class Inputs:
         return name if name in parts_of(self.trees, name) else self.names.path(name)
 
     def value(self, name: str) -> Any:
-        """The value of an input, a part, a leaf or an element; modules with their present
-        leaves.
-        """
+        """The value of an input, a part, a leaf or an element."""
         path, index = self._place(name)
         found = parts_of(self.trees, path)[path]
-        if index is not None:
-            return unwrapped(found)[index]
-        return self.opened[path].build(found) if path in self.opened else unwrapped(found)
+        return found if index is None else found[index]
 
     @property
     def free(self) -> FreeElements:
@@ -242,8 +234,7 @@ class Inputs:
         _check_disjoint(paths)
         found: dict[int, Any] = {}
         data: dict[str, Any] = {}
-        for path, value in pairs:
-            given = self._given(path, value)
+        for path, given in pairs:
             if all(self.leaves[number].role == DATA for number in self.names.numbers(path)):
                 data[path] = jax.tree.map(functools.partial(_held, path, role=DATA), given)
             else:
@@ -398,24 +389,6 @@ class Inputs:
                 "for each axis."
             )
         return path, index
-
-    def _own_roles(self) -> dict[str, str]:
-        """What modules say of their leaves."""
-        trees = {name: module.roles for name, module in self.opened.items()}
-        return dict(zip(names_of(trees).paths, jax.tree.leaves(tuple(trees.values())), strict=True))
-
-    def _given(self, path: str, value: Any) -> Any:
-        """A value as a tree; a module has the definition of the one that it replaces."""
-        found = opened(value)
-        if found is None:
-            return value
-        if path in self.opened and found.definition != self.opened[path].definition:
-            raise InputValueError(
-                f"`{path}` was to be set to a module that is defined in another way: another "
-                "class, other layers, or another mode of training and evaluation. The model is as "
-                "it was. Bind a new model of it."
-            )
-        return found.tree
 
     def _checked(self, path: str, value: Any) -> dict[int, Any]:
         """Leaves at and below a path, in the types of those that they replace, by their places."""

@@ -5,7 +5,7 @@ In: leaves with their paths. Out: a role for each; values in the type of their l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
@@ -20,28 +20,7 @@ from incrax.models.names import Names
 Role = Literal["trainable", "fixed", "state", "data"]
 TRAINABLE, FIXED, STATE, DATA = ROLES = ("trainable", "fixed", "state", "data")
 
-Roles = Mapping[str, Role] | Callable[[str, Any], Role | None] | None
-
-
-class Static:
-    """A Python number that is a setting, not a value: programs are made for it."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value: Any = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Static) and (type(self.value), self.value) == (
-            type(other.value),
-            other.value,
-        )
-
-    def __hash__(self) -> int:
-        return hash((type(self.value), self.value))
-
-    def __repr__(self) -> str:
-        return repr(self.value)
+Roles = Mapping[str, Role] | None
 
 
 def is_floating(leaf: Any) -> bool:
@@ -52,33 +31,23 @@ def is_floating(leaf: Any) -> bool:
         return False
 
 
-def roles_of(
-    names: Names, leaves: list[Any], roles: Roles, given: Mapping[str, str]
-) -> tuple[str, ...]:
-    """A role for each leaf: what `roles` says of the innermost part with it, else `given`, else its
-    type's.
+def roles_of(names: Names, leaves: list[Any], roles: Roles) -> tuple[str, ...]:
+    """A role for each leaf: what `roles` says of the innermost part with it, else its type's.
 
     Raises:
         UnknownInputError: a path names nothing.
         BindError: a role does not exist, or a leaf without derivative is to be trained.
     """
-    found = [
-        given.get(path) or (TRAINABLE if _can_move(leaf) else DATA)
-        for path, leaf in _pairs(names, leaves)
-    ]
-    if callable(roles):
-        said = [roles(path, leaf) for path, leaf in _pairs(names, leaves)]
-        found = [word or role for word, role in zip(said, found, strict=True)]
-    elif roles is not None and not isinstance(roles, Mapping):
+    found = [TRAINABLE if _can_move(leaf) else DATA for leaf in leaves]
+    if roles is not None and not isinstance(roles, Mapping):
         raise BindError(
             f"`bind(roles=...)` got {roles!r}. Nothing was bound. Pass a mapping of names to "
-            'roles, `roles={"x": "data"}`, or a function (path, leaf) -> role.'
+            'roles: `roles={"x": "data"}`.'
         )
-    else:
-        parts = {names.path(name): role for name, role in (roles or {}).items()}
-        for path in sorted(parts, key=len):
-            for number in names.numbers(path):
-                found[number] = parts[path]
+    parts = {names.path(name): role for name, role in (roles or {}).items()}
+    for path in sorted(parts, key=len):
+        for number in names.numbers(path):
+            found[number] = parts[path]
     for (path, leaf), role in zip(_pairs(names, leaves), found, strict=True):
         check_role(path, leaf, role)
     return tuple(found)
@@ -126,8 +95,6 @@ def fitted(path: str, old: Any, new: Any) -> Any:
         InputValueError: it is traced, has another shape, or would lose something.
     """
     check_value(path, None, new)
-    if isinstance(old, Static):
-        return new if isinstance(new, Static) else Static(new)
     if not is_dynamic(old):
         return new
     given = new
@@ -164,7 +131,7 @@ def check_value(path: str, shaped: Any, value: Any) -> None:
 def as_was(old: Any, new: Any) -> Any:
     """A Python number where one was, whose type promotes in another way than an array's."""
     is_number = isinstance(old, (int, float, complex)) and not isinstance(old, np.generic)
-    return type(old)(new) if is_number and not isinstance(new, Static) and is_dynamic(new) else new
+    return type(old)(new) if is_number and is_dynamic(new) else new
 
 
 _KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)

@@ -4,19 +4,16 @@ block.
 
 from incrax._removed import finder
 from incrax.errors import BlockError, PositionError, ProposalError, StartError
-from incrax.samplers.blocking import Blocks, blocks
 from incrax.samplers.chain import Chain
 from incrax.samplers.density import logdensity, numpyro_potential
 from incrax.samplers.numpyro_models import NumPyroModel, discrete_hmc_gibbs, from_numpyro
-from incrax.samplers.sweeping import gibbs, metropolis
-from incrax.samplers.updates import Categorical, Conditional, Hamiltonian, Kernel, Walk
+from incrax.samplers.sweeping import gibbs
+from incrax.samplers.updates import Categorical, Hamiltonian, Kernel, Walk
 
 __all__ = [
     "BlockError",
-    "Blocks",
     "Categorical",
     "Chain",
-    "Conditional",
     "Hamiltonian",
     "Kernel",
     "NumPyroModel",
@@ -24,12 +21,10 @@ __all__ = [
     "ProposalError",
     "StartError",
     "Walk",
-    "blocks",
     "discrete_hmc_gibbs",
     "from_numpyro",
     "gibbs",
     "logdensity",
-    "metropolis",
     "numpyro_potential",
 ]
 

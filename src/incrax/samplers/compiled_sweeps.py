@@ -50,7 +50,6 @@ def compiled_chain(density: Density, updates: Mapping[Any, Any], job: Job) -> Ch
         job: how much of it.
 
     Raises:
-        TypeError: an update is a `Conditional`.
         BlockError: inputs that move together by rows have different numbers of them.
         StepTypeError: rows of a number are to move.
         NotCalledError: the function has effects or calls the host.

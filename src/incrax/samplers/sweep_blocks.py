@@ -119,21 +119,15 @@ def coloured(block: SweepBlock, sites: Sites, state: SitesState) -> SweepBlock:
     return block._replace(num_colours=num if is_worth_it else 0)
 
 
-def made_block(density: Density, name: Any, update: Any) -> tuple[SweepBlock, Data]:
+def made_block(
+    density: Density, name: Any, update: Walk | Hamiltonian | Kernel | Categorical
+) -> tuple[SweepBlock, Data]:
     """A block of the sweep, and its data."""
     names = named(density.names, name)
     shown = ", ".join(parts_of(name))
     is_own = np.isin(density.names, names)
     if isinstance(update, Categorical):
         return _categorical(density, shown, update, is_own)
-    if not isinstance(update, (Walk, Hamiltonian, Kernel)):
-        raise TypeError(
-            f"`gibbs(updates=...)` got a {type(update).__name__} for `{shown}`, beside a block named "
-            "by `[*]`, a `Categorical` or a `Kernel`: sweeps with such a block are one compiled "
-            "program, in which blocks move by `Walk`, `Hamiltonian`, `Kernel` or `Categorical`. "
-            "Nothing was sampled. Pass one of these for it, or name the rows of the other block one "
-            "by one."
-        )
     update.check(names)
     # Elements in the order of the vector, widths in that in which the block names them.
     widths = np.zeros(len(density.names))
@@ -153,7 +147,7 @@ def made_block(density: Density, name: Any, update: Any) -> tuple[SweepBlock, Da
         block = block._replace(kernel=Identity(update.make), elements=part, step_size=step_size)
         return block._replace(times=update.times), {}
     if update.width is None:
-        # A vector of d normal elements wants steps of 2.4 / sqrt(d); see `sweeping.WIDTH`.
+        # A vector of d normal elements wants steps of 2.4 / sqrt(d).
         moved = {path: x / np.sqrt(size) for path, x in moved.items()}
     return block._replace(times=update.times), moved
 

@@ -14,27 +14,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from incrax import value_and_grad
 from incrax._forecast import Forecast
 from incrax._messages import ambiguous_input, listed, wrong_option
 from incrax._progress import Meter
-from incrax.engine.inputs.paths import completed, is_within
+from incrax.engine.inputs.paths import completed
 from incrax.errors import BlockError, NotCalledError, PositionError
-from incrax.samplers.blocking import Blocks
 from incrax.samplers.chain import Chain, Job, generators
 from incrax.samplers.checkpoints import saved_warmup
 from incrax.samplers.compiled_sweeps import compiled_chain
 from incrax.samplers.density import Density
-from incrax.samplers.messages import (
-    bad_start,
-    wrong_covariance,
-    wrong_number,
-)
+from incrax.samplers.messages import bad_start, wrong_number
 from incrax.samplers.sweep_blocks import ROWS, is_by_rows, named, parts_of
 from incrax.samplers.updates import (
     Block,
     Categorical,
-    Conditional,
     Hamiltonian,
     Kernel,
     Position,
@@ -43,17 +36,14 @@ from incrax.samplers.updates import (
     widths_of,
 )
 
-WIDTH = 2.4
-"""Width of a step over the root of the number of parameters, in units of the covariance's: the best
-for a normal.
-"""
-
 Moves = Mapping[Any, Any]
 """How each block moves, by its name: a path, or a tuple of those."""
 
+COMPILED = (Hamiltonian, Kernel, Categorical)
+"""Updates that are part of a compiled sweep only."""
 MIN_ROWS = 16
-"""Rows of an input from which on walks that name them one by one are compiled, and elements of a
-trajectory; of fewer, the calls take less than compiling.
+"""Rows of an input from which on walks that name them one by one are compiled; of fewer, the calls
+take less than compiling.
 """
 
 
@@ -71,19 +61,18 @@ def gibbs(
     wrt: Any = None,
     progress: bool = True,
 ) -> Chain:
-    """Sample block by block: Metropolis within Gibbs, HMC within Gibbs, draws from conditionals, in
-    any mixture.
+    """Sample block by block: Metropolis within Gibbs, HMC within Gibbs, draws of discrete
+    parameters, in any mixture.
 
     Args:
         log_density: function of pytrees that returns one real number; an incremental one is
             evaluated as it is, so that its `stats` count.
         *args: its arguments at the start; those that are not sampled stay.
         updates: for each block, named by a path as `explain()` prints it or a tuple of paths, how
-            it moves: a `Walk`, a `Hamiltonian`, a `Kernel`, a `Conditional` or a `Categorical`.
-            Each moves once a sweep, in this order. `"theta[*]"`: each row of theta, along its first
-            axis, is a block of its own; whole sweeps are then one compiled program, as they are
-            with a `Categorical` or a `Kernel`, and no block may have a `Conditional`. None: each row of each input, or
-            number, walks by itself, with widths from the warm-up.
+            it moves: a `Walk`, a `Hamiltonian`, a `Kernel` or a `Categorical`. Each moves once a
+            sweep, in this order. `"theta[*]"`: each row of theta, along its first axis, is a block
+            of its own. None: each row of each input, or number, walks by itself, with widths from
+            the warm-up.
         key: a key of `jax.random`, or an integer.
         num_sweeps: samples of a chain, one after each sweep.
         num_warmup: sweeps before the first sample, in which widths that are not given are found.
@@ -116,12 +105,12 @@ def gibbs(
     Cost: per step one evaluation of what its block reaches; of a row some microseconds, see
         `Incremental.sites`, which also says what makes a step read all rows. Compiling sweeps takes
         about a second. Several chains take turns, side by side on as many cores as there are. A
-        `Hamiltonian` evaluates value and gradient by its block alone; on the host by an incremental
-        function of its own.
+        `Hamiltonian` evaluates value and gradient by its block alone.
 
-    Sweeps are compiled, without being asked, too where `updates` is None, walks name all rows of an
-    input one by one, or a `Hamiltonian` moves 16 elements or more. A function with effects, or that
-    calls the host, stays on the host: `Chain.why_on_host` says why.
+    Whole sweeps are one compiled program, unless all blocks walk and none names rows: then each
+    step is a call of the incremental function. Where `updates` is None, or walks name 16 rows of
+    an input or more one by one, they are compiled without being asked, too, but for a function with
+    effects, or that calls the host: `Chain.why_on_host` says why.
 
     Example:
         >>> import jax.numpy as jnp
@@ -134,11 +123,11 @@ def gibbs(
     """
     given = {} if updates is None else updates
     for name, update in given.items():
-        if not isinstance(update, (Walk, Hamiltonian, Kernel, Conditional, Categorical)):
+        if not isinstance(update, (Walk, *COMPILED)):
             raise TypeError(
                 f"`gibbs(updates=...)` got {type(update).__name__} for `{name}`. Nothing was "
-                "sampled. Pass a `Walk`, a `Hamiltonian`, a `Kernel`, a `Conditional` or a "
-                "`Categorical` for each block."
+                "sampled. Pass a `Walk`, a `Hamiltonian`, a `Kernel` or a `Categorical` for each "
+                "block."
             )
     drawn = [name for name, update in given.items() if isinstance(update, Categorical)]
     paths = [part for name in drawn for part in parts_of(name) if isinstance(part, str)]
@@ -153,107 +142,10 @@ def gibbs(
     num_warmup = _warmup(num_warmup, checkpoint, num_sweeps, moves)
     asked = Job(key, num_sweeps, num_warmup, chains, starts, checkpoint, devices, progress)
     job = _checked(asked, density, moves)
-    if drawn or any(map(is_by_rows, given)) or any(isinstance(x, Kernel) for x in given.values()):
-        return compiled_chain(density, moves, job)
-    merged = _merged(density, moves) if apart is None else moves
-    return _sampled(density, merged, apart or moves, job)
-
-
-def metropolis(
-    log_density: Callable[..., Any],
-    *args: Any,
-    blocks: Blocks | None = None,
-    covariance: Any = None,
-    key: Any,
-    num_sweeps: int,
-    num_warmup: int | None = None,
-    chains: int | None = None,
-    starts: Any = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    devices: Sequence[Any] | None = None,
-    wrt: Any = None,
-    progress: bool = True,
-) -> Chain:
-    """Random-walk Metropolis by blocks of slow and fast parameters, the fast ones oversampled.
-
-    A step of a block moves it, and those after it along their correlations with it. In a sweep each
-    block makes as many steps as it has parameters, times its `oversample`. A fast step evaluates
-    what the fast parameters reach and reads the rest from saved values, also after a rejected slow
-    step.
-
-    Args:
-        log_density: as for `gibbs`.
-        *args: as for `gibbs`.
-        blocks: from `samplers.blocks`, or made by hand. None: each row of each input, or number, is
-            a block.
-        covariance: of the parameters, as far as it is known: variances of shape (n,), or a matrix
-            of shape (n, n), in the order of `Chain.names`. None: each block walks with a width from
-            the warm-up.
-        key: as for `gibbs`.
-        num_sweeps: as for `gibbs`.
-        num_warmup: as for `gibbs`.
-        chains: as for `gibbs`.
-        starts: as for `gibbs`.
-        checkpoint: as for `gibbs`.
-        devices: as for `gibbs`.
-        wrt: as for `gibbs`.
-        progress: as for `gibbs`.
-
-    Returns:
-        The chain, one sample a sweep; see `Chain`.
-
-    Raises:
-        ProposalError: the covariance is none.
-        BlockError, StartError, PositionError, UnknownInputError, TypeError: as from `gibbs`.
-
-    Cost: a sweep takes `blocks.sweep_s`. Where all rows of an input are blocks of their own, and no
-        matrix moves others with them, sweeps are compiled; see `gibbs`.
-
-    Source: A. Lewis, arXiv:1304.4473, for proposals by the Cholesky factor in the order of the
-    blocks.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from incrax import samplers
-        >>> f = lambda p, x: -0.5 * p["a"] ** 2 - jnp.sum(jnp.exp(p["k"]) * x) + 10 * p["k"]
-        >>> args = ({"a": 0.0, "k": 0.0}, jnp.ones(10))
-        >>> found = samplers.blocks(f, *args, measure=False)
-        >>> chain = samplers.metropolis(f, *args, blocks=found, covariance=[1.0, 0.1], key=0, num_sweeps=50)
-        >>> len(chain.samples)
-        50
-    """
-    density = Density("metropolis", log_density, args, wrt)
-    if blocks is None:
-        apart = tuple(names for of in _rows_of(density).values() for names in of)
-        blocks = Blocks(apart, (0.0,) * len(apart), (1,) * len(apart), is_measured=False)
-    groups = [named(density.names, names) for names in blocks.blocks]
-    order = np.concatenate([density.places(names) for names in groups])
-    root = None if covariance is None else _root(covariance, order)
-    ends = np.cumsum([len(names) for names in groups])
-    walks: dict[Any, Walk] = {}
-    for names, times, end in zip(groups, blocks.oversample, ends, strict=True):
-        size = len(names)
-        own = slice(end - size, end)
-        width = None if root is None else np.diag(root)[own] * WIDTH / np.sqrt(size)
-        walks[names] = Walk(width, size * times)
-    num_warmup = _warmup(num_warmup, checkpoint, num_sweeps, walks)
-    asked = Job(key, num_sweeps, num_warmup, chains, starts, checkpoint, devices, progress)
-    job = _checked(asked, density, walks)
-    if root is None or np.count_nonzero(root) == len(root):
-        return _sampled(density, _merged(density, walks), walks, job)
-    made = [_block(density, names) for names in groups]
-
-    def sweep(place: Position, rng: np.random.Generator) -> Position:
-        for block, end, walk in zip(made, ends, walks.values(), strict=True):
-            size = block.places.size
-            columns = root[:, end - size : end] * WIDTH / np.sqrt(size)
-            for _ in range(walk.times):
-                x = place.x.copy()
-                x[order] += columns @ rng.normal(size=size)
-                place = block.stepped(place, x, rng)
-        return place
-
-    return _run(density, made, sweep, job, "a covariance matrix moves other blocks with each")
+    merged = _merged(density, moves)
+    if any(map(is_by_rows, given)) or any(isinstance(x, COMPILED) for x in given.values()):
+        return compiled_chain(density, merged or moves, job)
+    return _sampled(density, merged if apart is None else moves, apart or moves, job)
 
 
 # --- what is asked --------------------------------------------------------------------------------
@@ -355,29 +247,15 @@ def _sampled(density: Density, merged: Moves | None, apart: Moves, job: Job) -> 
             return compiled_chain(density, merged, job)
         except NotCalledError as error:
             why = str(error)
-    made = [_block(density, named(density.names, name)) for name in apart]
-    pairs = list(zip(made, apart.values(), strict=True))
-    for block, update in pairs:
-        block.target = target_of(update, len(block.names))
-
-    def sweep(place: Position, rng: np.random.Generator) -> Position:
-        for block, update in pairs:
-            place = update.move(place, block, rng)
-        return place
-
-    return _run(density, made, sweep, job, why)
+    blocks = [_block(density, *move) for move in apart.items()]
+    return _run(density, blocks, job, why)
 
 
 def _merged(density: Density, moves: Moves) -> Moves | None:
     """Walks of all rows of an input one after the other, as one block by rows; None: there are
-    none, and no trajectories of many elements, or there are other updates.
+    none.
     """
-    if not all(isinstance(update, (Walk, Hamiltonian)) for update in moves.values()):
-        return None
     blocks = [(named(density.names, name), name, update) for name, update in moves.items()]
-    is_long = any(
-        isinstance(update, Hamiltonian) and len(names) >= MIN_ROWS for names, _, update in blocks
-    )
     for name, rows in _rows_of(density).items():
         groups = [names for names, *_ in blocks]
         first = groups.index(rows[0]) if rows[0] in groups else 0
@@ -391,63 +269,60 @@ def _merged(density: Density, moves: Moves) -> Moves | None:
             pairs = zip(walks, rows, strict=True)
             width = np.concatenate([widths_of("Walk", walk.width, of) for walk, of in pairs])
         blocks[own] = [((), name, Walk(width, walks[0].times))]
-    is_merged = is_long or len(blocks) < len(moves)
+    is_merged = len(blocks) < len(moves)
     return {name: update for _, name, update in blocks} if is_merged else None
 
 
 # --- on the host ----------------------------------------------------------------------------------
 
 
-def _run(
-    density: Density,
-    made: Sequence[Block],
-    sweep: Callable[[Position, np.random.Generator], Position],
-    job: Job,
-    why: str,
-) -> Chain:
+def _run(density: Density, blocks: Sequence[Block], job: Job, why: str) -> Chain:
     """All chains, one after the other."""
-    for option, what in {"checkpoint": "checkpoints", "devices": "devices of their own"}.items():
-        if getattr(job, option) is not None:
-            raise ValueError(
-                f"Chains on the host have no {what}, and this one cannot be compiled: {why}. "
-                f"Nothing was sampled. Leave `{option}` out."
-            )
+    _check_options(job, why)
     places = [Position(x, density.value(x)) for x in _starts(density, job)]
     for place in places:
         if not np.isfinite(place.value):
             raise bad_start(place.value)
     samples = np.empty((job.num_chains, job.num_sweeps, len(density.names)))
     values = np.empty(samples.shape[:2])
-    counts = np.zeros((2, len(made)))  # accepted, tried
-    gradients = [block.value_and_gradient for block in made]
-    functions = [density.function, *(g.function for g in gradients if isinstance(g, _Gradient))]
+    counts = np.zeros((2, len(blocks)))  # accepted, tried
     total = job.num_chains * job.num_all
-    forecast = Forecast(lambda: functions, total)
+    forecast = Forecast(lambda: [density.function], total)
     rngs = generators(job.key, job.chains)
     with Meter("chain", total, is_shown=job.progress) as meter:
         for number, (place, rng) in enumerate(zip(places, rngs, strict=True)):
-            for block in made:
+            for block in blocks:
                 block.restart()
             for turn in range(-job.num_warmup, job.num_sweeps):
-                place = sweep(place, rng)
+                for block in blocks:
+                    place = block.moved(place, rng)
                 if turn < 0:
-                    for block in made:
+                    for block in blocks:
                         block.adapt(turn + job.num_warmup)
                 else:
                     samples[number, turn], values[number, turn] = place
                 forecast.advance()
                 meter.advance()
-            counts += np.transpose([(block.accepted, block.tried) for block in made])
+            counts += np.transpose([(block.accepted, block.tried) for block in blocks])
     shares = counts[0] / np.maximum(counts[1], 1)
     return Chain(
         job.shown(samples),
         density.names,
         job.shown(values),
-        {block.names[0]: float(share) for block, share in zip(made, shares, strict=True)},
-        sum(block.evaluations for block in made),
+        {block.names[0]: float(share) for block, share in zip(blocks, shares, strict=True)},
+        sum(block.evaluations for block in blocks),
         density,
         why,
     )
+
+
+def _check_options(job: Job, why: str) -> None:
+    for option, what in {"checkpoint": "checkpoints", "devices": "devices of their own"}.items():
+        if getattr(job, option) is not None:
+            raise ValueError(
+                f"Chains on the host have no {what}, and this one cannot be compiled: {why}. "
+                f"Nothing was sampled. Leave `{option}` out."
+            )
 
 
 def _starts(density: Density, job: Job) -> list[np.ndarray]:
@@ -458,44 +333,10 @@ def _starts(density: Density, job: Job) -> list[np.ndarray]:
     return list(np.concatenate(parts, axis=1).astype(np.float64))
 
 
-def _block(density: Density, names: tuple[str, ...]) -> Block:
-    """A block, and how it is evaluated."""
-    gradient = _Gradient(density, names)
-    return Block(names, density.places(names), density.value, gradient, density.flat.arguments)
-
-
-class _Gradient:
-    """Log-density and its gradient by a block, through saved values of its own; made when first
-    asked for.
-    """
-
-    def __init__(self, density: Density, names: tuple[str, ...]) -> None:
-        paths = density.paths
-        chosen = [path for path in paths if any(is_within(name, path) for name in names)]
-        of_paths = [x for x in density.names if any(is_within(x, path) for path in chosen)]
-        self.places = [of_paths.index(name) for name in names]
-        self.density = density
-        self.function: Any = value_and_grad(density.plain, wrt=tuple(chosen))
-
-    def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
-        """Both at a vector; -inf where the value is NaN."""
-        value, gradient = self.function(*self.density.arguments(x))
-        parts = [np.asarray(part, np.float64).ravel() for part in jax.tree.leaves(gradient)]
-        value = float(value)
-        return value if value == value else -np.inf, np.concatenate(parts)[self.places]
-
-
-def _root(covariance: Any, order: np.ndarray) -> np.ndarray:
-    """The Cholesky factor of a covariance, in the order of the blocks."""
-    num = order.size
-    given = np.asarray(covariance, np.float64)
-    seen = f"an array of shape {given.shape}"
-    if given.shape not in ((num,), (num, num)):
-        raise wrong_covariance(seen, num, "the shape does not fit")
-    matrix = np.diag(given) if given.ndim == 1 else given
-    if not np.allclose(matrix, matrix.T, rtol=1e-8, atol=0):
-        raise wrong_covariance(seen, num, "it is not symmetric")
-    try:
-        return np.linalg.cholesky(matrix[np.ix_(order, order)])
-    except np.linalg.LinAlgError:
-        raise wrong_covariance(seen, num, "it is not positive definite") from None
+def _block(density: Density, name: Any, walk: Walk) -> Block:
+    """A block, and how it moves."""
+    names = named(density.names, name)
+    walk.check(names)
+    width = widths_of("Walk", walk.width, names)
+    target = target_of(walk, len(names))
+    return Block(names, density.places(names), density.value, width, walk.times, target)

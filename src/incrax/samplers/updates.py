@@ -1,5 +1,5 @@
 """How a block moves while all else stays: a random walk, Hamiltonian dynamics, a kernel of another
-library, a draw from its conditional, in closed form or over all values that it can take.
+library, a draw from its conditional over all values that it can take; and walks on the host.
 
 In: where a chain is, a block. Out: where it is next. It must not know other blocks.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from incrax._messages import listed
 from incrax.errors import ProposalError
-from incrax.samplers.messages import wrong_draw, wrong_number
+from incrax.samplers.messages import wrong_number
 
 MANY_GAIN = 10.0
 """Sweeps of a warm-up in which widths change by all that they are off, before they settle."""
@@ -29,24 +29,23 @@ class Position(NamedTuple):
 
 @dataclass
 class Block:
-    """A block of a chain.
+    """A block of a chain on the host, which walks.
 
-    Fields: names of its elements; their places in the vector; the log-density of a vector; that and
-    its gradient by the block, of a vector; all of a vector as the arguments of the log-density;
-    counters; by how much the warm-up has widened its steps, which share of them it wants accepted,
-    None: widths are given.
+    Fields: names of its elements; their places in the vector; the log-density of a vector; widths
+    of its steps; how many in a row; which share of them the warm-up wants accepted, None: widths
+    are given; counters; by how much the warm-up has widened its steps.
     """
 
     names: tuple[str, ...]
     places: np.ndarray
     value: Callable[[np.ndarray], float]
-    value_and_gradient: Callable[[np.ndarray], tuple[float, np.ndarray]]
-    arguments: Callable[[np.ndarray], tuple[Any, ...]]
+    width: np.ndarray
+    times: int
+    target: float | None
     tried: int = 0
     accepted: int = 0
     evaluations: int = 0
     log_scale: float = 0.0
-    target: float | None = None
 
     def restart(self) -> None:
         """Another chain begins."""
@@ -60,26 +59,19 @@ class Block:
             self.log_scale += adaptation_gain(sweep) * missed
         self.tried = self.accepted = 0
 
-    def at(self, x: np.ndarray, part: np.ndarray) -> np.ndarray:
-        """The vector with other values of the block."""
-        x = x.copy()
-        x[self.places] = part
-        return x
-
-    def stepped(self, place: Position, x: np.ndarray, rng: np.random.Generator) -> Position:
-        """Where the chain is after a proposal that is as probable as the way back."""
-        self.evaluations += 1
-        moved = Position(x, self.value(x))
-        return self.decided(place, moved, moved.value - place.value, rng)
-
-    def decided(
-        self, place: Position, moved: Position, log_ratio: float, rng: np.random.Generator
-    ) -> Position:
-        """Where the chain is after a proposal that is accepted with probability exp(log_ratio)."""
-        self.tried += 1
-        is_accepted = np.log(rng.uniform()) < log_ratio
-        self.accepted += int(is_accepted)
-        return moved if is_accepted else place
+    def moved(self, place: Position, rng: np.random.Generator) -> Position:
+        """Where the chain is after so many steps."""
+        width = self.width * np.exp(self.log_scale)
+        for _ in range(self.times):
+            x = place.x.copy()
+            x[self.places] += width * rng.normal(size=width.size)
+            proposed = Position(x, self.value(x))
+            is_accepted = np.log(rng.uniform()) < proposed.value - place.value
+            place = proposed if is_accepted else place
+            self.accepted += int(is_accepted)
+        self.tried += self.times
+        self.evaluations += self.times
+        return place
 
 
 @dataclass(frozen=True)
@@ -108,15 +100,6 @@ class Walk:
         if self.times < 1:
             raise wrong_number("Walk(times=...)", self.times)
         widths_of("Walk", self.width, names)
-
-    def move(self, place: Position, block: Block, rng: np.random.Generator) -> Position:
-        """So many steps."""
-        self.check(block.names)
-        width = widths_of("Walk", self.width, block.names) * np.exp(block.log_scale)
-        for _ in range(self.times):
-            x = block.at(place.x, place.x[block.places] + width * rng.normal(size=width.size))
-            place = block.stepped(place, x, rng)
-        return place
 
 
 @dataclass(frozen=True)
@@ -154,64 +137,6 @@ class Hamiltonian:
             raise wrong_number("Hamiltonian(num_steps=...)", self.num_steps)
         widths_of("Hamiltonian", self.step, names)
         widths_of("Hamiltonian", self.width, names)
-
-    def move(self, place: Position, block: Block, rng: np.random.Generator) -> Position:
-        """One trajectory; where it leaves the support it is rejected."""
-        self.check(block.names)
-        width = self.step * np.exp(block.log_scale)
-        width = width * widths_of("Hamiltonian", self.width, block.names)
-        momentum = rng.normal(size=width.size)
-        start_kinetic = 0.5 * momentum @ momentum
-        num_steps = int(rng.integers((self.num_steps + 1) // 2, self.num_steps + 1))
-        x, (value, gradient) = place.x, block.value_and_gradient(place.x)
-        block.evaluations += 1 + num_steps
-        # Half a kick, then drifts and kicks by turns: p -> p + eps/2 dlogp/dq, q -> q + eps p, in
-        # units of the widths.
-        momentum = momentum + 0.5 * width * gradient
-        for turn in range(num_steps):
-            x = block.at(x, x[block.places] + width * momentum)
-            value, gradient = block.value_and_gradient(x)
-            last = turn == num_steps - 1
-            momentum = momentum + (0.5 if last else 1.0) * width * gradient
-        log_ratio = float(value - place.value + start_kinetic - 0.5 * momentum @ momentum)
-        log_ratio = -np.inf if np.isnan(log_ratio) else log_ratio
-        return block.decided(place, Position(x, value), log_ratio, rng)
-
-
-@dataclass(frozen=True)
-class Conditional:
-    """A draw from the block's conditional distribution, known in closed form; always accepted.
-
-    Args:
-        draw: function (numpy generator, *arguments of the log-density) -> new values of the block
-            in one vector, in the order in which the block names its elements.
-
-    Example:
-        >>> from incrax import samplers
-        >>> log_density = lambda mu: -0.5 * ((mu - 3.0) / 0.1) ** 2
-        >>> draw = samplers.Conditional(lambda rng, mu: [rng.normal(3.0, 0.1)])
-        >>> chain = samplers.gibbs(log_density, 0.0, updates={"mu": draw}, key=0, num_sweeps=20)
-        >>> bool(abs(chain.mean[0] - 3.0) < 0.2)
-        True
-    """
-
-    draw: Callable[..., Any]
-
-    def move(self, place: Position, block: Block, rng: np.random.Generator) -> Position:
-        """The draw."""
-        part = np.asarray(self.draw(rng, *block.arguments(place.x)), np.float64)
-        size = len(block.names)
-        if part.ndim > 1 or part.size != size:
-            raise wrong_draw(block.names, f"an array of shape {part.shape}", f"{size} elements")
-        x = block.at(place.x, part.reshape(-1))
-        block.tried += 1
-        block.accepted += 1
-        block.evaluations += 1
-        drawn = Position(x, block.value(x))
-        if not np.all(np.isfinite(part)) or drawn.value == -np.inf:
-            seen = f"{part.tolist()}, where the density is zero"
-            raise wrong_draw(block.names, seen, "sampled where it is not")
-        return drawn
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import identical, same
+from helpers import same
 from hypothesis import given
 from hypothesis import strategies as st
 from row_sparse_cases import PATTERNS
@@ -43,19 +43,10 @@ def test_dense_form_adds_repeated_wraps_negative_and_drops_other_indices(name):
 OPERATIONS = {
     "coalesce": (lambda a, b: a.coalesce(), lambda a, b: a),
     "sum": (lambda a, b: a + b, lambda a, b: a + b),
-    "difference": (lambda a, b: a - b, lambda a, b: a - b),
     "negative": (lambda a, b: -a, lambda a, b: -a),
     "scaled": (lambda a, b: 3.0 * a, lambda a, b: 3.0 * a),
     "scaled from the right": (lambda a, b: a * jnp.asarray(2.5), lambda a, b: a * 2.5),
-    "divided": (lambda a, b: a / 4, lambda a, b: a / 4),
-    "with an array": (lambda a, b: a + b.todense(), lambda a, b: a + b),
-    "an array before": (lambda a, b: np.asarray(b.todense()) + a, lambda a, b: b + a),
-    "from an array": (lambda a, b: b.todense() - a, lambda a, b: b - a),
-    "an array from it": (lambda a, b: a - b.todense(), lambda a, b: a - b),
     "added to": (lambda a, b: a.add_to(b.todense()), lambda a, b: a + b),
-    "as float32": (lambda a, b: a.astype(np.float32), lambda a, b: a.astype(np.float32)),
-    "as integers": (lambda a, b: (10 * a).astype(np.int32), lambda a, b: (10 * a).astype(np.int32)),
-    "sum of several": (lambda a, b: sum([a, b, a]), lambda a, b: a + b + a),
 }
 
 lists = st.lists(st.integers(-14, 14), max_size=6)
@@ -162,25 +153,12 @@ def test_parts_that_do_not_fit_are_refused(indices, values, shape):
 
 def test_operands_that_would_make_it_dense_are_refused():
     rows = made([1])
-    for operation in (
-        lambda: rows + 1.0,
-        lambda: rows * jnp.ones(2),
-        lambda: rows / rows,
-        lambda: rows * rows,
-    ):
-        with pytest.raises(TypeError, match="rows are multiplied and divided by scalars"):
-            operation()
+    for factor in (jnp.ones(2), rows):
+        with pytest.raises(TypeError, match="rows are multiplied by scalars"):
+            rows * factor
+    with pytest.raises(TypeError, match="unsupported operand"):
+        rows + jnp.ones(SHAPE)
     with pytest.raises(incrax.errors.RowShapeError, match="nothing is broadcast"):
         rows + made([1], (13, 2))
     with pytest.raises(incrax.errors.RowShapeError, match="nothing is broadcast"):
         rows.add_to(jnp.zeros(2))
-
-
-def test_a_difference_from_an_array_keeps_the_sign_of_zero():
-    """0.0 - 0.0 is 0.0 and 0.0 - -0.0 too, also where no row is stored; the negative has no zero to
-    give a sign.
-    """
-    a, x = made([3]), jnp.zeros(SHAPE).at[5].set(-0.0)
-    identical(a - x, a.todense() - x)
-    identical(a - np.asarray(x), a.todense() - x)
-    assert not np.signbit((-a).todense()[0]).any()

@@ -137,20 +137,31 @@ FORMS = {
     "mapped in turn": lambda f: lambda t, i: jnp.sum(jax.lax.map(lambda j: f(t, j[None]), i)),
     "with a rule": lambda f: lambda t, i: jax.nn.relu(f(t, i)),
 }
+CLOSED = {
+    "chosen",
+    "one of three",
+    "in a loop",
+    "in two loops",
+    "chosen in a loop",
+    "mapped in turn",
+}
+"""Loops and branches are not opened: their gradients are dense."""
 
 
 @pytest.mark.parametrize("pattern", ["negative", "out of range"])
 @pytest.mark.parametrize("name", sorted(FORMS))
 def test_losses_with_calls_branches_and_loops(name, pattern):
     form = FORMS[name](loss)
-    check_rows(lambda t, i: t - 0.1 * jax.grad(form)(t, i), table(), indices(pattern))
+    (check if name in CLOSED else check_rows)(
+        lambda t, i: t - 0.1 * jax.grad(form)(t, i), table(), indices(pattern)
+    )
 
 
 def test_many_steps_in_one_loop():
     def steps(t, ids):
         return jax.lax.scan(lambda t, i: (sgd(t, i), loss(t, i)), t, ids)
 
-    check_rows(steps, table(), jnp.array([[1, 2], [2, 2], [-1, 4]]))
+    check(steps, table(), jnp.array([[1, 2], [2, 2], [-1, 4]]))
 
 
 def test_steps_in_a_while_loop_are_those_of_jax():
@@ -162,28 +173,14 @@ def test_steps_in_a_while_loop_are_those_of_jax():
     check(steps, table(), jnp.array([1, 2]))
 
 
-def test_a_carry_that_is_read_is_an_array_and_said_to_be():
-    def step(t, ids):
-        def turn(g, i):
-            g = g + jax.grad(loss)(t, i[None])
-            return g, jnp.sum(g[0])
-
-        return jax.lax.scan(turn, jnp.zeros_like(t), ids)
-
-    explanation = check(step, table(), jnp.array([1, 2, 1]))
-    assert ("scan", "the loop reads its carry") in {
-        (e.primitive, e.why) for e in explanation.became_dense
-    }
-
-
 def test_a_batch_of_steps():
     tables, ids = jnp.stack([table(), table(seed=1)]), jnp.array([[1, 1, 3], [2, -1, 1000]])
-    step = incrax.structured(sgd, min_bytes=0)
+    step = structured(sgd)
     same(jax.vmap(step)(tables, ids), jax.vmap(sgd)(tables, ids), factor=512)
 
 
 def test_a_step_inside_jit_and_scan():
-    step = incrax.structured(sgd, min_bytes=0)
+    step = structured(sgd)
     ids = jnp.array([[1, 2], [2, 2]])
     run = lambda step, t: jax.lax.scan(lambda t, i: (step(t, i), None), t, ids)[0]
     same(
@@ -201,7 +198,7 @@ def test_derivatives_are_those_of_the_step_with_its_own_rules():
     doubled.defvjp(lambda x: (2.0 * x, None), lambda _, c: (7.0 * c,))
     ids = jnp.array([1, 1, 4])
     step = lambda t: doubled(sgd(t, ids))
-    ours = incrax.structured(step, min_bytes=0)
+    ours = structured(step)
     same(
         jax.grad(lambda t: jnp.sum(ours(t) ** 2))(table()),
         jax.grad(lambda t: jnp.sum(step(t) ** 2))(table()),
@@ -210,7 +207,7 @@ def test_derivatives_are_those_of_the_step_with_its_own_rules():
 
 def test_tangents_are_those_of_the_step():
     step = lambda t: sgd(t, indices("repeated"))
-    ours = incrax.structured(step, min_bytes=0)
+    ours = structured(step)
     expected = jax.jvp(step, (table(),), (table(seed=2),))
     same(jax.jvp(ours, (table(),), (table(seed=2),)), expected, factor=512)
 
@@ -221,14 +218,14 @@ def test_arguments_by_name_static_structure_and_keys():
         g = jax.grad(lambda t: jnp.sum(t[ids] * noise))(params["t"])
         return {"t": params["t"] - rate * g, "key": key, "n": 3}
 
-    ours, plain = incrax.structured(step, min_bytes=0), jax.jit(step)
+    ours, plain = structured(step), jax.jit(step)
     args, kwargs = ({"t": table()},), {"ids": indices("one"), "key": jax.random.key(0)}
     same(ours(*args, **kwargs), plain(*args, **kwargs))
 
 
 def test_donated_tables_are_taken():
     t = table()
-    incrax.structured(sgd, donate_argnums=0, min_bytes=0)(t, indices("one"))
+    incrax.structured(sgd, donate_argnums=0)(t, indices("one"))
     assert t.is_deleted()
 
 

@@ -17,11 +17,11 @@ from incrax.derivatives.flat import ends
 from incrax.derivatives.sparsity import compressed
 from incrax.derivatives.sparsity.compressed import (
     Colored,
-    choose,
     compressed_jacobian,
     coordinates,
     dense,
     hessian_values,
+    pays,
 )
 from incrax.derivatives.sparsity.search import hessian_pattern, pattern_of
 from incrax.engine.program.simplify import inline
@@ -54,11 +54,9 @@ def close(actual, expected):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=64 * scale)
 
 
-def jacobian(fun, x, mode="forward"):
+def jacobian(fun, x):
     pattern = pattern_of(trace(fun, x))
-    return jax.jit(
-        lambda x: dense(compressed_jacobian(fun, x, Colored(pattern), mode=mode), pattern)
-    )(x)
+    return jax.jit(lambda x: dense(compressed_jacobian(fun, x, Colored(pattern)), pattern))(x)
 
 
 def hessian(fun, x):
@@ -87,10 +85,9 @@ def counted(fun):
 # --- equal to JAX ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["forward", "reverse"])
 @pytest.mark.parametrize("name", JACOBIANS)
-def test_a_compressed_jacobian_is_that_of_jax(name, mode):
-    close(jacobian(JACOBIANS[name], X, mode), jax.jacfwd(JACOBIANS[name])(X))
+def test_a_compressed_jacobian_is_that_of_jax(name):
+    close(jacobian(JACOBIANS[name], X), jax.jacfwd(JACOBIANS[name])(X))
 
 
 @pytest.mark.parametrize("name", HESSIANS)
@@ -98,26 +95,23 @@ def test_a_compressed_hessian_is_that_of_jax(name):
     close(hessian(HESSIANS[name], X), jax.jit(jax.hessian(HESSIANS[name]))(X))
 
 
-@pytest.mark.parametrize("mode", ["forward", "reverse"])
-def test_a_float32_point_has_a_float32_jacobian(mode):
+def test_a_float32_point_has_a_float32_jacobian():
     x = X.astype(jnp.float32)
-    close(jacobian(JACOBIANS["differences"], x, mode), jax.jacfwd(JACOBIANS["differences"])(x))
+    close(jacobian(JACOBIANS["differences"], x), jax.jacfwd(JACOBIANS["differences"])(x))
     close(hessian(HESSIANS["arrow"], x), jax.jit(jax.hessian(HESSIANS["arrow"]))(x))
 
 
-@pytest.mark.parametrize("mode", ["forward", "reverse"])
-def test_a_float32_result_of_a_float64_point_is_converted_as_by_jax(mode):
+def test_a_float32_result_of_a_float64_point_is_converted_as_by_jax():
     fun = lambda x: jnp.sin(x).astype(jnp.float32)
-    expected = (jax.jacfwd if mode == "forward" else jax.jacrev)(fun)(X)
-    np.testing.assert_allclose(jacobian(fun, X, mode), expected, rtol=1e-6)
-    assert jacobian(fun, X, mode).dtype == expected.dtype
+    expected = jax.jacfwd(fun)(X)
+    np.testing.assert_allclose(jacobian(fun, X), expected, rtol=1e-6)
+    assert jacobian(fun, X).dtype == expected.dtype
 
 
-@pytest.mark.parametrize("mode", ["forward", "reverse"])
-def test_jit_and_vmap_see_through_a_compressed_jacobian(mode):
+def test_jit_and_vmap_see_through_a_compressed_jacobian():
     fun = JACOBIANS["differences"]
     batch = jnp.stack([X, 2 * X])
-    compiled = jax.jit(jax.vmap(lambda x: jacobian(fun, x, mode)))
+    compiled = jax.jit(jax.vmap(lambda x: jacobian(fun, x)))
     close(compiled(batch), jax.vmap(jax.jacfwd(fun))(batch))
 
 
@@ -139,16 +133,15 @@ def test_colors_in_batches_give_the_same_values(monkeypatch):
     expected = jax.jacfwd(fun)(X)
     monkeypatch.setattr(compressed, "MAX_BATCH_ELEMENTS", 5 * N)
     close(jacobian(fun, X), expected)
-    close(jax.jit(lambda x: jacobian(fun, x, "reverse"))(X), expected)
+    close(jax.jit(lambda x: jacobian(fun, x))(X), expected)
 
 
 @pytest.mark.parametrize(("n_in", "n_out"), [(0, 0), (0, 3), (3, 0), (1, 1)])
-@pytest.mark.parametrize("mode", ["forward", "reverse"])
-def test_empty_and_one_element_vectors_have_jacobians(n_in, n_out, mode):
+def test_empty_and_one_element_vectors_have_jacobians(n_in, n_out):
     fun = lambda x: jnp.ones(n_out) * jnp.sum(x) ** 2
     x = jnp.ones(n_in)
-    assert jacobian(fun, x, mode).shape == (n_out, n_in)
-    np.testing.assert_array_equal(jacobian(fun, x, mode), np.full((n_out, n_in), 2.0))
+    assert jacobian(fun, x).shape == (n_out, n_in)
+    np.testing.assert_array_equal(jacobian(fun, x), np.full((n_out, n_in), 2.0))
 
 
 def test_an_empty_vector_has_an_empty_hessian():
@@ -211,24 +204,21 @@ def test_a_bcoo_matrix_has_the_values_at_sorted_unique_indices():
     close(made @ X, jax.jvp(fun, (X,), (X,))[1])
 
 
-# --- which way ------------------------------------------------------------------------------------
+# --- whether it pays ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("pattern", "shape", "expected"),
+    ("pattern", "is_worth_it"),
     [
-        (None, (3, 9), "reverse"),
-        (None, (9, 3), "forward"),
-        (None, (3, 3), "forward"),
-        (np.ones((3, 9)), (3, 9), "reverse"),
-        (np.ones((9, 9)), (9, 9), "forward"),
-        (np.eye(9), (9, 9), "compressed forward"),
-        (band(9, 2, 2), (9, 9), "forward"),
-        (np.vstack([np.eye(9), np.ones((1, 9))]), (10, 9), "compressed reverse"),
-        (np.hstack([np.eye(9), np.ones((9, 1))]), (9, 10), "compressed forward"),
-        (np.zeros((9, 9)), (9, 9), "compressed forward"),
+        (np.ones((3, 9)), False),
+        (np.ones((9, 9)), False),
+        (np.eye(9), True),
+        (band(9, 2, 2), False),
+        (np.vstack([np.eye(9), np.ones((1, 9))]), False),
+        (np.hstack([np.eye(9), np.ones((9, 1))]), True),
+        (np.zeros((9, 9)), True),
     ],
 )
-def test_the_way_with_the_fewest_directional_derivatives_is_chosen(pattern, shape, expected):
-    given = None if pattern is None else Colored(csr_array(np.asarray(pattern, bool)))
-    assert choose(given, n_in=shape[1], n_out=shape[0]) == expected
+def test_compression_pays_where_it_halves_the_directional_derivatives(pattern, is_worth_it):
+    num_colors = Colored(csr_array(np.asarray(pattern, bool))).columns.num_colors
+    assert pays(num_colors, n_in=pattern.shape[1], n_out=pattern.shape[0]) == is_worth_it

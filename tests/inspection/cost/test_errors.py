@@ -189,13 +189,13 @@ def test_another_error_of_the_function_is_its_own():
 def test_a_method_of_a_model_that_does_not_evaluate():
     model = incrax.bind(loss, x=X)
     text = (
-        "`cost(model.hvp)` got a method of a bound model that does not evaluate its inputs as they "
+        "`cost(model.summary)` got a method of a bound model that does not evaluate its inputs as they "
         "are; `value`, "
-        "`grad`, `value_and_grad`, `hessian`, `jacobian` do. Nothing was evaluated. Pass the model "
+        "`grad`, `value_and_grad`, `hessian` do. Nothing was evaluated. Pass the model "
         "itself: "
         "`cost(model)` counts its value, its gradient and its Hessian times a vector."
     )
-    check_text(incrax.errors.CostError, text, incrax.cost, model.hvp)
+    check_text(incrax.errors.CostError, text, incrax.cost, model.summary)
 
 
 @pytest.mark.parametrize(("args", "seen"), [((X,), "1 argument"), ((X, X), "2 arguments")])

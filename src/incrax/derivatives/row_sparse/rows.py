@@ -106,7 +106,7 @@ class RowSparse:
     values: Any
     shape: tuple[int, ...]
 
-    __array_ufunc__ = None  # `numpy_array + r` is for `r.__radd__`
+    __array_ufunc__ = None  # `numpy_number * r` is for `r.__rmul__`
 
     def __post_init__(self) -> None:
         indices = jnp.asarray(self.indices)
@@ -180,54 +180,27 @@ class RowSparse:
         numbers = canonical(self.indices, self.shape[0])
         return table.astype(dtype).at[numbers].add(self.values.astype(dtype), mode="drop")
 
-    def astype(self, dtype: Any) -> RowSparse:
-        """The array in another dtype; rows are coalesced first where a sum of casts is not the cast
-        of the sum.
-        """
-        wide = jnp.promote_types(self.dtype, dtype) == jnp.dtype(dtype) and jnp.issubdtype(
-            dtype, jnp.inexact
-        )
-        rows = self if wide and jnp.issubdtype(self.dtype, jnp.inexact) else self.coalesce()
-        return RowSparse(rows.indices, rows.values.astype(dtype), self.shape)
-
     # --- arithmetic -------------------------------------------------------------------------------
 
-    def __add__(self, other: Any) -> Any:
-        if isinstance(other, RowSparse):
-            return self._joined(other)
-        if isinstance(other, (int, float)) and other == 0:  # the start of sum()
-            return self
-        if jnp.ndim(other) == 0:
-            raise _not_a_number("+", other)
-        return self.add_to(other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> Any:
-        # 0 - y and not -y for an array: 0.0 - 0.0 is 0.0 where no row is stored, and -0.0 is not.
-        return self + (-other if isinstance(other, RowSparse) else 0 - other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return (-self) + other
-
-    def __neg__(self) -> RowSparse:
-        return RowSparse(self.indices, -self.values, self.shape)
-
-    def __mul__(self, factor: Any) -> RowSparse:
-        return RowSparse(self.indices, self.values * _scalar("*", factor), self.shape)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, divisor: Any) -> RowSparse:
-        return RowSparse(self.indices, self.values / _scalar("/", divisor), self.shape)
-
-    def _joined(self, other: RowSparse) -> RowSparse:
+    def __add__(self, other: Any) -> RowSparse:
+        if not isinstance(other, RowSparse):
+            return NotImplemented
         if other.shape != self.shape:
             raise _other_shape("+", other.shape, self.shape)
         numbers = [canonical(rows.indices, rows.shape[0]) for rows in (self, other)]
         dtype = jnp.promote_types(self.dtype, other.dtype)
         values = [self.values.astype(dtype), other.values.astype(dtype)]
         return RowSparse(jnp.concatenate(numbers), jnp.concatenate(values), self.shape)
+
+    def __neg__(self) -> RowSparse:
+        return RowSparse(self.indices, -self.values, self.shape)
+
+    def __mul__(self, factor: Any) -> RowSparse:
+        if isinstance(factor, RowSparse) or jnp.ndim(factor) != 0:
+            raise _not_a_number(factor)
+        return RowSparse(self.indices, self.values * factor, self.shape)
+
+    __rmul__ = __mul__
 
 
 def _fill(rows: RowSparse, indices: Any, values: Any, shape: tuple[int, ...]) -> RowSparse:
@@ -245,18 +218,10 @@ def _other_shape(operation: str, seen: tuple[int, ...], expected: tuple[int, ...
     )
 
 
-def _not_a_number(operation: str, value: Any) -> TypeError:
-    """An operand that would make a row-sparse array dense."""
+def _not_a_number(value: Any) -> TypeError:
+    """A factor that is no number would make other rows than the stored ones matter."""
     return TypeError(
-        f"`{operation}` of a `RowSparse` got {type(value).__name__}; rows are multiplied and "
-        "divided by scalars, and `+` and `-` take arrays of the same shape. Other operands would "
-        "give other rows than the stored ones a value. Use `todense()`, or apply the operation to "
-        "`values` after `coalesce()`."
+        f"`*` of a `RowSparse` got {type(value).__name__}; rows are multiplied by scalars, and other "
+        "operands would give other rows than the stored ones a value. Use `todense()`, or apply the "
+        "operation to `values` after `coalesce()`."
     )
-
-
-def _scalar(operation: str, x: Any) -> Any:
-    """A factor: what is no number would make other rows than the stored ones matter."""
-    if isinstance(x, RowSparse) or jnp.ndim(x) != 0:
-        raise _not_a_number(operation, x)
-    return x

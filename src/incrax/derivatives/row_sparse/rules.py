@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation
 from incrax._program import Values
-from incrax.derivatives.row_sparse.rows import RowSparse, distinct, found_at, over_rows
+from incrax.derivatives.row_sparse.rows import RowSparse
 from incrax.derivatives.row_sparse.values import (
     DENSE,
     IN_PLACE,
@@ -116,7 +116,7 @@ def _row_by_row(eqn: Equation, values: Values, aligned: Aligned, env: ValueTable
     held = list(filter(has_rows, values))
     constants = [_constant(value) for value in values]
     passed = _passed_on(eqn, values, constants)
-    if _makes_zeros(eqn, constants, is_strict=env.context.is_strict):
+    if _makes_zeros(eqn, constants):
         row = zero_row(eqn.outvars[0].aval)
     elif passed is not None and row_of(values[passed]) is not None:
         row = values[passed].row
@@ -224,21 +224,20 @@ def _selected(which: Any | None, *cases: Any | None) -> int | None:
     return 1 if are_same else None
 
 
-def _makes_zeros(eqn: Equation, constants: Values, *, is_strict: bool) -> bool:
+def _makes_zeros(eqn: Equation, constants: Values) -> bool:
     """Whether a zero makes a product or a quotient zero.
 
-    0 * x and 0 / x are 0 for finite x (other than 0 for /). That is assumed, unless strict, of all
-    but constants; and always true of integer products.
+    0 * x and 0 / x are 0 for finite x (other than 0 for /). That is assumed of all but constants.
     """
     algebra = algebra_of(eqn)
     known = [np.asarray(c, np.complex128) for c in constants if c is not None]
     if algebra is None or len(known) == len(constants):
         return False
-    is_exact = not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
     if algebra.form == "product":
         is_finite = all(np.isfinite(constant).all() for constant in known)
-        return any(map(is_zero, constants)) and is_finite and (is_exact or not is_strict)
-    return algebra.form == "quotient" and is_zero(constants[0]) and not is_exact and not is_strict
+        return any(map(is_zero, constants)) and is_finite
+    is_exact = not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
+    return algebra.form == "quotient" and is_zero(constants[0]) and not is_exact
 
 
 # --- sums of rows ---------------------------------------------------------------------------------
@@ -279,15 +278,9 @@ def _sum(eqn: Equation, values: Values, context: Context) -> RowSparse:
 
 
 def _reduced(eqn: Equation, values: Values, axes: Axes, found: Reduction, env: ValueTable) -> Any:
-    """Of the rows stored; a sum where all others are zero, an extreme with one of the others, if
-    there are any.
-    """
-    if found.start is not None or found.kind not in ("sum", "max", "min", "and", "or"):
-        raise BecomesDense("it is no sum and no extreme of the rows")
-    if found.kind != "sum":
-        return _extreme(eqn, values[0])
-    if env.context.is_strict and len(values) > 1:
-        raise BecomesDense('it is multiplied by an array, which nonfinite="dense" keeps exact')
+    """Of the rows stored: a sum, where all others are zero."""
+    if found.start is not None or found.kind != "sum":
+        raise BecomesDense("it is no sum of the rows")
     of = next((value.of for value in values if has_rows(value) and is_sparse(value)), None)
     if of is None:
         raise BecomesDense("the sum is over rows that are not zero")
@@ -298,140 +291,38 @@ def _reduced(eqn: Equation, values: Values, axes: Axes, found: Reduction, env: V
     return apply(eqn, rows)
 
 
-def _extreme(eqn: Equation, operand: TouchedRows) -> Any:
-    """In the place of spare slots, and once more, stands a row that counts: what each other row is,
-    or the first one stored.
-    """
-    other = jnp.asarray(operand.row)
-    if operand.of is None or not operand.of.size:
-        return apply(eqn, [other])
-    is_row = operand.of.is_row
-    other = jnp.where(jnp.sum(is_row) < operand.shape[0], other, operand.rows[:1])
-    rows = jnp.where(over_rows(is_row, operand.rows.ndim), operand.rows, other)
-    return apply(eqn, [jnp.concatenate([rows, other])])
+# --- rows by their numbers, runs of rows, and equal rows -------------------------------------------
 
 
-# --- windows --------------------------------------------------------------------------------------
-
-
-class RowWindows(NamedTuple):
-    """Where windows of rows start: `starts` of shape (count,), canonical; `width` rows each; the
-    column of indices.
-    """
-
-    starts: Any
-    width: int
-    num_rows: int
-    column: int
-
-    @property
-    def num_covered(self) -> int:
-        """How many rows all windows cover, overlaps and dropped ones included."""
-        return self.starts.shape[0] * self.width
-
-    def numbers(self) -> Any:
-        """The rows of the windows, one after the other; of a dropped window, no rows."""
-        rows = self.starts[:, None] + jnp.arange(self.width, dtype=self.starts.dtype)
-        return jnp.where(rows < self.num_rows, rows, self.num_rows).reshape(-1)
-
-    def one_by_one(self, indices: Any) -> Any:
-        """The indices of windows that lie one after the other; of a dropped window, outside."""
-        places = jnp.arange(self.starts.shape[0]) * self.width
-        is_there = self.starts < self.num_rows
-        return self.renumbered(indices, jnp.where(is_there, places, self.num_covered))
-
-    def renumbered(self, indices: Any, starts: Any) -> Any:
-        """The indices with other starts along axis 0."""
-        wide = indices if indices.dtype.itemsize >= 4 else indices.astype(np.int32)
-        new = starts.reshape(indices.shape[:-1]).astype(wide.dtype)
-        return wide.at[..., self.column].set(new)
-
-
-def _windows(eqn: Equation, indices: Any) -> RowWindows:
-    """Windows where JAX reads the indices: clipped so that a window fits, or dropped where it does
-    not.
-    """
-    windows = windows_of(eqn)
-    if windows.batching:
-        raise BecomesDense("rows of a batch of arrays are read")
-    if 0 not in windows.indexed:
-        raise BecomesDense("all rows are read in part: the index is of another axis")
-    column = windows.indexed.index(0)
-    width = windows.sizes[0]
-    num_rows = windows.shape[0]
-    last = num_rows - width
-    inside = ids_read(jnp, indices[..., column], last + 1, clips=not windows.is_dropping)
-    return RowWindows(jnp.where(inside > last, num_rows, inside), width, num_rows, column)
-
-
-def _gather(eqn: Equation, values: Values, context: Context) -> Any:
-    """Rows of a structured array, stored ones and others; then the gather on these."""
+def _scatter_add(eqn: Equation, values: Values, context: Context) -> RowSparse:
+    """The transpose of a look-up of whole rows: rows added to zeros."""
     operand = values[0]
-    if not has_rows(operand):
-        raise BecomesDense("it holds no rows")
-    indices = context.dense(values[1], eqn, "rows are indices of a gather")
-    windows = _windows(eqn, indices)
-    context.check(windows.num_covered, eqn.invars[0].aval)
-    rows = rows_at(operand, named_rows(windows.numbers(), windows.num_rows))
-    return apply(eqn, [rows, windows.one_by_one(indices)], indices_are_sorted=False)
-
-
-def _scatter(eqn: Equation, values: Values, context: Context) -> Value:
-    """Rows scattered into zeros are a sum; scattered into rows, they are rows of both."""
-    operand = _touched(values[0])
+    if not is_sparse(operand):
+        raise BecomesDense("rows are written into an array")
+    windows = windows_of(eqn)
+    shape = windows.shape
+    # A window as wide as the array starts at 0, wherever it is asked for, if it is clipped.
+    is_one_each = windows.indexed == (0,) or (0 in windows.indexed and not windows.is_dropping)
+    num_axes = eqn.invars[2].aval.ndim
+    offsets = tuple(range(num_axes - len(windows.offsets), num_axes))
+    is_whole = windows.sizes == (1, *shape[1:]) and windows.offsets == offsets
+    if windows.batching or not (is_one_each and is_whole):
+        raise BecomesDense("parts of rows are read")
     indices, updates = (
         context.dense(x, eqn, "rows are indices or updates of a scatter") for x in values[1:]
     )
-    windows = _windows(eqn, indices)
-    aval = eqn.outvars[0].aval
-    context.check(windows.num_covered + num_stored(operand), aval)
-    if eqn.primitive.name == "scatter-add" and is_sparse(operand):
-        rows = _added_rows(eqn, indices, updates, windows)
-        return added([operand, RowSparse(windows.numbers(), rows, aval.shape)])
-    if windows.width != 1:
-        raise BecomesDense("several rows at once are scattered into rows")
-    # The scatter on those rows that are stored or written; what it drops it drops there too.
-    sets = [windows.starts, *([operand.of.numbers] if operand.of else [])]
-    numbers = distinct(jnp.concatenate(sets), windows.num_rows).numbers
-    slots, _ = found_at(numbers, windows.starts)
-    is_there = windows.starts < windows.num_rows
-    local = windows.renumbered(indices, jnp.where(is_there, slots, numbers.shape[0]))
-    of = named_rows(numbers, windows.num_rows)
-    rows = apply(eqn, [rows_at(operand, of), local, updates], indices_are_sorted=False)
-    return replace(operand, of=of, rows=rows)
-
-
-def _touched(operand: Value) -> TouchedRows:
-    """What rows are written into."""
-    if not isinstance(operand, TouchedRows):
-        raise BecomesDense("rows are written into an array")
-    return operand
-
-
-def _added_rows(eqn: Equation, indices: Any, updates: Any, windows: RowWindows) -> Any:
-    """What a scatter adds to the rows of its windows: the updates themselves, if they are whole
-    rows.
-    """
-    aval = eqn.outvars[0].aval
-    whole = windows_of(eqn)
-    shape = (windows.num_covered, *aval.shape[1:])
-    is_whole = (
-        whole.collapsed == (0,) and whole.indexed == (0,) and whole.sizes[1:] == aval.shape[1:]
-    )
-    if is_whole and whole.offsets == tuple(range(updates.ndim - len(shape) + 1, updates.ndim)):
-        return updates.reshape(shape)
-    into = [jnp.zeros(shape, aval.dtype), windows.one_by_one(indices), updates]
-    return apply(eqn, into, indices_are_sorted=False)
-
-
-# --- runs of rows, and equal rows -----------------------------------------------------------------
+    rows_read = indices[..., windows.indexed.index(0)]
+    numbers = ids_read(jnp, rows_read, shape[0], clips=not windows.is_dropping).reshape(-1)
+    context.check(numbers.size + num_stored(operand), eqn.outvars[0].aval)
+    rows = RowSparse(numbers, updates.reshape(-1, *shape[1:]), shape)
+    return added([operand, rows])
 
 
 def _dynamic_update_slice(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     """The transpose of a dynamic slice: a run of rows in equal ones."""
     update, start, *others = values[1:]
-    operand = _touched(values[0])
-    if has_rows(operand) or has_rows(update):
+    operand = values[0]
+    if not isinstance(operand, TouchedRows) or has_rows(operand) or has_rows(update):
         raise BecomesDense("rows are written over others")
     num_rows = operand.shape[0]
     count = np.shape(update)[0]
@@ -479,8 +370,7 @@ def _broadcast(eqn: Equation, values: Values, context: Context) -> TouchedRows:
 
 Rule = Callable[[Equation, Values, Context], Value]
 BY_PLACE: dict[str, Rule] = {
-    **dict.fromkeys(("scatter", "scatter-add", "scatter-mul"), _scatter),
-    "gather": _gather,
+    "scatter-add": _scatter_add,
     "dynamic_update_slice": _dynamic_update_slice,
     "pad": _pad,
 }

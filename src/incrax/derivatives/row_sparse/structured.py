@@ -17,10 +17,9 @@ import jax.numpy as jnp
 
 from incrax._jax import Literal, Tracer
 from incrax._jax_options import spelled_here
-from incrax._messages import check_function, wrong_option
+from incrax._messages import check_function
 from incrax._program import trace_with_tree
 from incrax._table import Printable, Table, many
-from incrax._tuning import Nonfinite
 from incrax.derivatives.row_sparse.interpreter import run, typed
 from incrax.derivatives.row_sparse.values import (
     DENSE,
@@ -36,10 +35,6 @@ from incrax.engine.inputs.signature import Function, Kwargs
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-CUT_OVER = 0.25
-MIN_BYTES = 2**20
-"""Smaller arrays are left to XLA: their dense programs run in microseconds."""
 
 
 def _evaluated(
@@ -82,9 +77,11 @@ class Structured(Generic[P, R]):
         [[1.0, 1.0], [1.0, 1.0], [0.0, 0.0], [1.0, 1.0]]
     """
 
-    def __init__(self, step: Callable[P, R], donate_argnums: Any, options: Context) -> None:
+    def __init__(
+        self, step: Callable[P, R], donate_argnums: Any = (), limits: Context | None = None
+    ) -> None:
         self._step = step
-        self._options = options
+        self._limits = limits or Context()
         functools.update_wrapper(self, step, updated=())
         self._compiled = jax.jit(self._evaluate, donate_argnums=donate_argnums)
 
@@ -100,7 +97,7 @@ class Structured(Generic[P, R]):
         """What stays row-sparse, what becomes dense, and why, in a call with such arguments;
         nothing is evaluated.
         """
-        context = self._options.fresh()
+        context = self._limits.fresh()
         jax.eval_shape(functools.partial(_evaluated, self._step, context), args, kwargs)
         return RowsExplanation(tuple(context.events))
 
@@ -110,7 +107,7 @@ class Structured(Generic[P, R]):
         """
         step: Function = self._step
         plain = lambda args, kwargs: jax.tree.map(jnp.asarray, step(*args, **kwargs))
-        rows = jax.custom_jvp(functools.partial(_evaluated, step, self._options.fresh()))
+        rows = jax.custom_jvp(functools.partial(_evaluated, step, self._limits.fresh()))
         rows.defjvp(functools.partial(jax.jvp, plain))
         return rows(args, kwargs)
 
@@ -120,15 +117,13 @@ def structured(
     step: Callable[P, R],
     *,
     donate_argnums: int | Sequence[int] = (),
-    cut_over: float = CUT_OVER,
-    min_bytes: int = MIN_BYTES,
-    nonfinite: Nonfinite = "ignore",
 ) -> Structured[P, R]:
     """Compile a training step so that the dense gradient of a table that is read in a few rows
     never exists.
 
     Promise: `structured(step)(*args)` equals `jax.jit(step)(*args)`, types included, up to
-    rounding; the sign of a zero may differ. See `nonfinite` for the one assumption that is made.
+    rounding; the sign of a zero may differ. One thing is assumed: factors and divisors of rows that
+    nothing reads are finite, and divisors not 0, where the dense program gives NaN.
 
     The backward program scatters rows into zeros. Those rows stay rows through whatever is
     elementwise: scale, clip, `optax.sgd`, `adagrad`, `adam`; `table - rate * gradient` is written
@@ -137,28 +132,24 @@ def structured(
 
     Args:
         step: pure function of pytrees of arrays, usually with `jax.grad` inside; may contain jit,
-            scan, while, cond, vmap and remat. An equation without a rule makes a value dense: see
-            `explain`.
+            vmap and remat; in loops and branches the gradient is dense. An equation without a rule
+            makes a value dense: see `explain`.
         donate_argnums: as for `jax.jit`. Without it, a table is copied at each call.
-        cut_over: share of the rows of an array, stored rows over rows, above which it is dense.
-        min_bytes: arrays of fewer bytes are dense.
-        nonfinite: `"ignore"`: products of an untouched zero with something that is no constant, and
-            quotients, count as zero. The dense program gives NaN there if that is infinite or NaN,
-            or a divisor 0. `"dense"`: nothing is assumed; such a value becomes dense, so that NaNs
-            are those of the dense program.
 
     Returns:
         A callable with the signature of `step`, and the methods `explain` and `lower`. Usable under
         jit, vmap, scan; its derivatives are those of `step`, dense.
 
     Raises:
-        TypeError, ValueError: an option of another type or value.
+        TypeError: the step is no function.
 
     Cost: traced and compiled once per structure, shapes and dtypes of the arguments, as `jax.jit`.
         Each stored row is sorted once by its number.
 
-    Not handled: rows along other axes than the first; steps inside a `while` loop, which is as JAX
-        evaluates it (call the structured step there); static arguments (use `functools.partial`).
+    Not handled: rows along other axes than the first, and parts of rows; steps inside a loop, which
+        is as JAX evaluates it (call the structured step there); static arguments (use
+        `functools.partial`). Arrays below 1 MB, and with more than a quarter of their rows stored,
+        are dense.
 
     Example:
         >>> import incrax, jax, jax.numpy as jnp
@@ -171,25 +162,7 @@ def structured(
         ()
     """
     check_function("structured(step)", step)
-    options = row_options("structured", cut_over, min_bytes, nonfinite)
-    return Structured(step, donate_argnums, options)
-
-
-def row_options(
-    name: str, cut_over: Any = CUT_OVER, min_bytes: Any = 0, nonfinite: Any = "ignore"
-) -> Context:
-    """The options of what `name` calls; raises TypeError or ValueError for wrong ones."""
-    if nonfinite not in ("ignore", "dense"):
-        raise ValueError(f'`{name}(nonfinite=...)` got {nonfinite!r}; use "ignore" or "dense".')
-    if not isinstance(cut_over, (int, float)) or isinstance(cut_over, bool):
-        raise wrong_option(f"{name}(cut_over=...)", cut_over, "a number, stored rows over rows")
-    if not isinstance(min_bytes, int) or isinstance(min_bytes, bool):
-        raise wrong_option(f"{name}(min_bytes=...)", min_bytes, "an integer number of bytes")
-    if not cut_over >= 0 or min_bytes < 0:
-        raise ValueError(
-            f"`{name}` got cut_over={cut_over} and min_bytes={min_bytes}; both are at least 0."
-        )
-    return Context(float(cut_over), min_bytes, nonfinite == "dense")
+    return Structured(step, donate_argnums)
 
 
 # --- row-sparse outputs ---------------------------------------------------------------------------
@@ -199,11 +172,11 @@ def sparse_outputs(fun: Function, *args: Any, context: Context | None = None) ->
     """The outputs of `fun(*args)`, those that are zero but for stored rows as `RowSparse`; for use
     inside `jax.jit`.
 
-    Rows may be stored more than once (see `RowSparse.coalesce`). `context` has the options, and
-    gets the lines of `RowsExplanation`. Which outputs are `RowSparse` depends on the types of the
+    Rows may be stored more than once (see `RowSparse.coalesce`). `context` has the limits, and gets
+    the lines of `RowsExplanation`. Which outputs are `RowSparse` depends on the types of the
     arguments only.
     """
-    context = context or row_options("sparse_outputs")
+    context = context or Context(min_bytes=0)
     return _evaluated(fun, context, args, {}, keeps_rows=True)
 
 

@@ -188,18 +188,18 @@ IN_PLACE = "in place"
 
 @dataclass(frozen=True)
 class Context:
-    """Options of one interpretation, and what it wrote down, each line once.
+    """Limits of one interpretation, and what it wrote down, each line once.
 
-    Rows pay where at most the share `cut_over` of all is stored, in arrays of at least `min_bytes`.
+    Rows pay where at most the share `cut_over` of all is stored, in arrays of at least `min_bytes`:
+    the dense programs of smaller ones run in microseconds.
     """
 
-    cut_over: float
-    min_bytes: int
-    is_strict: bool
+    min_bytes: int = 2**20
+    cut_over: float = 0.25
     events: dict[Event, None] = field(default_factory=dict)
 
     def fresh(self) -> Context:
-        """The same options."""
+        """The same limits."""
         return replace(self, events={})
 
     def is_large(self, aval: Any) -> bool:
@@ -215,7 +215,7 @@ class Context:
         if num_rows > self.cut_over * aval.shape[0]:
             raise BecomesDense(
                 f"{num_rows:,} rows stored of {aval.shape[0]:,}, more than the share "
-                f"cut_over={self.cut_over:g}"
+                f"{self.cut_over:g}"
             )
 
     def note(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +23,6 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from incrax.derivatives.sparsity.search import Matrix
-
-Mode: TypeAlias = Literal["forward", "reverse"]
-Way: TypeAlias = Literal["forward", "reverse", "compressed forward", "compressed reverse"]
 
 MAX_BATCH_ELEMENTS = 1 << 24
 """Elements of all seeds, or all results, that are held at once; more colours go in batches."""
@@ -59,17 +56,6 @@ class Colored:
         return color_columns(self.pattern)
 
     @cached_property
-    def rows(self) -> Coloring:
-        """Of its rows."""
-        return color_rows(self.pattern)
-
-    def coloring(self, mode: Mode | Literal["symmetric"]) -> Coloring:
-        """For one of the modes."""
-        if mode == "symmetric":
-            return self.symmetric
-        return self.columns if mode == "forward" else self.rows
-
-    @cached_property
     def symmetric(self) -> Coloring:
         """Of its columns, if it is symmetric."""
         return color_symmetric(self.pattern)
@@ -99,11 +85,6 @@ def color_columns(pattern: Matrix) -> Coloring:
             taken[row] |= bit
     num_colors = max((bits.bit_length() for bits in taken), default=0)
     return Coloring(colors, num_colors, NO_HUBS)
-
-
-def color_rows(pattern: Matrix) -> Coloring:
-    """Colour rows such that no column has two nonzeros of one colour."""
-    return color_columns(pattern.T.tocsr())
 
 
 def color_symmetric(pattern: Matrix) -> Coloring:
@@ -143,24 +124,11 @@ def _with_hubs(rest: Matrix, hubs: np.ndarray) -> Coloring:
     return Coloring(colors, num_colors + hubs.size, hubs)
 
 
-# --- which way ------------------------------------------------------------------------------------
-
-
-def choose(pattern: Colored | None, n_in: int, n_out: int) -> Way:
-    """The way with the fewest directional derivatives: one per input, output, or colour of columns
-    or rows.
-
-    Compressed only where that at least halves their number, as values are to be spread afterwards;
-    on a tie forward, which keeps no intermediate values.
+def pays(num_colors: int, n_in: int, n_out: int) -> bool:
+    """Whether compression at least halves the number of directional derivatives, one per input or
+    output: values are to be spread afterwards.
     """
-    plain: Way = "forward" if n_in <= n_out else "reverse"
-    if pattern is None:
-        return plain
-    forward = pattern.columns.num_colors
-    reverse = pattern.rows.num_colors
-    if 2 * min(forward, reverse) > min(n_in, n_out):
-        return plain
-    return "compressed forward" if forward <= reverse else "compressed reverse"
+    return 2 * num_colors <= min(n_in, n_out)
 
 
 # --- values at the nonzeros -----------------------------------------------------------------------
@@ -173,27 +141,20 @@ def coordinates(pattern: Matrix) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compressed_jacobian(
-    fun: Callable[[jax.Array], jax.Array],
-    x: jax.Array,
-    pattern: Colored,
-    *,
-    mode: Mode = "forward",
+    fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Colored
 ) -> jax.Array:
-    """The values of a Jacobian at its pattern's nonzeros.
+    """The values of a Jacobian at its pattern's nonzeros, one pushforward per colour of the columns.
 
     Args:
         fun: (n,) -> (m,).
         x: (n,), of floating type.
         pattern: (m, n); where it is False the Jacobian must be zero.
-        mode: one pushforward per colour of the columns, or one pullback per colour of the rows.
 
     Returns:
         (number of nonzeros,), as `dense` takes them. Nothing is evaluated if there are none.
     """
-    if mode == "forward":
-        return _values(lambda seed: jax.jvp(fun, (x,), (seed,))[1], pattern, mode, x.dtype)
-    outputs, pullback = jax.vjp(fun, x)
-    return _values(lambda seed: pullback(seed)[0], pattern, mode, outputs.dtype)
+    product = lambda seed: jax.jvp(fun, (x,), (seed,))[1]
+    return _values(product, pattern.pattern, pattern.columns, x.dtype)
 
 
 def hessian_values(
@@ -214,23 +175,17 @@ def hessian_values(
     """
     gradient = jax.grad(fun)
     product = lambda seed: jax.jvp(gradient, (x,), (seed,))[1]
-    return _values(product, pattern, "symmetric", x.dtype)
+    return _values(product, pattern.pattern, pattern.symmetric, x.dtype)
 
 
 def _values(
-    product: Callable[[jax.Array], jax.Array],
-    pattern: Colored,
-    mode: Mode | Literal["symmetric"],
-    dtype: Any,
+    product: Callable[[jax.Array], jax.Array], pattern: Matrix, coloring: Coloring, dtype: Any
 ) -> jax.Array:
     """The products with a seed for each colour, which is 1 where the colour is, read at the
-    nonzeros: products of the matrix with seeds (forward), of seeds with the matrix (reverse), or of
-    a symmetric one.
+    nonzeros.
     """
-    element, seeded = coordinates(pattern.pattern)
-    if mode == "reverse":
-        element, seeded = seeded, element
-    colors, num_colors, hubs = pattern.coloring(mode)
+    element, seeded = coordinates(pattern)
+    colors, num_colors, hubs = coloring
     if not element.size:
         return jnp.zeros(0, dtype)
     is_mirrored = np.isin(element, hubs) & ~np.isin(seeded, hubs)

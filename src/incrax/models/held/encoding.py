@@ -26,14 +26,13 @@ class Encoding:
     """(params, rows, numbers) -> representations of the rows with these numbers, None for all; with
     keys, one a row, as last argument. The pullback is that of all rows.
 
-    Fields: the encoder; rows that are encoded at once, None for all; whether a backward pass
-    computes anew, chunk by chunk, what lies between rows and representations.
+    Fields: the encoder; rows that are encoded at once, None for all: of chunks a backward pass
+    computes anew what lies between rows and representations.
     """
 
-    def __init__(self, encoder: Encoder, chunk_rows: int | None, *, is_recomputed: bool) -> None:
+    def __init__(self, encoder: Encoder, chunk_rows: int | None) -> None:
         self.encoder: Encoder = encoder
         self.chunk_rows: int | None = chunk_rows
-        self.is_recomputed: bool = is_recomputed
         self.__signature__: inspect.Signature = signature_of(encoder)
 
     def __call__(self, params: Any, rows: Any, numbers: Any, *keys: Any) -> Any:
@@ -43,7 +42,7 @@ class Encoding:
         def encode(chunk: Any) -> Any:
             return self.encoder(params, *chunk)
 
-        return self._chunked(jax.checkpoint(encode) if self.is_recomputed else encode, data)
+        return self._chunked(encode if self.chunk_rows is None else jax.checkpoint(encode), data)
 
     def _chunked(self, step: Callable[[Any], Any], data: Any) -> Any:
         num_rows = jax.tree.leaves(data)[0].shape[0]

@@ -9,7 +9,7 @@ as one program.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from incrax._table import Counters
 from incrax._tables import LruTable
 from incrax._tuning import is_disabled
 from incrax.derivatives.cuts import without_marks
-from incrax.derivatives.pullback import Pullback, vjp
+from incrax.derivatives.pullback import vjp
 from incrax.derivatives.selection import Selection, select, wrong_wrt
 from incrax.derivatives.transforms import fitting, plain, wrong_tangent
 from incrax.engine.inputs.leaves import LeafValue, has_tracer, is_dynamic
@@ -63,7 +63,6 @@ def hold(
     *,
     wrt: Any = None,
     chunk_rows: int | None = None,
-    recompute: bool | None = None,
 ) -> Held:
     """An encoder whose representations are computed once, read by many batches, and differentiated
     once.
@@ -79,9 +78,8 @@ def hold(
             the same key gives a row the same numbers in every pass.
         wrt: what to differentiate by, of the encoder's arguments; see `vjp`. None: the parameters.
             Names are the encoder's.
-        chunk_rows: rows that are encoded at once; None: all. Bounds the memory of a pass.
-        recompute: whether the backward pass computes anew what lies between rows and
-            representations, chunk by chunk, instead of keeping it. None: if there are chunks.
+        chunk_rows: rows that are encoded at once; None: all. Bounds the memory of a pass: of chunks,
+            the backward pass computes anew what lies between rows and representations.
 
     Returns:
         A `Held`: call it with parameters and rows, or make a gradient over all batches of an epoch
@@ -115,9 +113,7 @@ def hold(
     is_number = isinstance(chunk_rows, int) and not isinstance(chunk_rows, bool) and chunk_rows > 0
     if chunk_rows is not None and not is_number:
         raise wrong_option("hold(chunk_rows)", chunk_rows, "a positive integer or None")
-    is_recomputed = chunk_rows is not None if recompute is None else bool(recompute)
-    encoding = Encoding(plain(encoder), chunk_rows, is_recomputed=is_recomputed)
-    return Held(encoding, 0 if wrt is None else wrt)
+    return Held(Encoding(plain(encoder), chunk_rows), 0 if wrt is None else wrt)
 
 
 class Held:
@@ -239,24 +235,18 @@ class HoldStats(Counters):
 
     Fields:
         rows_encoded: rows encoded, to be read.
-        rows_recomputed: rows encoded once more by backward passes.
         rows_pulled_back: rows of backward passes.
-        batches_read: reads of batches.
-        batches_added: additions of cotangents.
 
     Example:
         >>> import incrax, jax.numpy as jnp
         >>> held = incrax.hold(lambda w, x: x @ w)
         >>> batch = held(jnp.ones(1), jnp.ones((3, 1))).rows([0, 1])
-        >>> held.stats.rows_encoded, held.stats.batches_read
-        (3, 1)
+        >>> held.stats.rows_encoded
+        3
     """
 
     rows_encoded: int = 0
-    rows_recomputed: int = 0
     rows_pulled_back: int = 0
-    batches_read: int = 0
-    batches_added: int = 0
 
 
 class Kept:
@@ -281,19 +271,21 @@ class Kept:
     def __init__(self, held: Held, params: Any, data: tuple[Any, ...]) -> None:
         params = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, params)
         self._encoding = held._encoding
-        self._wrt = held._wrt
         self._stats = held.stats
         self._params = params
         self._data = data
-        self._pullback: Pullback
-        self._representations, self._pullback = self._pulled_back(None)
+        rows, *keys = data
+        self._representations, self._pullback = vjp(
+            self._encoding, params, rows, None, *keys, wrt=held._wrt
+        )
         self._numbers = np.arange(jax.tree.leaves(data)[0].shape[0])
         self._stats.rows_encoded += self.num_rows
-        self.reset()
+        active = active_leaves(self._representations)
+        self._cotangents = [jnp.zeros(x.shape, x.dtype) for x in active]
 
     def _captured(self) -> tuple[Any, ...]:
         """What counts where a guarded function captures this: counters do not."""
-        return self._encoding, self._params, self._data, self._cotangents, self._is_touched
+        return self._encoding, self._params, self._data, self._cotangents
 
     @property
     def representations(self) -> Any:
@@ -304,22 +296,6 @@ class Kept:
     def num_rows(self) -> int:
         """How many rows there are."""
         return len(self._numbers)
-
-    @property
-    def num_touched(self) -> int:
-        """How many of them have got cotangents, each counted once."""
-        return int(self._is_touched.sum())
-
-    @property
-    def cotangents(self) -> Any:
-        """The cotangents so far, like the representations; None where those are integers."""
-        return self._filled(map(jnp.copy, self._cotangents))
-
-    def reset(self) -> None:
-        """Forget the cotangents so far."""
-        active = active_leaves(self._representations)
-        self._cotangents = [jnp.zeros(x.shape, x.dtype) for x in active]
-        self._is_touched = np.zeros(self.num_rows, bool)
 
     def rows(self, numbers: Any) -> Any:
         """The representations of a batch.
@@ -334,9 +310,7 @@ class Kept:
         Raises:
             RowsError: there are no such rows.
         """
-        found = _taken(self._representations, self._checked("rows", numbers))
-        self._stats.batches_read += 1
-        return found
+        return _taken(self._representations, self._checked("rows", numbers))
 
     def add(self, numbers: Any, cotangents: Any) -> None:
         """Add a batch's cotangents: the gradient of its loss by what `rows(numbers)` returned.
@@ -353,42 +327,23 @@ class Kept:
         found = self._checked("add", numbers)
         parts = self._parts(cotangents, found.shape)
         self._cotangents = _added(self._cotangents, found, parts)
-        self._is_touched[found.ravel()] = True
-        self._stats.batches_added += 1
 
     def pullback(self) -> Any:
-        """The gradient by what `hold(wrt=...)` selects, by one backward pass over the rows that
-        have cotangents.
+        """The gradient by what `hold(wrt=...)` selects, by one backward pass.
 
         Returns:
             A pytree in the shape of the selection, as from `vjp`; zeros where no batch added
             anything.
 
-        Cost: a backward pass, of all rows or of those that were touched, whichever is less; the
-            latter, and chunks that are recomputed, with their forward pass. Nothing is forgotten:
-            see `reset`.
+        Cost: a backward pass of all rows; of chunks with their forward pass.
         """
-        touched = np.flatnonzero(self._is_touched)
-        is_recomputed = self._encoding.is_recomputed
-        passes_over_all = 3 if is_recomputed else 2
-        chosen = padded(touched, self.num_rows)
-        if chosen is None or 3 * len(chosen) >= passes_over_all * self.num_rows:
-            self._stats.rows_recomputed += self.num_rows if is_recomputed else 0
-            self._stats.rows_pulled_back += self.num_rows
-            return self._pullback(self._filled(self._cotangents))
-        self._stats.rows_recomputed += len(chosen)
-        self._stats.rows_pulled_back += len(chosen)
-        _, pullback = self._pulled_back(chosen)
-        return pullback(self._filled(_picked(self._cotangents, chosen, len(touched))))
-
-    def _pulled_back(self, chosen: np.ndarray | None) -> tuple[Any, Pullback]:
-        """Representations of some rows, None for all, and the way back."""
-        rows, *keys = self._data
-        return vjp(self._encoding, self._params, rows, chosen, *keys, wrt=self._wrt)
+        self._stats.rows_pulled_back += self.num_rows
+        active = iter(self._cotangents)
+        return self._pullback(with_active(self._representations, active, lambda _: None))
 
     def __repr__(self) -> str:
-        """How many rows, and how many of them have cotangents."""
-        return f"kept representations of {self.num_rows} rows, {self.num_touched} with cotangents"
+        """How many rows."""
+        return f"kept representations of {self.num_rows} rows"
 
     # --- inner ------------------------------------------------------------------------------------
 
@@ -428,9 +383,6 @@ class Kept:
                 found.append(fitting(*name, leaf, wanted, x.dtype, type_text))
         return found
 
-    def _filled(self, active: Iterable[Any]) -> Any:
-        return with_active(self._representations, active, lambda _: None)
-
 
 def padded(touched: np.ndarray, num_rows: int) -> np.ndarray | None:
     """Numbers of rows, the last one repeated up to a power of two; None where that is most of all
@@ -454,13 +406,6 @@ _taken = jax.jit(taken)
 def _added(cotangents: list[Any], numbers: Any, parts: list[Any]) -> list[Any]:
     """Cotangents, in place, with those of a batch."""
     return [x.at[numbers].add(part) for x, part in zip(cotangents, parts, strict=True)]
-
-
-@jax.jit
-def _picked(cotangents: list[Any], chosen: Any, count: Any) -> list[Any]:
-    """Cotangents of some rows, of which the first `count` count."""
-    is_one = jnp.arange(chosen.shape[0]) < count
-    return [jnp.where(is_one.reshape(-1, *[1] * (x.ndim - 1)), x[chosen], 0) for x in cotangents]
 
 
 def wrong_row_numbers(method: str, seen: str, num_rows: int) -> RowsError:
@@ -527,10 +472,7 @@ class EpochGradient:
         stats = self._held.stats
         num_encoded = num_rows if chosen is None else len(chosen)
         stats.rows_encoded += num_encoded
-        stats.rows_recomputed += num_encoded if self._encoding.is_recomputed else 0
         stats.rows_pulled_back += num_encoded
-        stats.batches_read += len(found.numbers)
-        stats.batches_added += len(found.numbers)
         return self._programs(params, data, chosen, found, args)
 
     def _evaluated(
