@@ -128,7 +128,7 @@ class Interval(NamedTuple):
     Example:
         >>> from incrax import fit
         >>> result = fit.minimize(lambda p: 0.5 * ((p["a"] - 1.0) / 0.2) ** 2, {"a": 0.0})
-        >>> interval = result.minos("p['a']")["p['a']"]
+        >>> interval = result.minos("a")["a"]
         >>> round(interval.lower, 2), round(interval.upper, 2), interval.is_valid
         (-0.2, 0.2, True)
     """
