@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 
 from incrax._extras import needed
 from incrax._messages import listed
@@ -209,6 +208,8 @@ def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> End
     Raises:
         MethodError: it takes no bounds, and there are some, or an option is none of its own.
     """
+    import scipy.optimize  # here, as it takes longer than many a fit, and Minuit needs none of it
+
     takes = METHODS[method]
     task = counted.task
     if task.bounds.is_bounded and not takes.bounds:

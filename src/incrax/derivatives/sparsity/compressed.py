@@ -20,9 +20,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.sparse import csr_array
 
-from incrax.derivatives.sparsity.search import Matrix
+from incrax.derivatives.sparsity.search import Matrix, csr
 
 Mode: TypeAlias = Literal["forward", "reverse"]
 Way: TypeAlias = Literal["forward", "reverse", "compressed forward", "compressed reverse"]
@@ -134,7 +133,7 @@ def _without(pattern: Matrix, hubs: np.ndarray) -> Matrix:
     kept[hubs] = False
     coo = pattern.tocoo()
     both = kept[coo.row] & kept[coo.col]
-    return csr_array((coo.data[both], (coo.row[both], coo.col[both])), shape=pattern.shape)
+    return csr((coo.data[both], (coo.row[both], coo.col[both])), shape=pattern.shape)
 
 
 def _with_hubs(rest: Matrix, hubs: np.ndarray) -> Coloring:
