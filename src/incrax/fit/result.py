@@ -477,8 +477,9 @@ class FitResult(Printable):
             raise MinimumError(
                 f"`{what}` goes out from a minimum, and this search ended as: {self.status.value}. "
                 "Its Hessian is needed, positive definite, for a first guess. This is usually a "
-                "search that was stopped, or a parameter that the data do not determine. Minimise "
-                "again from here, or fix that parameter by `wrt`."
+                "search that was stopped, a function with kinks, or a parameter that the data do "
+                "not determine. Minimise again from here, smooth the function, or fix that "
+                "parameter by `wrt`."
             )
 
     # --- reports ----------------------------------------------------------------------------------
