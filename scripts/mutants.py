@@ -1856,6 +1856,12 @@ MUTANTS = [
         "is_free = jnp.ones(x.shape, bool)",
     ),
     Mutant(
+        "a search that creeps goes on to its limit",
+        "fit/steps.py",
+        "num_idle=jnp.where(is_taken, (search.num_idle + 1) * is_idle, search.num_idle),",
+        "num_idle=search.num_idle,",
+    ),
+    Mutant(
         "what the data do not determine is said to have converged",
         "fit/steps.py",
         "status = jnp.where((status != RUNNING) & ~is_regular, SINGULAR, status)",

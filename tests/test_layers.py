@@ -145,22 +145,34 @@ def test_applications_use_public_names_only(name):
             assert module.split(".")[1] in public
 
 
-def test_importing_incrax_loads_the_core_only():
-    code = (
-        "import sys, jax, incrax; print(*[m for m in sys.modules if m.startswith(('incrax', "
-        "'scipy', 'rich'))])"
-    )
+def loaded(statements, *names):
+    """What is loaded of these packages after some statements in a fresh process."""
+    code = f"import sys\n{statements}\nprint(*[m for m in sys.modules if m.startswith({names})])"
     environment = {**os.environ, "PYTHONPATH": str(ROOT.parent)}
     run = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
+    return run.stdout.split()
+
+
+def test_importing_incrax_loads_the_core_only():
     core = ("errors", "engine", "primitives", "rows", "explanation")
     outside = [
         m
-        for m in run.stdout.split()
+        for m in loaded("import jax, incrax", "incrax", "scipy", "rich")
         if not m.startswith(("incrax._", *(f"incrax.{name}" for name in core)))
     ]
     assert outside == ["incrax"]
+
+
+def test_a_fit_with_minuit_and_a_chain_load_no_scipy():
+    # which takes as long to load as many a fit
+    job = """
+from incrax import fit, samplers
+assert fit.minimize(lambda p: (p - 1.0) ** 2, 0.0).is_converged
+samplers.gibbs(lambda p: -(p**2), 0.0, key=0, num_sweeps=4)
+"""
+    assert loaded(job, "scipy", "jax.experimental.sparse", "rich") == []
 
 
 @pytest.mark.parametrize("name", ["fit", "samplers", "bijectors"])

@@ -32,6 +32,7 @@ from incrax.engine.call.traced import Given
 from incrax.engine.call.verification import due_verification, verifying
 from incrax.engine.inputs.rows import as_plain
 from incrax.engine.inputs.signature import make_signature
+from incrax.engine.policy.log import what_differs
 from incrax.errors import ReentrantCallError
 from incrax.explanation import (
     DependenceTable,
@@ -314,8 +315,10 @@ class Incremental(Generic[P, R]):
             NotCalledError: without arguments before the first call.
         """
         with self._locked():
-            found = explain_given(*self._asked("explain()", args, kwargs))
-            return replace(found, num_signatures=len(self._traces.table))
+            asked = self._asked("explain()", args, kwargs)
+            known = [each.signature for each in self._traces.all()]
+            unlike = what_differs(asked.traced.signature, known)
+            return replace(explain_given(*asked), num_signatures=len(known), unlike=unlike)
 
     def _asked(self, method: str, args: Args, kwargs: Kwargs) -> Asked:
         """What a report is about: a call with these arguments, or the last one; under the lock of

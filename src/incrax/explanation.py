@@ -202,6 +202,7 @@ def _changes(engine: Engine, served: Served) -> Iterator[tuple[str, str]]:
 
 # --- one call ---------------------------------------------------------------------------------------
 
+NOT_SHARED = "what was saved and learned for the other is not read: pass the same types"
 NUM_CONSTANTS = 5
 """Closed-over arrays shown to people: the largest are those that it was a mistake to close over."""
 
@@ -220,7 +221,8 @@ class Explanation(Printable):
     about one of the chunks); whether saving has been worth its overhead so far; whether all of it
     is printed, or what matters most; equations of the function that ran, and on which rows, if not
     on all; of each that a change of rows reaches, as (primitive, source line, rows), which of its rows
-    ran, or why all of them; how many signatures the function has: all else is about one of them.
+    ran, or why all of them; how many signatures the function has: all else is about one of them; what
+    its arguments have otherwise than those of the most similar other one.
     """
 
     is_dry_run: bool
@@ -244,6 +246,7 @@ class Explanation(Printable):
     rows: str = ""
     by_rows: tuple[ByRows, ...] = ()
     num_signatures: int = 1
+    unlike: str = ""
 
     @property
     def verbose(self) -> Explanation:
@@ -256,7 +259,7 @@ class Explanation(Printable):
         pairs = ("changed", "kept", "chunks")
         lists = ("loaded", "filled", "constants", "ran", "by_rows")
         return {
-            **{name: getattr(self, name) for name in (*same, "num_signatures")},
+            **{name: getattr(self, name) for name in (*same, "num_signatures", "unlike")},
             **{name: dict(getattr(self, name)) for name in pairs},
             **{name: [row._asdict() for row in getattr(self, name)] for name in lists},
             "loaded_bytes": sum(each.bytes for each in self.loaded),
@@ -299,6 +302,7 @@ class Explanation(Printable):
             *((f"kept value {name}", done) for name, done in self.kept),
             *(("from statistics", line) for line in self.statistics),
             ("constants", _constants_text(self.constants) if self.constants else ""),
+            ("another signature", f"{self.unlike}; {NOT_SHARED}" if self.unlike else ""),
         ]
         title = "dry run" if self.is_dry_run else "last call"
         changed = self.changed or [("nothing", "all leaves have the bits of the last call")]

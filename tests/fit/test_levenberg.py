@@ -12,6 +12,9 @@ import scipy.optimize
 
 import incrax
 from incrax import fit
+from incrax.fit import steps
+from incrax.fit.box import Box
+from incrax.fit.steps import SearchSettings, Setup
 
 X = np.linspace(0, 3, 40)
 Y = 2 * np.exp(-1.3 * X) + 0.5 + 0.01 * np.random.default_rng(0).normal(size=40)
@@ -175,6 +178,27 @@ def test_a_function_that_jumps_ends_and_is_not_said_to_converge():
     )
     assert found.status in (fit.Status.STALLED, fit.Status.CONVERGED)
     assert found.num_steps < 100
+
+
+@pytest.mark.parametrize("gain_in_turn", [None, 30])
+def test_a_search_that_creeps_has_stalled(gain_in_turn):
+    # A derivative twice as large as that of x - 5: half of what a damped step promises is gained, so
+    # that a damping that is far too large stays, and each step takes off 1e-8 of the undamped one.
+    setup = Setup(
+        SearchSettings("squares", 1e-10, 1000), Box(*np.array([[-np.inf], [np.inf]])), 1.0
+    )
+    look = lambda search: steps.looked(search, search.x - 5, jnp.array([[2.0]]), setup)
+    search, at = look(steps.unpacked(jnp.asarray(steps.start(np.zeros(1)))))
+    num_steps = 0
+    while int(search.status) == steps.RUNNING and num_steps < 200:
+        search = search._replace(damping=jnp.array(1.0 if num_steps == gain_in_turn else 1e8))
+        tried = steps.trial(search, at, steps.velocity(search, at), jnp.zeros(1), setup)
+        search, is_taken = steps.answered(search, at, tried, tried.x - 5, setup)
+        assert bool(is_taken)
+        num_steps += 1
+        search, at = look(search)
+    assert int(search.status) == steps.STALLED
+    assert num_steps == (50 if gain_in_turn is None else 30 + 1 + 50)
 
 
 # --- counters -------------------------------------------------------------------------------------

@@ -123,6 +123,22 @@ def test_what_is_shared_with_least_squares_names_its_caller():
 # --- scans ----------------------------------------------------------------------------------------
 
 
+def test_intervals_are_found_by_the_ends_of_names():
+    found = fit.minimize(
+        lambda p: jnp.sum((p["a"] - 1.0) ** 2) + p["b"] ** 2, {"a": np.ones(2), "b": 1.0}
+    )
+    assert found.minos()["b"] == found.intervals["p['b']"] == found.minos("b")["b"]
+    assert found.minos("a[1]")["a[1]"] == found.intervals["a[1]"]
+    for name, known in (("c", found.intervals), ("a", found.intervals), ("a[0]", found.minos("b"))):
+        with pytest.raises(fit.MinimumError) as caught:
+            known[name]
+        assert str(caught.value) == (
+            f"MINOS has no interval by the name {name!r}. This is usually a typing error, an element "
+            "that was not asked for, or an end that several names have. Nothing was evaluated. There "
+            f"are those of {', '.join(f'`{each}`' for each in known)}; or ask `result.minos` for it."
+        )
+
+
 @pytest.mark.parametrize("call", [fit.profile, lambda found, name: found.minos(name)])
 def test_a_name_that_is_not_free(found, call):
     assert text_of(fit.MinimumError, call, found, "p['c']") == (
@@ -168,9 +184,9 @@ def test_a_point_that_is_no_minimum(what, call):
     assert text_of(fit.MinimumError, call, flat) == (
         f"`{what}` goes out from a minimum, and this search ended as: converged. Its Hessian is "
         "needed, positive "
-        "definite, for a first guess. This is usually a search that was stopped, or a parameter "
-        "that the data do not "
-        "determine. Minimise again from here, or fix that parameter by `wrt`."
+        "definite, for a first guess. This is usually a search that was stopped, a function with "
+        "kinks, or a parameter that the data do not determine. Minimise again from here, smooth "
+        "the function, or fix that parameter by `wrt`."
     )
 
 

@@ -34,6 +34,7 @@ KEYS = {
     "constants",
     "worth",
     "num_signatures",
+    "unlike",
 }
 
 
@@ -88,6 +89,19 @@ def test_a_report_says_that_it_is_about_one_of_several_signatures():
     f(np.ones(4))
     assert f.explain().summary().endswith(" (one of 2 signatures)")
     assert f.explain(np.ones(3)).as_dict()["num_signatures"] == 2
+
+
+def test_a_report_names_the_input_that_makes_another_signature():
+    f = incrax.incremental(lambda p: p["a"] * jnp.exp(p["b"]))
+    f({"a": 1.0, "b": 2.0})
+    assert f.explain().as_dict()["unlike"] == ""
+    for a in np.linspace(0.0, 1.0, 3):  # as scans do: numbers of NumPy, beside others of Python
+        f({"a": a, "b": 2.0})
+    seen = f.explain().as_dict()["unlike"]
+    assert seen.startswith("`p['a']` is float64[], was float64[] as a Python number (of weak type)")
+    assert "p['b']" not in seen
+    assert "another signature" in str(f.explain())
+    assert "pass the same types" in " ".join(str(f.explain()).split())
 
 
 def test_arguments_are_not_closed_over():

@@ -59,7 +59,8 @@ def test_the_first_trace_is_a_line(log):
         ((1.0, X, "max"), "`mode` is new"),
         (
             (np.float64(1.0), X),
-            "`mu` is float64[], was float64[] as a Python number (of weak type), and an array now",
+            "`mu` is float64[], was float64[] as a Python number (of weak type), "
+            "and an array or number of NumPy now",
         ),
     ],
 )

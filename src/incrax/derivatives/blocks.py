@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.sparse import BCOO
-from scipy.sparse import csr_array
 
 from incrax import _jax
 from incrax._program import Program, trace
@@ -30,6 +28,7 @@ from incrax.derivatives.sparsity.compressed import (
 from incrax.derivatives.sparsity.search import (
     MAX_WORK,
     Matrix,
+    csr,
     hessian_pattern,
     pattern_of,
 )
@@ -135,7 +134,7 @@ def _most_work(*, is_sparse: bool) -> int:
 
 
 def _full(num_rows: int, num_columns: int) -> Matrix:
-    return csr_array(np.ones((num_rows, num_columns), bool))
+    return csr(np.ones((num_rows, num_columns), bool))
 
 
 def _blocks(
@@ -156,8 +155,12 @@ def _blocks(
     return [[block(row, column) for column in columns.parts()] for row in rows.parts()]
 
 
-def _sparse_block(values: jax.Array, i: np.ndarray, j: np.ndarray, row: Any, column: Any) -> BCOO:
-    """The nonzeros within bounds, their indices, sorted and unique, those of the two arrays."""
+def _sparse_block(values: jax.Array, i: np.ndarray, j: np.ndarray, row: Any, column: Any) -> Any:
+    """A `BCOO` of the nonzeros within bounds, their indices, sorted and unique, those of the two
+    arrays.
+    """
+    from jax.experimental.sparse import BCOO  # here, as it imports SciPy
+
     (a, b, row_shape), (c, d, column_shape) = row, column
     chosen = np.flatnonzero((a <= i) & (i < b) & (c <= j) & (j < d))
     places = [*_unravelled(i[chosen] - a, row_shape), *_unravelled(j[chosen] - c, column_shape)]

@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 
 from incrax._extras import needed
 from incrax._messages import listed
@@ -125,7 +124,7 @@ class Interval(NamedTuple):
     Example:
         >>> from incrax import fit
         >>> result = fit.minimize(lambda p: 0.5 * ((p["a"] - 1.0) / 0.2) ** 2, {"a": 0.0})
-        >>> interval = result.minos("p['a']")["p['a']"]
+        >>> interval = result.minos("a")["a"]
         >>> round(interval.lower, 2), round(interval.upper, 2), interval.is_valid
         (-0.2, 0.2, True)
     """
@@ -206,6 +205,8 @@ def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> End
     Raises:
         MethodError: it takes no bounds, and there are some, or an option is none of its own.
     """
+    import scipy.optimize  # here, as it takes longer than many a fit, and Minuit needs none of it
+
     takes = METHODS[method]
     task = counted.task
     if task.bounds.is_bounded and not takes.bounds:

@@ -41,6 +41,20 @@ not in a stall.
 """
 
 
+class Intervals(dict[str, Interval]):
+    """Asymmetric errors by the names of elements, or the ends of these: `found["mu"]`."""
+
+    def __missing__(self, name: str) -> Interval:
+        found = [each for each in completed([*self], name) if each in self]
+        if len(found) != 1:
+            raise MinimumError(
+                f"MINOS has no interval by the name {name!r}. This is usually a typing error, an "
+                "element that was not asked for, or an end that several names have. Nothing was "
+                f"evaluated. There are those of {listed(self)}; or ask `result.minos` for it."
+            )
+        return self[found[0]]
+
+
 NUM_ROWS = 100
 """Elements that are printed."""
 MOST = 256
@@ -194,8 +208,8 @@ class FitResult(Printable):
     """What saved values avoided in the search."""
     num_steps: int | None = None
     """Steps by the method's own count."""
-    intervals: dict[str, Interval] = field(default_factory=dict)
-    """By name, those that `minos` found so far."""
+    intervals: dict[str, Interval] = field(default_factory=Intervals)
+    """By name or the end of it, those that `minos` found so far."""
     num_jacobians: int | None = None
     """Of least squares: evaluations of the Jacobian."""
     num_residuals: int | None = None
@@ -418,7 +432,8 @@ class FitResult(Printable):
                 deviation.
 
         Returns:
-            Intervals by the names that were given; `intervals` keeps them by whole names.
+            Intervals by whole names, and as `intervals`, which keeps them, by the ends of these:
+            `minos()["mu"]`.
 
         Raises:
             MissingExtraError: iminuit is not installed.
@@ -433,8 +448,9 @@ class FitResult(Printable):
             minuit.minos(*chosen, cl=cl)
             merrors = [minuit.merrors[name] for name in chosen]
         found = [Interval(each.lower, each.upper, bool(each.is_valid), cl) for each in merrors]
-        self.intervals.update(zip(chosen, found, strict=True))
-        return dict(zip(names or chosen, found, strict=True))
+        intervals = Intervals(zip(chosen, found, strict=True))
+        self.intervals.update(intervals)
+        return intervals
 
     def minuit(self, counted: CountedTask, what: str) -> AbstractContextManager[Any]:
         """Minuit at the minimum, over these functions.
@@ -456,8 +472,9 @@ class FitResult(Printable):
             raise MinimumError(
                 f"`{what}` goes out from a minimum, and this search ended as: {self.status.value}. "
                 "Its Hessian is needed, positive definite, for a first guess. This is usually a "
-                "search that was stopped, or a parameter that the data do not determine. Minimise "
-                "again from here, or fix that parameter by `wrt`."
+                "search that was stopped, a function with kinks, or a parameter that the data do "
+                "not determine. Minimise again from here, smooth the function, or fix that "
+                "parameter by `wrt`."
             )
 
     # --- reports ----------------------------------------------------------------------------------

@@ -6,13 +6,13 @@ In: a `FitResult`, names, grids, constraints. Out: a `Scan` or `Impacts`, which 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.special import erfc
 
 from incrax import Bound
 from incrax._forecast import Forecast
@@ -316,7 +316,7 @@ def _standard_rise(cl: float) -> float:
     It is chi squared of two degrees of freedom: P(rise < r) = 1 - exp(-r / 2). A number n of
     standard deviations is the level P = erf(n / sqrt 2).
     """
-    outside = erfc(cl / np.sqrt(2)) if cl >= 1 else 1.0 - cl
+    outside = math.erfc(cl / math.sqrt(2)) if cl >= 1 else 1.0 - cl
     return float(-2.0 * np.log(outside))
 
 

@@ -97,6 +97,12 @@ FIRST_GROWTH = 2.0
 FORGETTING = 0.5
 MAX_TRIALS = 40
 """Steps tried from one point; the damping grows by more than 1e200 in as many."""
+LEAST_PROGRESS = 1e-6
+MAX_IDLE = 50
+"""Steps in a row that each gain less than this part of what the undamped one promises. Where the
+derivative is that of the function, a bent valley still gives a thousandth a step; at a kink, or by
+a wrong derivative, steps shrink with no end, and each of thousands takes off a little.
+"""
 NOISE = 4.0
 """Rounding errors of a residual, in units of epsilon times the sizes of its terms."""
 
@@ -122,6 +128,8 @@ class Search(NamedTuple):
     num_steps: Any
     num_jacobians: Any
     num_residuals: Any
+    num_idle: Any
+    """Steps taken in a row that gained next to nothing; see `LEAST_PROGRESS`."""
 
 
 class LinearizedPoint(NamedTuple):
@@ -217,7 +225,7 @@ class Setup(NamedTuple):
 def start(x: np.ndarray) -> np.ndarray:
     """A search that starts at x, as `packed`: what the host gives to a program is one transfer."""
     return np.concatenate(
-        [x, np.zeros_like(x), [FIRST_DAMPING, FIRST_GROWTH, np.inf, np.inf, RUNNING, 0, 0, 0]],
+        [x, np.zeros_like(x), [FIRST_DAMPING, FIRST_GROWTH, np.inf, np.inf, RUNNING, 0, 0, 0, 0]],
         dtype=x.dtype,
     )
 
@@ -231,8 +239,8 @@ def unpacked(vector: Any) -> Search:
     """The search that a vector stands for."""
     num_scalars = len(Search._fields) - 2
     n = (vector.size - num_scalars) // 2
-    counts = vector[-4:].astype(int)
-    return Search(vector[:n], vector[n : 2 * n], *vector[2 * n : -4], *counts)
+    counts = vector[-5:].astype(int)
+    return Search(vector[:n], vector[n : 2 * n], *vector[2 * n : -5], *counts)
 
 
 @inlined
@@ -265,7 +273,7 @@ def judged(search: Search, at: LinearizedPoint, setup: Setup) -> Search:
     standard error. Quiet: what the linear model promises is below the rounding errors of the cost;
     undamped steps are then taken as long as they become shorter. Also: residuals are below epsilon
     times those at the start, whose rounding errors they then are; where a minimum is a double root,
-    elements go on being halved for ever.
+    elements go on being halved for ever. Stalled: steps gain next to nothing of what is promised.
     """
     eps = jnp.finfo(search.x.dtype).eps
     scale = at.model.scale
@@ -284,6 +292,8 @@ def judged(search: Search, at: LinearizedPoint, setup: Setup) -> Search:
     status = jnp.where(is_last, QUIET, RUNNING)
     status = jnp.where(is_short | (at.cost == 0), CONVERGED, status)
     status = jnp.where((status != RUNNING) & ~is_regular, SINGULAR, status)
+    is_idle = (status == RUNNING) & (search.num_idle >= MAX_IDLE)
+    status = jnp.where(is_idle, STALLED, status)
     status = jnp.where(jnp.isfinite(at.cost) & at.is_finite, status, NOT_FINITE)
     return search._replace(
         scale=scale,
@@ -318,13 +328,21 @@ def answered(
     is_taken = tried.is_sound & (cost < at.cost)
     ratio = (at.cost - cost) / tried.reduction
     damping, growth = adapted(search.damping, search.growth, ratio, is_taken)
+    is_idle = (at.cost - cost < LEAST_PROGRESS * at.gain / 2) & ~is_near(at)
     return search._replace(
         x=jnp.where(is_taken, tried.x, search.x),
         damping=jnp.maximum(damping, LEAST_DAMPING),
         growth=growth,
         num_steps=search.num_steps + is_taken,
         num_residuals=search.num_residuals + 1,
+        # A refused step counts with the one that is taken after it.
+        num_idle=jnp.where(is_taken, (search.num_idle + 1) * is_idle, search.num_idle),
     ), is_taken
+
+
+def is_near(at: LinearizedPoint) -> Any:
+    """Whether so little is promised that rounding errors may be why it is not gained."""
+    return at.gain <= jnp.sqrt(jnp.finfo(at.x.dtype).eps) * at.cost
 
 
 def adapted(damping: Any, growth: Any, ratio: Any, is_taken: Any) -> tuple[Any, Any]:
@@ -341,9 +359,9 @@ def stalled(search: Search, at: LinearizedPoint, num_refused: Any) -> tuple[Sear
     """
     limits = jnp.finfo(search.x.dtype)
     has_stalled = num_refused >= MAX_TRIALS
-    is_near = at.gain <= jnp.sqrt(limits.eps) * at.cost
-    status = jnp.where(is_near, search.status, STALLED)
-    last_quiet = jnp.where(is_near, limits.max, jnp.inf)
+    may_be_noise = is_near(at)
+    status = jnp.where(may_be_noise, search.status, STALLED)
+    last_quiet = jnp.where(may_be_noise, limits.max, jnp.inf)
     return search._replace(
         status=jnp.where(has_stalled, status, search.status),
         last_quiet=jnp.where(has_stalled, last_quiet, search.last_quiet),

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.sparse import csr_array
 
-from incrax.derivatives.sparsity.search import Matrix
+from incrax.derivatives.sparsity.search import Matrix, csr
 
 MAX_BATCH_ELEMENTS = 1 << 24
 """Elements of all seeds, or all results, that are held at once; more colours go in batches."""
@@ -115,7 +114,7 @@ def _without(pattern: Matrix, hubs: np.ndarray) -> Matrix:
     kept[hubs] = False
     coo = pattern.tocoo()
     both = kept[coo.row] & kept[coo.col]
-    return csr_array((coo.data[both], (coo.row[both], coo.col[both])), shape=pattern.shape)
+    return csr((coo.data[both], (coo.row[both], coo.col[both])), shape=pattern.shape)
 
 
 def _with_hubs(rest: Matrix, hubs: np.ndarray) -> Coloring:

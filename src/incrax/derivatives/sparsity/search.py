@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.sparse import csr_array, vstack
 
 from incrax import _jax
 from incrax._jax import Atom, Equation
@@ -38,6 +37,16 @@ Pattern: TypeAlias = Any
 """What a value depends on: a matrix with a row per element of it and a column per input element, or
 None: nothing.
 """
+
+
+def csr(*given: Any, **options: Any) -> Matrix:
+    """A `csr_array` of these. SciPy is imported here, since that takes a quarter of a second, and most
+    jobs differentiate without a pattern.
+    """
+    from scipy.sparse import csr_array
+
+    return csr_array(*given, **options)
+
 
 MAX_NONZEROS = 1 << 23
 """Nonzeros of one pattern beyond which the search is given up; numbers of elements stay exact in
@@ -97,7 +106,7 @@ def hessian_pattern(program: Program, *, max_work: int = MAX_WORK) -> Matrix | N
 
 
 def _tidy(pattern: Any) -> Matrix:
-    result = csr_array(pattern, dtype=bool)
+    result = csr(pattern, dtype=bool)
     result.sum_duplicates()
     return result
 
@@ -142,11 +151,11 @@ def _csr(indices: Any, indptr: Any, num_columns: int) -> Matrix:
         np.asarray(indices, np.int32),
         np.asarray(indptr, np.int32),
     )
-    return csr_array(parts, shape=(len(indptr) - 1, num_columns))
+    return csr(parts, shape=(len(indptr) - 1, num_columns))
 
 
 def _empty(num_rows: int, num_columns: int) -> Matrix:
-    return csr_array((num_rows, num_columns), dtype=bool)
+    return csr((num_rows, num_columns), dtype=bool)
 
 
 def _stacked(parts: Sequence[Pattern], sizes: Sequence[int]) -> Pattern:
@@ -160,7 +169,9 @@ def _stacked(parts: Sequence[Pattern], sizes: Sequence[int]) -> Pattern:
         _empty(n, num_columns) if pattern is None else pattern
         for pattern, n in zip(parts, sizes, strict=True)
     ]
-    return csr_array(vstack(blocks, format="csr"))
+    from scipy.sparse import vstack  # here for the reason that `csr` gives
+
+    return csr(vstack(blocks, format="csr"))
 
 
 class _ZerosCount(KnownValues):
@@ -209,7 +220,7 @@ class _Patterns(KnowingDomain):
         columns = np.ravel(sources)
         _check_size(int(np.diff(value.indptr)[columns].sum()) + num_rows)
         ones = np.ones(rows.size, bool)
-        result = csr_array((ones, (rows, columns)), shape=(num_rows, value.shape[0])) @ value
+        result = csr((ones, (rows, columns)), shape=(num_rows, value.shape[0])) @ value
         result.sort_indices()
         return result if result.nnz else None
 

@@ -109,10 +109,9 @@ def note_trace(
         )
         return
     if logger.isEnabledFor(logging.INFO):
-        nearest = min((differences(signature, other) for other in reversed(others)), key=len)
         logger.info(
             "%s: traced again, traces kept: %d; %s, compared with the most similar one",
-            *(name, min(len(others) + 1, max_signatures), _shown(nearest)),
+            *(name, min(len(others) + 1, max_signatures), what_differs(signature, others)),
         )
 
 
@@ -124,6 +123,13 @@ def note_forgotten(name: str, max_signatures: int) -> None:
         "Tuning(max_signatures) is %d",
         *(name, max_signatures),
     )
+
+
+def what_differs(signature: Signature, known: Iterable[Signature]) -> str:
+    """What differs from the most similar other signature, in words; empty if there is no other."""
+    others = [other for other in known if other is not signature]
+    found = (differences(signature, other) for other in reversed(others))
+    return _shown(min(found, key=len, default=[]))
 
 
 def differences(signature: Signature, other: Signature) -> list[str]:
@@ -180,8 +186,8 @@ def _kind(new: Any, old: Any) -> str:
     if is_weak == was_weak:
         return " on another device, or sharded otherwise"
     if was_weak:
-        return " as a Python number (of weak type), and an array now"
-    return " as an array (of strong type), and a Python number now"
+        return " as a Python number (of weak type), and an array or number of NumPy now"
+    return " as an array or number of NumPy (of strong type), and a Python number now"
 
 
 def _type(var: Var) -> str:
