@@ -21,7 +21,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Body, Equation, Var
 from incrax._program import read_vars, written_vars
-from incrax.engine.program.simplify import needed_equations, reading, renamed, renaming
+from incrax.engine.program.simplify import needed_equations, reading, renamed
 
 
 class HostRecipe(NamedTuple):
@@ -119,9 +119,8 @@ class DerivedTable:
         if not names:
             return tuple(eqns)
         replaced = set(names.values())
-        resolve = renaming(names)
         kept = [
-            reading(eqn, resolve).replace(outvars=list(map(resolve, eqn.outvars)))
+            reading(eqn, names).replace(outvars=[names.get(var, var) for var in eqn.outvars])
             for eqn in eqns
             if replaced.isdisjoint(eqn.outvars)
         ]
