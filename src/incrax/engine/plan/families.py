@@ -18,6 +18,7 @@ results.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -183,7 +184,7 @@ class _Walk:
     def colour_of(self, atom: Atom) -> int:
         """A digest of all that a value is computed from."""
         if isinstance(atom, Literal):
-            return _digest(f"{atom.aval} {atom.val}")
+            return _digest(f"{_type_word(atom.aval)} {atom.val}")
         known = self._colours.get(atom)
         if known is None:
             known = _digest(f"{self.kind_of(atom)} {self._readers.get(atom)}")
@@ -246,7 +247,11 @@ def _readers(steps: Iterable[Step]) -> dict[Var, int]:
 
 def _word(step: Step) -> str:
     name = step.primitive.name if isinstance(step, Equation) else type(step).__name__
-    return f"{name} {step.outvars[0].aval if step.outvars else ''}"
+    return f"{name} {_type_word(step.outvars[0].aval) if step.outvars else ''}"
+
+
+_type_word = functools.lru_cache(4096)(str)
+"""A program has few types, which take long to print."""
 
 
 def _digest(text: str) -> int:

@@ -118,7 +118,10 @@ def _rewritten(
         return {sink: functools.reduce(operator.add, own) for sink, own in parts.items()}, guards
 
     inputs = [*(matrix for matrix, _ in matrices), *(var for var, _ in factors)]
-    return recomputed(eqns, inputs, sinks, compute, targets)
+    orders = (tuple(order) for _, order in matrices)
+    kind = "factored", *map(tuple, groups), *orders, tuple(others), tuple(sinks)
+    trace = functools.partial(table.traced, kind)
+    return recomputed(eqns, inputs, sinks, compute, targets, trace)
 
 
 # --- collecting terms -----------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def make_matrix(pieces: Sequence[Piece], table: DerivedTable) -> tuple[Var, list
         is_bounded = _bounds(terms, values, dtype) <= _tiny(dtype) ** -_MATRIX_RANGE
         return matrix, jnp.all(is_bounded)
 
-    matrix = table.make(("rows", tuple(rows), size, dtype), inputs, stack, is_matrix=True)
+    matrix = table.make_matrix(("rows", tuple(rows), size, dtype), inputs, stack)
     return matrix, [keys.index(row_key(piece.row)) for piece in pieces]
 
 
