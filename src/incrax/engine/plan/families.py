@@ -198,14 +198,14 @@ class _Walk:
         pending = [atom]
         while pending:
             var = pending[-1]
+            if var in self.numbers:
+                pending.pop()
+                continue
             step = self._writer.get(var)
             read = [] if step is None else self._operands(step)
             missing = [x for x in read if not isinstance(x, Literal) and x not in self.numbers]
-            if missing and var not in self.numbers:
-                pending += reversed(missing)
-                continue
-            pending.pop()
-            if var not in self.numbers:
+            pending += reversed(missing)
+            if not missing:
                 self._leave(var, step, read)
         return self.numbers[atom]
 
@@ -265,8 +265,9 @@ def _commutes(step: Step) -> bool:
     """
     if not isinstance(step, Equation):
         return isinstance(step, Sum)
-    has_literals = any(isinstance(atom, Literal) for atom in step.invars)
-    return step.primitive.name in COMMUTATIVE and not has_literals
+    if step.primitive.name not in COMMUTATIVE:
+        return False
+    return not any(isinstance(atom, Literal) for atom in step.invars)
 
 
 def _with_sums(eqns: Sequence[Equation], results: Sequence[Atom]) -> list[Step]:
