@@ -140,9 +140,9 @@ class Domain(ABC):
         env: dict[Var, Any] = dict(zip(program.invars, operands, strict=True))
         env.update(dict.fromkeys(program.constvars, self.NOTHING))
         retiring = _last_reads(program)
-        read = lambda atom: self.NOTHING if isinstance(atom, Literal) else env[atom]
+        nothing = self.NOTHING
         for number, eqn in enumerate(program.eqns):
-            inputs = list(map(read, eqn.invars))
+            inputs = [nothing if isinstance(x, Literal) else env[x] for x in eqn.invars]
             results = self.enter(eqn, inputs, known)
             if results is None:
                 results = self._equation(eqn, inputs, known, view)
@@ -150,7 +150,8 @@ class Domain(ABC):
             env.update(zip(eqn.outvars, results, strict=True))
             for var in retiring.get(number, ()):
                 env[var] = self.retired(env[var])
-        return Walked(env, list(map(read, program.outvars)), known)
+        outputs = [nothing if isinstance(x, Literal) else env[x] for x in program.outvars]
+        return Walked(env, outputs, known)
 
     def _equation(
         self, eqn: Equation, operands: Sequence[Any], known: Any, view: View

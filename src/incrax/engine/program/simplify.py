@@ -194,7 +194,7 @@ def resolved(atoms: Iterable[Atom], names: Mapping[Var, Atom]) -> tuple[Atom, ..
 
 def reading(eqn: Equation, names: Mapping[Var, Atom]) -> Equation:
     """The equation with what stands for its inputs; itself where each stands for itself."""
-    if names.keys().isdisjoint(read_vars(eqn)):
+    if not names or names.keys().isdisjoint(read_vars(eqn)):
         return eqn
     return eqn.replace(invars=list(resolved(eqn.invars, names)))
 
@@ -218,6 +218,8 @@ def fold_constants(program: Program) -> Program:
     constants.
     """
     known = {var: value for var, value in known_values(program).items() if _is_foldable(var, value)}
+    if not known:
+        return program
     literals = {
         var: _jax.literal(value, var.aval) for var, value in known.items() if not var.aval.shape
     }
@@ -279,9 +281,8 @@ class _Seen:
         """
         if not is_repeatable(eqn):
             return None
-        read = tuple([Literal if isinstance(atom, Literal) else atom for atom in eqn.invars])
-        rough_key = eqn.primitive, read
-        is_named = len(written_vars(eqn)) == len(eqn.outvars)
+        rough_key = eqn.primitive, *read_vars(eqn)
+        is_named = _jax.DropVar not in map(type, eqn.outvars)
         if rough_key not in self._alone:
             if is_named:
                 self._alone[rough_key] = eqn
