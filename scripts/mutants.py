@@ -873,9 +873,30 @@ OPTIMISATIONS = [
     Mutant(
         "merging of equal equations is off",
         "engine/program/simplify.py",
-        "        key = equation_key(eqn)\n        if key is not None and key in seen:",
-        "        key = None\n        if key is not None and key in seen:",
+        "found = self._by_key.get(key)",
+        "found = None",
         "tests/engine/program/test_simplify.py::test_equal_equations_are_evaluated_once",
+    ),
+    Mutant(
+        "parameters of all equations are read to compare them",
+        "engine/program/simplify.py",
+        "if rough_key not in self._alone:",
+        "if equation_key(eqn) and rough_key not in self._alone:",
+        "tests/engine/program/test_simplify.py",
+    ),
+    Mutant(
+        "kin are traced anew",
+        "engine/rewrites/derived.py",
+        "if key not in self._traces:",
+        "if True:",
+        "tests/engine/plan/test_factors.py",
+    ),
+    Mutant(
+        "a trace serves variables of other types",
+        "engine/rewrites/derived.py",
+        "return numbers.setdefault(value, len(numbers)), value.aval",
+        "return numbers.setdefault(value, len(numbers))",
+        "tests/engine/plan/test_derived.py",
     ),
     Mutant(
         "folding is off",
@@ -887,8 +908,8 @@ OPTIMISATIONS = [
     Mutant(
         "dropping of dead equations is off",
         "engine/program/simplify.py",
-        "    kept = needed_equations(program.eqns, program.outvars)\n    used",
-        "    kept = program.eqns\n    used",
+        "kept, read = _needed(program.eqns, program.outvars, has_effects=True)",
+        "kept, read = program.eqns, all_read(program.eqns, program.outvars)",
         "tests/engine/program/test_simplify.py::test_the_text_shows_dead_equations_dropped",
     ),
 ]
@@ -1951,8 +1972,8 @@ MUTANTS = [
     Mutant(
         "dependency edge dropped",
         "engine/program/dependence.py",
-        "        for masks in operands:\n            mask |= join(masks)",
-        "        for masks in operands[:1]:\n            mask |= join(masks)",
+        "map(join, operands), always)",
+        "map(join, operands[:1]), always)",
     ),
     Mutant(
         "floats compared by ==",

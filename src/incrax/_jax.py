@@ -868,6 +868,11 @@ def source_line(eqn: Equation) -> str:
     return _source_info.summarize(eqn.source_info)
 
 
+def has_user_frame(traceback: Any) -> bool:
+    """Whether an equation that was made there comes of a line of the user's."""
+    return _source_info.user_frame(traceback) is not None
+
+
 def source_frames(eqn: Equation) -> list[tuple[str, str]]:
     """File and function of the frames in which the equation was made, without those of JAX, the
     innermost first.

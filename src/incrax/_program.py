@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
@@ -211,11 +212,12 @@ def written_vars(eqn: Equation) -> list[Var]:
 
 
 class Listing(NamedTuple):
-    """Equations by number, each after those that write what it reads; who writes a variable; how
-    many read it.
+    """Equations by number, each after those that write what it reads, and what each reads, every
+    variable once; who writes a variable; how many read it.
     """
 
     eqns: Sequence[Equation]
+    read: Sequence[Sequence[Var]]
     writer: Mapping[Var, int]
     num_readers: Mapping[Var, int]
 
@@ -223,11 +225,13 @@ class Listing(NamedTuple):
         """The same with more equations at the end."""
         if not eqns:
             return self
+        read = [tuple(dict.fromkeys(read_vars(eqn))) for eqn in eqns]
         added = {var: n for n, eqn in enumerate(eqns, len(self.eqns)) for var in written_vars(eqn)}
         num_readers = dict(self.num_readers)
-        for var in (var for eqn in eqns for var in dict.fromkeys(read_vars(eqn))):
+        for var in itertools.chain.from_iterable(read):
             num_readers[var] = num_readers.get(var, 0) + 1
-        return Listing([*self.eqns, *eqns], {**self.writer, **added}, num_readers)
+        writer = {**self.writer, **added}
+        return Listing([*self.eqns, *eqns], [*self.read, *read], writer, num_readers)
 
     def equation_of(self, var: Var) -> Equation | None:
         """The equation that writes a variable; None for an input or a constant."""
@@ -237,4 +241,4 @@ class Listing(NamedTuple):
 
 def listing_of(eqns: Sequence[Equation]) -> Listing:
     """The equations of a program, numbered in order."""
-    return Listing((), {}, {}).extended(eqns)
+    return Listing((), (), {}, {}).extended(eqns)

@@ -30,7 +30,6 @@ from incrax.engine.program.simplify import (
     inline_with_solves_but_remat,
     merge_equal,
     reading,
-    renaming,
     run_passes,
 )
 from incrax.engine.rewrites.loop_invariants import hoist_invariants
@@ -169,8 +168,7 @@ def choose_platform(program: Program) -> Program:
     backend = jax.default_backend()
     asked = (eqn for eqn in program.eqns if eqn.primitive.name == "platform_index")
     names = {eqn.outvars[0]: found for eqn in asked if (found := branch_of(eqn, backend))}
-    rename = renaming(names)
-    return program.with_eqns([reading(eqn, rename) for eqn in program.eqns])
+    return program.with_eqns([reading(eqn, names) for eqn in program.eqns])
 
 
 _SIMPLER = (choose_platform, fold_constants, merge_equal, drop_dead)

@@ -139,19 +139,19 @@ class Domain(ABC):
         view = self.view(known)
         env: dict[Var, Any] = dict(zip(program.invars, operands, strict=True))
         env.update(dict.fromkeys(program.constvars, self.NOTHING))
-        last_read = _last_reads(program)
-        read = lambda atom: self.NOTHING if isinstance(atom, Literal) else env[atom]
+        retiring = _last_reads(program)
+        nothing = self.NOTHING
         for number, eqn in enumerate(program.eqns):
-            inputs = list(map(read, eqn.invars))
+            inputs = [nothing if isinstance(x, Literal) else env[x] for x in eqn.invars]
             results = self.enter(eqn, inputs, known)
             if results is None:
                 results = self._equation(eqn, inputs, known, view)
             self.finished(results)
             env.update(zip(eqn.outvars, results, strict=True))
-            for var in read_vars(eqn):
-                if last_read.get(var) == number:
-                    env[var] = self.retired(env[var])
-        return Walked(env, list(map(read, program.outvars)), known)
+            for var in retiring.get(number, ()):
+                env[var] = self.retired(env[var])
+        outputs = [nothing if isinstance(x, Literal) else env[x] for x in program.outvars]
+        return Walked(env, outputs, known)
 
     def _equation(
         self, eqn: Equation, operands: Sequence[Any], known: Any, view: View
@@ -208,12 +208,12 @@ class Domain(ABC):
         )
 
 
-def _last_reads(program: Any) -> dict[Var, int]:
-    """The number of the last equation that reads a variable that is no output."""
+def _last_reads(program: Any) -> dict[int, list[Var]]:
+    """The variables that an equation is the last to read and that are no outputs, by its number."""
     outputs = all_read((), program.outvars)
-    return {
-        var: number
-        for number, eqn in enumerate(program.eqns)
-        for var in read_vars(eqn)
-        if var not in outputs
-    }
+    last = {var: number for number, eqn in enumerate(program.eqns) for var in read_vars(eqn)}
+    found: dict[int, list[Var]] = {}
+    for var, number in last.items():
+        if var not in outputs:
+            found.setdefault(number, []).append(var)
+    return found

@@ -18,7 +18,7 @@ from incrax._program import read_vars, trace, written_vars
 from incrax.engine.program.chains import find_chains
 from incrax.engine.program.simplify import inline
 from incrax.engine.rewrites import derived
-from incrax.engine.rewrites.derived import DerivedTable, in_order
+from incrax.engine.rewrites.derived import DerivedTable, in_order, nameless
 from incrax.engine.rewrites.partial_sums import (
     MIN_CLEAN_TERMS,
     MIN_ROW_SIZE,
@@ -193,6 +193,13 @@ def test_two_sums_with_the_same_clean_terms_compute_them_once():
         lambda a, b, c, d, p, q: (p + a + b + c + d, q + a + b + c + d), TERMS[:6], [4, 5]
     )
     check_same_sums(program, eqns, TERMS[:6])
+
+
+def test_variables_are_told_apart_by_where_they_stand_and_by_their_types():
+    a, b, c = program_of(lambda *xs: xs, 1.0, 2.0, np.ones(3)).invars
+    assert nameless(("row", (a, 2.0), (b, a))) == nameless(("row", (b, 2.0), (a, b)))
+    others = [(a, a), (a, c), (c, a), (a, b, 0.0), (a, b, -0.0), (a, b, 0), (a, b, False)]
+    assert len({nameless(other) for other in [(a, b), *others]}) == 1 + len(others)
 
 
 # --- stacked rows ---------------------------------------------------------------------------------

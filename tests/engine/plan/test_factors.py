@@ -11,6 +11,7 @@ import pytest
 from helpers import EAGER, same
 
 import incrax
+from incrax import _jax
 from incrax import _program as program
 from incrax._program import read_vars
 from incrax.engine.plan.facts import Facts
@@ -69,8 +70,6 @@ def check_law(facts, dirty, fun, *args, factor=1024):
 
 def evaluate(facts, made, *args):
     """Outputs, and whether all booleans say that they may be used."""
-    from incrax import _jax
-
     env = dict(zip(facts.program.invars, args, strict=True))
     env.update(zip(facts.program.constvars, facts.program.consts, strict=True))
     _jax.evaluate(made.eqns, env)
@@ -96,6 +95,27 @@ def sums(eqns):
 def products(eqns):
     """The shapes of matrix products."""
     return [eqn.outvars[0].aval.shape for eqn in eqns if eqn.primitive.name == "dot_general"]
+
+
+def test_kin_trace_nothing_anew(monkeypatch):
+    fun = lambda ps: jax.grad(lambda ps: sum(model(*p, X) for p in ps))(ps)
+    params = [[3.0, 2.0, 0.8 + 0.1 * k, 1.5] for k in range(3)]
+    facts = facts_of(lambda *ps: jax.tree.leaves(fun(ps)), *params)
+    traced = []
+    trace_body = _jax.trace_body
+    monkeypatch.setattr(
+        _jax, "trace_body", lambda f, *types: traced.append(types) or trace_body(f, *types)
+    )
+    counts = []
+    for k in range(3):
+        assert factored(facts, 1 << facts.layout.offsets[4 * k + 2]) is not None
+        counts.append(len(traced))
+    assert counts[0] == counts[1] == counts[2] > 0
+    results, is_usable = evaluate(
+        facts, factored(facts, 1 << facts.layout.offsets[10]), *sum(params, [])
+    )
+    assert is_usable
+    same(results, jax.tree.leaves(fun(params)), factor=1024)
 
 
 def test_reductions_that_share_a_dirty_array_become_products():

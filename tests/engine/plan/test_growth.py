@@ -198,7 +198,9 @@ class Counted(list):
 
 def looks_at(facts, plan):
     """Looks at equations of the program while something is planned."""
-    facts.__dict__["listing"] = facts.listing._replace(eqns=Counted(facts.listing.eqns))
+    listing = facts.listing
+    counted = listing._replace(eqns=Counted(listing.eqns), read=Counted(listing.read))
+    facts.__dict__["listing"] = counted
     Counted.looks = 0
     plan()
     return Counted.looks

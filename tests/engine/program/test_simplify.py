@@ -11,7 +11,9 @@ from helpers import examples
 from hypothesis import given
 from properties.programs import START, programs
 
+from incrax import _jax
 from incrax._program import Program, evaluator, trace
+from incrax.engine.program import simplify
 from incrax.engine.program.simplify import (
     drop_dead,
     fold_constants,
@@ -321,6 +323,21 @@ def test_an_effect_with_constant_operands_is_kept(capfd):
     assert capfd.readouterr().out.strip() == "2.5"
 
 
+@pytest.mark.parametrize("depth", [1, 6])
+def test_an_equation_is_written_once_however_deep_it_lies(depth, monkeypatch):
+    def fun(x):
+        for k in range(10):
+            x = jnp.sin(x * k)
+        return x
+
+    for _ in range(depth):
+        fun = jax.jit(lambda x, fun=fun: fun(x) + 1.0)
+    program = program_of(fun, 1.0)
+    made, new_var = [], _jax.new_var
+    monkeypatch.setattr(_jax, "new_var", lambda aval: made.append(aval) or new_var(aval))
+    assert len(inline(program).eqns) == len(made) == 20 + depth
+
+
 # --- merge ----------------------------------------------------------------------------------------
 
 MERGE = (inline, merge_equal)
@@ -336,6 +353,16 @@ def test_the_text_shows_equal_equations_merged():
         "--- after\n"
         "{ lambda ; a:f64[]. let b:f64[] = sin a; c:f64[] = mul b b in (c,) }"
     )
+
+
+def test_parameters_are_read_only_of_equations_that_read_the_same(monkeypatch):
+    keys = []
+    key_of = simplify.equation_key
+    monkeypatch.setattr(simplify, "equation_key", lambda eqn: keys.append(eqn) or key_of(eqn))
+    fun = lambda x: (jnp.sin(x), jnp.sin(x), jnp.sin(x), jnp.cos(x), jnp.exp(jnp.cos(x + 1.0)))
+    program = simplified(fun, 1.0, passes=MERGE)
+    assert names(program) == ["sin", "cos", "add", "cos", "exp"]
+    assert [eqn.primitive.name for eqn in keys] == ["sin"] * 3
 
 
 MERGED = {

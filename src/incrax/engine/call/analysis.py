@@ -82,7 +82,8 @@ def facts_of(
     """Simplify and analyse a traced program; with the same prices on every machine if `is_exact`."""
     program = run_passes(traced, passes)
     if num_parts == 1:
-        program = drop_dead(make_read_rows(program))
+        narrowed = make_read_rows(program)
+        program = program if narrowed is program else drop_dead(narrowed)
         program = reduce_rows_last(program) if is_exact else program
     layout = make_layout([var.aval for var in program.invars], tuning.max_tracked)
     is_minimal = tuning.planner == "minimal"

@@ -206,10 +206,17 @@ class Facts:
 
         Nothing for a value that the user marked: it is always taken.
         """
-        if var in self.kept:
-            return MARKED_LOAD_S
-        size = 0 if var in self.derived.matrices else _jax.aval_bytes(var.aval)
-        return self.calibration.load_seconds(size)
+        known = self._load_seconds.get(var)
+        if known is None:
+            size = 0 if var in self.derived.matrices else _jax.aval_bytes(var.aval)
+            price = self.calibration.load_seconds(size)
+            known = self._load_seconds[var] = MARKED_LOAD_S if var in self.kept else price
+        return known
+
+    @cached_property
+    def _load_seconds(self) -> dict[Var, float]:
+        """As far as they were asked for: each plan asks for those of all that it could load."""
+        return {}
 
     def save_seconds(self, var: Var) -> float:
         """Estimated seconds to return a value from a program."""

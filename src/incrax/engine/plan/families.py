@@ -19,6 +19,7 @@ results.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -196,7 +197,7 @@ class _Walk:
     def colour_of(self, atom: Atom) -> int:
         """A digest of all that a value is computed from."""
         if isinstance(atom, Literal):
-            return _digest(f"{atom.aval} {atom.val}")
+            return _digest(f"{_type_word(atom.aval)} {atom.val}")
         known = self._colours.get(atom)
         if known is None:
             known = _digest(f"{self.kind_of(atom)} {self._readers.get(atom)}")
@@ -210,14 +211,14 @@ class _Walk:
         pending = [atom]
         while pending:
             var = pending[-1]
+            if var in self.numbers:
+                pending.pop()
+                continue
             step = self._writer.get(var)
             read = [] if step is None else self._operands(step)
             missing = [x for x in read if not isinstance(x, Literal) and x not in self.numbers]
-            if missing and var not in self.numbers:
-                pending += reversed(missing)
-                continue
-            pending.pop()
-            if var not in self.numbers:
+            pending += reversed(missing)
+            if not missing:
                 self._leave(var, step, read)
         return self.numbers[atom]
 
@@ -259,7 +260,11 @@ def _readers(steps: Iterable[Step]) -> dict[Var, int]:
 
 def _word(step: Step) -> str:
     name = step.primitive.name if isinstance(step, Equation) else type(step).__name__
-    return f"{name} {step.outvars[0].aval if step.outvars else ''}"
+    return f"{name} {_type_word(step.outvars[0].aval) if step.outvars else ''}"
+
+
+_type_word = functools.lru_cache(4096)(str)
+"""A program has few types, which take long to print."""
 
 
 def _digest(text: str) -> int:
@@ -273,8 +278,9 @@ def _commutes(step: Step) -> bool:
     """
     if not isinstance(step, Equation):
         return isinstance(step, Sum)
-    has_literals = any(isinstance(atom, Literal) for atom in step.invars)
-    return step.primitive.name in COMMUTATIVE and not has_literals
+    if step.primitive.name not in COMMUTATIVE:
+        return False
+    return not any(isinstance(atom, Literal) for atom in step.invars)
 
 
 def _with_sums(eqns: Sequence[Equation], results: Sequence[Atom]) -> list[Step]:

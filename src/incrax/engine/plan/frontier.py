@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from incrax._jax import Var
-from incrax._program import Listing, read_vars, written_vars
+from incrax._program import Listing, written_vars
 
 WINDOW = 2000
 """Equations that are decided on together."""
@@ -83,6 +83,7 @@ def choose_frontier(
     targets = tuple(targets)
     must_run = frozenset(must_run)
     price = cache(load_seconds)
+    run_seconds = cache(run_seconds)
     ran, wanted = _forced(listing, targets, must_run, price)
     is_cheap = cache(_Saving(listing, frozenset(targets), price, run_seconds).is_cheap)
     loads = {var for var in wanted if is_cheap(var)}
@@ -162,7 +163,7 @@ def _forced(
         number = numbers.pop()
         if number not in ran:
             ran.add(number)
-            need(read_vars(listing.eqns[number]))
+            need(listing.read[number])
     return ran, [var for var in loadable if listing.writer[var] not in ran]
 
 
@@ -190,10 +191,10 @@ class _Saving(NamedTuple):
         while pending and total < enough:
             number = self.listing.writer[pending.pop()]
             eqn = self.listing.eqns[number]
-            if len(written_vars(eqn)) > 1 or eqn.effects:
+            if eqn.effects or (len(eqn.outvars) > 1 and len(written_vars(eqn)) > 1):
                 continue
             total += self.run_seconds(number)
-            for read in dict.fromkeys(read_vars(eqn)):
+            for read in self.listing.read[number]:
                 if self._is_own(read):
                     price = self.price(read)
                     if price is None or price >= enough - total:
@@ -222,7 +223,7 @@ def _window(
         if heap and number == -heap[0]:
             heapq.heappop(heap)
         window.add(number)
-        for var in read_vars(listing.eqns[number]):
+        for var in listing.read[number]:
             other = listing.writer.get(var)
             if other is not None and other not in ran and other not in seen and not is_cheap(var):
                 seen.add(other)
@@ -278,7 +279,7 @@ def _readers(
     found: dict[Var, list[int]] = {var: [] for var in targets}
     wanted = frozenset(targets)
     for number, node in nodes.items():
-        for var in dict.fromkeys(read_vars(listing.eqns[number])):
+        for var in listing.read[number]:
             if var not in wanted and not is_had(var):
                 found.setdefault(var, []).append(node)
     return found
@@ -364,7 +365,7 @@ def _trimmed(
             var in needed and var not in loads for var in written_vars(eqn)
         ):
             kept.append(number)
-            needed.update(read_vars(eqn))
+            needed.update(listing.read[number])
     numbers = sorted({listing.writer[var] for var in loads & needed})
     written = (var for number in numbers for var in written_vars(listing.eqns[number]))
     return Frontier(

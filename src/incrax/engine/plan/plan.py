@@ -9,9 +9,9 @@ current values of `outputs` and `saves`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -190,7 +190,7 @@ class Plan:
     may_reorder: bool = False
     blocked: Blocked | None = None
 
-    @cached_property
+    @functools.cached_property
     def num_compiled(self) -> int:
         """Equations that XLA compiles for it, those inside of others as well; counted once, since
         calls that are looked at ask.
@@ -271,6 +271,7 @@ def plan_dirty(
     targets = [atom for atom in (*reached, *reached_saves) if isinstance(atom, Var)]
     known = frozenset(wanted)
 
+    @functools.cache
     def load_seconds(var: Var) -> float | None:
         if facts.mask(var) & dirty:
             return None
@@ -443,7 +444,7 @@ def reached_equations(
         number = stack.pop()
         if number not in numbers:
             numbers.add(number)
-            follow(read_vars(eqns[number]))
+            follow(listing.read[number])
     replaced: dict[int, tuple[Equation, ...]] = {}
     if may_regroup and not facts.effects:
         chains = [chain for chain in facts.chains if chain.last in numbers]

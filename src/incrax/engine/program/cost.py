@@ -242,12 +242,12 @@ def _price(eqn: Equation) -> Cost:
         return ZERO
     work = work_of(eqn) or NOTHING
     steps = (work.flops + work.int_ops) * entry.additions
-    is_moving = not steps and not work.transcendentals
     transcendentals = work.transcendentals
+    if not steps and not transcendentals:
+        return Cost(out_size(eqn) * entry.additions, 0.0, 0.0)
     if transcendentals and eqn.outvars[0].aval.dtype in _DOUBLE:
         transcendentals *= SCALAR_FACTORS.get(eqn.primitive.name, 1.0)
-    moved = out_size(eqn) * entry.additions
-    return Cost(moved if is_moving else steps, transcendentals, 0.0)
+    return Cost(steps, transcendentals, 0.0)
 
 
 # --- calibration ----------------------------------------------------------------------------------

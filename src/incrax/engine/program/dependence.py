@@ -21,8 +21,9 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import STATEFUL, Program, written_vars
+from incrax._program import Program, written_vars
 from incrax.engine.program.constants import KnowingDomain, Known, KnownValues, learn
+from incrax.engine.program.structure import is_repeatable
 from incrax.primitives.entry import View
 from incrax.primitives.table import entry_of
 
@@ -208,9 +209,8 @@ class _Bits(KnowingDomain):
         learn(eqn, known)
         if _is_split(eqn, operands):
             return None
-        mask = ALWAYS if eqn.effects or eqn.primitive.name in STATEFUL else 0
-        for masks in operands:
-            mask |= join(masks)
+        always = 0 if is_repeatable(eqn) else ALWAYS
+        mask = functools.reduce(operator.or_, map(join, operands), always)
         return [mask] * len(eqn.outvars)
 
 
@@ -237,7 +237,7 @@ def _is_split(eqn: Equation, operands: Sequence[Masks]) -> bool:
         return False
     if entry.inside is not None:
         return True
-    if not entry.puts_together and not any(isinstance(masks, np.ndarray) for masks in operands):
+    if not entry.puts_together and np.ndarray not in map(type, operands):
         return False
     if entry.puts_together and len(eqn.outvars) > 1:
         return True

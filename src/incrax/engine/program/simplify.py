@@ -8,9 +8,9 @@ reductions have modules of their own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from operator import is_
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from incrax import _jax
 from incrax._jax import Atom, Body, Equation, Literal, Var
 from incrax._program import Program, all_read, read_vars, written_vars
 from incrax.engine.program.constants import known_values
-from incrax.engine.program.structure import equation_key
+from incrax.engine.program.structure import equation_key, is_repeatable
 
 Pass = Callable[[Program], Program]
 
@@ -79,50 +79,75 @@ def inline_with_solves_but_remat(program: Program) -> Program:
 
 def _inline(program: Program, closed: frozenset[str], *, opens_solves: bool = False) -> Program:
     inlining = _Inlining(closed, opens_solves)
+    names: dict[Var, Atom] = {}
     for eqn in program.eqns:
-        inlining.visit(eqn)
+        inlining.visit(reading(eqn, names), names)
     return Program(
         program.invars,
         (*program.constvars, *inlining.consts),
         (*program.consts, *inlining.consts.values()),
         tuple(inlining.eqns),
-        tuple(map(inlining.resolve, program.outvars)),
+        resolved(program.outvars, names),
     )
 
 
 class _Inlining:
-    """One walk through equations: those that stay, and the constants of what was opened."""
+    """One walk through equations: those that stay, and the constants of what was opened.
+
+    Each body has names of its own, which say what its variables are in the program: an equation
+    gets them once, however deep it lies, and one body may be opened twice.
+    """
 
     def __init__(self, closed: frozenset[str], opens_solves: bool) -> None:
         self.eqns: list[Equation] = []
         self.consts: dict[Var, Any] = {}
         self._closed = closed
         self._opens_solves = opens_solves
-        self._names: dict[Var, Atom] = {}
-        self.resolve = renaming(self._names)
+        self._has_line = functools.cache(_jax.has_user_frame)
 
-    def visit(self, eqn: Equation) -> None:
-        """Add an equation, or those inside."""
-        eqn = reading(eqn, self.resolve)
-        called, inputs = self._called(eqn)
-        if called is None:
-            self.eqns.append(eqn)
+    def visit(self, eqn: Equation, names: dict[Var, Atom], *, is_inner: bool = False) -> None:
+        """Add an equation, or those inside; `names` get what stands for its results: a new variable
+        for each of an inner one.
+        """
+        answer = self._platform(eqn)
+        if answer is not None:
+            names[eqn.outvars[0]] = answer
             return
-        body = _jax.open_jaxpr(called)
+        called, inputs = self._called(eqn)
+        if called is not None:
+            results = self._opened(_jax.open_jaxpr(called), inputs, eqn.source_info)
+            names.update(zip(eqn.outvars, results, strict=True))
+            return
+        if is_inner:
+            names.update((var, _jax.new_var(var.aval)) for var in written_vars(eqn))
+            eqn = eqn.replace(outvars=[names.get(var, var) for var in eqn.outvars])
+        self.eqns.append(eqn)
+
+    def _opened(self, body: Body, inputs: Sequence[Atom], caller: Any) -> tuple[Atom, ...]:
+        """Add the equations of a body that is called at some place of the source: its results."""
         constvars = [_jax.new_var(var.aval) for var in body.constvars]
         self.consts.update(zip(constvars, body.consts, strict=True))
-        results, opened = renamed(body, [*constvars, *inputs])
-        for inner in opened:
-            has_line = bool(_jax.source_line(inner))
-            self.visit(inner if has_line else inner.replace(source_info=eqn.source_info))
-        self._names.update(zip(eqn.outvars, results, strict=True))
+        variables = (*body.constvars, *body.invars)
+        names: dict[Var, Atom] = dict(zip(variables, (*constvars, *inputs), strict=True))
+        for eqn in body.eqns:
+            source_info = eqn.source_info
+            is_of_user = self._has_line(source_info.traceback)
+            new = eqn.replace(
+                invars=list(resolved(eqn.invars, names)),
+                source_info=source_info if is_of_user else caller,
+            )
+            self.visit(new, names, is_inner=True)
+        return resolved(body.outvars, names)
+
+    def _platform(self, eqn: Equation) -> Literal | None:
+        """The answer to a question for the platform, where it is known."""
+        if eqn.primitive.name != "platform_index" or self._closed:
+            return None
+        return branch_of(eqn, _jax.only_platform())
 
     def _called(self, eqn: Equation) -> tuple[Any, Sequence[Atom]]:
         """The jaxpr that stands for an equation (None: it stays), and its inputs."""
         name = eqn.primitive.name
-        if name == "platform_index" and not self._closed:
-            found = branch_of(eqn, _jax.only_platform())
-            self._names.update({} if found is None else {eqn.outvars[0]: found})
         called = None if name in self._closed else _jax.called_jaxpr(eqn)
         if name == "cond" and isinstance(eqn.invars[0], Literal):
             index, *inputs = eqn.invars
@@ -149,35 +174,29 @@ def renamed(
             copied.append((atom, new))
         else:
             names[atom] = new
-    resolve = lambda atom: atom if isinstance(atom, Literal) else names[atom]
     eqns = []
     for eqn in body.eqns:
         for var in written_vars(eqn):
             names.setdefault(var, _jax.new_var(var.aval))
         outvars = [names.get(var, var) for var in eqn.outvars]
-        eqns.append(eqn.replace(invars=list(map(resolve, eqn.invars)), outvars=outvars))
+        eqns.append(eqn.replace(invars=list(resolved(eqn.invars, names)), outvars=outvars))
     for atom, new in copied:
         like = jax.ShapeDtypeStruct(new.aval.shape, new.aval.dtype)
         (copy,) = _jax.trace_body(lambda x: jnp.array(x, copy=True), like).eqns
-        eqns.append(copy.replace(invars=[resolve(atom)], outvars=[new]))
-    return list(map(resolve, body.outvars)), tuple(eqns)
+        eqns.append(copy.replace(invars=list(resolved([atom], names)), outvars=[new]))
+    return list(resolved(body.outvars, names)), tuple(eqns)
 
 
-def renaming(names: Mapping[Var, Atom]) -> Callable[[Atom], Atom]:
-    """What stands for an atom, by names that may have others."""
-
-    def resolve(atom: Atom) -> Atom:
-        while isinstance(atom, Var) and atom in names:
-            atom = names[atom]
-        return atom
-
-    return resolve
+def resolved(atoms: Iterable[Atom], names: Mapping[Var, Atom]) -> tuple[Atom, ...]:
+    """What stands for atoms, by names that some variables have."""
+    return tuple([a if isinstance(a, Literal) else names.get(a, a) for a in atoms])
 
 
-def reading(eqn: Equation, rename: Callable[[Atom], Atom]) -> Equation:
-    """The equation with other inputs; itself where they stay the same."""
-    invars = list(map(rename, eqn.invars))
-    return eqn if all(map(is_, invars, eqn.invars)) else eqn.replace(invars=invars)
+def reading(eqn: Equation, names: Mapping[Var, Atom]) -> Equation:
+    """The equation with what stands for its inputs; itself where each stands for itself."""
+    if not names or names.keys().isdisjoint(read_vars(eqn)):
+        return eqn
+    return eqn.replace(invars=list(resolved(eqn.invars, names)))
 
 
 def branch_of(eqn: Equation, platform: str | None) -> Literal | None:
@@ -199,22 +218,22 @@ def fold_constants(program: Program) -> Program:
     constants.
     """
     known = {var: value for var, value in known_values(program).items() if _is_foldable(var, value)}
-    kept = [
-        eqn
-        for eqn in program.eqns
-        if eqn.effects or not all(var in known for var in written_vars(eqn))
-    ]
-    used = all_read(kept, program.outvars)
+    if not known:
+        return program
     literals = {
-        v: _jax.literal(known[v], v.aval) for v in used if v in known and v.aval.shape == ()
+        var: _jax.literal(value, var.aval) for var, value in known.items() if not var.aval.shape
     }
-    constants = frozenset(program.constvars)
-    arrays = [v for v in known if v in used and v not in literals and v not in constants]
-    resolve = renaming(literals)
-    kept = [reading(eqn, resolve) for eqn in kept]
-    outvars = tuple(map(resolve, program.outvars))
-    constvars = (*program.constvars, *arrays)
-    consts = (*program.consts, *(np.asarray(known[v], v.aval.dtype) for v in arrays))
+    kept = [
+        reading(eqn, literals)
+        for eqn in program.eqns
+        if eqn.effects or known.keys().isdisjoint(eqn.outvars)
+    ]
+    outvars = resolved(program.outvars, literals)
+    arrays = known.keys() - literals.keys() - set(program.constvars)
+    used = all_read(kept, outvars) if arrays else ()
+    folded = [var for var in known if var in arrays and var in used]
+    constvars = (*program.constvars, *folded)
+    consts = (*program.consts, *(np.asarray(known[var], var.aval.dtype) for var in folded))
     return Program(program.invars, constvars, consts, tuple(kept), outvars)
 
 
@@ -232,20 +251,51 @@ def merge_equal(program: Program) -> Program:
     """Common subexpressions: equations of one primitive, parameters and inputs are evaluated
     once.
     """
-    names: dict[Var, Var] = {}
-    resolve = renaming(names)
-    seen: dict[Hashable, list[Var]] = {}
+    names: dict[Var, Atom] = {}
+    seen = _Seen()
     eqns = []
     for eqn in program.eqns:
-        eqn = reading(eqn, resolve)
+        eqn = reading(eqn, names)
+        same = seen.earlier(eqn)
+        if same is None:
+            eqns.append(eqn)
+        else:
+            names.update(zip(eqn.outvars, same.outvars, strict=True))
+    return program.with_eqns(eqns, resolved(program.outvars, names))
+
+
+class _Seen:
+    """Equations by what they compute.
+
+    Few read what an earlier one of their primitive reads, and those alone get a key: to make it
+    takes longer than all else here.
+    """
+
+    def __init__(self) -> None:
+        self._alone: dict[Hashable, Equation | None] = {}  # None: it has a key, with others
+        self._by_key: dict[Hashable, Equation] = {}
+
+    def earlier(self, eqn: Equation) -> Equation | None:
+        """One that came before and gives the same results; it is remembered where there is none, and
+        all of its results have names.
+        """
+        if not is_repeatable(eqn):
+            return None
+        rough_key = eqn.primitive, *read_vars(eqn)
+        is_named = _jax.DropVar not in map(type, eqn.outvars)
+        if rough_key not in self._alone:
+            if is_named:
+                self._alone[rough_key] = eqn
+            return None
+        alone = self._alone[rough_key]
+        if alone is not None:
+            self._by_key[equation_key(alone)] = alone
+            self._alone[rough_key] = None
         key = equation_key(eqn)
-        if key is not None and key in seen:
-            names.update(zip(eqn.outvars, seen[key], strict=True))
-            continue
-        if key is not None and not any(isinstance(var, _jax.DropVar) for var in eqn.outvars):
-            seen[key] = list(eqn.outvars)
-        eqns.append(eqn)
-    return program.with_eqns(eqns, tuple(map(resolve, program.outvars)))
+        found = self._by_key.get(key)
+        if found is None and is_named:
+            self._by_key[key] = eqn
+        return found
 
 
 # --- dead code ------------------------------------------------------------------------------------
@@ -253,10 +303,9 @@ def merge_equal(program: Program) -> Program:
 
 def drop_dead(program: Program) -> Program:
     """Remove equations that no output and no effect needs, and constants that no equation reads."""
-    kept = needed_equations(program.eqns, program.outvars)
-    used = all_read(kept, program.outvars)
+    kept, read = _needed(program.eqns, program.outvars, has_effects=True)
     pairs = zip(program.constvars, program.consts, strict=True)
-    consts = {var: const for var, const in pairs if var in used}
+    consts = {var: const for var, const in pairs if var in read}
     return replace(
         program, constvars=tuple(consts), consts=tuple(consts.values()), eqns=tuple(kept)
     )
@@ -266,10 +315,17 @@ def needed_equations(
     eqns: Iterable[Equation], outvars: Iterable[Atom], *, has_effects: bool = True
 ) -> list[Equation]:
     """The equations that the outputs, or an effect if it is to happen, need, in program order."""
-    needed = {atom for atom in outvars if isinstance(atom, Var)}
+    return _needed(eqns, outvars, has_effects=has_effects)[0]
+
+
+def _needed(
+    eqns: Iterable[Equation], outvars: Iterable[Atom], *, has_effects: bool
+) -> tuple[list[Equation], set[Var]]:
+    """The same, and the variables that they read or that are outputs."""
+    read = all_read((), outvars)
     kept: list[Equation] = []
     for eqn in reversed(list(eqns)):
-        if (has_effects and eqn.effects) or any(var in needed for var in written_vars(eqn)):
-            needed.update(read_vars(eqn))
+        if (has_effects and eqn.effects) or not read.isdisjoint(eqn.outvars):
+            read.update(read_vars(eqn))
             kept.append(eqn)
-    return kept[::-1]
+    return kept[::-1], read

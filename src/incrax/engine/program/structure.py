@@ -6,7 +6,7 @@ compare by identity; names that say nothing of results, and source lines, do not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,14 @@ def atom_key(atom: Atom) -> Hashable:
     return literal_key(atom) if isinstance(atom, Literal) else atom
 
 
-def equation_key(eqn: Equation, number: Callable[[Atom], Hashable] = atom_key) -> Hashable | None:
-    """What equations have in common that give the same results; None for one that may give another
-    each time. `number` is what stands for an input.
-    """
-    if eqn.effects or eqn.primitive.name in STATEFUL:
-        return None
-    return operation_key(eqn), tuple(map(number, eqn.invars))
+def is_repeatable(eqn: Equation) -> bool:
+    """Whether an equation gives the same results each time."""
+    return not eqn.effects and eqn.primitive.name not in STATEFUL
+
+
+def equation_key(eqn: Equation) -> Hashable:
+    """What repeatable equations have in common that give the same results."""
+    return operation_key(eqn), tuple(map(atom_key, eqn.invars))
 
 
 def operation_key(eqn: Equation) -> Hashable:
@@ -67,12 +68,20 @@ def jaxpr_key(jaxpr: Any) -> Hashable:
     return len(body.constvars), tuple(map(Identity, body.consts)), inputs, eqns, outputs
 
 
+_PLAIN = frozenset({int, bool, str, type(None)})
+"""Types of values that say all with their type."""
+
+
 def value_key(value: Any) -> Hashable:
     """A parameter of an equation by what it says."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind, value
     if isinstance(value, dict):
-        return tuple((name, value_key(value[name])) for name in sorted(value))
+        return tuple([(name, value_key(value[name])) for name in sorted(value)])
     if isinstance(value, (tuple, list)):
-        return type(value), tuple(value_key(x) for x in value)
+        kinds = tuple(map(type, value))
+        return kind, kinds, tuple(value if _PLAIN.issuperset(kinds) else map(value_key, value))
     if _jax.is_jaxpr(value):
         return jaxpr_key(value)
     if isinstance(value, np.ndarray):
@@ -85,4 +94,4 @@ def value_key(value: Any) -> Hashable:
         hash(value)
     except TypeError:
         return Identity(value)
-    return type(value), value
+    return kind, value

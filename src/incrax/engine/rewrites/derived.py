@@ -21,7 +21,8 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Body, Equation, Var
 from incrax._program import read_vars, written_vars
-from incrax.engine.program.simplify import needed_equations, reading, renamed, renaming
+from incrax.engine.program.simplify import needed_equations, reading, renamed
+from incrax.engine.program.structure import value_key
 
 
 class HostRecipe(NamedTuple):
@@ -49,28 +50,38 @@ class DerivedTable:
         self.instead: dict[Var, Var] = {}
         self._made: dict[Hashable, Var] = {}
         self._made_together: dict[Hashable, list[Var]] = {}
+        self._traces: dict[Hashable, Body] = {}
 
-    def make(
-        self,
-        kind: Hashable,
-        inputs: Sequence[Var],
-        fun: Callable[..., Any],
-        *,
-        is_matrix: bool = False,
-    ) -> Var:
-        """The variable that `fun` of the inputs computes, with a flag if it returns two values; the
-        same one for the same kind and inputs.
-        """
+    def make(self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
+        """The variable that `fun` of the inputs computes; the same one for the same kind and inputs."""
         key = (kind, tuple(inputs))
         if key not in self._made:
-            (var, *flag), eqns = traced_equations(fun, inputs)
-            self._made[key] = var
-            self.recipes[var] = eqns
-            if flag:
-                self.flags[var] = flag[0]
-            if is_matrix:
-                self.matrices.add(var)
+            self._add(key, *traced_equations(fun, inputs))
         return self._made[key]
+
+    def make_matrix(self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
+        """The same of a matrix, with a flag if `fun` returns two values; see `traced` for its kind."""
+        key = (kind, tuple(inputs))
+        if key not in self._made:
+            self._add(key, *renamed(self.traced(kind, inputs, fun), inputs))
+            self.matrices.add(self._made[key])
+        return self._made[key]
+
+    def _add(self, key: Hashable, made: Sequence[Var], eqns: tuple[Equation, ...]) -> None:
+        var, *flag = made
+        self._made[key] = var
+        self.recipes[var] = eqns
+        if flag:
+            self.flags[var] = flag[0]
+
+    def traced(self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., Any]) -> Body:
+        """The trace of a function of which a kind, in tuples, says all but the names of variables:
+        one serves what is alike, as are plans of one family.
+        """
+        key = nameless((kind, tuple(inputs)))
+        if key not in self._traces:
+            self._traces[key] = _traced(inputs, fun)
+        return self._traces[key]
 
     def make_written(
         self,
@@ -100,7 +111,7 @@ class DerivedTable:
         key = tuple(results)
         if key not in self._made_together:
             flat = lambda *values: [x for part in fun(*values) for x in part]
-            body = _traced(flat, inputs)
+            body = _traced(inputs, flat)
             made = [_jax.new_var(atom.aval) for atom in body.outvars]
             self.recipes.update(dict.fromkeys(made, written_by(body, inputs, made)))
             self.instead.update(zip(results, made, strict=False))
@@ -119,9 +130,8 @@ class DerivedTable:
         if not names:
             return tuple(eqns)
         replaced = set(names.values())
-        resolve = renaming(names)
         kept = [
-            reading(eqn, resolve).replace(outvars=list(map(resolve, eqn.outvars)))
+            reading(eqn, names).replace(outvars=[names.get(var, var) for var in eqn.outvars])
             for eqn in eqns
             if replaced.isdisjoint(eqn.outvars)
         ]
@@ -142,18 +152,32 @@ class DerivedTable:
         return list(dict.fromkeys(eqn for var in variables for eqn in self.recipes.get(var, ())))
 
 
-def _traced(fun: Callable[..., Any], inputs: Sequence[Var]) -> Body:
+def _traced(inputs: Sequence[Var], fun: Callable[..., Any]) -> Body:
     types = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs]
     body = _jax.trace_body(fun, *types)
     assert not body.consts
     return body
 
 
+def nameless(value: Hashable) -> Hashable:
+    """Nested tuples with a number and a type in the place of each variable."""
+    numbers: dict[Var, int] = {}
+
+    def key_of(value: Any) -> Hashable:
+        if isinstance(value, Var):
+            return numbers.setdefault(value, len(numbers)), value.aval
+        if isinstance(value, tuple):
+            return tuple(map(key_of, value))
+        return value_key(value)
+
+    return key_of(value)
+
+
 def traced_equations(
     fun: Callable[..., Any], inputs: Sequence[Var], outputs: Sequence[Var | None] | None = None
 ) -> tuple[list[Var], tuple[Equation, ...]]:
     """The equations of a function applied to variables; it may write to given output variables."""
-    return renamed(_traced(fun, inputs), inputs, outputs)
+    return renamed(_traced(inputs, fun), inputs, outputs)
 
 
 def written_by(body: Body, inputs: Sequence[Var], results: Sequence[Var]) -> tuple[Equation, ...]:
@@ -199,9 +223,11 @@ def recomputed(
     outputs: Collection[Var],
     compute: Callable[[Values], tuple[Values, Sequence[Any]]],
     targets: Iterable[Var],
+    trace: Callable[[Sequence[Var], Callable[..., Any]], Body] = _traced,
 ) -> Recomputed | None:
     """The equations that targets need, with `outputs` computed by a function of the values of
-    inputs, which returns booleans too that must all be true; None where they become cyclic.
+    inputs, which returns booleans too that must all be true; None where they become cyclic. `trace`
+    may know the trace of what is alike.
     """
     inputs = list(dict.fromkeys(inputs))
 
@@ -211,7 +237,7 @@ def recomputed(
         return [*typed, jnp.all(jnp.stack(guards))]
 
     guard = _jax.new_var(_jax.bool_aval())
-    new = traced_equations(run, inputs, [*outputs, guard])[1]
+    new = renamed(trace(inputs, run), inputs, [*outputs, guard])[1]
     others = [eqn for eqn in eqns if not any(var in outputs for var in eqn.outvars)]
     ordered = in_order([*others, *new])
     if ordered is None:

@@ -121,7 +121,10 @@ def _rewritten(
         return {sink: functools.reduce(operator.add, own) for sink, own in parts.items()}, guards
 
     inputs = [*(matrix for made, _ in matrices for matrix in made), *(var for var, _ in factors)]
-    return recomputed(eqns, inputs, sinks, compute, targets)
+    orders = ((len(made), *order) for made, order in matrices)
+    kind = "factored", *map(tuple, groups), *orders, tuple(others), tuple(sinks)
+    trace = functools.partial(table.traced, kind)
+    return recomputed(eqns, inputs, sinks, compute, targets, trace)
 
 
 # --- collecting terms -----------------------------------------------------------------------------

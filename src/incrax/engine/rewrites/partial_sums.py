@@ -112,7 +112,7 @@ def stack_rows(
     for shared, reductions in groups.items():
         rows = list(dict.fromkeys(reductions.values()))
         stack = lambda *rows: jnp.stack([row.ravel() for row in rows])
-        matrix = table.make("stack", rows, stack, is_matrix=True)
+        matrix = table.make_matrix("stack", rows, stack)
         matrices.append(matrix)
         for number, row in enumerate(rows):
             places.setdefault(row, (matrix, number))

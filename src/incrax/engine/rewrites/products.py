@@ -156,7 +156,7 @@ def _make_matrix(rows: Sequence[Sum], array: Var, table: DerivedTable) -> Var:
         is_bounded = _bounds(terms, values, dtype) <= _tiny(dtype) ** -_MATRIX_RANGE
         return matrix, jnp.all(is_bounded)
 
-    return table.make(("rows", tuple(rows), size, dtype), inputs, stack, is_matrix=True)
+    return table.make_matrix(("rows", tuple(rows), size, dtype), inputs, stack)
 
 
 def _entry(term: Product, values: Values, size: int, dtype: Any) -> Any:

@@ -54,6 +54,8 @@ def make_read_rows(program: Program) -> Program:
     """The program without the rows that nothing reads; as it is where an equation that looks as if
     it could be run on some of its rows cannot.
     """
+    if not any(eqn.primitive.name == "slice" for eqn in program.eqns):
+        return program  # nothing else says at first that it reads a part
     eqns, parts = _read(program)
     if max((math.prod(shape_of(var)) for var in parts), default=0) < MIN_SIZE:
         return program
