@@ -65,7 +65,7 @@ class DerivedTable:
         if key not in self._made:
             (var, *flag), eqns = traced_equations(fun, inputs)
             self._made[key] = var
-            self.recipes[var] = eqns
+            self.recipes[var] = (*self.recipe(inputs), *eqns)
             if flag:
                 self.flags[var] = flag[0]
             if is_matrix:

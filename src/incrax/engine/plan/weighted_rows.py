@@ -1,0 +1,296 @@
+"""Rules for rows that meet a vector that changed as a whole: R_k = sum_n D_kn u_n.
+
+A coherent sum |sum_k A_k(x_n)|^2, or a mixture sum_k f_k p_k(x_n), reads all rows k: where one of them
+changes, so does its slope u_n for every n. The derivative by what row k depends on then multiplies u by
+one factor of that row after the other, and sums over n. Of these factors D_kn few rows change: in the
+order  (..(D^1_kn D^2_kn)..) u_n  they are one matrix, kept with its new rows written in, and all that
+runs as a whole is a product of this matrix and u.
+
+In: an equation that reads what changed as a whole. Out: nothing, until a sum over n, or something else
+that reads all of a product, which is then made as the function says.
+
+Promise: where the guards are true, each term of R differs by the rounding of its factors from what the
+function makes of it: no product of factors left the range, whatever their order. It is kept for each
+row whether that is so (`_stays_in_range`). What u makes too large or too small is so in any order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.lax import Precision
+
+from incrax import _jax
+from incrax._jax import Atom, Equation, Var
+from incrax.engine.plan.environment import RowEnvironment, size_of
+from incrax.primitives.entry import shape_of
+
+MIN_SIZE = 2**14
+"""Elements of a product from which on it is put off: what is smaller costs less than a value more."""
+
+MAX_TERMS = 4
+"""Products that are added up, each of which has a matrix."""
+
+
+class Weighted(NamedTuple):
+    """A product D_kn u_n, D of the shape of the product (None: ones).
+
+    Fields: the variable of D; the value u; of each of its axes, the one of the product; variables with
+    an entry per row, whether D may be used; whether it is subtracted.
+    """
+
+    rows: Var | None
+    weight: Any
+    axes: tuple[int, ...]
+    checks: tuple[Var, ...] = ()
+    is_negative: bool = False
+
+    def of(self, rows: Var | None, *checks: Var) -> Weighted:
+        """With another D, which may be used where this one may, and besides."""
+        return self._replace(rows=rows, checks=(*self.checks, *checks))
+
+
+Sum = tuple[Weighted, ...]
+
+
+def weigh(env: RowEnvironment, eqn: Equation) -> bool:
+    """Put off what an equation makes of rows and of a value that changed as a whole, or make a sum of
+    what was put off; whether that can be done.
+
+    Not in compiled loops, where each step would write the matrix.
+    """
+    if env.adds_changes or len(eqn.outvars) != 1:
+        return False
+    name = eqn.primitive.name
+    if name == "reduce_sum":
+        return _add_up(env, eqn)
+    rule = RULES.get(name)
+    (var,) = eqn.outvars
+    is_inexact = jnp.issubdtype(var.aval.dtype, np.inexact)
+    if rule is None or not is_inexact or _jax.aval_size(var.aval) < MIN_SIZE:
+        return False
+    terms = rule(env, eqn)
+    if not terms or len(terms) > MAX_TERMS:
+        return False
+    env.put_off(var, terms)
+    return True
+
+
+# --- where a vector becomes rows ------------------------------------------------------------------
+
+
+def _spread(env: RowEnvironment, eqn: Equation) -> Sum:
+    """u, the same for each row."""
+    operand = eqn.invars[0]
+    if not _is_whole(env, operand) or env.put_off_as(operand):
+        return ()
+    axes = tuple(eqn.params["broadcast_dimensions"])
+    shape = shape_of(eqn.outvars[0])
+    is_same = all(shape[d] == size for d, size in zip(axes, shape_of(operand), strict=True))
+    return (Weighted(None, env.result(operand), axes),) if axes and is_same else ()
+
+
+def _outer(env: RowEnvironment, eqn: Equation) -> Sum:
+    """u_n c_k, as an outer product: D_kn = c_k."""
+    contracted, batched = eqn.params["dimension_numbers"]
+    (var,) = eqn.outvars
+    ranks = [len(shape_of(atom)) for atom in eqn.invars]
+    places = [range(ranks[0]), range(ranks[0], sum(ranks))]
+    for number, atom in enumerate(eqn.invars):
+        other = eqn.invars[1 - number]
+        is_weight = _is_whole(env, atom) and not env.put_off_as(atom) and not _is_whole(env, other)
+        if contracted[0] or batched[0] or not is_weight or atom.aval.dtype != other.aval.dtype:
+            continue
+        along = tuple(places[1 - number])
+        spread = lambda c, along=along: lax.broadcast_in_dim(c, shape_of(var), along)
+        rows = _derived(env, eqn, "outer", [other], spread)
+        return (Weighted(rows, env.result(atom), tuple(places[number])),) if rows else ()
+    return ()
+
+
+# --- from product to product ----------------------------------------------------------------------
+
+
+def _times(env: RowEnvironment, eqn: Equation) -> Sum:
+    """A product or quotient of what was put off and a factor of few dirty rows."""
+    number = next((n for n, atom in enumerate(eqn.invars) if env.put_off_as(atom)), None)
+    if number is None or (number and eqn.primitive.name == "div"):
+        return ()
+    factor = eqn.invars[1 - number]
+    if _is_whole(env, factor) or factor.aval.dtype != eqn.outvars[0].aval.dtype:
+        return ()
+    found = (_with_factor(env, eqn, term, number) for term in env.put_off_as(eqn.invars[number]))
+    return _all_of(found)
+
+
+def _with_factor(
+    env: RowEnvironment, eqn: Equation, term: Weighted, number: int
+) -> Weighted | None:
+    """A product with its D multiplied, or divided, by the other operand."""
+    factor = eqn.invars[1 - number]
+    rows = env.rows(factor)
+    is_apart = rows is None or (rows.axis not in term.axes and rows.of.ends is None)
+    if not is_apart or not isinstance(factor, Var):
+        return None
+    if term.rows is None:
+        is_first = eqn.primitive.name == "mul" and shape_of(factor) == shape_of(eqn.outvars[0])
+        return term.of(factor) if is_first else None
+    in_order = lambda x, y: _jax.apply(eqn, [y, x] if number else [x, y])[0]
+    product = _derived(env, eqn, ("factor", term.rows), [term.rows, factor], in_order)
+    if product is None:
+        return None
+    own = env.axis_of(product)
+    others = tuple(d for d in range(len(shape_of(product))) if d != own)
+    stays = functools.partial(_stays_in_range, others)
+    check = _derived(env, eqn, ("check", term.rows, own), [product, term.rows, factor], stays)
+    return None if check is None else term.of(product, check)
+
+
+def _stays_in_range(axes: Sequence[int], product: Any, *factors: Any) -> Any:
+    """Whether a product of two factors, or their quotient, is neither too large nor, but where one of
+    them is zero, so small that digits are lost; for all of these axes together.
+    """
+    size = size_of(product)
+    numbers = jnp.finfo(product.dtype)
+    is_normal = (size >= numbers.tiny / numbers.eps) & lax.is_finite(size)
+    is_zero = functools.reduce(lax.bitwise_or, [factor == 0 for factor in factors])
+    return jnp.all(is_normal | (is_zero & lax.is_finite(size)), axis=tuple(axes))
+
+
+def _negated(env: RowEnvironment, eqn: Equation) -> Sum:
+    """The other sign."""
+    return tuple(map(_minus, env.put_off_as(eqn.invars[0])))
+
+
+def _minus(term: Weighted) -> Weighted:
+    # Not of u: XLA would make u once more for it.
+    return term._replace(is_negative=not term.is_negative)
+
+
+def _transposed(env: RowEnvironment, eqn: Equation) -> Sum:
+    """The axes in another order."""
+    (operand,) = eqn.invars
+    order = eqn.params["permutation"]
+    transpose = lambda x: lax.transpose(x, order)
+
+    def of(term: Weighted) -> Weighted | None:
+        if term.rows is None:
+            return None
+        rows = _derived(env, eqn, ("transposed", term.rows), [term.rows], transpose)
+        axes = tuple(map(order.index, term.axes))
+        return None if rows is None else term._replace(rows=rows, axes=axes)
+
+    return _all_of(map(of, env.put_off_as(operand)))
+
+
+def _real(env: RowEnvironment, eqn: Equation) -> Sum:
+    """Re (D u) = Re D Re u - Im D Im u, of complex products."""
+    (operand,) = eqn.invars
+    is_real = jnp.issubdtype(eqn.outvars[0].aval.dtype, np.floating)
+    if not is_real or not jnp.issubdtype(operand.aval.dtype, np.complexfloating):
+        return ()
+    return _parts(env, eqn, env.put_off_as(operand))[0]
+
+
+def _parts(env: RowEnvironment, eqn: Equation, terms: Sum) -> tuple[Sum, Sum]:
+    """The real and the imaginary part of complex products, as real ones."""
+    real, imaginary = [], []
+    for term in terms:
+        parts = (
+            []
+            if term.rows is None
+            else [
+                _derived(env, eqn, (part.__name__, term.rows), [term.rows], part)
+                for part in (lax.real, lax.imag)
+            ]
+        )
+        if len(parts) != 2 or None in parts:
+            return (), ()
+        re, im = (term._replace(rows=part) for part in parts)
+        u, v = lax.real(term.weight), lax.imag(term.weight)
+        real += [re._replace(weight=u), _minus(im._replace(weight=v))]
+        imaginary += [re._replace(weight=v), im._replace(weight=u)]
+    return tuple(real), tuple(imaginary)
+
+
+def _added(env: RowEnvironment, eqn: Equation) -> Sum:
+    """The sum of two."""
+    both = [env.put_off_as(atom) for atom in eqn.invars]
+    return tuple(term for terms in both for term in terms) if all(both) else ()
+
+
+def _all_of(found: Any) -> Sum:
+    """All products; none where one of them cannot be had."""
+    terms = tuple(found)
+    return () if None in terms else terms
+
+
+def _is_whole(env: RowEnvironment, atom: Atom) -> bool:
+    """Whether it changed, and not in rows of one axis alone."""
+    return env.is_dirty(atom) and env.rows(atom) is None
+
+
+def _derived(
+    env: RowEnvironment, eqn: Equation, kind: Any, inputs: Sequence[Var], fun: Callable[..., Any]
+) -> Var | None:
+    """A variable made of others, run on rows like those of the program; None where it changed as a
+    whole.
+    """
+    var = env.derived((eqn.outvars[0], kind), inputs, fun)
+    return None if _is_whole(env, var) else var
+
+
+# --- the sum --------------------------------------------------------------------------------------
+
+
+def _add_up(env: RowEnvironment, eqn: Equation) -> bool:
+    """The sum over all axes of u, as products of matrices with it."""
+    terms = env.put_off_as(eqn.invars[0])
+    axes = set(eqn.params["axes"])
+    if not terms or any(term.rows is None or set(term.axes) != axes for term in terms):
+        return False
+    (var,) = eqn.outvars
+    if jnp.issubdtype(var.aval.dtype, np.complexfloating):
+        # A product of complex matrices is no call to a library on a CPU: twice as slow as four real ones.
+        parts = _parts(env, eqn, terms)
+        if not all(parts):
+            return False
+        value = lax.complex(*(_product(env, part) for part in parts))
+    else:
+        value = _product(env, terms)
+    env.set_whole(var, value)
+    checks = dict.fromkeys(check for term in terms for check in term.checks)
+    env.guards += [jnp.all(env.result(check)) for check in checks]
+    return True
+
+
+def _product(env: RowEnvironment, terms: Sum) -> Any:
+    """sum_n D_kn u_n of some products, added up."""
+    dots = []
+    for term in terms:
+        assert term.rows is not None
+        together = (term.axes, tuple(range(len(term.axes)))), ((), ())
+        dot = lax.dot_general(
+            env.result(term.rows), term.weight, together, precision=Precision.HIGHEST
+        )
+        dots.append(-dot if term.is_negative else dot)
+    return functools.reduce(lax.add, dots)
+
+
+RULES: dict[str, Callable[[RowEnvironment, Equation], Sum]] = {
+    "broadcast_in_dim": _spread,
+    "dot_general": _outer,
+    "mul": _times,
+    "div": _times,
+    "neg": _negated,
+    "transpose": _transposed,
+    "real": _real,
+    "convert_element_type": _real,
+    "add": _added,
+    "add_any": _added,
+}
