@@ -539,9 +539,11 @@ CASES = {
     "waves": Case(waves, _WAVES, is_by_rows=False),
     "waves, gradient": Case(with_gradient(waves, 0, 1), _WAVES, is_by_rows=False),
     "resonances, gradient": Case(
-        with_gradient(resonances, 0, 1), (0.2 + 0.01 * THETA**2, RNG_2.normal(size=NUM))
+        with_gradient(resonances, 0, 1),
+        (0.2 + 0.01 * THETA**2, RNG_2.normal(size=NUM)),
+        is_by_rows=False,
     ),
-    "mixture": Case(mixture, (THETA, 0.5)),
+    "mixture": Case(mixture, (THETA, 0.5), is_by_rows=False),
     "mixture, gradient": Case(with_gradient(mixture, 0, 1), (THETA, 0.5), is_by_rows=False),
     "constant gradient": Case(with_gradient(indifferent, 0, 1), (THETA, 0.5)),
     "largest": Case(with_gradient(largest, 0), (THETA, 0.5)),

@@ -165,10 +165,12 @@ class Slicer(RowEnvironment):
 
     def derived(self, kind: Any, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
         """The variable that a function makes of others, run like an equation of the program."""
-        table = self.facts.derived
-        var = table.make(kind, inputs, fun)
-        for eqn in table.recipes[var]:
+        recipes = self.facts.derived.recipes
+        var = self.facts.derived.make(kind, inputs, fun)
+        for number, eqn in enumerate(recipes[var], 1):
             if not any(made in self.dirty or made in self.whole for made in eqn.outvars):
+                # What is made on the way may have to be kept, too.
+                recipes.update(dict.fromkeys(eqn.outvars, recipes[var][:number]))
                 self.writer.update(dict.fromkeys(eqn.outvars, eqn))
                 self._step(eqn)
         return var

@@ -9,9 +9,10 @@ runs as a whole is a product of this matrix and u.
 In: an equation that reads what changed as a whole. Out: nothing, until a sum over n, or something else
 that reads all of a product, which is then made as the function says.
 
-Promise: where the guards are true, each term of R differs by the rounding of its factors from what the
-function makes of it: no product of factors left the range, whatever their order. It is kept for each
-row whether that is so (`_stays_in_range`). What u makes too large or too small is so in any order.
+Promise: where the guards are true, each term of R differs by rounding from what the function makes of
+it. A product of factors that became too large is not finite, nor is R then. One that became too small
+has lost an absolute amount, which later factors multiply: the largest of each row is kept (`_lost`), and
+must be small against R_k. What u makes too large or too small is so in any order.
 """
 
 from __future__ import annotations
@@ -40,19 +41,15 @@ MAX_TERMS = 4
 class Weighted(NamedTuple):
     """A product D_kn u_n, D of the shape of the product (None: ones).
 
-    Fields: the variable of D; the value u; of each of its axes, the one of the product; variables with
-    an entry per row, whether D may be used; whether it is subtracted.
+    Fields: the variable of D; the value u; of each of its axes, the one of the product; whether it is
+    subtracted; the variable of what D lost, in units of `_unit` (None: nothing).
     """
 
     rows: Var | None
     weight: Any
     axes: tuple[int, ...]
-    checks: tuple[Var, ...] = ()
     is_negative: bool = False
-
-    def of(self, rows: Var | None, *checks: Var) -> Weighted:
-        """With another D, which may be used where this one may, and besides."""
-        return self._replace(rows=rows, checks=(*self.checks, *checks))
+    lost: Var | None = None
 
 
 Sum = tuple[Weighted, ...]
@@ -117,49 +114,73 @@ def _outer(env: RowEnvironment, eqn: Equation) -> Sum:
 
 
 def _times(env: RowEnvironment, eqn: Equation) -> Sum:
-    """A product or quotient of what was put off and a factor of few dirty rows."""
+    """A product or quotient of what was put off and a factor of few dirty rows, or a number."""
     number = next((n for n, atom in enumerate(eqn.invars) if env.put_off_as(atom)), None)
     if number is None or (number and eqn.primitive.name == "div"):
         return ()
     factor = eqn.invars[1 - number]
     if _is_whole(env, factor) or factor.aval.dtype != eqn.outvars[0].aval.dtype:
         return ()
-    found = (_with_factor(env, eqn, term, number) for term in env.put_off_as(eqn.invars[number]))
+    run = lambda x, y: _jax.apply(eqn, [y, x] if number else [x, y])[0]
+    found = (
+        _with_factor(env, eqn, term, factor, run) for term in env.put_off_as(eqn.invars[number])
+    )
     return _all_of(found)
 
 
 def _with_factor(
-    env: RowEnvironment, eqn: Equation, term: Weighted, number: int
+    env: RowEnvironment, eqn: Equation, term: Weighted, factor: Atom, run: Callable[..., Any]
 ) -> Weighted | None:
-    """A product with its D multiplied, or divided, by the other operand."""
-    factor = eqn.invars[1 - number]
+    """A product with its D, or while there is none a u, multiplied or divided by a factor."""
+    is_quotient = eqn.primitive.name == "div"
     rows = env.rows(factor)
-    is_apart = rows is None or (rows.axis not in term.axes and rows.of.ends is None)
-    if not is_apart or not isinstance(factor, Var):
+    if rows is not None and (rows.axis in term.axes or rows.of.ends is not None):
         return None
     if term.rows is None:
-        is_first = eqn.primitive.name == "mul" and shape_of(factor) == shape_of(eqn.outvars[0])
-        return term.of(factor) if is_first else None
-    in_order = lambda x, y: _jax.apply(eqn, [y, x] if number else [x, y])[0]
-    product = _derived(env, eqn, ("factor", term.rows), [term.rows, factor], in_order)
+        if shape_of(factor) == () and rows is None:
+            return term._replace(weight=run(term.weight, env.result(factor)))
+        is_like = isinstance(factor, Var) and shape_of(factor) == shape_of(eqn.outvars[0])
+        return term._replace(rows=factor) if is_like and not is_quotient else None
+    factors = [factor] if isinstance(factor, Var) else []
+    own = lambda values: values[0] if values else factor.val
+    product = _derived(
+        env, eqn, "product", [term.rows, *factors], lambda x, *values: run(x, own(values))
+    )
     if product is None:
         return None
-    own = env.axis_of(product)
-    others = tuple(d for d in range(len(shape_of(product))) if d != own)
-    stays = functools.partial(_stays_in_range, others)
-    check = _derived(env, eqn, ("check", term.rows, own), [product, term.rows, factor], stays)
-    return None if check is None else term.of(product, check)
+    before = [] if term.lost is None else [term.lost]
+
+    def losing(made: Any, x: Any, *values: Any) -> Any:
+        *found, lost = values if before else (*values, 0.0)
+        return _lost(made, x, own(found), lost, is_quotient=is_quotient)
+
+    lost = _derived(env, eqn, "lost", [product, term.rows, *factors, *before], losing)
+    return None if lost is None else term._replace(rows=product, lost=lost)
 
 
-def _stays_in_range(axes: Sequence[int], product: Any, *factors: Any) -> Any:
-    """Whether a product of two factors, or their quotient, is neither too large nor, but where one of
-    them is zero, so small that digits are lost; for all of these axes together.
+def _lost(product: Any, x: Any, factor: Any, lost: Any, *, is_quotient: bool) -> Any:
+    """What was lost so far, multiplied by a factor, and what is lost where the product of both is so
+    small that digits are: not where one of them is zero.
     """
-    size = size_of(product)
+    factor = jnp.asarray(factor)
     numbers = jnp.finfo(product.dtype)
-    is_normal = (size >= numbers.tiny / numbers.eps) & lax.is_finite(size)
-    is_zero = functools.reduce(lax.bitwise_or, [factor == 0 for factor in factors])
-    return jnp.all(is_normal | (is_zero & lax.is_finite(size)), axis=tuple(axes))
+    is_small = (size_of(product) < numbers.tiny / numbers.eps) & (x != 0) & (factor != 0)
+    times = 1 / size_of(factor) if is_quotient else 2 * size_of(factor)
+    return _product_of_losses(lost, times) + is_small.astype(numbers.dtype)
+
+
+def _product_of_losses(lost: Any, times: Any) -> Any:
+    """Zero where nothing was lost, whatever it is multiplied by."""
+    lost, times = jnp.broadcast_arrays(lost, times)
+    return lax.select(lost > 0, lost * times, lax.full_like(lost, 0))
+
+
+def _unit(dtype: Any) -> float:
+    """What is lost at most where a product is small: a few of the least normal number, relative to what
+    the result may lose.
+    """
+    numbers = jnp.finfo(dtype)
+    return float(8.0 * numbers.tiny / numbers.eps)
 
 
 def _negated(env: RowEnvironment, eqn: Equation) -> Sum:
@@ -181,9 +202,10 @@ def _transposed(env: RowEnvironment, eqn: Equation) -> Sum:
     def of(term: Weighted) -> Weighted | None:
         if term.rows is None:
             return None
-        rows = _derived(env, eqn, ("transposed", term.rows), [term.rows], transpose)
+        rows = _derived(env, eqn, "transposed", [term.rows], transpose)
+        lost = term.lost and _derived(env, eqn, "transposed", [term.lost], transpose)
         axes = tuple(map(order.index, term.axes))
-        return None if rows is None else term._replace(rows=rows, axes=axes)
+        return None if rows is None else term._replace(rows=rows, axes=axes, lost=lost)
 
     return _all_of(map(of, env.put_off_as(operand)))
 
@@ -205,7 +227,7 @@ def _parts(env: RowEnvironment, eqn: Equation, terms: Sum) -> tuple[Sum, Sum]:
             []
             if term.rows is None
             else [
-                _derived(env, eqn, (part.__name__, term.rows), [term.rows], part)
+                _derived(env, eqn, part.__name__, [term.rows], part)
                 for part in (lax.real, lax.imag)
             ]
         )
@@ -241,7 +263,7 @@ def _derived(
     """A variable made of others, run on rows like those of the program; None where it changed as a
     whole.
     """
-    var = env.derived((eqn.outvars[0], kind), inputs, fun)
+    var = env.derived((kind, eqn.outvars[0]), inputs, fun)
     return None if _is_whole(env, var) else var
 
 
@@ -254,9 +276,12 @@ def _add_up(env: RowEnvironment, eqn: Equation) -> bool:
     axes = set(eqn.params["axes"])
     if not terms or any(term.rows is None or set(term.axes) != axes for term in terms):
         return False
+    losses = [_lost_in(env, eqn, term) for term in terms if term.lost is not None]
+    if None in losses:
+        return False
     (var,) = eqn.outvars
     if jnp.issubdtype(var.aval.dtype, np.complexfloating):
-        # A product of complex matrices is no call to a library on a CPU: twice as slow as four real ones.
+        # A product of complex matrices calls no library on a CPU: twice as slow as four real ones.
         parts = _parts(env, eqn, terms)
         if not all(parts):
             return False
@@ -264,9 +289,23 @@ def _add_up(env: RowEnvironment, eqn: Equation) -> bool:
     else:
         value = _product(env, terms)
     env.set_whole(var, value)
-    checks = dict.fromkeys(check for term in terms for check in term.checks)
-    env.guards += [jnp.all(env.result(check)) for check in checks]
+    if losses:
+        size = size_of(value)
+        is_small = size >= functools.reduce(lax.add, losses)
+        env.guards.append(jnp.all(is_small & lax.is_finite(size)))
     return True
+
+
+def _lost_in(env: RowEnvironment, eqn: Equation, term: Weighted) -> Any | None:
+    """The least absolute value of each sum against which what its terms lost is small."""
+    assert term.lost is not None
+    largest = lambda lost: lax.reduce_max(lost, term.axes)
+    lost = _derived(env, eqn, "largest", [term.lost], largest)
+    if lost is None:
+        return None
+    weight = size_of(term.weight)
+    most = jnp.max(weight) * (weight.size * _unit(weight.dtype))
+    return _product_of_losses(env.result(lost), most)
 
 
 def _product(env: RowEnvironment, terms: Sum) -> Any:

@@ -1,0 +1,126 @@
+"""Sums over products of rows and a vector that changed as a whole: the law of the plan, what did not
+run, and numbers near the ends of the range.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from slice_cases import CASES, NUM
+
+from engine.plan.test_slices import Sliced, nothing_is_cheap
+from incrax.engine.plan import weighted_rows
+
+pytestmark = pytest.mark.usefixtures(nothing_is_cheap.__name__)
+
+LINE = np.linspace(0.5, 2.0, 40)
+
+
+def weighted(one, other):
+    """sum_n (u_n p_kn) q_kn, of which u reads all rows."""
+
+    def fun(x, scale):
+        u = scale * jnp.sum(x[:, None] * LINE, axis=0)
+        return jnp.sum(u[None] * one(x[:, None]) * other(x[:, None]), axis=1)
+
+    return fun
+
+
+def made(plan):
+    """What is made of all rows and all places, but for rows that are written into what is kept."""
+    return [
+        eqn.primitive.name
+        for eqn in plan.eqns
+        for var in eqn.outvars
+        if var.aval.shape == (NUM, 40) and eqn.primitive.name != "dynamic_update_slice"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_kept"),
+    # A complex matrix is kept as two; behind a real part each product is two.
+    [("waves, gradient", 4), ("resonances, gradient", 6), ("mixture, gradient", 2)],
+)
+def test_of_all_rows_nothing_is_made(name, num_kept, monkeypatch):
+    plan = Sliced(name, 1).plan
+    assert made(plan) == []
+    kept = [var for var in plan.saves if var.aval.shape == (NUM, 40)]
+    assert len(kept) <= num_kept
+    monkeypatch.setattr(weighted_rows, "MIN_SIZE", NUM * 40 + 1)
+    assert len(made(Sliced(name, 1).plan)) >= 4
+
+
+def test_a_factor_alone_is_kept_as_it_is():
+    """Its product with u is the function's; nothing has to be asked of it."""
+    fun = lambda x, scale: jnp.sum(
+        jnp.sum(x[:, None] * LINE, axis=0)[None] * jnp.sin(x[:, None] * LINE) * scale, axis=1
+    )
+    sliced = Sliced((jax.jit(fun), (np.linspace(0.1, 1.0, NUM), 1.5)), 1)
+    sliced.change(np.array([3]), 0.7)
+    sliced.check(terms=30.0)
+    assert made(sliced.plan) == []
+
+
+TAIL = np.linspace(1.0, 60.0, 40)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "scale", "is_usable"),
+    [
+        (lambda x: x * LINE, lambda x: jnp.cos(x * LINE), 1.0, True),
+        # Lost: 1e-400 times 1e300; and once more, after what was lost became large.
+        (lambda x: 1e-200 * x * LINE, lambda x: 1e-200 * x * LINE, 1e300, False),
+        (lambda x: 1e-200 * x * LINE, lambda x: 1e200 / (x * 1e-200 * LINE), 1e-300, False),
+        # Too large where u makes it small.
+        (lambda x: 1e200 * x * LINE, lambda x: 1e200 * x * LINE, 1e-300, False),
+        # Tails are too small to be seen.
+        (lambda x: jnp.exp(-x * TAIL**2 / 4), lambda x: x * jnp.exp(-x * TAIL**2 / 4), 1.0, True),
+        # Nothing is lost where a factor is zero.
+        (lambda x: 0.0 * x * LINE, lambda x: x * LINE, 1e300, True),
+        (lambda x: x * LINE, lambda x: 1e-300 * (x * LINE > 1.0), 1.0, True),
+    ],
+    ids=["alike", "small", "divided", "large", "tails", "zero", "zeros"],
+)
+def test_what_would_be_lost_to_the_order_is_refused(one, other, scale, is_usable):
+    sliced = Sliced((weighted(one, other), (np.linspace(0.7, 1.0, NUM), scale)), 1)
+    assert made(sliced.plan) == []
+    for row, value in ((3, 0.9), (7, 0.75)):
+        assert sliced.change(np.array([row]), value) is is_usable
+    if is_usable:
+        sliced.check(terms=30.0)
+
+
+def test_what_a_row_has_lost_is_kept_for_it():
+    """Row 3 loses all, until it is written anew; the others nothing."""
+    faint = lambda x: jnp.where(x < 0.5, 1e-200, 1.0) * LINE
+    sliced = Sliced((weighted(faint, faint), (np.linspace(0.7, 1.0, NUM), 1e200)), 1)
+    assert sliced.change(np.array([3]), 0.1) is False
+    assert sliced.change(np.array([5]), 0.8) is False
+    assert sliced.change(np.array([3]), 0.6) is True
+    sliced.check(terms=30.0)
+
+
+def test_what_was_put_off_is_made_for_whoever_reads_all_of_it():
+    def fun(x, scale):
+        u = jnp.sum(jnp.exp(x[:, None] * LINE), axis=0)
+        product = (u[None] * jnp.sin(x[:, None] * LINE)) * (x[:, None] * scale)
+        return jnp.sum(product, axis=1), jnp.max(product), product
+
+    sliced = Sliced((fun, (np.linspace(0.1, 1.0, NUM), 1.5)), 1)
+    for row, value in ((3, 0.9), (7, 0.75)):
+        assert sliced.change(np.array([row]), value)
+        sliced.check(terms=30.0)
+
+
+@pytest.mark.parametrize("name", ["waves, gradient", "resonances, gradient", "mixture, gradient"])
+def test_single_precision_too(name):
+    fun, args = CASES[name][:2]
+    small = jax.tree.map(lambda x: np.asarray(x, np.float32), args)
+    with jax.enable_x64(False):
+        sliced = Sliced((lambda *args: fun(*args), small), 1)
+        assert made(sliced.plan) == []
+        for row, value in ((3, small[0][4]), (7, small[0][5])):
+            assert sliced.change(np.array([row]), value)
+            sliced.check(terms=300.0)
