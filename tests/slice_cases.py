@@ -142,10 +142,16 @@ def resonances(widths, couplings):
 
 
 def mixture(means, scale):
-    """Densities of which a sum is observed; of each also what it is by itself."""
+    """Densities of which a sum is observed."""
     line = jnp.linspace(-3.0, 3.0, 40)
     density = jnp.exp(-0.5 * ((line - means[:, None]) / scale) ** 2) / scale
-    return -jnp.sum(jnp.log(jnp.sum(density, axis=0))) - jnp.sum(density**2)
+    return -jnp.sum(jnp.log(jnp.sum(density, axis=0)))
+
+
+def mixture_and_parts(means, scale):
+    """Of each density also what it is by itself."""
+    density = jnp.exp(-0.5 * (jnp.linspace(-3.0, 3.0, 40) - means[:, None]) ** 2)
+    return mixture(means, scale) - jnp.sum(density**2) / scale, density
 
 
 def largest(theta, scale):
@@ -545,6 +551,10 @@ CASES = {
     ),
     "mixture": Case(mixture, (THETA, 0.5), is_by_rows=False),
     "mixture, gradient": Case(with_gradient(mixture, 0, 1), (THETA, 0.5), is_by_rows=False),
+    "mixture and parts, gradient": Case(
+        jax.grad(lambda *args: mixture_and_parts(*args)[0], (0, 1)), (THETA, 0.5), is_by_rows=False
+    ),
+    "mixture and parts": Case(mixture_and_parts, (THETA, 0.5), is_by_rows=False),
     "constant gradient": Case(with_gradient(indifferent, 0, 1), (THETA, 0.5)),
     "largest": Case(with_gradient(largest, 0), (THETA, 0.5)),
     "products": Case(products, (THETA, 0.5)),

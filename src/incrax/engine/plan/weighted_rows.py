@@ -27,7 +27,7 @@ from jax import lax
 from jax.lax import Precision
 
 from incrax import _jax
-from incrax._jax import Atom, Equation, Var
+from incrax._jax import Atom, Equation, Literal, Var
 from incrax.engine.plan.environment import RowEnvironment, size_of
 from incrax.primitives.entry import shape_of
 
@@ -136,25 +136,19 @@ def _with_factor(
     rows = env.rows(factor)
     if rows is not None and (rows.axis in term.axes or rows.of.ends is not None):
         return None
-    if term.rows is None:
-        if shape_of(factor) == () and rows is None:
-            return term._replace(weight=run(term.weight, env.result(factor)))
-        is_like = isinstance(factor, Var) and shape_of(factor) == shape_of(eqn.outvars[0])
-        return term._replace(rows=factor) if is_like and not is_quotient else None
-    factors = [factor] if isinstance(factor, Var) else []
-    own = lambda values: values[0] if values else factor.val
-    product = _derived(
-        env, eqn, "product", [term.rows, *factors], lambda x, *values: run(x, own(values))
-    )
+    is_first = term.rows is None
+    if is_first and rows is None and shape_of(factor) == ():
+        return term._replace(weight=run(term.weight, env.result(factor)))
+    if is_first and shape_of(factor) != shape_of(eqn.outvars[0]):
+        return None
+    if is_first and not is_quotient:
+        return term._replace(rows=factor)
+    before = np.ones((), factor.aval.dtype) if is_first else term.rows
+    product = _derived(env, eqn, "product", [before, factor], run)
     if product is None:
         return None
-    before = [] if term.lost is None else [term.lost]
-
-    def losing(made: Any, x: Any, *values: Any) -> Any:
-        *found, lost = values if before else (*values, 0.0)
-        return _lost(made, x, own(found), lost, is_quotient=is_quotient)
-
-    lost = _derived(env, eqn, "lost", [product, term.rows, *factors, *before], losing)
+    losing = functools.partial(_lost, is_quotient=is_quotient)
+    lost = _derived(env, eqn, "lost", [product, before, factor, term.lost or 0.0], losing)
     return None if lost is None else term._replace(rows=product, lost=lost)
 
 
@@ -162,16 +156,17 @@ def _lost(product: Any, x: Any, factor: Any, lost: Any, *, is_quotient: bool) ->
     """What was lost so far, multiplied by a factor, and what is lost where the product of both is so
     small that digits are: not where one of them is zero.
     """
-    factor = jnp.asarray(factor)
     numbers = jnp.finfo(product.dtype)
     is_small = (size_of(product) < numbers.tiny / numbers.eps) & (x != 0) & (factor != 0)
-    times = 1 / size_of(factor) if is_quotient else 2 * size_of(factor)
-    return _product_of_losses(lost, times) + is_small.astype(numbers.dtype)
+    size = size_of(jnp.asarray(factor))
+    return _product_of_losses(lost, 1 / size if is_quotient else 2 * size) + is_small.astype(
+        numbers.dtype
+    )
 
 
 def _product_of_losses(lost: Any, times: Any) -> Any:
     """Zero where nothing was lost, whatever it is multiplied by."""
-    lost, times = jnp.broadcast_arrays(lost, times)
+    lost, times = jnp.broadcast_arrays(jnp.asarray(lost, times.dtype), times)
     return lax.select(lost > 0, lost * times, lax.full_like(lost, 0))
 
 
@@ -258,12 +253,19 @@ def _is_whole(env: RowEnvironment, atom: Atom) -> bool:
 
 
 def _derived(
-    env: RowEnvironment, eqn: Equation, kind: Any, inputs: Sequence[Var], fun: Callable[..., Any]
+    env: RowEnvironment, eqn: Equation, kind: str, inputs: Sequence[Any], fun: Callable[..., Any]
 ) -> Var | None:
-    """A variable made of others, run on rows like those of the program; None where it changed as a
-    whole.
+    """A variable made of others, and of numbers among them, run on rows like those of the program;
+    None where it changed as a whole.
     """
-    var = env.derived((kind, eqn.outvars[0]), inputs, fun)
+    inputs = [x.val if isinstance(x, Literal) else x for x in inputs]
+    variables = [x for x in inputs if isinstance(x, Var)]
+
+    def run(*values: Any) -> Any:
+        named = dict(zip(variables, values, strict=True))
+        return fun(*(named[x] if isinstance(x, Var) else x for x in inputs))
+
+    var = env.derived((kind, eqn.outvars[0]), variables, run)
     return None if _is_whole(env, var) else var
 
 
@@ -271,28 +273,30 @@ def _derived(
 
 
 def _add_up(env: RowEnvironment, eqn: Equation) -> bool:
-    """The sum over all axes of u, as products of matrices with it."""
-    terms = env.put_off_as(eqn.invars[0])
-    axes = set(eqn.params["axes"])
-    if not terms or any(term.rows is None or set(term.axes) != axes for term in terms):
+    """The sum over all axes of u, and others: products of matrices with u, then their sum."""
+    operand = eqn.invars[0]
+    terms = env.put_off_as(operand)
+    (var,) = eqn.outvars
+    axes = eqn.params["axes"]
+    is_sum = terms and all(x.rows is not None and {*x.axes} == {*terms[0].axes} for x in terms)
+    if not is_sum or not {*terms[0].axes} <= {*axes}:
         return False
     losses = [_lost_in(env, eqn, term) for term in terms if term.lost is not None]
-    if None in losses:
-        return False
-    (var,) = eqn.outvars
+    parts = [terms]
     if jnp.issubdtype(var.aval.dtype, np.complexfloating):
         # A product of complex matrices calls no library on a CPU: twice as slow as four real ones.
         parts = _parts(env, eqn, terms)
-        if not all(parts):
-            return False
-        value = lax.complex(*(_product(env, part) for part in parts))
-    else:
-        value = _product(env, terms)
+    if None in losses or not all(parts):
+        return False
+    left = [axis for axis in range(len(shape_of(operand))) if axis not in terms[0].axes]
+    others = [number for number, axis in enumerate(left) if axis in axes]
+    value, *imaginary = (jnp.sum(_product(env, part), axis=others) for part in parts)
+    if imaginary:
+        value = lax.complex(value, *imaginary)
     env.set_whole(var, value)
     if losses:
-        size = size_of(value)
-        is_small = size >= functools.reduce(lax.add, losses)
-        env.guards.append(jnp.all(is_small & lax.is_finite(size)))
+        lost = jnp.sum(functools.reduce(lax.add, losses), axis=others)
+        env.guards.append(jnp.all((size_of(value) >= lost) & lax.is_finite(lost + size_of(value))))
     return True
 
 
