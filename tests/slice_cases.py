@@ -141,6 +141,15 @@ def resonances(widths, couplings):
     return -jnp.sum(jnp.log(intensity)) + 40 * jnp.log(jnp.mean(intensity))
 
 
+def coherent(x, table, scale):
+    """A sum over rows of complex numbers, in which places have weights as well."""
+    line = jnp.linspace(0.0, 2.0, 11)
+    width = scale * (1.1 + table[:, :1])
+    shapes = (table[:, 1:2] + 2.0j) / (x[:, None] ** 2 - line**2 - 1j * width * line)
+    total = jnp.sum(shapes * (0.3 + line), axis=0)
+    return jnp.sum(jnp.log(1.0 + jnp.real(total * jnp.conj(total))))
+
+
 def mixture(means, scale):
     """Densities of which a sum is observed."""
     line = jnp.linspace(-3.0, 3.0, 40)
@@ -547,6 +556,11 @@ CASES = {
     "resonances, gradient": Case(
         with_gradient(resonances, 0, 1),
         (0.2 + 0.01 * THETA**2, RNG_2.normal(size=NUM)),
+        is_by_rows=False,
+    ),
+    "coherent, gradient": Case(
+        with_gradient(coherent, 0, 1, 2),
+        (THETA, RNG_2.uniform(size=(NUM, 3)), 0.7),
         is_by_rows=False,
     ),
     "mixture": Case(mixture, (THETA, 0.5), is_by_rows=False),

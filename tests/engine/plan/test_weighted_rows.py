@@ -36,6 +36,7 @@ def of_widths(widths, couplings):
 CHANGED = {
     "waves": (jax.value_and_grad(of_widths, (0, 1)), CASES["waves, gradient"].args[::-1]),
     "resonances": CASES["resonances, gradient"][:2],
+    "coherent": CASES["coherent, gradient"][:2],
     "mixture": CASES["mixture, gradient"][:2],
 }
 
@@ -46,7 +47,7 @@ def made(plan):
         eqn.primitive.name
         for eqn in plan.eqns
         for var in eqn.outvars
-        if var.aval.shape == (NUM, 40) and eqn.primitive.name != "dynamic_update_slice"
+        if var.aval.shape in ((NUM, 40), (NUM, 11)) and eqn.primitive.name != "dynamic_update_slice"
     ]
 
 
@@ -54,7 +55,7 @@ def made(plan):
     ("name", "num_kept"),
     # A complex matrix is kept as two, and behind a real part each product is two; others are summed
     # over the rows.
-    [("waves", 5), ("resonances", 7), ("mixture", 4)],
+    [("waves", 5), ("resonances", 7), ("coherent", 0), ("mixture", 4)],
 )
 def test_of_all_rows_nothing_is_made(name, num_kept, monkeypatch):
     plan = Sliced(CHANGED[name], 1).plan

@@ -139,8 +139,11 @@ def _with_factor(
     is_first = term.rows is None
     if is_first and rows is None and shape_of(factor) == ():
         return term._replace(weight=run(term.weight, env.result(factor)))
-    if is_first and shape_of(factor) != shape_of(eqn.outvars[0]):
-        return None
+    shape = shape_of(eqn.outvars[0])
+    if is_first and shape_of(factor) != shape:  # the same for all rows, or all places of u
+        factor = _derived(env, eqn, "spread", [factor], lambda x: jnp.broadcast_to(x, shape))
+        if factor is None:
+            return None
     if is_first and not is_quotient:
         return term._replace(rows=factor)
     before = np.ones((), factor.aval.dtype) if is_first else term.rows
