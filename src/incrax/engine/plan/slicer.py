@@ -125,8 +125,9 @@ class Slicer(RowEnvironment):
         return ""
 
     def _extents(self, atoms: Sequence[Atom]) -> tuple[Extent, ...]:
-        """Of the first that has dirty rows."""
-        sides = next(filter(None, map(self.sides, atoms)), ())
+        """Of the first that has dirty rows, or is put off and has a factor with some."""
+        factors = [term.rows for atom in atoms for term in self.put_off_as(atom) if term.rows]
+        sides = next(filter(None, map(self.sides, [*atoms, *factors])), ())
         return tuple(Extent(side.of.size, side.of.length, side.axis) for side in sides)
 
     def _meet(self, eqn: Equation, rows: DirtyRows) -> None:

@@ -162,9 +162,8 @@ def _lost(product: Any, x: Any, factor: Any, lost: Any, *, is_quotient: bool) ->
     numbers = jnp.finfo(product.dtype)
     is_small = (size_of(product) < numbers.tiny / numbers.eps) & (x != 0) & (factor != 0)
     size = size_of(jnp.asarray(factor))
-    return _product_of_losses(lost, 1 / size if is_quotient else 2 * size) + is_small.astype(
-        numbers.dtype
-    )
+    times = 2.0 / size if is_quotient else 2.0 * size  # of the parts of complex numbers
+    return _product_of_losses(lost, times) + is_small.astype(numbers.dtype)
 
 
 def _product_of_losses(lost: Any, times: Any) -> Any:
@@ -219,19 +218,17 @@ def _real(env: RowEnvironment, eqn: Equation) -> Sum:
 
 def _parts(env: RowEnvironment, eqn: Equation, terms: Sum) -> tuple[Sum, Sum]:
     """The real and the imaginary part of complex products, as real ones."""
-    real, imaginary = [], []
+    real: list[Weighted] = []
+    imaginary: list[Weighted] = []
     for term in terms:
-        parts = (
-            []
-            if term.rows is None
-            else [
-                _derived(env, eqn, part.__name__, [term.rows], part)
-                for part in (lax.real, lax.imag)
-            ]
-        )
-        if len(parts) != 2 or None in parts:
+        if term.rows is None:
             return (), ()
-        re, im = (term._replace(rows=part) for part in parts)
+        re, im = (
+            term._replace(rows=_derived(env, eqn, part.__name__, [term.rows], part))
+            for part in (lax.real, lax.imag)
+        )
+        if re.rows is None or im.rows is None:
+            return (), ()
         u, v = lax.real(term.weight), lax.imag(term.weight)
         real += [re._replace(weight=u), _minus(im._replace(weight=v))]
         imaginary += [re._replace(weight=v), im._replace(weight=u)]
@@ -292,14 +289,15 @@ def _add_up(env: RowEnvironment, eqn: Equation) -> bool:
     if None in losses or not all(parts):
         return False
     left = [axis for axis in range(len(shape_of(operand))) if axis not in terms[0].axes]
-    others = [number for number, axis in enumerate(left) if axis in axes]
+    others = tuple(number for number, axis in enumerate(left) if axis in axes)
     value, *imaginary = (jnp.sum(_product(env, part), axis=others) for part in parts)
     if imaginary:
         value = lax.complex(value, *imaginary)
     env.set_whole(var, value)
     if losses:
         lost = jnp.sum(functools.reduce(lax.add, losses), axis=others)
-        env.guards.append(jnp.all((size_of(value) >= lost) & lax.is_finite(lost + size_of(value))))
+        size = size_of(value)
+        env.guards.append(jnp.all((size >= lost) & lax.is_finite(size + lost)))
     return True
 
 
