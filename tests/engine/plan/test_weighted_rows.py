@@ -106,6 +106,48 @@ def test_what_would_be_lost_to_the_order_is_refused(one, other, scale, is_usable
         sliced.check(terms=30.0)
 
 
+@pytest.mark.parametrize(
+    ("last", "is_usable"),
+    [
+        # 1e-400 is lost, whatever comes after it.
+        (lambda product, x: product * (1e100 * x), False),
+        # Of one place alone, which is what matters in the end.
+        (lambda product, x: product / jnp.where(LINE > 0.51, 1.0, 1e-300 * x), False),
+        (lambda product, x: product / jnp.where(LINE > 0.51, 1.0, 1e300 * x), True),
+    ],
+    ids=["multiplied", "divided", "divided away"],
+)
+def test_what_was_lost_is_multiplied_by_what_comes_after(last, is_usable):
+    faint = lambda x, other: jnp.where(LINE > 0.51, other, 1e-200) * x
+
+    def fun(x, scale):
+        u = scale * jnp.sum(x[:, None] * LINE, axis=0)
+        rows = x[:, None]
+        other = 1e-145 if np.shape(last(1.0, 1.0)) else 1e-200
+        return jnp.sum(last(u[None] * faint(rows, other) * faint(rows, other), rows), axis=1)
+
+    sliced = Sliced((fun, (np.linspace(0.7, 1.0, NUM), 1e200)), 1)
+    assert made(sliced.plan) == []
+    assert sliced.change(np.array([3]), 0.9) is is_usable
+    if is_usable:
+        sliced.check(terms=30.0)
+
+
+def test_rows_of_the_places_that_are_summed_over():
+    """Of u all, of what it multiplies a column."""
+    table = np.linspace(0.1, 2.0, 7)[:, None]
+
+    def fun(x, scale):
+        return jnp.sum(jax.nn.softmax(scale * x)[None] * jnp.sin(x * table), axis=1)
+
+    sliced = Sliced((fun, (np.linspace(0.1, 1.0, NUM), 1.5)), 1)
+    shapes = [eqn.outvars[0].aval.shape for eqn in sliced.plan.eqns]
+    assert shapes.count((7, NUM)) == 1  # a column is written
+    for row, value in ((3, 0.9), (7, 0.75)):
+        sliced.change(np.array([row]), value)
+        sliced.check(terms=30.0)
+
+
 def test_what_a_row_has_lost_is_kept_for_it():
     """Row 3 loses all, until it is written anew; the others nothing."""
     faint = lambda x: jnp.where(x < 0.5, 1e-200, 1.0) * LINE

@@ -134,7 +134,7 @@ def _with_factor(
     """A product with its D, or while there is none a u, multiplied or divided by a factor."""
     is_quotient = eqn.primitive.name == "div"
     rows = env.rows(factor)
-    if rows is not None and (rows.axis in term.axes or rows.of.ends is not None):
+    if rows is not None and rows.of.ends is not None:
         return None
     is_first = term.rows is None
     if is_first and rows is None and shape_of(factor) == ():
