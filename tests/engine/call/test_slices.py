@@ -696,7 +696,8 @@ def test_most_of_the_work_is_by_rows_or_it_is_not_tried(name):
     steps = ("from row to row", "forgetting", "recurrent", "read inside")
     wide = ("blurred, gradient", "deblurred", "binned, gradient")  # of these few rows, all
     crossed = ("all pairs, gradient", "gram", "tied", "kernels")  # rows along both axes count once
-    others = ("waves", "graph", "filters, counted", *wide, *steps)
+    together = ("waves", "resonances", "coherent", "mixture")  # summed over the rows first
+    others = (*together, "graph", "filters, counted", *wide, *steps)
     assert (share > LEAST_SHARE) is (
         CASES[name].is_by_rows or name in crossed or name.startswith(others)
     )
