@@ -281,7 +281,7 @@ def _add_up(env: RowEnvironment, eqn: Equation) -> bool:
     is_sum = terms and all(x.rows is not None and {*x.axes} == {*terms[0].axes} for x in terms)
     if not is_sum or not {*terms[0].axes} <= {*axes}:
         return False
-    losses = [_lost_in(env, eqn, term) for term in terms if term.lost is not None]
+    losses: list[Any] = [_lost_in(env, eqn, term) for term in terms if term.lost is not None]
     parts = [terms]
     if jnp.issubdtype(var.aval.dtype, np.complexfloating):
         # A product of complex matrices calls no library on a CPU: twice as slow as four real ones.
