@@ -294,6 +294,13 @@ OPTIMISATIONS = [
         "tests/engine/plan/test_weighted_rows.py",
     ),
     Mutant(
+        "what is clean is made and looked at in each call",
+        "engine/plan/weighted_rows.py",
+        "term.lost is not None and not env.is_dirty(term.rows) for term",
+        "False for term",
+        "tests/engine/plan/test_weighted_rows.py",
+    ),
+    Mutant(
         "rows along another axis pass for those of this one",
         "engine/plan/environment.py",
         "            if side.of is of and side.axis == axis:",

@@ -77,6 +77,22 @@ def test_a_factor_alone_is_kept_as_it_is():
     assert made(sliced.plan) == []
 
 
+def test_a_product_of_what_stays_is_made_as_the_function_says():
+    """It would be looked at in each call; a factor alone is a matrix as it is."""
+    table = np.linspace(0.1, 2.0, 9 * 40).reshape(9, 40)
+
+    def fun(x, scale):
+        u = jnp.sum(jnp.exp(x[:, None] * LINE), axis=0)
+        alone = jnp.sum(u[None] * jnp.sin(scale * table), axis=1)
+        return alone, jnp.sum(u[None] * jnp.sin(scale * table) * jnp.cos(scale * table), axis=1)
+
+    sliced = Sliced((fun, (np.linspace(0.1, 1.0, NUM), 1.5)), 1)
+    assert sum(eqn.primitive.name == "dot_general" for eqn in sliced.plan.eqns) == 1
+    for row, value in ((3, 0.9), (7, 0.75)):
+        assert sliced.change(np.array([row]), value)
+        sliced.check(terms=30.0)
+
+
 TAIL = np.linspace(1.0, 60.0, 40)
 
 

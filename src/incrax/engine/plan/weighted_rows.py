@@ -281,6 +281,8 @@ def _add_up(env: RowEnvironment, eqn: Equation) -> bool:
     is_sum = terms and all(x.rows is not None and {*x.axes} == {*terms[0].axes} for x in terms)
     if not is_sum or not {*terms[0].axes} <= {*axes}:
         return False
+    if any(term.lost is not None and not env.is_dirty(term.rows) for term in terms):
+        return False  # nothing keeps what is clean: it would be made, and looked at, in each call
     losses: list[Any] = [_lost_in(env, eqn, term) for term in terms if term.lost is not None]
     parts = [terms]
     if jnp.issubdtype(var.aval.dtype, np.complexfloating):
