@@ -88,7 +88,11 @@ class Slicer(RowEnvironment):
             read = self._extents(eqn.invars)
             why_all = self._step(eqn)
             made = self._extents(eqn.outvars)
-            self.made.append(Made(eqn, read, made, why_all))
+            atoms = (*eqn.invars, *eqn.outvars)
+            factors = [term.rows for atom in atoms for term in self.put_off_as(atom) if term.rows]
+            read = read or self._extents(factors)
+            is_put_off = any(map(self.put_off_as, eqn.outvars))
+            self.made.append(Made(eqn, read, made, why_all, is_put_off))
             if not self.drifting.isdisjoint(read_vars(eqn)):
                 self.drifting.update(eqn.outvars)
 
@@ -125,9 +129,8 @@ class Slicer(RowEnvironment):
         return ""
 
     def _extents(self, atoms: Sequence[Atom]) -> tuple[Extent, ...]:
-        """Of the first that has dirty rows, or is put off and has a factor with some."""
-        factors = [term.rows for atom in atoms for term in self.put_off_as(atom) if term.rows]
-        sides = next(filter(None, map(self.sides, [*atoms, *factors])), ())
+        """Of the first that has dirty rows."""
+        sides = next(filter(None, map(self.sides, atoms)), ())
         return tuple(Extent(side.of.size, side.of.length, side.axis) for side in sides)
 
     def _meet(self, eqn: Equation, rows: DirtyRows) -> None:
