@@ -13,7 +13,7 @@ from jax.scipy.special import logsumexp
 
 from incrax.engine.call import analysis
 from incrax.engine.inputs import leaves
-from incrax.engine.plan import blocks, environment, looked_up_rows
+from incrax.engine.plan import blocks, environment, looked_up_rows, weighted_rows
 from incrax.engine.policy import materialize
 from incrax.engine.policy import slices as policy
 from incrax.engine.program.cost import Calibration
@@ -28,6 +28,7 @@ def serve_by_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(policy, "ACCELERATED_START_S", 0.0)
     patch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
     patch.setattr(environment, "ANEW_S", -1.0)
+    patch.setattr(weighted_rows, "MIN_SIZE", 1)
     patch.setattr(looked_up_rows, "MIN_ARRANGED_BYTES", 0)
 
 
@@ -127,6 +128,39 @@ def waves(couplings, widths):
     shapes = couplings[:, None] / (place**2 - line[None] ** 2 - 1j * place * widths[:, None])
     total = jnp.abs(shapes.sum(axis=0)) ** 2
     return jnp.sum(jnp.log(total)) - 40 * jnp.log(total.sum())
+
+
+def resonances(widths, couplings):
+    """Breit-Wigner shapes with running widths, which meet the couplings in a product of matrices."""
+    line = jnp.linspace(0.9, 3.0, 40)
+    place = jnp.linspace(1.0, 2.8, NUM)[:, None]
+    running = widths[:, None] * jnp.sqrt(line / place)
+    shapes = place * widths[:, None] / (place**2 - line**2 - 1j * place * running)
+    total = (couplings + 0.5j) @ shapes
+    intensity = jnp.real(total) ** 2 + jnp.imag(total) ** 2
+    return -jnp.sum(jnp.log(intensity)) + 40 * jnp.log(jnp.mean(intensity))
+
+
+def coherent(x, table, scale):
+    """A sum over rows of complex numbers, in which places have weights as well."""
+    line = jnp.linspace(0.0, 2.0, 11)
+    width = scale * (1.1 + table[:, :1])
+    shapes = (table[:, 1:2] + 2.0j) / (x[:, None] ** 2 - line**2 - 1j * width * line)
+    total = jnp.sum(shapes * (0.3 + line), axis=0)
+    return jnp.sum(jnp.log(1.0 + jnp.real(total * jnp.conj(total))))
+
+
+def mixture(means, scale):
+    """Densities of which a sum is observed."""
+    line = jnp.linspace(-3.0, 3.0, 40)
+    density = jnp.exp(-0.5 * ((line - means[:, None]) / scale) ** 2) / scale
+    return -jnp.sum(jnp.log(jnp.sum(density, axis=0)))
+
+
+def mixture_and_parts(means, scale):
+    """Of each density also what it is by itself."""
+    density = jnp.exp(-0.5 * (jnp.linspace(-3.0, 3.0, 40) - means[:, None]) ** 2)
+    return mixture(means, scale) - jnp.sum(density**2) / scale, density
 
 
 def largest(theta, scale):
@@ -519,6 +553,22 @@ CASES = {
     "network, gradient": Case(with_gradient(network, 0, 1), _NETWORK),
     "waves": Case(waves, _WAVES, is_by_rows=False),
     "waves, gradient": Case(with_gradient(waves, 0, 1), _WAVES, is_by_rows=False),
+    "resonances, gradient": Case(
+        with_gradient(resonances, 0, 1),
+        (0.2 + 0.01 * THETA**2, RNG_2.normal(size=NUM)),
+        is_by_rows=False,
+    ),
+    "coherent, gradient": Case(
+        with_gradient(coherent, 0, 1, 2),
+        (THETA, RNG_2.uniform(size=(NUM, 3)), 0.7),
+        is_by_rows=False,
+    ),
+    "mixture": Case(mixture, (THETA, 0.5), is_by_rows=False),
+    "mixture, gradient": Case(with_gradient(mixture, 0, 1), (THETA, 0.5), is_by_rows=False),
+    "mixture and parts, gradient": Case(
+        jax.grad(lambda *args: mixture_and_parts(*args)[0], (0, 1)), (THETA, 0.5), is_by_rows=False
+    ),
+    "mixture and parts": Case(mixture_and_parts, (THETA, 0.5), is_by_rows=False),
     "constant gradient": Case(with_gradient(indifferent, 0, 1), (THETA, 0.5)),
     "largest": Case(with_gradient(largest, 0), (THETA, 0.5)),
     "products": Case(products, (THETA, 0.5)),

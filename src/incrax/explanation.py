@@ -139,6 +139,8 @@ def rows_made(each: Made) -> str:
         return "steps from the first changed one on"
     extents = each.made or each.read
     found = " and ".join(f"{num} of {length} along axis {axis}" for num, length, axis in extents)
+    if each.is_put_off:
+        return f"factors of {found}" if found else "none: it is the same for all rows"
     return found if each.made else f"all of its result, from {found}"
 
 

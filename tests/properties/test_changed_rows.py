@@ -15,7 +15,7 @@ import pytest
 from helpers import EAGER, check, end_together, examples, identical, same
 from hypothesis import example, given
 from hypothesis import strategies as st
-from slice_cases import divide_into_blocks, serve_by_rows
+from slice_cases import coherent, divide_into_blocks, serve_by_rows
 
 import incrax
 from incrax.engine.compile.timing import TimedProgram
@@ -139,6 +139,12 @@ def test_any_life_of_a_function_of_which_rows_change(policy, program, size, seed
 def test_gradients_of_which_rows_change(policy, program, size, seed, events):
     total = lambda *args: sum(jax.numpy.sum(jax.numpy.tanh(x)) for x in program(*args))
     live(jax.value_and_grad(total, (0, 1, 2)), policy, size, seed, events)
+
+
+@examples(1 / 10)
+@given(seeds, lives, st.integers(1, 3))
+def test_gradients_of_a_coherent_sum_of_which_rows_change(seed, events, versions):
+    live(jax.value_and_grad(coherent, (0, 1, 2)), "fast", 1, seed, events, versions=versions)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -21,7 +21,7 @@ import incrax
 from incrax.engine.call import analysis
 from incrax.engine.call.rehearsal import dry_run
 from incrax.engine.call.streak import RowStreak
-from incrax.engine.plan import looked_up_rows, met_rows, row_share
+from incrax.engine.plan import looked_up_rows, met_rows, row_share, weighted_rows
 from incrax.engine.plan.plan import RowKind
 from incrax.engine.policy import expectations
 from incrax.engine.policy import slices as policy
@@ -574,6 +574,27 @@ def test_a_report_says_where_all_rows_were_needed():
     assert "all: each row of its result depends on all rows" in str(ours.explain().verbose)
 
 
+def test_a_report_says_what_was_put_off(monkeypatch):
+    monkeypatch.setattr(weighted_rows, "MIN_SIZE", 1)
+
+    def weighted(theta):
+        shapes = jnp.sin(theta[:, None] * jnp.arange(1.0, 8.0))
+        return jnp.sum(jnp.sum(shapes, axis=0)[None] * jnp.arctan(shapes), axis=1)
+
+    ours = incrax.incremental(weighted, tuning=EAGER)
+    theta = np.zeros(NUM)
+    for k in range(6):
+        theta = np.where(np.arange(NUM) == k, 1.0 + k, theta)
+        same(ours(theta), weighted(theta), factor=FACTOR, terms=200.0)
+    assert ours._traces.latest.engine.last.candidate == "slices"
+    rows = [x["rows"] for x in ours.explain().as_dict()["by_rows"]]
+    assert "none: it is the same for all rows" in rows
+    assert rows[-2:] == [
+        "factors of 1 of 24 along axis 0",
+        "all of its result, from 1 of 24 along axis 0",
+    ]
+
+
 def test_a_report_names_the_loops_that_were_resumed():
     job = Job("forgetting").settle()
     rows = job.ours.explain().as_dict()["rows"]
@@ -696,7 +717,8 @@ def test_most_of_the_work_is_by_rows_or_it_is_not_tried(name):
     steps = ("from row to row", "forgetting", "recurrent", "read inside")
     wide = ("blurred, gradient", "deblurred", "binned, gradient")  # of these few rows, all
     crossed = ("all pairs, gradient", "gram", "tied", "kernels")  # rows along both axes count once
-    others = ("waves", "graph", "filters, counted", *wide, *steps)
+    together = ("waves", "resonances", "coherent", "mixture")  # summed over the rows first
+    others = (*together, "graph", "filters, counted", *wide, *steps)
     assert (share > LEAST_SHARE) is (
         CASES[name].is_by_rows or name in crossed or name.startswith(others)
     )

@@ -16,7 +16,7 @@ from slice_cases import CASES, EARLY, IDS, LATE, MANY, NUM
 import incrax
 from incrax import _jax
 from incrax._program import all_read, written_vars
-from incrax.engine.plan import environment, looked_up_rows, met_rows
+from incrax.engine.plan import environment, looked_up_rows, met_rows, weighted_rows
 from incrax.engine.plan.plan import lines_of, plan_whole
 from incrax.engine.plan.row_share import rough_share
 from incrax.engine.plan.slices import priming_saves, slice_plan, value_at
@@ -29,6 +29,7 @@ FACTOR = 512.0
 def nothing_is_cheap(monkeypatch):
     """These values are small."""
     monkeypatch.setattr(environment, "ANEW_S", -1.0)
+    monkeypatch.setattr(weighted_rows, "MIN_SIZE", 1)
 
 
 @pytest.fixture(params=["values per row", "differences", "what is dear"])

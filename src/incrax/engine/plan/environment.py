@@ -79,11 +79,11 @@ class RowEnvironment(abc.ABC):
     """The variables of one run.
 
     `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
-    None: as a whole. `slabs` has, of these, rows along two axes of which alone they are dirty; what
-    all else reads of them is made when it is read. `spans` has an axis of which only these rows
-    changed. `anew` has all of what costs little, now or (true) at the baseline. `saves` is what is to
-    be saved, `guards` what must hold, `met` what was made where different sets met and is known for
-    each argument, `drifting` what stands on differences.
+    None: as a whole. `slabs` has, of these, rows along two axes of which alone they are dirty, `later`
+    what `weighted_rows` put off; what all else reads of them is made when it is read. `spans` has an
+    axis of which only these rows changed. `anew` has all of what costs little, now or (true) at the
+    baseline. `saves` is what is to be saved, `guards` what must hold, `met` what was made where different
+    sets met and is known for each argument, `drifting` what stands on differences.
 
     `adds_changes`: sums get their difference whatever it costs to sum anew, so that nothing but the
     new rows is made: for steps of compiled loops.
@@ -118,6 +118,7 @@ class RowEnvironment(abc.ABC):
         self.olds = olds
         self.dirty: dict[Var, DirtyRows | None] = {}
         self.slabs: dict[Var, Slabs] = {}
+        self.later: dict[Var, tuple[Any, ...]] = {}
         self.spans: dict[Var, tuple[int, Spans]] = {}
         self.sets = RowSets()
         self.rows_at: dict[Any, Any] = {}
@@ -154,6 +155,15 @@ class RowEnvironment(abc.ABC):
         """Note a variable of which all rows changed."""
         self.dirty[var] = None
         self.whole[var] = value
+
+    def put_off(self, var: Var, as_what: tuple[Any, ...]) -> None:
+        """Note a variable that changed as a whole, of which nothing is made before it is read."""
+        self.dirty[var] = None
+        self.later[var] = as_what
+
+    def put_off_as(self, atom: Atom) -> tuple[Any, ...]:
+        """What a variable is that was put off; nothing of all others."""
+        return self.later.get(atom, ()) if isinstance(atom, Var) else ()
 
     def set_rows(self, var: Var, axis: int, of: RowSet, make: Callable[..., Any]) -> None:
         """Note the dirty rows of a variable: `make(is_old=...)`, the old ones where they are asked
@@ -251,6 +261,10 @@ class RowEnvironment(abc.ABC):
         return self.rows_at[key]
 
     @abc.abstractmethod
+    def derived(self, kind: Any, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
+        """The variable that a function makes of others, run like an equation of the program."""
+
+    @abc.abstractmethod
     def pulled(self, var: Var, axis: int, of: RowSet, *, is_old: bool) -> Any:
         """Rows of a variable of which there are none yet."""
 
@@ -289,6 +303,9 @@ class RowEnvironment(abc.ABC):
         if isinstance(atom, Literal):
             return atom.val
         state = self.dirty.get(atom)
+        if atom in self.later and atom not in self.whole:
+            eqn = self.writer[atom]
+            (self.whole[atom],) = _jax.apply(eqn, [self.result(x) for x in eqn.invars])
         if atom in self.slabs and atom not in self.whole:
             first, second = self.slabs[atom]
             self.saves[atom] = self.whole[atom] = with_rows(
@@ -442,7 +459,13 @@ def masked(value: Any, axis: int, mask: Any) -> Any:
     return lax.select(mask, value, lax.full_like(value, 0))
 
 
+def size_of(value: Any) -> Any:
+    """The absolute value; of complex numbers the larger one of their parts, without a root."""
+    if jnp.issubdtype(value.dtype, np.complexfloating):
+        return lax.max(lax.abs(lax.real(value)), lax.abs(lax.imag(value)))
+    return lax.abs(value)
+
+
 def _largest(value: Any) -> Any:
-    """The largest absolute value."""
-    size = lax.abs(value)
+    size = size_of(value)
     return lax.reduce_max(size, tuple(range(size.ndim)))

@@ -60,13 +60,15 @@ class Made(NamedTuple):
     """What a plan for rows makes of an equation of the function.
 
     Fields: the equation; the rows that it reads, and those that it makes, along one axis or two (none:
-    it has none, or all); if it does not run by rows, why.
+    it has none, or all); if it does not run by rows, why; whether it does not run at all, but for the
+    factors of rows that it reads or has (`weighted_rows`).
     """
 
     eqn: Equation
     read: tuple[Extent, ...]
     made: tuple[Extent, ...]
     why_all: str = ""
+    is_put_off: bool = False
 
 
 class RowKind(NamedTuple):

@@ -8,7 +8,7 @@ whole, and the report says why.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from incrax.engine.plan.resumed import (
     spans_of,
 )
 from incrax.engine.plan.row_sets import DirtyRows, RowSet, as_argument, overlaid, taken
+from incrax.engine.plan.weighted_rows import weigh
 from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, aligned_by
 from incrax.primitives.table import entry_of
 
@@ -87,7 +88,11 @@ class Slicer(RowEnvironment):
             read = self._extents(eqn.invars)
             why_all = self._step(eqn)
             made = self._extents(eqn.outvars)
-            self.made.append(Made(eqn, read, made, why_all))
+            atoms = (*eqn.invars, *eqn.outvars)
+            factors = [term.rows for atom in atoms for term in self.put_off_as(atom) if term.rows]
+            read = read or self._extents(factors)
+            is_put_off = any(map(self.put_off_as, eqn.outvars))
+            self.made.append(Made(eqn, read, made, why_all, is_put_off))
             if not self.drifting.isdisjoint(read_vars(eqn)):
                 self.drifting.update(eqn.outvars)
 
@@ -118,7 +123,7 @@ class Slicer(RowEnvironment):
             else:
                 raise NotByRowsError("different rows meet, of which each reaches all others")
         except NotByRowsError as error:
-            if not self._resume(eqn) and not cross(self, eqn):
+            if not (self._resume(eqn) or cross(self, eqn) or weigh(self, eqn)):
                 self._run_whole(eqn)
                 return str(error)
         return ""
@@ -161,6 +166,18 @@ class Slicer(RowEnvironment):
                 self.dirty[var] = DirtyRows(now, then, axis, of)
             elif var not in self.whole:  # no row reaches it, inside a loop
                 self.whole[var] = now
+
+    def derived(self, kind: Any, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
+        """The variable that a function makes of others, run like an equation of the program."""
+        recipes = self.facts.derived.recipes
+        var = self.facts.derived.make(kind, inputs, fun)
+        for number, eqn in enumerate(recipes[var], 1):
+            if not any(made in self.dirty or made in self.whole for made in eqn.outvars):
+                # What is made on the way may have to be kept, too.
+                recipes.update(dict.fromkeys(eqn.outvars, recipes[var][:number]))
+                self.writer.update(dict.fromkeys(eqn.outvars, eqn))
+                self._step(eqn)
+        return var
 
     def pulled(self, var: Var, axis: int, of: RowSet, *, is_old: bool) -> Any:
         """Rows of a variable, made of rows of what it is made of, where that is by rows: it costs

@@ -56,21 +56,23 @@ class DerivedTable:
         """The variable that `fun` of the inputs computes; the same one for the same kind and inputs."""
         key = (kind, tuple(inputs))
         if key not in self._made:
-            self._add(key, *traced_equations(fun, inputs))
+            self._add(key, inputs, *traced_equations(fun, inputs))
         return self._made[key]
 
     def make_matrix(self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
         """The same of a matrix, with a flag if `fun` returns two values; see `traced` for its kind."""
         key = (kind, tuple(inputs))
         if key not in self._made:
-            self._add(key, *renamed(self.traced(kind, inputs, fun), inputs))
+            self._add(key, inputs, *renamed(self.traced(kind, inputs, fun), inputs))
             self.matrices.add(self._made[key])
         return self._made[key]
 
-    def _add(self, key: Hashable, made: Sequence[Var], eqns: tuple[Equation, ...]) -> None:
+    def _add(
+        self, key: Hashable, inputs: Sequence[Var], made: Sequence[Var], eqns: Sequence[Equation]
+    ) -> None:
         var, *flag = made
         self._made[key] = var
-        self.recipes[var] = eqns
+        self.recipes[var] = (*self.recipe(inputs), *eqns)
         if flag:
             self.flags[var] = flag[0]
 
