@@ -1696,27 +1696,21 @@ MUTANTS = [
     ),
     Mutant(
         "what is rematerialized is merged with what was computed first",
-        "inspection/regions.py",
-        "(drop_dead_inside, inline_with_solves_but_remat, *_SIMPLER)",
-        "(drop_dead_inside, inline_with_solves, *_SIMPLER)",
+        "engine/program/simplify.py",
+        "_inline(program, _REMATERIALIZED, opens_solves=True)",
+        "_inline(program, frozenset(), opens_solves=True)",
     ),
     Mutant(
         "a backward pass contains the forward pass",
         "inspection/cost.py",
-        "_merged(each.equations, value.equations)",
-        "_merged(each.equations)",
+        "_merged(both.equations, value.equations)",
+        "_merged(both.equations)",
     ),
     Mutant(
-        "a tangent is always the same",
+        "a cotangent is always the same",
         "inspection/cost.py",
         "            mask |= layout.leaf_mask(number)\n",
         "            pass\n",
-    ),
-    Mutant(
-        "the rule for cotangents is given tangents",
-        "inspection/cost.py",
-        'if product is None or all(row.primitive != "custom_lin" for row in product.equations):',
-        "if True:",
     ),
     Mutant(
         "work that is split by hand counts on every device of the mesh",
@@ -1731,16 +1725,10 @@ MUTANTS = [
         "results",
     ),
     Mutant(
-        "the first input of a model is differentiated, trainable or not",
-        "inspection/cost.py",
-        "model.differentiated_paths if wrt is None",
-        "None if wrt is None",
-    ),
-    Mutant(
         "dead code inside loops counts",
         "inspection/regions.py",
-        "(drop_dead_inside, inline_with_solves_but_remat, *_SIMPLER)",
-        "(inline_with_solves_but_remat, *_SIMPLER,)",
+        "(drop_dead_inside, inline_with_solves_but_remat, *hoist, *_SIMPLER)",
+        "(inline_with_solves_but_remat, *hoist, *_SIMPLER)",
     ),
     Mutant(
         "everything moves along a profile, whether it gains or not",
