@@ -239,7 +239,7 @@ def test_the_report_says_where_nothing_is_kept(monkeypatch):
     monkeypatch.setenv("INCRAX_REMEMBER", "0")
     assert incrax.cache_folder().path is None
     assert "nowhere, as INCRAX_REMEMBER=0" in str(incrax.cache_folder())
-    assert incrax.environment(measure=False).cache_folder is None
+    assert incrax.environment().cache_folder is None
 
 
 # --- compiled programs ----------------------------------------------------------------------------
