@@ -41,7 +41,7 @@ TESTS = " ".join(
     tests/bijectors/test_jit.py tests/bijectors/test_chains.py
     tests/control_flow/tapes/test_guarded.py tests/control_flow/tapes/test_captured.py
     tests/control_flow/tapes/test_rows.py
-    tests/control_flow/loops/test_scan.py tests/control_flow/loops/test_selecting.py
+    tests/control_flow/loops/test_scan.py tests/control_flow/loops/test_bucketed.py
     tests/bijectors/test_snapshots.py tests/bijectors/test_switches.py
     tests/fit/test_levenberg.py tests/fit/test_batches.py tests/fit/test_minimize.py
     tests/fit/test_scans.py tests/models/held tests/samplers tests/inspection/cost tests/test_marks.py
@@ -2398,12 +2398,6 @@ MUTANTS = [
         "a == b)\n    if type(a) is tuple",
     ),
     Mutant(
-        "tapes with fewer roots are kept",
-        "control_flow/tapes/guarded.py",
-        "if len(self._subject.roots) != num_roots:",
-        "if False:",
-    ),
-    Mutant(
         "an effect's result decides if the function catches the error",
         "control_flow/tapes/recording.py",
         "    if recorder.refused is not None:\n        raise recorder.refused\n",
@@ -2488,19 +2482,13 @@ MUTANTS = [
         "_DIFFERENTIATED = RULED",
     ),
     Mutant(
-        "rows are had without the check of their number",
-        "control_flow/loops/padded.py",
-        "jnp.where(jnp.arange(room) < num, rows, mask.size)",
-        "rows",
-    ),
-    Mutant(
         "the check of a traced length is dropped",
         "control_flow/loops/scan.py",
         "        num = checked(",
         "        checked(",
     ),
     Mutant(
-        "dynamic arguments are padded to their own length",
+        "ragged arguments are padded to their own length",
         "control_flow/loops/padded.py",
         "insort(known, capacity_for(num))",
         "insort(known, num)",

@@ -297,15 +297,18 @@ class CapturedStateError(TapeError):
 
 
 class NotReproducibleError(TapeError):
-    """A function reads a clock or draws random numbers outside JAX, or takes another way at equal
-    values.
+    """A function takes another way at equal values: it depends on something that was not seen.
 
     Example:
-        >>> import incrax, random
-        >>> incrax.guarded(lambda x: x * random.gauss(0.0, 1.0))(2.0)
+        >>> import gc, incrax
+        >>> f = incrax.guarded(lambda x: x if (x > 0 if gc.isenabled() else x > 1) else -x)
+        >>> y = f(2.0)
+        >>> gc.disable()
+        >>> f(-2.0)
         Traceback (most recent call last):
             ...
-        incrax.errors.NotReproducibleError: `guarded(<lambda>)` saw ...
+        incrax.errors.NotReproducibleError: `guarded(<lambda>)` went another way than before ...
+        >>> gc.enable()
     """
 
 

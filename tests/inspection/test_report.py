@@ -322,55 +322,9 @@ def test_what_is_no_incremental_function_is_refused():
         "Usually the plain function was passed instead of what `incremental` or `grad` returned: "
         "calls of it are not "
         "tracked. Nothing was evaluated. Pass `incrax.incremental(f)`, call it a few times, and "
-        "report on that."
+        "report on that; of a guarded function `print(f.explain())`."
     )
     assert issubclass(incrax.errors.ReportError, TypeError)
-
-
-def test_a_guarded_function_is_refused():
-    with pytest.raises(incrax.errors.ReportError) as caught:
-        incrax.report(incrax.guarded(lambda x: x))
-    assert str(caught.value) == (
-        "`report(f)` got a function made by `guarded`, which has a program for each path through "
-        "its branches, each "
-        "compiled as a whole: there are no saved values to show. Nothing was evaluated. "
-        "`f.explain()` lists its paths "
-        "and guards; for a page, pass `incrax.incremental(f)` and call it: it saves values for "
-        "each path."
-    )
-
-
-def branching(params, x, n=1):
-    core = jnp.sum(jnp.exp(params["b"] * x))
-    return n * params["a"] * core if params["a"] > 1 else jnp.sum(jnp.sin(x)) * params["a"]
-
-
-def test_of_a_guarded_and_incremental_function_a_page_shows_one_path():
-    f = incrax.incremental(incrax.guarded(branching), tuning=MINIMAL)
-    with pytest.raises(incrax.NotCalledError):
-        incrax.report(f)
-    x = np.linspace(0.0, 1.0, 50)
-    for a in (2.0, 0.5, 3.0, 4.0):
-        f({"a": a, "b": 0.3}, x)
-    most, right = incrax.report(f).as_dict(), incrax.report(f, {"a": 0.5, "b": 0.3}, x).as_dict()
-    assert (most["calls"]["num"], right["calls"]["num"]) == (3, 1)
-    assert [leaf["path"] for leaf in most["leaves"]] == ["params['a']", "params['b']", "x"]
-    assert most["function"]["name"] == right["function"]["name"] == "branching"
-    assert "exp" in most["equations"]["primitives"]
-    assert "sin" not in most["equations"]["primitives"]
-    assert "sin" in right["equations"]["primitives"]
-    assert (f.stats.calls, f.stats.recordings) == (4, 2)
-
-
-def test_a_path_is_chosen_by_static_arguments_too():
-    f = incrax.incremental(incrax.guarded(branching, static="n"), tuning=MINIMAL)
-    x = np.linspace(0.0, 1.0, 50)
-    f({"a": 2.0, "b": 0.3}, x, 1)
-    f({"a": 2.0, "b": 0.3}, x, 2)
-    f({"a": 2.5, "b": 0.3}, x, 2)
-    assert [
-        incrax.report(f, {"a": 2.0, "b": 0.3}, x, n).as_dict()["calls"]["num"] for n in (1, 2)
-    ] == [1, 2]
 
 
 # --- files and notebooks --------------------------------------------------------------------------

@@ -20,9 +20,7 @@ from string import Template
 from typing import Any
 
 from incrax._incremental import Incremental
-from incrax._messages import not_called
 from incrax._table import many
-from incrax.control_flow.tapes.guarded import Guarded, incremental_of
 from incrax.errors import ReportError
 from incrax.inspection.page_data import Subject, page_data
 from incrax.models.bound import Bound
@@ -58,8 +56,7 @@ def report(
 
     Raises:
         NotCalledError: without arguments before the first call.
-        ReportError: `f` is of another kind, or guarded and not incremental: it saves nothing; or
-            `path` is no path.
+        ReportError: `f` is of another kind, or guarded; or `path` is no path.
         OSError: the file cannot be written.
 
     Cost: for 5,000 equations a few seconds; nothing compiles. What calls did is known for the
@@ -75,8 +72,6 @@ def report(
         >>> incrax.report(f).as_dict()["calls"]["num"]
         2
     """
-    if isinstance(f, Guarded):
-        f, args, kwargs = _path_of(f, args, kwargs)
     function = f
     if isinstance(f, Bound):
         functions = f.functions.values()
@@ -86,7 +81,8 @@ def report(
             f"`report(f)` got a {type(f).__name__}. A page shows what an incremental function "
             "saves and runs, and this is none. Usually the plain function was passed instead of "
             "what `incremental` or `grad` returned: calls of it are not tracked. Nothing was "
-            "evaluated. Pass `incrax.incremental(f)`, call it a few times, and report on that."
+            "evaluated. Pass `incrax.incremental(f)`, call it a few times, and report on that; of "
+            "a guarded function `print(f.explain())`."
         )
     if path is not None and not isinstance(path, str | os.PathLike):
         raise ReportError(
@@ -100,23 +96,6 @@ def report(
     if path is not None:
         page.save(path)
     return page
-
-
-def _path_of(
-    f: Guarded[..., Any], args: Any, kwargs: Any
-) -> tuple[Incremental[..., Any], Any, dict[str, Any]]:
-    """The incremental function of a path, and the arguments to report on, which are its leaves."""
-    if f._make is None:
-        raise ReportError(
-            "`report(f)` got a function made by `guarded`, which has a program for each path "
-            "through its branches, each compiled as a whole: there are no saved values to show. "
-            "Nothing was evaluated. `f.explain()` lists its paths and guards; for a page, pass "
-            "`incrax.incremental(f)` and call it: it saves values for each path."
-        )
-    function, leaves = incremental_of(f, args, kwargs)
-    if function is None:
-        raise not_called("report()")
-    return function, tuple(leaves), {}
 
 
 def _subject_of(function: Incremental[..., Any], args: Any, kwargs: Any) -> Subject:

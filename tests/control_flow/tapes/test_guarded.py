@@ -280,22 +280,13 @@ FLOATS = {
 
 
 @pytest.mark.parametrize("name", FLOATS)
-def test_floats_as_python_values_are_refused_unless_allowed(name):
-    fun = FLOATS[name]
-    f = incrax.guarded(fun)
+def test_floats_as_python_values_are_refused(name):
+    f = incrax.guarded(FLOATS[name])
     with pytest.raises(incrax.errors.FloatGuardError, match="test_guarded.py"):
         f(1.5)
     assert f.stats.recordings == 0
-    g = incrax.guarded(fun, floats=True)
-    check(g, fun, (np.float64(1.5),), (np.float64(2.25),), (np.float64(1.5),))
-    assert g.stats.recordings == 2
-
-
-def test_a_derivative_never_misses_what_became_a_python_float():
-    f = incrax.guarded(lambda x: x * float(x), floats=True)
-    assert float(f(2.0)) == 4.0
-    with pytest.raises(incrax.errors.FloatGuardError, match="differentiated"):
-        jax.grad(f)(2.0)
+    with pytest.raises(incrax.errors.FloatGuardError):
+        jax.grad(f)(1.5)
 
 
 # --- too many paths -------------------------------------------------------------------------------
@@ -706,9 +697,8 @@ def test_the_table_of_check_tape_tells_which_way_each_branch_went():
     ]
 
 
-def test_check_tape_names_clocks_and_what_can_change_in_place():
+def test_check_tape_names_what_can_change_in_place():
     weights = [1.0]
-    report = incrax.check_tape(lambda x: x * weights[0] * np.random.uniform(), 1.0)
-    assert not report
-    assert "numpy.random" in report.impure[0]
+    report = incrax.check_tape(lambda x: x * weights[0], 1.0)
+    assert report
     assert "weights" in report.mutable

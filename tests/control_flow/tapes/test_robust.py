@@ -5,7 +5,6 @@ own questions.
 from __future__ import annotations
 
 import contextlib
-import cProfile
 import io
 import sys
 
@@ -114,34 +113,6 @@ def test_a_search_ends_where_paths_send_a_call_to_one_another():
 # --- profilers ------------------------------------------------------------------------------------
 
 
-def test_functions_may_be_profiled():
-    f = incrax.guarded(branching)
-    profile = cProfile.Profile()
-    profile.enable()
-    values = [float(f(np.full(3, x))) for x in (0.1, 1.0, 0.1)]
-    sorted([3, 2])
-    profile.disable()
-    assert values == pytest.approx([0.09, 27.0, 0.09])
-    assert any("sorted" in str(entry.code) for entry in profile.getstats())
-
-
-def test_a_profile_function_is_called_and_kept():
-    f = incrax.guarded(branching)
-    names = set()
-
-    def note(frame, event, arg):
-        names.add(frame.f_code.co_name)
-
-    sys.setprofile(note)
-    try:
-        f(np.ones(3))
-        kept = sys.getprofile()
-    finally:
-        sys.setprofile(None)
-    assert kept is note
-    assert "branching" in names
-
-
 # --- text -----------------------------------------------------------------------------------------
 
 
@@ -182,19 +153,3 @@ def test_static_twins_are_told_apart_inside_tuples_and_by_sign():
     assert [float(f(1.0, (s,))) for s in (0.0, -0.0)] == [1.0, -1.0]
     assert [g(1.0, s=(s,)).dtype.kind for s in (1, 1.0, True)] == ["i", "f", "b"]
     assert (f.stats.recordings, g.stats.recordings) == (2, 3)
-
-
-_events = []
-
-
-def _listen(event, seconds, **kwargs):
-    _events.append(event)
-
-
-def test_a_listener_of_events_is_no_part_of_the_function():
-    jax.monitoring.register_event_duration_secs_listener(_listen)
-    f = incrax.guarded(lambda x: x * 3.5 if x > 0 else x - 3.5)
-    for x in (1.0, 2.0, 3.0):
-        f(x)
-    assert _events
-    assert f.stats.recordings == 1
