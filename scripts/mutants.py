@@ -2376,14 +2376,8 @@ MUTANTS = [
     Mutant(
         "derivatives beyond max_paths of constants",
         "control_flow/tapes/guarded.py",
-        "            return self._plain(args, kwargs)\n        if path.floats",
+        "            return self._plain(args, kwargs)\n        results = path.results",
         "            return self._plain(*signature.rebuild(known))\n        if path.floats",
-    ),
-    Mutant(
-        "a derivative through a Python float",
-        "control_flow/tapes/guarded.py",
-        "if path.floats and has_tracer(leaves):",
-        "if False:",
     ),
     Mutant(
         "x[i] specialises on i",

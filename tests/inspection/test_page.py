@@ -127,8 +127,8 @@ def test_it_opens_in_the_frame_of_a_notebook(driver, functions, tmp_path):
     driver.get((tmp_path / "notebook.html").as_uri())
     driver.switch_to.frame(0)
     assert driver.execute_script("return document.documentElement.dataset.ready") == "yes"
-    driver.execute_script("document.querySelector('nav a[href=\"#plans\"]').click()")
-    assert driver.execute_script("return document.activeElement.id") == "plans"
+    driver.execute_script("document.querySelector('nav a[href=\"#memory\"]').click()")
+    assert driver.execute_script("return document.activeElement.id") == "memory"
     assert [entry["message"] for entry in driver.get_log("browser")] == []
     driver.switch_to.default_content()
 
@@ -238,24 +238,15 @@ def test_the_colours_of_the_engine_are_what_explain_runs(driver, functions, tmp_
 # --- other sections -------------------------------------------------------------------------------
 
 
-def test_calls_and_plans_are_there_and_lead_to_the_map(page, functions):
+def test_calls_are_there_and_lead_to_the_map(page, functions):
     data = incrax.report(functions["minimal"]).as_dict()
     page.click("#calls-table summary")
     page.run("document.getElementById('calls-table').dispatchEvent(new Event('toggle'))")
     rows = page.run("return document.querySelectorAll('#calls-table tbody tr').length")
     assert rows == data["calls"]["num"] == functions["minimal"].stats.calls
-    assert page.run("return document.querySelectorAll('#plans-table tbody tr').length") == len(
-        data["plans"]
-    )
     page.choose()
-    page.click("#plans-table button")
-    assert page.numbers()["equations"][1] == str(data["plans"][0]["num_ran"])
+    page.run("showChange({ mask: '0x1', slice: -1 })")
     assert page.run("return document.querySelector('input[name=view]:checked').value") == "engine"
-
-
-def test_saved_values_are_listed(page, functions):
-    num = incrax.report(functions["minimal"]).as_dict()["memory"]["num_saved"]
-    assert page.run("return document.querySelectorAll('#saved-table tbody tr').length") == num > 0
 
 
 # --- keyboard -------------------------------------------------------------------------------------

@@ -111,10 +111,6 @@ def test_before_any_call_nothing_is_said_to_be_saved_or_to_have_run(driver, tmp_
         is_shown(page, selector)
         for selector in ("#timeline", "#call", "#calls-table", "#memory-chart")
     )
-    assert (
-        "it has not run by itself yet. Trying candidates has cost nothing so far."
-        in page.find("#plans-note").text
-    )
     assert figures(page)["equations run per call"] == "unknownno call is remembered"
     assert page.errors() == []
 
@@ -133,14 +129,12 @@ def test_with_rows_the_page_says_that_it_is_about_one_chunk(driver, tmp_path):
 def test_derived_equations_are_told_from_those_of_the_program(driver, tmp_path):
     data = reported_product().as_dict()
     outlooks = [{**found, "num_ran": 9, "num_derived": 4} for found in data["outlooks"]]
-    plans = [{**plan, "num_ran": 9, "num_derived": 4} for plan in data["plans"]]
-    page = Page(driver, Report({**data, "outlooks": outlooks, "plans": plans}), tmp_path)
+    page = Page(driver, Report({**data, "outlooks": outlooks}), tmp_path)
     page.choose("a")
     assert page.find("#sentence").text.endswith("which runs 9, 4 of them derived.")
     assert page.run(
         "return document.querySelector('#numbers tbody tr').lastChild.textContent"
     ).startswith("9, ")
-    assert "9 (4 derived)" in page.find("#plans-table").text
 
 
 def test_the_page_says_when_a_call_starts_from_values_of_an_earlier_one(driver, tmp_path):
@@ -363,7 +357,7 @@ def test_the_map_shows_what_runs_on_the_changed_rows_alone(driver, by_rows, tmp_
     assert page.errors() == []
 
 
-def test_calls_and_plans_of_rows_lead_to_their_map(driver, by_rows, tmp_path):
+def test_calls_of_rows_lead_to_their_map(driver, by_rows, tmp_path):
     page = Page(driver, incrax.report(by_rows), tmp_path)
     page.choose("mu")
     page.run("useCall(numCalls - 1)")
@@ -372,10 +366,7 @@ def test_calls_and_plans_of_rows_lead_to_their_map(driver, by_rows, tmp_path):
     primed = page.run("return calls.kind.findIndex(kind => calls.kinds[kind] === 'priming')")
     page.run("useCall(arguments[0])", primed)  # the whole function
     assert page.run("return [chosen.slice, calls.kinds.length]") == [-1, 3]
-    page.run(
-        "[...document.querySelectorAll('#plans-table button')].find(each =>"
-        " each.textContent === 'theta, at most 4 rows').click()"
-    )
+    page.run("useCall(numCalls - 1)")
     assert page.states()["rows"] > 3
     assert "slices: " in page.find("#timeline").text
 

@@ -769,23 +769,6 @@ class CostReport(Printable):
         backward = self.backward
         return backward and _quotient(backward.total.flops, self.forward.total.flops)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The report for programs, with types that JSON has."""
-        return {
-            "name": self.name,
-            "changing": _plain(self.changing),
-            "notes": list(self.notes),
-            "passes": {
-                each.name: {
-                    "total": each.total._asdict(),
-                    "equations": _plain(each.equations),
-                    "loops": _plain(each.loops),
-                }
-                for each in self.passes
-            },
-            "measured": _plain(self.measured),
-        }
-
     def summary(self) -> str:
         """What it is the cost of, and its FLOPs."""
         found = f"cost of {self.name}: {number_text(self.forward.total.flops)} FLOPs"
@@ -794,16 +777,12 @@ class CostReport(Printable):
         return f"{found}; changing: {', '.join(self.changing) or 'nothing'}"
 
     def tables(self) -> list[Table]:
-        """The report for people: totals; the most expensive equations, and a turn of each loop; what
-        was measured; notes.
-        """
+        """The report for people: totals; the most expensive equations; what was measured; notes."""
         header = ("pass", "what", "times", *FIGURES, "inside", "source")
-        turns = [*self._turns()]
         notes = [(note,) for note in self.notes]
         return [
             Table("", ("", *FIGURES, "FLOPs / byte"), list(self._totals())),
             Table("most expensive equations", header, [*self._dearest()], NUM_LISTED),
-            *([Table("loops", header, turns, NUM_LISTED)] if turns else []),
             *map(_measured_table, self.measured),
             *([Table("notes", ("what to know of these numbers",), notes)] if notes else []),
         ]
@@ -829,14 +808,6 @@ class CostReport(Printable):
             shown = work if row.is_counted else ("not counted", "-", "-")
             yield (name, what, times, *shown, moved, row.inside, row.source)
 
-    def _turns(self) -> Iterator[Sequence[Cell]]:
-        for each in self.passes:
-            for loop in each.loops:
-                what = f"a turn of {loop.primitive}"
-                turns = f"{number_text(loop.turns)} ({loop.known_from})"
-                shown = "unknown turns" if loop.known_from == "unknown" else turns
-                yield (each.name, what, shown, *_figures(loop.turn), loop.inside, loop.source)
-
 
 FIGURES = ("FLOPs", "transcendentals", "int ops", "bytes")
 
@@ -858,10 +829,3 @@ def _measured_table(each: Measured) -> Table:
         for part in shown
     ]
     return Table(f"measured: {each.name}, medians of {NUM_REPEATS} runs", header, rows)
-
-
-def _plain(x: Any) -> Any:
-    """Rows, loops and the like with types that JSON has."""
-    if hasattr(x, "_asdict"):
-        return {name: _plain(part) for name, part in x._asdict().items()}
-    return [_plain(each) for each in x] if isinstance(x, tuple) else x

@@ -392,8 +392,8 @@ def test_types_and_values_give_the_same_report():
         np.zeros((N, WIDTHS[0]), np.float32),
     )
     assert (
-        incrax.cost(network, *values).as_dict()
-        == incrax.cost(network, NET, array(N, WIDTHS[0])).as_dict()
+        incrax.cost(network, *values).per_equation
+        == incrax.cost(network, NET, array(N, WIDTHS[0])).per_equation
     )
 
 

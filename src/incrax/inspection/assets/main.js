@@ -7,13 +7,11 @@ function buildHeader() {
   byId('about').textContent = [many(num, 'equation'), many(data.leaves.length, 'input'), many(outputs, 'output'),
     ...(hasRows ? ['one chunk of the rows'] : []), ...(signatures > 1 ? [`one of ${signatures} signatures`] : []), planner, `incrax ${incrax}, JAX ${jax}, Python ${python}`, devices].join(' · ');
   const stats = data.stats, memory = data.memory;
-  const best = d3.min(data.plans.filter(plan => plan.is_final).flatMap(plan => plan.candidates.map(c => c.seconds)));
   const figures = [
     ['calls', exactly(stats.calls), `${exactly(stats.unchanged)} with nothing changed${stats.aborted ? `, ${exactly(stats.aborted)} raised` : ''}`
       + (signatures > 1 ? ', of all signatures' : '')],
     ranFigure(),
-    [hasRows ? 'whole chunk' : 'whole function', duration(data.whole.seconds), data.whole.is_measured ? 'measured' : 'estimated'],
-    ...(best ? [['fastest change', duration(best), 'expected or measured']] : []),
+    [hasRows ? 'whole chunk' : 'whole function', duration(everything.seconds), eqs.how],
     ['saved', byteCount(memory.saved_bytes), `of ${byteCount(memory.budget_bytes)} allowed`],
     ['programs compiled', exactly(stats.compiles), `${many(stats.traces, 'trace')}, ${many(stats.evicted, 'eviction')}`],
   ];
@@ -91,5 +89,5 @@ begin(firstChange());
 buildInputs();
 buildMap();
 buildCharts();
-buildTables();
+workTable();
 document.documentElement.dataset.ready = 'yes';
