@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -132,16 +131,6 @@ def test_what_is_printed_to_a_file_is_a_guard():
 
     f = incrax.guarded(fun)
     assert [int(f(n)) for n in (5, 500, 5)] == [10, 2000, 10]
-
-
-def test_what_is_printed_to_the_terminal_is_no_guard(capsys):
-    def fun(x):
-        print("x is", x, file=sys.stderr)
-        return 2 * x
-
-    f = incrax.guarded(fun)
-    assert [float(f(x)) for x in (1.0, 2.0)] == [2.0, 4.0]
-    assert f.stats.recordings == 1
 
 
 # --- static arguments -----------------------------------------------------------------------------

@@ -140,7 +140,7 @@ def _flat(
         key = None if guard is None else of_static(guard)(*args, **kwargs)
         for leaf in jax.tree_util.tree_leaves(key):
             if isinstance(leaf, _jax.Tracer):
-                place = Place("guard=", getattr(guard, "__name__", "guard"), "")
+                place = Place("guard=", getattr(guard, "__name__", "guard"))
                 learned(leaf, "bool" if leaf.dtype == bool and leaf.size == 1 else "value", place)
         results, tree = jax.tree_util.tree_flatten(subject.fun(*args, **kwargs))
         trees.append(tree)
