@@ -26,7 +26,7 @@ from incrax.inspection.page_data import Subject, page_data
 from incrax.models.bound import Bound
 from incrax.rows.engine import RowEngine
 
-SCRIPTS = ("model.js", "text.js", "inputs.js", "map.js", "charts.js", "tables.js", "main.js")
+SCRIPTS = ("model.js", "text.js", "inputs.js", "map.js", "tables.js", "main.js")
 NOTEBOOK_HEIGHT = 860
 """Pixels of the frame in a notebook."""
 
@@ -38,8 +38,7 @@ def report(
     would cost.
 
     One HTML file without network access: the equations as a map, coloured by what a change that one
-    chooses makes run, loads or leaves alone; the latest calls; plans and their measured times;
-    memory; inputs against work.
+    chooses makes run, loads or leaves alone; seconds gained and lost; inputs against work.
 
     Args:
         f: what `incremental`, `grad`, ... returned, or a model made by `bind` (then the method that
@@ -59,8 +58,7 @@ def report(
         ReportError: `f` is of another kind, or guarded; or `path` is no path.
         OSError: the file cannot be written.
 
-    Cost: for 5,000 equations a few seconds; nothing compiles. What calls did is known for the
-        latest `Tuning(history=...)` of them.
+    Cost: for 5,000 equations a few seconds; nothing compiles.
 
     Not handled: measured seconds per equation. Programs are timed, and the time of one is divided
         among its equations as they are estimated; the page says which is which.
@@ -69,7 +67,7 @@ def report(
         >>> import incrax, jax.numpy as jnp
         >>> f = incrax.incremental(lambda scale, x: scale * jnp.sum(jnp.exp(x)))
         >>> value = f(2.0, jnp.zeros(3)), f(3.0, jnp.zeros(3))
-        >>> incrax.report(f).as_dict()["calls"]["num"]
+        >>> incrax.report(f).as_dict()["stats"]["calls"]
         2
     """
     function = f
@@ -108,7 +106,6 @@ def _subject_of(function: Incremental[..., Any], args: Any, kwargs: Any) -> Subj
     return Subject(
         function._name,
         traced.engine,
-        traced.history,
         function.stats.as_dict(),
         len(function._traces.table),
         traced.saved_bytes,
@@ -129,7 +126,7 @@ class Report:
         >>> f = incrax.incremental(lambda a, b: a * b)
         >>> value = f(2.0, 3.0)
         >>> page = incrax.report(f)
-        >>> page.html.startswith("<!"), page.as_dict()["calls"]["num"]
+        >>> page.html.startswith("<!"), page.as_dict()["stats"]["calls"]
         (True, 1)
     """
 
@@ -193,7 +190,7 @@ class Report:
     def __str__(self) -> str:
         function = self.data["function"]
         equations = many(function["num_equations"], "equation")
-        calls = many(self.data["calls"]["num"], "call")
+        calls = many(self.data["stats"]["calls"], "call")
         return f"report of {function['name']}: {equations}, {calls}"
 
     def __repr__(self) -> str:

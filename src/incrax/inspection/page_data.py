@@ -1,7 +1,6 @@
-"""What a page about one function shows, as plain data: equations, what calls did and would do,
-memory.
+"""What a page about one function shows, as plain data: equations, and what calls would do.
 
-In: an engine and its history. Out: a dictionary of lists, numbers and text, which JSON can hold. It
+In: an engine. Out: a dictionary of lists, numbers and text, which JSON can hold. It
 must not evaluate or store anything, nor know how the data are drawn.
 """
 
@@ -22,9 +21,7 @@ from incrax._locations import source_of
 from incrax._program import read_vars, written_vars
 from incrax._version import __version__
 from incrax.engine.call.engine import Engine
-from incrax.engine.call.record import Chunks, History, PastCall
 from incrax.engine.call.rehearsal import outlook, row_outlooks
-from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.program.cost import equation_cost
 from incrax.explanation import Served, rows_made, served_by, sized
@@ -36,8 +33,6 @@ MAX_PLANNED = 200_000
 there.
 """
 
-MAX_NAMES = 12
-
 WORK = ("flops", "transcendentals")
 NUM_CODE = 160
 """Characters of a source line that are kept."""
@@ -48,13 +43,10 @@ Data: TypeAlias = dict[str, Any]
 
 
 class Subject(NamedTuple):
-    """What a page is about: a function's name, its engine, its calls, its counters; bytes that it
-    saves; whether the engine is that of one chunk of `Rows`.
-    """
+    """What a page is about: a function's name, its engine, its counters; bytes that it saves; whether the engine is that of one chunk of `Rows`."""
 
     name: str
     engine: Engine
-    history: History
     stats: Mapping[str, int]
     num_signatures: int
     saved_bytes: int = 0
@@ -86,8 +78,10 @@ def page_data(subject: Subject) -> Data:
         "slices": data.slices(),
         "last": data.last(),
         "verdict": data.verdict(),
-        "calls": data.calls(),
-        "memory": data.memory(),
+        "memory": {
+            "budget_bytes": data.store.budget_bytes,
+            "saved_bytes": subject.saved_bytes,
+        },
         "stats": dict(subject.stats),
     }
 
@@ -139,11 +133,6 @@ class _Data:
     def _mask(self, dirty: int) -> str:
         """Inputs as bits, but for what runs always."""
         return hex(dirty & ~self.engine.always)
-
-    def _names(self, dirty: int) -> Data:
-        """Inputs by their first names, and how many there are."""
-        found = mask_paths(self.engine.paths, self.layout, dirty)
-        return {"names": found[:MAX_NAMES], "num": len(found)}
 
     def writers(self, variables: Iterable[Var]) -> list[int]:
         """Numbers of the equations that write some variables; -1 for one that only plans have, each
@@ -294,80 +283,6 @@ class _Data:
             "num_loaded": len(loads),
             "loaded_bytes": sum(each.bytes for each in map(sized, loads)),
         }
-
-    # --- calls and memory -------------------------------------------------------------------------
-
-    def calls(self) -> Data:
-        """The latest calls as columns; what several share, by number."""
-        history = self.subject.history
-        calls = list(history.calls())
-        served: dict[int, Served] = {}
-        rows = [self._did(call, served) for call in calls]
-        return {
-            "first": calls[0].number if calls else 0,
-            "num": history.num_calls,
-            "limit": history.size,
-            "seconds": [round(call.end_s - call.start_s, 7) for call in calls],
-            **coded("kind", "kinds", (row.kind for row in rows)),
-            **coded("why", "whys", (row.why for row in rows)),
-            **coded("changed", "changes", (row.changed for row in rows), self._named),
-            "slice": [row.slice for row in rows],
-            "ran": [row.num_ran for row in rows],
-            "filled": [row.num_filled for row in rows],
-            "loaded": [row.num_loaded for row in rows],
-            "saved_bytes": [call.saved_bytes for call in calls],
-        }
-
-    def _did(self, call: PastCall, known: dict[int, Served]) -> _Did:
-        """What a call did; calls that are alike share a record, and the inputs that changed are
-        None where it counted chunks.
-        """
-        record = call.record
-        assert record is not None
-        if isinstance(record, Chunks):
-            num_run, num_reused, num_joined = record
-            why = f"chunks: {num_run} run, {num_reused} reused, {num_joined} joined"
-            return _Did("rows", why, None, num_run, num_joined, num_reused)
-        served = known.get(id(record)) or served_by(self.engine, record)
-        known[id(record)] = served
-        return _Did(
-            "first call" if served.is_first else served.by,
-            served.why if served.is_first else call.why or served.why,
-            served.changed,
-            served.num_ran,
-            len(served.filled),
-            len(served.loads),
-            self.slice_of(record.candidate, record.entry),
-        )
-
-    def _named(self, mask: int | None) -> Data:
-        """What changed, as bits and by name."""
-        if mask is None:
-            return {"mask": None, "num": -1, "names": []}
-        return {"mask": hex(mask), **self._names(mask)}
-
-    def memory(self) -> Data:
-        """The budget, and what is saved now."""
-        return {
-            "budget_bytes": self.store.budget_bytes,
-            "versions": self.store.versions,
-            "saved_bytes": self.subject.saved_bytes,
-            "num_saved": len(self.store.sizes()),
-        }
-
-
-class _Did(NamedTuple):
-    """A row of the table of calls: what served it, why, inputs changed, equations run, values
-    filled and loaded, its place among `slices`.
-    """
-
-    kind: str
-    why: str
-    changed: int | None
-    num_ran: int
-    num_filled: int = 0
-    num_loaded: int = 0
-    slice: int = -1
 
 
 def _work(eqns: Sequence[Equation]) -> np.ndarray:
