@@ -43,7 +43,11 @@ Data: TypeAlias = dict[str, Any]
 
 
 class Subject(NamedTuple):
-    """What a page is about: a function's name, its engine, its counters; bytes that it saves; whether the engine is that of one chunk of `Rows`."""
+    """What a page is about.
+
+    Fields: a function's name, its engine, its counters; how many signatures it has; bytes that it
+    saves; whether the engine is that of one chunk of `Rows`.
+    """
 
     name: str
     engine: Engine
