@@ -301,10 +301,10 @@ class NotReproducibleError(TapeError):
 
     Example:
         >>> import gc, incrax
-        >>> f = incrax.guarded(lambda x: x if (x > 0 if gc.isenabled() else x > 1) else -x)
-        >>> y = f(2.0)
+        >>> f = incrax.guarded(lambda n: n * int(n) if gc.isenabled() else n * bool(n))
+        >>> y = f(2)
         >>> gc.disable()
-        >>> f(-2.0)
+        >>> f(3)
         Traceback (most recent call last):
             ...
         incrax.errors.NotReproducibleError: `guarded(<lambda>)` went another way than before ...
