@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import json
 import os
 import subprocess
 import sys
@@ -308,14 +307,7 @@ def test_a_link_to_nothing_stays_a_link(tmp_path):
     assert not (tmp_path / "target.html").exists()
 
 
-# --- doctor ---------------------------------------------------------------------------------------
-
-
-def test_the_doctor_prints_tables(capsys):
-    assert exit_code("doctor", "--no-measure") == 0
-    shown = capsys.readouterr().out
-    assert "versions" in shown
-    assert "a call of jax.jit" not in shown
+# --- what is printed ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
@@ -325,19 +317,8 @@ def test_a_terminal_has_colours(monkeypatch, is_terminal):
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert exit_code("doctor", "--no-measure") == 0
-    assert ("\x1b[36mjax" in out.getvalue()) == is_terminal
-
-
-def test_the_doctor_speaks_json(capsys):
-    assert exit_code("doctor", "--json", "--no-measure") == 0
-    assert json.loads(capsys.readouterr().out)["versions"]["incrax"] == incrax.__version__
-
-
-def test_the_doctor_fails_where_something_is_wrong(capsys, monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
-    assert exit_code("doctor", "--no-measure") == 1
-    assert "fast-math" in capsys.readouterr().out
+    assert exit_code("cache") == 0
+    assert ("\x1b[1m" in out.getvalue()) == is_terminal
 
 
 # --- as a program ---------------------------------------------------------------------------------
@@ -366,7 +347,7 @@ def test_as_a_module(arguments, code, out, err):
 
 def test_a_reader_that_stops_reading_is_no_error():
     environment = {**os.environ, "PYTHONPATH": str(Path(incrax.__file__).parents[1])}
-    command = [sys.executable, "-m", "incrax", "doctor", "--no-measure"]
+    command = [sys.executable, "-m", "incrax", "cache"]
     pipe = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
     )

@@ -41,7 +41,6 @@ OF_JAX = {
     "guarded": (jax.jit,),
     "bucketed": (jax.jit,),
     "scan": (jax.lax.scan,),
-    "map": (jax.lax.map,),
 }
 
 

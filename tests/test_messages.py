@@ -1003,22 +1003,9 @@ def test_a_length_of_more_rows_than_there_are():
     text = (
         "`scan` was asked for 9 rows or turns, and there is room for 5. Rows are never dropped "
         "silently. Pass arrays "
-        "with more rows, or a larger `capacity=` or `size=`."
+        "with more rows, or a larger `capacity=`."
     )
     check_text(incrax.errors.CapacityError, text, incrax.scan, lambda c, x: (c, x), 0.0, X, 9)
-
-
-def test_rows_found_inside_a_traced_function_without_a_size():
-    text = (
-        "`select_rows` was called inside a traced function (jit, grad, vmap), where the number of "
-        "rows that it finds "
-        "is unknown. Nothing was evaluated. Pass `size=`, the largest number that may come, or "
-        "call it in a function "
-        "of `incrax.guarded`, where a capacity is a path."
-    )
-    check_text(
-        incrax.errors.CapacityError, text, jax.jit(lambda x: incrax.select_rows(x, x > 1)), X
-    )
 
 
 def test_a_loop_with_too_little_memory():
@@ -1038,8 +1025,6 @@ def test_a_ragged_argument_that_is_not_there():
         "was evaluated. Name arguments as in the function's signature, or by position."
     )
     check_text(incrax.errors.LoopTypeError, text, incrax.bucketed(lambda x: x, ragged="y"), X)
-    text = text.replace("bucketed(ragged", "guarded(dynamic")
-    check_text(incrax.errors.LoopTypeError, text, incrax.guarded(lambda x: x, dynamic="y"), X)
 
 
 def test_the_length_of_padded_rows_inside_a_traced_function():
@@ -1062,7 +1047,6 @@ def test_the_length_of_padded_rows_inside_a_traced_function():
             lambda n: incrax.while_loop(lambda c: c < 3, lambda c: c + 1, 0, max_steps=n),
             "while_loop(max_steps)",
         ),
-        (lambda n: incrax.select_rows(X, X > 0, size=n), "select_rows(size)"),
     ],
 )
 def test_a_size_that_is_traced(call, where):
@@ -1080,30 +1064,19 @@ def test_a_size_that_is_traced(call, where):
     )
 
 
-def test_a_mask_of_another_length():
-    text = (
-        "`select_rows` got a mask of type bool[3] for `x` of type float64[5]; it takes one boolean "
-        "per row. Nothing "
-        "was evaluated. Reduce a mask of elements to one of rows, for example by `jnp.all(mask, "
-        "axis=1)`."
-    )
-    check_text(incrax.errors.LoopTypeError, text, incrax.select_rows, X, np.ones(3, bool))
-
-
 def test_exact_rows_inside_a_traced_function():
     text = (
         "`Padded.exact()` was called inside a traced function (jit, grad, vmap), where the number "
         "of rows is unknown "
         "and a shape must be known. Use `values` with `mask`, `filled(...)` or `incrax.scan`."
     )
-    check_text(TypeError, text, jax.jit(lambda x: incrax.select_rows(x, x > 1, size=5).exact()), X)
+    check_text(TypeError, text, jax.jit(lambda x: incrax.Padded(x, jnp.sum(x > 1)).exact()), X)
 
 
 @pytest.mark.parametrize(
     ("call", "where"),
     [
         (lambda: incrax.scan(None, 0.0, X), "scan(f)"),
-        (lambda: incrax.map(None, X), "map(f)"),
         (lambda: incrax.while_loop(None, lambda x: x, 0), "while_loop(cond)"),
         (lambda: incrax.while_loop(lambda x: x, None, 0), "while_loop(body)"),
         (lambda: incrax.bucketed(None), "bucketed(fun)"),

@@ -93,7 +93,7 @@ RESULTS = {
     "report": "incrax.report(f)",
     "cost": "incrax.cost(loss, p, x)",
     "cost measured": "incrax.cost(loss, p, x, measure=True)",
-    "environment": "incrax.environment(measure=False)",
+    "environment": "incrax.environment()",
     "cache folder": "incrax.cache_folder()",
     "tuning": "incrax.Tuning()",
     "guarded": "g",

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from incrax import bijectors as bijectors
     from incrax import fit as fit
     from incrax import samplers as samplers
-    from incrax.control_flow.loops.padded import Bucketed, Padded, bucketed, select_rows
-    from incrax.control_flow.loops.scan import map, scan
+    from incrax.control_flow.loops.padded import Bucketed, Padded, bucketed
+    from incrax.control_flow.loops.scan import scan
     from incrax.control_flow.loops.while_loop import while_loop
     from incrax.control_flow.tapes.explanation import TapeExplanation, TapeReport
     from incrax.control_flow.tapes.guarded import Guarded, check_tape, guarded
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 
 _WINGS = ("bijectors", "fit", "samplers")
 _LATER = {
-    "control_flow.loops.padded": "Bucketed Padded bucketed select_rows",
-    "control_flow.loops.scan": "map scan",
+    "control_flow.loops.padded": "Bucketed Padded bucketed",
+    "control_flow.loops.scan": "scan",
     "control_flow.loops.while_loop": "while_loop",
     "control_flow.tapes.explanation": "TapeExplanation TapeReport",
     "control_flow.tapes.guarded": "Guarded check_tape guarded",
@@ -128,11 +128,9 @@ __all__ = [
     "jvp",
     "keep",
     "keep_programs",
-    "map",
     "prepare",
     "report",
     "scan",
-    "select_rows",
     "structured",
     "uncut",
     "value_and_grad",

@@ -873,16 +873,6 @@ def has_user_frame(traceback: Any) -> bool:
     return _source_info.user_frame(traceback) is not None
 
 
-def source_frames(eqn: Equation) -> list[tuple[str, str]]:
-    """File and function of the frames in which the equation was made, without those of JAX, the
-    innermost first.
-    """
-    return [
-        (frame.file_name, frame.function_name)
-        for frame in _source_info.user_frames(eqn.source_info.traceback)
-    ]
-
-
 def is_mutable_array(x: Any) -> bool:
     """Whether a leaf is a mutable array reference (`jax.Ref`)."""
     return isinstance(x, _core.Ref)

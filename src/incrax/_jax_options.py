@@ -50,7 +50,6 @@ ADVICE = {
     "keep_unused": "Leave it out: arguments that nothing reads cost nothing",
     "inline": "Leave it out: calls inside a program are opened",
     "unroll": "Leave it out: one program serves loops of every length",
-    "batch_size": "Map with `jax.lax.map(f, xs, {name}={value})`, which makes batches",
     "primals": "Write `incrax.{function}(f)(*args, tangent=tangent)`, for many tangents in turn",
     "tangents": "Write `incrax.{function}(f)(*args, tangent=tangent)`, for many tangents in turn",
     "compiler_options": "Set them for JAX, in the environment variable `XLA_FLAGS`",
@@ -66,6 +65,11 @@ ADVICE_OF_ONE = {
     ("guarded", "static_argnums"): "Write `static={value}`",
     ("guarded", "static_argnames"): "Write `static={value}`",
 }
+WENT = {
+    ("guarded", "floats"): "Pass the float as `static=`, or compute with `jax.numpy`",
+    ("guarded", "dynamic"): "Pass an `incrax.Padded(rows, length)`, or use `incrax.bucketed`",
+}
+"""What to write in place of an option that 0.1 had."""
 SECOND = {
     "grad": "argnums",
     "value_and_grad": "argnums",
@@ -78,7 +82,7 @@ SECOND = {
 
 FUNCTIONS = {
     "linearize": "`push = incrax.jvp(f)` and `push(*args, tangent=t)`, or `jax.linearize`",
-    "nonzero": "`jnp.nonzero(x, size=...)`, or `incrax.select_rows` of the numbers of elements",
+    "nonzero": "`jnp.nonzero(x, size=...)`, with `x.size` as the largest",
     "unique": "`jnp.unique(x, size=...)`",
     "jit": "`incrax.incremental(f)`",
     "vmap": "`incrax.incremental(jax.vmap(f))`",
@@ -126,6 +130,10 @@ def spelled_here(function: Callable[P, R]) -> Callable[P, R]:
     def entry(*args: P.args, **kwargs: P.kwargs) -> R:
         if len(args) > 1 and name in SECOND:
             raise _foreign(name, SECOND[name], args[1])
+        for option in kwargs:
+            if (name, option) in WENT:
+                went = f"`incrax.{name}` has no `{option}` since version 0.2"
+                raise TypeError(f"{went}. {WENT[name, option]}.")
         if not ADVICE.keys().isdisjoint(kwargs):
             own = set(inspect.signature(function).parameters)
             if name in _PASS_ON and args:

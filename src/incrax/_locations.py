@@ -1,13 +1,10 @@
-"""Where in the user's code something happened: file and line, the expression, and what its text is
-used for.
+"""Where in the user's code something happened: file and line, and the expression.
 
 In: frames, or what JAX says of an equation. Out: strings. It must not know about tracers.
 """
 
 from __future__ import annotations
 
-import ast
-import builtins
 import functools
 import linecache
 import os
@@ -16,7 +13,7 @@ import site
 import sys
 import sysconfig
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -38,21 +35,15 @@ NO_VALUE = (
 )
 """Errors of JAX where Python needs a value and there is none."""
 
-_LOGGING = frozenset(("logging", "warnings", "traceback"))
-
 MAX_SHOWN = 60
 """Characters of an expression in a report."""
 
 
 class Place(NamedTuple):
-    """A place in the user's code: `file:line`, the expression there, and what its text is used
-    for.
-    """
+    """A place in the user's code: `file:line`, and the expression there."""
 
     where: str
     expression: str
-    use: str
-    """`"print"` where it is printed and nothing reads it, or `""`."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -104,21 +95,10 @@ def place_of(frame: FrameType | None) -> Place:
     """The place of the user's code that the calls from `frame` outwards come from."""
     found = user_frame(frame)
     if found is None:
-        return Place("unknown place", "", "")
+        return Place("unknown place", "")
     span = _span(found.f_code, found.f_lasti, found.f_lineno)
     where = f"{os.path.basename(found.f_code.co_filename)}:{span[0]}"
-    expression = _source(found, span)
-    is_printed = is_logged(frame, found) or _is_printed(found, span)
-    return Place(where, expression, "print" if is_printed else "")
-
-
-def is_logged(frame: FrameType | None, until: FrameType | None) -> bool:
-    """Whether Python's logging, warnings or tracebacks stand between two frames."""
-    while frame is not None and frame is not until:
-        if frame.f_globals.get("__name__", "").split(".")[0] in _LOGGING:
-            return True
-        frame = frame.f_back
-    return False
+    return Place(where, _source(found, span))
 
 
 def is_asked_by_jax(frame: FrameType | None) -> bool:
@@ -167,71 +147,6 @@ def shortened(text: str) -> str:
     """A text on one line of a report."""
     text = " ".join(text.split())
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
-
-
-# --- what a text is used for ----------------------------------------------------------------------
-
-_TRANSPARENT = (
-    ast.JoinedStr,
-    ast.FormattedValue,
-    ast.Constant,
-    ast.BinOp,
-    ast.Tuple,
-    ast.Starred,
-    ast.keyword,
-    ast.Attribute,
-    ast.Name,
-)
-_TEXT_CALLS = {"str", "repr", "format"}
-
-
-def _is_printed(frame: FrameType, span: Span) -> bool:
-    """Whether a text made at this place is just printed."""
-    lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
-    for node in _around(tuple(lines), span):
-        if isinstance(node, ast.Call):
-            name = node.func.id if isinstance(node.func, ast.Name) else ""
-            if name and _means(frame, name) is builtins.print:
-                return _goes_to_terminal(node)
-            if name not in _TEXT_CALLS:
-                return False
-        elif not isinstance(node, _TRANSPARENT):
-            return False
-    return False
-
-
-def _goes_to_terminal(node: ast.Call) -> bool:
-    """Whether nothing can read what this prints."""
-    files = [keyword.value for keyword in node.keywords if keyword.arg in (None, "file")]
-    return all(
-        isinstance(file, ast.Attribute) and file.attr in ("stdout", "stderr") for file in files
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def _around(lines: tuple[str, ...], span: Span) -> list[ast.AST]:
-    """The syntax around a span, innermost first."""
-    try:
-        tree = ast.parse("".join(lines))
-    except SyntaxError:
-        return []
-    return [node for node in ast.walk(tree) if _covers(node, span)][::-1]
-
-
-def _covers(node: Any, span: Span) -> bool:
-    first, end, column, end_column = span
-    if getattr(node, "end_lineno", None) is None:
-        return False
-    starts = (node.lineno, node.col_offset) <= (first, column)
-    return starts and (end, end_column) <= (node.end_lineno, node.end_col_offset)
-
-
-def _means(frame: FrameType, name: str) -> Any:
-    """What a name stands for in a frame."""
-    for scope in (frame.f_locals, frame.f_globals, vars(builtins)):
-        if name in scope:
-            return scope[name]
-    return None
 
 
 def place_of_error(error: BaseException) -> str:

@@ -28,6 +28,9 @@ _COPY = "copy it from `examples/flowtorch_bijections.py`"
 _OWN = "write a class with `transform_and_log_det` and `inverse_and_log_det`, and `remember` it"
 _FAST = "ask `f.deps(...)` which parameters are slow, and move the others by `Walk(times=...)`"
 GONE = {
+    "map": "write `incrax.scan(lambda carry, x: (carry, f(x)), (), xs)[1]`",
+    "select_rows": "write `incrax.Padded(x[rows], mask.sum())`, where `rows` are those of "
+    "`jnp.flatnonzero(mask, size=n)`",
     "Unbounded": "use NumPyro's `biject_to`, as `docs/binding.md` shows",
     "bijectors.Affine": f"{_BUILT} `Affine`",
     "bijectors.AffineFixed": f"{_BUILT} `Affine` in `paramax.non_trainable`",

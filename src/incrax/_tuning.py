@@ -52,8 +52,6 @@ class Tuning:
             the same program from it; see `docs/tuning.md`.
         background: compile plans in a thread while the whole function serves (`"cost"` only, and not
             in runs of several processes). None: where `INCRAX_BACKGROUND=1` says so.
-        history: calls per signature that `report` remembers: when, how long, what changed and what
-            ran, no values. 0: none.
 
     Example:
         >>> import incrax
@@ -78,7 +76,6 @@ class Tuning:
     changing: Iterable[str | Iterable[str]] = ()
     remember: bool = True
     background: bool | None = None
-    history: int = 1000
 
     def __post_init__(self) -> None:
         """Refuse settings that mean nothing."""
@@ -104,8 +101,7 @@ class Tuning:
                 f"`Tuning(compile_s=...)` got {self.compile_s}; it is a number of seconds, at "
                 "least 0."
             )
-        for name in ("max_tracked", "history"):
-            if getattr(self, name) < 0:
-                raise ValueError(
-                    f"`Tuning({name}=...)` got {getattr(self, name)}; it must not be negative."
-                )
+        if self.max_tracked < 0:
+            raise ValueError(
+                f"`Tuning(max_tracked=...)` got {self.max_tracked}; it must not be negative."
+            )

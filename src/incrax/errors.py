@@ -297,15 +297,18 @@ class CapturedStateError(TapeError):
 
 
 class NotReproducibleError(TapeError):
-    """A function reads a clock or draws random numbers outside JAX, or takes another way at equal
-    values.
+    """A function takes another way at equal values: it depends on something that was not seen.
 
     Example:
-        >>> import incrax, random
-        >>> incrax.guarded(lambda x: x * random.gauss(0.0, 1.0))(2.0)
+        >>> import gc, incrax
+        >>> f = incrax.guarded(lambda n: n * int(n) if gc.isenabled() else n * bool(n))
+        >>> y = f(2)
+        >>> gc.disable()
+        >>> f(3)
         Traceback (most recent call last):
             ...
-        incrax.errors.NotReproducibleError: `guarded(<lambda>)` saw ...
+        incrax.errors.NotReproducibleError: `guarded(<lambda>)` went another way than before ...
+        >>> gc.enable()
     """
 
 
@@ -492,7 +495,7 @@ class CostError(IncraxError, ValueError):
         >>> incrax.cost(lambda x: x**2, 3.0, branches="none")
         Traceback (most recent call last):
             ...
-        incrax.errors.CostError: `cost(branches=...)` got 'none'; use 'max', 'both', ...
+        incrax.errors.CostError: `cost(branches=...)` got 'none'; use 'max' or ...
     """
 
 

@@ -41,8 +41,8 @@ def after(*changes):
 @pytest.mark.parametrize(
     ("change", "only", "never"),
     [
-        ({"yield": 3.0}, ["params['yield']"], ["exp", "sin", "cos", "resolution", "shape"]),
-        ({"phase": np.float64(1.0)}, ["params['phase']"], ["resolution", "shape", "x"]),
+        ({"yield": 3.0}, ["params['yield']"], ["exp", "sin", "cos"]),
+        ({"phase": np.float64(1.0)}, ["params['phase']"], ["exp", "sin", "x"]),
         ({"width": 3.0}, ["params['width']", "params['yield']"], ["cos"]),
         ({"width": 3.0}, ["params"], ["cos"]),
         ({}, (), ["params", "x"]),
@@ -62,11 +62,8 @@ def test_what_ran_is_what_the_change_reaches(change, only, never):
     [
         ({"width": 3.0}, {"only": ["params['yield']"]}),
         ({"width": 3.0}, {"never": ["exp"]}),
-        ({"width": 3.0}, {"never": ["resolution"]}),
-        ({"width": 3.0}, {"never": ["shape"]}),
         ({"phase": np.float64(1.0)}, {"only": ["cos"]}),
         ({"yield": 3.0}, {"only": ()}),
-        ({"yield": 3.0}, {"at_most": 1}),
     ],
 )
 def test_it_fails_where_something_else_ran(change, options):
@@ -74,17 +71,9 @@ def test_it_fails_where_something_else_ran(change, options):
         incrax.assert_ran(after(change), **options)
 
 
-def test_a_marked_value_stands_for_what_is_computed_for_it_alone():
-    f = after({"width": 3.0})
-    incrax.assert_ran(f, only=["shape", "reduce_sum", "params['yield']"])
-    with pytest.raises(AssertionError):
-        incrax.assert_ran(f, only=["shape"])
-    incrax.assert_ran(f, at_most=len(f.explain().ran))
-
-
 def test_the_message_says_what_ran_what_changed_and_what_served():
     with pytest.raises(AssertionError) as caught:
-        incrax.assert_ran(after({"width": 3.0}), only=["params['phase']"], never=["exp"], at_most=0)
+        incrax.assert_ran(after({"width": 3.0}), only=["params['phase']"], never=["exp"])
     lines = str(caught.value).splitlines()
     assert re.match(
         r"\d+ equations ran that belong to none of what may run \(`params\['phase'\]`\):", lines[0]
@@ -93,7 +82,6 @@ def test_the_message_says_what_ran_what_changed_and_what_served():
     assert any(
         re.match(r"  exp at .*test_assertions\.py:\d+.*\(resolution\)", line) for line in lines
     )
-    assert any(line.endswith("equations ran, and at most 0 may:") for line in lines)
     assert lines[-1] == "Changed: `params['width']`. Served by: plan (minimal planner)."
 
 
@@ -128,27 +116,7 @@ def test_rows_of_which_no_chunk_ran():
     rows = incrax.Rows(X, chunk_rows=8)
     f(1.0, 1.0, rows)
     f(1.0, 2.0, rows)
-    incrax.assert_ran(f, only=["b"], never=["exp", "a"], at_most=0)
-
-
-def decay(x):
-    return gauss(jnp.abs(x))
-
-
-def gauss(x):
-    return jnp.exp(-x * x)
-
-
-def test_what_a_function_calls_is_its_own():
-    f = incrax.incremental(lambda a, b: jnp.sum(decay(a)) + jnp.sum(jnp.sin(b)), tuning=MINIMAL)
-    f(X, X)
-    f(X + 1, X)
-    incrax.assert_ran(f, only=["decay", "a"], never=["sin"])
-    with pytest.raises(incrax.errors.UnknownInputError):
-        incrax.assert_ran(f, never=["test_what_a_function_calls_is_its_own"])
-    for name in ("decay", "gauss"):
-        with pytest.raises(AssertionError, match=f"equations of `{name}` ran"):
-            incrax.assert_ran(f, never=[name])
+    incrax.assert_ran(f, only=["b"], never=["exp", "a"])
 
 
 def test_loops_and_branches_are_looked_into():
@@ -161,26 +129,9 @@ def test_loops_and_branches_are_looked_into():
     f = incrax.incremental(fun, tuning=MINIMAL)
     f(X, X)
     f(X + 1, X)
-    for name in ("tanh", "turn", "scan"):
+    for name in ("tanh", "scan"):
         with pytest.raises(AssertionError, match=f"equations of `{name}` ran"):
             incrax.assert_ran(f, never=[name])
-
-
-class Model:
-    def pdf(self, a):
-        return jnp.exp(a)
-
-    @incrax.incremental
-    def nll(self, a):
-        return -jnp.sum(jnp.log(self.pdf(a)))
-
-
-def test_methods_are_known_by_both_names_and_may_be_asserted_on():
-    m = incrax.frozen(Model())
-    m.nll(X)
-    for name in ("pdf", "Model.pdf"):
-        with pytest.raises(AssertionError, match=f"of `{name}` ran"):
-            incrax.assert_ran(m.nll, never=name)
 
 
 def test_equations_of_no_input_belong_to_all():
@@ -206,13 +157,9 @@ def test_a_name_that_stands_for_nothing_is_an_error():
     with pytest.raises(incrax.errors.UnknownInputError) as caught:
         incrax.assert_ran(after(), never=["expp"])
     assert str(caught.value) == (
-        "`assert_ran(f)` got `expp`, which is no input of the function, no primitive in it, no "
-        "Python function that "
-        "made its equations, and no name of a marked value, so that the test could never fail. Its "
-        "inputs: "
-        "params['phase'], params['width'], params['yield'], x. Its Python functions: resolution, "
-        "model. "
-        "Use one of these, or a name as `explain()` prints it."
+        "`assert_ran(f)` got `expp`, which is no input of the function and no primitive in it, so "
+        "that the test could never fail. Its inputs: params['phase'], params['width'], "
+        "params['yield'], x. Use one of these, or the name of a primitive as `explain()` prints it."
     )
 
 

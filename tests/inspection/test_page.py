@@ -127,25 +127,20 @@ def test_it_opens_in_the_frame_of_a_notebook(driver, functions, tmp_path):
     driver.get((tmp_path / "notebook.html").as_uri())
     driver.switch_to.frame(0)
     assert driver.execute_script("return document.documentElement.dataset.ready") == "yes"
-    driver.execute_script("document.querySelector('nav a[href=\"#plans\"]').click()")
-    assert driver.execute_script("return document.activeElement.id") == "plans"
+    driver.execute_script("document.querySelector('nav a[href=\"#inputs\"]').click()")
+    assert driver.execute_script("return document.activeElement.id") == "inputs"
     assert [entry["message"] for entry in driver.get_log("browser")] == []
     driver.switch_to.default_content()
 
 
-@pytest.mark.parametrize("kind", ["not called", "no inputs", "no equations", "no history", "rows"])
+@pytest.mark.parametrize("kind", ["not called", "no inputs", "no equations", "rows"])
 def test_pages_about_little_open_too(driver, tmp_path, kind):
-    f = incrax.incremental(
-        model, tuning=incrax.Tuning(planner="minimal", history=kind != "no history")
-    )
+    f = incrax.incremental(model, tuning=MINIMAL)
     if kind == "not called":
         report = incrax.report(f, PARAMS, X)
     elif kind == "rows":
         f = incrax.incremental(lambda a, x: jnp.sum(jnp.exp(a * x)), tuning=MINIMAL)
         f(1.0, incrax.Rows(X, chunk_rows=64))
-        report = incrax.report(f)
-    elif kind == "no history":
-        f(PARAMS, X)
         report = incrax.report(f)
     else:
         f = incrax.incremental(
@@ -238,26 +233,6 @@ def test_the_colours_of_the_engine_are_what_explain_runs(driver, functions, tmp_
 # --- other sections -------------------------------------------------------------------------------
 
 
-def test_calls_and_plans_are_there_and_lead_to_the_map(page, functions):
-    data = incrax.report(functions["minimal"]).as_dict()
-    page.click("#calls-table summary")
-    page.run("document.getElementById('calls-table').dispatchEvent(new Event('toggle'))")
-    rows = page.run("return document.querySelectorAll('#calls-table tbody tr').length")
-    assert rows == data["calls"]["num"] == functions["minimal"].stats.calls
-    assert page.run("return document.querySelectorAll('#plans-table tbody tr').length") == len(
-        data["plans"]
-    )
-    page.choose()
-    page.click("#plans-table button")
-    assert page.numbers()["equations"][1] == str(data["plans"][0]["num_ran"])
-    assert page.run("return document.querySelector('input[name=view]:checked').value") == "engine"
-
-
-def test_saved_values_are_listed(page, functions):
-    num = incrax.report(functions["minimal"]).as_dict()["memory"]["num_saved"]
-    assert page.run("return document.querySelectorAll('#saved-table tbody tr').length") == num > 0
-
-
 # --- keyboard -------------------------------------------------------------------------------------
 
 
@@ -285,18 +260,6 @@ def test_inputs_are_chosen_by_keys(page):
     page.run("document.querySelector('#leaves input').focus()")
     page.press(Keys.SPACE)
     assert "params['a']" in page.find("#sentence").text
-
-
-def test_the_time_line_is_moved_through_by_keys(page):
-    page.run("document.querySelector('#timeline svg').focus()")
-    assert page.run("return document.activeElement.getAttribute('aria-valuenow')") == "7"
-    page.press(Keys.HOME, Keys.ARROW_RIGHT)
-    assert page.run("return document.activeElement.getAttribute('aria-valuenow')") == "2"
-    assert "params['c'] changed" in page.run(
-        "return document.activeElement.getAttribute('aria-valuetext')"
-    )
-    page.press(Keys.ENTER)
-    assert "params['c']" in page.find("#sentence").text
 
 
 # --- many equations -------------------------------------------------------------------------------

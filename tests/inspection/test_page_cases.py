@@ -75,47 +75,12 @@ def is_shown(page, selector):
 # --- what ran -------------------------------------------------------------------------------------
 
 
-def test_figures_of_calls_are_of_the_signature_that_is_shown(driver, tmp_path):
-    f = incrax.incremental(lambda p: sum(map(jnp.exp, p)), tuning=MINIMAL)
-    f([1.0] * 50)
-    f([1.0])
-    f([1.0])
-    page = Page(driver, incrax.report(f), tmp_path)
-    shown = figures(page)
-    assert shown["calls"] == "31 with nothing changed, of all signatures"
-    assert shown["equations run per call"].startswith("50%")
-    assert page.find("#calls-note").text.startswith("2 calls with this signature.")
-
-
-def test_calls_that_raised_are_counted_and_have_no_row(driver, tmp_path):
-    f = incrax.incremental(halves, tuning=MINIMAL)
-    for value in (1.0, 3.0, 1.5, 5.0):
-        if value > 2.0:
-            with pytest.raises(Exception, match="too large"):
-                f(value)
-        else:
-            f(value)
-    page = Page(driver, incrax.report(f), tmp_path)
-    assert figures(page)["calls"] == "40 with nothing changed, 2 raised"
-    assert page.find("#calls-note").text.startswith("2 calls.")
-    assert "Calls that raised an error have no row; 2 did." in page.find("#calls-note").text
-
-
 def test_before_any_call_nothing_is_said_to_be_saved_or_to_have_run(driver, tmp_path):
     f = incrax.incremental(product, tuning=MINIMAL)
     page = Page(driver, incrax.report(f, 1.0, 2.0), tmp_path)
     page.choose()
     assert "served by whole" in page.find("#sentence").text
-    assert page.find("#calls-note").text == "No call has returned yet."
-    assert not any(
-        is_shown(page, selector)
-        for selector in ("#timeline", "#call", "#calls-table", "#memory-chart")
-    )
-    assert (
-        "it has not run by itself yet. Trying candidates has cost nothing so far."
-        in page.find("#plans-note").text
-    )
-    assert figures(page)["equations run per call"] == "unknownno call is remembered"
+    assert figures(page)["saved"].startswith("0 bytes")
     assert page.errors() == []
 
 
@@ -126,21 +91,18 @@ def test_with_rows_the_page_says_that_it_is_about_one_chunk(driver, tmp_path):
         f(a, rows)
     page = Page(driver, incrax.report(f), tmp_path)
     assert "one chunk of the rows" in page.find("#about").text
-    assert figures(page)["chunks run per call"] == "2of the rows"
     assert "whole chunk" in figures(page)
 
 
 def test_derived_equations_are_told_from_those_of_the_program(driver, tmp_path):
     data = reported_product().as_dict()
     outlooks = [{**found, "num_ran": 9, "num_derived": 4} for found in data["outlooks"]]
-    plans = [{**plan, "num_ran": 9, "num_derived": 4} for plan in data["plans"]]
-    page = Page(driver, Report({**data, "outlooks": outlooks, "plans": plans}), tmp_path)
+    page = Page(driver, Report({**data, "outlooks": outlooks}), tmp_path)
     page.choose("a")
     assert page.find("#sentence").text.endswith("which runs 9, 4 of them derived.")
     assert page.run(
         "return document.querySelector('#numbers tbody tr').lastChild.textContent"
     ).startswith("9, ")
-    assert "9 (4 derived)" in page.find("#plans-table").text
 
 
 def test_the_page_says_when_a_call_starts_from_values_of_an_earlier_one(driver, tmp_path):
@@ -363,23 +325,6 @@ def test_the_map_shows_what_runs_on_the_changed_rows_alone(driver, by_rows, tmp_
     assert page.errors() == []
 
 
-def test_calls_and_plans_of_rows_lead_to_their_map(driver, by_rows, tmp_path):
-    page = Page(driver, incrax.report(by_rows), tmp_path)
-    page.choose("mu")
-    page.run("useCall(numCalls - 1)")
-    assert page.run("return chosen.slice") == 0
-    page.choose("mu")
-    primed = page.run("return calls.kind.findIndex(kind => calls.kinds[kind] === 'priming')")
-    page.run("useCall(arguments[0])", primed)  # the whole function
-    assert page.run("return [chosen.slice, calls.kinds.length]") == [-1, 3]
-    page.run(
-        "[...document.querySelectorAll('#plans-table button')].find(each =>"
-        " each.textContent === 'theta, at most 4 rows').click()"
-    )
-    assert page.states()["rows"] > 3
-    assert "slices: " in page.find("#timeline").text
-
-
 # --- the map --------------------------------------------------------------------------------------
 
 
@@ -460,30 +405,6 @@ def test_narrow_groups_are_named_by_their_inputs_alone(driver, many_inputs, tmp_
 
 
 # --- calls ----------------------------------------------------------------------------------------
-
-
-def test_a_call_that_changed_many_inputs_leads_to_the_map(driver, many_inputs, tmp_path):
-    page = Page(driver, many_inputs, tmp_path)
-    page.choose()
-    page.run("document.querySelector('#timeline svg').focus()")
-    page.press(Keys.ENTER)
-    assert "Changing all inputs reaches" in page.find("#sentence").text
-    assert "The map shows this change." in page.find("#call").text
-    page.click("#call button")
-    assert page.run("return document.activeElement.id") == "map"
-    assert page.run("return document.querySelector('input[name=view]:checked').value") == "engine"
-
-
-@pytest.mark.parametrize(
-    ("low", "high"), [(1.4, 30.0), (2.1e-3, 3.8e-3), (3e-5, 0.2), (9e-4, 1.8e-3), (1.2e-7, 900.0)]
-)
-def test_ticks_of_the_time_axis_keep_apart(driver, many_inputs, tmp_path, low, high):
-    page = Page(driver, many_inputs, tmp_path)
-    ticks = page.run("return logTicks(arguments[0], arguments[1])", low, high)
-    steps = np.diff(np.log(ticks)) / np.log(high / low)
-    assert len(ticks) >= 2
-    assert low <= min(ticks) <= max(ticks) <= high
-    assert steps.min() > 12 / 146  # the height of a label over that of the axis
 
 
 # --- names ----------------------------------------------------------------------------------------

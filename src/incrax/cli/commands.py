@@ -1,4 +1,4 @@
-"""The command line: `incrax demo`, `incrax doctor`, `incrax cache`.
+"""The command line: `incrax demo`, `incrax cache`.
 
 Exit codes: 0 done; 1 something is wrong with what was looked at, or it failed; 2 the options cannot
 work; 130 interrupted; 141 nobody reads on.
@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import incrax
 from incrax import _interrupts
-from incrax.cli import cache, demo, doctor
+from incrax.cli import cache, demo
 from incrax.cli.usage import UsageError
 
 
@@ -26,7 +26,7 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-COMMANDS = {"demo": demo, "doctor": doctor, "cache": cache}
+COMMANDS = {"demo": demo, "cache": cache}
 
 
 def build_parser() -> argparse.ArgumentParser:

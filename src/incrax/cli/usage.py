@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from pathlib import Path
-from typing import Any, Protocol
-
-from rich.console import Console
 
 
 class UsageError(Exception):
     """A bad option; the message is one line."""
-
-
-class Shown(Protocol):
-    """What prints, for people and for programs."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """For programs."""
-        ...
 
 
 def check_output(path: Path, kind: str, *suffixes: str) -> None:
@@ -51,19 +37,3 @@ def check_writable(option: str, path: Path) -> None:
         raise UsageError(f"{option} {path} cannot be written: {error.strerror}") from None
     if not was_there:
         target.unlink()
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """The option that `show` looks at."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def show(found: Shown, options: argparse.Namespace) -> None:
-    """Print a report, with colours on a terminal; or one JSON object."""
-    if options.json:
-        json.dump(found.as_dict(), sys.stdout, indent=2, default=str)
-        sys.stdout.write("\n")
-    elif sys.stdout.isatty():
-        Console().print(found)
-    else:
-        print(found)

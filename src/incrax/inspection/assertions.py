@@ -6,14 +6,11 @@ In: an incremental function. Out: nothing, or an AssertionError that shows what 
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from incrax import _jax
-from incrax import _program as program
 from incrax._incremental import Incremental
 from incrax._jax import Equation, Var
 from incrax._messages import first_names, listed, not_called
@@ -27,33 +24,22 @@ from incrax.rows.engine import RowEngine
 NUM_SHOWN = 10
 """Equations that a message lists."""
 
-_TRACER = program.__file__
-_OWN = os.path.dirname(_jax.__file__)
-
 
 def assert_ran(
-    f: Incremental[..., Any],
-    only: Iterable[str] | None = None,
-    *,
-    never: Iterable[str] = (),
-    at_most: int | None = None,
+    f: Incremental[..., Any], only: Iterable[str] | None = None, *, never: Iterable[str] = ()
 ) -> None:
     """Check in a test that the last call of a function ran what it should, and nothing else.
 
     A name is that of an input, as `explain()` prints it, and stands for the equations that depend
-    on it (`"params['mu']"`, an element `"theta[3]"`, a prefix `"params"`); of a JAX primitive
-    (`"exp"`), also inside loops and branches; of a Python function (`"resolution"`, of a method
-    `"pdf"` or `"Model.pdf"`) that made equations, itself or through what it called; or of a value
-    marked by `keep(x, name=...)` or `cached`. Equations of functions of JAX that are compiled
-    there, such as `jnp.var`, are known by their inputs and primitives only. Of `Rows`, what ran on
-    one of the chunks is looked at, not what follows their reductions.
+    on it (`"params['mu']"`, an element `"theta[3]"`, a prefix `"params"`); or of a JAX primitive
+    (`"exp"`), also inside loops and branches. Of `Rows`, what ran on one of the chunks is looked
+    at, not what follows their reductions.
 
     Args:
         f: what `incremental`, `grad` and the like return, after a call.
         only: each equation that ran must belong to one of these; `()` if nothing may have run.
             None: no such check.
         never: no equation that ran may belong to one of these.
-        at_most: how many equations may have run.
 
     Raises:
         AssertionError: something else ran. The message lists it, with what changed and what served
@@ -91,8 +77,6 @@ def assert_ran(
         ids = call.named(name)
         found = [eqn for eqn in call.ran if id(eqn) in ids]
         problems += _listed(f"{len(found)} equations of `{name}` ran, and none may", found)
-    if at_most is not None and len(call.ran) > at_most:
-        problems += _listed(f"{len(call.ran)} equations ran, and at most {at_most} may", call.ran)
     if problems:
         raise AssertionError("\n".join([*problems, *_circumstances(f, call)]))
 
@@ -117,25 +101,19 @@ class _LastCall(NamedTuple):
         Raises:
             UnknownInputError: it stands for nothing.
         """
-        facts = self.engine.facts
-        eqns = facts.eqns
-        is_named = lambda eqn: name == eqn.primitive.name or name in _functions(eqn)
-        found = {
-            id(eqn) for eqn in (*eqns, *self.ran) if any(map(is_named, _jax.with_inner([eqn])))
-        }
-        found |= self._of_marked(name)
+        eqns = (*self.engine.facts.eqns, *self.ran)
+        is_named = lambda eqn: any(name == each.primitive.name for each in _jax.with_inner([eqn]))
+        found = {id(eqn) for eqn in eqns if is_named(eqn)}
         try:
             mask = paths_mask(self.engine.paths, self.engine.layout, [name])
         except UnknownInputError:
             if found or name in self.paths:
                 return found
-            functions = dict.fromkeys(text for eqn in eqns for text in _functions(eqn))
             raise UnknownInputError(
-                f"`assert_ran(f)` got `{name}`, which is no input of the function, no primitive in "
-                "it, no Python function that made its equations, and no name of a marked value, so "
-                f"that the test could never fail. Its inputs: {first_names(self.paths)}. Its Python "
-                f"functions: {first_names(list(functions))}. Use one of these, or a name as `explain()` "
-                "prints it."
+                f"`assert_ran(f)` got `{name}`, which is no input of the function and no primitive "
+                "in it, so that the test could never fail. Its inputs: "
+                f"{first_names(self.paths)}. Use one of these, or the name of a primitive as "
+                "`explain()` prints it."
             ) from None
         return found | {number for number, each in self.masks().items() if each & mask}
 
@@ -149,20 +127,6 @@ class _LastCall(NamedTuple):
                 reads = (written[v] if v in written else facts.mask(v) for v in read_vars(eqn))
                 found[id(eqn)] = functools.reduce(operator.or_, reads, 0)
             written.update(dict.fromkeys(written_vars(eqn), found[id(eqn)]))
-        return found
-
-    def _of_marked(self, name: str) -> set[int]:
-        """The equations of a marked value: the mark, and what is computed for nothing else."""
-        facts = self.engine.facts
-        marked = {var for var, known in facts.kept.items() if known == name}
-        others = {atom for atom in facts.outvars if isinstance(atom, Var)}
-        found: set[int] = set()
-        for eqn in reversed(facts.eqns if marked else ()):
-            written = written_vars(eqn)
-            if not marked.isdisjoint(written) or (written and others.isdisjoint(written)):
-                found.add(id(eqn))
-            else:
-                others.update(read_vars(eqn))
         return found
 
 
@@ -184,16 +148,6 @@ def _last(f: Any) -> _LastCall:
     has_run = traced.last is not None and traced.last.num_run > 0
     paths = [*engine.paths, *traced.paths]
     return _LastCall(engine, served.by, served.ran if has_run else (), paths)
-
-
-def _functions(eqn: Equation) -> list[str]:
-    """The user's functions that made an equation, up to the one that was traced; methods by both
-    names.
-    """
-    frames = [] if eqn.primitive.name == _jax.KEEP else _jax.source_frames(eqn)
-    traced = itertools.takewhile(lambda frame: frame[0] != _TRACER, frames)
-    names = [name for file, name in traced if not file.startswith(_OWN)]
-    return list(dict.fromkeys(name for full in names for name in (full, full.rpartition(".")[2])))
 
 
 def _listed(title: str, eqns: Sequence[Equation]) -> list[str]:

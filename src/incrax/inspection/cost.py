@@ -1,64 +1,60 @@
 """What a function computes and moves: FLOPs, transcendentals and bytes by the rules of
 `primitives`, as one report.
 
-In: a function, or a model, with arrays or types. Out: a `CostReport`. A program of each pass is
-traced and made a tree of regions; each equation is priced once and counts as often as the regions
-around it run.
+In: a function, with arrays or types. Out: a `CostReport`. A program of each pass is traced and
+made a tree of regions; each equation is priced once and counts as often as the regions around it
+run.
 """
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import statistics
 import time
+import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
+from incrax._incremental import Incremental
 from incrax._jax import Equation
-from incrax._locations import source_of
-from incrax._program import Program, evaluator
+from incrax._locations import NO_VALUE, place_of_error, source_of
+from incrax._program import Program, Values, evaluator, trace, trace_with_tree
 from incrax._table import Cell, Printable, Table, bytes_text, number_text
 from incrax._tuning import Tuning
+from incrax.derivatives.cuts import Mark, is_mark, without_marks
+from incrax.derivatives.selection import select
+from incrax.engine.inputs.frames import Frame, Hole, framed
+from incrax.engine.inputs.leaves import check_dynamic, is_dynamic
 from incrax.engine.inputs.paths import paths_mask
 from incrax.engine.inputs.rows import as_plain
+from incrax.engine.inputs.signature import argument_names, leaf_path
 from incrax.engine.program.cost import ZERO, Cost, leaf_cost
 from incrax.engine.program.dependence import ALWAYS, depend, make_layout
 from incrax.engine.program.nested import is_counted
-from incrax.errors import CostError
-from incrax.inspection.programs import (
-    Call,
-    call_of,
-    forward,
-    function_of_model,
-    gradient,
-    hessian_product,
-    is_scalar,
-    model_of,
-    path_in_model,
-    type_text,
-)
-from incrax.inspection.regions import AS_RUN, AS_WRITTEN, Node, Region, cut, regions_of, run
+from incrax.errors import CostError, PythonBranchError, SelectionError, UnknownInputError
+from incrax.inspection.regions import Node, Region, cut, regions_of, run
 from incrax.models.bound import Bound
 
-PASSES = ("forward", "backward", "hvp")
-TITLES = {"forward": "forward", "backward": "backward", "hvp": "Hessian-vector product"}
-BRANCHES = ("max", "both", "taken")
-GROUPS = ("line", "function", "file")
-
-NUM_ARGUMENTS = 6
+PASSES = ("forward", "backward")
 NUM_LISTED = 15
-MAX_PARTS = 12
-"""Parts of a measured program, at most; the cheapest are joined to what is before them."""
 NUM_REPEATS = 9
 """Timed runs of a measured program, and of each of its parts."""
+
+_REMOVED = {
+    "hvp": "count the product itself, "
+    "`cost(lambda x, v: jax.jvp(jax.grad(f), (x,), (v,))[1], x, v)`",
+    "both": "count each side by itself, or those that run by 'taken'",
+}
+"""Words of version 0.1 that went, and what to do instead."""
 
 UserRule = Callable[
     [Sequence[jax.ShapeDtypeStruct], Sequence[jax.ShapeDtypeStruct], Mapping[str, Any]], float
@@ -67,20 +63,19 @@ UserRule = Callable[
 
 
 def cost(
-    fun: Callable[..., Any] | Bound,
+    fun: Callable[..., Any],
     *args: Any,
-    changing: Iterable[str] | None = None,
+    changing: str | Iterable[str] | None = None,
     wrt: Any = None,
     has_aux: bool = False,
     passes: str | Iterable[str] = PASSES,
-    trips: int | Literal["measured"] | None = None,
-    branches: Literal["max", "both", "taken"] = "max",
+    trips: Literal["measured"] | None = None,
+    branches: Literal["max", "taken"] = "max",
     measure: bool = False,
     rules: Mapping[str, UserRule] | None = None,
     **kwargs: Any,
 ) -> CostReport:
-    """What a function costs: FLOPs, transcendentals and bytes, forward, backward and of a Hessian
-    times a vector.
+    """What a function costs: FLOPs, transcendentals and bytes, forward and backward.
 
     The function is traced and its equations are counted; nothing is evaluated unless `measure`,
     `trips="measured"` or `branches="taken"` asks for a run. Dead code is left out, equal equations
@@ -88,26 +83,23 @@ def cost(
     nothing.
 
     Args:
-        fun: function of pytrees: plain, jitted, or incremental (then its equations are those that
-            the engine runs); or a model made by `bind`, or its `value`, `grad`, `value_and_grad` or
-            `hessian`, at the inputs that it holds.
-        *args: arguments, arrays of any shapes or `jax.ShapeDtypeStruct`; none for a model.
+        fun: function of pytrees: plain, jitted, or incremental.
+        *args: arguments, arrays of any shapes or `jax.ShapeDtypeStruct`.
         changing: names of inputs that change, as `explain()` and `deps()` print them (`"mu"`,
             `"params['s']"`, `"theta[3]"`), or one name: the report then says what runs again from
-            what the engine avoids. Cotangents and tangents change always. Inputs of a model also by
-            the short names that it knows.
+            what the engine avoids, which has what is invariant in front of its loop. Cotangents
+            change always.
         wrt: what the backward pass differentiates, as in `incrax.grad`; by default the first
-            argument, or what is trainable in a model.
+            argument.
         has_aux: whether `fun` returns a pair whose second part has no derivative.
-        passes: some of `"forward"`, `"backward"`, `"hvp"`, or one; the first always counts.
-        trips: turns of loops whose number depends on values: a number to assume, `"measured"` for a
-            run that counts, or None: one turn is counted, and the report says so.
-        branches: `"max"`, the most expensive one; `"both"`, all; `"taken"`, those that a run with
-            these arguments takes.
+        passes: `"forward"`, `"backward"`, or both; the first always counts.
+        trips: turns of loops whose number depends on values: `"measured"` by a run, or None: one
+            turn is counted, and the report says so.
+        branches: `"max"`, the most expensive one, or `"taken"`, those that a run takes.
         measure: whether to compile and time the passes and their parts, with memory.
         rules: FLOPs of primitives that are not registered: functions of the types of the inputs and
             of the results, and of the parameters of one equation.
-        **kwargs: further arguments; of a model, other values or types for inputs, by name.
+        **kwargs: further arguments.
 
     Returns:
         A `CostReport`. The backward pass is value and gradient (or value and pullback, where the
@@ -116,15 +108,14 @@ def cost(
 
     Raises:
         CostError: an option has a value that it does not take; a run is asked for and an argument
-            has no values, or the function has effects; the function branches in Python on a traced
-            value.
+            has no values, or the function has effects; the function needs a traced value in Python.
         SelectionError, UnknownInputError: `wrt` or `changing` names what is not there.
         UnsupportedLeafError: an argument is an array that JAX has no type for.
-        TypeError: `fun` is no function.
+        TypeError: it is no function.
 
-    Cost: three traces; with `measure` two compilations of
-        each program and nine runs. A run that counts takes some tens of microseconds for
-        each turn of a loop whose number of turns depends on values.
+    Cost: two traces; with `measure` a compilation of each program and of each of its parts, and
+        nine runs. A run that counts takes some tens of microseconds for each turn of a loop whose
+        number of turns depends on values.
 
     Not handled: what XLA makes of the program (fusion, its own simplifications); work on the host;
         static arguments of `jax.jit` that are numbers (use a `lambda`).
@@ -142,41 +133,210 @@ def cost(
     passes = _names(passes)
     for each in passes:
         _check_word("passes", each, PASSES)
-    if trips is not None and (type(trips) is not int or trips < 0):
-        _check_word("trips", trips, ("measured",), ", a number of turns from 0 on, or None")
-    _check_word("branches", branches, BRANCHES)
-    names = None if changing is None else _names(changing)
-    why_not = "nothing in the first argument has one"
-    model = model_of(fun)
-    if model is not None:
-        fun, args = function_of_model(fun, model, args, kwargs)
-        kwargs = {}
-        in_model = lambda name: path_in_model(model, name) if isinstance(name, str) else name
-        names = None if names is None else tuple(map(in_model, names))
-        selected = model.differentiated_paths if wrt is None else jax.tree.map(in_model, wrt)
-        why_not = "no input of the model is trainable"
-    else:
-        selected = wrt
+    _check_word("trips", trips, ("measured", None))
+    _check_word("branches", branches, ("max", "taken"))
     args, kwargs = as_plain((args, kwargs))
     call = call_of(fun, args, kwargs, has_aux=has_aux)
-    counting = _Counting(call, names, trips, branches, measure, rules or {})
-    select = functools.partial(call.differentiated, selected, args, kwargs)
-    return counting.report(passes, select, why_not if wrt is None else "")
+    value, results = forward(call)
+    runs = {
+        "measure=True": measure,
+        "trips='measured'": trips == "measured",
+        "branches='taken'": branches == "taken",
+    }
+    for option in [option for option, is_asked in runs.items() if is_asked][:1]:
+        _check_run(option, call, value)
+    changed = None if changing is None else _names(changing)
+    counting = _Counting(call, changed, trips, branches, rules or {})
+    programs = {"forward": counting.count(value)}
+    notes = []
+    if "backward" in passes:
+        try:
+            numbers = call.differentiated(wrt, args, kwargs)
+            programs["backward"] = counting.count(gradient(call, numbers, results))
+        except (TypeError, ValueError, NotImplementedError, UnknownInputError) as error:
+            if wrt is not None and isinstance(error, (SelectionError, UnknownInputError)):
+                raise
+            reason = next(iter(str(error).splitlines()), "")
+            notes.append(f"No backward pass: {type(error).__name__}: {reason}")
+    found = tuple(_passes(programs))
+    titles = {"forward": "forward", "backward": "value and gradient"}
+    return CostReport(
+        name=call.name,
+        passes=found,
+        changing=changed,
+        measured=tuple(
+            counting.measured(titles[name], each) for name, each in programs.items() if measure
+        ),
+        notes=(*_notes(found), *notes),
+    )
 
 
 def _names(names: str | Iterable[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _check_word(option: str, seen: object, words: Sequence[str], others: str = "") -> None:
+def _check_word(option: str, seen: object, words: Sequence[object]) -> None:
     if seen in words:
         return
-    near = difflib.get_close_matches(str(seen), words, 1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    went = _REMOVED.get(str(seen), "")
+    if option == "trips" and isinstance(seen, int):
+        went = "`report.forward.loops` has what one turn costs, to be multiplied"
+    hint = f" That went with version 0.2: {went}." if went else ""
     raise CostError(
-        f"`cost({option}=...)` got {seen!r}; use {', '.join(map(repr, words))}{others}. Nothing "
-        f"was evaluated.{hint}"
+        f"`cost({option}=...)` got {seen!r}; use {' or '.join(map(repr, words))}. Nothing was "
+        f"evaluated.{hint}"
     )
+
+
+# --- a call and its programs ----------------------------------------------------------------------
+
+
+class Call(NamedTuple):
+    """A function with arguments.
+
+    Fields: the function, for JAX to trace; its name; the arguments but for values and types
+    (`jax.ShapeDtypeStruct`); these, and their names; whether its result is a pair whose second part
+    is passed on.
+    """
+
+    fun: Callable[..., Any]
+    name: str
+    frame: Frame
+    values: Values
+    paths: tuple[str, ...]
+    has_aux: bool
+
+    def result(self, values: Values) -> tuple[list[Any], list[Any]]:
+        """Leaves of the result that have a derivative, at other values, and all others."""
+        args, kwargs = self.frame.filled(values)
+        found = self.fun(*args, **kwargs)
+        main, rest = found if self.has_aux else (found, ())
+        leaves = jax.tree.leaves(main)
+        is_smooth = [jnp.issubdtype(jax.dtypes.result_type(x), jnp.inexact) for x in leaves]
+        others = compress(leaves, [not flag for flag in is_smooth])
+        return [*map(jnp.asarray, compress(leaves, is_smooth))], [*others, *jax.tree.leaves(rest)]
+
+    def differentiated(self, wrt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
+        """Which of the values `wrt` stands for.
+
+        Raises:
+            SelectionError: `wrt` selects nothing that has a derivative.
+            UnknownInputError: a path names nothing.
+        """
+        args, kwargs = jax.tree.map(_stand_in, (args, kwargs), is_leaf=is_mark)
+        selection = select("cost", self.fun, wrt, args, kwargs)
+        places = [number for number, leaf in enumerate(self.frame.leaves) if leaf is Hole]
+        return [places.index(number) for number in selection.numbers]
+
+
+def call_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux: bool) -> Call:
+    """A function with its arguments.
+
+    Raises:
+        UnsupportedLeafError: an argument is an array without JAX type.
+        TypeError: it is no function.
+    """
+    if isinstance(getattr(fun, "__self__", fun), Bound):
+        raise TypeError(
+            "`cost(f)` got a bound model; it must be a function with its arguments. Nothing was "
+            'evaluated. Pass what was bound: `cost(f, model["params"], model["x"])`.'
+        )
+    if not callable(fun):
+        raise TypeError(
+            f"`cost(f)` got {fun!r} of type {type(fun).__name__}; it must be a function."
+        )
+    name = getattr(fun, "__name__", type(fun).__name__)
+    with_paths, treedef = jax.tree.flatten_with_path((args, kwargs), is_leaf=is_mark)
+    names = argument_names(fun, len(args))
+    leaves = [without_marks(leaf) for _, leaf in with_paths]
+    is_value = [isinstance(leaf, jax.ShapeDtypeStruct) or is_dynamic(leaf) for leaf in leaves]
+    frame, values = framed(treedef, leaves, is_value)
+    paths = tuple(leaf_path(names, path) for path, _ in compress(with_paths, is_value))
+    for path, value in zip(paths, values, strict=True):
+        check_dynamic(value, path)
+    return Call(_plain_function(fun), name, frame, values, paths, has_aux)
+
+
+def _plain_function(fun: Any) -> Any:
+    """The function that an engine evaluates."""
+    if isinstance(fun, types.MethodType) and isinstance(fun.__func__, Incremental):
+        return functools.partial(_plain_function(fun.__func__), fun.__self__)
+    return _plain_function(fun.__wrapped__) if isinstance(fun, Incremental) else fun
+
+
+def _stand_in(leaf: Any) -> Any:
+    """An array without memory for a type, so that it can be selected."""
+    is_type = isinstance(leaf, jax.ShapeDtypeStruct) and not isinstance(leaf, Mark)
+    if not is_type or _jax.is_key_dtype(leaf.dtype):
+        return leaf
+    return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+
+
+def forward(call: Call) -> tuple[Program, Sequence[Any]]:
+    """The program of the value, and types of the results that have a derivative.
+
+    Raises:
+        CostError: Python or NumPy needs a traced value.
+    """
+    try:
+        program, tree = trace_with_tree(lambda *values: call.result(values), *call.values)
+    except (*NO_VALUE, PythonBranchError) as error:
+        cause = error.__cause__ if isinstance(error, PythonBranchError) else None
+        raise CostError(
+            f"`cost({call.name})` found that Python needs a traced value: "
+            f"{place_of_error(cause or error)}. This is usually an `if` on it, or a function of "
+            "`numpy` where that of `jax.numpy` is meant. What runs depends on values, and there is "
+            "no one program to count. Nothing was evaluated. Write `jax.lax.cond`, or fix the "
+            f"argument: `cost(lambda x: {call.name}(x, flag=True), x)`."
+        ) from error
+    return program, [atom.aval for atom in program.outvars[: tree.children()[0].num_leaves]]
+
+
+def gradient(call: Call, numbers: Sequence[int], results: Sequence[Any]) -> Program:
+    """Value and gradient together; for anything but one real number, value and pullback of a
+    cotangent.
+
+    Raises:
+        ValueError: no result has a derivative.
+    """
+    if not results:
+        raise ValueError("no result is a floating-point number.")
+    (first, *others) = results
+    is_scalar = not others and not first.shape and jnp.issubdtype(first.dtype, jnp.floating)
+    cotangents = () if is_scalar else [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results]
+    num = len(call.values)
+
+    def evaluate(*inputs: Any) -> Any:
+        def of_selected(*selected: Any) -> Any:
+            replaced = dict(enumerate(inputs[:num])) | dict(zip(numbers, selected, strict=True))
+            return call.result(list(replaced.values()))
+
+        at = [jnp.asarray(inputs[number]) for number in numbers]
+        outs, pullback, others = jax.vjp(of_selected, *at, has_aux=True)
+        return outs, others, pullback(list(inputs[num:]) or [jnp.ones_like(x) for x in outs])
+
+    return trace(evaluate, *call.values, *cotangents)
+
+
+def _check_run(option: str, call: Call, program: Program) -> None:
+    """Check that a function can be run.
+
+    Raises:
+        CostError: an argument has no values, or the function has effects.
+    """
+    for path, value in zip(call.paths, call.values, strict=True):
+        if isinstance(value, jax.ShapeDtypeStruct):
+            raise CostError(
+                f"`cost({option})` runs the function, and `{path}` is a type without values. "
+                f"Nothing was evaluated. Pass an array, or leave {option} out."
+            )
+    effects = sorted({str(effect) for eqn in program.eqns for effect in eqn.effects})
+    if effects:
+        raise CostError(
+            f"`cost({option})` runs the function, and it has effects: {', '.join(effects)}. This "
+            "is usually a print or a callback, which would be repeated with each run. Nothing was "
+            f"evaluated. Take it out, or leave {option} out."
+        )
 
 
 # --- rows of the report ---------------------------------------------------------------------------
@@ -213,8 +373,8 @@ class LoopCost(NamedTuple):
     """A loop.
 
     Fields: primitive; source line; loops, branches and calls around; turns of one evaluation; where
-    that number is from: "static", "measured", "given" or "unknown" (then one turn is counted); what
-    one turn costs, the condition included.
+    that number is from: "static", "measured" or "unknown" (then one turn is counted); what one turn
+    costs, the condition included.
     """
 
     primitive: str
@@ -225,23 +385,13 @@ class LoopCost(NamedTuple):
     turn: Cost
 
 
-class SourceCost(NamedTuple):
-    """What one line or function of the user's costs: where, forward, and backward (None: there is
-    no backward pass).
-    """
-
-    source: str
-    forward: Cost
-    backward: Cost | None = None
-
-
 @dataclass(frozen=True)
 class PassCost:
     """The cost of one pass.
 
-    Fields: `"forward"`, `"backward"` or `"hvp"`; its equations, those that are alike in one row (of
-    a backward pass what value and gradient have together and the forward pass has not, so that a
-    row may be negative where a derivative rule replaces the forward pass); its loops (of a backward
+    Fields: `"forward"` or `"backward"`; its equations, those that are alike in one row (of a
+    backward pass what value and gradient have together and the forward pass has not, so that a row
+    may be negative where a derivative rule replaces the forward pass); its loops (of a backward
     pass those of value and gradient that are not the forward pass's).
     """
 
@@ -263,17 +413,6 @@ class PassCost:
     def avoided(self) -> Cost:
         """The cost of what it leaves alone."""
         return _summed(row for row in self.equations if not row.runs_again)
-
-    @property
-    def macs(self) -> float:
-        """Multiply-adds of products and convolutions, of real numbers: half their FLOPs; of complex
-        ones an eighth.
-        """
-        products = ("dot_general", "conv_general_dilated", "ragged_dot_general")
-        found = (row for row in self.equations if row.primitive in products)
-        return sum(
-            row.total.flops / (8 if row.results[0].startswith("complex") else 2) for row in found
-        )
 
 
 def _summed(rows: Iterable[EquationCost]) -> Cost:
@@ -306,87 +445,21 @@ class CountedProgram(NamedTuple):
 
 @dataclass
 class _Counting:
-    """A call, what was asked of it (see `cost`), and what one should know of the answer."""
+    """A call, and what was asked of it (see `cost`)."""
 
     call: Call
     changing: tuple[str, ...] | None
-    trips: int | str | None
+    trips: str | None
     branches: str
-    measure: bool
     rules: Mapping[str, UserRule]
-    notes: list[str] = field(default_factory=list)
     _costs: dict[Region, Cost] = field(default_factory=dict)
-
-    def report(
-        self, passes: Sequence[str], select: Callable[[], list[int]], why_not: str
-    ) -> CostReport:
-        """Count all that was asked for; `select` gives the values that are differentiated.
-
-        `why_not` says why there may be none; where there must be some, it is empty.
-        """
-        call = self.call
-        traced, results = forward(call)
-        self._check_run(traced)
-        counted: dict[str, CountedProgram | None] = {"forward": self.count(traced)}
-        numbers = self._selected(select, why_not) if set(passes) - {"forward"} else []
-        if numbers and "backward" in passes:
-            lack = "" if results else "no result is a floating-point number."
-            make = lambda: gradient(call, numbers, results)
-            counted["backward"] = self._derivative("backward pass", lack, make)
-        if numbers and "hvp" in passes:
-            lack = "" if is_scalar(results) else "the result is not one real number."
-            counted["hvp"] = self._hessian_product(numbers, lack)
-        programs = {name: each for name, each in counted.items() if each is not None}
-        titles = {**TITLES, "backward": "value and gradient"}
-        types = [var.aval.str_short() for var in traced.invars]
-        named = zip(call.paths, types, strict=True)
-        found = tuple(self._passes(programs))
-        return CostReport(
-            name=call.name,
-            arguments=tuple(f"{path}: {text}" for path, text in named),
-            passes=found,
-            changing=self.changing,
-            branches=self.branches,
-            measured=tuple(
-                self.measured(titles[name], each) for name, each in programs.items() if self.measure
-            ),
-            notes=(*self._general_notes(list(programs.values())), *self.notes),
-        )
-
-    def _check_run(self, traced: Program) -> None:
-        """Check that the function can be run, if that is asked for.
-
-        Raises:
-            CostError: an argument has no values, or the function has effects.
-        """
-        asked = {
-            "measure=True": self.measure,
-            "trips='measured'": self.trips == "measured",
-            "branches='taken'": self.branches == "taken",
-        }
-        option = next((option for option, is_asked in asked.items() if is_asked), None)
-        if option is None:
-            return
-        for path, value in zip(self.call.paths, self.call.values, strict=True):
-            if isinstance(value, jax.ShapeDtypeStruct):
-                raise CostError(
-                    f"`cost({option})` runs the function, and `{path}` is {type_text(value)} "
-                    f"without values. Nothing was evaluated. Pass an array, or leave {option} out."
-                )
-        effects = sorted({str(effect) for eqn in traced.eqns for effect in eqn.effects})
-        if effects:
-            raise CostError(
-                f"`cost({option})` runs the function, and it has effects: {', '.join(effects)}. "
-                "This is usually a print or a callback, which would be repeated with each run. "
-                f"Nothing was evaluated. Take it out, or leave {option} out."
-            )
 
     def count(self, traced: Program) -> CountedProgram:
         """Count a program; runs it only where how often something runs is to be measured."""
-        root = regions_of(traced, AS_RUN if self.is_as_run else AS_WRITTEN)
+        root = regions_of(traced, is_hoisted=self.changing is not None)
         is_run = self.trips == "measured" or self.branches == "taken"
         if is_run and any(node.is_open for node in root.nodes):
-            run(root, self.call.inputs(traced))
+            run(root, self._inputs(root.program))
         rows = [
             row
             for node, again in zip(root.nodes, self._reached(root), strict=True)
@@ -395,6 +468,12 @@ class _Counting:
         equations = [row for row in rows if isinstance(row, EquationCost)]
         loops = [row for row in rows if isinstance(row, LoopCost)]
         return CountedProgram(root, equations, loops)
+
+    def _inputs(self, program: Program) -> list[Any]:
+        """Values for the inputs of a program: those of the call, and ones for cotangents."""
+        values = self.call.values
+        further = [var.aval for var in program.invars[len(values) :]]
+        return [*values, *(jnp.ones(aval.shape, aval.dtype) for aval in further)]
 
     def _reached(self, root: Region) -> list[bool | None]:
         """Whether the change reaches each equation; what is no argument changes always."""
@@ -406,11 +485,6 @@ class _Counting:
             mask |= layout.leaf_mask(number)
         dependence = depend(root.program, layout)
         return [bool(dependence.of_equation(node.eqn) & mask) for node in root.nodes]
-
-    @property
-    def is_as_run(self) -> bool:
-        """Whether the equations are those that the engine runs."""
-        return self.call.is_incremental or self.changing is not None
 
     # --- an equation and what is inside ---
 
@@ -493,93 +567,12 @@ class _Counting:
         if region.times is not None:
             return region.times, "static"
         is_branch = region.kind == "branch"
-        if is_branch and self.branches == "both":
-            return 1.0, "static"
         if around.runs and (not is_branch or self.branches == "taken"):
             return region.runs / around.runs, "measured"
         if is_branch:
             dearest = max(node.regions, key=lambda each: self._cost(each).weight)
             return float(region is dearest), "static"
-        if isinstance(self.trips, int):
-            return float(self.trips + (region.kind == "condition")), "given"
         return 1.0, "unknown"
-
-    # --- passes ---
-
-    def _selected(self, select: Callable[[], list[int]], why_not: str) -> list[int]:
-        """The values that are differentiated; where nothing was named and nothing can be, none and
-        a note.
-        """
-        try:
-            return select()
-        except (TypeError, ValueError):
-            if not why_not:
-                raise
-            self.notes.append(f"No derivatives: {why_not}. Name others by `wrt=`.")
-            return []
-
-    def _derivative(
-        self, title: str, lack: str, make: Callable[[], Program]
-    ) -> CountedProgram | None:
-        """A program of a derivative; None, and a note, where something is lacking, or JAX has no
-        derivative.
-        """
-        if not lack:
-            try:
-                return self.count(make())
-            except (TypeError, ValueError, NotImplementedError) as error:
-                lack = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-        self.notes.append(f"No {title}: {lack}")
-        return None
-
-    def _hessian_product(self, numbers: Sequence[int], lack: str) -> CountedProgram | None:
-        """Forward over reverse; reverse over reverse where a rule for cotangents has no tangents,
-        `custom_lin`.
-        """
-        make = functools.partial(hessian_product, self.call, numbers)
-        product = self._derivative(TITLES["hvp"], lack, make)
-        if product is None or all(row.primitive != "custom_lin" for row in product.equations):
-            return product
-        self.notes.append(
-            "The Hessian-vector product is reverse over reverse: a `custom_vjp` rule has no "
-            "tangents."
-        )
-        return self._derivative(TITLES["hvp"], "", functools.partial(make, is_forward=False))
-
-    def _passes(self, counted: Mapping[str, CountedProgram]) -> Iterator[PassCost]:
-        """The rows of each program; of the backward pass what value and gradient have, and the
-        value alone has not.
-        """
-        value = counted["forward"]
-        for name, each in counted.items():
-            if name != "backward":
-                yield PassCost(name, _merged(each.equations), tuple(each.loops))
-                continue
-            loops = Counter(each.loops) - Counter(value.loops)
-            found = PassCost(
-                name, _merged(each.equations, value.equations), tuple(loops.elements())
-            )
-            if min(found.total) < 0:
-                self.notes.append(
-                    "Figures of the backward pass below zero: value and gradient together do less "
-                    "of something than the value alone, as JAX moves what is invariant out of "
-                    "loops that it differentiates, or a rule replaces the function."
-                )
-            yield found
-
-    def _general_notes(self, found: Sequence[CountedProgram]) -> Iterator[str]:
-        if any(not row.is_counted for each in found for row in each.equations):
-            yield "Some primitives are not registered: the totals lack their work. Pass `rules=`."
-        if any(loop.known_from == "unknown" for each in found for loop in each.loops):
-            yield (
-                "Some loops have unknown trips: one turn of each is counted. Pass `trips=`, "
-                "'measured' or a number."
-            )
-        if self.is_as_run:
-            yield (
-                "Equations are those that the engine runs: hoisted out of loops, nothing "
-                "rematerialized."
-            )
 
     # --- seconds and memory ---
 
@@ -590,17 +583,16 @@ class _Counting:
         """
         root = counted.root
         whole = root.program
-        cost_of = functools.partial(self.cost_of, region=root)
-        groups = [(name, root.nodes), *_joined(_by_function(root.nodes), cost_of)]
+        groups = [(name, root.nodes), *_by_function(root.nodes)]
         parts = cut(whole, [[node.eqn for node in nodes] for _, nodes in groups[1:]])
-        compiled = [*_compiled([whole, *parts], self.call.inputs(whole))]
+        compiled = [*_compiled([whole, *parts], self._inputs(whole))]
         rounds = [[_seconds(call) for call, _ in compiled] for _ in range(NUM_REPEATS)]  # in turns
         medians = map(statistics.median, zip(*rounds, strict=True))
         whole_part, *found = (
-            MeasuredPart(title, len(nodes), cost_of(nodes), seconds, memory)
+            MeasuredPart(title, self.cost_of(nodes, root), seconds, memory)
             for (title, nodes), seconds, (_, memory) in zip(groups, medians, compiled, strict=True)
         )
-        return Measured(name, tuple(found), whole_part, NUM_REPEATS)
+        return Measured(name, tuple(found), whole_part)
 
 
 _TOP = EquationCost("", "", (), (), "", ZERO, 1.0, is_known=True, is_counted=True, runs_again=None)
@@ -617,6 +609,30 @@ def _title(node: Node, region: Region, turns: float, known_from: str) -> str:
     return f"{node.name}{' condition' * (region.kind == 'condition')} x {shown}"
 
 
+def _passes(counted: Mapping[str, CountedProgram]) -> Iterator[PassCost]:
+    """The rows of each program; of the backward pass what value and gradient have, and the value
+    alone has not.
+    """
+    value = counted["forward"]
+    yield PassCost("forward", _merged(value.equations), tuple(value.loops))
+    if (both := counted.get("backward")) is not None:
+        rows = _merged(both.equations, value.equations)
+        loops = Counter(both.loops) - Counter(value.loops)
+        yield PassCost("backward", rows, tuple(loops.elements()))
+
+
+def _notes(passes: Sequence[PassCost]) -> Iterator[str]:
+    if any(not row.is_counted for each in passes for row in each.equations):
+        yield "Some primitives are not registered: the totals lack their work. Pass `rules=`."
+    if any(loop.known_from == "unknown" for each in passes for loop in each.loops):
+        yield 'Some loops have unknown trips: one turn of each is counted. Pass `trips="measured"`.'
+    if min(passes[-1].total) < 0:
+        yield (
+            "Figures of the backward pass below zero: value and gradient together do less of "
+            "something than the value alone, as where a rule replaces the function."
+        )
+
+
 # --- what is measured -----------------------------------------------------------------------------
 
 
@@ -631,31 +647,20 @@ class Memory(NamedTuple):
 
 
 class MeasuredPart(NamedTuple):
-    """A part of a program, or the whole: name, number of equations, cost, median seconds of a run,
-    memory.
-    """
+    """A part of a program, or the whole: name, cost, median seconds of nine runs, memory."""
 
     name: str
-    num_equations: int
     cost: Cost
     seconds: float
     memory: Memory
 
 
 class Measured(NamedTuple):
-    """A measured program: its name, its parts in order, the whole as one, and how many runs of each
-    were timed.
-    """
+    """A measured program: its name, its parts in order, the whole as one."""
 
     name: str
     parts: tuple[MeasuredPart, ...]
     whole: MeasuredPart
-    repeats: int
-
-    @property
-    def sum_s(self) -> float:
-        """Seconds of all parts, one after the other."""
-        return sum(part.seconds for part in self.parts)
 
 
 def _compiled(
@@ -691,37 +696,17 @@ def _memory(compiled: Any) -> Memory:
     return Memory(*(getattr(found, name, None) for name in names))
 
 
-Group = tuple[str, list[Node]]
-
-
-def _by_function(nodes: Sequence[Node]) -> list[Group]:
-    """Equations that follow each other and are of one function; of one line where there is one
-    function only.
-    """
-    sources = [source_of(_jax.source_line(node.eqn)) for node in nodes]
-    is_one = len({(source.function, source.file) for source in sources if source.file}) < 2
-    groups: list[Group] = []
-    for source, node in zip(sources, nodes, strict=True):
-        line = f"{source.file_name}:{source.line} ({source.function})"
-        title = line if is_one else f"{source.function} ({source.file_name})"
+def _by_function(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
+    """Equations that follow each other and are of one function."""
+    groups: list[tuple[str, list[Node]]] = []
+    for node in nodes:
+        source = source_of(_jax.source_line(node.eqn))
+        title = f"{source.function} ({source.file_name})" if source.file else "(unknown)"
         if groups and (title == groups[-1][0] or not source.file):
             groups[-1][1].append(node)
         else:
-            groups.append((title if source.file else "(unknown)", [node]))
+            groups.append((title, [node]))
     return groups
-
-
-def _joined(groups: Sequence[Group], cost_of: Callable[[list[Node]], Cost]) -> list[Group]:
-    """The dearest groups, few enough, each with the cheaper ones that follow it."""
-    dearest = sorted(range(1, len(groups)), key=lambda n: cost_of(groups[n][1]).weight)
-    starts = {0, *dearest[1 - MAX_PARTS :]}
-    joined: list[Group] = []
-    for number, (title, nodes) in enumerate(groups):
-        if number in starts:
-            joined.append((title, list(nodes)))
-        else:
-            joined[-1][1].extend(nodes)
-    return joined
 
 
 # --- the report -----------------------------------------------------------------------------------
@@ -733,10 +718,8 @@ class CostReport(Printable):
 
     Fields:
         name: the function's name.
-        arguments: names and types of its arguments.
         passes: those that were counted, the value first.
         changing: the inputs that change; None: nothing was said about that.
-        branches: `"max"`, `"both"` or `"taken"`.
         measured: measured programs; empty without `measure=True`.
         notes: what one should know about these numbers.
 
@@ -745,14 +728,12 @@ class CostReport(Printable):
         >>> x = jax.ShapeDtypeStruct((100,), jnp.float32)
         >>> report = incrax.cost(lambda x: jnp.sum(jnp.exp(x)), x)
         >>> report.forward.total.transcendentals, [each.name for each in report.passes]
-        (100.0, ['forward', 'backward', 'hvp'])
+        (100.0, ['forward', 'backward'])
     """
 
     name: str
-    arguments: tuple[str, ...]
     passes: tuple[PassCost, ...]
     changing: tuple[str, ...] | None
-    branches: str
     measured: tuple[Measured, ...]
     notes: tuple[str, ...]
 
@@ -764,15 +745,7 @@ class CostReport(Printable):
     @property
     def backward(self) -> PassCost | None:
         """The backward pass; None: not asked for, or there is none, see `notes`."""
-        return self._pass("backward")
-
-    @property
-    def hvp(self) -> PassCost | None:
-        """The Hessian times a vector; None likewise."""
-        return self._pass("hvp")
-
-    def _pass(self, name: str) -> PassCost | None:
-        return next((each for each in self.passes if each.name == name), None)
+        return next(iter(self.passes[1:]), None)
 
     @property
     def per_equation(self) -> tuple[tuple[str, EquationCost], ...]:
@@ -796,128 +769,51 @@ class CostReport(Printable):
         backward = self.backward
         return backward and _quotient(backward.total.flops, self.forward.total.flops)
 
-    @property
-    def operations_ratio(self) -> float | None:
-        """The same with ten FLOPs for an exponential."""
-        backward = self.backward
-        return backward and _quotient(backward.total.operations, self.forward.total.operations)
-
-    def by_source(
-        self, group: Literal["line", "function", "file"] = "line"
-    ) -> tuple[SourceCost, ...]:
-        """Costs of each line or function of the user's, the most expensive first; with a change,
-        of what it reaches.
-
-        Args:
-            group: `"line"`, `"function"` or `"file"`.
-
-        Raises:
-            CostError: another group.
-        """
-        _check_word("group", group, GROUPS)
-        shown = list(filter(None, (self.forward, self.backward)))
-        found: dict[str, list[Cost]] = {}
-        for number, each in enumerate(shown):
-            for row in each.equations:
-                if self.changing is None or row.runs_again:
-                    parts = source_of(row.source)
-                    source = row.source if group == "line" else getattr(parts, group)
-                    found.setdefault(source, [ZERO] * len(shown))[number] += row.total
-        dearest = sorted(found.items(), key=lambda item: -sum(c.operations for c in item[1]))
-        return tuple(SourceCost(source, *costs) for source, costs in dearest)
-
-    # --- for programs -----------------------------------------------------------------------------
-
-    def as_dict(self) -> dict[str, Any]:
-        """The report for programs, with types that JSON has."""
-        same = ("name", "arguments", "changing", "branches", "measured", "notes")
-        shown = ["total", "macs", "equations", "loops"]
-        if self.changing is not None:
-            shown += ["again", "avoided"]
-        return {
-            **{name: _plain(getattr(self, name)) for name in same},
-            "passes": {
-                each.name: {name: _plain(getattr(each, name)) for name in shown}
-                for each in self.passes
-            },
-            "backward_over_forward": {"flops": self.ratio, "operations": self.operations_ratio},
-            "not_counted": [{"pass": name, **_plain(row)} for name, row in self.not_counted],
-            "unknown_loops": [{"pass": name, **_plain(loop)} for name, loop in self.unknown_loops],
-            "by_source": _plain(self.by_source()),
-        }
-
-    # --- for people -------------------------------------------------------------------------------
-
     def summary(self) -> str:
         """What it is the cost of, and its FLOPs."""
-        flops = number_text(self.forward.total.flops)
-        found = f"cost of {self.name}({_named(self.arguments)}): {flops} FLOPs"
+        found = f"cost of {self.name}: {number_text(self.forward.total.flops)} FLOPs"
         if self.changing is None:
             return found
-        return f"{found}; changing: {_named(self.changing) or 'nothing'}"
+        return f"{found}; changing: {', '.join(self.changing) or 'nothing'}"
 
     def tables(self) -> list[Table]:
-        """The report for people: totals; the most expensive equations, and a turn of each loop; what
-        was measured; notes.
-        """
+        """The report for people: totals; the most expensive equations; what was measured; notes."""
         header = ("pass", "what", "times", *FIGURES, "inside", "source")
-        turns = [*self._turns()]
         notes = [(note,) for note in self.notes]
         return [
-            Table("", ("", *TOTALS), list(self._totals())),
+            Table("", ("", *FIGURES, "FLOPs / byte"), list(self._totals())),
             Table("most expensive equations", header, [*self._dearest()], NUM_LISTED),
-            *([Table("loops", header, turns, NUM_LISTED)] if turns else []),
             *map(_measured_table, self.measured),
             *([Table("notes", ("what to know of these numbers",), notes)] if notes else []),
         ]
 
     def _totals(self) -> Iterator[Sequence[Cell]]:
         for each in self.passes:
-            yield (TITLES[each.name], *_total(each.total))
+            parts = {"": each.total}
+            if self.changing is not None:
+                parts |= {", run again": each.again, ", avoided": each.avoided}
+            for name, part in parts.items():
+                yield (each.name + name, *_figures(part), _quotient(part.flops, part.bytes))
         if self.backward is not None:
-            pairs = zip(_amounts(self.backward.total), _amounts(self.forward.total), strict=True)
+            pairs = zip(_figures(self.backward.total), _figures(self.forward.total), strict=True)
             yield ("backward / forward", *(_quotient(*pair) for pair in pairs), "")
-        for each in self.passes if self.changing is not None else ():
-            yield (f"{TITLES[each.name]}, run again", *_total(each.again))
-            yield (f"{TITLES[each.name]}, avoided", *_total(each.avoided))
 
     def _dearest(self) -> Iterator[Sequence[Cell]]:
-        """Equations of the value and the backward pass; first those that nobody registered, also of
-        the third pass.
-        """
+        """Equations, first those that nobody registered."""
         order = lambda item: (item[1].is_counted, *(-abs(part) for part in item[1].total.weight))
         for name, row in sorted(self.per_equation, key=order):
-            if name == "hvp" and row.is_counted:
-                continue
             what = f"{row.primitive} {' '.join(row.inputs)} -> {' '.join(row.results)}"
             times = row.times if row.is_known else f"{number_text(row.times)} (one turn)"
             *work, moved = _figures(row.total)
             shown = work if row.is_counted else ("not counted", "-", "-")
             yield (name, what, times, *shown, moved, row.inside, row.source)
 
-    def _turns(self) -> Iterator[Sequence[Cell]]:
-        for each in self.passes:
-            for loop in each.loops:
-                what = f"a turn of {loop.primitive}"
-                turns = f"{number_text(loop.turns)} ({loop.known_from})"
-                shown = "unknown turns" if loop.known_from == "unknown" else turns
-                yield (each.name, what, shown, *_figures(loop.turn), loop.inside, loop.source)
 
-
-TOTALS = ("FLOPs", "transcendentals", "integer ops", "bytes read", "bytes written", "FLOPs / byte")
 FIGURES = ("FLOPs", "transcendentals", "int ops", "bytes")
 
 
-def _amounts(cost: Cost) -> tuple[float, ...]:
-    return cost.flops, cost.transcendentals, cost.int_ops, cost.bytes_read, cost.bytes_written
-
-
-def _total(cost: Cost) -> tuple[Cell, ...]:
-    return (*_amounts(cost), _quotient(cost.flops, cost.bytes))
-
-
-def _figures(cost: Cost) -> tuple[Cell, ...]:
-    return (*_amounts(cost)[:3], cost.bytes)
+def _figures(cost: Cost) -> tuple[float, ...]:
+    return cost.flops, cost.transcendentals, cost.int_ops, cost.bytes
 
 
 def _quotient(part: float, whole: float) -> float | None:
@@ -925,40 +821,11 @@ def _quotient(part: float, whole: float) -> float | None:
     return part / whole + 0.0 if whole else None
 
 
-def _named(names: Sequence[str]) -> str:
-    """The first names, where there are many."""
-    rest = [f"... {len(names) - NUM_ARGUMENTS} more"] if len(names) > NUM_ARGUMENTS else []
-    return ", ".join([*names[:NUM_ARGUMENTS], *rest])
-
-
-MEASURED = (
-    *("part", "equations", "FLOPs", "ms", "share of sum", "GFLOP/s"),
-    *("temporary", "arguments", "results"),
-)
-
-
 def _measured_table(each: Measured) -> Table:
-    rows = [_part_cells(part, f"{part.seconds / each.sum_s:.0%}") for part in each.parts]
-    rows.append(("sum of the parts", "", "", each.sum_s * 1e3, "", "", "", "", ""))
-    rows.append(_part_cells(each.whole._replace(name="the whole, compiled as one"), ""))
-    return Table(f"measured: {each.name}, medians of {each.repeats} runs", MEASURED, rows)
-
-
-def _part_cells(part: MeasuredPart, share: str) -> tuple[Cell, ...]:
-    arguments, results, temporary = map(bytes_text, part.memory)
-    flops = part.cost.flops
-    figures = (part.num_equations, flops, part.seconds * 1e3, share, flops / part.seconds * 1e-9)
-    return (part.name, *figures, temporary, arguments, results)
-
-
-def _plain(x: Any) -> Any:
-    """Rows, loops and the like with types that JSON has; of a cost what users ask for."""
-    if isinstance(x, Cost):
-        names = ("flops", "transcendentals", "int_ops", "bytes_read", "bytes_written")
-        figures = dict(zip(names, _amounts(x), strict=True))
-        return {**figures, "flops_per_byte": _quotient(x.flops, x.bytes)}
-    fields = getattr(x, "_fields", None)
-    if fields is None:
-        return [_plain(each) for each in x] if isinstance(x, tuple) else x
-    further = [name for name in ("total", "sum_s") if hasattr(x, name)]
-    return {name: _plain(getattr(x, name)) for name in (*fields, *further)}
+    header = ("part", "FLOPs", "ms", "arguments", "results", "temporary")
+    shown = (*each.parts, each.whole._replace(name="the whole, compiled as one"))
+    rows = [
+        (part.name, part.cost.flops, part.seconds * 1e3, *map(bytes_text, part.memory))
+        for part in shown
+    ]
+    return Table(f"measured: {each.name}, medians of {NUM_REPEATS} runs", header, rows)

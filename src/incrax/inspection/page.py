@@ -20,15 +20,13 @@ from string import Template
 from typing import Any
 
 from incrax._incremental import Incremental
-from incrax._messages import not_called
 from incrax._table import many
-from incrax.control_flow.tapes.guarded import Guarded, incremental_of
 from incrax.errors import ReportError
 from incrax.inspection.page_data import Subject, page_data
 from incrax.models.bound import Bound
 from incrax.rows.engine import RowEngine
 
-SCRIPTS = ("model.js", "text.js", "inputs.js", "map.js", "charts.js", "tables.js", "main.js")
+SCRIPTS = ("model.js", "text.js", "inputs.js", "map.js", "tables.js", "main.js")
 NOTEBOOK_HEIGHT = 860
 """Pixels of the frame in a notebook."""
 
@@ -40,8 +38,7 @@ def report(
     would cost.
 
     One HTML file without network access: the equations as a map, coloured by what a change that one
-    chooses makes run, loads or leaves alone; the latest calls; plans and their measured times;
-    memory; inputs against work.
+    chooses makes run, loads or leaves alone; seconds gained and lost; inputs against work.
 
     Args:
         f: what `incremental`, `grad`, ... returned, or a model made by `bind` (then the method that
@@ -58,12 +55,10 @@ def report(
 
     Raises:
         NotCalledError: without arguments before the first call.
-        ReportError: `f` is of another kind, or guarded and not incremental: it saves nothing; or
-            `path` is no path.
+        ReportError: `f` is of another kind, or guarded; or `path` is no path.
         OSError: the file cannot be written.
 
-    Cost: for 5,000 equations a few seconds; nothing compiles. What calls did is known for the
-        latest `Tuning(history=...)` of them.
+    Cost: for 5,000 equations a few seconds; nothing compiles.
 
     Not handled: measured seconds per equation. Programs are timed, and the time of one is divided
         among its equations as they are estimated; the page says which is which.
@@ -72,11 +67,9 @@ def report(
         >>> import incrax, jax.numpy as jnp
         >>> f = incrax.incremental(lambda scale, x: scale * jnp.sum(jnp.exp(x)))
         >>> value = f(2.0, jnp.zeros(3)), f(3.0, jnp.zeros(3))
-        >>> incrax.report(f).as_dict()["calls"]["num"]
+        >>> incrax.report(f).as_dict()["stats"]["calls"]
         2
     """
-    if isinstance(f, Guarded):
-        f, args, kwargs = _path_of(f, args, kwargs)
     function = f
     if isinstance(f, Bound):
         functions = f.functions.values()
@@ -86,7 +79,8 @@ def report(
             f"`report(f)` got a {type(f).__name__}. A page shows what an incremental function "
             "saves and runs, and this is none. Usually the plain function was passed instead of "
             "what `incremental` or `grad` returned: calls of it are not tracked. Nothing was "
-            "evaluated. Pass `incrax.incremental(f)`, call it a few times, and report on that."
+            "evaluated. Pass `incrax.incremental(f)`, call it a few times, and report on that; of "
+            "a guarded function `print(f.explain())`."
         )
     if path is not None and not isinstance(path, str | os.PathLike):
         raise ReportError(
@@ -102,23 +96,6 @@ def report(
     return page
 
 
-def _path_of(
-    f: Guarded[..., Any], args: Any, kwargs: Any
-) -> tuple[Incremental[..., Any], Any, dict[str, Any]]:
-    """The incremental function of a path, and the arguments to report on, which are its leaves."""
-    if f._make is None:
-        raise ReportError(
-            "`report(f)` got a function made by `guarded`, which has a program for each path "
-            "through its branches, each compiled as a whole: there are no saved values to show. "
-            "Nothing was evaluated. `f.explain()` lists its paths and guards; for a page, pass "
-            "`incrax.incremental(f)` and call it: it saves values for each path."
-        )
-    function, leaves = incremental_of(f, args, kwargs)
-    if function is None:
-        raise not_called("report()")
-    return function, tuple(leaves), {}
-
-
 def _subject_of(function: Incremental[..., Any], args: Any, kwargs: Any) -> Subject:
     """What a page is about: the signature of some arguments, or the last call's.
 
@@ -129,7 +106,6 @@ def _subject_of(function: Incremental[..., Any], args: Any, kwargs: Any) -> Subj
     return Subject(
         function._name,
         traced.engine,
-        traced.history,
         function.stats.as_dict(),
         len(function._traces.table),
         traced.saved_bytes,
@@ -150,7 +126,7 @@ class Report:
         >>> f = incrax.incremental(lambda a, b: a * b)
         >>> value = f(2.0, 3.0)
         >>> page = incrax.report(f)
-        >>> page.html.startswith("<!"), page.as_dict()["calls"]["num"]
+        >>> page.html.startswith("<!"), page.as_dict()["stats"]["calls"]
         (True, 1)
     """
 
@@ -214,7 +190,7 @@ class Report:
     def __str__(self) -> str:
         function = self.data["function"]
         equations = many(function["num_equations"], "equation")
-        calls = many(self.data["calls"]["num"], "call")
+        calls = many(self.data["stats"]["calls"], "call")
         return f"report of {function['name']}: {equations}, {calls}"
 
     def __repr__(self) -> str:

@@ -1,14 +1,12 @@
-"""What a page about one function shows, as plain data: equations, what calls did and would do,
-plans, memory.
+"""What a page about one function shows, as plain data: equations, and what calls would do.
 
-In: an engine and its history. Out: a dictionary of lists, numbers and text, which JSON can hold. It
+In: an engine. Out: a dictionary of lists, numbers and text, which JSON can hold. It
 must not evaluate or store anything, nor know how the data are drawn.
 """
 
 from __future__ import annotations
 
 import linecache
-import math
 import platform
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
@@ -23,9 +21,7 @@ from incrax._locations import source_of
 from incrax._program import read_vars, written_vars
 from incrax._version import __version__
 from incrax.engine.call.engine import Engine
-from incrax.engine.call.record import Chunks, History, PastCall
 from incrax.engine.call.rehearsal import outlook, row_outlooks
-from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.program.cost import equation_cost
 from incrax.explanation import Served, rows_made, served_by, sized
@@ -37,16 +33,9 @@ MAX_PLANNED = 200_000
 there.
 """
 
-MAX_PLANS = 200
-MAX_NAMES = 12
-MAX_SAVED = 100
-"""Saved values that are listed, the largest first."""
-
 WORK = ("flops", "transcendentals")
 NUM_CODE = 160
 """Characters of a source line that are kept."""
-
-HOW = ("estimated", "measured as a whole", "measured as a segment")
 
 
 Data: TypeAlias = dict[str, Any]
@@ -54,13 +43,14 @@ Data: TypeAlias = dict[str, Any]
 
 
 class Subject(NamedTuple):
-    """What a page is about: a function's name, its engine, its calls, its counters; bytes that it
+    """What a page is about.
+
+    Fields: a function's name, its engine, its counters; how many signatures it has; bytes that it
     saves; whether the engine is that of one chunk of `Rows`.
     """
 
     name: str
     engine: Engine
-    history: History
     stats: Mapping[str, int]
     num_signatures: int
     saved_bytes: int = 0
@@ -91,16 +81,11 @@ def page_data(subject: Subject) -> Data:
         "outlooks": data.outlooks(),
         "slices": data.slices(),
         "last": data.last(),
-        "plans": [data.plan(entry) for entry in data.entries],
-        "whole": {
-            "seconds": chooser.whole_s,
-            "is_measured": chooser.whole.seconds is not None,
-            "first_s": (chooser.whole.first_s or None) if chooser.clock.is_running else None,
-            "lost_s": chooser.race.lost_s,
-        },
         "verdict": data.verdict(),
-        "calls": data.calls(),
-        "memory": data.memory(),
+        "memory": {
+            "budget_bytes": data.store.budget_bytes,
+            "saved_bytes": subject.saved_bytes,
+        },
         "stats": dict(subject.stats),
     }
 
@@ -148,17 +133,10 @@ class _Data:
         self.eqns: Sequence[Equation] = self.program.eqns
         self.numbers = {id(eqn): number for number, eqn in enumerate(self.eqns)}
         self.work = _work(self.eqns)
-        entries = [e for of in (self.chooser, self.engine.slices) for e in of.entries.values()]
-        self.entries: list[Entry] = sorted(entries, key=lambda entry: -entry.count)[:MAX_PLANS]
 
     def _mask(self, dirty: int) -> str:
         """Inputs as bits, but for what runs always."""
         return hex(dirty & ~self.engine.always)
-
-    def _names(self, dirty: int) -> Data:
-        """Inputs by their first names, and how many there are."""
-        found = mask_paths(self.engine.paths, self.layout, dirty)
-        return {"names": found[:MAX_NAMES], "num": len(found)}
 
     def writers(self, variables: Iterable[Var]) -> list[int]:
         """Numbers of the equations that write some variables; -1 for one that only plans have, each
@@ -184,7 +162,6 @@ class _Data:
         of their own.
         """
         written = [list(map(sized, written_vars(eqn))) for eqn in self.eqns]
-        seconds, how = self.seconds()
         states = dict.fromkeys(self.writers(self.chooser.savable), 1)  # worth saving to some plan
         for state in self.store.states:
             states.update(dict.fromkeys(self.writers(state.saved), 2))  # saved now
@@ -195,39 +172,20 @@ class _Data:
             **coded("type", "types", (", ".join(x.type for x in each) for each in written)),
             **dict(zip(WORK, self.work.T.tolist(), strict=True)),
             "bytes": [sum(x.bytes for x in each) for each in written],
-            "seconds": [float(f"{s:.4g}") for s in seconds],
-            "how": how,
-            "hows": list(HOW),
+            "seconds": [float(f"{s:.4g}") for s in self.seconds()],
+            "how": "estimated" if self.engine.whole.seconds is None else "measured as a whole",
             "state": [states.get(number, 0) for number in range(len(self.eqns))],
             "reads": [[n for n in self.writers(read_vars(eqn)) if n >= 0] for eqn in self.eqns],
         }
 
-    def seconds(self) -> tuple[list[float], list[int]]:
-        """Seconds of each equation, estimated, then scaled to the smallest timed program that holds
-        it; and how.
-
-        Of two programs of one size the whole function counts, so that the sum is the time that is
-        shown for it.
+    def seconds(self) -> list[float]:
+        """Estimated seconds of each equation, scaled to those of the whole function where that was
+        timed.
         """
-        estimated = list(map(self.facts.seconds, self.eqns))
-        table = self.engine.segments
-        timed: list[tuple[Sequence[Equation], float | None, int]] = [
-            (table.plan(group).eqns, table.measured_s(group), 2) for group in table.groups.values()
-        ]
-        if table.wanted:
-            timed.append((table.top_plan().eqns, table.measured_s(None), 2))
-        whole = self.engine.whole
-        timed.append((self.eqns, whole.seconds, 1))
-        seconds = list(estimated)
-        how = [0] * len(self.eqns)
-        for eqns, measured_s, kind in sorted(timed, key=lambda item: -len(item[0])):
-            if measured_s is None:
-                continue
-            factor = measured_s / max(sum(map(self.facts.seconds, eqns)), 1e-12)
-            for number in [self.numbers[id(eqn)] for eqn in eqns if id(eqn) in self.numbers]:
-                seconds[number] = factor * estimated[number]
-                how[number] = kind
-        return seconds, how
+        estimated = [self.facts.seconds(eqn) for eqn in self.eqns]
+        measured_s = self.engine.whole.seconds
+        factor = 1.0 if measured_s is None else measured_s / max(sum(estimated), 1e-12)
+        return [factor * seconds for seconds in estimated]
 
     # --- what calls would do ----------------------------------------------------------------------
 
@@ -286,10 +244,11 @@ class _Data:
         """The sets to look out for, the most useful first."""
         layout = self.layout
         always = self.engine.always
-        entries = [entry.dirty for entry in self.entries]
+        entries = [*self.chooser.entries.values(), *self.engine.slices.entries.values()]
+        entries.sort(key=lambda entry: -entry.count)
         last = [] if self.engine.last is None else [self.engine.last.dirty]
         leaves = [layout.leaf_mask(index) for index in range(len(layout.widths))]
-        seen = [dirty & ~always for dirty in entries]
+        seen = [entry.dirty & ~always for entry in entries]
         yield from (*(dirty & ~always for dirty in last), 0, layout.full, *seen, *leaves)
         for offset, width in zip(layout.offsets, layout.widths, strict=True):
             yield from (1 << offset + k for k in range(width) if width > 1)
@@ -328,121 +287,6 @@ class _Data:
             "num_loaded": len(loads),
             "loaded_bytes": sum(each.bytes for each in map(sized, loads)),
         }
-
-    # --- plans ------------------------------------------------------------------------------------
-
-    def plan(self, entry: Entry) -> Data:
-        """A dirty set that was seen, with its candidates and how they were chosen."""
-        plan = self.engine.plan_of(entry.candidate, entry)
-        own = None if entry.program is None else entry.program.plan
-        statistics = None if own is None else own.statistics
-        is_timed = entry.is_final and len(entry.seconds) > 1
-        is_derived = [id(eqn) not in self.numbers for eqn in (() if plan is None else plan.eqns)]
-        return {
-            "mask": self._mask(entry.dirty),
-            "slice": self.slice_of(entry.candidate, entry),
-            "changed": self._names(entry.dirty),
-            "count": entry.count,
-            "candidate": entry.candidate,
-            "why": entry.reason,
-            "is_final": entry.is_final,
-            "candidates": [
-                {"name": name, "seconds": s, "is_measured": is_timed}
-                for name, s in entry.seconds.items()
-            ],
-            "promise_s": entry.promise_s if math.isfinite(entry.promise_s) else None,
-            "num_ran": len(self.eqns) if plan is None else plan.num_eqns,
-            "num_derived": 0 if plan is None or plan.sliced else sum(is_derived),
-            **self._loaded(() if plan is None else plan.loads),
-            "statistics": [] if statistics is None else list(statistics.lines),
-        }
-
-    # --- calls and memory -------------------------------------------------------------------------
-
-    def calls(self) -> Data:
-        """The latest calls as columns; what several share, by number."""
-        history = self.subject.history
-        calls = list(history.calls())
-        served: dict[int, Served] = {}
-        rows = [self._did(call, served) for call in calls]
-        return {
-            "first": calls[0].number if calls else 0,
-            "num": history.num_calls,
-            "limit": history.size,
-            "seconds": [round(call.end_s - call.start_s, 7) for call in calls],
-            **coded("kind", "kinds", (row.kind for row in rows)),
-            **coded("why", "whys", (row.why for row in rows)),
-            **coded("changed", "changes", (row.changed for row in rows), self._named),
-            "slice": [row.slice for row in rows],
-            "ran": [row.num_ran for row in rows],
-            "filled": [row.num_filled for row in rows],
-            "loaded": [row.num_loaded for row in rows],
-            "saved_bytes": [call.saved_bytes for call in calls],
-        }
-
-    def _did(self, call: PastCall, known: dict[int, Served]) -> _Did:
-        """What a call did; calls that are alike share a record, and the inputs that changed are
-        None where it counted chunks.
-        """
-        record = call.record
-        assert record is not None
-        if isinstance(record, Chunks):
-            num_run, num_reused, num_joined = record
-            why = f"chunks: {num_run} run, {num_reused} reused, {num_joined} joined"
-            return _Did("rows", why, None, num_run, num_joined, num_reused)
-        served = known.get(id(record)) or served_by(self.engine, record)
-        known[id(record)] = served
-        return _Did(
-            "first call" if served.is_first else served.by,
-            served.why if served.is_first else call.why or served.why,
-            served.changed,
-            served.num_ran,
-            len(served.filled),
-            len(served.loads),
-            self.slice_of(record.candidate, record.entry),
-        )
-
-    def _named(self, mask: int | None) -> Data:
-        """What changed, as bits and by name."""
-        if mask is None:
-            return {"mask": None, "num": -1, "names": []}
-        return {"mask": hex(mask), **self._names(mask)}
-
-    def memory(self) -> Data:
-        """The budget, and the saved values now, the largest first."""
-        sizes = sorted(self.store.sizes().items(), key=lambda item: -item[1])
-        names = self.facts.kept
-        saved = [
-            {
-                "type": sized(var).type,
-                "bytes": size,
-                "equation": self.writers([var])[0],
-                "depends_on": self._names(self.facts.mask(var)),
-                "name": names.get(var),
-            }
-            for var, size in sizes[:MAX_SAVED]
-        ]
-        return {
-            "budget_bytes": self.store.budget_bytes,
-            "versions": self.store.versions,
-            "saved_bytes": self.subject.saved_bytes,
-            "num_saved": len(sizes),
-            "saved": saved,
-        }
-
-
-class _Did(NamedTuple):
-    """A row of the table of calls: what served it, why, inputs changed, equations run, values
-    filled and loaded, its place among `slices`.
-    """
-
-    kind: str
-    why: str
-    changed: int | None
-    num_ran: int
-    num_filled: int = 0
-    num_loaded: int = 0
-    slice: int = -1
 
 
 def _work(eqns: Sequence[Equation]) -> np.ndarray:

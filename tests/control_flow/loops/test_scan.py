@@ -4,7 +4,6 @@ memory, compilations.
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 
 import jax
@@ -144,7 +143,7 @@ def test_results_have_the_weak_types_of_jax():
 
 
 def test_a_longer_length_of_padded_rows_is_an_error():
-    rows = dataclasses.replace(incrax.select_rows(XS, np.ones(7, bool)), length=65)
+    rows = incrax.Padded(np.ones(64), 65)
     with pytest.raises(
         incrax.errors.CapacityError, match="asked for 65 rows or turns, and there is room for 64"
     ):
@@ -484,14 +483,3 @@ def test_functions_on_the_host_that_say_they_are_equal_are_different_programs():
         )
 
     assert [total(1.0), total(2.0)] == [3.0, 6.0]
-
-
-# --- map ------------------------------------------------------------------------------------------
-
-
-def test_map_is_that_of_jax():
-    f = lambda x: {"a": jnp.sin(x), "b": jnp.sum(x)}
-    close(incrax.map(f, XS), jax.lax.map(f, XS))
-    total = lambda map_: lambda xs: jnp.sum(map_(f, xs)["a"] ** 2)
-    close(jax.hessian(total(incrax.map))(XS[:3]), jax.hessian(total(jax.lax.map))(XS[:3]))
-    close(incrax.map(f, incrax.Padded(XS, 2)).exact(), jax.lax.map(f, XS[:2]))

@@ -33,8 +33,6 @@ import incrax
 
 pandas = pytest.importorskip("pandas")
 X = np.float64(1.5)
-NAME = "SCALE_READ_BY_NAME"
-SCALE_READ_BY_NAME = 2.0
 
 
 def total(values):
@@ -130,32 +128,15 @@ def rule_of_a_custom_derivative():
     return lambda: jax.grad(fun)(1.0), change
 
 
-def read_by_getattr_of_this_module():
-    change = lambda: setattr(sys.modules[__name__], "SCALE_READ_BY_NAME", 3.0)  # noqa: E731
-    return lambda: getattr(sys.modules[__name__], NAME), change
-
-
 def module_made_by_a_program():
     settings = types.ModuleType("settings_of_a_program")
     settings.scale = 2.0
     return lambda: settings.scale, lambda: setattr(settings, "scale", 3.0)
 
 
-def arguments_of_the_program():
-    return lambda: float(len(sys.argv)), lambda: sys.argv.append("more")
-
-
 def precision_of_a_context():
     context = decimal.Context(prec=28)
     return lambda: float(context.divide(1, 3)), lambda: setattr(context, "prec", 3)
-
-
-def variable_of_the_environment():
-    get = os.getenv
-    os.environ["INCRAX_TEST_SCALE"] = "2.0"
-    return lambda: float(get("INCRAX_TEST_SCALE")), lambda: os.environ.__setitem__(
-        "INCRAX_TEST_SCALE", "3.0"
-    )
 
 
 def bound_value():
@@ -225,11 +206,8 @@ KINDS = {
     "a partial method": partial_method,
     "a cell": cell_of_an_installed_function,
     "the rule of a derivative": rule_of_a_custom_derivative,
-    "an attribute read by a captured name": read_by_getattr_of_this_module,
     "a module made by a program": module_made_by_a_program,
-    "the arguments of the program": arguments_of_the_program,
     "the precision of a context": precision_of_a_context,
-    "a variable of the environment": variable_of_the_environment,
     "a model's value": bound_value,
     "a model's input": bound_input,
     "a model's gradient": bound_gradient,
@@ -249,17 +227,6 @@ REMEMBERS |= {"a method that dispatches", "the precision of a context"}
 """Where the first call leaves something in the object that the second takes for a change, as pandas
 does.
 """
-
-
-@pytest.fixture(autouse=True)
-def restored():
-    """The state of the process is as it was."""
-    argv = list(sys.argv)
-    environ = dict(os.environ)
-    yield
-    sys.argv[:] = argv
-    os.environ.clear()
-    os.environ.update(environ)
 
 
 @pytest.mark.parametrize("kind", KINDS)

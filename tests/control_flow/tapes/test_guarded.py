@@ -5,9 +5,9 @@ path is taken.
 from __future__ import annotations
 
 import copy
-import logging
 import pickle
 import re
+import sys
 import threading
 
 import jax
@@ -242,29 +242,12 @@ def test_a_hundred_branches_in_a_loop_are_one_path():
 # --- prints, text, floats -------------------------------------------------------------------------
 
 
-def test_prints_need_no_guard_and_happen_when_a_path_is_recorded(capsys):
-    def fun(x):
-        print("x is", x)
-        print(f"and {x:.1f}")
-        return 2.0 * x
-
-    f = incrax.guarded(fun)
-    f(1.5), f(2.5)
-    assert capsys.readouterr().out == "x is 1.5\nand 1.5\n"
-    assert f.explain().as_dict()["paths"][0]["guards"] == []
-
-
-def test_log_messages_need_no_guard(caplog):
-    logger = logging.getLogger("user")
-
-    def fun(x):
-        logger.warning("x is %s", x)
-        return 2.0 * x
-
-    f = incrax.guarded(fun)
-    f(1.5), f(2.5)
-    assert [record.getMessage() for record in caplog.records] == ["x is 1.5"]
-    assert f.stats.recordings == 1
+def test_printing_happens_when_a_path_is_recorded(capsys):
+    f = incrax.guarded(lambda n, x: (print("n is", n, file=sys.stderr), n * x)[1])
+    assert [float(f(n, 2.0)) for n in (3, 4, 3)] == [6.0, 8.0, 6.0]
+    assert capsys.readouterr().err == "n is 3\nn is 4\n"
+    with pytest.raises(incrax.errors.FloatGuardError, match=r"print with `jax.debug.print`"):
+        incrax.guarded(lambda x: (print(x), x)[1])(1.5)
 
 
 FLOATS = {
@@ -280,22 +263,13 @@ FLOATS = {
 
 
 @pytest.mark.parametrize("name", FLOATS)
-def test_floats_as_python_values_are_refused_unless_allowed(name):
-    fun = FLOATS[name]
-    f = incrax.guarded(fun)
+def test_floats_as_python_values_are_refused(name):
+    f = incrax.guarded(FLOATS[name])
     with pytest.raises(incrax.errors.FloatGuardError, match="test_guarded.py"):
         f(1.5)
     assert f.stats.recordings == 0
-    g = incrax.guarded(fun, floats=True)
-    check(g, fun, (np.float64(1.5),), (np.float64(2.25),), (np.float64(1.5),))
-    assert g.stats.recordings == 2
-
-
-def test_a_derivative_never_misses_what_became_a_python_float():
-    f = incrax.guarded(lambda x: x * float(x), floats=True)
-    assert float(f(2.0)) == 4.0
-    with pytest.raises(incrax.errors.FloatGuardError, match="differentiated"):
-        jax.grad(f)(2.0)
+    with pytest.raises(incrax.errors.FloatGuardError):
+        jax.grad(f)(1.5)
 
 
 # --- too many paths -------------------------------------------------------------------------------
@@ -706,9 +680,8 @@ def test_the_table_of_check_tape_tells_which_way_each_branch_went():
     ]
 
 
-def test_check_tape_names_clocks_and_what_can_change_in_place():
+def test_check_tape_names_what_can_change_in_place():
     weights = [1.0]
-    report = incrax.check_tape(lambda x: x * weights[0] * np.random.uniform(), 1.0)
-    assert not report
-    assert "numpy.random" in report.impure[0]
+    report = incrax.check_tape(lambda x: x * weights[0], 1.0)
+    assert report
     assert "weights" in report.mutable

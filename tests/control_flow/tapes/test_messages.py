@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 
 import jax
 import jax.numpy as jnp
@@ -40,24 +39,7 @@ def test_a_float_as_a_python_value():
         f"and compiled anew, and no derivative would pass through it. {UNTOUCHED} Compare the "
         "array itself (`if x > "
         "0:` records only the side), compute with `jax.numpy`, print with `jax.debug.print`; or "
-        "pass `floats=True` "
-        "if it takes few values."
-    )
-
-
-def test_a_float_in_a_derivative():
-    def f(x):
-        return x * float(x)
-
-    assert text_of(
-        incrax.errors.FloatGuardError, jax.grad(incrax.guarded(f, floats=True)), 2.0
-    ) == (
-        "`guarded(f)` is differentiated, and its path turned floats into Python or NumPy values: "
-        f"test_messages.py:{line_of(f)}: float(x). They are constants of the path, so that their "
-        "part of the "
-        "derivative would be missing. Compute with `jax.numpy` there, or mark what is meant to be "
-        "constant by "
-        "`jax.lax.stop_gradient`."
+        "pass the float as `static=` if it takes few values."
     )
 
 
@@ -119,19 +101,6 @@ def test_a_result_that_is_no_array():
         "`guarded(<lambda>)` returned 'large', of type str. What a compiled path returns are "
         "arrays and numbers, in "
         f"any pytree. {UNTOUCHED} Return a number that stands for it, or compute it outside."
-    )
-
-
-def test_a_clock():
-    def f(x):
-        return x * time.time()
-
-    assert text_of(incrax.errors.NotReproducibleError, incrax.guarded(f), 2.0) == (
-        f"`guarded(f)` saw the clock `time.time` (test_messages.py:{line_of(f)}). A compiled path "
-        "would repeat what "
-        f"it gave while recording, at every call. {UNTOUCHED} Pass what it read as an argument, or "
-        "draw with "
-        "`jax.random` from a key that is one."
     )
 
 
@@ -245,9 +214,22 @@ def test_options_of_wrong_values(options, text):
     assert str(caught.value) == text
 
 
-@pytest.mark.parametrize("options", [{"guard": 3}, {"floats": 1}])
+@pytest.mark.parametrize("options", [{"guard": 3}])
 def test_options_of_wrong_types(options):
     with pytest.raises(TypeError, match="guarded"):
         incrax.guarded(branching, **options)
     with pytest.raises(TypeError, match="a function"):
         incrax.guarded(3)
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [
+        ("floats", "Pass the float as `static=`, or compute with `jax.numpy`."),
+        ("dynamic", "Pass an `incrax.Padded(rows, length)`, or use `incrax.bucketed`."),
+    ],
+)
+def test_options_that_went(option, instead):
+    with pytest.raises(TypeError) as caught:
+        incrax.guarded(branching, **{option: "x"})
+    assert str(caught.value) == f"`incrax.guarded` has no `{option}` since version 0.2. {instead}"

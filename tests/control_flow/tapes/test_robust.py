@@ -5,9 +5,7 @@ own questions.
 from __future__ import annotations
 
 import contextlib
-import cProfile
 import io
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -111,37 +109,6 @@ def test_a_search_ends_where_paths_send_a_call_to_one_another():
     assert len(tried) == 2
 
 
-# --- profilers ------------------------------------------------------------------------------------
-
-
-def test_functions_may_be_profiled():
-    f = incrax.guarded(branching)
-    profile = cProfile.Profile()
-    profile.enable()
-    values = [float(f(np.full(3, x))) for x in (0.1, 1.0, 0.1)]
-    sorted([3, 2])
-    profile.disable()
-    assert values == pytest.approx([0.09, 27.0, 0.09])
-    assert any("sorted" in str(entry.code) for entry in profile.getstats())
-
-
-def test_a_profile_function_is_called_and_kept():
-    f = incrax.guarded(branching)
-    names = set()
-
-    def note(frame, event, arg):
-        names.add(frame.f_code.co_name)
-
-    sys.setprofile(note)
-    try:
-        f(np.ones(3))
-        kept = sys.getprofile()
-    finally:
-        sys.setprofile(None)
-    assert kept is note
-    assert "branching" in names
-
-
 # --- text -----------------------------------------------------------------------------------------
 
 
@@ -163,16 +130,6 @@ def test_what_is_printed_to_a_file_is_a_guard():
     assert [int(f(n)) for n in (5, 500, 5)] == [10, 2000, 10]
 
 
-def test_what_is_printed_to_the_terminal_is_no_guard(capsys):
-    def fun(x):
-        print("x is", x, file=sys.stderr)
-        return 2 * x
-
-    f = incrax.guarded(fun)
-    assert [float(f(x)) for x in (1.0, 2.0)] == [2.0, 4.0]
-    assert f.stats.recordings == 1
-
-
 # --- static arguments -----------------------------------------------------------------------------
 
 
@@ -182,19 +139,3 @@ def test_static_twins_are_told_apart_inside_tuples_and_by_sign():
     assert [float(f(1.0, (s,))) for s in (0.0, -0.0)] == [1.0, -1.0]
     assert [g(1.0, s=(s,)).dtype.kind for s in (1, 1.0, True)] == ["i", "f", "b"]
     assert (f.stats.recordings, g.stats.recordings) == (2, 3)
-
-
-_events = []
-
-
-def _listen(event, seconds, **kwargs):
-    _events.append(event)
-
-
-def test_a_listener_of_events_is_no_part_of_the_function():
-    jax.monitoring.register_event_duration_secs_listener(_listen)
-    f = incrax.guarded(lambda x: x * 3.5 if x > 0 else x - 3.5)
-    for x in (1.0, 2.0, 3.0):
-        f(x)
-    assert _events
-    assert f.stats.recordings == 1

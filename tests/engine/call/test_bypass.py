@@ -146,8 +146,6 @@ def test_a_result_that_was_looked_at_is_held_as_well(monkeypatch):
     assert again[0] is result[0]
     after = ours.stats.as_dict()
     assert (after["calls"], after["unchanged"]) == (before["calls"] + 1, before["unchanged"] + 1)
-    served = [call.record.candidate for call in ours._traces.latest.history.calls()]
-    assert served == ["whole", "whole", "saved outputs"]
     v = np.ones(2)
     held = weakref.ref(v)
     ours(v, 1.0)
@@ -188,14 +186,12 @@ def test_the_report_says_that_nobody_looked():
     assert ours.explain(1.0, 3.0, V, X).as_dict()["served_by"] == "whole"
 
 
-def test_looks_come_back_and_the_history_has_their_numbers():
+def test_looks_come_back():
     ours = bypassing(model, 1.0, 2.0, V, X, num=5)
     for number in range(7):
         same(ours(5.0 + number, 2.0, V, X)[0], jax.jit(model)(5.0 + number, 2.0, V, X)[0])
     assert ledger(ours).bypassed == 5
     assert list(ours.explain().as_dict()["changed"]) == ["a"]
-    history = ours._traces.latest.engine.history
-    assert [call.number for call in history.calls()] == [0, 1, 2, 8, 9]
 
 
 OTHERS = {

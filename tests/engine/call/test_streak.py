@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import types
 import weakref
 
 import jax
@@ -268,8 +269,6 @@ def test_counters_are_entered_when_they_are_read(made):
     assert after["calls"] - before["calls"] == 3
     assert after["loaded"] > before["loaded"]
     assert ours.explain().as_dict()["served_by"] == "plan"
-    numbers = [call.number for call in ours._traces.latest.history.calls()]
-    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
 def test_what_was_written_in_between_ends_a_streak(made, monkeypatch):
@@ -349,7 +348,7 @@ def test_an_interrupt_leaves_a_version_of_one_call(made, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(ours._traces.latest.history), "note", interrupted)
+        patch.setattr(ours._streak, "_out_tree", types.SimpleNamespace(unflatten=interrupted))
         with pytest.raises(KeyboardInterrupt):
             ours(*args)
     for mine, known in zip(ours(*args), made[1](*args), strict=True):

@@ -142,7 +142,6 @@ def test_flops_are_those_counted_by_hand(name):
 def test_the_backward_pass_of_a_network_has_its_ratio_to_the_forward_pass():
     report = incrax.cost(network, NET, array(N, WIDTHS[0]))
     assert report.ratio == pytest.approx(NET_BACKWARD / NET_FORWARD)
-    assert report.forward.macs == sum(PRODUCTS) / 2
 
 
 def test_a_backward_pass_costs_as_much_wherever_it_is_jitted():
@@ -163,15 +162,6 @@ def test_a_gradient_function_costs_what_forward_and_backward_cost_together():
     assert gradient.forward.total == pytest.approx(together)
     alone = incrax.cost(jax.grad(network), NET, array(N, WIDTHS[0]), passes=["forward"])
     assert together.flops - alone.forward.total.flops == 2 * N * WIDTHS[-1] - 1
-
-
-def test_a_hessian_vector_product_of_a_quadratic_form():
-    """The Hessian's product is (A + A') v: one product with each matrix, each times the cotangent
-    1, and their sum.
-    """
-    report = incrax.cost(lambda x, a: x @ (a @ x), array(D), array(D, D))
-    assert report.forward.total.flops == 2 * D**2 + 2 * D
-    assert report.hvp.total.flops == 2 * 2 * D**2 + 2 * D + D
 
 
 def test_of_a_matrix_product_the_rows_are_those_of_its_equations():
@@ -235,19 +225,6 @@ def test_rematerialized_turns_of_a_loop_count_again():
     )  # two cosines, and the inner sine again
 
 
-def test_a_rule_without_tangents_is_differentiated_backwards_twice():
-    """JAX cannot push tangents through a solver of differential equations; what it cannot run is no
-    cost.
-    """
-    from jax.experimental.ode import odeint
-
-    f = lambda y: jnp.sum(odeint(lambda y, t: -jnp.sin(y), y, jnp.linspace(0.0, 1.0, 3)))
-    report = incrax.cost(f, jax.ShapeDtypeStruct((2,), float), trips=1)
-    assert report.not_counted == ()
-    assert any("reverse over reverse" in note for note in report.notes)
-    assert report.hvp.total.flops > report.backward.total.flops
-
-
 # --- what is differentiated -----------------------------------------------------------------------
 
 
@@ -272,17 +249,15 @@ def test_a_result_beside_the_loss_has_no_derivative():
 
     with_both = incrax.cost(f, array(N))
     loss_only = incrax.cost(f, array(N), has_aux=True)
-    assert loss_only.hvp is not None
-    assert with_both.hvp is None
     assert loss_only.backward.total.transcendentals == 0  # exp is its own derivative
     assert with_both.backward.total.transcendentals == 2 * N  # cos
 
 
 def test_functions_without_derivatives_say_so():
     report = incrax.cost(lambda n: n * 2, array(5, dtype=jnp.int32))
-    assert (report.backward, report.hvp, report.ratio) == (None, None, None)
+    assert (report.backward, report.ratio) == (None, None)
     assert report.forward.total.int_ops == 5
-    assert any("derivative" in note for note in report.notes)
+    assert any(note.startswith("No backward pass: SelectionError") for note in report.notes)
     loop = incrax.cost(lambda x: lax.while_loop(lambda c: c < 9.0, lambda c: c * 2, x), 1.0)
     assert any(note.startswith("No backward pass: ValueError") for note in loop.notes)
 
@@ -417,8 +392,8 @@ def test_types_and_values_give_the_same_report():
         np.zeros((N, WIDTHS[0]), np.float32),
     )
     assert (
-        incrax.cost(network, *values).as_dict()
-        == incrax.cost(network, NET, array(N, WIDTHS[0])).as_dict()
+        incrax.cost(network, *values).per_equation
+        == incrax.cost(network, NET, array(N, WIDTHS[0])).per_equation
     )
 
 

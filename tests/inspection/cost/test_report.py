@@ -1,10 +1,6 @@
-"""The report: rows, sums by source, dictionaries that JSON takes, tables; rules for primitives of
-others.
-"""
+"""The report: rows, tables; rules for primitives of others."""
 
 from __future__ import annotations
-
-import json
 
 import jax
 import jax.numpy as jnp
@@ -30,28 +26,6 @@ def loss(w, x):
 ARGS = np.ones((20, 5)), X
 
 
-def test_by_function_gives_forward_and_backward_side_by_side():
-    found = {each.source: each for each in incrax.cost(loss, *ARGS).by_source("function")}
-    assert set(found) == {"layer", "loss"}
-    assert found["layer"].forward.flops == 2 * 20 * 5
-    assert found["layer"].forward.transcendentals == 5
-    assert found["layer"].backward.flops == 20 * 5 + 5  # the outer product of x and g, and exp'
-    assert found["loss"].forward.transcendentals == found["loss"].backward.transcendentals == 2 * 5
-
-
-@pytest.mark.parametrize("group", ["line", "function", "file"])
-def test_groups_sum_to_the_totals(group):
-    report = incrax.cost(loss, *ARGS)
-    parts = report.by_source(group)
-    assert sum(part.forward.flops for part in parts) == report.forward.total.flops
-    assert sum(part.backward.bytes for part in parts) == report.backward.total.bytes
-
-
-def test_groups_of_a_change_sum_to_what_runs_again():
-    report = incrax.cost(loss, *ARGS, changing="x")
-    assert sum(part.forward.flops for part in report.by_source()) == report.forward.again.flops
-
-
 def test_rows_sum_to_the_totals():
     report = incrax.cost(loss, *ARGS)
     for each in report.passes:
@@ -66,25 +40,10 @@ def test_equations_that_are_alike_share_a_row():
     assert (row.times, row.total.transcendentals) == (7, 7 * 20)
 
 
-def test_the_report_is_json():
-    f = lambda x: jax.lax.while_loop(
-        lambda c: c < 9.0, lambda c: c * 2 + jax.random.gamma(jax.random.key(0), c), x
-    )
-    for report in (
-        incrax.cost(f, 1.0),
-        incrax.cost(loss, *ARGS, changing="w"),
-        incrax.cost(f, 1.0, trips=3),
-    ):
-        again = json.loads(json.dumps(report.as_dict()))
-        assert again == report.as_dict()
-        assert again["passes"]["forward"]["total"]["flops"] == report.forward.total.flops
-
-
 def test_the_report_prints_its_totals_ratio_and_lines():
     text = str(incrax.cost(loss, *ARGS))
-    assert "cost of loss(w: float64[20,5], x: float64[20])" in text
+    assert "cost of loss: 204 FLOPs" in text
     assert "backward / forward" in text
-    assert "Hessian-vector product" in text
     assert "(layer)" in text
 
 
@@ -125,11 +84,10 @@ def test_numbers_are_shown_with_the_digits_that_matter():
 def test_types_are_those_that_are_traced():
     with jax.enable_x64(False):
         report = incrax.cost(jnp.exp, jax.ShapeDtypeStruct((3,), np.float64))
-    assert report.arguments == ("x: float32[3]",)
+    assert report.forward.equations[0].inputs == ("float32[3]",)
     assert report.forward.total.bytes == 2 * 3 * 4
-    assert incrax.cost(
-        jax.random.bits, jax.ShapeDtypeStruct((), jax.random.key(0).dtype)
-    ).arguments == ("key: key<fry>[]",)
+    keys = incrax.cost(jax.random.bits, jax.ShapeDtypeStruct((), jax.random.key(0).dtype))
+    assert keys.forward.equations[0].inputs == ("key<fry>[]",)
 
 
 def test_places_are_told_from_parentheses_in_the_names_of_folders():
@@ -137,32 +95,6 @@ def test_places_are_told_from_parentheses_in_the_names_of_folders():
     assert place == ("C:\\models (old)\\fit.py", "12", "f.<locals>.<lambda>")
     assert place.file_name == "fit.py"
     assert source_of("") == ("", "", "")
-
-
-def test_many_arguments_are_shown_by_the_first():
-    params = {f"p{k}": 1.0 for k in range(30)}
-    report = incrax.cost(lambda params: sum(params.values()), params)
-    assert len(report.arguments) == 30
-    assert "params['p0']: float64[], params['p1']" in str(report)
-    assert "... 24 more" in str(report)
-
-
-def test_intensity_is_flops_by_bytes():
-    total = incrax.cost(lambda a, b: a @ b, np.ones((8, 8)), np.ones((8, 8)), passes=["forward"])
-    assert total.as_dict()["passes"]["forward"]["total"]["flops_per_byte"] == 2 * 8**3 / (
-        3 * 8 * 8 * 8
-    )
-
-
-def test_macs_are_multiply_adds_of_products():
-    a, image = np.ones((8, 8)), np.ones((1, 2, 8, 8))
-    assert incrax.cost(lambda a: a @ a + a, a).forward.macs == 8**3
-    assert incrax.cost(lambda a: a @ a + a, a.astype(complex)).forward.macs == 8**3
-    kernel = np.ones((3, 2, 3, 3))
-    assert (
-        incrax.cost(lambda x, k: jax.lax.conv(x, k, (1, 1), "VALID"), image, kernel).forward.macs
-        == 3 * 36 * 2 * 9
-    )
 
 
 # --- primitives without a rule --------------------------------------------------------------------
@@ -237,10 +169,7 @@ def test_measured_parts_are_those_of_the_users_functions():
             == measured.whole.cost.flops
             == total.flops
         )
-        assert sum(part.num_equations for part in measured.parts) == measured.whole.num_equations
-        assert measured.sum_s == sum(part.seconds for part in measured.parts)
         assert all(part.seconds > 0 for part in (*measured.parts, measured.whole))
-        assert measured.repeats >= 5
 
 
 def test_measured_memory_is_that_of_arguments_and_results():
@@ -251,24 +180,9 @@ def test_measured_memory_is_that_of_arguments_and_results():
     assert memory.temp_bytes >= 0
 
 
-def test_a_measured_report_is_json_and_prints():
+def test_a_measured_report_prints():
     report = incrax.cost(loss, *ARGS, measure=True, passes=["forward"])
-    assert json.loads(json.dumps(report.as_dict()))["measured"][0]["parts"][0]["seconds"] > 0
     assert "the whole, compiled as one" in str(report)
-    assert "sum of the parts" in str(report)
-
-
-def test_parts_are_few_and_cover_a_long_function():
-    def long(x):
-        for k in range(30):
-            scope = {}
-            exec(f"def step_{k}(x, sin):\n    return sin(x + {k})", scope)
-            x = scope[f"step_{k}"](x, jnp.sin)
-        return x
-
-    (forward,) = incrax.cost(long, X, measure=True, passes=["forward"]).measured
-    assert 1 < len(forward.parts) <= 12
-    assert sum(part.num_equations for part in forward.parts) == 60
 
 
 def test_keys_constants_and_results_that_are_inputs_are_measured():

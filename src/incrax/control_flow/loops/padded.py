@@ -1,6 +1,6 @@
 """Rows with room for more: capacities that double, padding and cutting on the host, the check that
-nothing is cut off; `Padded`, arrays of which only the first rows count; `select_rows`, which makes
-such by a mask; and `bucketed`, functions of such, compiled once per capacity.
+nothing is cut off; `Padded`, arrays of which only the first rows count; and `bucketed`, functions
+of such, compiled once per capacity.
 
 In: arrays and numbers. Out: arrays with room for more rows. It must not know what loops do.
 
@@ -161,8 +161,7 @@ def check_room(name: str, num: Any, capacity: int) -> None:
     if int(num) > capacity:
         raise CapacityError(
             f"`{name}` was asked for {int(num)} rows or turns, and there is room for {capacity}. "
-            "Rows are never dropped silently. Pass arrays with more rows, or a larger `capacity=` "
-            "or `size=`."
+            "Rows are never dropped silently. Pass arrays with more rows, or a larger `capacity=`."
         )
 
 
@@ -255,100 +254,6 @@ def _filled(x: Any, mask: Any, value: Any) -> Any:
     return lax.select(rows, x, jnp.full(x.shape, value, x.dtype))
 
 
-# --- rows chosen by their values ------------------------------------------------------------------
-
-
-def select_rows(x: Any, mask: Any, size: int | None = None) -> Padded:
-    """The rows of arrays where a mask is True, in their order: `x[mask]` with room for more.
-
-    Promise: `select_rows(x, mask).exact()` equals `x[mask]`, and so do derivatives.
-
-    Args:
-        x: pytree of arrays of shape (n, ...).
-        mask: booleans of shape (n,).
-        size: room for rows. None: a power of two that they fit in; inside a traced function, only
-            in one of `guarded`.
-
-    Returns:
-        A `Padded` of arrays of shape (size, ...) whose `length` is the number of True; rows past it
-        are zero.
-
-    Raises:
-        CapacityError: more rows than `size`; from inside a compiled program as a `JaxRuntimeError`.
-            Or no `size` inside a traced function.
-        LoopTypeError: `mask` is no array of n booleans.
-
-    Cost: a cumulative sum over the mask and a gather of `size` rows.
-
-    Example:
-        >>> import incrax, jax.numpy as jnp
-        >>> x = jnp.array([1.0, -2.0, 3.0])
-        >>> incrax.select_rows(x, x > 0, size=4).values.tolist()
-        [1.0, 3.0, 0.0, 0.0]
-    """
-    mask = mask if isinstance(mask, (np.ndarray, jax.Array)) else np.asarray(mask)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
-        if mask.dtype != bool or mask.ndim != 1 or np.shape(leaf)[:1] != mask.shape:
-            raise LoopTypeError(
-                f"`select_rows` got a mask of type {jax.typeof(mask)} for "
-                f"`x{jax.tree_util.keystr(path)}` of type {jax.typeof(jnp.asarray(leaf))}; it takes "
-                "one boolean per row. Nothing was evaluated. Reduce a mask of elements to one of "
-                "rows, for example by `jnp.all(mask, axis=1)`."
-            )
-    rows, num = _chosen(mask, size)
-    return Padded(jax.tree.map(lambda leaf: _gathered(leaf, rows, num), x), num, is_checked=True)
-
-
-def _chosen(mask: Any, size: int | None) -> tuple[Any, Any]:
-    """Numbers of chosen rows, out of range past as many as there are, and how many these are;
-    NumPy's where the mask is known.
-    """
-    if is_on_host(mask) and not is_staged():
-        found = np.flatnonzero(np.asarray(mask))
-        num, room = _with_room(len(found), size)
-        return np.append(found, np.full(room - num, mask.size)).astype(np.int32), num
-    num, room = _with_room(jnp.sum(mask, dtype=jnp.int32), size)
-    rows = jnp.flatnonzero(mask, size=room, fill_value=mask.size).astype(jnp.int32)
-    # so that no row is had without the check
-    return jnp.where(jnp.arange(room) < num, rows, mask.size), num
-
-
-def _with_room(num: Any, size: int | None) -> tuple[Any, int]:
-    """The number of rows, and room for them."""
-    if size is not None:
-        room = as_size("select_rows", "size", size)
-        return checked("select_rows", num, room), room
-    if not is_traced(num):
-        return num, capacity_for(int(num))
-    return num, _room_by_guards(num)
-
-
-def _room_by_guards(num: Any) -> int:
-    """Room for a traced number, where a branch on it is a guard: a path per capacity."""
-    room = SMALLEST
-    try:
-        while num > room:
-            room *= 2
-    except jax.errors.ConcretizationTypeError:
-        raise CapacityError(
-            "`select_rows` was called inside a traced function (jit, grad, vmap), where the number "
-            "of rows that it finds is unknown. Nothing was evaluated. Pass `size=`, the largest "
-            "number that may come, or call it in a function of `incrax.guarded`, where a capacity "
-            "is a path."
-        ) from None
-    return room
-
-
-def _gathered(x: Any, rows: Any, num: Any) -> jax.Array:
-    """The chosen rows, on the device of x."""
-    if isinstance(rows, np.ndarray) and is_on_host(x):
-        return put_like(padded(np.asarray(x)[rows[:num]], len(rows)), x)
-    x = jnp.asarray(x)
-    if not x.shape[0]:
-        return lax.full((len(rows), *x.shape[1:]), 0, x.dtype)
-    return x.at[rows].get(mode="fill", fill_value=0)
-
-
 # --- arguments whose number of rows changes from call to call --------------------------------------
 
 Names: TypeAlias = Sequence[str | int]
@@ -400,15 +305,10 @@ def _place(name: str | int, positional: Sequence[str]) -> tuple[int | None, str 
 
 
 class RaggedArguments(NamedArguments):
-    """Those whose number of rows changes, and capacities used so far.
+    """Those whose number of rows changes, and capacities used so far."""
 
-    `caller` and `option` name the function of incrax and its option in messages.
-    """
-
-    def __init__(self, fun: Function, names: str | int | Names, caller: str, option: str) -> None:
+    def __init__(self, fun: Function, names: str | int | Names) -> None:
         super().__init__(fun, names)
-        self._caller = caller
-        self._option = option
         self._capacities: dict[str | int, list[int]] = {name: [] for name in self.names}
         self._lock = threading.Lock()
 
@@ -419,7 +319,7 @@ class RaggedArguments(NamedArguments):
         lengths: Lengths = {}
 
         def replace(name: str | int, tree: Any) -> Any:
-            num = num_rows(self._caller, tree)
+            num = num_rows("bucketed", tree)
             if num is None:
                 return tree
             lengths[name] = num
@@ -431,7 +331,7 @@ class RaggedArguments(NamedArguments):
         for name in self.names:
             if name not in lengths:
                 raise LoopTypeError(
-                    f"`{self._option}` names `{name}`, and this call has no such argument, or one "
+                    f"`bucketed(ragged=...)` names `{name}`, and this call has no such argument, or one "
                     "without arrays in it. Nothing was evaluated. Name arguments as in the "
                     "function's signature, or by position."
                 )
@@ -515,7 +415,7 @@ class Bucketed:
     def __init__(self, fun: Function, ragged: str | int | Names) -> None:
         functools.update_wrapper(self, fun)
         self._fun = fun
-        self._ragged = RaggedArguments(fun, ragged, "bucketed", "bucketed(ragged=...)")
+        self._ragged = RaggedArguments(fun, ragged)
         self._program = jax.jit(self._traced)
         self.num_traces: int = 0
 

@@ -1,4 +1,4 @@
-"""`scan`, a fold over rows whose number is a value, and `map`, a function of each of them.
+"""`scan`, a fold over rows whose number is a value.
 
 In: a function, a carry and rows. Out: the last carry and the stacked results.
 """
@@ -159,32 +159,3 @@ def _fold(
 
 def _shown(out: Any) -> str:
     return f"{len(out)} things" if isinstance(out, (tuple, list)) else f"a {type(out).__name__}"
-
-
-@spelled_here
-def map(f: Callable[[Any], Any], xs: Any, length: Any = None, *, memory: int = MEMORY) -> Any:  # noqa: A001
-    """A function of each row, one after the other; one compiled program for all lengths up to a
-    capacity that doubles.
-
-    Promise: equals `jax.lax.map(f, xs)`, and so do its derivatives.
-
-    Args:
-        f: row of xs -> y.
-        xs: pytree of arrays with equal first axes, or a `Padded` of such.
-        length: see `scan`.
-        memory: see `scan`.
-
-    Returns:
-        Stacked y; see `scan`.
-
-    Raises:
-        LoopTypeError: see `scan`.
-        CapacityError: see `scan`.
-
-    Example:
-        >>> import incrax, jax.numpy as jnp
-        >>> incrax.map(lambda x: x**2, jnp.arange(3.0)).tolist()
-        [0.0, 1.0, 4.0]
-    """
-    check_function("map(f)", f)
-    return scan(lambda carry, x: (carry, f(x)), (), xs, length, memory=memory)[1]

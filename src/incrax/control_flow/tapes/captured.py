@@ -1,13 +1,14 @@
-"""What a function captures: cells, globals, attributes and defaults that its code can read, and
+"""What a function captures: cells, globals, attributes and defaults that its code names, and
 whether they changed.
 
 In: functions. Out: a snapshot that knows whether it is still current. It must not know about paths.
 
-Invariant: a call whose snapshot is current reads the same captured values as the recorded one,
-except in code of installed packages, which is taken as constant.
+Invariant: a call whose snapshot is current reads the same variables, objects and classes of the
+user as the recorded one. Code and state of installed packages are taken as constant, as is what
+code reads by a name that it puts together; `jax.jit` freezes all of it.
 
-    Captured       the walk from functions over all that their code can read
-      CodeNames    what instructions name: globals, attributes, modules and other text
+    Captured       the walk from functions over all that their code names
+      CodeNames    what instructions name: globals and attributes
       Container    an object that can change in place, with what it holds
 """
 
@@ -17,13 +18,10 @@ import datetime
 import dis
 import functools
 import operator
-import os
 import pickle
-import random
-import sys
 import threading
 import types
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -43,56 +41,29 @@ MISSING = object()
 # --- what code names ------------------------------------------------------------------------------
 
 
-_BY_TEXT = frozenset(
-    "getattr hasattr vars attrgetter __dict__ __import__ import_module modules".split()
-)
-"""Functions and attributes by which code reads modules, or attributes of them, that it names in
-text.
-"""
-
-
 class CodeNames(NamedTuple):
-    """What code, and functions inside it, may read: globals, attributes, modules that it imports;
-    text in it.
-    """
+    """What code, and functions inside it, may read: globals, attributes."""
 
     names: tuple[str, ...]
     attributes: tuple[str, ...]
-    imports: tuple[str, ...]
-    texts: tuple[str, ...]
-
-    @property
-    def reads_by_text(self) -> bool:
-        """Whether attributes or modules are read by names that are values."""
-        return not _BY_TEXT.isdisjoint(self.names + self.attributes)
 
 
 _READING = {
     **dict.fromkeys(("LOAD_GLOBAL", "LOAD_NAME"), 0),
-    **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"), 1),
-    "IMPORT_NAME": 2,
+    **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD"), 1),
 }
 
 
 @functools.lru_cache(maxsize=4096)
 def names_read(code: types.CodeType) -> CodeNames:
     """What the instructions of code name."""
-    found: tuple[dict[str, None], ...] = ({}, {}, {}, {})
+    found: tuple[dict[str, None], ...] = ({}, {})
     for part in all_codes(code):
         for instruction in dis.get_instructions(part):
             kind = _READING.get(instruction.opname)
             if kind is not None:
                 found[kind][instruction.argval] = None
-        found[3].update(dict.fromkeys(_texts(part.co_consts)))
     return CodeNames(*map(tuple, found))
-
-
-def _texts(consts: Iterable[Any]) -> Iterator[str]:
-    for const in consts:
-        if isinstance(const, str):
-            yield const
-        elif isinstance(const, tuple):
-            yield from _texts(const)
 
 
 def all_codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -199,14 +170,9 @@ def _items_of(value: Any) -> Reader | None:
     return None
 
 
-_FIELDS_IN_C = ((defaultdict, "default_factory"), (BaseException, "args"))
-"""Attributes of known types in C."""
-
-
 def _attributes_of(value: Any) -> Reader | None:
     """How to read an object's class and attributes; None for one that has none of its own."""
     slots = [name for cls in type(value).__mro__ for name in slots_of(cls)]
-    slots += [name for kind, name in _FIELDS_IN_C if isinstance(value, kind)]
     if not slots and getattr(value, "__dict__", None) is None:
         return None
 
@@ -233,32 +199,17 @@ def _pickled(value: Any) -> bytes | None:
 
 # --- the walk -------------------------------------------------------------------------------------
 
-_SCOPES = frozenset(("globals", "vars", "eval", "exec"))
-"""Functions that read globals by names which code does not show."""
-
 MAX_VALUES = 20_000
 """Values inside captured objects that are compared at each call, at most."""
 
 _NUMBERS = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype)
 _SCALARS = (*_NUMBERS, type(...), range, slice, Decimal)
 _SCALARS += (datetime.date, datetime.time, datetime.timedelta, datetime.timezone)
-_PLAIN = (*_SCALARS, list, tuple, dict, set, frozenset, deque, np.ndarray, os._Environ)
-"""What is compared where code reads it as an attribute of an installed module; all else there is
-constant.
-"""
-
 _TRUSTED = frozenset("jax jaxlib logging re _thread _abc typing weakref".split())
 """Packages whose objects are constant; of functions of JAX what they were made of is compared."""
 
 _LRU_CACHE = type(functools.lru_cache(len))
 _DESCRIPTORS = (property, staticmethod, classmethod, functools.cached_property)
-
-
-class Code(NamedTuple):
-    """Code that ran and belongs to no function that could be found."""
-
-    code: types.CodeType
-    globals: dict[str, Any]
 
 
 class Captured:
@@ -272,17 +223,12 @@ class Captured:
         self.containers: list[Container] = []
         self.mutable: dict[str, None] = {}
         """Names of objects that can change in place."""
-        self.generators: list[tuple[str, Any]] = []
-        self.codes: set[types.CodeType] = set()
         self.tracers: list[str] = []
         self._seen: dict[int, Any] = {}
         self._waiting: deque[tuple[str, Any]] = deque()
         self._modules: dict[int, tuple[str, types.ModuleType]] = {}
         self._named: dict[str, None] = {}
         """Attributes that code names."""
-        self._texts: dict[str, None] = {}
-        """Text in code, and captured text, which may name an attribute or a module."""
-        self._reads_by_text = False
         self._read: dict[int, set[str]] = {}
 
     # --- comparison -------------------------------------------------------------------------------
@@ -306,8 +252,6 @@ class Captured:
         """Note a value that code can read, and what can be read from it."""
         if name in self.constant or value is MISSING:
             return
-        if isinstance(value, str):
-            self._texts[value] = None
         is_scalar = isinstance(value, _SCALARS) and not getattr(value, "__dict__", None)
         if not is_scalar and id(value) not in self._seen:
             self._seen[id(value)] = value
@@ -336,10 +280,9 @@ class Captured:
             self._visit_function(name, value)
         elif isinstance(value, type):
             self._visit_class(name, value)
-        elif isinstance(value, (np.random.Generator, np.random.RandomState, random.Random)):
-            self.generators.append((name, value))
         elif isinstance(value, types.ModuleType):
-            self._modules[id(value)] = name, value
+            if is_own_module(value):
+                self._modules[id(value)] = name, value
         elif (parts := _parts_of(value)) is not None:
             for part in parts:
                 self.visit(name, part)
@@ -396,8 +339,6 @@ class Captured:
             self.visit_code(fun.__code__, fun.__globals__)
             self.visit(f"{name}.__defaults__", fun.__defaults__)
             self.visit(f"{name}.__kwdefaults__", fun.__kwdefaults__)
-        if fun is os.getenv:
-            self.visit("os.environ", os.environ)
         for variable, cell in zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True):
             self._visit_variable(variable, functools.partial(contents, cell))
         if is_own or vars(fun):
@@ -405,54 +346,34 @@ class Captured:
 
     def visit_code(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         """Note the globals that code can read, and what it names of modules."""
-        self.codes.update(all_codes(code))
         read = names_read(code)
         self._named.update(dict.fromkeys(read.attributes))
-        self._texts.update(dict.fromkeys(read.texts))
-        self._reads_by_text |= read.reads_by_text
-        for name in read.imports:
-            self.visit(name, sys.modules.get(name))
-        names = dict.fromkeys(read.names)
-        if not _SCOPES.isdisjoint(names):
-            names.update((name, None) for name in scope if not name.startswith("__"))
-        for name in names:
+        for name in read.names:
             self._visit_variable(name, functools.partial(scope.get, name, MISSING))
 
     def _visit_modules(self) -> bool:
-        """Note attributes that any code names of any module that it may hold; whether there is more
-        to follow.
+        """Note attributes that any code names of any module of the user; whether there is more to
+        follow.
         """
-        texts = self._texts if self._reads_by_text else {}
-        for text in texts.keys() & sys.modules.keys():
-            if isinstance(sys.modules[text], types.ModuleType):
-                self.visit(text, sys.modules[text])
         for name, module in list(self._modules.values()):
             scope = vars(module)
-            is_own = is_own_module(module)
             known = self._read.setdefault(id(module), set())
-            named = {**self._named, **texts}
-            for attribute in [x for x in named if x in scope and x not in known]:
-                value = scope[attribute]
+            for attribute in [x for x in self._named if x in scope and x not in known]:
                 known.add(attribute)
-                is_read = is_own or (isinstance(value, _PLAIN) and value is not sys.modules)
-                if is_read or value is os.getenv:
-                    read = functools.partial(scope.get, attribute, MISSING)
-                    self._visit_variable(f"{name}.{attribute}", read)
+                read = functools.partial(scope.get, attribute, MISSING)
+                self._visit_variable(f"{name}.{attribute}", read)
         return bool(self._waiting)
 
 
 def captured_by(name: str, roots: Iterable[Any], constant: Sequence[str]) -> Captured:
-    """What functions, code and objects capture now.
+    """What functions and objects capture now.
 
     Raises:
         CapturedStateError: something among it cannot be compared.
     """
     found = Captured(name, constant)
     for root in roots:
-        if isinstance(root, Code):
-            found.visit_code(root.code, root.globals)
-        else:
-            found.visit(getattr(root, "__name__", name), root)
+        found.visit(getattr(root, "__name__", name), root)
     found.walk()
     return found
 

@@ -118,8 +118,7 @@ def _described(tape: Tape, path: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, repr=False)
 class TapeReport(Printable):
-    """Branches that depend on values, and what else a compiled program would freeze; true if there
-    is nothing.
+    """Branches that depend on values, which a compiled program would freeze; true if there are none.
 
     Example:
         >>> import incrax
@@ -129,13 +128,11 @@ class TapeReport(Printable):
 
     branches: tuple[Guard, ...]
     """Branches that depend on values, with file, line and expression."""
-    impure: tuple[str, ...]
-    """Clocks and random numbers outside JAX."""
     mutable: tuple[str, ...]
     """Captured objects that can change in place."""
 
     def __bool__(self) -> bool:
-        return not self.branches and not self.impure
+        return not self.branches
 
     @property
     def is_alarming(self) -> bool:
@@ -146,26 +143,21 @@ class TapeReport(Printable):
         """Whether it can be compiled as it is."""
         if self:
             return "nothing depends on values in a way that a compiled program would freeze"
-        return (
-            f"a compiled program would freeze {many(len(self.branches), 'choice')} by values "
-            f"and {many(len(self.impure), 'result')} that cannot be reproduced"
-        )
+        return f"a compiled program would freeze {many(len(self.branches), 'choice')} by values"
 
     def tables(self) -> list[Table]:
         """Branches, and the rest."""
         branches = [[g.where, g.expression, str(g).rpartition(" is ")[2]] for g in self.branches]
-        others = [["not reproducible", text] for text in self.impure]
-        others += [["captured, can change", name] for name in self.mutable]
+        others = [[name] for name in self.mutable]
         found = [
             Table("branches that depend on values", ["where", "expression", "here"], branches),
-            Table("what a compiled program would freeze", ["kind", "what"], others),
+            Table("captured, and can change", ["what"], others),
         ]
         return [table for table in found if table.rows]
 
 
 def branches_of(fun: Callable[..., Any], args: Any, kwargs: Any) -> TapeReport:
     """The report of the path that these values take."""
-    subject = RecordedFunction(fun, getattr(fun, "__name__", "f"), TapeOptions(floats=True), [fun])
+    subject = RecordedFunction(fun, getattr(fun, "__name__", "f"), TapeOptions(), [fun])
     found = observed(subject, *subject.signed(args, kwargs))
-    impure = tuple(dict.fromkeys(f"{what} ({where})" for what, where in found.log.impure))
-    return TapeReport(found.recording.guards, impure, tuple(found.captured.mutable))
+    return TapeReport(found.recording.guards, tuple(found.captured.mutable))

@@ -35,7 +35,7 @@ from incrax._names import name_of, reduced
 from incrax._program import Values
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import is_disabled
-from incrax.control_flow.loops.padded import Lengths, Names, RaggedArguments, exact
+from incrax.control_flow.loops.padded import Names
 from incrax.control_flow.tapes.explanation import (
     TapeExplanation,
     TapeReport,
@@ -54,7 +54,7 @@ from incrax.control_flow.tapes.making import (
 from incrax.control_flow.tapes.paths import OtherTypes, Path, Tape, TapeStats, int_of
 from incrax.engine.inputs.leaves import has_tracer
 from incrax.engine.inputs.signature import Args, Function, Kwargs, Signature
-from incrax.errors import FloatGuardError, PythonBranchError, TooManyPathsError
+from incrax.errors import PythonBranchError, TooManyPathsError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,10 +85,8 @@ class Guarded(Generic[P, R]):
         self._fun = fun
         self._options = options
         self._make = make
-        self._ragged = RaggedArguments(fun, options.dynamic, "guarded", "guarded(dynamic=...)")
-        self._is_marked = bool(options.dynamic or options.static)
         self._subject = RecordedFunction(
-            of_static(fun), name_of(fun), options, [fun, options.guard]
+            of_static(fun), name_of(fun), options, (fun, options.guard)
         )
         self._stats = TapeStats()
         self._tapes: LruTable[Any, list[Tape]] = LruTable(MAX_SIGNATURES, weigh=_tapes_bytes)
@@ -102,25 +100,10 @@ class Guarded(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate at these arguments; equals `f(*args, **kwargs)`."""
-        if not self._is_marked:
-            return self._called(args, kwargs)
-        leaves = jax.tree_util.tree_leaves((args, kwargs))
-        is_known = all(
-            _jax.concrete_value(x) is not None for x in leaves if isinstance(x, _jax.Tracer)
-        )
-        given, named, lengths = self.marked(args, kwargs, is_padded=is_known)
-        results = self._called(given, named)
-        return exact(results, lengths) if lengths else results
-
-    def marked(self, args: Any, kwargs: Any, *, is_padded: bool = True) -> tuple[Any, Any, Lengths]:
-        """The arguments as they are recorded: rows padded, static ones part of the structure; and
-        the numbers of rows.
-        """
-        args, kwargs, lengths = self._ragged.given(args, kwargs, is_padded=is_padded)
         static = self._options.static
-        if static is not None:
-            args, kwargs = static.replaced(args, kwargs, as_static)
-        return args, kwargs, lengths
+        if static is None:
+            return self._called(args, kwargs)
+        return self._called(*static.replaced(args, kwargs, as_static))
 
     def _called(self, args: Args, kwargs: Kwargs) -> Any:
         """A call, by the path that is expected where that can be."""
@@ -207,15 +190,11 @@ class Guarded(Generic[P, R]):
         if sum(len(tape.paths) for tape in tapes) >= self._options.max_paths:
             return self._too_many(tapes)
         tape = self._tape_for(signature)
-        num_roots = len(self._subject.roots)
         try:
             path, captured = make_path(self._subject, signature, leaves, self._stats)
         except BaseException:
             self._stats.aborted += 1
             raise
-        if len(self._subject.roots) != num_roots:
-            self._tapes.clear()
-            tape = None
         if tape is None:
             tape = Tape(signature, captured, self._stats)
             self._tapes.add(signature.key, [*(self._tapes.get(signature.key) or ()), tape])
@@ -275,14 +254,6 @@ class Guarded(Generic[P, R]):
         path = self.path_at(signature, known)
         if path is None:
             return self._plain(args, kwargs)
-        if path.floats and has_tracer(leaves):
-            raise FloatGuardError(
-                f"`guarded({self._subject.name})` is differentiated, and its path turned floats "
-                f"into Python or NumPy values: {'; '.join(path.floats)}. They are constants of the "
-                "path, so that their part of the derivative would be missing. Compute with "
-                "`jax.numpy` there, or mark what is meant to be constant by "
-                "`jax.lax.stop_gradient`."
-            )
         results = path.results(path.consts, *signature.dynamic_leaves(leaves))
         return jax.tree_util.tree_unflatten(path.out_tree, results)
 
@@ -346,25 +317,6 @@ class Guarded(Generic[P, R]):
         )
 
 
-# --- one path, for others to look at ----------------------------------------------------------------
-
-
-def incremental_of(f: Guarded[..., Any], args: Args, kwargs: Kwargs) -> tuple[Any, Sequence[Any]]:
-    """The incremental function of the path that these values take, recorded if need be, and its
-    arguments.
-
-    Without values that of the path that most calls took. None where there is no path, or it is
-    compiled as a whole.
-    """
-    if not args and not kwargs:
-        paths = [path for tape in f._all_tapes() for path in tape.paths]
-        return max(paths, key=lambda path: path.hits).incremental if paths else None, ()
-    given, named, _ = f.marked(args, kwargs)
-    signature, leaves = f._subject.signed(given, named)
-    path = f.path_at(signature, leaves)
-    return None if path is None else path.incremental, leaves
-
-
 # --- what users call ------------------------------------------------------------------------------
 
 Fallback = Literal["eager", "error"]
@@ -374,11 +326,9 @@ FALLBACKS = get_args(Fallback)
 class _Options(TypedDict, total=False):
     guard: Function | None
     static: str | int | Names
-    floats: bool
     max_paths: int
     fallback: Fallback
     constant: str | Sequence[str]
-    dynamic: str | int | Names
 
 
 @overload
@@ -397,11 +347,9 @@ def guarded(
     *,
     guard: Function | None = None,
     static: str | int | Names = (),
-    floats: bool = False,
     max_paths: int = 64,
     fallback: Fallback = "eager",
     constant: str | Sequence[str] = (),
-    dynamic: str | int | Names = (),
 ) -> Guarded[P, R] | Callable[[Callable[P, R]], Guarded[P, R]]:
     """Compile a function with Python control flow, path by path, so that it stays right on every
     path.
@@ -423,17 +371,10 @@ def guarded(
             first.
         static: names or positions of arguments that are Python values; each combination has its own
             paths.
-        floats: also allow floats as Python values (`float(x)`, `np.asarray(x)`, text). Each new
-            value is a new path, and no derivative passes through it.
         max_paths: paths recorded per structure and types of the arguments, at most.
         fallback: beyond `max_paths`, `"eager"`: warn once, with the outcomes of each guard, and
             call `f` as it is; `"error"`: raise.
         constant: names of captured variables that never change; they are not compared.
-        dynamic: names or positions of arguments, pytrees of arrays, whose number of rows may change
-            without a new recording. They are padded to a power of two of rows, from 64 on, and
-            reach `f` as `Padded`, which `scan` and `map` take; one path serves all lengths up to a
-            capacity. `Padded` results come back as the rows that count. `len(x)` of such an
-            argument is a guard on its length.
 
     Returns:
         A callable with the signature of `f`, and `stats`, `explain()` and `clear()`. Under
@@ -466,10 +407,9 @@ def guarded(
         >>> f.stats.recordings
         2
     """
-    _check(f, guard, max_paths, fallback, floats)
+    _check(f, guard, max_paths, fallback)
     names = (constant,) if isinstance(constant, str) else tuple(constant)
-    rows = _argument_names(dynamic)
-    options = TapeOptions(guard, floats, max_paths, fallback, names, rows)
+    options = TapeOptions(guard, max_paths, fallback, names)
 
     def wrap(fun: Callable[P, R]) -> Guarded[P, R]:
         plain = _plain(fun)
@@ -482,14 +422,12 @@ def guarded(
     return wrap if f is None else wrap(f)
 
 
-def _check(f: Any, guard: Any, max_paths: Any, fallback: Any, floats: Any) -> None:
+def _check(f: Any, guard: Any, max_paths: Any, fallback: Any) -> None:
     """Raise TypeError or ValueError for wrong options."""
     if f is not None:
         check_function("guarded(f)", f)
     if guard is not None and not callable(guard):
         raise wrong_option("guarded(guard=...)", guard, "a function of the same arguments")
-    if not isinstance(floats, bool):
-        raise wrong_option("guarded(floats=...)", floats, "a bool")
     if not isinstance(max_paths, int) or isinstance(max_paths, bool) or max_paths < 1:
         raise ValueError(
             f"`guarded(max_paths=...)` got {max_paths!r}; it is a number of paths, at least 1."
@@ -503,19 +441,6 @@ def _unknown_fallback(fallback: Any) -> str:
     if fallback != "cond":
         return text
     return f'{text} "cond" was removed: write branches that have too many paths as `jax.lax.cond` by hand.'
-
-
-def _argument_names(dynamic: Any) -> tuple[str | int, ...]:
-    """Names and positions as the user wrote them.
-
-    Raises:
-        TypeError: they are something else.
-    """
-    names = (dynamic,) if isinstance(dynamic, (str, int)) else dynamic
-    is_right = isinstance(names, (list, tuple)) and all(type(name) in (str, int) for name in names)
-    if not is_right:
-        raise wrong_option("guarded(dynamic=...)", dynamic, "names or positions of arguments")
-    return tuple(names)
 
 
 def _plain(f: Function) -> Function:

@@ -21,7 +21,7 @@ class Guard(NamedTuple):
 
     kind: str
     """`"bool"`, `"int"` (its value without fraction; text where it is not finite), or `"value"`
-    (all of its bits).
+    (all of it; floats are refused when the run is over).
     """
     key: Hashable
     """What was learned; equal keys, equal paths."""
@@ -72,7 +72,9 @@ def holds(guard: Guard, symbol: Any) -> Any:
         return _equals_int(symbol.reshape(()), guard.key)
     content, shape, dtype = guard.key  # type: ignore[misc]
     expected = np.frombuffer(content, jnp.dtype(dtype)).reshape(shape)
-    return jnp.all(_bits(symbol) == _bits(jnp.asarray(expected)))
+    if _jax.is_key_dtype(symbol.dtype):
+        symbol = jax.random.key_data(symbol)
+    return jnp.all(symbol == expected)
 
 
 def _equals_int(symbol: Any, expected: Any) -> Any:
@@ -84,17 +86,6 @@ def _equals_int(symbol: Any, expected: Any) -> Any:
         else jnp.trunc(symbol)
     )
     return whole == np.asarray(expected).astype(whole.dtype)
-
-
-def _bits(x: Any) -> Any:
-    """The bits of an array as integers, along a last axis."""
-    if _jax.is_key_dtype(x.dtype):
-        x = jax.random.key_data(x)
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        return jnp.stack([_bits(x.real), _bits(x.imag)])
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        return x
-    return jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
 
 
 def first_failing(guards: Sequence[Guard], symbols: Sequence[Any]) -> Any:

@@ -24,33 +24,24 @@ from incrax.control_flow.loops.padded import NamedArguments, Names
 from incrax.control_flow.tapes.captured import Captured, captured_by
 from incrax.control_flow.tapes.paths import Path, TapeStats
 from incrax.control_flow.tapes.recording import Recording, learned, record
-from incrax.control_flow.tapes.watching import RunLog, watched
 from incrax.engine.inputs.signature import Function, Signature, make_signature
 from incrax.errors import (
     CapturedStateError,
     FloatGuardError,
-    NotReproducibleError,
     PythonBranchError,
     TapeError,
 )
 
 _UNTOUCHED = "Nothing was recorded; paths recorded before are as they were."
 
-MAX_ROUNDS = 3
-"""Recordings of one call: one more where code was found that is reached in no other way than by
-running.
-"""
-
 
 class TapeOptions(NamedTuple):
     """What `guarded` was asked for."""
 
     guard: Function | None = None
-    floats: bool = False
     max_paths: int = 64
     fallback: str = "eager"
     constant: tuple[str, ...] = ()
-    dynamic: tuple[str | int, ...] = ()
     static: NamedArguments | None = None
 
 
@@ -60,8 +51,8 @@ class RecordedFunction(NamedTuple):
     fun: Function
     name: str
     options: TapeOptions
-    roots: list[Any]
-    """Where the walk over captured values starts; grows by what was found by running."""
+    roots: Sequence[Any]
+    """Where the walk over captured values starts."""
 
     def signed(self, args: Any, kwargs: Any) -> tuple[Signature, Sequence[Any]]:
         """The signature of a call, and the leaves that are values."""
@@ -74,46 +65,41 @@ class RecordedFunction(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """A run: what it recorded, captured and did."""
+    """A run: what it recorded and captured."""
 
     recording: Recording
     captured: Captured
-    log: RunLog
     out_tree: Any
 
 
 def observed(subject: RecordedFunction, signature: Signature, leaves: Values) -> Observed:
-    """Run and record once; again where code was found only by running it."""
+    """Run and record once, after a look at what is captured: a counter that the run turns must not
+    look current.
+    """
     with jax.ensure_compile_time_eval():
         values = list(map(jnp.asarray, leaves))
     trees = []
-    statics = [*signature.statics, *static_values(*signature.rebuild(leaves))]
-    for number in range(MAX_ROUNDS):
-        captured = subject.captured(statics)
-        log = RunLog()
-        if captured.tracers:
-            raise CapturedStateError(
-                f"`guarded({subject.name})` captures `{captured.tracers[0]}`, which holds a traced "
-                "value that an earlier call put there. Functions are recorded with traced values "
-                "in place of arrays; outside of that call they have no value. "
-                f"{_UNTOUCHED} Remove it there, and return what is to be kept as a result instead."
-            )
-        try:
-            with watched(captured, log):
-                recording = record(_flat(subject, signature, trees), values)
-        except NO_VALUE as error:
-            raise PythonBranchError(
-                f"`guarded({subject.name})` found Python control flow in a part that JAX traces "
-                "without values (a function under `jax.jit` or `vmap`, a body of `scan`, a "
-                "function with a derivative rule of its own): "
-                f"{place_of_error(error)}. {_UNTOUCHED} Use `jax.lax.cond` or `jnp.where` there, "
-                "or move the branch out of that part."
-            ) from error
-        found = log.new_roots(captured)
-        if not found or number + 1 == MAX_ROUNDS:
-            return Observed(recording, captured, log, trees[-1])
-        subject.roots.extend(found)
-    raise AssertionError
+    args, kwargs = signature.rebuild(leaves)
+    classes = map(type, (*args, *kwargs.values()))  # whose methods the function may call
+    captured = subject.captured([*signature.statics, *static_values(args, kwargs), *classes])
+    if captured.tracers:
+        raise CapturedStateError(
+            f"`guarded({subject.name})` captures `{captured.tracers[0]}`, which holds a traced "
+            "value that an earlier call put there. Functions are recorded with traced values "
+            "in place of arrays; outside of that call they have no value. "
+            f"{_UNTOUCHED} Remove it there, and return what is to be kept as a result instead."
+        )
+    try:
+        recording = record(_flat(subject, signature, trees), values)
+    except NO_VALUE as error:
+        raise PythonBranchError(
+            f"`guarded({subject.name})` found Python control flow in a part that JAX traces "
+            "without values (a function under `jax.jit` or `vmap`, a body of `scan`, a "
+            "function with a derivative rule of its own): "
+            f"{place_of_error(error)}. {_UNTOUCHED} Use `jax.lax.cond` or `jnp.where` there, "
+            "or move the branch out of that part."
+        ) from error
+    return Observed(recording, captured, trees[-1])
 
 
 def make_path(
@@ -126,22 +112,16 @@ def make_path(
     """
     begin = time.perf_counter()
     run = observed(subject, signature, leaves)
-    if run.log.impure:
-        source, where = run.log.impure[0]
-        raise NotReproducibleError(
-            f"`guarded({subject.name})` saw {source} ({where}). A compiled path would repeat what "
-            f"it gave while recording, at every call. {_UNTOUCHED} Pass what it read as an "
-            "argument, or draw with `jax.random` from a key that is one."
-        )
     path = Path(run.recording, run.out_tree, stats)
-    if path.floats and not subject.options.floats:
+    floats = [guard.place for guard in path.guards if guard.is_value_of_floats]
+    if floats:
         raise FloatGuardError(
             f"`guarded({subject.name})` saw floats turned into Python or NumPy values, or text: "
-            f"{'; '.join(dict.fromkeys(path.floats))}. A compiled path holds for one value of what "
+            f"{'; '.join(dict.fromkeys(floats))}. A compiled path holds for one value of what "
             "Python read, so that each new float would be recorded and compiled anew, and no "
             f"derivative would pass through it. {_UNTOUCHED} Compare the array itself "
             "(`if x > 0:` records only the side), compute with `jax.numpy`, print with "
-            "`jax.debug.print`; or pass `floats=True` if it takes few values."
+            "`jax.debug.print`; or pass the float as `static=` if it takes few values."
         )
     if path.needs_check:
         path.stages  # noqa: B018 - a guard that needs an effect is refused now
@@ -160,7 +140,7 @@ def _flat(
         key = None if guard is None else of_static(guard)(*args, **kwargs)
         for leaf in jax.tree_util.tree_leaves(key):
             if isinstance(leaf, _jax.Tracer):
-                place = Place("guard=", getattr(guard, "__name__", "guard"), "")
+                place = Place("guard=", getattr(guard, "__name__", "guard"))
                 learned(leaf, "bool" if leaf.dtype == bool and leaf.size == 1 else "value", place)
         results, tree = jax.tree_util.tree_flatten(subject.fun(*args, **kwargs))
         trees.append(tree)

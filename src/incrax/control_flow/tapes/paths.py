@@ -228,11 +228,6 @@ class Path:
         (value,) = self._values[number](self.consts, *leaves)
         return key_of(self.guards[number].kind, value)
 
-    @property
-    def floats(self) -> list[str]:
-        """The places where a float became a constant."""
-        return [g.place for g in self.guards if g.is_value_of_floats]
-
 
 def int_of(x: jax.Array) -> int:
     """The number, not negative, in an integer scalar that a program has just made."""

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._locations import Place, caller, is_asked_by_jax, is_logged, place_of
+from incrax._locations import Place, caller, is_asked_by_jax, place_of
 from incrax._program import STATEFUL, Program, Values, from_jaxpr
 from incrax.control_flow.tapes.guards import Guard, bits_on_host, key_of
 from incrax.engine.program.simplify import inline, needed_equations
@@ -100,18 +100,15 @@ class RecordedTracer(_jax.JaxprTracer):
         return self._text(repr, super().__repr__)
 
     def _text(self, form: Callable[[Any], str], plain: Callable[[], str]) -> str:
-        """Text of the value: no guard where it is just printed, no value where JAX names something
-        by it; when the run is over just that of a traced value, unless a log is written late.
+        """Text of the value, which becomes a guard; no value where JAX names something by it, and
+        when the run is over just that of a traced value.
         """
         frame = caller()
         if self._trace.is_over:
-            return form(self._trace.known_value(self)) if is_logged(frame, None) else plain()
+            return plain()
         if is_asked_by_jax(frame):
             return f"a traced {self.dtype.name}{list(self.shape)}"
-        place = place_of(frame)
-        if place.use == "print":
-            return form(self._trace.value_of(self))
-        return form(learned(self, "value", place))
+        return form(learned(self, "value", place_of(frame)))
 
     def block_until_ready(self) -> Any:
         """The value itself: nothing is computed yet."""
@@ -210,14 +207,10 @@ class Recorder(_jax.JaxprTrace):
                 "storing it."
             )
         try:
-            return self.known_value(tracer)
+            return self._known(tracer)[0]
         except GuardOnEffectError as error:
             self.refused = self.refused or error
             raise
-
-    def known_value(self, tracer: Any) -> Any:
-        """The value that a staged value had in this run."""
-        return self._known(tracer)[0]
 
     def learn(self, tracer: Any, guard: Guard) -> None:
         """Note a guard, unless the value depends on no input, or just that is known of it."""

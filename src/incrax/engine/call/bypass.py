@@ -22,7 +22,6 @@ from incrax import _jax
 from incrax._context import context_key
 from incrax._program import Args, Function, Kwargs, OtherTypesError
 from incrax._stats import Stats
-from incrax.engine.call.record import UNCHANGED, History
 from incrax.engine.compile.timing import TimedProgram, settle
 from incrax.engine.inputs.leaves import IMMUTABLE
 from incrax.engine.inputs.signature import Signature
@@ -47,8 +46,8 @@ class Bypass:
     """Calls of one signature.
 
     Fields: `jax.jit` of the function of its arguments; the ledger; the last call; whether results
-    are held; the configuration that the program is for; counters; the history and the whole program,
-    when there is an engine, and seconds of the program, if they are known before.
+    are held; the configuration that the program is for; counters; the whole program, when there is
+    an engine, and its seconds, if they are known before.
 
     What it knows of the arguments are their objects: the same immutable ones have the last result.
     Nothing is known of what is in a list, a dict or an array of NumPy, which may have changed.
@@ -67,7 +66,6 @@ class Bypass:
         self.jitted = _of_arguments(jitted, signature) if signature.statics else jitted
         self.ledger = ledger
         self.config = signature.config
-        self.history = History(0)
         self.stats = stats
         self.whole: TimedProgram | None = None
         self.whole_s = math.inf
@@ -120,8 +118,6 @@ class Bypass:
         self.stats.calls += 1
         self.stats.unchanged += 1
         self.ledger.unchanged += 1
-        now_s = time.perf_counter()
-        self.history.note(now_s, now_s, UNCHANGED)
         return result
 
 

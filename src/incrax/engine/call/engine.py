@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import and_, or_
-from time import perf_counter
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -27,7 +26,7 @@ from incrax._messages import deleted_input
 from incrax._program import Env, Results, Values
 from incrax._stats import Stats
 from incrax._tuning import Tuning
-from incrax.engine.call.record import BYPASSED, NO_MEMORY, UNCHANGED, CallRecord, History
+from incrax.engine.call.record import BYPASSED, NO_MEMORY, UNCHANGED, CallRecord
 from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import TimedProgram
@@ -99,14 +98,12 @@ class Again(NamedTuple):
 
 
 class FirstCall(NamedTuple):
-    """A call that the whole program served before there was an engine: values and outputs, when it
-    began and returned, of `perf_counter`, and seconds of the program, compilation included.
+    """A call that the whole program served before there was an engine: values and outputs, and
+    seconds of the program, compilation included.
     """
 
     values: LeafValues
     outputs: Results
-    begin_s: float
-    end_s: float
     program_s: float
 
 
@@ -159,7 +156,6 @@ class Engine:
         self.comparison = Comparison(store, self.layout)
         self.baselines = Baselines(chooser, self.always)
         self.stats = stats
-        self.history = History(self.tuning.history)
         self.repeat: Repeat | None = None
         self.repeats: dict[int, Repeat] = {}
         self.again: Again | None = None
@@ -193,16 +189,6 @@ class Engine:
 
     # --- a call -----------------------------------------------------------------------------------
 
-    def served(self, leaves: Values, changed: Sequence[int] | None, begin_s: float) -> Results:
-        """As `call`, for a user's call that began at `begin_s`, of `perf_counter`: it is entered in
-        the history.
-        """
-        if self.ledger.granted:
-            self.history.num_calls += self.ledger.skipped
-        outputs = self.call(leaves, changed, begin_s)
-        self.history.note(begin_s, perf_counter(), self._last, self.store)
-        return outputs
-
     def enter(self, first: FirstCall) -> None:
         """Do all that the first call would have done, but for running the program."""
         self.whole.note(first.program_s)
@@ -211,10 +197,9 @@ class Engine:
         entry = self.chooser.entry(full)
         saved = SavedValues(self, [], full, first.values)
         state = self._new_state("whole", entry, saved, first.outputs)
-        record = self._account("whole", entry, saved, is_first=True)
+        self._account("whole", entry, saved, is_first=True)
         self.chooser.note_use(entry, "whole", None)
         self.store.commit(state, None)
-        self.history.note(first.begin_s, first.end_s, record, self.store)
 
     def call(
         self, leaves: Values, changed: Sequence[int] | None, begin_s: float | None = None

@@ -1,24 +1,16 @@
-"""What calls were: one record for each, and the latest of them, which reports read.
+"""What a call was: its record, which reports read.
 
-In: what served a call, and when. Out: records, oldest first. It must keep no values alive, and cost
-a call next to nothing.
+In: what served a call. Out: a record. It must keep no values alive, and cost a call next to
+nothing.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from incrax._jax import Var
 from incrax.engine.plan.plan import Plan
 from incrax.engine.policy.candidates import Entry
-
-NUM_WEIGHED = 64
-WEIGHED_EVERY = 16
-"""Saved bytes are added up after the first calls, after those that computed saved values, and after
-one in so many.
-"""
 
 
 class CallRecord(NamedTuple):
@@ -52,72 +44,3 @@ class Chunks(NamedTuple):
     num_run: int
     num_reused: int
     num_joined: int
-
-    entry = None
-    filled = ()
-
-
-class Holder(Protocol):
-    """What has saved values."""
-
-    @property
-    def saved_bytes(self) -> int:
-        """Their bytes."""
-        ...
-
-
-class PastCall(NamedTuple):
-    """One call of the history.
-
-    Fields: its number, calls that bypassed counted; when it began and returned, seconds of
-    `time.perf_counter`; what it did; why it was served so; bytes saved.
-    """
-
-    number: int
-    start_s: float
-    end_s: float
-    record: CallRecord | Chunks | None
-    why: str | None
-    saved_bytes: int
-
-
-class History:
-    """A bounded list of calls that were looked at; `num_calls` counts those that were forgotten, and
-    those that bypassed, too.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.num_calls = 0
-        self.rows: deque[tuple[Any, ...]] = deque(maxlen=size)
-
-    def note(
-        self,
-        start_s: float,
-        end_s: float,
-        record: CallRecord | Chunks | None,
-        holder: Holder | None = None,
-    ) -> None:
-        """A call between these times; `holder`: of what it may have saved, None where that was
-        nothing.
-        """
-        if not self.size:
-            return
-        entry = None if record is None else record.entry
-        why = None if entry is None else entry.reason
-        number = self.num_calls
-        is_filled = record is not None and record.filled
-        is_weighed = is_filled or number < NUM_WEIGHED or not number % WEIGHED_EVERY
-        saved_bytes = holder.saved_bytes if holder is not None and is_weighed else -1
-        self.rows.append((number, start_s, end_s, record, why, saved_bytes))
-        self.num_calls = number + 1
-
-    def calls(self) -> Iterator[PastCall]:
-        """The calls, oldest first; bytes that were not added up are taken to be those of the call
-        before.
-        """
-        last_bytes = 0
-        for row in self.rows:
-            call = PastCall(*row)
-            last_bytes = last_bytes if call.saved_bytes < 0 else call.saved_bytes
-            yield call._replace(saved_bytes=last_bytes)

@@ -25,7 +25,6 @@ from incrax._tables import program_bytes
 from incrax.engine.call.analysis import Analysis
 from incrax.engine.call.bypass import NO_CALL, Bypass
 from incrax.engine.call.engine import Engine, FirstCall
-from incrax.engine.call.record import History
 from incrax.engine.call.rehearsal import warm_up
 from incrax.engine.call.streak import Streak, streak_of
 from incrax.engine.call.verification import check_outputs, stale_in, verify
@@ -88,14 +87,12 @@ class Traced:
 
     def _adopt(self, engine: Engine) -> Self:
         self._engine = engine
-        self.served = engine.served
+        self.served = engine.call
         self._make_engine = self._first = self._run_first = None
         if self.bypass is None and not (engine.must_wait or engine.always):
             self.bypass = self._made_bypass(engine.ledger)
         if self.bypass is not None:
             self.bypass.whole = engine.whole
-            self.bypass.history = engine.history
-            engine.history.num_calls += engine.ledger.unchanged
         return self
 
     def _made_bypass(self, ledger: Ledger) -> Bypass | None:
@@ -132,8 +129,8 @@ class Traced:
         engine = self._engine
         return None if engine is None else engine.comparison.changed_leaves(dynamic)
 
-    def _served_early(self, leaves: Values, _: Sequence[int] | None, begin_s: float) -> Results:
-        """As `Engine.served`, while there is no engine: a first call and those that need not be
+    def _served_early(self, leaves: Values, *_: Any) -> Results:
+        """As `Engine.call`, while there is no engine: a first call and those that need not be
         looked at have none.
         """
         run = self._run_first
@@ -141,15 +138,13 @@ class Traced:
         if run is not None:
             is_first = self._first is None
             serve = self._served_first if is_first else self._served_in_turn
-            outputs = serve(run, leaves, begin_s)
+            outputs = serve(run, leaves)
         if outputs is not None:
             return outputs
         engine = self.engine
-        return engine.served(leaves, engine.comparison.changed_leaves(leaves), perf_counter())
+        return engine.call(leaves, engine.comparison.changed_leaves(leaves), perf_counter())
 
-    def _served_first(
-        self, run: Callable[..., Results], leaves: Values, begin_s: float
-    ) -> Results | None:
+    def _served_first(self, run: Callable[..., Results], leaves: Values) -> Results | None:
         """The outputs of a first call; None where it failed."""
         values = tuple([LeafValue(x) for x in leaves])
         start_s = perf_counter()
@@ -157,8 +152,7 @@ class Traced:
             outputs = jax.block_until_ready(run(*[value.feed for value in values]))
         except Exception:  # noqa: BLE001  the engine has the right words for it
             return None
-        end_s = perf_counter()
-        self._first = FirstCall(values, outputs, begin_s, end_s, end_s - start_s)
+        self._first = FirstCall(values, outputs, perf_counter() - start_s)
         idle = NOT_IDLE if self._find_idle is None else self._find_idle()
         bypass = self._made_bypass(self._ledger) if idle.num_calls > 1 else None
         if bypass is not None:
@@ -167,9 +161,7 @@ class Traced:
             self.bypass = bypass
         return outputs
 
-    def _served_in_turn(
-        self, run: Callable[..., Results], leaves: Values, _begin_s: float
-    ) -> Results | None:
+    def _served_in_turn(self, run: Callable[..., Results], leaves: Values) -> Results | None:
         """The outputs of a call that need not be looked at, after one of other types; None where
         there are none left.
         """
@@ -193,11 +185,6 @@ class Traced:
         return made
 
     # --- as a function's methods ask it -----------------------------------------------------------
-
-    @property
-    def history(self) -> History:
-        """Its latest calls."""
-        return self.engine.history
 
     @property
     def saved_bytes(self) -> int:

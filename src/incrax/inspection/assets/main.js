@@ -7,26 +7,14 @@ function buildHeader() {
   byId('about').textContent = [many(num, 'equation'), many(data.leaves.length, 'input'), many(outputs, 'output'),
     ...(hasRows ? ['one chunk of the rows'] : []), ...(signatures > 1 ? [`one of ${signatures} signatures`] : []), planner, `incrax ${incrax}, JAX ${jax}, Python ${python}`, devices].join(' · ');
   const stats = data.stats, memory = data.memory;
-  const best = d3.min(data.plans.filter(plan => plan.is_final).flatMap(plan => plan.candidates.map(c => c.seconds)));
   const figures = [
     ['calls', exactly(stats.calls), `${exactly(stats.unchanged)} with nothing changed${stats.aborted ? `, ${exactly(stats.aborted)} raised` : ''}`
       + (signatures > 1 ? ', of all signatures' : '')],
-    ranFigure(),
-    [hasRows ? 'whole chunk' : 'whole function', duration(data.whole.seconds), data.whole.is_measured ? 'measured' : 'estimated'],
-    ...(best ? [['fastest change', duration(best), 'expected or measured']] : []),
+    [hasRows ? 'whole chunk' : 'whole function', duration(everything.seconds), eqs.how],
     ['saved', byteCount(memory.saved_bytes), `of ${byteCount(memory.budget_bytes)} allowed`],
     ['programs compiled', exactly(stats.compiles), `${many(stats.traces, 'trace')}, ${many(stats.evicted, 'eviction')}`],
   ];
   byId('figures').append(...figures.map(([term, value, note]) => make('div', {}, make('dt', {}, term), make('dd', {}, value, make('small', {}, note)))));
-}
-
-/** How much ran in the calls of this signature that are remembered. */
-function ranFigure() {
-  const { ran, num } = data.calls, unit = data.function.has_rows ? 'chunks' : 'equations';
-  const which = num > ran.length ? `, in the latest ${many(ran.length, 'call')}` : '';
-  const value = unit === 'chunks' ? String(Number((d3.mean(ran) || 0).toPrecision(3))) : share(d3.sum(ran), ran.length * numEquations);
-  const note = unit === 'chunks' ? `of the rows${which}` : `of the program, with fills${which}`;
-  return [`${unit} run per call`, ran.length ? value : 'unknown', ran.length ? note : 'no call is remembered'];
 }
 
 function buildTheme() {
@@ -90,6 +78,5 @@ buildVerdict();
 begin(firstChange());
 buildInputs();
 buildMap();
-buildCharts();
-buildTables();
+workTable();
 document.documentElement.dataset.ready = 'yes';

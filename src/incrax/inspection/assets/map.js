@@ -107,10 +107,8 @@ function plantMap() {
     .sum(node => node.equation === undefined ? 0 : total ? sizeOf(node.equation) : 1)
     .sort((a, b) => b.value - a.value);
   zoomTo(map.root);
-  const hows = d3.rollup(d3.range(numEquations), part => part.length, n => eqs.how[n]);
-  const texts = [...hows].map(([how, num]) => `${exactly(num)} ${eqs.hows[how]}`);
   const num = total ? d3.sum(d3.range(numEquations), n => sizeOf(n) ? 0 : 1) : 0;
-  byId('areas').textContent = (chosen.area === 'seconds' ? `seconds of ${texts.join(', ')}.` : `${byId('area').selectedOptions[0].text}.`)
+  byId('areas').textContent = (chosen.area === 'seconds' ? `seconds, ${eqs.how}.` : `${byId('area').selectedOptions[0].text}.`)
     + (num ? ` ${many(num, 'equation')} without any ${num === 1 ? 'is' : 'are'} not drawn.` : '');
 }
 
@@ -319,7 +317,7 @@ function equationDetails(n) {
     terms([
       ['result', make('code', {}, eqs.types[eqs.type[n]])], ['bytes', byteCount(eqs.bytes[n])],
       ['FLOPs', count(eqs.flops[n])], ['transcendentals', count(eqs.transcendentals[n])],
-      ['time', `${duration(eqs.seconds[n])}, ${eqs.hows[eqs.how[n]]}`], ['depends on', shownNames(sets[eqs.set[n]] & ~1n, 6)],
+      ['time', `${duration(eqs.seconds[n])}, ${eqs.how}`], ['depends on', shownNames(sets[eqs.set[n]] & ~1n, 6)],
       ['value', saved], ['reads / is read by', `${many(eqs.reads[n].length, 'equation')} / ${exactly(map.readers[n].length)}`],
     ]),
   ];
