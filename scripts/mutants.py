@@ -2196,12 +2196,6 @@ MUTANTS = [
         "return False, ",
     ),
     Mutant(
-        "frames keep saved values when memory is short",
-        "engine/store/eviction.py",
-        "    traceback.clear_frames(error.__traceback__)",
-        "    error.__traceback__",
-    ),
-    Mutant(
         "algebra never compared with the direct form",
         "engine/call/engine.py",
         "elif statistics is None or entry.is_compared:",

@@ -10,7 +10,6 @@ from typing import Any
 from incrax.errors import (
     AmbiguousInputError,
     DeletedInputError,
-    MemoryBudgetError,
     NotCalledError,
     PythonBranchError,
     StaleResultError,
@@ -189,38 +188,6 @@ def ambiguous_input(name: str, found: Sequence[str]) -> AmbiguousInputError:
         f"`{name}` may be {listed(found)}. Nothing was "
         "evaluated or stored. Write the whole path of the one you mean."
     )
-
-
-def kept_too_large(values: Sequence[tuple[str, int]], budget_bytes: int) -> MemoryBudgetError:
-    """Marked values that do not fit the budget, as (name and type, bytes)."""
-    total = sum(nbytes for _, nbytes in values)
-    return MemoryBudgetError(
-        f"Values marked by `keep` or `cached` take {total:,} bytes, and the budget of saved values "
-        f"is {budget_bytes:,}: {_sizes(values)}. They would be saved and dropped again at every "
-        "call. Nothing was evaluated or stored. Give `incremental(memory=...)` more bytes, or "
-        "remove marks from the largest."
-    )
-
-
-def out_of_memory(values: Sequence[tuple[str, int]], budget_bytes: int) -> MemoryBudgetError:
-    """The device had no room for a call, even without saved values; these were saved, as (type,
-    bytes).
-    """
-    total = sum(nbytes for _, nbytes in values)
-    return MemoryBudgetError(
-        "The device has no memory left for a call, which was tried again without saved values (not "
-        f"where it prints or writes). Dropped before that: {total:,} bytes of a budget of "
-        f"{budget_bytes:,} ({_sizes(values) or 'nothing'}). The function itself needs more than "
-        "there is, or other arrays take it. Delete arrays, use smaller batches, or give "
-        "`incremental(memory=...)` fewer bytes if every call needs the second try."
-    )
-
-
-def _sizes(values: Sequence[tuple[str, int]]) -> str:
-    """The largest values with their bytes."""
-    largest = sorted(values, key=lambda pair: -pair[1])
-    shown = ", ".join(f"{name} ({nbytes:,} bytes)" for name, nbytes in largest[:NUM_SHOWN])
-    return shown + (f" and {len(largest) - NUM_SHOWN} more" if len(largest) > NUM_SHOWN else "")
 
 
 def not_called(method: str) -> NotCalledError:

@@ -14,14 +14,11 @@ import pytest
 from helpers import MINIMAL
 
 import incrax
-from incrax.engine.compile.recycling import Pool
 from incrax.engine.inputs.signature import make_signature
 from incrax.engine.policy import ledger
 from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import differences
 from incrax.engine.policy.verdict import BYPASS_S, together
-from incrax.engine.store import eviction
-from incrax.engine.store.store import Store
 
 X = np.linspace(0.1, 2.0, 50)
 
@@ -200,12 +197,6 @@ def test_static_values_that_cannot_say_what_they_are(log):
         in [text for _, text in log() if "again" in text][0]
     )
     assert "`how` is two lines....." in retrace(log)
-
-
-def test_a_device_without_memory_is_a_warning(log):
-    store = Store(1, 10, lambda state: [], Pool(is_active=False), frozenset())
-    assert eviction.results_without_saved(store, lambda: [1.0], RuntimeError()) == [1.0]
-    assert ("WARNING", "the device has no memory left: 0 saved values, 0 MB, were dropped") in log()
 
 
 def test_nothing_is_written_where_nobody_listens(caplog):

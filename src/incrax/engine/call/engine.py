@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import and_, or_
@@ -27,7 +28,7 @@ from incrax._messages import deleted_input
 from incrax._program import Env, Results, Values
 from incrax._stats import Stats
 from incrax._tuning import Tuning
-from incrax.engine.call.record import BYPASSED, NO_MEMORY, UNCHANGED, CallRecord, History
+from incrax.engine.call.record import BYPASSED, UNCHANGED, CallRecord, History
 from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import TimedProgram
@@ -42,7 +43,7 @@ from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal
 from incrax.engine.program.dependence import ALWAYS
 from incrax.engine.store.budget import Limits
-from incrax.engine.store.eviction import cheapest_first, results_without_saved
+from incrax.engine.store.eviction import cheapest_first
 from incrax.engine.store.saved_values import ChangedRows, SavedValues, UnusableError
 from incrax.engine.store.store import (
     Baselines,
@@ -246,9 +247,14 @@ class Engine:
         except Exception as error:
             self._forget_repeats()
             self.store.drop_broken()
-            if not _jax.is_out_of_memory(error):
+            if self.always or not _jax.is_out_of_memory(error):
                 raise
-            return self._without_saved(values, error)
+            dropped_mb = self.saved_bytes / 1e6
+            logger.warning("the device has no memory left: %.3g MB were dropped", dropped_mb)
+            self.store.clear()
+            traceback.clear_frames(error.__traceback__)  # they hold saved values, too
+            self._last = BYPASSED
+            return self.fresh(leaves)
 
     def _begin_look(self) -> None:
         """Count the calls that bypassed since the last look."""
@@ -328,26 +334,9 @@ class Engine:
         self.ledger.pass_by(self.whole.seconds or 0.0)
         if self.store.states:
             self.clear_saved()
-        try:
-            outputs = self.whole(leaves, ())
-            if self.must_wait:
-                jax.block_until_ready(outputs)
-            self.stats.ran += self.num_eqns
-            return outputs
-        except Exception as error:
-            if not _jax.is_out_of_memory(error):
-                raise
-            return self.call(leaves, None)
-
-    def _without_saved(self, values: LeafValues, error: Exception) -> Results:
-        """The device has no memory left: try the whole program once more after all saved values
-        were dropped.
-        """
-        self._last = NO_MEMORY
-        self.stats.evicted += len(self.store.sizes())
-        run = None if self.always else lambda: self.whole([value.feed for value in values], ())
-        outputs = results_without_saved(self.store, run, error)
-        self.store.commit(State(values, outputs, {}), None)
+        outputs = self.whole(leaves, ())
+        if self.must_wait:
+            jax.block_until_ready(outputs)
         self.stats.ran += self.num_eqns
         return outputs
 

@@ -44,7 +44,6 @@ from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal, note_forgotten, note_trace
 from incrax.engine.policy.verdict import together
 from incrax.engine.store.budget import MAX_DEFAULT_BYTES, Limits, make_limits
-from incrax.engine.store.eviction import check_kept
 
 MAX_FORGOTTEN = 4096
 """Forgotten signatures of which one keeps a note, to see whether they come back."""
@@ -199,7 +198,6 @@ class Traces:
         options = self.options
         is_exact = options.is_exact
         limits = options.limits(signature.num_parts)
-        check_kept(facts.kept, limits.budget_bytes)
         recycles = can_recycle()
         compiler = Compiler(
             facts, self.calls, self.name, recycles=recycles, placed=signature.placed
