@@ -2186,8 +2186,8 @@ MUTANTS = [
     Mutant(
         "a mark takes other arguments for dependences",
         "_marks.py",
-        "        if not _is_traced(leaf) or None in keys:",
-        "        if True:",
+        "_is_traced(leaf) and id(leaf) not in known",
+        "False",
     ),
     Mutant(
         "marked values evicted like others",

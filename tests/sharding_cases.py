@@ -372,9 +372,7 @@ def test_verification_compares_in_place(rows):
             call(f, a, b, rows)
         for state in f._traces.latest.engine.store.states:
             state.saved = {var: x * 1.5 for var, x in state.saved.items()}
-        with pytest.raises(
-            incrax.StaleResultError, match="The first saved value that is stale: f64"
-        ):
+        with pytest.raises(incrax.StaleResultError):
             call(f, 3.0, 2.0, rows)
 
 

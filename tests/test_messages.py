@@ -458,23 +458,6 @@ def test_text_of_the_warning_of_functions_made_anew():
     assert [str(warning.message) for warning in caught] == [text]
 
 
-def test_text_of_the_warning_of_signatures_that_come_back():
-    text = (
-        "`incremental(f)` traces again for a signature that it had forgotten: its calls come in "
-        "more than the 2 "
-        "signatures (shapes, dtypes, static values) that are kept. Each time, it traces and "
-        "compiles anew and finds no "
-        "saved values. Raise `Tuning(max_signatures=...)`, or pad arrays to fewer shapes."
-    )
-    f = incrax.incremental(jnp.sum, tuning=incrax.Tuning(planner="minimal", max_signatures=2))
-    for n in range(5):
-        f(np.ones(n))
-    with pytest.warns(UserWarning, match="forgotten") as caught:
-        assert [float(f(np.ones(n))) for n in (0, 1, 2)] == [0.0, 1.0, 2.0]
-    assert [str(warning.message) for warning in caught] == [text]
-    assert caught[0].filename == __file__
-
-
 def test_text_of_the_note_on_calls_that_save_nothing(caplog):
     text = (
         "`loss` was called with a tracer (inside jit, grad, vmap or scan), with a mutable array, "

@@ -34,13 +34,12 @@ def first_names(names: Sequence[str]) -> str:
     return ", ".join([*names[:NUM_SHOWN], *["..."] * (len(names) > NUM_SHOWN)]) or "none"
 
 
-def stale_result(
-    name: str, output: str, error: float, changed: Sequence[str], stale: str
-) -> StaleResultError:
+def stale_result(name: str, output: str, error: float, changed: Sequence[str]) -> StaleResultError:
     """A result that differs from a fresh one."""
     return StaleResultError(
         f"`{name}` returned an output{output} that differs from a fresh evaluation by {error:.2g} "
-        f"of its largest element. Changed in this call: {listed(changed, 'nothing')}. {stale} Usual causes: memory of "
+        f"of its largest element. Changed in this call: {listed(changed, 'not known')}. Usual causes: a claim "
+        "of yours that leaves an input or a row out (`deps=` of `cached` and `keep`, `at(x)[i].became`), memory of "
         "an input that was changed behind JAX's back (`jax.device_put` and dlpack share it with "
         "NumPy), a `pure_callback` that is not pure, or terms that cancel (then give `verify` an "
         "`atol`). All saved values were dropped; the next call is evaluated from scratch."
@@ -204,16 +203,6 @@ def nothing_saved(method: str) -> NotCalledError:
         f"`{method}` has nothing to report on: these arguments contain a mutable array (`jax.Ref`) "
         "or a tracer, or the function closes over a mutable array. Then it is called as it is and "
         "nothing is saved. Give arguments without one, or pass the array's value."
-    )
-
-
-def many_signatures(max_signatures: int) -> str:
-    """A warning: signatures are forgotten and come back."""
-    return (
-        "`incremental(f)` traces again for a signature that it had forgotten: its calls come in "
-        f"more than the {max_signatures} signatures (shapes, dtypes, static values) that are kept. "
-        "Each time, it traces and compiles anew and finds no saved values. Raise "
-        "`Tuning(max_signatures=...)`, or pad arrays to fewer shapes."
     )
 
 

@@ -91,10 +91,10 @@ class MemoryBudgetError(IncraxError, MemoryError):
     Example:
         >>> import incrax, jax, jax.numpy as jnp
         >>> turn = lambda c, _: (jnp.sin(c), None)
-        >>> jax.grad(lambda x: incrax.scan(turn, x, None, 64, memory=50)[0])(1.0)
+        >>> jax.grad(lambda x: incrax.scan(turn, x, None, 64, memory=20)[0])(1.0)
         Traceback (most recent call last):
             ...
-        incrax.errors.MemoryBudgetError: A loop of up to 64 turns was given 50 bytes ...
+        incrax.errors.MemoryBudgetError: A loop of up to 64 turns was given 20 bytes ...
     """
 
 

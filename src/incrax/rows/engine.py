@@ -68,7 +68,6 @@ EXACT_SHARE = 64
 there are.
 """
 
-BLAMED = "Rows were evaluated chunk by chunk, and compared with all of them at once."
 
 Env: TypeAlias = dict[Var, Any]
 Results: TypeAlias = list[Any]
@@ -262,7 +261,7 @@ class RowEngine:
         """
         data = jax.tree.leaves(rows.tree())
         evaluate = lambda: jax.tree.leaves(self.trace.plain(*data, *leaves))
-        check_outputs(name, outputs, evaluate, lambda: ((), BLAMED), self.clear, settings)
+        check_outputs(name, outputs, evaluate, (), self.clear, settings)
 
     def _outputs(self, leaves: Values, rows: Rows) -> list[Any]:
         env = self._env(leaves, len(rows))

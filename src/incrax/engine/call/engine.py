@@ -33,6 +33,7 @@ from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.leaves import LeafValue, LeafValues
+from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan
 from incrax.engine.plan.slices import value_at
@@ -809,6 +810,12 @@ class Engine:
     def last(self) -> CallRecord | None:
         """The last call."""
         return BYPASSED if self.ledger.skipped else self._last
+
+    @property
+    def changed_paths(self) -> list[str]:
+        """The inputs that changed in it."""
+        last = self.last
+        return [] if last is None else mask_paths(self.paths, self.layout, last.dirty)
 
     @property
     def bypasses(self) -> bool:

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from incrax import _jax
-from incrax._messages import many_functions, many_signatures, nothing_saved
+from incrax._messages import many_functions, nothing_saved
 from incrax._names import name_of
 from incrax._program import Function, Results, Values
 from incrax._stats import Stats
@@ -44,10 +44,6 @@ from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal, note_forgotten, note_trace
 from incrax.engine.policy.verdict import together
 from incrax.engine.store.budget import MAX_DEFAULT_BYTES, Limits, make_limits
-
-MAX_FORGOTTEN = 4096
-"""Forgotten signatures of which one keeps a note, to see whether they come back."""
-
 
 class Options(NamedTuple):
     """How a function is made incremental."""
@@ -85,7 +81,6 @@ class Traces:
         self.latest: Any = None
         self.steps: LruTable[Hashable, Step] = LruTable(self.max_signatures, weigh=weigh_step)
         self._has_warned = False
-        self._forgotten: set[int] | None = set()
 
     def fork(self, stats: Stats) -> Self:
         """An independent table with the same traces, values and programs so far, and the same calls
@@ -213,9 +208,7 @@ class Traces:
         """A new trace in the table; logs and warnings say what became of others."""
         made_room = self.table.add(signature.key, traced)
         self._note_trace(signature, made_room)
-        self._warn_of_thrashing(signature)
         for forgotten in made_room:
-            self._note_forgotten(forgotten.signature)
             note_forgotten(self.name, self.max_signatures)
             self.latest = None if forgotten is self.latest else self.latest
             self._warn_of_functions(signature)
@@ -225,18 +218,6 @@ class Traces:
         self.stats.traces += 1
         known = (traced.signature for traced in (*made_room, *self.table.values()))
         note_trace(self.name, signature, known, self.max_signatures)
-
-    def _note_forgotten(self, signature: Signature) -> None:
-        """Not where other objects may get the hash of a static leaf that is gone."""
-        is_known = all(x is None or type(x) is str for x in signature.statics)
-        if is_known and self._forgotten is not None and len(self._forgotten) < MAX_FORGOTTEN:
-            self._forgotten.add(hash(signature.key))
-
-    def _warn_of_thrashing(self, signature: Signature) -> None:
-        """Say once that a signature is traced again because it was forgotten."""
-        if self._forgotten is not None and hash(signature.key) in self._forgotten:
-            self._forgotten = None
-            warnings.warn(many_signatures(self.max_signatures), UserWarning, stacklevel=6)
 
     def _warn_of_functions(self, signature: Signature) -> None:
         """Say once that functions among the arguments may be why so many traces are made."""

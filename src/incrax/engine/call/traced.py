@@ -28,7 +28,7 @@ from incrax.engine.call.engine import Engine, FirstCall
 from incrax.engine.call.record import History
 from incrax.engine.call.rehearsal import warm_up
 from incrax.engine.call.streak import Streak, streak_of
-from incrax.engine.call.verification import check_outputs, stale_in, verify
+from incrax.engine.call.verification import check_outputs, verify
 from incrax.engine.compile.background import read_settings, set_as
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.signature import Signature
@@ -233,8 +233,7 @@ class Traced:
         """
         engine = self.engine
         evaluate = lambda: engine.fresh(leaves)
-        blame = lambda: stale_in(engine, leaves, settings)
-        check_outputs(name, outputs, evaluate, blame, engine.clear, settings)
+        check_outputs(name, outputs, evaluate, engine.changed_paths, engine.clear, settings)
 
     def warm_up(self, leaves: Values, changing: Iterable[str | Sequence[str]]) -> None:
         """Compile and fill for named changes."""
