@@ -39,7 +39,7 @@ NUM_EQUATIONS = 400
 NUM_KINDS = 4
 """Kinds of change of a job that are planned for: those that come first."""
 
-JAX_ONLY = incrax.Tuning(remember=False, history=0)
+JAX_ONLY = incrax.Tuning(remember=False)
 
 
 class Prediction(NamedTuple):

@@ -163,10 +163,10 @@ def test_shapes_and_types_in_turn_keep_their_saved_values(tuning):
     assert f.stats.unchanged == unchanged + len(leaves)
 
 
-def test_more_signatures_than_are_kept():
-    tuning = incrax.Tuning(planner="minimal", max_signatures=2)
+def test_more_signatures_than_are_kept(monkeypatch):
+    monkeypatch.setattr("incrax.engine.call.signature_table.MAX_SIGNATURES", 2)
     check_like_jit(
-        scaled, [(scale, np.ones(n)) for scale in (1.0, 2.0) for n in (1, 2, 3, 4)], tuning
+        scaled, [(scale, np.ones(n)) for scale in (1.0, 2.0) for n in (1, 2, 3, 4)], MINIMAL
     )
 
 
@@ -424,10 +424,9 @@ def test_a_leaf_is_now_a_value_and_now_static():
         ]
 
 
-def test_fresh_functions_as_leaves_are_right_and_their_traces_bounded():
-    f = incrax.incremental(
-        lambda x, fun: fun(x), tuning=incrax.Tuning(planner="minimal", max_signatures=3)
-    )
+def test_fresh_functions_as_leaves_are_right_and_their_traces_bounded(monkeypatch):
+    monkeypatch.setattr("incrax.engine.call.signature_table.MAX_SIGNATURES", 3)
+    f = incrax.incremental(lambda x, fun: fun(x), tuning=MINIMAL)
     with pytest.warns(UserWarning, match="compared by identity"):
         assert [float(f(1.0, lambda x, k=k: x * k)) for k in range(10)] == list(range(10))
     assert len(f._traces.table) == 3

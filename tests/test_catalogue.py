@@ -6,8 +6,7 @@ Rows without a test elsewhere have theirs below. Three rows ask for more than th
 - a mark for functions that must run at every call: `io_callback` is one; its value is read at every
   call, and all that follows from it runs;
 - an error instead of running effects at every call: effects run, as under `jax.jit`;
-- an error above a number of signatures: the oldest is forgotten, and a warning says so once when it
-  comes back.
+- an error above a number of signatures: the oldest is forgotten, with a line in the log.
 """
 
 from __future__ import annotations

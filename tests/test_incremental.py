@@ -373,10 +373,11 @@ def test_copies_of_arguments_are_not_kept_alive():
     assert len(jax.live_arrays()) <= before + 2
 
 
-def test_the_plan_table_is_bounded():
+def test_the_plan_table_is_bounded(monkeypatch):
     """Each element has a program of its own here; those that share one count once."""
+    monkeypatch.setattr("incrax.engine.policy.chooser.MAX_PLANS", 4)
     model = lambda t, x: sum(t[k] ** (k + 2) for k in range(12)) * jnp.sum(x)
-    f = incrax.incremental(model, tuning=incrax.Tuning(planner="minimal", max_plans=4))
+    f = incrax.incremental(model, tuning=MINIMAL)
     whole = jax.jit(model)
     base = np.arange(12.0)
     for k in range(3):
@@ -413,8 +414,9 @@ def test_warm_up_inside_a_trace_stores_nothing():
         same(f(x, y), jnp.sum(jnp.sin(x)) * y)
 
 
-def test_fresh_leaves_reports_and_other_signatures_alone():
-    f = incrax.incremental(jnp.sin, tuning=incrax.Tuning(planner="minimal", max_signatures=1))
+def test_fresh_leaves_reports_and_other_signatures_alone(monkeypatch):
+    monkeypatch.setattr("incrax.engine.call.signature_table.MAX_SIGNATURES", 1)
+    f = incrax.incremental(jnp.sin, tuning=MINIMAL)
     f(1.0)
     same(f.fresh(np.ones(3)), jnp.sin(np.ones(3)))
     assert list(f.explain().as_dict()["changed"]) == ["x"]
@@ -442,8 +444,9 @@ def test_as_a_method():
 
 
 @pytest.mark.parametrize("warm", [True, False])
-def test_programs_are_bounded_whoever_asks_for_them(warm):
-    tuning = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf, max_plans=2)
+def test_programs_are_bounded_whoever_asks_for_them(warm, monkeypatch):
+    monkeypatch.setattr("incrax.engine.policy.chooser.MAX_PLANS", 2)
+    tuning = incrax.Tuning(timed=False, compile_s=math.inf)
     x = np.linspace(0.1, 2, 20_000)
     f = incrax.incremental(
         lambda t, x: sum(jnp.sum(jnp.exp(-t[k] * x)) for k in range(6)), tuning=tuning
@@ -459,7 +462,7 @@ def test_programs_are_bounded_whoever_asks_for_them(warm):
 
 
 def test_values_that_no_program_loads_any_more_are_dropped():
-    tuning = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf, hot_after=1)
+    tuning = incrax.Tuning(timed=False, compile_s=math.inf, hot_after=1)
     x = np.linspace(0.1, 2, 20_000)
     f = incrax.incremental(
         jax.value_and_grad(

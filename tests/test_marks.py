@@ -13,7 +13,7 @@ from helpers import MINIMAL, check, check_calls, primitives_run, same
 import incrax
 
 X = np.linspace(0.1, 2.0, 50)
-SEGMENTS = incrax.Tuning(race=False, calibrate=False)
+SEGMENTS = incrax.Tuning(timed=False)
 
 
 def spectrum(b, x):

@@ -19,7 +19,7 @@ import incrax
 
 BLOCKS, SIZE = 10, 2_000
 BLOCK_BYTES = 8 * SIZE
-MARKS = incrax.Tuning(race=False, calibrate=False)
+MARKS = incrax.Tuning(timed=False)
 
 
 def blocks(theta, x):

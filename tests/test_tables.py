@@ -54,8 +54,9 @@ def test_a_value_is_made_once_for_a_key_and_each_time_where_it_has_no_hash():
     assert table.values() == ["a"]
 
 
-def test_a_report_or_a_fresh_call_is_no_use_of_a_trace():
-    f = incrax.incremental(lambda a, x: a * jnp.sum(x), tuning=incrax.Tuning(max_signatures=2))
+def test_a_report_or_a_fresh_call_is_no_use_of_a_trace(monkeypatch):
+    monkeypatch.setattr("incrax.engine.call.signature_table.MAX_SIGNATURES", 2)
+    f = incrax.incremental(lambda a, x: a * jnp.sum(x))
     for size in (1, 2):
         f(1.0, jnp.ones(size))
     f.fresh(1.0, jnp.ones(1))
@@ -150,11 +151,10 @@ def test_the_environment_shows_the_bound(bound):
     assert "remembered programs" in str(shown)
 
 
-def test_functions_whose_programs_made_room_are_right_and_traced_again(bound):
+def test_functions_whose_programs_made_room_are_right_and_traced_again(bound, monkeypatch):
+    monkeypatch.setattr("incrax.engine.call.signature_table.MAX_SIGNATURES", 4 * CHECK_EVERY)
     bound(_tables.PROGRAM_BYTES)
-    f = incrax.incremental(
-        lambda a, x: a * jnp.sum(x), tuning=incrax.Tuning(max_signatures=4 * CHECK_EVERY)
-    )
+    f = incrax.incremental(lambda a, x: a * jnp.sum(x))
     for _ in range(2):
         for size in range(1, CHECK_EVERY + 2):
             same(f(2.0, jnp.ones(size)), jnp.sum(jnp.ones(size)) * 2.0)

@@ -56,7 +56,7 @@ def test_equations_run_add_up_to_the_counters():
 
 
 def test_repeated_calls_of_a_settled_plan_are_remembered_too():
-    f = called(["", *["c"] * 50], tuning=incrax.Tuning(race=False, calibrate=False, hot_after=1))
+    f = called(["", *["c"] * 50], tuning=incrax.Tuning(timed=False, hot_after=1))
     calls = calls_of(f)
     assert len(calls["seconds"]) == 51
     assert sum(calls["ran"]) == f.stats.ran + f.stats.filled
@@ -72,22 +72,11 @@ def test_bytes_are_those_saved_after_each_call():
     assert expected[-1] > 0
 
 
-def test_only_the_latest_calls_are_kept():
-    f = called([""] * 30, tuning=incrax.Tuning(planner="minimal", history=7))
+def test_only_the_latest_calls_are_kept(monkeypatch):
+    monkeypatch.setattr("incrax.engine.call.record.MAX_CALLS", 7)
+    f = called([""] * 30, tuning=MINIMAL)
     calls = calls_of(f)
     assert (calls["num"], calls["first"], len(calls["seconds"])) == (30, 23, 7)
-
-
-def test_a_history_of_no_calls_is_none():
-    f = called([""] * 5, tuning=incrax.Tuning(planner="minimal", history=0))
-    calls = calls_of(f)
-    assert calls["num"] == len(calls["seconds"]) == calls["limit"] == 0
-
-
-def test_the_length_of_a_history_is_not_negative():
-    with pytest.raises(ValueError, match="it must not be negative") as caught:
-        incrax.Tuning(history=-1)
-    assert str(caught.value) == "`Tuning(history=...)` got -1; it must not be negative."
 
 
 def test_a_fork_starts_with_an_empty_history():

@@ -106,11 +106,12 @@ def test_another_configuration_is_a_reason(log):
     assert "JAX's configuration or a switch of incrax is another" in retrace(log)
 
 
-def test_a_forgotten_trace_is_a_line(log):
-    f = incrax.incremental(model, tuning=incrax.Tuning(planner="minimal", max_signatures=1))
+def test_a_forgotten_trace_is_a_line(log, monkeypatch):
+    monkeypatch.setattr("incrax.engine.call.signature_table.MAX_SIGNATURES", 1)
+    f = incrax.incremental(model, tuning=MINIMAL)
     f(1.0, X)
     f(1.0, X[:3])
-    assert any("Tuning(max_signatures) is 1" in text for _, text in log())
+    assert any("made room for another: 1 are kept" in text for _, text in log())
 
 
 def test_a_new_plan_names_the_inputs_and_what_it_runs(log):
@@ -160,8 +161,9 @@ def test_a_bypass_says_what_saving_has_cost(log, monkeypatch):
     )
 
 
-def test_rows_and_fresh_calls_are_traces_too(log):
-    f = incrax.incremental(model, tuning=incrax.Tuning(planner="minimal", max_signatures=1))
+def test_rows_and_fresh_calls_are_traces_too(log, monkeypatch):
+    monkeypatch.setattr("incrax.engine.call.signature_table.MAX_SIGNATURES", 1)
+    f = incrax.incremental(model, tuning=MINIMAL)
     f.fresh(1.0, X)
     f(1.0, incrax.Rows(X, chunk_rows=16))
     f(1.0, incrax.Rows(X.astype(np.float32), chunk_rows=16))

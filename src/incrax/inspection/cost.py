@@ -26,11 +26,10 @@ from incrax._jax import Equation
 from incrax._locations import source_of
 from incrax._program import Program, evaluator
 from incrax._table import Cell, Printable, Table, bytes_text, number_text
-from incrax._tuning import Tuning
 from incrax.engine.inputs.paths import paths_mask
 from incrax.engine.inputs.rows import as_plain
 from incrax.engine.program.cost import ZERO, Cost, leaf_cost
-from incrax.engine.program.dependence import ALWAYS, depend, make_layout
+from incrax.engine.program.dependence import ALWAYS, MAX_TRACKED, depend, make_layout
 from incrax.engine.program.nested import is_counted
 from incrax.errors import CostError
 from incrax.inspection.programs import (
@@ -400,7 +399,7 @@ class _Counting:
         """Whether the change reaches each equation; what is no argument changes always."""
         if self.changing is None:
             return [None] * len(root.nodes)
-        layout = make_layout([var.aval for var in root.program.invars], Tuning().max_tracked)
+        layout = make_layout([var.aval for var in root.program.invars], MAX_TRACKED)
         mask = ALWAYS | paths_mask(self.call.paths, layout, self.changing)
         for number in range(len(self.call.values), len(root.program.invars)):
             mask |= layout.leaf_mask(number)

@@ -63,7 +63,7 @@ def report(
         OSError: the file cannot be written.
 
     Cost: for 5,000 equations a few seconds; nothing compiles. What calls did is known for the
-        latest `Tuning(history=...)` of them.
+        latest 1,000 of them.
 
     Not handled: measured seconds per equation. Programs are timed, and the time of one is divided
         among its equations as they are estimated; the page says which is which.

@@ -368,7 +368,6 @@ class _Data:
         return {
             "first": calls[0].number if calls else 0,
             "num": history.num_calls,
-            "limit": history.size,
             "seconds": [round(call.end_s - call.start_s, 7) for call in calls],
             **coded("kind", "kinds", (row.kind for row in rows)),
             **coded("why", "whys", (row.why for row in rows)),

@@ -136,7 +136,7 @@ class RowEngine:
         self.rows: Any = None
         self.last: Chunks | None = None
         self.evaluated: Engine | None = None
-        self.history = History(options.tuning.history)
+        self.history = History()
         self.prepare(rows)
 
     def streak(self) -> None:
@@ -181,7 +181,7 @@ class RowEngine:
         other.stats = stats
         other.evaluated = None
         other.trace = self.trace.fork()
-        other.history = History(self.history.size)
+        other.history = History()
         other.passes = [table.fork() for table in self.passes]
         other.recent = {var: list(values) for var, values in self.recent.items()}
         other.uses = list(self.uses)

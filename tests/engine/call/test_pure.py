@@ -488,7 +488,7 @@ def test_declared_names_and_flags_are_checked():
         ValueError,
         "`changed['theta']` has 3 booleans for 4 tracked elements; give one boolean, or an array "
         "of the input's shape "
-        "(inputs of more elements than `Tuning.max_tracked` count as one).",
+        "(inputs of more than 256 elements count as one).",
         functools.partial(step, changed={"theta": jnp.ones(3, bool)}),
         *(state, THETA, X),
     )

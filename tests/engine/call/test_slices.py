@@ -272,7 +272,7 @@ def test_rows_are_planned_without_measuring_the_machine(monkeypatch):
     monkeypatch.setattr("incrax.engine.plan.facts.calibrate", never)
     monkeypatch.setattr("incrax.engine.plan.facts.is_calibrated", lambda: False)
     job = Job("look-up, gradient")
-    tuning = incrax.Tuning(race=False, compile_s=np.inf, hot_after=2)  # which has no prices
+    tuning = incrax.Tuning(timed=False, compile_s=np.inf, hot_after=2)  # which has no prices
     job.ours = incrax.incremental(job.fun, tuning=tuning)
     job.settle()
 

@@ -26,7 +26,7 @@ from incrax.engine.compile.background import MAX_WAITING, Background, Compilatio
 from incrax.engine.policy import slices
 
 X = np.linspace(0.1, 2.0, 20_000)
-BEHIND = incrax.Tuning(background=True, compile_s=math.inf, calibrate=False)
+BEHIND = incrax.Tuning(background=True, compile_s=math.inf)
 
 
 def model(a, b, x):
@@ -135,7 +135,7 @@ def test_a_program_for_rows_is_compiled_there_too(worker, compiled_in, monkeypat
         monkeypatch.setattr(slices, name, least)
     function, arguments, _ = CASES["groups"]
     main = threading.current_thread()
-    f = incrax.incremental(function, tuning=replace(BEHIND, race=False, hot_after=1))
+    f = incrax.incremental(function, tuning=replace(BEHIND, timed=False, hot_after=1))
     theta, *others = arguments
     num_behind = 0
     for number in range(40):
@@ -336,7 +336,7 @@ def model(a, b, x):
         x = jnp.sin(x) @ x * b
     return a * jnp.sum(x)
 
-f = incrax.incremental(model, tuning=incrax.Tuning(compile_s=math.inf, calibrate=False))
+f = incrax.incremental(model, tuning=incrax.Tuning(compile_s=math.inf))
 x = np.full((16, 16), 0.1)
 for number in range(200):
     float(f(float(number), 1.5, x))

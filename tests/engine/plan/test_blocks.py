@@ -185,8 +185,9 @@ def test_a_proposal_starts_from_the_version_of_which_the_fewest_blocks_differ(mo
 
 def test_of_versions_with_the_same_changed_inputs_the_nearest_counts(monkeypatch):
     """Where elements are not told apart, the version that was used most comes first."""
+    monkeypatch.setattr("incrax.engine.call.analysis.MAX_TRACKED", 8)
     divide_into_blocks(monkeypatch, 5)
-    job = Job("groups, gradient", tuning=incrax.Tuning(max_tracked=8))
+    job = Job("groups, gradient")
     job.call()
     assert set(job.change(*range(12))) == {3}
     assert set(job.change(20)) == {1}

@@ -32,7 +32,7 @@ NEAR_LINEAR = 2.2
 """Times the work that twice the equations may need."""
 
 ROWS = np.linspace(0.0, 1.0, 2000)
-EAGER_TIMED = incrax.Tuning(calibrate=False, compile_s=float("inf"), remember=False)
+EAGER_TIMED = incrax.Tuning(compile_s=float("inf"), remember=False)
 
 
 def chain(params, x, num):

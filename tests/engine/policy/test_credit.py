@@ -49,7 +49,7 @@ def model(a, b, x):
 
 
 def called(compile_s):
-    f = incrax.incremental(model, tuning=incrax.Tuning(compile_s=compile_s, calibrate=False))
+    f = incrax.incremental(model, tuning=incrax.Tuning(compile_s=compile_s))
     for a in range(NUM_CALLS):
         same(f(float(a), 1.5, X), model(float(a), 1.5, X))
     return f
@@ -73,7 +73,7 @@ def test_a_compilation_is_earned_by_what_was_lost_for_want_of_it():
 
 
 def test_what_is_asked_for_is_compiled_without_credit():
-    f = incrax.incremental(model, tuning=incrax.Tuning(compile_s=0.0, calibrate=False))
+    f = incrax.incremental(model, tuning=incrax.Tuning(compile_s=0.0))
     f.warm_up(1.0, 1.5, X, changing=["a"])
     num_compiles = f.stats.compiles
     assert num_compiles > 1

@@ -114,11 +114,12 @@ def test_a_short_job_leaves_no_file(folder):
     assert not list(folder.iterdir())
 
 
-def test_a_job_that_was_cut_short_is_no_new_habit(folder):
+def test_a_job_that_was_cut_short_is_no_new_habit(folder, monkeypatch):
+
     file = learned(folder, calls=1000)
     (kind,) = json.loads(file.read_text())["kinds"].values()
     assert kind[0] == 1000
-    ours = called(2, tuning=incrax.Tuning(max_plans=1))
+    ours = called(2)
     chooser(ours).whole.seconds = 10.0
     expectations.write()
     (kind,) = json.loads(file.read_text())["kinds"].values()

@@ -67,7 +67,7 @@ class Bypass:
         self.jitted = _of_arguments(jitted, signature) if signature.statics else jitted
         self.ledger = ledger
         self.config = signature.config
-        self.history = History(0)
+        self.history = History()
         self.stats = stats
         self.whole: TimedProgram | None = None
         self.whole_s = math.inf

@@ -161,7 +161,7 @@ class Engine:
         self.comparison = Comparison(store, self.layout)
         self.baselines = Baselines(chooser, self.always)
         self.stats = stats
-        self.history = History(self.tuning.history)
+        self.history = History()
         self.repeat: Repeat | None = None
         self.repeats: dict[int, Repeat] = {}
         self.again: Again | None = None

@@ -14,6 +14,9 @@ from incrax._jax import Var
 from incrax.engine.plan.plan import Plan
 from incrax.engine.policy.candidates import Entry
 
+MAX_CALLS = 1000
+"""Latest calls that are remembered."""
+
 NUM_WEIGHED = 64
 WEIGHED_EVERY = 16
 """Saved bytes are added up after the first calls, after those that computed saved values, and after
@@ -84,10 +87,9 @@ class History:
     those that bypassed, too.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self) -> None:
         self.num_calls = 0
-        self.rows: deque[tuple[Any, ...]] = deque(maxlen=size)
+        self.rows: deque[tuple[Any, ...]] = deque(maxlen=MAX_CALLS)
 
     def note(
         self,
@@ -99,8 +101,6 @@ class History:
         """A call between these times; `holder`: of what it may have saved, None where that was
         nothing.
         """
-        if not self.size:
-            return
         entry = None if record is None else record.entry
         why = None if entry is None else entry.reason
         number = self.num_calls

@@ -45,6 +45,10 @@ from incrax.engine.policy.log import Journal, note_forgotten, note_trace
 from incrax.engine.policy.verdict import together
 from incrax.engine.store.budget import MAX_DEFAULT_BYTES, Limits, make_limits
 
+MAX_SIGNATURES = 16
+"""Traces that are kept per function."""
+
+
 class Options(NamedTuple):
     """How a function is made incremental."""
 
@@ -74,12 +78,11 @@ class Traces:
         self.options = options
         self.stats = stats
         self.calls = HostCalls(MAX_DEFAULT_BYTES if options.memory is None else options.memory)
-        self.max_signatures = options.tuning.max_signatures
         weigh_traced = lambda traced: traced.num_bytes
         weigh_step = lambda step: program_bytes(2 * step.num_equations)
-        self.table: LruTable[Hashable, Any] = LruTable(self.max_signatures, weigh=weigh_traced)
+        self.table: LruTable[Hashable, Any] = LruTable(MAX_SIGNATURES, weigh=weigh_traced)
         self.latest: Any = None
-        self.steps: LruTable[Hashable, Step] = LruTable(self.max_signatures, weigh=weigh_step)
+        self.steps: LruTable[Hashable, Step] = LruTable(MAX_SIGNATURES, weigh=weigh_step)
         self._has_warned = False
 
     def fork(self, stats: Stats) -> Self:
@@ -147,7 +150,7 @@ class Traces:
         if traced is None:
             traced = self._make(signature, leaves, self.stats)
             self._note_trace(signature)
-            if len(self.table) < self.max_signatures:
+            if len(self.table) < MAX_SIGNATURES:
                 self.table.add(signature.key, traced)
         return None if has_mutable_inputs(traced.analysis) else traced
 
@@ -209,7 +212,7 @@ class Traces:
         made_room = self.table.add(signature.key, traced)
         self._note_trace(signature, made_room)
         for forgotten in made_room:
-            note_forgotten(self.name, self.max_signatures)
+            note_forgotten(self.name, MAX_SIGNATURES)
             self.latest = None if forgotten is self.latest else self.latest
             self._warn_of_functions(signature)
         return traced
@@ -217,7 +220,7 @@ class Traces:
     def _note_trace(self, signature: Signature, made_room: Values = ()) -> None:
         self.stats.traces += 1
         known = (traced.signature for traced in (*made_room, *self.table.values()))
-        note_trace(self.name, signature, known, self.max_signatures)
+        note_trace(self.name, signature, known, MAX_SIGNATURES)
 
     def _warn_of_functions(self, signature: Signature) -> None:
         """Say once that functions among the arguments may be why so many traces are made."""
@@ -225,7 +228,7 @@ class Traces:
         if functions and not self._has_warned:
             self._has_warned = True
             shown = ", ".join(f"`{path}`" for path in functions)
-            warnings.warn(many_functions(shown, self.max_signatures), UserWarning, stacklevel=6)
+            warnings.warn(many_functions(shown, MAX_SIGNATURES), UserWarning, stacklevel=6)
 
     # --- the pure form ----------------------------------------------------------------------------
 

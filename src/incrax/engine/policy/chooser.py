@@ -41,7 +41,13 @@ from incrax.engine.policy.slices import Slices
 from incrax.engine.policy.verdict import Verdict
 
 MAX_ENTRIES = 1024
-"""Dirty sets remembered; their plans are bounded by `Tuning.max_plans`."""
+"""Dirty sets remembered; their plans are bounded by `MAX_PLANS`."""
+
+MAX_PLANS = 64
+"""Compiled programs of plans; other sets of changed inputs run the whole program."""
+
+ROUNDS = 4
+"""First runs of each program that are timed."""
 
 FREE_PLANS = 12
 """Dirty sets that are planned for as soon as they are hot and there is credit, beside the kin of
@@ -92,10 +98,8 @@ class Chooser:
         self.pool = pool
         self.ledger = ledger
         self.is_timed = not facts.is_minimal and not is_exact
-        is_raced = tuning.race and tuning.timed and self.is_timed
-        self.clock = Clock(
-            tuning.race_rounds if is_raced else 0, compiler.now, is_running=tuning.timed
-        )
+        num_rounds = ROUNDS if tuning.timed and self.is_timed else 0
+        self.clock = Clock(num_rounds, compiler.now, is_running=tuning.timed)
         may_wait = self.is_timed and tuning.timed and not facts.calls_host
         if may_wait and compiler.placement is None:
             self.clock.behind = Background(is_on=is_wanted(tuning.background))
@@ -401,14 +405,14 @@ class Chooser:
         """Whether a program can be added; one that is used less often than this entry makes
         room.
         """
-        if self.num_programs < self.tuning.max_plans:
+        if self.num_programs < MAX_PLANS:
             return True
         programs = [e for e in self.entries.values() if e.program is not None]
         victim = min(programs, key=lambda e: e.count)
         if victim.count >= entry.count:
             return False
         self._drop_program(victim)
-        self.journal.dropped_program(victim, self.tuning.max_plans)
+        self.journal.dropped_program(victim, MAX_PLANS)
         return True
 
     def note_unusable(self, entry: Entry) -> None:

@@ -70,6 +70,10 @@ class Layout:
         return found
 
 
+MAX_TRACKED = 256
+"""Elements up to which an input array is tracked element by element."""
+
+
 def make_layout(avals: Sequence[object], max_elements: int) -> Layout:
     """Give each element of a small leaf its own bit, each other leaf one."""
 

@@ -19,10 +19,10 @@ function buildCharts() {
 function callsNote() {
   const { num_signatures: signatures } = data.function, { aborted } = data.stats;
   const num = many(calls.num, 'call') + (signatures > 1 ? ' with this signature' : '');
-  const note = calls.num > numCalls ? `The latest ${exactly(numCalls)} of ${num}; Tuning(history=${calls.limit}) says how many are remembered.`
-    : numCalls ? `${num}.` : calls.limit ? 'No call has returned yet.' : 'No calls are remembered: Tuning(history=0).';
+  const note = calls.num > numCalls ? `The latest ${exactly(numCalls)} of ${num}.`
+    : numCalls ? `${num}.` : 'No call has returned yet.';
   return note + (numCalls ? ' Time until each call returned; results may have been ready later.' : '')
-    + (aborted && calls.limit ? ` Calls that raised an error have no row; ${exactly(aborted)} did${signatures > 1 ? ', of all signatures' : ''}.` : '');
+    + (aborted ? ` Calls that raised an error have no row; ${exactly(aborted)} did${signatures > 1 ? ', of all signatures' : ''}.` : '');
 }
 
 function kindOf(n) {
