@@ -334,16 +334,6 @@ def test_result_that_is_a_constant_may_be_deleted(tuning):
         result.delete()
 
 
-def test_fork_does_not_miss_results_deleted_beside_it():
-    f = incrax.incremental(three_outputs, tuning=MINIMAL)
-    results = f(1.0, 2.0, X)
-    g = f.fork()
-    for result in results:
-        result.delete()
-    same(g(1.0, 2.0, X), jax.jit(three_outputs)(1.0, 2.0, X))
-    same(g(1.0, 3.0, X), jax.jit(three_outputs)(1.0, 3.0, X))
-
-
 # --- leaves that are no arrays --------------------------------------------------------------------
 
 

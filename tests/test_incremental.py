@@ -292,20 +292,6 @@ def test_clear_drops_values_but_neither_traces_nor_programs():
     assert (f.stats.traces, f.stats.compiles) == (1, 1)
 
 
-def test_a_fork_shares_values_and_then_goes_its_own_way():
-    f = incrax.incremental(mixture, tuning=MINIMAL)
-    f(PARAMS, X)
-    g = f.fork()
-    assert ran_by(g, PARAMS, X) == 0
-    g({**PARAMS, "mu": 2.0}, X)
-    g({**PARAMS, "mu": 3.0}, X)
-    g({**PARAMS, "mu": 3.0, "rate": 1.5}, X)
-    g({**PARAMS, "mu": 4.0, "rate": 1.5}, X)
-    assert ran_by(f, PARAMS, X) == 0
-    same(f({**PARAMS, "rate": 1.1}, X), jax.jit(mixture)({**PARAMS, "rate": 1.1}, X))
-    assert f.stats.calls == 3
-
-
 def test_warm_up_compiles_and_fills_what_is_named():
     f = incrax.incremental(mixture, tuning=EAGER)
     f.warm_up(PARAMS, X, changing=["params['f']", ("params['mu']", "params['sigma']"), "x"])

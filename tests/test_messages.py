@@ -480,8 +480,7 @@ def test_text_of_the_note_on_calls_that_save_nothing(caplog):
 def test_text_of_the_error_of_a_callback_that_calls_its_function():
     text = (
         "`model` was called from a callback (`pure_callback`, `io_callback`, `debug.callback`) "
-        "that a call of `model`, "
-        "or of a fork of it, waits for. One call at a time holds the saved values, so that the two "
+        "that a call of `model` waits for. One call at a time holds the saved values, so that the two "
         "would wait for one "
         "another. Nothing was evaluated or stored. Call the plain function there, "
         "`model.__wrapped__`, under `jax.jit`."

@@ -43,7 +43,6 @@ def test_a_table_is_the_latest_of_a_list(steps, size):
         assert [key for key, _ in table.items()] == known
         assert table.values() == [str(key) for key in known]
         assert len(table) == len(known)
-    assert table.copy().items() == table.items()
 
 
 def test_a_value_is_made_once_for_a_key_and_each_time_where_it_has_no_hash():

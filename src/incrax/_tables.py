@@ -125,13 +125,6 @@ class LruTable(Generic[K, V]):
         """The values, the latest used last."""
         return [value for _, value in self.items()]
 
-    def copy(self) -> LruTable[K, V]:
-        """An independent table with the same values."""
-        other: LruTable[K, V] = LruTable(self.max_size, weigh=self.weigh)
-        for key, value in self.items():
-            other.add(key, value)
-        return other
-
     def __len__(self) -> int:
         return len(self._entries)
 

@@ -79,14 +79,6 @@ def test_only_the_latest_calls_are_kept(monkeypatch):
     assert (calls["num"], calls["first"], len(calls["seconds"])) == (30, 23, 7)
 
 
-def test_a_fork_starts_with_an_empty_history():
-    f = called(["", "c"])
-    other = f.fork()
-    other(PARAMS, X)
-    assert calls_of(other)["num"] == 1
-    assert calls_of(f)["num"] == 2
-
-
 def test_a_call_that_raised_has_no_row():
     f = called([""])
     with pytest.raises(incrax.errors.UnsupportedLeafError):

@@ -567,16 +567,6 @@ def test_clear_drops_all_results(f):
     assert chunks_by(f, T, rows) == (3, 0, 0)
 
 
-def test_a_fork_starts_with_the_results_and_goes_its_own_way(f):
-    rows = rows_of(21)
-    f(T, rows)
-    other = f.fork()
-    assert chunks_by(other, T, rows) == (0, 3, 0)
-    other({**T, "w": T["w"] + 1}, rows)
-    assert 0 < other.stats.ran < f.stats.ran
-    assert chunks_by(f, T, rows) == (0, 3, 0)
-
-
 def test_explain_counts_chunks(f):
     rows = rows_of(21)
     f(T, rows)

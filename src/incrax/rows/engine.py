@@ -8,7 +8,6 @@ users call it for.
 
 from __future__ import annotations
 
-import copy
 from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -92,15 +91,6 @@ class PassTable:
         self.outcomes: LruTable[Any, Env] = LruTable(limit)
         self.compiled: set[int] = set()
 
-    def fork(self) -> PassTable:
-        """An independent table with the same results so far."""
-        other = PassTable(self.phase, self.rest, self.results.max_size)
-        for version, known in self.results.items():
-            other.results.add(version, dict(known))
-        other.outcomes = self.outcomes.copy()
-        other.compiled = set(self.compiled)
-        return other
-
     def clear(self) -> None:
         """Forget all results."""
         self.results.clear()
@@ -174,22 +164,6 @@ class RowEngine:
         run = jax.jit(rest_function(self.rows, phase, eqns))
         calls_host = any(new is not eqn for new, eqn in zip(eqns, known, strict=True))
         return (lambda *args: jax.block_until_ready(run(*args))) if calls_host else run
-
-    def fork(self, stats: Stats) -> RowEngine:
-        """An independent engine that shares results, values and programs so far."""
-        other = copy.copy(self)
-        other.stats = stats
-        other.evaluated = None
-        other.trace = self.trace.fork()
-        other.history = History()
-        other.passes = [table.fork() for table in self.passes]
-        other.recent = {var: list(values) for var, values in self.recent.items()}
-        other.uses = list(self.uses)
-        other.kin = {key: engine.fork(stats) for key, engine in self.kin.items()}
-        other.by_chunk = {
-            key: engine.fork(stats, other.kin[key[1]]) for key, engine in self.by_chunk.items()
-        }
-        return other
 
     def clear(self) -> None:
         """Drop all results and saved values; traces and programs stay."""

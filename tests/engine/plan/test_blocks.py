@@ -234,20 +234,6 @@ def test_an_equation_that_does_not_run_on_rows_is_run_as_a_whole(monkeypatch):
     assert job.change(3) == []
 
 
-def test_forks_share_programs_and_have_the_same_bits(monkeypatch):
-    divide_into_blocks(monkeypatch, 5)
-    job = Job("groups, gradient")
-    job.call()
-    compiles = job.ours.stats.compiles
-    first = job.ours
-    job.ours = first.fork()
-    assert set(job.change(3)) == {1}
-    assert job.ours.stats.compiles == 0
-    job.ours = first
-    assert set(job.change(9)) == {2}  # it has not seen row 3
-    assert job.ours.stats.compiles == compiles
-
-
 def test_a_report_says_how_many_blocks_ran(monkeypatch):
     divide_into_blocks(monkeypatch, 5)
     job = Job("groups")

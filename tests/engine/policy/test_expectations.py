@@ -282,12 +282,6 @@ def test_where_a_plan_had_nothing_to_win_none_is_made(folder):
     assert chooser(ours).num_planned == chooser(ours).num_programs == 0
 
 
-def test_a_fork_knows_what_the_function_knows(folder):
-    learned(folder)
-    ours = called(2)
-    assert chooser(ours.fork()).expectations.kinds == chooser(ours).expectations.kinds
-
-
 # --- fingerprints ---------------------------------------------------------------------------------
 
 PROGRAM = """

@@ -168,17 +168,6 @@ class Engine:
         self.streak: Any = None
         return self
 
-    def fork(self, stats: Stats, kin: Engine | None = None) -> Engine:
-        """An independent engine that shares values and programs so far; a sibling of `kin`, if
-        any.
-        """
-        other = copy.copy(self)
-        store = self.store.fork(other._eviction_order)
-        if kin is not None:
-            store.pool = kin.store.pool
-        chooser = self.chooser.fork(stats, store.pool) if kin is None else kin.chooser
-        return other._begin(store, chooser, stats)
-
     def sibling(self, budget_bytes: int) -> Engine:
         """An engine for other data of the same types: programs and what is known of their times are
         shared.

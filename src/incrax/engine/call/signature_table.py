@@ -10,7 +10,7 @@ import functools
 import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -84,19 +84,6 @@ class Traces:
         self.latest: Any = None
         self.steps: LruTable[Hashable, Step] = LruTable(MAX_SIGNATURES, weigh=weigh_step)
         self._has_warned = False
-
-    def fork(self, stats: Stats) -> Self:
-        """An independent table with the same traces, values and programs so far, and the same calls
-        to the host.
-        """
-        other = type(self)(self.fun, self.options, stats)
-        other.calls = self.calls
-        for key, traced in self.table.items():
-            copied = traced.fork(stats)
-            other.table.add(key, copied)
-            if traced is self.latest:
-                other.latest = copied
-        return other
 
     def all(self) -> Results:
         """The traces that are kept."""

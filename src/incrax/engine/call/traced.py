@@ -243,11 +243,6 @@ class Traced:
         """So many more calls will come."""
         self.engine.chooser.credit.expect(calls)
 
-    def fork(self, stats: Stats) -> Self:
-        """An independent one that shares values and programs so far."""
-        engine = self.engine.fork(stats)
-        return type(self)(self.signature, self.analysis, lambda _: engine, stats)._adopt(engine)
-
     def clear(self) -> None:
         """Drop saved values, and hold nothing of the last call."""
         self.engine.clear()

@@ -80,19 +80,6 @@ class Clock:
     )
     behind: Background = field(default_factory=Background)
 
-    def copy(self) -> Clock:
-        """A clock for a fork: what was spent so far is not its own."""
-        return replace(
-            self,
-            spent_s=0.0,
-            passed_s=0.0,
-            compiling_s=0.0,
-            unproven=list(self.unproven),
-            families=self.families.copy(),
-            one_by_one_s=self.one_by_one_s.copy(),
-            behind=Background(is_on=self.behind.is_on),
-        )
-
     def began(self, begin_s: float | None) -> float:
         """When a call began, by this clock; `begin_s` is that of `perf_counter`, None stands for
         now.
@@ -179,11 +166,6 @@ class TimedProgram:
     def loads(self) -> tuple[Var, ...]:
         """The saved values that it takes, in order."""
         return self.executable.loads
-
-    def copy(self, clock: Clock, pool: Pool) -> TimedProgram:
-        """The same executable with times of its own."""
-        times = self.times.copy()
-        return replace(self, clock=clock, pool=pool, times=times, is_due=False, job=None)
 
     def is_at_hand(self, feeds: Values) -> bool:
         """Whether a run should not wait for a thread that compiles it, which begins to where there

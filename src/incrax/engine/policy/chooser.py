@@ -6,7 +6,6 @@ values.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -145,27 +144,6 @@ class Chooser:
         self.segments.want(
             lasting_needs(facts, budget_bytes, row_values) if is_exact else first_wanted(facts)
         )
-
-    def fork(self, stats: Stats, pool: Pool) -> Chooser:
-        """An independent table with the same compiled programs."""
-        other = copy.copy(self)
-        other.stats = stats
-        other.pool = pool
-        other.clock = clock = self.clock.copy()
-        other.entries = OrderedDict(
-            (dirty, entry.copy(clock, pool)) for dirty, entry in self.entries.items()
-        )
-        other.segments = self.segments.fork(stats, clock, pool)
-        other.whole = self.whole.copy(clock, pool)
-        other.ledger = ledger = Ledger()
-        other.expectations = expectations = self.expectations.fork(
-            other.entries, other.whole, ledger
-        )
-        other.race = Race(self.facts, other.whole, other.segments, expectations, stats)
-        other.credit = Credit(self.facts, clock, other.whole, self.tuning, expectations, ledger)
-        other.slices = self.slices.fork(stats, clock, pool, other.credit)
-        other.loaded = dict(self.loaded)
-        return other
 
     @property
     def savable(self) -> dict[Var, None]:
