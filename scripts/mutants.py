@@ -1254,8 +1254,8 @@ MUTANTS = [
     Mutant(
         "sums of sites are never summed anew for their number of differences",
         "engine/call/sites.py",
-        "allowed = lax.lt(jnp.max(jnp.where(is_summed, counts, 0)), np.int32(limit))",
-        "allowed = jnp.asarray(True)",
+        "is_few = lax.lt(most, np.int32(self._limit(given)))",
+        "is_few = jnp.asarray(True)",
         "tests/engine/call/test_sites.py",
     ),
     Mutant(
@@ -1366,8 +1366,8 @@ MUTANTS = [
     Mutant(
         "candidates of a site make all rows run",
         "engine/call/sites.py",
-        "is_sound = _everywhere(is_sound)",
-        "pass",
+        "is_sound = _everywhere(_all([is_few, *guards]))",
+        "is_sound = _all([is_few, *guards])",
         "tests/engine/call/test_sites.py",
     ),
     Mutant(

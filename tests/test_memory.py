@@ -94,27 +94,6 @@ def saved_primitives(f):
     return [eqn.primitive.name for eqn in eqns]
 
 
-def test_what_depends_on_frozen_data_alone_outlives_what_changes():
-    """The value of frozen data is the cheaper one here, and the other would have to be computed
-    again anyway.
-    """
-
-    def f(a, b, data):
-        return jnp.sum(a * jnp.sqrt(data) * jnp.sinh(jnp.cosh(b * jnp.ones(SIZE))))
-
-    data = np.linspace(1.0, 2.0, SIZE)
-    left = {}
-    for make in (incrax.frozen, np.array):
-        ours = incrax.incremental(f, tuning=MINIMAL, memory=BLOCK_BYTES + 100)
-        x = make(data)
-        for a, b in [(1.0, 2.0), (2.0, 2.0), (2.0, 3.0), (3.0, 3.0)]:
-            same(ours(a, b, x), f(a, b, x))
-            check(ours)
-        left[make] = saved_primitives(ours)
-    assert "sqrt" in left[incrax.frozen]
-    assert "sqrt" not in left[np.array]
-
-
 @pytest.mark.parametrize("is_dear_first", [True, False])
 def test_values_whose_segment_takes_longest_per_byte_outlive_others(is_dear_first):
     """Whichever of the two was computed first."""

@@ -21,10 +21,10 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from incrax import _cache_folder
+from incrax import _cache_folder, _tables
 from incrax._api import incremental
 from incrax._table import Cell, Printable, Table, bytes_text, many, seconds_text
-from incrax._tables import max_program_bytes, remembered_bytes
+from incrax._tables import remembered_bytes
 from incrax._tuning import is_disabled
 from incrax._version import __version__
 from incrax.engine.program.cost import calibrate
@@ -174,7 +174,7 @@ def environment(*, measure: bool = True) -> Environment:
         variables={n: os.environ[n] for n in sorted(os.environ) if n.startswith(PREFIXES)},
         budget_bytes=default_budget_bytes() if has_devices else 0,
         program_bytes=remembered_bytes(),
-        max_program_bytes=max_program_bytes(),
+        max_program_bytes=_tables.MAX_PROGRAM_BYTES,
         cache_folder=_cache_folder.path_text(),
         figures=_figures() if measure and has_devices else {},
         findings=tuple(

@@ -272,7 +272,7 @@ def test_rows_are_planned_without_measuring_the_machine(monkeypatch):
     monkeypatch.setattr("incrax.engine.plan.facts.calibrate", never)
     monkeypatch.setattr("incrax.engine.plan.facts.is_calibrated", lambda: False)
     job = Job("look-up, gradient")
-    tuning = incrax.Tuning(timed=False, compile_s=np.inf, hot_after=2)  # which has no prices
+    tuning = incrax.Tuning(compile_s=np.inf)  # which has no prices
     job.ours = incrax.incremental(job.fun, tuning=tuning)
     job.settle()
 
@@ -589,7 +589,7 @@ def test_a_loop_that_never_forgets_is_resumed_only_where_changes_are_late(
     """In a price that has nothing but the loop."""
     monkeypatch.setattr(policy, "MIN_GAIN", 0.02)
     monkeypatch.setattr(policy.Slices, "_promised_s", _of_loops(policy.Slices._promised_s))
-    monkeypatch.setattr(analysis, "Calibration", lambda: Calibration(call_s=0.0))
+    monkeypatch.setattr(analysis, "assumed_prices", lambda _: Calibration(call_s=0.0))
     walk = lambda theta, scale: jax.lax.scan(lambda c, x: (c + x, c * scale), scale, theta)
     monkeypatch.setitem(CASES, "walk", Case(walk, (np.ones(NUM), 0.5)))
     job = Job("walk")

@@ -135,7 +135,7 @@ def test_a_program_for_rows_is_compiled_there_too(worker, compiled_in, monkeypat
         monkeypatch.setattr(slices, name, least)
     function, arguments, _ = CASES["groups"]
     main = threading.current_thread()
-    f = incrax.incremental(function, tuning=replace(BEHIND, timed=False, hot_after=1))
+    f = incrax.incremental(function, tuning=replace(BEHIND, hot_after=1))
     theta, *others = arguments
     num_behind = 0
     for number in range(40):

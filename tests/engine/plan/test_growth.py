@@ -349,7 +349,7 @@ def test_it_is_once_that_took_as_long(monkeypatch):
 
 
 @pytest.mark.usefixtures("all_are_large")
-@pytest.mark.parametrize("other", [{"race": False}, {"timed": False}, {"planner": "minimal"}])
+@pytest.mark.parametrize("other", [{"timed": False}, {"planner": "minimal"}])
 def test_it_is_where_the_clock_must_not_decide(other):
     f, _ = moved(replace(EAGER_TIMED, **other))
     assert not f._traces.latest.engine.clock.one_by_one_s

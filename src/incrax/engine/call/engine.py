@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import and_, or_
 from time import perf_counter
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import jax
 
@@ -98,6 +98,10 @@ class Again(NamedTuple):
     repeat: Repeat
     base: State
     loads: list[Any]
+
+
+Begun: TypeAlias = tuple[float, float, float]
+"""When a call began, and the seconds spent in programs, and passed in them, until then."""
 
 
 class FirstCall(NamedTuple):
@@ -180,7 +184,7 @@ class Engine:
         return other._begin(store, self.chooser, self.stats)
 
     def _eviction_order(self, state: State) -> list[Var]:
-        return cheapest_first(self.facts, self.segments, state.values, state.saved)
+        return cheapest_first(self.facts, self.segments, state.saved)
 
     # --- a call -----------------------------------------------------------------------------------
 
@@ -438,12 +442,8 @@ class Engine:
         """Whether results may be used; the guard, if there is one, is taken from them."""
         return repeat.plan.guard is None or self.clock.read(results.pop())
 
-    def _commit_again(
-        self, repeat: Repeat, base: State, state: State, begun: tuple[float, float, float]
-    ) -> Results:
-        """Its outputs, after it was stored and counted; it began at that time, with so many seconds
-        spent and passed.
-        """
+    def _commit_again(self, repeat: Repeat, base: State, state: State, begun: Begun) -> Results:
+        """Its outputs, after it was stored and counted."""
         clock = self.clock
         start_s, spent_s, passed_s = begun
         self.store.commit(state, base)
@@ -490,11 +490,9 @@ class Engine:
         """Outputs by the candidate for the dirty set; its seconds are entered where they tell
         something.
         """
-        chooser = self.chooser
-        clock = chooser.clock
+        clock = self.clock
         base = saved.base
-        spent_s = clock.spent_s
-        passed_s = clock.passed_s
+        begun = start_s, clock.spent_s, clock.passed_s
         num_prepared = self._num_prepared()
         entry, candidate = self._chosen(saved)
         is_try = candidate not in ("whole", "priming") and not entry.is_final
@@ -506,16 +504,8 @@ class Engine:
         state = self._new_state(candidate, entry, saved, results)
         record = self._account(candidate, entry, saved, is_first=base is None)
         was_prepared = num_prepared == self._num_prepared()
-        chooser.note_use(entry, candidate, elapsed_s if is_try and was_prepared else None)
-        overhead_s = 0.0
-        if was_prepared and not is_try:
-            overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
-        usual_s = clock.spent_s - spent_s
-        is_new = is_try or not was_prepared
-        is_undecided = saved.rows is not None and self.slices.is_undecided(saved.rows.kind)
-        chooser.note_call(entry, candidate, usual_s, overhead_s, is_new=is_new or is_undecided)
-        if base is not None and is_new:
-            chooser.note_learning(entry, max(clock.now() - start_s - usual_s, 0.0))
+        self.chooser.note_use(entry, candidate, elapsed_s if is_try and was_prepared else None)
+        self._note_seconds(entry, candidate, saved, begun, is_new=is_try or not was_prepared)
         instead = None
         if guard is not None:
             instead = self._results_instead(candidate, entry, saved, results, guard)
@@ -527,6 +517,25 @@ class Engine:
             self._note_repeat(record, self._common(saved.pairs), has_base=base is not None)
         return state.outputs
 
+    def _note_seconds(
+        self, entry: Entry, candidate: Candidate, saved: SavedValues, begun: Begun, *, is_new: bool
+    ) -> None:
+        """Enter what a call took, beside its programs as overhead, or as learning where something
+        was compiled, planned or tried in it.
+        """
+        clock = self.clock
+        start_s, spent_s, passed_s = begun
+        usual_s = clock.spent_s - spent_s
+        overhead_s = 0.0
+        if not is_new:
+            overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
+        is_undecided = saved.rows is not None and self.slices.is_undecided(saved.rows.kind)
+        is_looked_at = is_new or is_undecided
+        self.chooser.note_call(entry, candidate, usual_s, overhead_s, is_new=is_looked_at)
+        if saved.base is not None and is_new:
+            learning_s = max(clock.now() - start_s - usual_s, 0.0)
+            self.chooser.note_learning(entry, learning_s)
+
     def _num_prepared(self) -> int:
         """How often something was compiled or planned so far."""
         return self.stats.compiles + self.chooser.num_planned + self.slices.num_planned
@@ -536,24 +545,11 @@ class Engine:
         chooser = self.chooser
         slices = self.slices
         rows = saved.rows
+        found = None
         if rows is not None and self.whole.is_settled:
-            value_of = value_at(self.facts, saved.feeds)
-            other_s = chooser.expected_s(saved.dirty)
-            weight = self.ledger.weight
-            length = slices.lengths[rows.kind.leaves[0]]
-            first = int(rows.numbers.min(initial=length))
-            entry = slices.entry(
-                rows.kind, saved.dirty, first, weight, chooser.whole_s, other_s, value_of
-            )
-            if entry is not None and slices.is_at_hand(entry, saved.feeds):
-                assert entry.program is not None
-                saved.rows = rows.served_by(entry.program)
-                saved.taken = saved.for_rows(entry.program)
-                if saved.taken is None and slices.priming is not None:
-                    saved.prime(slices.priming)
-                    saved.taken = saved.for_rows(entry.program)
-                is_primed = slices.is_primed(entry, is_complete=saved.taken is not None)
-                return entry, "slices" if is_primed else "priming"
+            found = self._chosen_for_rows(saved, rows)
+        if found is not None:
+            return found
         # A plan for just these rows serves no others: it waits until it is known that none does.
         is_open = rows is not None and slices.is_open(rows.kind)
         entry = chooser.entry(saved.dirty, may_wait=is_open)
@@ -561,6 +557,32 @@ class Engine:
         candidate = self.choose(entry, saved) if is_at_hand else self._meanwhile(entry, saved)
         is_primed = candidate == "whole" and slices.pays_to_prime()
         return entry, "priming" if is_primed else candidate
+
+    def _chosen_for_rows(
+        self, saved: SavedValues, rows: ChangedRows
+    ) -> tuple[Entry, Candidate] | None:
+        """The program for rows that serves this call, with its record; None where there is none."""
+        slices = self.slices
+        length = slices.lengths[rows.kind.leaves[0]]
+        entry = slices.entry(
+            rows.kind,
+            saved.dirty,
+            int(rows.numbers.min(initial=length)),
+            self.ledger.weight,
+            self.chooser.whole_s,
+            self.chooser.expected_s(saved.dirty),
+            value_at(self.facts, saved.feeds),
+        )
+        if entry is None or not slices.is_at_hand(entry, saved.feeds):
+            return None
+        assert entry.program is not None
+        saved.rows = rows.served_by(entry.program)
+        saved.taken = saved.for_rows(entry.program)
+        if saved.taken is None and slices.priming is not None:
+            saved.prime(slices.priming)
+            saved.taken = saved.for_rows(entry.program)
+        is_primed = slices.is_primed(entry, is_complete=saved.taken is not None)
+        return entry, "slices" if is_primed else "priming"
 
     def _is_at_hand(self, entry: Entry, saved: SavedValues) -> bool:
         """Whether no thread compiles what is to serve, or what computes the values that this
