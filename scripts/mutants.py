@@ -1156,7 +1156,7 @@ MUTANTS = [
     Mutant(
         "a streak goes on after others wrote in the store",
         "engine/call/streak.py",
-        " or engine.store.states is not self._states",
+        " or self._store.states is not self._states",
         "",
         "tests/engine/call/test_streak.py",
     ),

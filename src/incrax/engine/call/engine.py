@@ -82,7 +82,8 @@ class Repeat(NamedTuple):
         """Whether what serves is chosen, and not to be looked at again."""
         entry = self.entry
         is_chosen = entry.candidate == self.record.candidate and entry.program is self.program
-        is_final = entry.is_final and self.ticks == self.program.clock.ticks
+        clock = self.program.clock
+        is_final = entry.is_final and self.ticks == clock.ticks
         return is_chosen and is_final and entry.uses % LONG_WAY_EVERY != 0
 
     def loads_of(self, base: State) -> Results | None:
@@ -98,6 +99,18 @@ class Again(NamedTuple):
     repeat: Repeat
     base: State
     loads: list[Any]
+
+    @property
+    def dirty(self) -> int:
+        """The inputs that changed."""
+        entry = self.repeat.entry
+        return entry.dirty
+
+    @property
+    def is_by_rows(self) -> bool:
+        """Whether a program for a few rows served it."""
+        plan = self.repeat.plan
+        return plan.sliced is not None
 
 
 Begun: TypeAlias = tuple[float, float, float]
@@ -467,8 +480,8 @@ class Engine:
         program = None if entry is None else entry.program
         if entry is None or program is None or plan is None or program.plan is not plan:
             return
-        ticks = program.clock.ticks
-        repeat = Repeat(record, entry, program, plan, plan.num_eqns, ticks)
+        clock = program.clock
+        repeat = Repeat(record, entry, program, plan, plan.num_eqns, clock.ticks)
         is_checked = plan.statistics is None or entry.is_compared
         is_known = entry.is_final and has_base and not record.filled and is_checked
         if record.candidate == "slices":
@@ -588,7 +601,8 @@ class Engine:
         """Whether no thread compiles what is to serve, or what computes the values that this
         lacks.
         """
-        if not self.clock.behind.is_on:
+        behind = self.clock.behind
+        if not behind.is_on:
             return True
         plan = self.plan_of(entry.candidate, entry)
         if plan is None:
@@ -834,6 +848,17 @@ class Engine:
         return self.ledger.left > 0
 
     # --- control ----------------------------------------------------------------------------------
+
+    def expect(self, calls: int) -> None:
+        """So many more calls will come."""
+        chooser = self.chooser
+        chooser.credit.expect(calls)
+
+    def plans(self) -> list[Plan]:
+        """The plans that have programs."""
+        entries = self.chooser.entries
+        programs = [entry.program for entry in list(entries.values())]
+        return [x.plan for x in programs if x is not None and x.plan is not None]
 
     @property
     def saved_bytes(self) -> int:

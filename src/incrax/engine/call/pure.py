@@ -101,7 +101,7 @@ class PureFunction:
 
     def _run(self, plan: Plan, leaves: Values, values: Mapping[Var, Any]) -> tuple[Any, ...]:
         """The saves, or the outputs, of a plan."""
-        inputs = zip(self.facts.program.invars, leaves, strict=True)
+        inputs = zip(self.facts.invars, leaves, strict=True)
         return self._evaluated(plan, {**self.constants, **dict(inputs), **values})
 
     def _evaluated(self, plan: Plan, known: Mapping[Var, Any]) -> tuple[Any, ...]:
@@ -314,7 +314,8 @@ class Step:
         flags = leaves_set(self._layout, chosen)
         held, outputs = self._function.remainder(self._checked(given), state.saved, flags)
         names = list(held)
-        inputs = [self._function.facts.invars[i] for i in chosen]
+        facts = self._function.facts
+        inputs = [facts.invars[i] for i in chosen]
         are_weak = self._are_weak(given)
 
         def evaluate(arrays: Values, *moved: Any) -> Any:

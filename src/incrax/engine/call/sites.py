@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -150,7 +150,12 @@ class _Form:
     @functools.cached_property
     def mask(self) -> int:
         """The inputs that move."""
-        return sum(map(self.facts.layout.leaf_mask, self.moving))
+        return self.mask_of(self.moving)
+
+    def mask_of(self, leaves: Iterable[int]) -> int:
+        """The bits of some inputs."""
+        layout = self.facts.layout
+        return sum(map(layout.leaf_mask, leaves))
 
     def save(self, var: Var) -> None:
         """Keep a value: in the state if it moves, else beside it."""
@@ -265,7 +270,7 @@ class Sites:
 
     def _limit(self, given: Changes) -> int:
         """Differences that sums may take: as many as there are rows of what changes."""
-        inputs = self._form.facts.invars
+        inputs = self._inputs
         lengths = [inputs[i].aval.shape[0] for i, x in given.items() if isinstance(x, tuple)]
         return max([MIN_DIFFERENCES, *lengths])
 
@@ -457,6 +462,11 @@ class Sites:
 
     # --- inside -----------------------------------------------------------------------------------
 
+    @property
+    def _inputs(self) -> tuple[Var, ...]:
+        facts = self._form.facts
+        return facts.invars
+
     def _env(self, state: SitesState) -> Env:
         """Values of the state, and of what does not move."""
         form = self._form
@@ -470,7 +480,8 @@ class Sites:
         Raises:
             StepTypeError: its shape does not fit.
         """
-        aval = self._form.facts.invars[self._form.index(path)].aval
+        var = self._inputs[self._form.index(path)]
+        aval = var.aval
         if not isinstance(change, tuple):
             value = _cast(path, change, aval.dtype)
             if value.shape != aval.shape:
@@ -579,10 +590,11 @@ class Sites:
                 form.tables[table] = recipe.make(*map(form.value_of, recipe.sources))
 
     def _mask(self, given: Changes) -> int:
-        return sum(map(self._form.facts.layout.leaf_mask, given))
+        return self._form.mask_of(given)
 
     def _reaches(self, var: Var, dirty: int) -> bool:
-        return var not in self._form.tables and bool(self._form.facts.mask(var) & dirty)
+        form = self._form
+        return var not in form.tables and bool(form.facts.mask(var) & dirty)
 
     def _clean(self, env: Mapping[Var, Any], given: Changes) -> Env:
         """The values that a change does not reach."""
@@ -592,8 +604,9 @@ class Sites:
     def _moved(self, env: Mapping[Var, Any], given: Changes) -> Env:
         """The same, and the inputs that change."""
         moved = self._clean(env, given)
+        inputs = self._inputs
         for leaf, change in given.items():
-            var = self._form.facts.invars[leaf]
+            var = inputs[leaf]
             if isinstance(change, tuple):
                 numbers, rows = change
                 change = NewRows(numbers, rows, 0, numbers.size, var.aval.shape[0])
@@ -618,8 +631,8 @@ class Sites:
             var = self._form.slots[slot]
             if var in returned:
                 at[var] = change.written(env[var]) if isinstance(change, NewRows) else change
-        outvars = self._form.facts.outvars
-        out = [_jax.typed_as(strong(_jax.read(atom, at)), type_of(atom)) for atom in outvars]
+        facts = self._form.facts
+        out = [_jax.typed_as(strong(_jax.read(atom, at)), type_of(atom)) for atom in facts.outvars]
         return jax.tree.unflatten(self._form.out_tree, out)
 
 
@@ -634,7 +647,8 @@ def _found(slicer: Slicer, var: Var) -> Any:
     if var in slicer.saves:
         return strong(slicer.saves[var])
     env = {source: slicer.result(source) for source in _sources(slicer.facts, var)}
-    _jax.evaluate(slicer.facts.derived.recipes[var], env)
+    derived = slicer.facts.derived
+    _jax.evaluate(derived.recipes[var], env)
     return strong(env[var])
 
 
@@ -757,7 +771,8 @@ def _outputs(facts: Facts) -> list[Var]:
 
 def _sources(facts: Facts, var: Var) -> list[Var]:
     """The variables of the program that one is, or is derived from."""
-    recipe = facts.derived.recipes.get(var)
+    derived = facts.derived
+    recipe = derived.recipes.get(var)
     if recipe is None:
         return [var]
     made = {u for eqn in recipe for u in eqn.outvars}

@@ -186,7 +186,9 @@ class Traced:
         engine = self._engine
         if engine is None or engine.again is None:
             return None
-        if engine.ledger.granted or engine.clock.behind.is_on:
+        clock = engine.clock
+        behind = clock.behind
+        if engine.ledger.granted or behind.is_on:
             return None
         made = streak_of(self.signature, self.out_tree, engine, engine.again)
         engine.streak = made
@@ -212,11 +214,11 @@ class Traced:
     @property
     def num_bytes(self) -> int:
         """Estimated bytes of its programs."""
-        if self._engine is None:
-            return program_bytes(2 * len(self.analysis.traced.eqns), 1)
         engine = self._engine
-        programs = [entry.program for entry in list(engine.chooser.entries.values())]
-        plans = [x.plan for x in programs if x is not None and x.plan is not None]
+        if engine is None:
+            traced = self.analysis.traced
+            return program_bytes(2 * len(traced.eqns), 1)
+        plans = engine.plans()
         num_eqns = 2 * engine.num_eqns + sum(len(plan.eqns) for plan in plans)
         return program_bytes(num_eqns, 1 + len(plans))
 
@@ -241,7 +243,7 @@ class Traced:
 
     def expect(self, calls: int) -> None:
         """So many more calls will come."""
-        self.engine.chooser.credit.expect(calls)
+        self.engine.expect(calls)
 
     def clear(self) -> None:
         """Drop saved values, and hold nothing of the last call."""

@@ -224,7 +224,7 @@ class Compiler:
         have no other member: what it does besides, and where, is then its own.
         """
         program = self.facts.program
-        outputs = [program.outvars[i] for i in plan.outputs]
+        outputs = [self.facts.outvars[i] for i in plan.outputs]
         if plan.guard is not None:
             outputs.append(plan.guard)
         is_pure = not any(eqn.effects or eqn.primitive.name in STATEFUL for eqn in plan.eqns)

@@ -163,6 +163,12 @@ class TimedProgram:
     job: Compilation | None = None
 
     @property
+    def donated(self) -> tuple[Any, ...]:
+        """Types of the buffers that it is given up."""
+        family = self.executable.family
+        return family.donated
+
+    @property
     def loads(self) -> tuple[Var, ...]:
         """The saved values that it takes, in order."""
         return self.executable.loads
@@ -184,9 +190,10 @@ class TimedProgram:
         that took as long as compiling them would (ski rental).
         """
         family = self.executable.family
-        if self.num_runs or not self.clock.rounds or not is_large(family.num_eqns):
+        clock = self.clock
+        if self.num_runs or not clock.rounds or not is_large(family.num_eqns):
             return False
-        passed_s = self.clock.one_by_one_s.get(family, 0.0)
+        passed_s = clock.one_by_one_s.get(family, 0.0)
         return family.one_by_one is not None and passed_s < usual_s(family.num_eqns)
 
     def retime(self) -> None:
