@@ -271,6 +271,7 @@ def test_rows_are_planned_without_measuring_the_machine(monkeypatch):
 
     monkeypatch.setattr("incrax.engine.plan.facts.calibrate", never)
     monkeypatch.setattr("incrax.engine.plan.facts.is_calibrated", lambda: False)
+    monkeypatch.setattr("incrax.engine.policy.chooser.ROUNDS", 0)
     job = Job("look-up, gradient")
     tuning = incrax.Tuning(compile_s=np.inf)  # which has no prices
     job.ours = incrax.incremental(job.fun, tuning=tuning)

@@ -25,6 +25,8 @@ from incrax.engine.compile import background
 from incrax.engine.compile.background import MAX_WAITING, Background, Compilation, Worker
 from incrax.engine.policy import slices
 
+pytestmark = pytest.mark.usefixtures("known_prices")
+
 X = np.linspace(0.1, 2.0, 20_000)
 BEHIND = incrax.Tuning(background=True, compile_s=math.inf)
 
@@ -131,6 +133,7 @@ def in_single_precision(f, number):
 
 
 def test_a_program_for_rows_is_compiled_there_too(worker, compiled_in, monkeypatch):
+    monkeypatch.setattr("incrax.engine.policy.chooser.ROUNDS", 0)
     for name, least in [("MIN_GAIN", -math.inf), ("LEAST_SHARE", -1.0), ("ROWS_S", 0.0)]:
         monkeypatch.setattr(slices, name, least)
     function, arguments, _ = CASES["groups"]

@@ -18,6 +18,8 @@ from incrax.engine.plan.plan import plan_dirty
 from incrax.engine.policy.chooser import FREE_PROGRAMS
 from incrax.engine.rewrites.partial_sums import MAX_TERMS
 
+pytestmark = pytest.mark.usefixtures("known_prices")
+
 EAGER = incrax.Tuning(timed=False, compile_s=float("inf"), hot_after=1)
 X = np.linspace(0.1, 2.0, 300)
 LONG = np.linspace(0.1, 2.0, 30_000)

@@ -28,6 +28,8 @@ from incrax.engine.policy.materialize import lasting_needs, typical_changes
 from incrax.engine.program.cost import Calibration
 from incrax.engine.program.dependence import make_layout
 
+pytestmark = pytest.mark.usefixtures("known_prices")
+
 NEAR_LINEAR = 2.2
 """Times the work that twice the equations may need."""
 

@@ -33,6 +33,8 @@ from incrax.engine.policy.compile_budget import (
 from incrax.engine.policy.ledger import MAX_BYPASSED
 from incrax.engine.program.nested import num_in_all
 
+pytestmark = pytest.mark.usefixtures("known_prices")
+
 X = np.linspace(0.1, 2.0, 5_000)
 LONG = np.linspace(0.1, 2.0, 30_000)
 NUM_CALLS = 12

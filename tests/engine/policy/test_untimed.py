@@ -17,6 +17,8 @@ import incrax
 from incrax.engine.program.cost import ACCELERATOR, Calibration, assumed_prices
 from incrax.engine.store import budget as limits
 
+pytestmark = pytest.mark.usefixtures("known_prices")
+
 X = np.linspace(0.1, 3.0, 60_000)
 
 

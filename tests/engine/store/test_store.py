@@ -100,16 +100,6 @@ def test_clearing_drops_every_version():
     assert store.saved_bytes == 0
 
 
-def test_a_copy_of_a_version_shares_arrays_but_not_the_table():
-    a, b = variable(), variable()
-    first = state(a)
-    second = first.copy()
-    second.saved[b] = value(b)
-    assert set(first.saved) == {a}
-    assert second.saved[a] is first.saved[a]
-    assert second.values is first.values
-
-
 def test_values_are_added_to_a_version_without_changing_its_copies():
     a, b = variable(), variable()
     store, first = store_of(), state(a)

@@ -100,18 +100,6 @@ class Again(NamedTuple):
     base: State
     loads: list[Any]
 
-    @property
-    def dirty(self) -> int:
-        """The inputs that changed."""
-        entry = self.repeat.entry
-        return entry.dirty
-
-    @property
-    def is_by_rows(self) -> bool:
-        """Whether a program for a few rows served it."""
-        plan = self.repeat.plan
-        return plan.sliced is not None
-
 
 Begun: TypeAlias = tuple[float, float, float]
 """When a call began, and the seconds spent in programs, and passed in them, until then."""

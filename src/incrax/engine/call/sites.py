@@ -562,16 +562,7 @@ class Sites:
         targets = dict.fromkeys(x for var in wanted for x in _sources(facts, var))
         written = [var for var in targets if var not in facts.invars and facts.mask(var) & dirty]
         reached = reached_equations(facts, dirty, written)
-        clean = self._clean(env, given)
-        changes: Env = {}
-        for leaf, change in given.items():
-            var = facts.invars[leaf]
-            changes[var] = None
-            if isinstance(change, tuple):
-                numbers, rows = change
-                changes[var] = rows, row_set(numbers, numbers.size, var.aval.shape[0])
-            else:
-                clean[var] = change
+        clean, changes = self._before(env, given)
         olds: Env = {}
         while True:
             known = _Known(facts, {**form.tables, **clean}, env)
@@ -588,6 +579,22 @@ class Sites:
             for table in tables:
                 recipe = facts.derived.on_host[table]
                 form.tables[table] = recipe.make(*map(form.value_of, recipe.sources))
+
+    def _before(self, env: Env, given: Changes) -> tuple[Env, Env]:
+        """The values that a change does not reach, with the inputs that change as a whole, and what
+        changes: rows of inputs, or None.
+        """
+        clean = self._clean(env, given)
+        changes: Env = {}
+        for leaf, change in given.items():
+            var = self._inputs[leaf]
+            changes[var] = None
+            if isinstance(change, tuple):
+                numbers, rows = change
+                changes[var] = rows, row_set(numbers, numbers.size, var.aval.shape[0])
+            else:
+                clean[var] = change
+        return clean, changes
 
     def _mask(self, given: Changes) -> int:
         return self._form.mask_of(given)

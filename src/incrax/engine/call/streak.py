@@ -58,7 +58,9 @@ class Streak(abc.ABC):
         self._comparison = engine.comparison
         self._repeat = repeat
         self._plan = plan
-        self._donated = repeat.program.donated
+        executable = repeat.program.executable
+        family = executable.family
+        self._donated = family.donated
         self._values = base.values
         self._states = engine.store.states
         elements = engine.layout.elements(entry.dirty)
@@ -166,9 +168,10 @@ class PlanStreak(Streak):
 
     def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
         super().__init__(signature, out_tree, engine, again)
+        entry = again.repeat.entry
         self._base = again.base
         self._loads = again.loads
-        elements = engine.layout.elements(again.dirty)
+        elements = engine.layout.elements(entry.dirty)
         self._changed = [(i, elements[i]) for i in self._moving]
         self._feeds = [value.feed for value in self._values]
 
@@ -235,7 +238,8 @@ def streak_of(signature: Signature, out_tree: Any, engine: Engine, again: Again)
     """What serves calls like one that went the short way; None where that one saved values: inputs
     that change in turns, each from where the last one was, have no one version to start from.
     """
-    if again.is_by_rows:
+    plan = again.repeat.plan
+    if plan.sliced is not None:
         return RowStreak(signature, out_tree, engine, again)
     is_kept = engine.store.states[-1].saved is again.base.saved
     return PlanStreak(signature, out_tree, engine, again) if is_kept else None

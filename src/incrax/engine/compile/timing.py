@@ -163,12 +163,6 @@ class TimedProgram:
     job: Compilation | None = None
 
     @property
-    def donated(self) -> tuple[Any, ...]:
-        """Types of the buffers that it is given up."""
-        family = self.executable.family
-        return family.donated
-
-    @property
     def loads(self) -> tuple[Var, ...]:
         """The saved values that it takes, in order."""
         return self.executable.loads
