@@ -333,6 +333,10 @@ SCRIPT = """
 import math, threading
 import jax, jax.numpy as jnp, numpy as np
 import incrax
+from incrax.engine.plan import facts
+from incrax.engine.program.cost import Calibration
+
+facts.calibrate = Calibration
 
 def model(a, b, x):
     for _ in range(60):
