@@ -11,6 +11,7 @@ forms: vectorised, unrolled, and unrolled with data and simulation in a program 
 from __future__ import annotations
 
 import argparse
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -133,7 +134,7 @@ class Functions:
 
     def forms(self, change: str) -> dict[str, Form]:
         """All forms of a case, by name; the incremental ones start fresh."""
-        ours = {f"{OURS} {form}": function.fork() for form, function in self.ours.items()}
+        ours = {f"{OURS} {form}": copy.copy(function) for form, function in self.ours.items()}
         return {**self.plain, **ours, **self.by_hand(change)}
 
 

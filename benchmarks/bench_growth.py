@@ -63,7 +63,7 @@ SHORT_S = 1.0
 """Seconds of a measurement below which it is made three times."""
 
 STAGES = ("analysis", "plan, fast", "plan, exact")
-EAGER = incrax.Tuning(race=False, calibrate=False, compile_s=float("inf"), hot_after=1)
+EAGER = incrax.Tuning(timed=False, compile_s=float("inf"), hot_after=1)
 """A plan at the first change, whatever it costs."""
 MINIMAL = incrax.Tuning(planner="minimal")
 """A plan even where saving does not pay."""
@@ -125,7 +125,7 @@ def stages_once(function: harness.Form, args: tuple[Any, ...]) -> dict[str, floa
     clock = [time.process_time()]
     program = trace(function, *args)
     clock.append(time.process_time())
-    facts = facts_of(program, incrax.Tuning(calibrate=False), is_exact=False)
+    facts = facts_of(program, incrax.Tuning(timed=False), is_exact=False)
     _ = facts.total_seconds
     clock.append(time.process_time())
     for plan in (plan_changes, plan_exactly):

@@ -28,7 +28,7 @@ def compiled_of_ours(
     function: Form, arguments: Callable[[int], tuple[Any, ...]]
 ) -> tuple[Any, str]:
     """The compiled program that serves a change after a few calls, and what it loads."""
-    ours = incrax.incremental(function, tuning=incrax.Tuning(race=False))
+    ours = incrax.incremental(function, tuning=incrax.Tuning(timed=False))
     for number in range(NUM_CALLS):
         ours(*arguments(number))
     engine = ours._traces.latest.engine  # type: ignore[union-attr]

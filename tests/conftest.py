@@ -23,6 +23,7 @@ from jax._src import compiler
 
 from incrax.engine.policy import candidates, chooser, compile_budget, ledger
 from incrax.engine.program import cost
+from incrax.engine.program.cost import Calibration
 
 jax.config.update("jax_enable_x64", True)
 
@@ -196,3 +197,9 @@ def forgotten_programs():
         gc.unfreeze()
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture
+def known_prices(monkeypatch):
+    """Prices that are built in: a machine under load must not decide what is planned."""
+    monkeypatch.setattr("incrax.engine.plan.facts.calibrate", Calibration)

@@ -20,8 +20,8 @@ from incrax.engine.program.dependence import ALWAYS
 from incrax.engine.store.store import Store
 
 MINIMAL = incrax.Tuning(planner="minimal")
-FAST = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf)
-EAGER = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf, hot_after=1)
+FAST = incrax.Tuning(timed=False, compile_s=math.inf)
+EAGER = incrax.Tuning(timed=False, compile_s=math.inf, hot_after=1)
 
 
 def examples(share: float) -> hypothesis.settings:

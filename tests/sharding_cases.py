@@ -220,8 +220,6 @@ def test_a_saved_value_that_depends_on_no_sharded_input_is_on_all_devices(policy
     large = [x for x in saved_arrays(f) if x.size >= NUM_ROWS]
     assert large
     assert all(x.sharding.device_set == set(jax.devices()) for x in saved_arrays(f))
-    if AxisType.Auto in mesh.axis_types:
-        assert all(is_over_rows(x, mesh) for x in large)
 
 
 def test_an_array_that_is_closed_over_stays_sharded(rows):
@@ -343,21 +341,19 @@ def test_frozen_data_keep_their_sharding(rows):
 # --- around a call --------------------------------------------------------------------------------
 
 
-def test_forks_and_reports_gather_nothing(rows):
+def test_reports_gather_nothing(rows):
     f = incrax.incremental(FUNCTION, tuning=MINIMAL)
     call(f, PARAMS, rows)
     moved = {**PARAMS, "share": 0.31}
     with nothing_gathered():
         assert list(f.explain(moved, rows).as_dict()["changed"]) == ["params['share']"]
-        other = f.fork()
+        ran = ran_by_call(f, moved, rows)
         f.clear()
-        ran = ran_by_call(other, moved, rows)
-        assert list(other.explain().as_dict()["changed"]) == ["params['share']"]
         assert ran < ran_by_call(f, moved, rows)
         assert "x" in str(f.deps())
         call(f, PARAMS, rows)
         f.warm_up(PARAMS, rows, changing=["params['mu']"])
-        same(call(f.fresh, moved, rows), call(other, moved, rows))
+        same(call(f.fresh, moved, rows), call(f, moved, rows))
         assert f.stats.saved_bytes
 
 
@@ -372,9 +368,7 @@ def test_verification_compares_in_place(rows):
             call(f, a, b, rows)
         for state in f._traces.latest.engine.store.states:
             state.saved = {var: x * 1.5 for var, x in state.saved.items()}
-        with pytest.raises(
-            incrax.StaleResultError, match="The first saved value that is stale: f64"
-        ):
+        with pytest.raises(incrax.StaleResultError):
             call(f, 3.0, 2.0, rows)
 
 

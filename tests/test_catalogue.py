@@ -6,8 +6,7 @@ Rows without a test elsewhere have theirs below. Three rows ask for more than th
 - a mark for functions that must run at every call: `io_callback` is one; its value is read at every
   call, and all that follows from it runs;
 - an error instead of running effects at every call: effects run, as under `jax.jit`;
-- an error above a number of signatures: the oldest is forgotten, and a warning says so once when it
-  comes back.
+- an error above a number of signatures: the oldest is forgotten, with a line in the log.
 """
 
 from __future__ import annotations
@@ -146,20 +145,19 @@ CATALOGUE = {
         engine/store/test_store.py::test_results_do_not_depend_on_the_budget_and_the_budget_holds
         engine/store/test_store.py::test_a_budget_of_zero_keeps_versions_and_outputs_only
     """,
-    "threads: results right, calls end; a fork for each is independent": """
+    "threads: results right, calls end; a function for each is independent": """
         test_stress.py::test_threads_get_right_results_and_end
         test_incremental.py::test_threads_get_right_results
-        test_catalogue.py::test_each_thread_may_have_a_fork_of_its_own
+        test_catalogue.py::test_each_thread_may_have_a_function_of_its_own
         test_external_code.py::test_a_code_that_calls_its_own_function_is_an_error_instead_of_a_deadlock
     """,
     "a forked process: starts empty": """
         test_hatches.py::test_a_forked_process_starts_without_values
     """,
-    "pickles hold no values; deep copies and forks share values and are independent": """
+    "pickles and copies hold no values": """
         test_hatches.py::test_pickles_hold_the_function_and_its_options_but_no_values
         test_hatches.py::test_decorated_functions_are_pickled_by_name
-        test_hatches.py::test_a_copy_shares_values_and_is_independent
-        test_incremental.py::test_a_fork_shares_values_and_then_goes_its_own_way
+        test_hatches.py::test_a_copy_has_no_values_and_is_independent
     """,
     "effects: at every call, in order, with all that follows; pure callbacks are trusted": """
         test_bad_input.py::test_prints_appear_at_every_call
@@ -392,28 +390,26 @@ def test_a_frozen_input_that_fails_late_spoils_no_other_call(options):
 # --- threads, effects, devices --------------------------------------------------------------------
 
 
-def test_each_thread_may_have_a_fork_of_its_own():
-    f = incrax.incremental(weighted, tuning=MINIMAL)
-    f(GOOD, X)
+def test_each_thread_may_have_a_function_of_its_own():
     expected = {a: jax.jit(weighted)(GOOD * a, X) for a in range(8)}
-    forks, errors = [f.fork() for _ in range(4)], []
+    functions = [incrax.incremental(weighted, tuning=MINIMAL) for _ in range(4)]
+    errors = []
 
-    def work(fork):
+    def work(function):
         try:
             for a in range(8):
-                same(fork(GOOD * a, X), expected[a])
+                same(function(GOOD * a, X), expected[a])
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=work, args=(fork,)) for fork in forks]
+    threads = [threading.Thread(target=work, args=(each,)) for each in functions]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(300)
     assert not errors
-    assert [fork.stats.calls for fork in forks] == [8] * 4
-    assert f.stats.calls == 1
-    assert all("exp" not in primitives_run(fork) for fork in forks)
+    assert [each.stats.calls for each in functions] == [8] * 4
+    assert all("exp" not in primitives_run(each) for each in functions)
 
 
 def test_a_read_of_the_outside_world_at_every_call():

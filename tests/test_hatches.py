@@ -50,7 +50,7 @@ def spoil(f, factor=1.5):
         state.saved = {var: x * factor for var, x in state.saved.items()}
 
 
-def test_a_stale_value_is_named():
+def test_a_stale_result_says_what_changed():
     f = incrax.incremental(lambda a, b: a * jnp.sum(jnp.exp(jnp.sin(b))), tuning=MINIMAL)
     f(1.0, 1.5)
     f(2.0, 1.5)
@@ -62,11 +62,6 @@ def test_a_stale_value_is_named():
         "`<lambda>` returned an output that differs from a fresh evaluation by 0.5 of its largest"
     )
     assert "Changed in this call: `a`." in text
-    assert (
-        "The first saved value that is stale: f64[] of `reduce_sum` at " in text
-        or "of `exp` at" in text
-    )
-    assert "test_hatches.py" in text
     assert "All saved values were dropped" in text
     same(f(3.0, 1.5), jnp.float64(3.0) * jnp.exp(jnp.sin(1.5)))
 
@@ -156,11 +151,12 @@ def test_switched_off_nothing_is_saved(monkeypatch):
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
-def test_a_copy_shares_values_and_is_independent(duplicate):
+def test_a_copy_has_no_values_and_is_independent(duplicate):
     f = made()
     f(1.0, 1.5, X)
     g = duplicate(f)
-    assert ran_by(g, 1.0, 1.5, X) == 0
+    assert g._traces.options == f._traces.options
+    assert ran_by(g, 1.0, 1.5, X) > 0
     g(2.0, 2.5, X)
     assert ran_by(f, 1.0, 1.5, X) == 0
     assert copy.deepcopy({"f": f})["f"](1.0, 1.5, X)[0] == f(1.0, 1.5, X)[0]

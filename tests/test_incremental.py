@@ -292,20 +292,6 @@ def test_clear_drops_values_but_neither_traces_nor_programs():
     assert (f.stats.traces, f.stats.compiles) == (1, 1)
 
 
-def test_a_fork_shares_values_and_then_goes_its_own_way():
-    f = incrax.incremental(mixture, tuning=MINIMAL)
-    f(PARAMS, X)
-    g = f.fork()
-    assert ran_by(g, PARAMS, X) == 0
-    g({**PARAMS, "mu": 2.0}, X)
-    g({**PARAMS, "mu": 3.0}, X)
-    g({**PARAMS, "mu": 3.0, "rate": 1.5}, X)
-    g({**PARAMS, "mu": 4.0, "rate": 1.5}, X)
-    assert ran_by(f, PARAMS, X) == 0
-    same(f({**PARAMS, "rate": 1.1}, X), jax.jit(mixture)({**PARAMS, "rate": 1.1}, X))
-    assert f.stats.calls == 3
-
-
 def test_warm_up_compiles_and_fills_what_is_named():
     f = incrax.incremental(mixture, tuning=EAGER)
     f.warm_up(PARAMS, X, changing=["params['f']", ("params['mu']", "params['sigma']"), "x"])
@@ -373,10 +359,11 @@ def test_copies_of_arguments_are_not_kept_alive():
     assert len(jax.live_arrays()) <= before + 2
 
 
-def test_the_plan_table_is_bounded():
+def test_the_plan_table_is_bounded(monkeypatch):
     """Each element has a program of its own here; those that share one count once."""
+    monkeypatch.setattr("incrax.engine.policy.chooser.MAX_PLANS", 4)
     model = lambda t, x: sum(t[k] ** (k + 2) for k in range(12)) * jnp.sum(x)
-    f = incrax.incremental(model, tuning=incrax.Tuning(planner="minimal", max_plans=4))
+    f = incrax.incremental(model, tuning=MINIMAL)
     whole = jax.jit(model)
     base = np.arange(12.0)
     for k in range(3):
@@ -413,8 +400,9 @@ def test_warm_up_inside_a_trace_stores_nothing():
         same(f(x, y), jnp.sum(jnp.sin(x)) * y)
 
 
-def test_fresh_leaves_reports_and_other_signatures_alone():
-    f = incrax.incremental(jnp.sin, tuning=incrax.Tuning(planner="minimal", max_signatures=1))
+def test_fresh_leaves_reports_and_other_signatures_alone(monkeypatch):
+    monkeypatch.setattr("incrax.engine.call.signature_table.MAX_SIGNATURES", 1)
+    f = incrax.incremental(jnp.sin, tuning=MINIMAL)
     f(1.0)
     same(f.fresh(np.ones(3)), jnp.sin(np.ones(3)))
     assert list(f.explain().as_dict()["changed"]) == ["x"]
@@ -442,8 +430,9 @@ def test_as_a_method():
 
 
 @pytest.mark.parametrize("warm", [True, False])
-def test_programs_are_bounded_whoever_asks_for_them(warm):
-    tuning = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf, max_plans=2)
+def test_programs_are_bounded_whoever_asks_for_them(warm, monkeypatch):
+    monkeypatch.setattr("incrax.engine.policy.chooser.MAX_PLANS", 2)
+    tuning = incrax.Tuning(timed=False, compile_s=math.inf)
     x = np.linspace(0.1, 2, 20_000)
     f = incrax.incremental(
         lambda t, x: sum(jnp.sum(jnp.exp(-t[k] * x)) for k in range(6)), tuning=tuning
@@ -459,7 +448,7 @@ def test_programs_are_bounded_whoever_asks_for_them(warm):
 
 
 def test_values_that_no_program_loads_any_more_are_dropped():
-    tuning = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf, hot_after=1)
+    tuning = incrax.Tuning(timed=False, compile_s=math.inf, hot_after=1)
     x = np.linspace(0.1, 2, 20_000)
     f = incrax.incremental(
         jax.value_and_grad(

@@ -13,7 +13,7 @@ from helpers import MINIMAL, check, check_calls, primitives_run, same
 import incrax
 
 X = np.linspace(0.1, 2.0, 50)
-SEGMENTS = incrax.Tuning(race=False, calibrate=False)
+SEGMENTS = incrax.Tuning(timed=False)
 
 
 def spectrum(b, x):
@@ -186,27 +186,6 @@ def test_derivatives_inside_a_cached_function_depend_on_what_was_given_too():
     assert "exp" in primitives_run(ours)
 
 
-def test_elements_and_parts_of_arguments_can_be_named():
-    @incrax.cached(deps=["params['mu']", "theta[1]"])
-    def slow(params, theta):
-        return jnp.exp(params["mu"] * theta[1] + 0.0 * theta[0] * params["other"])
-
-    def f(params, theta):
-        return slow(params, theta) + theta[0] * params["other"]
-
-    ours = incrax.incremental(f, tuning=MINIMAL)
-
-    def call(mu=1.0, other=2.0, first=3.0, second=0.5):
-        args = {"mu": mu, "other": other}, np.array([first, second])
-        same(ours(*args), f(*args))
-        return "exp" in primitives_run(ours)
-
-    call()
-    assert not any([call(other=4.0), call(other=5.0), call(first=6.0), call(first=7.0)][1::2])
-    assert call(mu=1.5)
-    assert call(second=0.7)
-
-
 def test_methods_name_attributes_of_their_instance():
     def f(a, width, b, x):
         return a * jnp.sum(Model(width).shape(b, x))
@@ -249,7 +228,7 @@ def test_a_constant_claim_keeps_a_value_for_ever():
 @pytest.mark.parametrize(
     "options", [{"tuning": MINIMAL}, {"policy": "exact"}], ids=["minimal", "exact"]
 )
-def test_a_false_claim_is_found_by_verification_and_named(options):
+def test_a_false_claim_is_found_by_verification(options):
     @incrax.cached(deps=["b"])
     def wrong(a, b):
         return jnp.exp(a * b)
@@ -260,10 +239,7 @@ def test_a_false_claim_is_found_by_verification_and_named(options):
     with pytest.raises(incrax.StaleResultError) as caught, incrax.verify():
         f(2.0, 2.0, 3.0)
     text = str(caught.value)
-    assert (
-        "It rests on the `deps` given for `wrong`: if these leave out an input, correct them."
-        in text
-    )
+    assert "a claim of yours that leaves an input or a row out (`deps=` of `cached`" in text
     assert "Changed in this call: `a`." in text
     assert np.isclose(f(9.0, 2.0, 3.0), 3.0 * np.exp(18.0) + 9.0)
     check(f)
@@ -291,38 +267,19 @@ def bad(deps):
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "nothing",
-        "params['sigma']",
-        "params.mu",
-        "params['mu']['deep'].er",
-        "x.nothing.at",
-        "x[50]",
-        "x[0][0]",
-    ],
+    "path", ["nothing", "params['mu']", "params.mu", "x.nothing.at", "", "x[0]"]
 )
 def test_a_dependency_that_is_no_argument_is_refused(path):
     f = bad([path])
     with pytest.raises(incrax.errors.UnknownInputError) as caught:
         f({"mu": 1.0}, X)
     assert str(caught.value) == (
-        f"`cached(deps=...)` names `{path}`, which is no argument of `slow` and no part of one; "
-        "its arguments are: "
-        "params, x. Without it the engine cannot know when the result is stale. Write it as in the "
-        "function's body: "
-        "`mu`, `self.mu`, `params['mu']`, `theta[3]`."
+        f"`cached(deps=...)` names `{path}`, which is no argument of `slow` and no attribute of "
+        "one; its arguments are: params, x. Without it the engine cannot know when the result is "
+        "stale. Write `mu` or `self.mu`; make an item, such as `params['mu']`, an argument of its "
+        "own."
     )
     check(f)
-
-
-@pytest.mark.parametrize("path", ["", "x[", "x[i]", 3, "2x", "x y"])
-def test_a_dependency_that_is_no_path_is_refused(path):
-    with pytest.raises(
-        TypeError,
-        match=r"`cached\(deps=...\)` got .* it must be the name of an argument or of a part of it",
-    ):
-        bad([path])({"mu": 1.0}, X)
 
 
 def test_a_name_must_be_text():

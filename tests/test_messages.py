@@ -11,7 +11,7 @@ import pytest
 from helpers import MINIMAL, check, check_text, same
 
 import incrax
-from incrax import bijectors
+from incrax import _tuning, bijectors
 
 X = np.linspace(0.1, 2.0, 5)
 PARAMS = {"mu": 1.5, "scale": np.array([1.0, 2.0])}
@@ -255,10 +255,9 @@ def test_static_leaf_is_no_input_that_changes():
     )
 
 
-def test_element_of_an_array_too_large_to_be_tracked_by_elements():
-    f = incrax.incremental(
-        lambda x: jnp.sum(x), tuning=incrax.Tuning(planner="minimal", max_tracked=4)
-    )
+def test_element_of_an_array_too_large_to_be_tracked_by_elements(monkeypatch):
+    monkeypatch.setattr("incrax.engine.call.analysis.MAX_LEAF_ELEMENTS", 4)
+    f = incrax.incremental(lambda x: jnp.sum(x), tuning=MINIMAL)
     check_text(
         incrax.errors.UnknownInputError,
         UNKNOWN.format("x[1]", "x"),
@@ -269,8 +268,9 @@ def test_element_of_an_array_too_large_to_be_tracked_by_elements():
 
 
 @pytest.mark.parametrize("name", ["x[0]", "params['mu'][0]"])
-def test_first_element_of_a_leaf_tracked_as_a_whole(name):
-    f = incrax.incremental(loss, tuning=incrax.Tuning(planner="minimal", max_tracked=4))
+def test_first_element_of_a_leaf_tracked_as_a_whole(name, monkeypatch):
+    monkeypatch.setattr("incrax.engine.call.analysis.MAX_LEAF_ELEMENTS", 4)
+    f = incrax.incremental(loss, tuning=MINIMAL)
     text = UNKNOWN.format(name, "params['mu'], params['scale'], x")
     check_text(incrax.errors.UnknownInputError, text, f.warm_up, PARAMS, X, changing=[name])
 
@@ -348,8 +348,7 @@ def test_options_of_incremental(options, text):
         ({"planner": "greedy"}, '`Tuning(planner=...)` got \'greedy\'; use "cost" or "minimal".'),
         ({"planner": None}, '`Tuning(planner=...)` got None; use "cost" or "minimal".'),
         *[
-            ({name: value}, f"`Tuning({name}=...)` got {value}; it must be at least 1.")
-            for name in ("race_rounds", "hot_after", "max_plans", "max_signatures")
+            ({"hot_after": value}, f"`Tuning(hot_after=...)` got {value}; it must be at least 1.")
             for value in (0, -3)
         ],
         *[
@@ -359,17 +358,20 @@ def test_options_of_incremental(options, text):
             )
             for value in (-1.0, float("nan"))
         ],
-        ({"max_tracked": -1}, "`Tuning(max_tracked=...)` got -1; it must not be negative."),
     ],
 )
 def test_options_of_tuning(options, text):
     check_text(ValueError, text, incrax.Tuning, **options)
 
 
+@pytest.mark.parametrize(("name", "advice"), _tuning.GONE.items())
+def test_options_of_tuning_that_went_say_what_to_do(name, advice):
+    text = f"`Tuning({name}=...)` went with version 0.2: {advice}."
+    check_text(TypeError, text, incrax.Tuning, **{name: 1})
+
+
 def test_smallest_allowed_options_work():
-    tuning = incrax.Tuning(
-        race_rounds=1, hot_after=1, max_plans=1, max_signatures=1, max_tracked=0, compile_s=0
-    )
+    tuning = incrax.Tuning(hot_after=1, compile_s=0)
     f = incrax.incremental(loss, memory=0, versions=1, tuning=tuning)
     for mu in (1.0, 2.0, 1.0):
         same(f({**PARAMS, "mu": mu}, X), jax.jit(loss)({**PARAMS, "mu": mu}, X))
@@ -442,7 +444,8 @@ def test_text_of_an_option_of_a_wrong_type(options, text):
     check_text(TypeError, text, incrax.incremental, **{"f": loss, **options})
 
 
-def test_text_of_the_warning_of_functions_made_anew():
+def test_text_of_the_warning_of_functions_made_anew(monkeypatch):
+    monkeypatch.setattr("incrax.engine.call.signature_table.MAX_SIGNATURES", 2)
     text = (
         "`incremental(f)` was traced for more than 2 signatures and forgets the oldest. A function "
         "is among its "
@@ -450,29 +453,10 @@ def test_text_of_the_warning_of_functions_made_anew():
         "function each time, and "
         "each call traces and compiles again. Pass the same function object."
     )
-    f = incrax.incremental(
-        lambda x, fun: fun(x), tuning=incrax.Tuning(planner="minimal", max_signatures=2)
-    )
+    f = incrax.incremental(lambda x, fun: fun(x), tuning=MINIMAL)
     with pytest.warns(UserWarning, match="forgets") as caught:
         assert [float(f(2.0, lambda x, k=k: x + k)) for k in range(5)] == [2.0, 3.0, 4.0, 5.0, 6.0]
     assert [str(warning.message) for warning in caught] == [text]
-
-
-def test_text_of_the_warning_of_signatures_that_come_back():
-    text = (
-        "`incremental(f)` traces again for a signature that it had forgotten: its calls come in "
-        "more than the 2 "
-        "signatures (shapes, dtypes, static values) that are kept. Each time, it traces and "
-        "compiles anew and finds no "
-        "saved values. Raise `Tuning(max_signatures=...)`, or pad arrays to fewer shapes."
-    )
-    f = incrax.incremental(jnp.sum, tuning=incrax.Tuning(planner="minimal", max_signatures=2))
-    for n in range(5):
-        f(np.ones(n))
-    with pytest.warns(UserWarning, match="forgotten") as caught:
-        assert [float(f(np.ones(n))) for n in (0, 1, 2)] == [0.0, 1.0, 2.0]
-    assert [str(warning.message) for warning in caught] == [text]
-    assert caught[0].filename == __file__
 
 
 def test_text_of_the_note_on_calls_that_save_nothing(caplog):
@@ -496,8 +480,7 @@ def test_text_of_the_note_on_calls_that_save_nothing(caplog):
 def test_text_of_the_error_of_a_callback_that_calls_its_function():
     text = (
         "`model` was called from a callback (`pure_callback`, `io_callback`, `debug.callback`) "
-        "that a call of `model`, "
-        "or of a fork of it, waits for. One call at a time holds the saved values, so that the two "
+        "that a call of `model` waits for. One call at a time holds the saved values, so that the two "
         "would wait for one "
         "another. Nothing was evaluated or stored. Call the plain function there, "
         "`model.__wrapped__`, under `jax.jit`."

@@ -104,9 +104,9 @@ class Incremental(Generic[P, R]):
             name = self._name
             raise ReentrantCallError(
                 f"`{name}` was called from a callback (`pure_callback`, `io_callback`, "
-                f"`debug.callback`) that a call of `{name}`, or of a fork of it, waits for. One call "
-                "at a time holds the saved values, so that the two would wait for one another. "
-                "Nothing was evaluated or stored. Call the plain function there, "
+                f"`debug.callback`) that a call of `{name}` waits for. One call at a time holds "
+                "the saved values, so that the two would wait for one another. Nothing "
+                "was evaluated or stored. Call the plain function there, "
                 f"`{name}.__wrapped__`, under `jax.jit`."
             )
         return self._lock
@@ -438,15 +438,6 @@ class Incremental(Generic[P, R]):
             for traced in self._traces.all():
                 traced.clear()
 
-    def fork(self) -> Incremental[P, R]:
-        """An independent function that shares saved values and compiled programs so far, with
-        counters at zero.
-        """
-        with self._locked():
-            other = Incremental(self._fun, self._traces.options)
-            other._adopt(self._traces.fork(other._stats))
-        return other
-
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method, with `instance` as first argument: a static value, unless its class is a
         pytree.
@@ -458,14 +449,6 @@ class Incremental(Generic[P, R]):
         programs stay behind.
         """
         return reduced(self, (Incremental, (self._fun, self._traces.options)))
-
-    def __copy__(self) -> Incremental[P, R]:
-        """The same as `fork`."""
-        return self.fork()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Incremental[P, R]:
-        """The same as `fork`: values are shared so far, and independent from then on."""
-        return self.fork()
 
     @property
     def _name(self) -> str:

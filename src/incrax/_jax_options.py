@@ -112,8 +112,9 @@ METHODS = {
     "trace": "`jax.jit(f).trace(...)`: under `jax.jit` it is the plain function",
     "eval_shape": "`jax.eval_shape(f, ...)`",
     "clear_cache": "`f.clear()`, which drops saved values",
+    "fork": "`incremental(f, versions=5)` to go back further, or a function for each thread",
 }
-"""What to write, by the name of a method of what `jax.jit` returns."""
+"""What to write, by the name of a method that `jax.jit`'s functions have, or 0.1's had."""
 
 _PASS_ON = ("vjp",)
 """They take the keywords of the function that they are given."""

@@ -6,16 +6,12 @@ Outside an incremental function marks do nothing.
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from incrax import _jax
 from incrax._messages import wrong_option
@@ -25,9 +21,6 @@ from incrax.errors import UnknownInputError
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-_PATH = re.compile(r"^(?P<name>[^\W\d]\w*)(?P<rest>(\.[^\W\d]\w*|\[[^\[\]]+\])*)$")
-_STEP = re.compile(r"\.(?P<attribute>\w+)|\[(?P<key>[^\[\]]+)\]")
 
 
 def keep(x: T, name: str | None = None, *, deps: Any = None) -> T:
@@ -94,10 +87,10 @@ def cached(
     Args:
         f: function of pytrees that is called inside a function that is made incremental. May be
             left out to use `cached(...)` as a decorator with options.
-        deps: names of the arguments that the result depends on, or of parts of them, as one would
-            write them in the function: `"mu"`, `"self.mu"`, `"params['mu']"`, `"theta[3]"`. All
-            other arguments are taken for constants by the engine, in the result and in all that is
-            computed on the way to it, derivatives included. None: as traced.
+        deps: names of the arguments that the result depends on, or of attributes of them, as one
+            would write them in the function: `"mu"`, `"self.mu"`. All other arguments are taken
+            for constants by the engine, in the result and in all that is computed on the way to
+            it, derivatives included. None: as traced.
         name: shown in reports; the function's own by default.
 
     Returns:
@@ -105,7 +98,6 @@ def cached(
 
     Raises:
         UnknownInputError: at a call where a name of `deps` is not there.
-        TypeError: a name of `deps` is no path.
 
     Example:
         >>> import incrax, jax.numpy as jnp
@@ -126,11 +118,7 @@ def cached(
                 return keep(fun(*args, **kwargs), shown)
             found = [part for path in paths for part in _leaves_at(fun, path, args, kwargs)]
             args, kwargs = _without_others((args, kwargs), found, shown)
-            return keep(
-                fun(*args, **kwargs),
-                shown,
-                deps=[leaf if k is None else leaf[k] for leaf, k in found],
-            )
+            return keep(fun(*args, **kwargs), shown, deps=found)
 
         return marked
 
@@ -144,71 +132,29 @@ def _is_traced(x: Any) -> bool:
 # --- dependencies by name -------------------------------------------------------------------------
 
 
-def _leaves_at(fun: Callable[..., Any], path: str, args: Any, kwargs: Any) -> list[tuple[Any, Any]]:
-    """The traced leaves that a path names, each with an index if it names elements of it.
+def _leaves_at(fun: Callable[..., Any], path: str, args: Any, kwargs: Any) -> list[Any]:
+    """The traced leaves of an argument, or of an attribute of one.
 
     Raises:
-        UnknownInputError: it names nothing.
+        UnknownInputError: the path names nothing.
     """
-    name, steps = _parsed(path)
     bound = inspect.signature(fun).bind(*args, **kwargs)
     bound.apply_defaults()
+    name, *attributes = str(path).split(".")
     try:
-        value = bound.arguments[name]
-        for attribute, key in steps[:-1]:
-            value = _part(value, attribute, key)
-        if steps and steps[-1][0] is None and _is_traced(value):
-            np.empty(value.shape, bool)[steps[-1][1]]
-            return [(value, steps[-1][1])]
-        value = value if not steps else _part(value, *steps[-1])
-    except (KeyError, AttributeError, IndexError, TypeError):
+        value = functools.reduce(getattr, attributes, bound.arguments[name])
+    except (KeyError, AttributeError):
         raise UnknownInputError(
             f"`cached(deps=...)` names `{path}`, which is no argument of `{name_of(fun)}` and no "
-            f"part of one; its arguments are: {', '.join(bound.arguments) or 'none'}. Without it "
-            "the engine cannot know when the result is stale. Write it as in the function's body: "
-            "`mu`, `self.mu`, `params['mu']`, `theta[3]`."
+            f"attribute of one; its arguments are: {', '.join(bound.arguments) or 'none'}. Without "
+            "it the engine cannot know when the result is stale. Write `mu` or `self.mu`; make an "
+            "item, such as `params['mu']`, an argument of its own."
         ) from None
-    return [(leaf, None) for leaf in jax.tree.leaves(value) if _is_traced(leaf)]
+    return list(filter(_is_traced, jax.tree.leaves(value)))
 
 
-def _part(value: Any, attribute: str | None, key: Any) -> Any:
-    """A part of a container; arrays have none."""
-    if _is_traced(value):
-        raise TypeError
-    return value[key] if attribute is None else getattr(value, attribute)
-
-
-def _parsed(path: Any) -> tuple[str, list[tuple[str | None, Any]]]:
-    """A path's first name and its steps, (attribute, None) or (None, key)."""
-    match = _PATH.match(path) if isinstance(path, str) else None
-    try:
-        if match is not None:
-            steps = _STEP.finditer(match["rest"])
-            return match["name"], [
-                (s["attribute"], ast.literal_eval(s["key"]) if s["key"] else None) for s in steps
-            ]
-    except (ValueError, SyntaxError):
-        pass
-    raise wrong_option(
-        "cached(deps=...)",
-        path,
-        "the name of an argument or of a part of it, like \"params['mu']\"",
-    )
-
-
-def _without_others(tree: Any, found: list[tuple[Any, Any]], name: str | None) -> Any:
-    """Arguments of which only the leaves and elements found are known to depend on anything."""
-
-    def narrowed(leaf: Any) -> Any:
-        keys = [key for other, key in found if other is leaf]
-        if not _is_traced(leaf) or None in keys:
-            return leaf
-        constant = _jax.as_constant(leaf, name)
-        if not keys:
-            return constant
-        chosen = np.zeros(leaf.shape, bool)
-        for key in keys:
-            chosen[key] = True
-        return jnp.where(chosen, leaf, constant)
-
-    return jax.tree.map(narrowed, tree)
+def _without_others(tree: Any, found: list[Any], name: str | None) -> Any:
+    """Arguments of which only the leaves found are known to depend on anything."""
+    known = set(map(id, found))
+    is_other = lambda leaf: _is_traced(leaf) and id(leaf) not in known
+    return jax.tree.map(lambda x: _jax.as_constant(x, name) if is_other(x) else x, tree)

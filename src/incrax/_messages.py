@@ -10,7 +10,6 @@ from typing import Any
 from incrax.errors import (
     AmbiguousInputError,
     DeletedInputError,
-    MemoryBudgetError,
     NotCalledError,
     PythonBranchError,
     StaleResultError,
@@ -35,13 +34,12 @@ def first_names(names: Sequence[str]) -> str:
     return ", ".join([*names[:NUM_SHOWN], *["..."] * (len(names) > NUM_SHOWN)]) or "none"
 
 
-def stale_result(
-    name: str, output: str, error: float, changed: Sequence[str], stale: str
-) -> StaleResultError:
+def stale_result(name: str, output: str, error: float, changed: Sequence[str]) -> StaleResultError:
     """A result that differs from a fresh one."""
     return StaleResultError(
         f"`{name}` returned an output{output} that differs from a fresh evaluation by {error:.2g} "
-        f"of its largest element. Changed in this call: {listed(changed, 'nothing')}. {stale} Usual causes: memory of "
+        f"of its largest element. Changed in this call: {listed(changed, 'not known')}. Usual causes: a claim "
+        "of yours that leaves an input or a row out (`deps=` of `cached` and `keep`, `at(x)[i].became`), memory of "
         "an input that was changed behind JAX's back (`jax.device_put` and dlpack share it with "
         "NumPy), a `pure_callback` that is not pure, or terms that cancel (then give `verify` an "
         "`atol`). All saved values were dropped; the next call is evaluated from scratch."
@@ -191,38 +189,6 @@ def ambiguous_input(name: str, found: Sequence[str]) -> AmbiguousInputError:
     )
 
 
-def kept_too_large(values: Sequence[tuple[str, int]], budget_bytes: int) -> MemoryBudgetError:
-    """Marked values that do not fit the budget, as (name and type, bytes)."""
-    total = sum(nbytes for _, nbytes in values)
-    return MemoryBudgetError(
-        f"Values marked by `keep` or `cached` take {total:,} bytes, and the budget of saved values "
-        f"is {budget_bytes:,}: {_sizes(values)}. They would be saved and dropped again at every "
-        "call. Nothing was evaluated or stored. Give `incremental(memory=...)` more bytes, or "
-        "remove marks from the largest."
-    )
-
-
-def out_of_memory(values: Sequence[tuple[str, int]], budget_bytes: int) -> MemoryBudgetError:
-    """The device had no room for a call, even without saved values; these were saved, as (type,
-    bytes).
-    """
-    total = sum(nbytes for _, nbytes in values)
-    return MemoryBudgetError(
-        "The device has no memory left for a call, which was tried again without saved values (not "
-        f"where it prints or writes). Dropped before that: {total:,} bytes of a budget of "
-        f"{budget_bytes:,} ({_sizes(values) or 'nothing'}). The function itself needs more than "
-        "there is, or other arrays take it. Delete arrays, use smaller batches, or give "
-        "`incremental(memory=...)` fewer bytes if every call needs the second try."
-    )
-
-
-def _sizes(values: Sequence[tuple[str, int]]) -> str:
-    """The largest values with their bytes."""
-    largest = sorted(values, key=lambda pair: -pair[1])
-    shown = ", ".join(f"{name} ({nbytes:,} bytes)" for name, nbytes in largest[:NUM_SHOWN])
-    return shown + (f" and {len(largest) - NUM_SHOWN} more" if len(largest) > NUM_SHOWN else "")
-
-
 def not_called(method: str) -> NotCalledError:
     """A report without a call."""
     return NotCalledError(
@@ -237,16 +203,6 @@ def nothing_saved(method: str) -> NotCalledError:
         f"`{method}` has nothing to report on: these arguments contain a mutable array (`jax.Ref`) "
         "or a tracer, or the function closes over a mutable array. Then it is called as it is and "
         "nothing is saved. Give arguments without one, or pass the array's value."
-    )
-
-
-def many_signatures(max_signatures: int) -> str:
-    """A warning: signatures are forgotten and come back."""
-    return (
-        "`incremental(f)` traces again for a signature that it had forgotten: its calls come in "
-        f"more than the {max_signatures} signatures (shapes, dtypes, static values) that are kept. "
-        "Each time, it traces and compiles anew and finds no saved values. Raise "
-        "`Tuning(max_signatures=...)`, or pad arrays to fewer shapes."
     )
 
 

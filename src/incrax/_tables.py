@@ -3,7 +3,7 @@ remember.
 
 A function, a tape or the body of a loop is traced and compiled once for each kind of arguments, and
 found again in such a table. Each table is bounded by itself. Those that say what their entries
-weigh are bounded together as well: beyond `max_program_bytes()` the entry that was used least
+weigh are bounded together as well: beyond `MAX_PROGRAM_BYTES` the entry that was used least
 recently goes, of whichever table, but never the latest of a table, which the next call will most
 likely ask for.
 
@@ -27,9 +27,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 MAX_PROGRAM_BYTES = 2 * 10**9
-"""Bytes that remembered programs may take, by the estimate of `program_bytes`;
-`INCRAX_PROGRAM_BYTES` sets others.
-"""
+"""Bytes that remembered programs may take, by the estimate of `program_bytes`."""
 
 PROGRAM_BYTES = 100_000
 EQUATION_BYTES = 4_000
@@ -125,13 +123,6 @@ class LruTable(Generic[K, V]):
         """The values, the latest used last."""
         return [value for _, value in self.items()]
 
-    def copy(self) -> LruTable[K, V]:
-        """An independent table with the same values."""
-        other: LruTable[K, V] = LruTable(self.max_size, weigh=self.weigh)
-        for key, value in self.items():
-            other.add(key, value)
-        return other
-
     def __len__(self) -> int:
         return len(self._entries)
 
@@ -157,20 +148,6 @@ def program_bytes(num_equations: int, num_programs: int = 1) -> int:
     return num_programs * PROGRAM_BYTES + num_equations * EQUATION_BYTES
 
 
-def max_program_bytes() -> int:
-    """Bytes that remembered programs may take."""
-    text = os.environ.get("INCRAX_PROGRAM_BYTES")
-    if text is None:
-        return MAX_PROGRAM_BYTES
-    try:
-        return int(float(text))
-    except (ValueError, OverflowError):
-        raise ValueError(
-            f"the environment variable `INCRAX_PROGRAM_BYTES` is {text!r}; it is the number of "
-            "bytes that remembered programs may take, such as 4e9. Set one, or unset it for 2e9."
-        ) from None
-
-
 def remembered_bytes() -> int:
     """Estimated bytes of all remembered programs of this process."""
     with LruTable._lock:
@@ -185,8 +162,7 @@ def remembered_bytes() -> int:
 
 def make_room() -> None:
     """Forget what was used least recently until the bound of all remembered programs holds."""
-    limit = max_program_bytes()
-    excess = remembered_bytes() - limit
+    excess = remembered_bytes() - MAX_PROGRAM_BYTES
     while excess > 0:
         with LruTable._lock:
             ages = [
@@ -198,7 +174,8 @@ def make_room() -> None:
             forgotten = table._pop_oldest()
             excess -= 0 if table.weigh is None else table.weigh(forgotten)
         logger.info(
-            "the program used least recently made room: INCRAX_PROGRAM_BYTES is %.3g", limit
+            "the program used least recently made room: all take %.3g bytes at most",
+            MAX_PROGRAM_BYTES,
         )
 
 

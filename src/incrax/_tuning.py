@@ -5,10 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Self
 
 Planner = Literal["cost", "minimal"]
 Policy = Literal["fast", "exact"]
+
+
+_BY_ESTIMATES = "write `timed=False`, which decides by estimates and built-in prices"
+_FIXED = "leave it out, {} are kept"
+GONE = {
+    "race": _BY_ESTIMATES,
+    "race_rounds": "leave it out, the first four runs of each program are timed",
+    "calibrate": _BY_ESTIMATES,
+    "max_plans": _FIXED.format("64 programs of plans"),
+    "max_signatures": _FIXED.format("16 traces"),
+    "max_tracked": "leave it out, arrays of up to 256 elements are tracked element by element",
+    "history": "leave it out, the log has what calls did (`docs/logging.md`)",
+}
+"""Options of 0.1, and what to do instead."""
 
 
 def is_disabled() -> bool:
@@ -25,21 +39,12 @@ class Tuning:
         planner: `"cost"` weighs bytes moved against arithmetic and may choose the whole program;
             `"minimal"` runs exactly what the change reaches, saves every value where the inputs that
             values depend on change, and measures nothing.
-        race: time a new plan against the whole program on its first uses and keep the faster
-            (`"cost"` only).
-        race_rounds: uses of each of them that are timed.
         hot_after: how often a set of changed inputs must be seen before a plan of its own is
             compiled.
         compile_s: seconds that planning and compiling may take at once (`"cost"` only), and beyond
             them a fiftieth of the time spent in programs, or half of what was gained so far; past
             that, what the calls so far would have gained must be worth it, so that a short job
             never pays for what it hardly uses.
-        max_plans: compiled programs of plans kept per signature, those that several share counted
-            once; other sets of changed inputs run the whole program.
-        max_tracked: elements up to which an input array is tracked element by element.
-        max_signatures: traced signatures (structures, shapes, dtypes, static leaves) kept per
-            function.
-        calibrate: measure the machine once for the cost model, instead of using built-in figures.
         timed: let seconds that were measured decide at all; if not, nothing is calibrated, timed
             or compiled on account of them, and the same calls are served alike on every machine.
             Runs of several processes always go without.
@@ -63,19 +68,19 @@ class Tuning:
     """
 
     planner: Planner = "cost"
-    race: bool = True
-    race_rounds: int = 4
     hot_after: int = 2
     compile_s: float = 0.0
-    max_plans: int = 64
-    max_tracked: int = 256
-    max_signatures: int = 16
-    calibrate: bool = True
     timed: bool = True
     calls: int | None = None
     changing: Iterable[str | Iterable[str]] = ()
     remember: bool = True
     background: bool | None = None
+
+    def __new__(cls, *_: Any, **options: Any) -> Self:
+        """Say of an option that went what to write."""
+        for name in GONE.keys() & options.keys():
+            raise TypeError(f"`Tuning({name}=...)` went with version 0.2: {GONE[name]}.")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Refuse settings that mean nothing."""
@@ -91,17 +96,12 @@ class Tuning:
                 f"`Tuning(calls=...)` got {self.calls!r}; it is a number of calls, at least 1, "
                 "or None."
             )
-        for name in ("race_rounds", "hot_after", "max_plans", "max_signatures"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"`Tuning({name}=...)` got {getattr(self, name)}; it must be at least 1."
-                )
+        if self.hot_after < 1:
+            raise ValueError(
+                f"`Tuning(hot_after=...)` got {self.hot_after}; it must be at least 1."
+            )
         if not self.compile_s >= 0:
             raise ValueError(
                 f"`Tuning(compile_s=...)` got {self.compile_s}; it is a number of seconds, at "
                 "least 0."
-            )
-        if self.max_tracked < 0:
-            raise ValueError(
-                f"`Tuning(max_tracked=...)` got {self.max_tracked}; it must not be negative."
             )

@@ -86,16 +86,15 @@ class StepTypeError(IncraxError, TypeError):
 
 
 class MemoryBudgetError(IncraxError, MemoryError):
-    """What must stay in memory does not fit the byte budget, or what runs does not fit the
-    device.
+    """The residuals of a loop's derivative do not fit its `memory`.
 
     Example:
-        >>> import incrax, jax.numpy as jnp
-        >>> f = incrax.incremental(lambda a, x: a * incrax.keep(jnp.exp(x)), memory=8)
-        >>> f(1.0, jnp.ones(100)), f(2.0, jnp.ones(100))
+        >>> import incrax, jax, jax.numpy as jnp
+        >>> turn = lambda c, _: (jnp.sin(c), None)
+        >>> jax.grad(lambda x: incrax.scan(turn, x, None, 64, memory=20)[0])(1.0)
         Traceback (most recent call last):
             ...
-        incrax.errors.MemoryBudgetError: Values marked by `keep` ...
+        incrax.errors.MemoryBudgetError: A loop of up to 64 turns was given 20 bytes ...
     """
 
 

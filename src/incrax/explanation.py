@@ -16,7 +16,7 @@ from incrax._jax import Equation, Var, aval_bytes, source_line
 from incrax._messages import not_called
 from incrax._table import Printable, Table, bytes_text, many, seconds_text
 from incrax.engine.call.engine import Engine
-from incrax.engine.call.record import NO_MEMORY, CallRecord
+from incrax.engine.call.record import CallRecord
 from incrax.engine.call.rehearsal import dry_run
 from incrax.engine.call.traced import Given
 from incrax.engine.inputs.leaves import is_compared_by_identity
@@ -147,8 +147,6 @@ def rows_made(each: Made) -> str:
 def _why(record: CallRecord) -> str:
     if record.candidate == "saved outputs":
         return "no input changed"
-    if record is NO_MEMORY:
-        return "the device had no memory left until all saved values were dropped"
     if record.is_first:
         return FIRST
     return NOT_COMPARED if record.entry is None else record.entry.reason

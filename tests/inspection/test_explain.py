@@ -200,9 +200,7 @@ def test_a_dry_run_says_what_a_call_would_do():
         (PARAMS, X + 1),
     ],
 )
-@pytest.mark.parametrize(
-    "tuning", [MINIMAL, incrax.Tuning(race=False, calibrate=False, hot_after=1)]
-)
+@pytest.mark.parametrize("tuning", [MINIMAL, incrax.Tuning(timed=False, hot_after=1)])
 def test_a_dry_run_leaves_the_store_as_it_was(args, tuning):
     f = called((PARAMS, X), ({**PARAMS, "c": np.float64(4.0)}, X), tuning=tuning)
     before = snapshot(f)
@@ -250,8 +248,9 @@ def test_a_report_on_another_signature_does_not_hide_the_last_call(method):
     assert f.explain().as_dict() == last
 
 
-def test_a_report_on_another_signature_drops_no_values():
-    f = called((PARAMS, X), tuning=incrax.Tuning(planner="minimal", max_signatures=1))
+def test_a_report_on_another_signature_drops_no_values(monkeypatch):
+    monkeypatch.setattr("incrax.engine.call.signature_table.MAX_SIGNATURES", 1)
+    f = called((PARAMS, X), tuning=MINIMAL)
     f.explain(PARAMS, X[:10])
     assert ran_by(f, PARAMS, X) == 0
 

@@ -14,14 +14,11 @@ import pytest
 from helpers import MINIMAL
 
 import incrax
-from incrax.engine.compile.recycling import Pool
 from incrax.engine.inputs.signature import make_signature
 from incrax.engine.policy import ledger
 from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import differences
 from incrax.engine.policy.verdict import BYPASS_S, together
-from incrax.engine.store import eviction
-from incrax.engine.store.store import Store
 
 X = np.linspace(0.1, 2.0, 50)
 
@@ -110,11 +107,12 @@ def test_another_configuration_is_a_reason(log):
     assert "JAX's configuration or a switch of incrax is another" in retrace(log)
 
 
-def test_a_forgotten_trace_is_a_line(log):
-    f = incrax.incremental(model, tuning=incrax.Tuning(planner="minimal", max_signatures=1))
+def test_a_forgotten_trace_is_a_line(log, monkeypatch):
+    monkeypatch.setattr("incrax.engine.call.signature_table.MAX_SIGNATURES", 1)
+    f = incrax.incremental(model, tuning=MINIMAL)
     f(1.0, X)
     f(1.0, X[:3])
-    assert any("Tuning(max_signatures) is 1" in text for _, text in log())
+    assert any("made room for another: 1 are kept" in text for _, text in log())
 
 
 def test_a_new_plan_names_the_inputs_and_what_it_runs(log):
@@ -164,8 +162,9 @@ def test_a_bypass_says_what_saving_has_cost(log, monkeypatch):
     )
 
 
-def test_rows_and_fresh_calls_are_traces_too(log):
-    f = incrax.incremental(model, tuning=incrax.Tuning(planner="minimal", max_signatures=1))
+def test_rows_and_fresh_calls_are_traces_too(log, monkeypatch):
+    monkeypatch.setattr("incrax.engine.call.signature_table.MAX_SIGNATURES", 1)
+    f = incrax.incremental(model, tuning=MINIMAL)
     f.fresh(1.0, X)
     f(1.0, incrax.Rows(X, chunk_rows=16))
     f(1.0, incrax.Rows(X.astype(np.float32), chunk_rows=16))
@@ -201,12 +200,6 @@ def test_static_values_that_cannot_say_what_they_are(log):
         in [text for _, text in log() if "again" in text][0]
     )
     assert "`how` is two lines....." in retrace(log)
-
-
-def test_a_device_without_memory_is_a_warning(log):
-    store = Store(1, 10, lambda state: [], Pool(is_active=False), frozenset())
-    assert eviction.results_without_saved(store, lambda: [1.0], RuntimeError()) == [1.0]
-    assert ("WARNING", "the device has no memory left: 0 saved values, 0 MB, were dropped") in log()
 
 
 def test_nothing_is_written_where_nobody_listens(caplog):

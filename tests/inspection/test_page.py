@@ -22,7 +22,7 @@ MAX_TILES = 420
 KINDS = {
     "minimal": {"tuning": MINIMAL},
     "cost": {"tuning": FAST},
-    "exact": {"policy": "exact", "tuning": incrax.Tuning(calibrate=False)},
+    "exact": {"policy": "exact", "tuning": incrax.Tuning(timed=False)},
 }
 
 

@@ -19,7 +19,7 @@ from incrax.engine.call import rehearsal
 from incrax.explanation import served_by
 from incrax.inspection import page_data
 
-EXACT = {"policy": "exact", "tuning": incrax.Tuning(calibrate=False)}
+EXACT = {"policy": "exact", "tuning": incrax.Tuning(timed=False)}
 KINDS = {"minimal": {"tuning": MINIMAL}, "cost": {"tuning": FAST}, "exact": EXACT}
 D3_SHA256 = "f2094bbf6141b359722c4fe454eb6c4b0f0e42cc10cc7af921fc158fceb86539"
 

@@ -32,7 +32,6 @@ SIZES = (1, 5)
 EVENTS = (
     *("nothing",) * 8,
     "clear",
-    "fork",
     "evict",
     "interrupted before",
     "interrupted after",
@@ -70,8 +69,6 @@ class Life:
         """What happens before the call with these arguments."""
         if event == "clear":
             self.ours.clear()
-        elif event == "fork":
-            self.ours = self.ours.fork()
         elif event == "evict":
             store = self.engine.store
             self.budget = self.budget or store.budget_bytes

@@ -139,7 +139,7 @@ def test_what_a_user_holds_never_changes(name, versions):
         same(held.hold(result), plain(**points[-1]), factor=4096.0)
         check(function)
         if number in (7, 14):
-            functions.append(function.fork())
+            functions.append(incrax.incremental(program, tuning=tuning, versions=versions))
     held.check()
 
 

@@ -171,16 +171,6 @@ def test_results_from_before_a_number_was_seen_are_not_combined_with_new_ones():
     assert f._traces.latest.rows is not rows_before
 
 
-def test_a_fork_follows_numbers_of_its_own():
-    fun = lambda a, x: jnp.sum(jnp.sin(x * a) * (1 + len(x) // 1000))
-    f, rows = incrax.incremental(fun, tuning=MINIMAL), incrax.Rows(data(20), chunk_rows=512)
-    f(0.7, rows)
-    other, more = f.fork(), rows.append(data(1500))
-    same(other(0.7, more), jax.jit(fun)(0.7, more.tree()))
-    same(f(0.7, rows), jax.jit(fun)(0.7, rows.tree()))
-    assert f._traces.latest.rows is not other._traces.latest.rows
-
-
 # --- the range of sums ----------------------------------------------------------------------------
 
 

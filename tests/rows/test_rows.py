@@ -5,7 +5,6 @@ that did not run.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import pickle
 import threading
 
@@ -568,16 +567,6 @@ def test_clear_drops_all_results(f):
     assert chunks_by(f, T, rows) == (3, 0, 0)
 
 
-def test_a_fork_starts_with_the_results_and_goes_its_own_way(f):
-    rows = rows_of(21)
-    f(T, rows)
-    other = f.fork()
-    assert chunks_by(other, T, rows) == (0, 3, 0)
-    other({**T, "w": T["w"] + 1}, rows)
-    assert 0 < other.stats.ran < f.stats.ran
-    assert chunks_by(f, T, rows) == (0, 3, 0)
-
-
 def test_explain_counts_chunks(f):
     rows = rows_of(21)
     f(T, rows)
@@ -605,9 +594,9 @@ def test_plain_calls_and_calls_with_rows_take_turns(f):
     assert f.explain().as_dict()["chunks"] == {"run": 0, "reused": 3, "joined": 0}
 
 
-def test_calls_with_rows_and_without_share_one_table_of_signatures():
-    tuning = dataclasses.replace(MINIMAL, max_signatures=2)
-    f, rows = incrax.incremental(loss, tuning=tuning), rows_of(21)
+def test_calls_with_rows_and_without_share_one_table_of_signatures(monkeypatch):
+    monkeypatch.setattr("incrax.engine.call.signature_table.MAX_SIGNATURES", 2)
+    f, rows = incrax.incremental(loss, tuning=MINIMAL), rows_of(21)
     f(T, make(5))
     f(T, rows)
     assert f.stats.traces == 2

@@ -29,7 +29,6 @@ from incrax._jax import Equation
 from incrax._locations import NO_VALUE, place_of_error, source_of
 from incrax._program import Program, Values, evaluator, trace, trace_with_tree
 from incrax._table import Cell, Printable, Table, bytes_text, number_text
-from incrax._tuning import Tuning
 from incrax.derivatives.cuts import Mark, is_mark, without_marks
 from incrax.derivatives.selection import select
 from incrax.engine.inputs.frames import Frame, Hole, framed
@@ -38,7 +37,7 @@ from incrax.engine.inputs.paths import paths_mask
 from incrax.engine.inputs.rows import as_plain
 from incrax.engine.inputs.signature import argument_names, leaf_path
 from incrax.engine.program.cost import ZERO, Cost, leaf_cost
-from incrax.engine.program.dependence import ALWAYS, depend, make_layout
+from incrax.engine.program.dependence import ALWAYS, MAX_LEAF_ELEMENTS, depend, make_layout
 from incrax.engine.program.nested import is_counted
 from incrax.errors import CostError, PythonBranchError, SelectionError, UnknownInputError
 from incrax.inspection.regions import Node, Region, cut, regions_of, run
@@ -479,7 +478,7 @@ class _Counting:
         """Whether the change reaches each equation; what is no argument changes always."""
         if self.changing is None:
             return [None] * len(root.nodes)
-        layout = make_layout([var.aval for var in root.program.invars], Tuning().max_tracked)
+        layout = make_layout([var.aval for var in root.program.invars], MAX_LEAF_ELEMENTS)
         mask = ALWAYS | paths_mask(self.call.paths, layout, self.changing)
         for number in range(len(self.call.values), len(root.program.invars)):
             mask |= layout.leaf_mask(number)

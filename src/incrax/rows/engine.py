@@ -8,7 +8,6 @@ users call it for.
 
 from __future__ import annotations
 
-import copy
 from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -67,7 +66,6 @@ EXACT_SHARE = 64
 there are.
 """
 
-BLAMED = "Rows were evaluated chunk by chunk, and compared with all of them at once."
 
 Env: TypeAlias = dict[Var, Any]
 Results: TypeAlias = list[Any]
@@ -91,15 +89,6 @@ class PassTable:
         self.results: LruTable[Version, dict[tuple[int, ...], Results]] = LruTable(limit)
         self.outcomes: LruTable[Any, Env] = LruTable(limit)
         self.compiled: set[int] = set()
-
-    def fork(self) -> PassTable:
-        """An independent table with the same results so far."""
-        other = PassTable(self.phase, self.rest, self.results.max_size)
-        for version, known in self.results.items():
-            other.results.add(version, dict(known))
-        other.outcomes = self.outcomes.copy()
-        other.compiled = set(self.compiled)
-        return other
 
     def clear(self) -> None:
         """Forget all results."""
@@ -174,21 +163,6 @@ class RowEngine:
         calls_host = any(new is not eqn for new, eqn in zip(eqns, known, strict=True))
         return (lambda *args: jax.block_until_ready(run(*args))) if calls_host else run
 
-    def fork(self, stats: Stats) -> RowEngine:
-        """An independent engine that shares results, values and programs so far."""
-        other = copy.copy(self)
-        other.stats = stats
-        other.evaluated = None
-        other.trace = self.trace.fork()
-        other.passes = [table.fork() for table in self.passes]
-        other.recent = {var: list(values) for var, values in self.recent.items()}
-        other.uses = list(self.uses)
-        other.kin = {key: engine.fork(stats) for key, engine in self.kin.items()}
-        other.by_chunk = {
-            key: engine.fork(stats, other.kin[key[1]]) for key, engine in self.by_chunk.items()
-        }
-        return other
-
     def clear(self) -> None:
         """Drop all results and saved values; traces and programs stay."""
         self.by_chunk = {}
@@ -250,7 +224,7 @@ class RowEngine:
         """
         data = jax.tree.leaves(rows.tree())
         evaluate = lambda: jax.tree.leaves(self.trace.plain(*data, *leaves))
-        check_outputs(name, outputs, evaluate, lambda: ((), BLAMED), self.clear, settings)
+        check_outputs(name, outputs, evaluate, (), self.clear, settings)
 
     def served(self, leaves: Values, rows: Rows, _: float) -> list[Any]:
         """Outputs at these leaves, the rows left out, and these rows."""

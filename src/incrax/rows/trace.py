@@ -8,7 +8,6 @@ Out: a `RowProgram` with its phases. It must not know which rows there are.
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
@@ -63,14 +62,6 @@ class RowTrace:
         self._doubling = 0
         self._values: LruTable[int, dict[Var, Any]] = LruTable(MAX_VALUES)
         self._programs: LruTable[int, Program] = LruTable(MAX_TRACES)
-
-    def fork(self) -> RowTrace:
-        """An independent object with the same traces so far."""
-        other = copy.copy(self)
-        other._values = self._values.copy()
-        other._programs = self._programs.copy()
-        other._seen = set(self._seen)
-        return other
 
     def prepare(self, capacities: Iterable[int], num_rows: int) -> None:
         """Compare the traces that a call with such chunks and so many rows relies on.

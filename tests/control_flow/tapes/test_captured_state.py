@@ -244,9 +244,7 @@ def test_a_change_is_noticed_and_nothing_else_is(kind):
     assert f.stats.recordings == settled + 1
 
 
-@pytest.mark.parametrize(
-    "wrap", [incrax.incremental, incrax.grad, lambda f: incrax.incremental(f).fork()]
-)
+@pytest.mark.parametrize("wrap", [incrax.incremental, incrax.grad])
 def test_what_a_compiled_function_was_made_of_is_compared_and_what_it_saves_is_not(wrap):
     scale = [2.0]
     compiled = wrap(lambda x: scale[0] * x * x)

@@ -369,16 +369,6 @@ def test_results_that_failed_after_their_call_are_no_version():
     assert float(ours(3.0, 2.0, V, X)[0]) == known
 
 
-def test_a_fork_has_a_ledger_of_its_own():
-    ours = bypassing(model, 1.0, 2.0, V, X)
-    other = ours.fork()
-    for mine, known in zip(other(30.0, 2.0, V, X), jax.jit(model)(30.0, 2.0, V, X), strict=True):
-        same(mine, known)
-    assert ledger(other) is not ledger(ours)
-    assert num_bypassed(ours) == 0
-    assert other.stats.calls == 1
-
-
 def test_threads_bypass_together():
     ours = bypassing(model, 1.0, 2.0, V, X)
     plain = jax.jit(model)

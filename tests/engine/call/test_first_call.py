@@ -152,15 +152,6 @@ def test_a_first_call_that_fails_is_told_as_ever():
     check(ours, jnp.asarray(2.0), 0.5, X)
 
 
-def test_a_fork_after_the_first_call_has_its_version():
-    ours = incrax.incremental(model)
-    first = ours(1.0, 0.5, X)
-    other = ours.fork()
-    assert other(1.0, 0.5, X)[0] is first[0]
-    assert other.stats.unchanged == 1
-    check(other, 2.0, 0.5, X)
-
-
 # --- where nothing came of looking in an earlier process ------------------------------------------
 
 

@@ -4,11 +4,10 @@ before and after, and no version reads what is gone.
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from engine.call import test_slices as rows
 from engine.call.test_slices import Job
-from helpers import check, examples
+from helpers import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from slice_cases import NUM, serve_by_rows
@@ -91,22 +90,6 @@ def test_a_refused_proposal_is_written_over_by_the_next_one(name):
         job.change(row)
         assert job.engine.last.candidate == "slices"
         assert job.engine.last.plan.sliced.capacity == 4
-
-
-def test_a_fork_has_values_of_its_own():
-    job = Job("sparse graph").settle()
-    other = job.ours.fork()
-    theta, scale = job.args
-    for row in range(4, 9):
-        job.change(row)
-        changed = np.where(np.arange(NUM) == row, 0.25, theta)
-        rows.same(
-            other(changed, scale),
-            job.plain(changed, scale),
-            factor=rows.FACTOR,
-            terms=30.0,
-        )
-        check(other)
 
 
 def test_after_an_error_the_values_that_are_gone_are_made_again(monkeypatch):

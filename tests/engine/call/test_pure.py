@@ -480,6 +480,18 @@ def test_frozen_data_must_be_the_same_object():
     assert not any(leaf.size == X.size for leaf in state.inputs)
 
 
+def test_what_is_left_for_inputs_that_move_reads_what_the_others_decide():
+    f = lambda a, b, x: (a * b * jnp.sum(jnp.exp(b * x)), jnp.sum(jnp.sin(x)))
+    state, step = minimal(f).pure(2.0, 0.5, X)
+    rest = step.remainder(state, 2.0, 0.5, X, moving=["a"])
+    for a in (2.0, 3.0):
+        same(rest(a), f(a, 0.5, X))
+    text = str(jax.make_jaxpr(rest)(3.0))
+    assert "exp" not in text
+    assert "sin" not in text
+    assert "mul" in text
+
+
 def test_declared_names_and_flags_are_checked():
     state, step = minimal(likelihood).pure(THETA, X)
     with pytest.raises(incrax.errors.UnknownInputError, match="`nu` names no input"):
@@ -488,7 +500,7 @@ def test_declared_names_and_flags_are_checked():
         ValueError,
         "`changed['theta']` has 3 booleans for 4 tracked elements; give one boolean, or an array "
         "of the input's shape "
-        "(inputs of more elements than `Tuning.max_tracked` count as one).",
+        "(inputs of more than 256 elements count as one).",
         functools.partial(step, changed={"theta": jnp.ones(3, bool)}),
         *(state, THETA, X),
     )

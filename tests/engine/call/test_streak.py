@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import threading
 import types
@@ -105,9 +106,9 @@ STEPS += [_x_in_place, _x_copied, _nothing]
 @examples(1)
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from(NUMBERS)), max_size=25))
 def test_any_calls_are_those_that_are_looked_at(made, steps):
-    """Function and counters beside a fork whose calls are all looked at."""
-    ours, plain = made[0].fork(), made[1]
-    looked_at = made[0].fork()
+    """Function and counters beside one whose calls are all looked at."""
+    ours, plain = copy.copy(made[0]), made[1]
+    looked_at = copy.copy(made[0])
     args = start(ours)
     streak, Traced.streak = Traced.streak, lambda traced: None
     try:
@@ -194,7 +195,7 @@ def renewed(ours, args):
 
 
 def test_a_streak_serves_and_now_and_then_a_call_is_looked_at(made, monkeypatch):
-    ours = made[0].fork()
+    ours = copy.copy(made[0])
     args = renewed(ours, start(ours))
     seen = served(monkeypatch)
     for k in range(2 * LONG_WAY_EVERY):
@@ -217,7 +218,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_is_not_like_the_last_call_is_looked_at(name, made, monkeypatch):
-    ours = made[0].fork()
+    ours = copy.copy(made[0])
     args = start(ours)
     _a(args, 0.0 if name == "zero" else 1.25)
     ours(*args)
@@ -258,7 +259,7 @@ def test_elements_of_an_array_make_a_streak(monkeypatch):
 
 
 def test_counters_are_entered_when_they_are_read(made):
-    ours = made[0].fork()
+    ours = copy.copy(made[0])
     args = renewed(ours, start(ours))
     before = ours.stats.as_dict()
     for k in range(3):
@@ -272,7 +273,7 @@ def test_counters_are_entered_when_they_are_read(made):
 
 
 def test_what_was_written_in_between_ends_a_streak(made, monkeypatch):
-    ours = made[0].fork()
+    ours = copy.copy(made[0])
     args = renewed(ours, start(ours))
     seen = served(monkeypatch)
     ours.clear()
@@ -283,7 +284,7 @@ def test_what_was_written_in_between_ends_a_streak(made, monkeypatch):
 
 
 def test_another_tree_is_looked_at(made, monkeypatch):
-    ours = made[0].fork()
+    ours = copy.copy(made[0])
     p, w, v, x = renewed(ours, start(ours))
     seen = served(monkeypatch)
     ours({**p, "a": 7.0}, w, v, x=x)
@@ -291,13 +292,13 @@ def test_another_tree_is_looked_at(made, monkeypatch):
 
 
 def test_a_deleted_input_or_result_is_looked_at(made):
-    ours = made[0].fork()
+    ours = copy.copy(made[0])
     args = renewed(ours, start(ours))
     _a(args, 5.5)
     ours(*args)[1].delete()
     _a(args, 6.5)
     assert np.isfinite(ours(*args)[1])
-    ours = made[0].fork()
+    ours = copy.copy(made[0])
     args = renewed(ours, start(ours))
     args[2].delete()
     _a(args, 7.5)
@@ -307,7 +308,7 @@ def test_a_deleted_input_or_result_is_looked_at(made):
 
 def test_nothing_is_held_longer(made):
     """The version of the last call goes with the next one."""
-    ours = made[0].fork()
+    ours = copy.copy(made[0])
     args = renewed(ours, start(ours))
     results = []
     for k in range(3):
@@ -318,7 +319,7 @@ def test_nothing_is_held_longer(made):
 
 
 def test_other_threads_call_as_well(made):
-    ours = made[0].fork()
+    ours = copy.copy(made[0])
     start(ours)
     plain = made[1]
     wrong = []
@@ -340,7 +341,7 @@ def test_other_threads_call_as_well(made):
 
 
 def test_an_interrupt_leaves_a_version_of_one_call(made, monkeypatch):
-    ours = made[0].fork()
+    ours = copy.copy(made[0])
     args = renewed(ours, start(ours))
     _a(args, 8.25)
 
@@ -365,7 +366,7 @@ def test_a_call_takes_few_moves_between_files(made):
 
 @pytest.mark.parametrize("context", ["verified", "transformed", "not compiled"])
 def test_calls_under_other_rules_are_looked_at(context, made, monkeypatch):
-    ours = made[0].fork()
+    ours = copy.copy(made[0])
     args = renewed(ours, start(ours))
     seen = served(monkeypatch)
     _a(args, 10.5)
@@ -458,7 +459,7 @@ ROW_STEPS = [_row, _row, _row, _row_in_place, _two_rows, _back, _all_rows, _zero
 @examples(1)
 @given(st.lists(st.tuples(st.sampled_from(ROW_STEPS), st.integers(0, NUM - 1)), max_size=25))
 def test_any_changes_of_rows_are_those_that_are_looked_at(made_by_rows, steps):
-    ours, looked_at, plain = made_by_rows[0].fork(), made_by_rows[0].fork(), made_by_rows[1]
+    ours, looked_at, plain = copy.copy(made_by_rows[0]), copy.copy(made_by_rows[0]), made_by_rows[1]
     args = started_by_rows(ours)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Traced, "streak", lambda traced: None)
@@ -492,7 +493,7 @@ def repeated_start(ours, target):
 
 
 def test_rows_make_a_streak(made_by_rows, monkeypatch):
-    ours = made_by_rows[0].fork()
+    ours = copy.copy(made_by_rows[0])
     args = started_by_rows(ours)
     seen = served(monkeypatch)
     ran = ours.stats.ran
@@ -507,7 +508,7 @@ def test_rows_make_a_streak(made_by_rows, monkeypatch):
 
 
 def test_rows_on_the_device_make_a_streak(made_by_rows, monkeypatch):
-    ours = made_by_rows[0].fork()
+    ours = copy.copy(made_by_rows[0])
     args = started_by_rows(ours)
     args[0] = jnp.asarray(args[0])
     for k in range(2 * LONG_WAY_EVERY):
@@ -524,7 +525,7 @@ def test_rows_on_the_device_make_a_streak(made_by_rows, monkeypatch):
 
 def test_deleted_results_of_the_baseline_are_not_read(made_by_rows):
     """The gradient with respect to a row is written into that of the version before."""
-    ours = made_by_rows[0].fork()
+    ours = copy.copy(made_by_rows[0])
     args = started_by_rows(ours)
     for k in range(4):
         _row(args, None, k)

@@ -25,8 +25,10 @@ from incrax.engine.compile import background
 from incrax.engine.compile.background import MAX_WAITING, Background, Compilation, Worker
 from incrax.engine.policy import slices
 
+pytestmark = pytest.mark.usefixtures("known_prices")
+
 X = np.linspace(0.1, 2.0, 20_000)
-BEHIND = incrax.Tuning(background=True, compile_s=math.inf, calibrate=False)
+BEHIND = incrax.Tuning(background=True, compile_s=math.inf)
 
 
 def model(a, b, x):
@@ -131,11 +133,12 @@ def in_single_precision(f, number):
 
 
 def test_a_program_for_rows_is_compiled_there_too(worker, compiled_in, monkeypatch):
+    monkeypatch.setattr("incrax.engine.policy.chooser.ROUNDS", 0)
     for name, least in [("MIN_GAIN", -math.inf), ("LEAST_SHARE", -1.0), ("ROWS_S", 0.0)]:
         monkeypatch.setattr(slices, name, least)
     function, arguments, _ = CASES["groups"]
     main = threading.current_thread()
-    f = incrax.incremental(function, tuning=replace(BEHIND, race=False, hot_after=1))
+    f = incrax.incremental(function, tuning=replace(BEHIND, hot_after=1))
     theta, *others = arguments
     num_behind = 0
     for number in range(40):
@@ -330,13 +333,17 @@ SCRIPT = """
 import math, threading
 import jax, jax.numpy as jnp, numpy as np
 import incrax
+from incrax.engine.plan import facts
+from incrax.engine.program.cost import Calibration
+
+facts.calibrate = Calibration
 
 def model(a, b, x):
     for _ in range(60):
         x = jnp.sin(x) @ x * b
     return a * jnp.sum(x)
 
-f = incrax.incremental(model, tuning=incrax.Tuning(compile_s=math.inf, calibrate=False))
+f = incrax.incremental(model, tuning=incrax.Tuning(compile_s=math.inf))
 x = np.full((16, 16), 0.1)
 for number in range(200):
     float(f(float(number), 1.5, x))

@@ -327,7 +327,7 @@ def test_other_dtypes_are_right_or_left_alone(dtype):
 
     u, row, other = (np.arange(2048).astype(dtype) / (dtype == np.int64 or 2048) for _ in range(3))
     args = (dtype(2), u.astype(dtype), row.astype(dtype), other.astype(dtype))
-    ours = incrax.incremental(two, tuning=incrax.Tuning(race=False, hot_after=1))
+    ours = incrax.incremental(two, tuning=incrax.Tuning(timed=False, hot_after=1))
     for a in (1, 2, 3):
         same(ours(dtype(a), *args[1:]), jax.jit(two)(dtype(a), *args[1:]), factor=4096)
 

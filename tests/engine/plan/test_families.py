@@ -18,7 +18,9 @@ from incrax.engine.plan.plan import plan_dirty
 from incrax.engine.policy.chooser import FREE_PROGRAMS
 from incrax.engine.rewrites.partial_sums import MAX_TERMS
 
-EAGER = incrax.Tuning(race=False, calibrate=False, compile_s=float("inf"), hot_after=1)
+pytestmark = pytest.mark.usefixtures("known_prices")
+
+EAGER = incrax.Tuning(timed=False, compile_s=float("inf"), hot_after=1)
 X = np.linspace(0.1, 2.0, 300)
 LONG = np.linspace(0.1, 2.0, 30_000)
 
@@ -204,9 +206,7 @@ def test_constants_are_arguments():
 
 
 def test_seconds_of_a_family_are_those_of_its_first_member():
-    ours = incrax.incremental(
-        members(6), tuning=incrax.Tuning(calibrate=False, compile_s=float("inf"), hot_after=1)
-    )
+    ours = incrax.incremental(members(6), tuning=incrax.Tuning(compile_s=float("inf"), hot_after=1))
     theta = np.linspace(0.5, 1.5, 6)
     ours(theta, LONG)
     for step in range(30):

@@ -28,11 +28,13 @@ from incrax.engine.policy.materialize import lasting_needs, typical_changes
 from incrax.engine.program.cost import Calibration
 from incrax.engine.program.dependence import make_layout
 
+pytestmark = pytest.mark.usefixtures("known_prices")
+
 NEAR_LINEAR = 2.2
 """Times the work that twice the equations may need."""
 
 ROWS = np.linspace(0.0, 1.0, 2000)
-EAGER_TIMED = incrax.Tuning(calibrate=False, compile_s=float("inf"), remember=False)
+EAGER_TIMED = incrax.Tuning(compile_s=float("inf"), remember=False)
 
 
 def chain(params, x, num):
@@ -351,7 +353,7 @@ def test_it_is_once_that_took_as_long(monkeypatch):
 
 
 @pytest.mark.usefixtures("all_are_large")
-@pytest.mark.parametrize("other", [{"race": False}, {"timed": False}, {"planner": "minimal"}])
+@pytest.mark.parametrize("other", [{"timed": False}, {"planner": "minimal"}])
 def test_it_is_where_the_clock_must_not_decide(other):
     f, _ = moved(replace(EAGER_TIMED, **other))
     assert not f._traces.latest.engine.clock.one_by_one_s

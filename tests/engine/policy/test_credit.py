@@ -33,6 +33,8 @@ from incrax.engine.policy.compile_budget import (
 from incrax.engine.policy.ledger import MAX_BYPASSED
 from incrax.engine.program.nested import num_in_all
 
+pytestmark = pytest.mark.usefixtures("known_prices")
+
 X = np.linspace(0.1, 2.0, 5_000)
 LONG = np.linspace(0.1, 2.0, 30_000)
 NUM_CALLS = 12
@@ -49,7 +51,7 @@ def model(a, b, x):
 
 
 def called(compile_s):
-    f = incrax.incremental(model, tuning=incrax.Tuning(compile_s=compile_s, calibrate=False))
+    f = incrax.incremental(model, tuning=incrax.Tuning(compile_s=compile_s))
     for a in range(NUM_CALLS):
         same(f(float(a), 1.5, X), model(float(a), 1.5, X))
     return f
@@ -73,7 +75,7 @@ def test_a_compilation_is_earned_by_what_was_lost_for_want_of_it():
 
 
 def test_what_is_asked_for_is_compiled_without_credit():
-    f = incrax.incremental(model, tuning=incrax.Tuning(compile_s=0.0, calibrate=False))
+    f = incrax.incremental(model, tuning=incrax.Tuning(compile_s=0.0))
     f.warm_up(1.0, 1.5, X, changing=["a"])
     num_compiles = f.stats.compiles
     assert num_compiles > 1

@@ -131,13 +131,13 @@ def test_a_large_function_is_not_divided(monkeypatch):
     assert chooser(ours).num_programs > 0
 
 
-def test_the_next_process_divides_at_once(monkeypatch, tmp_path):
+def test_the_next_process_divides_at_once(known_prices, monkeypatch, tmp_path):
     gc.collect()
     monkeypatch.delenv("INCRAX_REMEMBER")
     monkeypatch.setenv("INCRAX_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(expectations, "_living", {})
     monkeypatch.setattr(expectations, "_pending", {})
-    tuning = incrax.Tuning(compile_s=1e9, race=False, calibrate=False)
+    tuning = incrax.Tuning(compile_s=1e9)
     first = called(in_turns(60), tuning=tuning)
     assert chooser(first).divides
     chooser(first).whole.seconds = 10.0

@@ -17,6 +17,8 @@ import incrax
 from incrax.engine.program.cost import ACCELERATOR, Calibration, assumed_prices
 from incrax.engine.store import budget as limits
 
+pytestmark = pytest.mark.usefixtures("known_prices")
+
 X = np.linspace(0.1, 3.0, 60_000)
 
 
@@ -66,9 +68,7 @@ def test_no_clock_decides_anything(compile_s, monkeypatch):
 
 
 def test_with_times_the_clock_decides(monkeypatch):
-    first, *others = (
-        decisions(seed, incrax.Tuning(calibrate=False), monkeypatch) for seed in range(4)
-    )
+    first, *others = (decisions(seed, incrax.Tuning(), monkeypatch) for seed in range(4))
     assert any(other != first for other in others)
 
 
@@ -86,8 +86,9 @@ def blocks(a, b, c, x):
     return jnp.sum(jnp.arctan2(jnp.exp(-a * x), b)) + jnp.sum(jnp.arctan2(x, jnp.sin(c * x)))
 
 
-def test_segments_serve_a_change_that_has_no_plan_of_its_own():
-    f = incrax.incremental(blocks, tuning=incrax.Tuning(timed=False, compile_s=1.0, max_plans=1))
+def test_segments_serve_a_change_that_has_no_plan_of_its_own(monkeypatch):
+    monkeypatch.setattr("incrax.engine.policy.chooser.MAX_PLANS", 1)
+    f = incrax.incremental(blocks, tuning=incrax.Tuning(timed=False, compile_s=1.0))
     served = []
     for number in range(40):
         args = (1.0 + min(number, 20) / 100, 0.5, 0.7 + max(number - 20, 0) / 100, X)

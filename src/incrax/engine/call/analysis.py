@@ -18,7 +18,7 @@ from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.signature import Signature
 from incrax.engine.plan.facts import AlgebraState, Facts
 from incrax.engine.program.cost import Calibration, assumed_prices
-from incrax.engine.program.dependence import depend, make_layout
+from incrax.engine.program.dependence import MAX_LEAF_ELEMENTS, depend, make_layout
 from incrax.engine.program.simplify import (
     Pass,
     drop_dead,
@@ -85,12 +85,12 @@ def facts_of(
         narrowed = make_read_rows(program)
         program = program if narrowed is program else drop_dead(narrowed)
         program = reduce_rows_last(program) if is_exact else program
-    layout = make_layout([var.aval for var in program.invars], tuning.max_tracked)
+    layout = make_layout([var.aval for var in program.invars], MAX_LEAF_ELEMENTS)
     is_minimal = tuning.planner == "minimal"
     if is_minimal or is_exact:
         prices = Calibration()
     elif tuning.timed:
-        prices = None if tuning.calibrate else Calibration()
+        prices = None
     else:
         prices = assumed_prices(num_parts)
     dependence = depend(program, layout)

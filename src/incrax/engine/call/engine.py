@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import copy
 import logging
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import and_, or_
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import jax
 
@@ -26,11 +27,12 @@ from incrax._messages import deleted_input
 from incrax._program import Env, Results, Values
 from incrax._stats import Stats
 from incrax._tuning import Tuning
-from incrax.engine.call.record import BYPASSED, NO_MEMORY, UNCHANGED, CallRecord
+from incrax.engine.call.record import BYPASSED, UNCHANGED, CallRecord
 from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.leaves import LeafValue, LeafValues
+from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan
 from incrax.engine.plan.slices import value_at
@@ -41,7 +43,7 @@ from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal
 from incrax.engine.program.dependence import ALWAYS
 from incrax.engine.store.budget import Limits
-from incrax.engine.store.eviction import cheapest_first, results_without_saved
+from incrax.engine.store.eviction import cheapest_first
 from incrax.engine.store.saved_values import ChangedRows, SavedValues, UnusableError
 from incrax.engine.store.store import (
     Baselines,
@@ -79,7 +81,8 @@ class Repeat(NamedTuple):
         """Whether what serves is chosen, and not to be looked at again."""
         entry = self.entry
         is_chosen = entry.candidate == self.record.candidate and entry.program is self.program
-        is_final = entry.is_final and self.ticks == self.program.clock.ticks
+        clock = self.program.clock
+        is_final = entry.is_final and self.ticks == clock.ticks
         return is_chosen and is_final and entry.uses % LONG_WAY_EVERY != 0
 
     def loads_of(self, base: State) -> Results | None:
@@ -95,6 +98,10 @@ class Again(NamedTuple):
     repeat: Repeat
     base: State
     loads: list[Any]
+
+
+Begun: TypeAlias = tuple[float, float, float]
+"""When a call began, and the seconds spent in programs, and passed in them, until then."""
 
 
 class FirstCall(NamedTuple):
@@ -162,17 +169,6 @@ class Engine:
         self.streak: Any = None
         return self
 
-    def fork(self, stats: Stats, kin: Engine | None = None) -> Engine:
-        """An independent engine that shares values and programs so far; a sibling of `kin`, if
-        any.
-        """
-        other = copy.copy(self)
-        store = self.store.fork(other._eviction_order)
-        if kin is not None:
-            store.pool = kin.store.pool
-        chooser = self.chooser.fork(stats, store.pool) if kin is None else kin.chooser
-        return other._begin(store, chooser, stats)
-
     def sibling(self, budget_bytes: int) -> Engine:
         """An engine for other data of the same types: programs and what is known of their times are
         shared.
@@ -185,7 +181,7 @@ class Engine:
         return other._begin(store, self.chooser, self.stats)
 
     def _eviction_order(self, state: State) -> list[Var]:
-        return cheapest_first(self.facts, self.segments, state.values, state.saved)
+        return cheapest_first(self.facts, self.segments, state.saved)
 
     # --- a call -----------------------------------------------------------------------------------
 
@@ -231,9 +227,14 @@ class Engine:
         except Exception as error:
             self._forget_repeats()
             self.store.drop_broken()
-            if not _jax.is_out_of_memory(error):
+            if self.always or not _jax.is_out_of_memory(error):
                 raise
-            return self._without_saved(values, error)
+            dropped_mb = self.saved_bytes / 1e6
+            logger.warning("the device has no memory left: %.3g MB were dropped", dropped_mb)
+            self.store.clear()
+            traceback.clear_frames(error.__traceback__)  # they hold saved values, too
+            self._last = BYPASSED
+            return self.fresh(leaves)
 
     def _begin_look(self) -> None:
         """Count the calls that bypassed since the last look."""
@@ -313,26 +314,9 @@ class Engine:
         self.ledger.pass_by(self.whole.seconds or 0.0)
         if self.store.states:
             self.clear_saved()
-        try:
-            outputs = self.whole(leaves, ())
-            if self.must_wait:
-                jax.block_until_ready(outputs)
-            self.stats.ran += self.num_eqns
-            return outputs
-        except Exception as error:
-            if not _jax.is_out_of_memory(error):
-                raise
-            return self.call(leaves, None)
-
-    def _without_saved(self, values: LeafValues, error: Exception) -> Results:
-        """The device has no memory left: try the whole program once more after all saved values
-        were dropped.
-        """
-        self._last = NO_MEMORY
-        self.stats.evicted += len(self.store.sizes())
-        run = None if self.always else lambda: self.whole([value.feed for value in values], ())
-        outputs = results_without_saved(self.store, run, error)
-        self.store.commit(State(values, outputs, {}), None)
+        outputs = self.whole(leaves, ())
+        if self.must_wait:
+            jax.block_until_ready(outputs)
         self.stats.ran += self.num_eqns
         return outputs
 
@@ -444,12 +428,8 @@ class Engine:
         """Whether results may be used; the guard, if there is one, is taken from them."""
         return repeat.plan.guard is None or self.clock.read(results.pop())
 
-    def _commit_again(
-        self, repeat: Repeat, base: State, state: State, begun: tuple[float, float, float]
-    ) -> Results:
-        """Its outputs, after it was stored and counted; it began at that time, with so many seconds
-        spent and passed.
-        """
+    def _commit_again(self, repeat: Repeat, base: State, state: State, begun: Begun) -> Results:
+        """Its outputs, after it was stored and counted."""
         clock = self.clock
         start_s, spent_s, passed_s = begun
         self.store.commit(state, base)
@@ -473,8 +453,8 @@ class Engine:
         program = None if entry is None else entry.program
         if entry is None or program is None or plan is None or program.plan is not plan:
             return
-        ticks = program.clock.ticks
-        repeat = Repeat(record, entry, program, plan, plan.num_eqns, ticks)
+        clock = program.clock
+        repeat = Repeat(record, entry, program, plan, plan.num_eqns, clock.ticks)
         is_checked = plan.statistics is None or entry.is_compared
         is_known = entry.is_final and has_base and not record.filled and is_checked
         if record.candidate == "slices":
@@ -496,11 +476,9 @@ class Engine:
         """Outputs by the candidate for the dirty set; its seconds are entered where they tell
         something.
         """
-        chooser = self.chooser
-        clock = chooser.clock
+        clock = self.clock
         base = saved.base
-        spent_s = clock.spent_s
-        passed_s = clock.passed_s
+        begun = start_s, clock.spent_s, clock.passed_s
         num_prepared = self._num_prepared()
         entry, candidate = self._chosen(saved)
         is_try = candidate not in ("whole", "priming") and not entry.is_final
@@ -512,16 +490,8 @@ class Engine:
         state = self._new_state(candidate, entry, saved, results)
         record = self._account(candidate, entry, saved, is_first=base is None)
         was_prepared = num_prepared == self._num_prepared()
-        chooser.note_use(entry, candidate, elapsed_s if is_try and was_prepared else None)
-        overhead_s = 0.0
-        if was_prepared and not is_try:
-            overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
-        usual_s = clock.spent_s - spent_s
-        is_new = is_try or not was_prepared
-        is_undecided = saved.rows is not None and self.slices.is_undecided(saved.rows.kind)
-        chooser.note_call(entry, candidate, usual_s, overhead_s, is_new=is_new or is_undecided)
-        if base is not None and is_new:
-            chooser.note_learning(entry, max(clock.now() - start_s - usual_s, 0.0))
+        self.chooser.note_use(entry, candidate, elapsed_s if is_try and was_prepared else None)
+        self._note_seconds(entry, candidate, saved, begun, is_new=is_try or not was_prepared)
         instead = None
         if guard is not None:
             instead = self._results_instead(candidate, entry, saved, results, guard)
@@ -533,6 +503,25 @@ class Engine:
             self._note_repeat(record, self._common(saved.pairs), has_base=base is not None)
         return state.outputs
 
+    def _note_seconds(
+        self, entry: Entry, candidate: Candidate, saved: SavedValues, begun: Begun, *, is_new: bool
+    ) -> None:
+        """Enter what a call took, beside its programs as overhead, or as learning where something
+        was compiled, planned or tried in it.
+        """
+        clock = self.clock
+        start_s, spent_s, passed_s = begun
+        usual_s = clock.spent_s - spent_s
+        overhead_s = 0.0
+        if not is_new:
+            overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
+        is_undecided = saved.rows is not None and self.slices.is_undecided(saved.rows.kind)
+        is_looked_at = is_new or is_undecided
+        self.chooser.note_call(entry, candidate, usual_s, overhead_s, is_new=is_looked_at)
+        if saved.base is not None and is_new:
+            learning_s = max(clock.now() - start_s - usual_s, 0.0)
+            self.chooser.note_learning(entry, learning_s)
+
     def _num_prepared(self) -> int:
         """How often something was compiled or planned so far."""
         return self.stats.compiles + self.chooser.num_planned + self.slices.num_planned
@@ -542,24 +531,11 @@ class Engine:
         chooser = self.chooser
         slices = self.slices
         rows = saved.rows
+        found = None
         if rows is not None and self.whole.is_settled:
-            value_of = value_at(self.facts, saved.feeds)
-            other_s = chooser.expected_s(saved.dirty)
-            weight = self.ledger.weight
-            length = slices.lengths[rows.kind.leaves[0]]
-            first = int(rows.numbers.min(initial=length))
-            entry = slices.entry(
-                rows.kind, saved.dirty, first, weight, chooser.whole_s, other_s, value_of
-            )
-            if entry is not None and slices.is_at_hand(entry, saved.feeds):
-                assert entry.program is not None
-                saved.rows = rows.served_by(entry.program)
-                saved.taken = saved.for_rows(entry.program)
-                if saved.taken is None and slices.priming is not None:
-                    saved.prime(slices.priming)
-                    saved.taken = saved.for_rows(entry.program)
-                is_primed = slices.is_primed(entry, is_complete=saved.taken is not None)
-                return entry, "slices" if is_primed else "priming"
+            found = self._chosen_for_rows(saved, rows)
+        if found is not None:
+            return found
         # A plan for just these rows serves no others: it waits until it is known that none does.
         is_open = rows is not None and slices.is_open(rows.kind)
         entry = chooser.entry(saved.dirty, may_wait=is_open)
@@ -568,11 +544,38 @@ class Engine:
         is_primed = candidate == "whole" and slices.pays_to_prime()
         return entry, "priming" if is_primed else candidate
 
+    def _chosen_for_rows(
+        self, saved: SavedValues, rows: ChangedRows
+    ) -> tuple[Entry, Candidate] | None:
+        """The program for rows that serves this call, with its record; None where there is none."""
+        slices = self.slices
+        length = slices.lengths[rows.kind.leaves[0]]
+        entry = slices.entry(
+            rows.kind,
+            saved.dirty,
+            int(rows.numbers.min(initial=length)),
+            self.ledger.weight,
+            self.chooser.whole_s,
+            self.chooser.expected_s(saved.dirty),
+            value_at(self.facts, saved.feeds),
+        )
+        if entry is None or not slices.is_at_hand(entry, saved.feeds):
+            return None
+        assert entry.program is not None
+        saved.rows = rows.served_by(entry.program)
+        saved.taken = saved.for_rows(entry.program)
+        if saved.taken is None and slices.priming is not None:
+            saved.prime(slices.priming)
+            saved.taken = saved.for_rows(entry.program)
+        is_primed = slices.is_primed(entry, is_complete=saved.taken is not None)
+        return entry, "slices" if is_primed else "priming"
+
     def _is_at_hand(self, entry: Entry, saved: SavedValues) -> bool:
         """Whether no thread compiles what is to serve, or what computes the values that this
         lacks.
         """
-        if not self.clock.behind.is_on:
+        behind = self.clock.behind
+        if not behind.is_on:
             return True
         plan = self.plan_of(entry.candidate, entry)
         if plan is None:
@@ -805,11 +808,28 @@ class Engine:
         return BYPASSED if self.ledger.skipped else self._last
 
     @property
+    def changed_paths(self) -> list[str]:
+        """The inputs that changed in it."""
+        last = self.last
+        return [] if last is None else mask_paths(self.paths, self.layout, last.dirty)
+
+    @property
     def bypasses(self) -> bool:
         """Whether the next call is that of `jax.jit`."""
         return self.ledger.left > 0
 
     # --- control ----------------------------------------------------------------------------------
+
+    def expect(self, calls: int) -> None:
+        """So many more calls will come."""
+        chooser = self.chooser
+        chooser.credit.expect(calls)
+
+    def plans(self) -> list[Plan]:
+        """The plans that have programs."""
+        entries = self.chooser.entries
+        programs = [entry.program for entry in list(entries.values())]
+        return [x.plan for x in programs if x is not None and x.plan is not None]
 
     @property
     def saved_bytes(self) -> int:

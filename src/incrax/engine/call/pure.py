@@ -50,7 +50,7 @@ from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.inputs.leaves import descriptor, fingerprint, has_tracer, is_frozen
 from incrax.engine.inputs.signature import Signature, same_type, type_text
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.plan import Plan
+from incrax.engine.plan.plan import Plan, plan_dirty
 from incrax.engine.plan.segmentation import Segmentation
 from incrax.engine.policy.materialize import LARGE_SIZE, lasting_needs
 
@@ -101,10 +101,10 @@ class PureFunction:
 
     def _run(self, plan: Plan, leaves: Values, values: Mapping[Var, Any]) -> tuple[Any, ...]:
         """The saves, or the outputs, of a plan."""
-        inputs = zip(self.facts.program.invars, leaves, strict=True)
-        return self._evaluated(plan, {**self.constants, **dict(inputs), **values})
+        inputs = zip(self.facts.invars, leaves, strict=True)
+        return self.evaluated(plan, {**self.constants, **dict(inputs), **values})
 
-    def _evaluated(self, plan: Plan, known: Mapping[Var, Any]) -> tuple[Any, ...]:
+    def evaluated(self, plan: Plan, known: Mapping[Var, Any]) -> tuple[Any, ...]:
         """The same from values by variable, of which it needs to read some."""
         env = {var: _jax.typed_as(known[var], var.aval) for var in self._read(plan)}
         _jax.evaluate(
@@ -124,28 +124,19 @@ class PureFunction:
         return [var for var in dict.fromkeys(given) if var in used]
 
     def remainder(
-        self, leaves: Values, saved: tuple[tuple[Any, ...], ...], flags: Flags
-    ) -> tuple[Env, Callable[[Mapping[Var, Any]], tuple[Any, ...]]]:
-        """What the part of the function reads that flags reach, and that part, of these values and
-        of the inputs that are flagged.
+        self, leaves: Values, saved: tuple[tuple[Any, ...], ...], moving: Sequence[int]
+    ) -> tuple[Plan, Env]:
+        """A plan for the part of the function that some inputs reach, and what it reads of these
+        values, but for these inputs.
         """
-        rows = zip(self.groups, self.plans, self.masks, strict=True)
-        reached = [(group, plan) for group, plan, mask in rows if flags.reach(mask)]
-        moving = {var for i, var in enumerate(self.facts.invars) if flags.of_leaf(i)}
-        computed = {var for group, _ in reached for var in group}
-        inputs = dict(zip(self.facts.invars, leaves, strict=True))
-        known = {**self.constants, **inputs, **self._by_variable(saved)}
-        plans = [*(plan for _, plan in reached), self.top]
-        read = dict.fromkeys(var for plan in plans for var in self._read(plan))
-        held = {var: known[var] for var in read if var not in moving | computed}
-
-        def outputs(values: Mapping[Var, Any]) -> tuple[Any, ...]:
-            values = dict(values)
-            for group, plan in reached:
-                values.update(zip(group, self._evaluated(plan, values), strict=True))
-            return self._evaluated(self.top, values)
-
-        return held, outputs
+        facts = self.facts
+        layout = facts.layout
+        by_variable = self._by_variable(saved)
+        known = {**self.constants, **dict(zip(facts.invars, leaves, strict=True)), **by_variable}
+        dirty = sum(map(layout.leaf_mask, moving))
+        plan = plan_dirty(facts, dirty, wanted=by_variable, only_wanted=True, may_derive=False)
+        inputs = [facts.invars[i] for i in moving]
+        return plan, {var: known[var] for var in self._read(plan) if var not in inputs}
 
     def _differentiable_outputs(self) -> Callable[..., tuple[Any, ...]]:
         """Outputs from leaves and saved values; kept ones where a flag says that nothing changed.
@@ -310,21 +301,24 @@ class Step:
             arguments of the program; closed over, they are constants, over which XLA folds nothing.
         """
         given = self._dynamic(args, {})
+        function = self._function
         chosen = [self._paths.index(path) for path in moving]
-        flags = leaves_set(self._layout, chosen)
-        held, outputs = self._function.remainder(self._checked(given), state.saved, flags)
+        plan, held = function.remainder(self._checked(given), state.saved, chosen)
         names = list(held)
-        inputs = [self._function.facts.invars[i] for i in chosen]
+        facts = function.facts
+        inputs = [facts.invars[i] for i in chosen]
         are_weak = self._are_weak(given)
 
-        def evaluate(arrays: Values, *moved: Any) -> Any:
+        def evaluate(read: tuple[Values, Results], *moved: Any) -> Any:
+            arrays, kept = read
             for i, x in zip(chosen, moved, strict=True):
                 self._check_type(i, x)
             values = dict(zip(names, map(unfolded, arrays), strict=True))
             values.update(zip(inputs, map(strong, moved), strict=True))
-            return self._result(outputs(values), are_weak)
+            results = list(function.evaluated(plan, values))
+            return self._result(plan.outputs_with(kept, results), are_weak)
 
-        return jax.tree_util.Partial(evaluate, tuple(held.values()))
+        return jax.tree_util.Partial(evaluate, (tuple(held.values()), list(state.outputs)))
 
     def _are_weak(self, leaves: Values) -> tuple[bool, ...]:
         """Which results are of weak type at these leaves, which may be so where the examples were

@@ -102,7 +102,7 @@ def _spread(name: str, flag: Any, chosen: np.ndarray) -> jax.Array:
         raise ValueError(
             f"`changed[{name!r}]` has {flag.size} booleans for {chosen.sum()} tracked elements; "
             "give one boolean, "
-            "or an array of the input's shape (inputs of more elements than `Tuning.max_tracked` "
+            "or an array of the input's shape (inputs of more than 256 elements "
             "count as one)."
         )
     at_chosen = jnp.zeros(chosen.size, bool).at[np.flatnonzero(chosen)]

@@ -34,8 +34,6 @@ class CallRecord(NamedTuple):
 UNCHANGED = CallRecord(0, "saved outputs")
 BYPASSED = CallRecord(0, "whole")
 """A call of `jax.jit`, of which nothing was compared."""
-NO_MEMORY = CallRecord(0, "whole")
-"""A call for which the device had no memory until all saved values were dropped."""
 
 
 class Chunks(NamedTuple):

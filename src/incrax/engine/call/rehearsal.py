@@ -60,7 +60,8 @@ def row_outlooks(engine: Engine) -> Iterator[CallRecord]:
     """What calls would do that change rows of inputs, for each kind of change that a program for
     rows serves.
     """
-    for entry in engine.slices.entries.values():
+    slices = engine.slices
+    for entry in slices.entries.values():
         plan = engine.plan_of(entry.candidate, entry)
         if plan is not None and plan.sliced is not None:
             yield CallRecord(entry.dirty, entry.candidate, entry, plan, plan.loads)

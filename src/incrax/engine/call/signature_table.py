@@ -10,13 +10,13 @@ import functools
 import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from incrax import _jax
-from incrax._messages import many_functions, many_signatures, nothing_saved
+from incrax._messages import many_functions, nothing_saved
 from incrax._names import name_of
 from incrax._program import Function, Results, Values
 from incrax._stats import Stats
@@ -44,10 +44,9 @@ from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal, note_forgotten, note_trace
 from incrax.engine.policy.verdict import together
 from incrax.engine.store.budget import MAX_DEFAULT_BYTES, Limits, make_limits
-from incrax.engine.store.eviction import check_kept
 
-MAX_FORGOTTEN = 4096
-"""Forgotten signatures of which one keeps a note, to see whether they come back."""
+MAX_SIGNATURES = 16
+"""Traces that are kept per function."""
 
 
 class Options(NamedTuple):
@@ -79,27 +78,12 @@ class Traces:
         self.options = options
         self.stats = stats
         self.calls = HostCalls(MAX_DEFAULT_BYTES if options.memory is None else options.memory)
-        self.max_signatures = options.tuning.max_signatures
         weigh_traced = lambda traced: traced.num_bytes
         weigh_step = lambda step: program_bytes(2 * step.num_equations)
-        self.table: LruTable[Hashable, Any] = LruTable(self.max_signatures, weigh=weigh_traced)
+        self.table: LruTable[Hashable, Any] = LruTable(MAX_SIGNATURES, weigh=weigh_traced)
         self.latest: Any = None
-        self.steps: LruTable[Hashable, Step] = LruTable(self.max_signatures, weigh=weigh_step)
+        self.steps: LruTable[Hashable, Step] = LruTable(MAX_SIGNATURES, weigh=weigh_step)
         self._has_warned = False
-        self._forgotten: set[int] | None = set()
-
-    def fork(self, stats: Stats) -> Self:
-        """An independent table with the same traces, values and programs so far, and the same calls
-        to the host.
-        """
-        other = type(self)(self.fun, self.options, stats)
-        other.calls = self.calls
-        for key, traced in self.table.items():
-            copied = traced.fork(stats)
-            other.table.add(key, copied)
-            if traced is self.latest:
-                other.latest = copied
-        return other
 
     def all(self) -> Results:
         """The traces that are kept."""
@@ -153,7 +137,7 @@ class Traces:
         if traced is None:
             traced = self._make(signature, leaves, self.stats)
             self._note_trace(signature)
-            if len(self.table) < self.max_signatures:
+            if len(self.table) < MAX_SIGNATURES:
                 self.table.add(signature.key, traced)
         return None if has_mutable_inputs(traced.analysis) else traced
 
@@ -199,7 +183,6 @@ class Traces:
         options = self.options
         is_exact = options.is_exact
         limits = options.limits(signature.num_parts)
-        check_kept(facts.kept, limits.budget_bytes)
         recycles = can_recycle()
         compiler = Compiler(
             facts, self.calls, self.name, recycles=recycles, placed=signature.placed
@@ -215,10 +198,8 @@ class Traces:
         """A new trace in the table; logs and warnings say what became of others."""
         made_room = self.table.add(signature.key, traced)
         self._note_trace(signature, made_room)
-        self._warn_of_thrashing(signature)
         for forgotten in made_room:
-            self._note_forgotten(forgotten.signature)
-            note_forgotten(self.name, self.max_signatures)
+            note_forgotten(self.name, MAX_SIGNATURES)
             self.latest = None if forgotten is self.latest else self.latest
             self._warn_of_functions(signature)
         return traced
@@ -226,19 +207,7 @@ class Traces:
     def _note_trace(self, signature: Signature, made_room: Values = ()) -> None:
         self.stats.traces += 1
         known = (traced.signature for traced in (*made_room, *self.table.values()))
-        note_trace(self.name, signature, known, self.max_signatures)
-
-    def _note_forgotten(self, signature: Signature) -> None:
-        """Not where other objects may get the hash of a static leaf that is gone."""
-        is_known = all(x is None or type(x) is str for x in signature.statics)
-        if is_known and self._forgotten is not None and len(self._forgotten) < MAX_FORGOTTEN:
-            self._forgotten.add(hash(signature.key))
-
-    def _warn_of_thrashing(self, signature: Signature) -> None:
-        """Say once that a signature is traced again because it was forgotten."""
-        if self._forgotten is not None and hash(signature.key) in self._forgotten:
-            self._forgotten = None
-            warnings.warn(many_signatures(self.max_signatures), UserWarning, stacklevel=6)
+        note_trace(self.name, signature, known, MAX_SIGNATURES)
 
     def _warn_of_functions(self, signature: Signature) -> None:
         """Say once that functions among the arguments may be why so many traces are made."""
@@ -246,7 +215,7 @@ class Traces:
         if functions and not self._has_warned:
             self._has_warned = True
             shown = ", ".join(f"`{path}`" for path in functions)
-            warnings.warn(many_functions(shown, self.max_signatures), UserWarning, stacklevel=6)
+            warnings.warn(many_functions(shown, MAX_SIGNATURES), UserWarning, stacklevel=6)
 
     # --- the pure form ----------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ from incrax.engine.compile.executables import device_constants
 from incrax.engine.compile.one_kernel import in_one_kernel
 from incrax.engine.inputs.leaves import different_bits
 from incrax.engine.inputs.paths import is_within
-from incrax.engine.plan.environment import AgainError
+from incrax.engine.plan.environment import AgainError, ValueOf
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.parts import RowParts
 from incrax.engine.plan.plan import plan_fill, reached_equations
@@ -150,7 +150,12 @@ class _Form:
     @functools.cached_property
     def mask(self) -> int:
         """The inputs that move."""
-        return sum(map(self.facts.layout.leaf_mask, self.moving))
+        return self.mask_of(self.moving)
+
+    def mask_of(self, leaves: Iterable[int]) -> int:
+        """The bits of some inputs."""
+        layout = self.facts.layout
+        return sum(map(layout.leaf_mask, leaves))
 
     def save(self, var: Var) -> None:
         """Keep a value: in the state if it moves, else beside it."""
@@ -251,19 +256,23 @@ class Sites:
         found, guards, drifting = self._seen(state, given)
         counts = state.num_differences
         if guards:
-            by_rows = [form.facts.invars[i] for i, x in given.items() if isinstance(x, tuple)]
-            limit = max([MIN_DIFFERENCES, *(var.aval.shape[0] for var in by_rows)])
             # Each saved value has a count of its own: what is summed anew here are those that this
             # change reaches, and others must not be taken for new. By a mask, since a gather and a
             # scatter of them would be kernels of their own in each step.
-            summed = {slot: found[slot] for slot in drifting}
             is_summed = np.isin(np.arange(len(form.slots)), drifting)
-            allowed = lax.lt(jnp.max(jnp.where(is_summed, counts, 0)), np.int32(limit))
-            is_sound = functools.reduce(lax.bitwise_and, [jnp.asarray(g) for g in guards], allowed)
-            is_sound = _everywhere(is_sound)
+            most = jnp.max(jnp.where(is_summed, counts, 0))
+            is_few = lax.lt(most, np.int32(self._limit(given)))
+            is_sound = _everywhere(_all([is_few, *guards]))
+            summed = {slot: found[slot] for slot in drifting}
             found |= lax.cond(is_sound, lambda: summed, lambda: self._anew(env, given, summed))
             counts = jnp.where(is_summed, jnp.where(is_sound, counts + 1, 0), counts)
         return Delta(found, counts), self._out(env, found)
+
+    def _limit(self, given: Changes) -> int:
+        """Differences that sums may take: as many as there are rows of what changes."""
+        inputs = self._inputs
+        lengths = [inputs[i].aval.shape[0] for i, x in given.items() if isinstance(x, tuple)]
+        return max([MIN_DIFFERENCES, *lengths])
 
     def _look_found(
         self, state: SitesState, changes: Mapping[str, Change], max_rows: int
@@ -278,16 +287,11 @@ class Sites:
             if isinstance(value, tuple):
                 raise wrong_site(path, "rows by number", "its whole value, with `max_rows`")
             values[path] = value
-            differ = different_bits(value, inputs[path])
-            by_row = jnp.any(differ.reshape(len(value) if value.ndim else 1, -1), axis=1)
-            has_rows = len(by_row) > max_rows > 0
-            are_few.append(jnp.sum(by_row) <= (max_rows if has_rows else 0))
-            if has_rows:
-                (numbers,) = jnp.nonzero(by_row, size=max_rows, fill_value=-1)
-                # A slot that is left repeats the first one; without any, row 0 is as it was.
-                numbers = jnp.where(numbers < 0, jnp.maximum(numbers[0], 0), numbers)
+            is_few, numbers = _few_rows(value, inputs[path], max_rows)
+            are_few.append(is_few)
+            if numbers is not None:
                 rows[path] = numbers, value[numbers]
-        is_few = _everywhere(functools.reduce(lax.bitwise_and, are_few))
+        is_few = _everywhere(_all(are_few))
         few, out = self.look(state, rows)
         assert isinstance(few, Delta)
         out = lax.cond(is_few, lambda: out, lambda: self.look(state, values)[1])
@@ -458,6 +462,11 @@ class Sites:
 
     # --- inside -----------------------------------------------------------------------------------
 
+    @property
+    def _inputs(self) -> tuple[Var, ...]:
+        facts = self._form.facts
+        return facts.invars
+
     def _env(self, state: SitesState) -> Env:
         """Values of the state, and of what does not move."""
         form = self._form
@@ -471,7 +480,8 @@ class Sites:
         Raises:
             StepTypeError: its shape does not fit.
         """
-        aval = self._form.facts.invars[self._form.index(path)].aval
+        var = self._inputs[self._form.index(path)]
+        aval = var.aval
         if not isinstance(change, tuple):
             value = _cast(path, change, aval.dtype)
             if value.shape != aval.shape:
@@ -534,20 +544,25 @@ class Sites:
         facts = form.facts
         dirty = self._mask(given)
         wanted = {slot: var for slot, var in enumerate(form.slots) if facts.mask(var) & dirty}
-        targets = dict.fromkeys(x for var in wanted.values() for x in _sources(facts, var))
+        slicer = Slicer(facts, form.value_of, adds_changes=True, widths=widths)
+        values = self._run(slicer, env, given, list(wanted.values()))
+        is_drifting = lambda var: not slicer.drifting.isdisjoint(_sources(facts, var))
+        drifting = [slot for slot, var in wanted.items() if is_drifting(var)]
+        read = _Read(values, list(slicer.asked.olds), slicer.looked_up, drifting)
+        found = {slot: _found(slicer, var) for slot, var in wanted.items()}
+        return found, slicer.guards, read
+
+    def _run(self, slicer: Slicer, env: Env, given: Changes, wanted: Sequence[Var]) -> list[Var]:
+        """Have a slicer run what a change reaches of some values, again until it has all that it
+        asks for: values as they were, and tables of look-ups. Returns what it read of the rest.
+        """
+        form = self._form
+        facts = form.facts
+        dirty = self._mask(given)
+        targets = dict.fromkeys(x for var in wanted for x in _sources(facts, var))
         written = [var for var in targets if var not in facts.invars and facts.mask(var) & dirty]
         reached = reached_equations(facts, dirty, written)
-        clean = self._clean(env, given)
-        slicer = Slicer(facts, form.value_of, adds_changes=True, widths=widths)
-        changes: Env = {}
-        for leaf, change in given.items():
-            var = facts.invars[leaf]
-            changes[var] = None
-            if isinstance(change, tuple):
-                numbers, rows = change
-                changes[var] = rows, row_set(numbers, numbers.size, var.aval.shape[0])
-            else:
-                clean[var] = change
+        clean, changes = self._before(env, given)
         olds: Env = {}
         while True:
             known = _Known(facts, {**form.tables, **clean}, env)
@@ -559,23 +574,34 @@ class Sites:
             missing = [var for var in asked.olds if var not in olds]
             tables = [var for var in asked.tables if var not in form.tables]
             if not missing and not tables:
-                break
+                return [*known.missing, *asked.tables]
             olds.update(zip(missing, _computed(facts, missing, env), strict=True))
             for table in tables:
                 recipe = facts.derived.on_host[table]
                 form.tables[table] = recipe.make(*map(form.value_of, recipe.sources))
-        values = [*known.missing, *asked.tables]
-        is_drifting = lambda var: not slicer.drifting.isdisjoint(_sources(facts, var))
-        drifting = [slot for slot, var in wanted.items() if is_drifting(var)]
-        read = _Read(values, list(asked.olds), slicer.looked_up, drifting)
-        found = {slot: _found(slicer, var) for slot, var in wanted.items()}
-        return found, slicer.guards, read
+
+    def _before(self, env: Env, given: Changes) -> tuple[Env, Env]:
+        """The values that a change does not reach, with the inputs that change as a whole, and what
+        changes: rows of inputs, or None.
+        """
+        clean = self._clean(env, given)
+        changes: Env = {}
+        for leaf, change in given.items():
+            var = self._inputs[leaf]
+            changes[var] = None
+            if isinstance(change, tuple):
+                numbers, rows = change
+                changes[var] = rows, row_set(numbers, numbers.size, var.aval.shape[0])
+            else:
+                clean[var] = change
+        return clean, changes
 
     def _mask(self, given: Changes) -> int:
-        return sum(map(self._form.facts.layout.leaf_mask, given))
+        return self._form.mask_of(given)
 
     def _reaches(self, var: Var, dirty: int) -> bool:
-        return var not in self._form.tables and bool(self._form.facts.mask(var) & dirty)
+        form = self._form
+        return var not in form.tables and bool(form.facts.mask(var) & dirty)
 
     def _clean(self, env: Mapping[Var, Any], given: Changes) -> Env:
         """The values that a change does not reach."""
@@ -585,8 +611,9 @@ class Sites:
     def _moved(self, env: Mapping[Var, Any], given: Changes) -> Env:
         """The same, and the inputs that change."""
         moved = self._clean(env, given)
+        inputs = self._inputs
         for leaf, change in given.items():
-            var = self._form.facts.invars[leaf]
+            var = inputs[leaf]
             if isinstance(change, tuple):
                 numbers, rows = change
                 change = NewRows(numbers, rows, 0, numbers.size, var.aval.shape[0])
@@ -611,8 +638,8 @@ class Sites:
             var = self._form.slots[slot]
             if var in returned:
                 at[var] = change.written(env[var]) if isinstance(change, NewRows) else change
-        outvars = self._form.facts.outvars
-        out = [_jax.typed_as(strong(_jax.read(atom, at)), type_of(atom)) for atom in outvars]
+        facts = self._form.facts
+        out = [_jax.typed_as(strong(_jax.read(atom, at)), type_of(atom)) for atom in facts.outvars]
         return jax.tree.unflatten(self._form.out_tree, out)
 
 
@@ -627,8 +654,27 @@ def _found(slicer: Slicer, var: Var) -> Any:
     if var in slicer.saves:
         return strong(slicer.saves[var])
     env = {source: slicer.result(source) for source in _sources(slicer.facts, var)}
-    _jax.evaluate(slicer.facts.derived.recipes[var], env)
+    derived = slicer.facts.derived
+    _jax.evaluate(derived.recipes[var], env)
     return strong(env[var])
+
+
+def _few_rows(new: jax.Array, old: jax.Array, max_rows: int) -> tuple[Any, jax.Array | None]:
+    """Whether at most so many rows differ, and their numbers; of a value with no more rows than that,
+    whether nothing does, and None.
+    """
+    differ = different_bits(new, old)
+    by_row = jnp.any(differ.reshape(len(new) if new.ndim else 1, -1), axis=1)
+    if not len(by_row) > max_rows > 0:
+        return ~jnp.any(by_row), None
+    (numbers,) = jnp.nonzero(by_row, size=max_rows, fill_value=-1)
+    # A slot that is left repeats the first one; without any, row 0 is as it was.
+    return jnp.sum(by_row) <= max_rows, jnp.where(numbers < 0, jnp.maximum(numbers[0], 0), numbers)
+
+
+def _all(flags: Sequence[Any]) -> Any:
+    """Whether all of some booleans of the graph are true."""
+    return functools.reduce(lax.bitwise_and, map(jnp.asarray, flags))
 
 
 @custom_vmap
@@ -694,29 +740,36 @@ def make_sites(
     """
     if facts.has_effects or facts.calls_host:
         raise no_sites()
-    moving = tuple(sorted({leaf for move in moves for leaf, _ in move}))
-    values = [
-        _jax.typed_as(strong(x), var.aval) for x, var in zip(leaves, facts.invars, strict=True)
-    ]
-    feeds = [np.asarray(x) if not _jax.is_key_dtype(x.dtype) else x for x in values]
-    ask = functools.cache(value_at(facts, feeds))
-    form = _Form(facts, tuple(paths), moving, out_tree, None)
-    form.value_of = lambda var: None if facts.mask(var) & form.mask else ask(var)
-    env = {**device_constants(facts.program), **dict(zip(facts.invars, values, strict=True))}
-    for var in [*(facts.invars[leaf] for leaf in moving), *env, *_outputs(facts)]:
+    pairs = zip(facts.invars, leaves, strict=True)
+    inputs = {var: _jax.typed_as(strong(x), var.aval) for var, x in pairs}
+    form = _Form(facts, tuple(paths), _moving(moves), out_tree, None)
+    form.value_of = _values_beside(form, list(inputs.values()))
+    env = {**device_constants(facts.program), **inputs}
+    for var in [*(facts.invars[leaf] for leaf in form.moving), *env, *_outputs(facts)]:
         form.save(var)
-    variables = list(env)
-    with_env = lambda fun: lambda values: fun(form, dict(zip(variables, values, strict=True)))
+    values = list(env.values())
+    with_env = lambda fun: lambda values: fun(form, dict(zip(env, values, strict=True)))
     num_saved = -1
-    while num_saved != len(form.slots) + len(form.fixed):
+    while num_saved != len(form.slots) + len(form.fixed):  # what is kept may be read, and so on
         num_saved = len(form.slots) + len(form.fixed)
         for move in moves:
-            first_look = functools.partial(_first_look, move)
-            jax.eval_shape(with_env(first_look), list(env.values()))
+            jax.eval_shape(with_env(functools.partial(_first_look, move)), values)
     form.drop()
     made = with_env(lambda form, env: (_state_of(form, env), _fixed_of(form, env)))
-    state, fixed = jax.jit(made)(list(env.values()))
+    state, fixed = jax.jit(made)(values)
     return state, Sites(form, fixed)
+
+
+def _moving(moves: Sequence[Move]) -> tuple[int, ...]:
+    """The inputs that move, in order."""
+    return tuple(sorted({leaf for move in moves for leaf, _ in move}))
+
+
+def _values_beside(form: _Form, inputs: Values) -> ValueOf:
+    """What gives, on the host, the value of a variable that does not move; None for others."""
+    feeds = [x if _jax.is_key_dtype(x.dtype) else np.asarray(x) for x in inputs]
+    ask = functools.cache(value_at(form.facts, feeds))
+    return lambda var: None if form.facts.mask(var) & form.mask else ask(var)
 
 
 def _outputs(facts: Facts) -> list[Var]:
@@ -725,7 +778,8 @@ def _outputs(facts: Facts) -> list[Var]:
 
 def _sources(facts: Facts, var: Var) -> list[Var]:
     """The variables of the program that one is, or is derived from."""
-    recipe = facts.derived.recipes.get(var)
+    derived = facts.derived
+    recipe = derived.recipes.get(var)
     if recipe is None:
         return [var]
     made = {u for eqn in recipe for u in eqn.outvars}

@@ -49,42 +49,49 @@ class Streak(abc.ABC):
 
     def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
         repeat, base, _ = again
+        plan = repeat.plan
+        entry = repeat.entry
         self._signature = signature
         self._out_tree = out_tree
         self._engine = engine
+        self._store = engine.store
+        self._comparison = engine.comparison
         self._repeat = repeat
+        self._plan = plan
+        executable = repeat.program.executable
+        family = executable.family
+        self._donated = family.donated
         self._values = base.values
         self._states = engine.store.states
-        elements = engine.layout.elements(repeat.entry.dirty)
+        elements = engine.layout.elements(entry.dirty)
         self._moving = [i for i, mask in enumerate(elements) if mask]
         self._numbers = range(len(elements))
         anchors = [NO_ANCHOR if mask else x for x, mask in zip(base.anchors, elements, strict=True)]
         self._anchors = anchors
-        kept = [x for i, x in enumerate(base.outputs) if i not in repeat.plan.outputs]
+        kept = [x for i, x in enumerate(base.outputs) if i not in plan.outputs]
         self._arrays = [x for x in (*anchors, *kept) if isinstance(x, jax.Array)]
         self._running = [i for i in self._moving if base.values[i].array is not None]
         self._num = 0
         self._overhead_s = 0.0
         self._run_s = 0.0
-        uses = repeat.entry.uses
+        uses = entry.uses
         runs = repeat.program.num_runs
         self._limit = min(-uses % LONG_WAY_EVERY, -runs % SAMPLE)
 
     def call(self, args: Args, kwargs: Kwargs) -> Any:
         """The result of a call like the last one; `NOT_SERVED` where it is to be looked at."""
-        engine = self._engine
-        if self._num >= self._limit or engine.store.states is not self._states:
+        if self._num >= self._limit or self._store.states is not self._states:
             return NOT_SERVED
         start_s = perf_counter()
         leaves = self._leaves(args, kwargs)
         if leaves is None:
             return NOT_SERVED
         running = self._running
-        waited_s = engine.comparison.wait(leaves, running, perf_counter) if running else 0.0
+        waited_s = self._comparison.wait(leaves, running, perf_counter) if running else 0.0
         outputs = self._evaluated(leaves)
         if outputs is None:
             return NOT_SERVED
-        self._states = engine.store.states
+        self._states = self._store.states
         self._num += 1
         self._overhead_s += perf_counter() - start_s - self._run_s - waited_s
         return self._out_tree.unflatten(outputs)
@@ -99,11 +106,11 @@ class Streak(abc.ABC):
         """
         program = self._repeat.program
         start_s = perf_counter()
-        types = program.executable.family.donated
+        types = self._donated
         donated = program.pool.take(types) if types else ()
         try:
             results = program.executable(feeds, loads, donated)
-            if self._repeat.plan.guard is not None and not bool(np.asarray(results.pop())):
+            if self._plan.guard is not None and not bool(np.asarray(results.pop())):
                 return None
         except Exception:  # noqa: BLE001
             return None
@@ -134,7 +141,7 @@ class Streak(abc.ABC):
         numbers = [i for i in others if i not in self._moving]
         if not self._signature.same_types(leaves, numbers, self._states[-1].anchors):
             return False
-        resolve = self._engine.comparison.resolve_leaf
+        resolve = self._comparison.resolve_leaf
         return all([resolve(i, leaves[i]) is values[i] for i in numbers])
 
     def settle(self) -> None:
@@ -158,9 +165,10 @@ class PlanStreak(Streak):
 
     def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
         super().__init__(signature, out_tree, engine, again)
+        entry = again.repeat.entry
         self._base = again.base
         self._loads = again.loads
-        elements = engine.layout.elements(again.repeat.entry.dirty)
+        elements = engine.layout.elements(entry.dirty)
         self._changed = [(i, elements[i]) for i in self._moving]
         self._feeds = [value.feed for value in self._values]
 
@@ -178,10 +186,10 @@ class PlanStreak(Streak):
             return None
         base = self._base
         latest = self._states[-1]
-        outputs = self._repeat.plan.outputs_with(base.outputs, results)
+        outputs = self._plan.outputs_with(base.outputs, results)
         state = State(tuple(values), outputs, base.saved, latest.harmless, latest.culprit)
         base.uses += 1
-        self._engine.store.states = [*self._states[:-1], state]
+        self._store.states = [*self._states[:-1], state]
         return outputs
 
     def _new_value(self, leaves: Values, i: int, elements: int) -> LeafValue | None:
@@ -202,7 +210,7 @@ class PlanStreak(Streak):
         value = LeafValue(x)
         if value.is_deleted():
             return None
-        compare = self._engine.comparison.elements
+        compare = self._comparison.elements
         is_new = compare(i, value, base) == compare(i, value, latest) == elements
         return value if is_new else None
 
@@ -214,12 +222,12 @@ class RowStreak(Streak):
         engine = self._engine
         if not self._signature.same_types(leaves, self._moving, self._states[-1].anchors):
             return None
-        values = engine.comparison.anew(leaves, self._moving, self._moving)
+        values = self._comparison.anew(leaves, self._moving, self._moving)
         made = None if values is None else engine.made_by_rows(self._repeat, values, self._results)
         if made is None:
             return None
         base, state = made
-        engine.store.commit(state, base)
+        self._store.commit(state, base)
         return state.outputs
 
 
@@ -227,7 +235,8 @@ def streak_of(signature: Signature, out_tree: Any, engine: Engine, again: Again)
     """What serves calls like one that went the short way; None where that one saved values: inputs
     that change in turns, each from where the last one was, have no one version to start from.
     """
-    if again.repeat.plan.sliced is not None:
+    plan = again.repeat.plan
+    if plan.sliced is not None:
         return RowStreak(signature, out_tree, engine, again)
     is_kept = engine.store.states[-1].saved is again.base.saved
     return PlanStreak(signature, out_tree, engine, again) if is_kept else None

@@ -27,7 +27,7 @@ from incrax.engine.call.bypass import NO_CALL, Bypass
 from incrax.engine.call.engine import Engine, FirstCall
 from incrax.engine.call.rehearsal import warm_up
 from incrax.engine.call.streak import Streak, streak_of
-from incrax.engine.call.verification import check_outputs, stale_in, verify
+from incrax.engine.call.verification import check_outputs, verify
 from incrax.engine.compile.background import read_settings, set_as
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.signature import Signature
@@ -178,7 +178,9 @@ class Traced:
         engine = self._engine
         if engine is None or engine.again is None:
             return None
-        if engine.ledger.granted or engine.clock.behind.is_on:
+        clock = engine.clock
+        behind = clock.behind
+        if engine.ledger.granted or behind.is_on:
             return None
         made = streak_of(self.signature, self.out_tree, engine, engine.again)
         engine.streak = made
@@ -199,11 +201,11 @@ class Traced:
     @property
     def num_bytes(self) -> int:
         """Estimated bytes of its programs."""
-        if self._engine is None:
-            return program_bytes(2 * len(self.analysis.traced.eqns), 1)
         engine = self._engine
-        programs = [entry.program for entry in list(engine.chooser.entries.values())]
-        plans = [x.plan for x in programs if x is not None and x.plan is not None]
+        if engine is None:
+            traced = self.analysis.traced
+            return program_bytes(2 * len(traced.eqns), 1)
+        plans = engine.plans()
         num_eqns = 2 * engine.num_eqns + sum(len(plan.eqns) for plan in plans)
         return program_bytes(num_eqns, 1 + len(plans))
 
@@ -220,8 +222,7 @@ class Traced:
         """
         engine = self.engine
         evaluate = lambda: engine.fresh(leaves)
-        blame = lambda: stale_in(engine, leaves, settings)
-        check_outputs(name, outputs, evaluate, blame, engine.clear, settings)
+        check_outputs(name, outputs, evaluate, engine.changed_paths, engine.clear, settings)
 
     def warm_up(self, leaves: Values, changing: Iterable[str | Sequence[str]]) -> None:
         """Compile and fill for named changes."""
@@ -229,12 +230,7 @@ class Traced:
 
     def expect(self, calls: int) -> None:
         """So many more calls will come."""
-        self.engine.chooser.credit.expect(calls)
-
-    def fork(self, stats: Stats) -> Self:
-        """An independent one that shares values and programs so far."""
-        engine = self.engine.fork(stats)
-        return type(self)(self.signature, self.analysis, lambda _: engine, stats)._adopt(engine)
+        self.engine.expect(calls)
 
     def clear(self) -> None:
         """Drop saved values, and hold nothing of the last call."""

@@ -1,8 +1,7 @@
-"""Verification: results compared with fresh evaluations, and the saved value that is to blame
-named.
+"""Verification: results compared with fresh evaluations.
 
-In: an engine, leaves, and the outputs that a call returned. Out: nothing, or an error. It must not
-change what is saved unless it is wrong.
+In: the outputs that a call returned, and what evaluates it anew. Out: nothing, or an error. It must
+not change what is saved unless it is wrong.
 """
 
 from __future__ import annotations
@@ -12,16 +11,9 @@ from contextlib import ContextDecorator
 from contextvars import ContextVar
 from typing import Any
 
-from incrax import _jax
-from incrax._jax import Equation, Var
 from incrax._messages import not_deterministic, stale_result
-from incrax._program import Values, written_vars
-from incrax.engine.call.engine import Engine
-from incrax.engine.inputs.leaves import LeafValue
-from incrax.engine.inputs.paths import mask_paths
-from incrax.engine.plan.plan import plan_fill
+from incrax._program import Values
 from incrax.engine.policy.agreement import difference
-from incrax.engine.program.simplify import needed_equations
 
 _active: ContextVar[verify | None] = ContextVar("incrax.verify", default=None)
 
@@ -36,9 +28,8 @@ class verify(ContextDecorator):  # noqa: N801
         atol: largest difference allowed in any case.
 
     Raises:
-        StaleResultError: inside, by a call whose result differs; it names the inputs that changed
-            and the first equation whose saved value is stale, and says so if two fresh evaluations
-            differ as well.
+        StaleResultError: inside, by a call whose result differs; it names the inputs that changed,
+            and says so if two fresh evaluations differ as well.
 
     Cost: a fresh evaluation and the transfer of both results for each verified call. Calls under a
         transformation and steps of the pure form are not verified.
@@ -90,11 +81,11 @@ def check_outputs(
     name: str,
     outputs: Values,
     evaluate: Callable[[], Values],
-    blame: Callable[[], tuple[Sequence[str], str]],
+    changed: Sequence[str],
     clear: Callable[[], None],
     settings: verify,
 ) -> None:
-    """Compare outputs with fresh ones; `blame` names what changed, and what is stale.
+    """Compare outputs of a call in which some inputs changed with fresh ones.
 
     Raises:
         StaleResultError: they differ; `clear` has dropped the saved values.
@@ -107,16 +98,9 @@ def check_outputs(
     try:
         if again is not None:
             raise not_deterministic(name, *again)
-        raise stale_result(name, *worst, *blame())
+        raise stale_result(name, *worst, changed)
     finally:
         clear()
-
-
-def stale_in(engine: Engine, leaves: Values, settings: verify) -> tuple[Sequence[str], str]:
-    """Which inputs of its last call changed, and the first equation whose saved value is stale."""
-    record = engine.last
-    changed = [] if record is None else mask_paths(engine.paths, engine.layout, record.dirty)
-    return changed, _first_stale(engine, leaves, settings)
 
 
 def _worst(outputs: Values, fresh: Values, settings: verify) -> tuple[str, float] | None:
@@ -126,48 +110,3 @@ def _worst(outputs: Values, fresh: Values, settings: verify) -> tuple[str, float
         if error is not None:
             return (f" [{number}]" if len(fresh) > 1 else ""), error
     return None
-
-
-def _first_stale(engine: Engine, leaves: Values, settings: verify) -> str:
-    """Which saved value of the latest version is wrong: the first in program order, by its
-    equation.
-    """
-    state = engine.store.states[-1]
-    facts = engine.facts
-    order = [(var, eqn) for eqn in facts.eqns for var in written_vars(eqn) if var in state.saved]
-    variables: list[Var] = [var for var, _ in order]
-    if variables:
-        plan = plan_fill(facts, variables, lambda _: False)
-        executable = engine.chooser.compiler.compile_plan(plan)
-        fresh = engine.calls.anew(lambda: executable([LeafValue(x).feed for x in leaves], []))
-        assert executable.plan is not None
-        found = dict(zip(executable.plan.saves, fresh, strict=True))
-        for var, eqn in order:
-            value = found[var]
-            if (
-                difference(state.saved[var], value, rtol=settings.rtol, atol=settings.atol)
-                is not None
-            ):
-                line = _jax.source_line(eqn)
-                shown = (
-                    f"{var.aval.str_short(short_dtypes=True)} of "
-                    f"`{eqn.primitive.name}`{line and f' at {line}'}"
-                )
-                return f"The first saved value that is stale: {shown}.{_narrowed(facts.eqns, var)}"
-    return "No saved value is stale."
-
-
-def _narrowed(eqns: Sequence[Equation], var: Var) -> str:
-    """Which claims of the user about dependence a value rests on."""
-    names = [
-        eqn.params["name"] for eqn in needed_equations(eqns, [var]) if eqn.params.get("is_narrowed")
-    ]
-    shown = (
-        " and ".join(f"`{name}`" for name in dict.fromkeys(names) if name)
-        or "a value without a name"
-    )
-    return (
-        f" It rests on the `deps` given for {shown}: if these leave out an input, correct them."
-        if names
-        else ""
-    )

@@ -39,7 +39,7 @@ from incrax._program import (
 )
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.recycling import is_recyclable
-from incrax.engine.inputs.placement import Placed, Placement, find_placement, placed_array
+from incrax.engine.inputs.placement import Placed, on_all_devices, placed_array, placed_as
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.families import CanonicalPlan, Elements, canonical_form
 from incrax.engine.plan.plan import Plan
@@ -162,7 +162,7 @@ class Compiler:
 
     Fields: its facts; calls to the host; the function's name, for profiles; a clock that does not
     count them; whether saved values are written to recycled buffers; the leaves that are bound to
-    devices, by number, and with them the placement of all values.
+    devices, by number, and with them where a value is that depends on none of these.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Compiler:
         self.now = calls.now if facts.calls_host else time.perf_counter
         self._given = dict(zip(facts.program.constvars, facts.program.consts, strict=True))
         self.placed = placed or {}
-        self.placement = find_placement(
+        self.placement = on_all_devices(
             [*self.placed.values(), *self._placed_constants(self._given)]
         )
         self.recycles = recycles and self.placement is None
@@ -226,7 +226,7 @@ class Compiler:
         have no other member: what it does besides, and where, is then its own.
         """
         program = self.facts.program
-        outputs = [program.outvars[i] for i in plan.outputs]
+        outputs = [self.facts.outvars[i] for i in plan.outputs]
         is_pure = not any(eqn.effects or eqn.primitive.name in STATEFUL for eqn in plan.eqns)
         is_common = is_pure and self.placement is None and not self.facts.calls_host
         if is_common and plan.sliced is None and plan.blocked is None:
@@ -286,38 +286,36 @@ class Compiler:
     ) -> Family:
         """The program of a plan."""
         overwritten, writing = in_place
-        program = self.facts.program
+        returned = self._returned(plan, in_place)
         eqns = self._wrapped(form.eqns)
-        guard = () if plan.guard is None else (plan.guard,)
-        outputs = [program.outvars[i] for i in plan.outputs]
-        num_before = len(overwritten) + len(outputs)
-        saves = plan.saves[len(overwritten) + len(writing.saves) :]
-        returned = [*overwritten.values(), *outputs, *saves, *guard, *writing.given]
         if writing.olds:
             eqns = tuple(needed_equations(eqns, returned))
-        embedded = {var: self.constants[var] for var in read.embedded}
-        leaves = [program.invars[i] for i in read.leaves]
+        leaves = [self.facts.invars[i] for i in read.leaves]
         places = [_PLACES] if form.pieces else []
         names: list[Any] = [*leaves, *read.passed, *places, *read.loads]
-
-        def run_by(evaluate: Callable[..., Results], values: Values) -> Results:
-            inputs = values[: len(names)]
-            env = {**embedded, **dict(zip(names, inputs, strict=True))}
-            _take_pieces(form.pieces, env, env.get(_PLACES, ()))
-            results = evaluate(eqns, returned, env)
-            before = results[:num_before]
-            return before + [_as_own(x, [*inputs, *before]) for x in results[num_before:]]
-
-        run_plan = lambda *values: run_by(evaluated, values)
+        embedded = {var: self.constants[var] for var in read.embedded}
+        num_first = len(overwritten) + len(plan.outputs)
+        runner = functools.partial(_runner, names, embedded, form.pieces, eqns, returned, num_first)
+        run_plan = runner(evaluated)
         run_plan.__name__ = f"{self.name}_plan"
-        is_fill = form.key is not None and not plan.outputs and not guard
-        one_by_one = (lambda *values: run_by(evaluated_sparingly, values)) if is_fill else None
-        out_shardings = self._out_shardings(returned, is_bound=self._is_bound(read))
+        is_fill = form.key is not None and not plan.outputs and plan.guard is None
+        one_by_one = runner(evaluated_sparingly) if is_fill else None
+        out_shardings = self._out_shardings(returned, read)
+        options: Kwargs = {} if out_shardings is None else {"out_shardings": out_shardings}
         num = len(names)
         given_up = (*map(names.index, overwritten), *range(num, num + len(donated)))
-        options: Kwargs = {} if out_shardings is None else {"out_shardings": out_shardings}
         call = jax.jit(run_plan, donate_argnums=given_up, keep_unused=bool(given_up), **options)
         return Family(call, len(plan.eqns), donated, tuple(overwritten), writing, one_by_one)
+
+    def _returned(self, plan: Plan, in_place: tuple[dict[Var, Var], Writing]) -> list[Atom]:
+        """What a plan's own program returns: what is written over values, the outputs, other saves,
+        the guard, and what the program that writes in place is given.
+        """
+        overwritten, writing = in_place
+        outputs = [self.facts.outvars[i] for i in plan.outputs]
+        saves = plan.saves[len(overwritten) + len(writing.saves) :]
+        guard = () if plan.guard is None else (plan.guard,)
+        return [*overwritten.values(), *outputs, *saves, *guard, *writing.given]
 
     def _is_bound(self, read: _Arguments) -> bool:
         """Whether what a plan reads is where all inputs are: saved values are, and what loads one
@@ -360,32 +358,12 @@ class Compiler:
         found = (placed_array(self._given[var]) for var in variables if var in self._given)
         return [placed for placed in found if placed is not None]
 
-    def _out_shardings(self, results: Sequence[Atom], *, is_bound: bool) -> Results | None:
-        """Where to put results that XLA would put on one device, or whole on each; None where it
-        knows better.
-        """
+    def _out_shardings(self, results: Sequence[Atom], read: _Arguments) -> Results | None:
+        """Where to put results that XLA would put on the default device; None where it knows better."""
         placement = self.placement
-        if placement is None:
+        if placement is None or self._is_bound(read):
             return None
-        chosen = [
-            None if is_bound and self._is_known(a, placement) else placement.sharding(a.aval)
-            for a in results
-        ]
-        return None if all(sharding is None for sharding in chosen) else chosen
-
-    def _is_known(self, atom: Atom, placement: Placement) -> bool:
-        """Whether XLA can tell how to divide a value: a small one, or one that depends on an input
-        that is divided.
-        """
-        if placement.is_typed(atom.aval):
-            return False
-        if not isinstance(atom, Var) or not placement.spreads(atom.aval):
-            return True
-        layout = self.facts.layout
-        mask = self.facts.mask(atom)
-        return any(
-            placed.num_parts > 1 and mask & layout.leaf_mask(i) for i, placed in self.placed.items()
-        )
+        return [placed_as(atom.aval, placement) for atom in results]
 
     def _written_in_place(self, plan: Plan) -> tuple[dict[Var, Var], Writing]:
         """Of large values that a plan loads and saves again with other rows: which are overwritten by
@@ -395,7 +373,7 @@ class Compiler:
         if plan.sliced is None or not self.recycles:
             return {}, NO_WRITING
         writers = {var: eqn for eqn in plan.eqns for var in eqn.outvars}
-        outputs = [self.facts.program.outvars[i] for i in plan.outputs]
+        outputs = [self.facts.outvars[i] for i in plan.outputs]
         num_reads = Counter([*outputs, *(x for eqn in plan.eqns for x in read_vars(eqn))])
         overwritten: dict[Var, Var] = {}
         chains: dict[tuple[Var, Var], list[Equation]] = {}
@@ -440,6 +418,30 @@ class _Arguments(NamedTuple):
     passed: tuple[Var, ...]
     embedded: tuple[Var, ...]
     loads: tuple[Var, ...]
+
+
+def _runner(
+    names: Values,
+    embedded: Env,
+    pieces: Sequence[Elements],
+    eqns: Sequence[Equation],
+    returned: Sequence[Atom],
+    num_first: int,
+    evaluate: Callable[..., Results],
+) -> Callable[..., Results]:
+    """Equations as a function of named values, and of buffers that it is given up; of what it
+    returns, all but the first ones have buffers of their own.
+    """
+
+    def run(*values: Any) -> Results:
+        inputs = values[: len(names)]
+        env = {**embedded, **dict(zip(names, inputs, strict=True))}
+        _take_pieces(pieces, env, env.get(_PLACES, ()))
+        results = evaluate(eqns, returned, env)
+        first = results[:num_first]
+        return first + [_as_own(x, [*inputs, *first]) for x in results[num_first:]]
+
+    return run
 
 
 def _take_pieces(pieces: Iterable[Elements], env: Env, places: Values) -> None:

@@ -80,19 +80,6 @@ class Clock:
     )
     behind: Background = field(default_factory=Background)
 
-    def copy(self) -> Clock:
-        """A clock for a fork: what was spent so far is not its own."""
-        return replace(
-            self,
-            spent_s=0.0,
-            passed_s=0.0,
-            compiling_s=0.0,
-            unproven=list(self.unproven),
-            families=self.families.copy(),
-            one_by_one_s=self.one_by_one_s.copy(),
-            behind=Background(is_on=self.behind.is_on),
-        )
-
     def began(self, begin_s: float | None) -> float:
         """When a call began, by this clock; `begin_s` is that of `perf_counter`, None stands for
         now.
@@ -180,11 +167,6 @@ class TimedProgram:
         """The saved values that it takes, in order."""
         return self.executable.loads
 
-    def copy(self, clock: Clock, pool: Pool) -> TimedProgram:
-        """The same executable with times of its own."""
-        times = self.times.copy()
-        return replace(self, clock=clock, pool=pool, times=times, is_due=False, job=None)
-
     def is_at_hand(self, feeds: Values) -> bool:
         """Whether a run should not wait for a thread that compiles it, which begins to where there
         is one.
@@ -202,9 +184,10 @@ class TimedProgram:
         that took as long as compiling them would (ski rental).
         """
         family = self.executable.family
-        if self.num_runs or not self.clock.rounds or not is_large(family.num_eqns):
+        clock = self.clock
+        if self.num_runs or not clock.rounds or not is_large(family.num_eqns):
             return False
-        passed_s = self.clock.one_by_one_s.get(family, 0.0)
+        passed_s = clock.one_by_one_s.get(family, 0.0)
         return family.one_by_one is not None and passed_s < usual_s(family.num_eqns)
 
     def retime(self) -> None:

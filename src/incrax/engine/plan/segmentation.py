@@ -54,14 +54,6 @@ class Segmentation:
         self._routes: dict[int, Route] = {}
         self._top_plan: Plan | None = None
 
-    def copy_plans(self, other: Segmentation) -> None:
-        """Take over the wanted values and plans of another one."""
-        self.wanted = dict(other.wanted)
-        self.groups = dict(other.groups)
-        self._plans = dict(other._plans)
-        self._routes = dict(other._routes)
-        self._top_plan = other._top_plan
-
     def want(self, variables: Iterable[Var]) -> bool:
         """Add variables of the program to the wanted ones; whether any was new."""
         new = [var for var in variables if var not in self.wanted and var not in self._recipes]

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
-from incrax.engine.compile.recycling import Pool
-from incrax.engine.compile.timing import Clock, TimedProgram
+from incrax.engine.compile.timing import TimedProgram
 
 Candidate = Literal["whole", "segments", "plan", "slices", "priming"]
 """What serves a call. Of slices: rows alone, or the whole function, which saves what they read."""
@@ -92,11 +91,6 @@ class Entry:
     stale_uses: int = 0
     blame_s: float = 0.0
     prior_s: float = 0.0
-
-    def copy(self, clock: Clock, pool: Pool) -> Entry:
-        """An independent record."""
-        program = None if self.program is None else self.program.copy(clock, pool)
-        return replace(self, seconds=dict(self.seconds), program=program)
 
     def note_seen(self, num_calls: int, num_in_all: int) -> None:
         """So many calls came, the last ones of so many of the function."""

@@ -6,7 +6,6 @@ values.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -43,7 +42,13 @@ from incrax.engine.policy.slices import Slices
 from incrax.engine.policy.verdict import Verdict
 
 MAX_ENTRIES = 1024
-"""Dirty sets remembered; their plans are bounded by `Tuning.max_plans`."""
+"""Dirty sets remembered; their plans are bounded by `MAX_PLANS`."""
+
+MAX_PLANS = 64
+"""Compiled programs of plans; other sets of changed inputs run the whole program."""
+
+ROUNDS = 4
+"""First runs of each program that are timed."""
 
 FREE_PLANS = 12
 """Dirty sets that are planned for as soon as they are hot and there is credit, beside the kin of
@@ -102,10 +107,8 @@ class Chooser:
         self.pool = pool
         self.ledger = ledger
         self.is_timed = not facts.is_minimal and not is_exact
-        is_raced = tuning.race and tuning.timed and self.is_timed
-        self.clock = Clock(
-            tuning.race_rounds if is_raced else 0, compiler.now, is_running=tuning.timed
-        )
+        num_rounds = ROUNDS if tuning.timed and self.is_timed else 0
+        self.clock = Clock(num_rounds, compiler.now, is_running=tuning.timed)
         may_wait = self.is_timed and tuning.timed and not facts.calls_host
         if may_wait and compiler.placement is None:
             self.clock.behind = Background(is_on=is_wanted(tuning.background))
@@ -156,27 +159,6 @@ class Chooser:
         self.segments.want(
             lasting_needs(facts, budget_bytes, row_values) if is_exact else first_wanted(facts)
         )
-
-    def fork(self, stats: Stats, pool: Pool) -> Chooser:
-        """An independent table with the same compiled programs."""
-        other = copy.copy(self)
-        other.stats = stats
-        other.pool = pool
-        other.clock = clock = self.clock.copy()
-        other.entries = OrderedDict(
-            (dirty, entry.copy(clock, pool)) for dirty, entry in self.entries.items()
-        )
-        other.segments = self.segments.fork(stats, clock, pool)
-        other.whole = self.whole.copy(clock, pool)
-        other.ledger = ledger = Ledger()
-        other.expectations = expectations = self.expectations.fork(
-            other.entries, other.whole, ledger
-        )
-        other.race = Race(self.facts, other.whole, other.segments, expectations, stats)
-        other.credit = Credit(self.facts, clock, other.whole, self.tuning, expectations, ledger)
-        other.slices = self.slices.fork(stats, clock, pool, other.credit)
-        other.loaded = dict(self.loaded)
-        return other
 
     @property
     def savable(self) -> dict[Var, None]:
@@ -469,14 +451,14 @@ class Chooser:
         """Whether a program can be added; one that is used less often than this entry makes
         room.
         """
-        if self.num_programs < self.tuning.max_plans:
+        if self.num_programs < MAX_PLANS:
             return True
         programs = [e for e in self.entries.values() if e.program is not None]
         victim = min(programs, key=lambda e: e.count)
         if victim.count >= entry.count:
             return False
         self._drop_program(victim)
-        self.journal.dropped_program(victim, self.tuning.max_plans)
+        self.journal.dropped_program(victim, MAX_PLANS)
         return True
 
     def note_unusable(self, entry: Entry) -> None:

@@ -12,7 +12,6 @@ process the file. It says what is worth compiling, never what is right.
 from __future__ import annotations
 
 import atexit
-import copy
 import functools
 import hashlib
 import math
@@ -21,7 +20,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from incrax import _cache_folder
 from incrax._jax import Var
@@ -109,15 +108,6 @@ class Expectations:
         self.of_rows: dict[RowKind, Known] = {}
         self.row_entries: Mapping[RowKind, Entry] = {}
         _living[id(self)] = weakref.ref(self)
-
-    def fork(self, entries: Mapping[int, Entry], whole: TimedProgram, ledger: Ledger) -> Self:
-        """The same for another engine of this program."""
-        other = copy.copy(self)
-        other._entries = entries
-        other._whole = whole
-        other._ledger = ledger
-        _living[id(other)] = weakref.ref(other)
-        return other
 
     def of(self, dirty: int) -> Known:
         """What is known of a dirty set; the file is read at the first that is not all inputs."""

@@ -60,8 +60,7 @@ class Journal(NamedTuple):
     def dropped_program(self, entry: Entry, max_plans: int) -> None:
         """A dirty set's program made room for another."""
         logger.info(
-            "%s: the plan for changes of %s made room for another, used more often: "
-            "Tuning(max_plans) is %d",
+            "%s: the plan for changes of %s made room for another, used more often: %d are kept",
             *(self.name, self._inputs(entry.dirty), max_plans),
         )
 
@@ -119,8 +118,7 @@ def note_forgotten(name: str, max_signatures: int) -> None:
     """A signature made room for another."""
     logger.info(
         "%s: the trace used least recently, with its saved values and plans, made room for "
-        "another: "
-        "Tuning(max_signatures) is %d",
+        "another: %d are kept",
         *(name, max_signatures),
     )
 

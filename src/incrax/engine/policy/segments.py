@@ -47,19 +47,6 @@ class Segments(Segmentation):
         self._joint: dict[frozenset[Var], TimedProgram] = {}
         self._top: TimedProgram | None = None
 
-    def fork(self, stats: Stats, clock: Clock, pool: Pool) -> Segments:
-        """An independent table with the same compiled programs."""
-        may_factor = self.may_factor
-        other = Segments(self.facts, self.compiler, stats, clock, pool, may_factor=may_factor)
-        other.row_values = self.row_values
-        other.copy_plans(self)
-        other._programs = {
-            group: program.copy(clock, pool) for group, program in self._programs.items()
-        }
-        other._joint = {group: program.copy(clock, pool) for group, program in self._joint.items()}
-        other._top = None if self._top is None else self._top.copy(clock, pool)
-        return other
-
     def want(self, variables: Iterable[Var]) -> bool:
         """Add variables of the program to the wanted ones; whether any was new."""
         if not super().want(variables):

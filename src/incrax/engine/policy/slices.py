@@ -10,9 +10,8 @@ priming program takes its place.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
@@ -466,23 +465,3 @@ class Slices:
 
     def _program(self, plan: Plan) -> TimedProgram:
         return compiled(plan, self.compiler, self.stats, self.clock, self.pool)
-
-    def fork(self, stats: Stats, clock: Clock, pool: Pool, credit: Credit) -> Self:
-        """An independent table with the same compiled programs."""
-        other = copy.copy(self)
-        other.stats = stats
-        other.clock = clock
-        other.pool = pool
-        other.credit = credit
-        other.entries = {kind: entry.copy(clock, pool) for kind, entry in self.entries.items()}
-        credit.expectations.row_entries = other.entries
-        other.counts = dict(self.counts)
-        other.looks = dict(self.looks)
-        other.plans = dict(self.plans)
-        other.elements = dict(self.elements)
-        other.deferred = set(self.deferred)
-        other.saved = dict(self.saved)
-        other.primed = dict(self.primed)
-        other.priming = None if self.priming is None else self.priming.copy(clock, pool)
-        other.tables = dict(self.tables)
-        return other

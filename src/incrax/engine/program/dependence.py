@@ -71,6 +71,10 @@ class Layout:
         return found
 
 
+MAX_LEAF_ELEMENTS = 256
+"""Elements up to which an input array is tracked element by element."""
+
+
 def make_layout(avals: Sequence[object], max_elements: int) -> Layout:
     """Give each element of a small leaf its own bit, each other leaf one."""
 

@@ -198,9 +198,10 @@ class SavedValues:
         if not overwritten:
             return list(loads)
         assert self.base is not None
-        assert program.plan is not None
-        assert program.plan.sliced is not None
-        olds = program.plan.sliced.olds
+        plan = program.plan
+        assert plan is not None
+        assert plan.sliced is not None
+        olds = plan.sliced.olds
         taken = self.store.take(self.base, [olds[var] for var in overwritten])
         given = dict(zip(overwritten, taken, strict=True))
         return [given.get(var, x) for var, x in zip(program.loads, loads, strict=True)]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import itemgetter, methodcaller
 from typing import Any, TypeAlias
 
@@ -70,10 +70,6 @@ class State:
             self._anchors = tuple([value.anchor for value in self.values])
         return self._anchors
 
-    def copy(self) -> State:
-        """The same version for another store: arrays are shared, the table is not."""
-        return State(self.values, self.outputs, dict(self.saved), culprit=self.culprit)
-
 
 class VarBytes(dict[Var, int]):
     """Bytes of a value of each variable, found once."""
@@ -92,8 +88,8 @@ class Store:
 
     Fields: how many versions are kept; bytes of saved values; in which order those of a version go;
     spare buffers; variables of the program that are returned, whose buffers users may hold; the
-    versions; buffers that other stores hold, by `id`; bytes of all that may be
-    saved, and what this is; what was evicted and nobody asked for yet; bytes of each variable.
+    versions; bytes of all that may be saved, and what this is; what was evicted and nobody asked for
+    yet; bytes of each variable.
     """
 
     versions: int
@@ -102,19 +98,10 @@ class Store:
     pool: Pool
     outputs: frozenset[Var]
     states: list[State] = field(default_factory=list)
-    shared: frozenset[int] = frozenset()
     bound_bytes: int = 0
     expected: Iterable[Var] = ()
     evicted: list[Var] = field(default_factory=list)
     var_bytes: VarBytes = field(default_factory=VarBytes)
-
-    def fork(self, order: Callable[[State], list[Var]]) -> Store:
-        """A store with the same values; buffers that both hold are never recycled."""
-        ids = frozenset(id(x) for state in self.states for x in state.saved.values())
-        self.shared |= ids
-        states = [state.copy() for state in self.states]
-        pool = Pool(is_active=self.pool.is_active)
-        return replace(self, order=order, pool=pool, states=states, evicted=[])
 
     def expect(self, saved: Iterable[Var]) -> None:
         """Announce which variables may be saved, and drop others: while all fit, no account is kept
@@ -160,10 +147,10 @@ class Store:
 
     def take(self, state: State, variables: Sequence[Var]) -> Results:
         """Saved values of a version to be overwritten, which it has no more; copies of those that
-        other versions hold, or other stores.
+        other versions hold.
         """
         others = [other for other in self.states if other is not state]
-        held = self.shared.union(id(x) for other in others for x in other.saved.values())
+        held = {id(x) for other in others for x in other.saved.values()}
         taken = [state.saved[var] for var in variables]
         state.saved = {var: x for var, x in state.saved.items() if var not in variables}
         state.harmless = -1
@@ -201,9 +188,7 @@ class Store:
         self.pool.clear()
 
     def _recycle(self, dropped: list[State]) -> None:
-        """Give away buffers of dropped versions that no version, no other store and no user
-        holds.
-        """
+        """Give away buffers of dropped versions that no version and no user holds."""
         tables = [state.saved for state in self.states]
         dropped = [s for s in dropped if not any([s.saved is table for table in tables])]
         if not dropped:
@@ -213,7 +198,7 @@ class Store:
             free = [
                 x for var, x in state.saved.items() if id(x) not in kept and var not in self.outputs
             ]
-            self.pool.give([x for x in free if id(x) not in self.shared], state.saved.values())
+            self.pool.give(free, state.saved.values())
             kept.update(map(id, free))
             state.saved = {}
 
