@@ -136,7 +136,7 @@ def test_a_new_plan_makes_room_too(bound):
 
 def test_the_environment_shows_the_bound(bound):
     bound(0)
-    shown = incrax.environment(measure=False)
+    shown = incrax.environment()
     assert shown.max_program_bytes == _tables.MAX_PROGRAM_BYTES
     assert shown.program_bytes == remembered_bytes()
     assert "remembered programs" in str(shown)
