@@ -252,7 +252,7 @@ def merge_equal(program: Program) -> Program:
     once.
     """
     names: dict[Var, Atom] = {}
-    seen = _Seen()
+    seen = _Equations()
     eqns = []
     for eqn in program.eqns:
         eqn = reading(eqn, names)
@@ -264,7 +264,7 @@ def merge_equal(program: Program) -> Program:
     return program.with_eqns(eqns, resolved(program.outvars, names))
 
 
-class _Seen:
+class _Equations:
     """Equations by what they compute.
 
     Few read what an earlier one of their primitive reads, and those alone get a key: to make it
