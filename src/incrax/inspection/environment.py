@@ -14,9 +14,9 @@ from typing import Any
 
 import jax
 
-from incrax import _cache_folder
+from incrax import _cache_folder, _tables
 from incrax._table import Cell, Printable, Table, bytes_text, many
-from incrax._tables import MAX_PROGRAM_BYTES, remembered_bytes
+from incrax._tables import remembered_bytes
 from incrax._version import __version__
 from incrax.engine.store.budget import default_budget_bytes
 
@@ -108,7 +108,7 @@ def environment() -> Environment:
         {name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIXES)},
         default_budget_bytes(),
         remembered_bytes(),
-        MAX_PROGRAM_BYTES,
+        _tables.MAX_PROGRAM_BYTES,
         _cache_folder.path_text(),
     )
 
