@@ -95,7 +95,6 @@ CATALOGUE = {
         test_bad_input.py::test_shapes_and_types_in_turn_keep_their_saved_values
         test_bad_input.py::test_weak_and_strong_scalars_in_turn
         test_bad_input.py::test_more_signatures_than_are_kept
-        test_messages.py::test_text_of_the_warning_of_signatures_that_come_back
         test_catalogue.py::test_a_new_signature_is_what_the_report_gives_as_the_reason
     """,
     "x64, matrix precision, debugging of NaNs, random bits, no jit, changed between calls: part of "

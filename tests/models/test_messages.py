@@ -57,8 +57,8 @@ BINDING = {
     ),
     "roles": (
         lambda: model(roles=["x"]),
-        f"`bind(roles=...)` got ['x']. {NOTHING} Pass a mapping of names to roles, "
-        '`roles={"x": "data"}`, or a function (path, leaf) -> role.',
+        f"`bind(roles=...)` got ['x']. {NOTHING} Pass a mapping of names to roles: "
+        '`roles={"x": "data"}`.',
     ),
     "role": (
         lambda: model(roles={"x": "constant"}),

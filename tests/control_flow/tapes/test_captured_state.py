@@ -171,11 +171,6 @@ def rows_in_a_list():
     return lambda: float(len(rows[0])), lambda: rows.__setitem__(0, rows[0].append(np.ones((3, 2))))
 
 
-def held_representations():
-    kept = incrax.hold(lambda w, row: w * row)(jnp.ones(2), np.ones((4, 2)))
-    return lambda: jnp.sum(kept.cotangents), lambda: kept.add(np.array([0, 1]), jnp.ones((2, 2)))
-
-
 def counters():
     f = incrax.incremental(lambda x: x)
     stats = f.stats
@@ -214,7 +209,6 @@ KINDS = {
     "a model's role": bound_role,
     "a model in training": bound_in_training,
     "rows in a list": rows_in_a_list,
-    "held representations": held_representations,
     "counters": counters,
     "a guarded function": guarded_function,
 }

@@ -88,9 +88,9 @@ class Race:
             return
         segments = self.segments
         dirty = entry.dirty
-        serve = bool(segments.wanted) and (
-            entry.may_divide or self.has_marked or segments.is_compiled(dirty)
-        )
+        is_refused = entry.is_barred and segments.top_plan().guard is not None
+        is_at_hand = entry.may_divide or self.has_marked or segments.is_compiled(dirty)
+        serve = bool(segments.wanted) and is_at_hand and not is_refused
         seconds: dict[Candidate, float] = {"whole": self.whole_s}
         if serve:
             seconds["segments"] = self._segments_s(dirty)
