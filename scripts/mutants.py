@@ -1644,13 +1644,6 @@ MUTANTS = [
         "tests/engine/policy/test_in_turns.py",
     ),
     Mutant(
-        "what learning lost is no reason to stop",
-        "engine/policy/compile_budget.py",
-        "if not entry.num_expected and self._has_lost(price_s):",
-        "if False:",
-        "tests/engine/policy/test_credit.py",
-    ),
-    Mutant(
         "segments are promised to take what a plan does",
         "engine/policy/chooser.py",
         "seconds = self._divided_s(entry, plan) if divides and plan.loads else plan.seconds",

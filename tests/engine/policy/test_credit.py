@@ -260,21 +260,6 @@ def test_all_of_a_family_earn_for_each():
         assert not credit._is_paid(Entry(1, count=501), 2e-3, 1e-3, 1.0, math.inf)
 
 
-@pytest.mark.parametrize(
-    ("learned_s", "ran_s", "hinted", "is_paid"),
-    [(0.0, 1.0, 0, True), (1.0, 2.9, 0, False), (1.0, 3.1, 0, True), (1.0, 2.9, 1, True)],
-)
-def test_promises_that_were_not_kept_are_no_reason_for_more(learned_s, ran_s, hinted, is_paid):
-    """A second of learning gained nothing; another price of 0.5 s must be small against what ran."""
-    credit = called(0.0)._traces.latest.engine.chooser.credit
-    ledger = credit.ledger
-    ledger.whole_s = ledger.spent_s
-    ledger.learning_s = learned_s
-    credit.clock.spent_s = ran_s
-    credit.expected_calls = hinted
-    assert credit._is_paid(Entry(1, count=10**6), 2e-3, 1e-3, 0.5, 0.5) is is_paid
-
-
 def test_calls_expected_of_a_family_count_together():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     entries = [Entry(1 << k, family=7, num_expected=500) for k in range(3)]

@@ -30,7 +30,6 @@ from incrax.engine.policy.expectations import Expectations
 from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal
 from incrax.engine.policy.materialize import (
-    COMPANION_EQNS,
     affordable_plan,
     first_wanted,
     lasting_needs,
@@ -62,6 +61,11 @@ earned.
 
 MIN_IN_TURNS = 2.5
 """Kinds of change from which on they are said to come in turns: three, one of them a little rarer."""
+
+MAX_DIVIDED = 500
+"""Equations up to which a function is divided for kinds in turns: 20 Gaussian processes in a loop have
+1,000, and segments of their own values promise nothing where plans take a twentieth.
+"""
 
 DIVIDED = 3.0
 """What all segments take to compile together, the one that fills them at first and that from them to
@@ -410,7 +414,7 @@ class Chooser:
         """
         credit = self.credit
         if not self.segments.wanted:
-            is_small = len(self.facts.eqns) <= COMPANION_EQNS
+            is_small = len(self.facts.eqns) <= MAX_DIVIDED
             self.divides = is_small and self._are_in_turns()
         if entry.promise_s < math.inf:
             return credit.allows(entry, self.whole_s, is_early=True, work=self._work)

@@ -90,9 +90,6 @@ FORESEEN_FACTOR = 2.0
 that compute what it loads.
 """
 
-LOST_SHARE = 0.5
-"""Share of the time spent in programs that may have been lost by learning when more is learned."""
-
 SELDOM = 0.1
 """How likely the second plan of a family needs a program of its own."""
 
@@ -450,8 +447,6 @@ class Credit:
         """
         gain_s = served_s - promise_s
         account = self.account(entry)
-        if not entry.num_expected and self._has_lost(price_s):
-            return False
         if account.num_programs and max(entry.count, account.mean_calls) * gain_s > price_s:
             return True
         lasting = 1.0 if self.expected_calls else LASTING
@@ -475,14 +470,6 @@ class Credit:
             num_short = short_s / max(served_s, 1e-9)
             self.due_in = min(self.due_in, max(num_missing * calls_per_use, num_short))
         return False
-
-    def _has_lost(self, price_s: float) -> bool:
-        """Whether what was learned has not paid so far, and another price would make it cost half as
-        much as what ran: promises that were not kept are no reason for more of them.
-        """
-        lost_s = -self.ledger.net_s
-        most_s = LOST_SHARE * self.clock.spent_s
-        return not self.expected_calls and lost_s > price_s and lost_s + price_s > most_s
 
     def take_due_in(self) -> float:
         """After how many calls to decide anew what was refused in this one; infinite: nothing was."""
