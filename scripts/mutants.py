@@ -1646,8 +1646,8 @@ MUTANTS = [
     Mutant(
         "segments are promised to take what a plan does",
         "engine/policy/chooser.py",
-        "seconds = self._divided_s(entry, plan) if divides and plan.loads else plan.seconds",
-        "seconds = plan.seconds",
+        "plan = replace(plan, seconds=self._divided_s(entry, plan))",
+        "pass",
         "tests/engine/policy/test_in_turns.py",
     ),
     Mutant(

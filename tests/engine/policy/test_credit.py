@@ -106,6 +106,15 @@ def test_what_promises_nothing_compiles_nothing():
     assert f.stats.compiles == 1
 
 
+def test_what_a_plan_promises_a_kind_without_a_family_is_known():
+    chooser = called(0.0)._traces.latest.engine.chooser
+    entry = Entry(chooser.facts.layout.leaf_mask(0), count=1)
+    chooser.whole.seconds = 1e6
+    chooser.plan(entry)
+    assert entry.family is None
+    assert entry.promise_s < 1e6
+
+
 def test_a_plan_that_loads_nothing_is_not_compiled():
     """It runs what the whole program runs; its estimate may say less than that was measured."""
     f = incrax.incremental(lambda a, b, x: jnp.sum(jnp.exp(-a * x) * jnp.sin(b * x)))

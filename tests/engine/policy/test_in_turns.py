@@ -125,7 +125,7 @@ def test_what_is_asked_for_has_a_program_of_its_own():
 
 
 def test_a_large_function_is_not_divided(monkeypatch):
-    monkeypatch.setattr("incrax.engine.policy.chooser.MAX_DIVIDED", 10)
+    monkeypatch.setattr("incrax.engine.policy.chooser.MAX_DIVIDED_EQNS", 10)
     ours = called(in_turns(60), tuning=UNTIMED)
     assert not chooser(ours).divides
     assert chooser(ours).num_programs > 0

@@ -34,8 +34,8 @@ from incrax.engine.program.structure import literal_key, operation_key
 from incrax.engine.rewrites.partial_sums import additions
 
 MAX_PIECE = 8192
-"""Elements of a piece of an argument up to which its place is an argument, too: of parameters, not
-of data, which are read faster where the place is known.
+"""Elements of a piece of an argument up to which its place is an argument, too: of parameters, and
+of rows of data; larger pieces are read faster where the place is known.
 """
 
 MAX_LENGTH = 2**31 - 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from incrax import _jax
 from incrax._jax import Var
@@ -62,7 +63,7 @@ earned.
 MIN_IN_TURNS = 2.5
 """Kinds of change from which on they are said to come in turns: three, one of them a little rarer."""
 
-MAX_DIVIDED = 500
+MAX_DIVIDED_EQNS = 500
 """Equations up to which a function is divided for kinds in turns: 20 Gaussian processes in a loop have
 1,000, and segments of their own values promise nothing where plans take a twentieth.
 """
@@ -325,8 +326,7 @@ class Chooser:
         plan = self._promising_plan(entry, divides=divides)
         took_s = self.clock.now() - start_s
         if plan is not None:
-            if not is_foretold:
-                entry.promise_s = self.credit.account(entry).served_s
+            entry.promise_s = entry.promise_s if is_foretold else plan.seconds
             entry.num_reached = len(plan.eqns)
             entry.is_planned = is_asked or self.credit.allows(
                 entry, self.whole_s, is_early=True, work=self._work
@@ -341,7 +341,9 @@ class Chooser:
                 self._compile_for_wanted(entry)
 
     def _promising_plan(self, entry: Entry, *, divides: bool) -> Plan | None:
-        """The plan for a dirty set; None where it wins nothing, or cannot be afforded."""
+        """The plan for a dirty set, with the seconds of what is to serve it; None where it wins
+        nothing, or cannot be afforded.
+        """
         budget_bytes = self.budget_bytes
         plan = affordable_plan(
             self.facts,
@@ -354,14 +356,15 @@ class Chooser:
         if plan is None:
             entry.settle("whole", f"its saved values do not fit the budget of {budget_bytes} bytes")
             return None
-        seconds = self._divided_s(entry, plan) if divides and plan.loads else plan.seconds
-        self.credit.note_promise(entry, seconds if plan.loads else self.whole_s)
+        if divides and plan.loads:
+            plan = replace(plan, seconds=self._divided_s(entry, plan))
+        self.credit.note_promise(entry, plan.seconds if plan.loads else self.whole_s)
         if not plan.loads:
             entry.settle("whole", "nothing to win: a plan would load no saved value")
             return None
-        if self.whole_s - seconds < MIN_GAIN * self.whole_s + UPKEEP_S:
+        if self.whole_s - plan.seconds < MIN_GAIN * self.whole_s + UPKEEP_S:
             what = "segments" if divides else "plan"
-            entry.settle("whole", f"nothing to win: {what} estimated {seconds * 1e3:.3g} ms")
+            entry.settle("whole", f"nothing to win: {what} estimated {plan.seconds * 1e3:.3g} ms")
             return None
         return plan
 
@@ -414,7 +417,7 @@ class Chooser:
         """
         credit = self.credit
         if not self.segments.wanted:
-            is_small = len(self.facts.eqns) <= MAX_DIVIDED
+            is_small = len(self.facts.eqns) <= MAX_DIVIDED_EQNS
             self.divides = is_small and self._are_in_turns()
         if entry.promise_s < math.inf:
             return credit.allows(entry, self.whole_s, is_early=True, work=self._work)
