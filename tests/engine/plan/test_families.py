@@ -68,6 +68,13 @@ def test_places_of_a_few_elements_are_arguments():
     assert len(keys) == 1
 
 
+def test_places_of_a_row_of_data_are_arguments():
+    """Of the tips of a tree, 1,000 sites of four states each."""
+    tips = np.ones((8, 1_000, 4))
+    keys = {key(lambda x, k=k: jnp.sin(x[k]).sum(), tips) for k in range(8)}
+    assert len(keys) == 1
+
+
 def test_places_of_many_are_not():
     rows = np.ones(3 * MAX_PIECE)
     at = lambda start: lambda x: jnp.sin(x[start : start + MAX_PIECE + 1])

@@ -65,7 +65,7 @@ MIN_IN_TURNS = 2.5
 
 MAX_DIVIDED_EQNS = 500
 """Equations up to which a function is divided for kinds in turns: 20 Gaussian processes in a loop have
-1,000, and segments of their own values promise nothing where plans take a twentieth.
+1,300, and segments of their own values promise nothing where plans take a twentieth.
 """
 
 DIVIDED = 3.0
