@@ -873,8 +873,8 @@ OPTIMISATIONS = [
     Mutant(
         "a change of two calls stands for those before",
         "engine/policy/ledger.py",
-        "            self._waiting = self.weight\n            self.weight = 0",
-        "            self._waiting = 0",
+        "            self._waiting += self.weight\n            self.weight = 0",
+        "            self.weight = 0",
         "tests/engine/policy/test_ledger.py",
     ),
     Mutant(
@@ -1324,7 +1324,7 @@ MUTANTS = [
     Mutant(
         "a look after a bypass counts once",
         "engine/policy/ledger.py",
-        "            self.weight = 1 + self._waiting",
+        "            self.weight = 1 + share",
         "            self.weight = 1",
         "tests/engine/policy/test_ledger.py",
     ),
@@ -1630,10 +1630,45 @@ MUTANTS = [
         "tests/engine/policy/test_in_turns.py",
     ),
     Mutant(
+        "one look stands for all calls that bypassed",
+        "engine/policy/ledger.py",
+        "self._share = math.ceil(self._waiting / CENSUS)",
+        "self._share = self._waiting",
+        "tests/engine/policy/test_ledger.py",
+    ),
+    Mutant(
+        "the first of many families pays for itself alone",
+        "engine/policy/chooser.py",
+        "return DIVIDED if self.divides else self.credit.num_families",
+        "return DIVIDED if self.divides else 1.0",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "a rare family is begun with",
+        "engine/policy/compile_budget.py",
+        "if entry.family is None or self.has_learned or self._is_rare(entry):",
+        "if entry.family is None or self.has_learned:",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "what is promised always comes true",
+        "engine/policy/compile_budget.py",
+        "        promise_s += (1.0 - self.hit_rate) * max(served_s - promise_s, 0.0)\n",
+        "",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
+        "programs for stale values cost nothing",
+        "engine/policy/compile_budget.py",
+        "        if not compiling_s or self._has_left(compiling_s):\n            return True",
+        "        return True",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
         "kinds of earlier processes do not come in turns",
         "engine/policy/chooser.py",
-        "return max(_num_in_turns(shares), _num_in_turns(known)) >= MIN_IN_TURNS",
-        "return _num_in_turns(shares) >= MIN_IN_TURNS",
+        "return max(num_in_turns(shares), num_in_turns(known)) >= MIN_IN_TURNS",
+        "return num_in_turns(shares) >= MIN_IN_TURNS",
         "tests/engine/policy/test_in_turns.py",
     ),
     Mutant(

@@ -25,6 +25,7 @@ from incrax.engine.policy.compile_budget import (
     FIRST_PLAN,
     LASTING,
     LEAST_CLEAN_SHARE,
+    NUM_GRANTED,
     ROW_EQUATION_S,
     SELDOM,
     SOLVER,
@@ -302,6 +303,72 @@ def test_what_took_longer_than_it_was_priced_is_dearer_next_time(monkeypatch):
     credit.note_learning(entry, 1e9)
     assert credit.account(entry).spent_s == pytest.approx(3.0 * price_s)
     assert credit._price_s(Entry(1), 1.0) == price_s
+
+
+def families(credit, *counts):
+    """A kind of change of each of so many families, with these calls."""
+    entries = [Entry(1 << k, family=k, clean_share=0.5) for k in range(len(counts))]
+    for entry, count in zip(entries, counts, strict=True):
+        credit.note_kind(entry)
+        credit.note_calls(entry, count)
+    return entries
+
+
+def test_families_in_turns_earn_programs_for_all_of_them():
+    """Served as a whole, one would leave stale what the plan of another loads."""
+    f = called(0.0)
+    chooser = f._traces.latest.engine.chooser
+    credit = chooser.credit
+    credit.accounts.clear()
+    families(credit, 100, 100, 100, 100, 1)
+    assert 4.0 < credit.num_families < 4.2
+    assert chooser._work == credit.num_families
+    credit.has_learned = True
+    assert credit.num_families == 1.0
+
+
+def test_a_family_that_is_rare_is_not_the_one_to_begin_with():
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    credit.accounts.clear()
+    often, _, seldom = families(credit, 500, 500, 20)
+    pays = lambda entry: credit._is_paid(entry, 2e-3, 1e-3, 0.9, math.inf)
+    assert pays(often)
+    assert not pays(seldom)
+
+
+def test_what_is_promised_counts_as_often_as_it_came_true():
+    """Of a gain of 1 ms, 0.5 ms: others left stale in half of the calls what is loaded."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    entry = Entry(1, count=1000)
+    is_paid = lambda price_s: credit._is_paid(entry, 2e-3, 1e-3, price_s, math.inf)
+    assert credit.hit_rate == 1.0
+    assert is_paid(0.9)
+    credit.note_uses(entry, 100 - NUM_GRANTED)
+    credit.note_missed(entry, 50.0)
+    assert credit.hit_rate == pytest.approx(0.5)
+    assert is_paid(0.49)
+    assert not is_paid(0.51)
+
+
+def test_programs_for_what_was_left_stale_must_be_worth_it():
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    entry, _ = of_family(credit, 500, 500)
+    credit.clean_calls = 0.0
+    pays = lambda compiling_s: credit.pays_for_fill(entry, 2e-3, 1e-3, compiling_s)
+    assert pays(0.0)
+    assert pays(0.9)
+    credit.note_plan(entry, 0.5)
+    assert not pays(0.9)  # beside what was spent
+
+
+def test_once_something_is_saved_a_program_is_priced_by_the_equations_that_it_runs(monkeypatch):
+    """What it loads is there; the first one has most of the function computed to be saved."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    few = Entry(1, family=8, num_reached=2)
+    before_s = credit._price_s(few, 1.0)
+    credit.has_learned = True
+    assert credit._price_s(few, 1.0) == pytest.approx(credit.compiling_s(2))
+    assert credit._price_s(few, 1.0) < before_s
 
 
 def test_rows_are_traced_only_where_their_program_would_be_compiled_too(monkeypatch):

@@ -12,6 +12,7 @@ from helpers import same
 
 import incrax
 from incrax.engine.call import rehearsal
+from incrax.engine.compile.timing import usual_s
 from incrax.engine.policy.segments import MIN_JOINT
 from incrax.engine.store.saved_values import SavedValues
 
@@ -120,7 +121,31 @@ def test_who_left_values_stale_bears_what_they_cost_later_calls():
     chooser.segments.want([saved])
     of_a.is_final = of_b.is_final = True
     chooser.regret_s = math.inf
-    assert chooser.pays_to_fill(of_a, [saved], of_b)
+    assert chooser.pays_to_fill(of_a, [saved], [], of_b)
     assert of_b.blame_s > 0
     assert not of_b.is_final
     assert (of_a.blame_s, of_a.is_final) == (0.0, True)
+
+
+def test_groups_with_the_same_operations_are_compiled_for_once():
+    """The first ones are a part of what was decided to save."""
+    x = np.linspace(0.1, 2.0, 300)
+
+    def sums(a):
+        total = sum(jnp.sum(jnp.exp(-b * x)) for b in a[:3])
+        return total + sum(jnp.sum(jnp.sin(b * x)) for b in a[3:])
+
+    ours = incrax.incremental(sums)
+    for number in range(3):
+        ours([1.0 + number, 2.0, 3.0, 4.0, 5.0])
+    chooser = ours._traces.latest.engine.chooser
+    segments = chooser.segments
+    curves = [e.outvars[0] for e in chooser.facts.eqns if e.primitive.name in ("exp", "sin")]
+    segments.want(curves)
+    groups = [segments.group_of(var) for var in curves]
+    assert len(set(groups)) == 5
+    assert segments.compiling_s(groups) == 0.0
+    segments.program(groups[0])
+    assert segments.compiling_s(groups[:3]) == 0.0  # its program serves them all
+    one_s = usual_s(len(segments.plan(groups[3]).eqns))
+    assert segments.compiling_s(groups) == one_s

@@ -618,7 +618,9 @@ class Engine:
             return candidate
         dirty = None if saved.base is None else saved.base.culprit
         to_blame = None if dirty is None else self.chooser.seen(dirty)
-        return candidate if self.chooser.pays_to_fill(entry, missing, to_blame) else "whole"
+        groups = segments.missing_groups(missing, lambda var: saved.find(var) is None)
+        pays = self.chooser.pays_to_fill(entry, missing, groups, to_blame)
+        return candidate if pays else "whole"
 
     def plan_of(self, candidate: Candidate, entry: Entry) -> Plan | None:
         """The plan that a candidate runs last; None for the whole program."""

@@ -58,7 +58,8 @@ class Entry:
     how many calls are expected by hints or from earlier processes, and of all its family; whether
     that had a program in these; how many of its family, had they been expected, would have got it
     one that was refused (infinite: none was, or none would); how many left saved values stale by choice; seconds that
-    these cost later calls, and what is assumed of these at first.
+    these cost later calls, and what is assumed of these at first; calls that saved values were to
+    serve, and of how many of these the gain was lost since something was stale.
     """
 
     dirty: int
@@ -91,6 +92,8 @@ class Entry:
     stale_uses: int = 0
     blame_s: float = 0.0
     prior_s: float = 0.0
+    num_asked: int = 0
+    num_missed: float = 0.0
 
     def note_seen(self, num_calls: int, num_in_all: int) -> None:
         """So many calls came, the last ones of so many of the function."""

@@ -22,11 +22,11 @@ from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram, compiled
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, Prices, plan_dirty
-from incrax.engine.plan.segmentation import Segmentation
+from incrax.engine.plan.segmentation import Group, Segmentation
 from incrax.engine.plan.slices import can_slice
 from incrax.engine.policy.autotune import Race
 from incrax.engine.policy.candidates import BARRED, MIN_GAIN, SEGMENTS_S, UPKEEP_S, Candidate, Entry
-from incrax.engine.policy.compile_budget import Credit
+from incrax.engine.policy.compile_budget import Credit, num_in_turns
 from incrax.engine.policy.expectations import Expectations
 from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal
@@ -409,7 +409,7 @@ class Chooser:
         """
         shares = [entry.uses for entry in self.entries.values() if entry.clean_share]
         known = [self.expectations.of(dirty).calls for dirty in self.expectations.kinds]
-        return max(_num_in_turns(shares), _num_in_turns(known)) >= MIN_IN_TURNS
+        return max(num_in_turns(shares), num_in_turns(known)) >= MIN_IN_TURNS
 
     def _may_plan(self, entry: Entry) -> bool:
         """Whether to plan for a dirty set; once more, if it was found promising, only when it may
@@ -427,7 +427,7 @@ class Chooser:
     @property
     def _work(self) -> float:
         """What is compiled for a plan, in whole programs."""
-        return DIVIDED if self.divides else 1.0
+        return DIVIDED if self.divides else self.credit.num_families
 
     def _compile_for_wanted(self, entry: Entry) -> None:
         """A program for the wanted values as they are; it saves those that become stale where that
@@ -512,7 +512,13 @@ class Chooser:
 
     # --- stale values -----------------------------------------------------------------------------
 
-    def pays_to_fill(self, entry: Entry, missing: Iterable[Var], culprit: Entry | None) -> bool:
+    def pays_to_fill(
+        self,
+        entry: Entry,
+        missing: Sequence[Var],
+        groups: Iterable[Group],
+        culprit: Entry | None,
+    ) -> bool:
         """Whether to compute missing values now; the culprit, whose use left them stale, bears the
         cost either way.
 
@@ -520,14 +526,18 @@ class Chooser:
         program, or to time it; else after as many seconds were lost for want of them as they cost
         (ski rental: never worse than twice the best).
         """
-        missing = tuple(missing)
         fill_s = self.segments.fill_seconds(missing, self.race.run_price)
         served_s = entry.seconds.get(entry.candidate, self.whole_s)
         is_tried = not entry.is_final and self.race.is_exploring
         is_marked = all(var in self.facts.kept for var in missing)
-        pays = is_tried or is_marked or fill_s + served_s < self.whole_s or self.regret_s >= fill_s
+        compiling_s = self.segments.compiling_s(groups)
+        filled_s = fill_s + served_s
+        is_paid = self.credit.pays_for_fill(entry, self.whole_s, filled_s, compiling_s)
+        is_due = is_tried or filled_s < self.whole_s or self.regret_s >= fill_s
+        pays = is_marked or (is_due and is_paid)
         lost_s = fill_s if pays else max(self.whole_s - served_s, 0.0)
         self.regret_s = 0.0 if pays else self.regret_s + lost_s
+        self.credit.note_missed(entry, min(lost_s / max(self.whole_s - served_s, 1e-9), 1.0))
         if culprit is not None:
             culprit.blame_s += lost_s
             culprit.is_final = False
@@ -537,6 +547,8 @@ class Chooser:
         """Count a use; what a try of another candidate lost against the whole program counts
         against more tries.
         """
+        if entry.candidate != "whole":
+            self.credit.note_uses(entry, 1)
         entry.note_use(candidate)
         if elapsed_s is not None and candidate != "whole":
             self.race.lost_s += max(elapsed_s - self.whole_s, 0.0)
@@ -556,6 +568,8 @@ class Chooser:
     ) -> None:
         """Calls were served as the one before was."""
         self.credit.note_calls(entry, num_calls)
+        if candidate != "whole":
+            self.credit.note_uses(entry, num_calls)
         for _ in range(num_calls):
             entry.note_use(candidate)
         self.note_call(entry, candidate, spent_s, overhead_s, num_calls)
@@ -610,7 +624,8 @@ class Chooser:
         whole_s = self.whole_s
         num_calls = self.credit.num_calls
         served = [(e, e.gain_s(whole_s)) for e in self._all_entries()]
-        return sum([gain_s * e.recent_share(num_calls) for e, gain_s in served if gain_s])
+        hoped_s = sum([gain_s * e.recent_share(num_calls) for e, gain_s in served if gain_s])
+        return self.credit.hit_rate * hoped_s
 
     def _all_entries(self) -> list[Entry]:
         return [*self.entries.values(), *self.slices.entries.values()]
@@ -622,9 +637,3 @@ class Chooser:
         return self.ledger.verdict._replace(
             compile_s=self.whole.first_s, behind_s=behind.seconds, num_behind=behind.num_waiting
         )
-
-
-def _num_in_turns(shares: Sequence[float]) -> float:
-    """How many kinds come in turns: n for n equal shares, one where the others are rare."""
-    squares = sum(share * share for share in shares)
-    return sum(shares) ** 2 / squares if squares else 0.0

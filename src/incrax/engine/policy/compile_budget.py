@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from incrax._tuning import Tuning
@@ -105,6 +106,9 @@ MIN_COMPILE_S = 0.05
 """Seconds that a compilation is taken to need at least."""
 
 
+NUM_GRANTED = 8
+"""Calls that are taken to have found all that they load, before any did."""
+
 MAX_SLOWNESS = 2.0
 """Times the usual seconds that a machine is believed to need."""
 
@@ -168,6 +172,8 @@ class Credit:
         "hinted_calls",
         "ledger",
         "num_calls",
+        "num_missed",
+        "num_uses",
         "planning_s",
         "whole",
     )
@@ -189,6 +195,8 @@ class Credit:
         self.expectations = expectations
         self.ledger = ledger
         self.num_calls = 0
+        self.num_uses = 0
+        self.num_missed = 0.0
         self.clean_calls = 0.0
         self.has_learned = False
         self.due_in = math.inf
@@ -235,6 +243,21 @@ class Credit:
         learned = [account for account in self.accounts.values() if account.num_programs]
         priced_s = sum(account.priced_s for account in learned)
         return max(sum(account.learning_s for account in learned) / max(priced_s, 1e-9), 1.0)
+
+    @property
+    def hit_rate(self) -> float:
+        """Of the gain that is promised, what comes true: plans load what others may have left stale."""
+        return 1.0 - self.num_missed / (self.num_uses + NUM_GRANTED)
+
+    def note_uses(self, entry: Entry, num_calls: int) -> None:
+        """Calls that saved values were to serve."""
+        self.num_uses += num_calls
+        entry.num_asked += num_calls
+
+    def note_missed(self, entry: Entry, share: float) -> None:
+        """Of one of these, such a share of the gain was lost since something that is loaded was stale."""
+        self.num_missed += share
+        entry.num_missed += share
 
     def note_promise(self, entry: Entry, seconds: float) -> None:
         """A plan promises so many seconds for each change of the family."""
@@ -325,6 +348,8 @@ class Credit:
         program_s = max(self.whole.first_s, MIN_COMPILE_S) if is_kept else self._program_s
         if entry.family is not None and is_large(len(self.facts.eqns)):
             program_s = min(program_s, self._piecemeal_s(entry.num_reached))
+        elif entry.family is not None and self.has_learned:  # what it loads is there
+            program_s = min(program_s, self.compiling_s(entry.num_reached))
         price_s = self._share * work * self.account(entry).novelty * program_s
         return price_s if entry.family is None else self.dearness * price_s
 
@@ -342,10 +367,25 @@ class Credit:
     def _calls(self, entry: Entry) -> int:
         """Calls so far of a dirty set and its kin."""
         own = max(entry.count, self.account(entry).num_calls)
-        if entry.family is None or self.has_learned:
+        if entry.family is None or self.has_learned or self._is_rare(entry):
             return own
         # Before anything is saved, all have lost for want of the same: what each loads comes then.
         return max(own, int(self.clean_calls / max(entry.clean_share, LEAST_CLEAN_SHARE)))
+
+    def _is_rare(self, entry: Entry) -> bool:
+        """Whether its family comes less than half as often as others: not the one to begin with."""
+        total = sum(account.num_calls for account in self.accounts.values())
+        return 2 * self.num_families * self.account(entry).num_calls < total
+
+    @property
+    def num_families(self) -> float:
+        """How many families come in turns, each of which needs a program of its own where all are to
+        earn the first one together: served as a whole, one would leave stale what others load.
+        """
+        calls = [account.num_calls for account in self.accounts.values()]
+        if self.has_learned:
+            return 1.0
+        return max(num_in_turns(calls), self.expectations.num_families)
 
     def _calls_to_come(self, entry: Entry) -> int:
         """As many as there were or, if more, the rest of those that are expected."""
@@ -438,6 +478,18 @@ class Credit:
             entry, served_s, promise_s, factor * price_s, FORESEEN_FACTOR * price_s
         )
 
+    def pays_for_fill(
+        self, entry: Entry, whole_s: float, filled_s: float, compiling_s: float
+    ) -> bool:
+        """Whether a call, which takes so long with what was left stale computed anew, is worth the
+        programs for this, beside all that was spent on its family.
+        """
+        if not compiling_s or self._has_left(compiling_s):
+            return True
+        return self._is_paid(
+            entry, whole_s, filled_s, compiling_s, FORESEEN_FACTOR * compiling_s
+        )
+
     def _is_paid(
         self, entry: Entry, served_s: float, promise_s: float, price_s: float, foreseen_s: float
     ) -> bool:
@@ -445,6 +497,7 @@ class Credit:
         will lose another over the calls to come; beside what was spent on the family, unless it has
         a program: then the calls of one kind must be worth the price.
         """
+        promise_s += (1.0 - self.hit_rate) * max(served_s - promise_s, 0.0)
         gain_s = served_s - promise_s
         account = self.account(entry)
         if account.num_programs and max(entry.count, account.mean_calls) * gain_s > price_s:
@@ -476,3 +529,9 @@ class Credit:
         due_in = self.due_in
         self.due_in = math.inf
         return due_in
+
+
+def num_in_turns(shares: Sequence[float]) -> float:
+    """How many kinds come in turns: n for n equal shares, one where the others are rare."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / squares if squares else 0.0

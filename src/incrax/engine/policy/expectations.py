@@ -148,6 +148,13 @@ class Expectations:
         return reduce(or_, known, 0)
 
     @functools.cached_property
+    def num_families(self) -> float:
+        """How many families of changes came in turns in earlier processes, as by `num_in_turns`."""
+        known = [self.of(dirty) for dirty in self.kinds]
+        squares = sum(each.calls * max(each.calls, each.kin_calls) for each in known)
+        return sum(each.calls for each in known) ** 2 / squares if squares else 1.0
+
+    @functools.cached_property
     def _program(self) -> str:
         return f"{fingerprint(self._facts)} {self._facts.layout.full:x}"
 
@@ -326,6 +333,9 @@ def _learned(entry: Entry, whole_s: float) -> Known:
         plan_s = whole_s  # nothing to win
     else:
         plan_s = entry.promise_s
+    missed = entry.num_missed / (entry.num_asked + 1)
+    if plan_s < whole_s:
+        plan_s += missed * (whole_s - plan_s)
     return Known(max(entry.count, entry.uses), plan_s, entry.program is not None)
 
 

@@ -36,6 +36,11 @@ MAX_OUTLIER = 8.0
 whole program would have met, too.
 """
 
+CENSUS = 8
+"""Looks among which the calls that bypassed before them are divided, as far as so many come in a row:
+one alone, which stood for thousands of calls, would make a kind of change that is rare the usual one.
+"""
+
 MAX_DEFERRED = 2
 """Looks after a bypass that let the next one stand for the calls before."""
 
@@ -65,6 +70,7 @@ class Ledger:
     __slots__ = (
         "_num_counted",
         "_num_deferred",
+        "_share",
         "_waiting",
         "ahead_since",
         "bypassed",
@@ -93,6 +99,7 @@ class Ledger:
         self.turn_s = 0.0
         self.weight = 1
         self._waiting = 0
+        self._share = 0
         self.credit_s = 0.0
         self.look_s = 0.0
         self.calls = 0
@@ -155,16 +162,18 @@ class Ledger:
             self._earn(LOOK_SHARE * skipped * (self.turn_s or whole_s))
             self.weight = 0
             self._waiting += skipped + 1
+            self._share = math.ceil(self._waiting / CENSUS)
             self._num_deferred = 0
         else:
-            self.weight = 1 + self._waiting
-            self._waiting = 0
+            share = min(self._share, self._waiting)
+            self.weight = 1 + share
+            self._waiting -= share
 
     def defer(self) -> None:
         """What this look finds may be of two calls: let the next one stand for those before."""
         if self.weight > 1 and self._num_deferred < MAX_DEFERRED:
             self._num_deferred += 1
-            self._waiting = self.weight
+            self._waiting += self.weight
             self.weight = 0
 
     def note_compiled(self, seconds: float) -> None:
@@ -208,6 +217,8 @@ class Ledger:
         self._earn(num_calls * (LOOK_SHARE * whole_s + gained_s))
         # What gains is looked at again, whatever looks have cost before.
         if gained_s > 0 or self.credit_s >= 0 or not self.weight:
+            return False
+        if is_learning and self._waiting:
             return False
         missing_s = 2 * self.look_s - self.credit_s
         num_granted = calls_worth(missing_s, self.turn_s or whole_s)

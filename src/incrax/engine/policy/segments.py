@@ -12,9 +12,10 @@ from incrax._jax import Var
 from incrax._stats import Stats
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.recycling import Pool
-from incrax.engine.compile.timing import Clock, TimedProgram, compiled
+from incrax.engine.compile.timing import Clock, TimedProgram, compiled, usual_s
 from incrax.engine.plan.blocks import RowValues
 from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.families import operation_digest
 from incrax.engine.plan.plan import Plan, plan_fill
 from incrax.engine.plan.segmentation import Group, Segmentation
 
@@ -46,6 +47,7 @@ class Segments(Segmentation):
         self._programs: dict[Group, TimedProgram] = {}
         self._joint: dict[frozenset[Var], TimedProgram] = {}
         self._top: TimedProgram | None = None
+        self._is_filled = False
 
     def want(self, variables: Iterable[Var]) -> bool:
         """Add variables of the program to the wanted ones; whether any was new."""
@@ -65,7 +67,23 @@ class Segments(Segmentation):
         found = self._programs.get(group)
         if found is None:
             found = self._programs[group] = self._compile(self.plan(group))
+            self._is_filled = True
         return found
+
+    def compiling_s(self, groups: Iterable[Group]) -> float:
+        """Seconds that compiling usually takes before groups can be computed, of which those with the
+        same operations share a program; nothing for the first ones: who decided to save them has
+        counted that.
+        """
+        if not self._is_filled:
+            return 0.0
+        num_eqns = {self._digest(g): len(self.plan(g).eqns) for g in groups if g not in self._programs}
+        made = set(map(self._digest, self._programs))
+        return sum(usual_s(num) for digest, num in num_eqns.items() if digest not in made)
+
+    def _digest(self, group: Group) -> int:
+        """Equal for groups whose programs are most often the same one."""
+        return sum(map(operation_digest, self.plan(group).eqns))
 
     def joint_plan(
         self, variables: Iterable[Var], dirty: int, is_missing: Callable[[Var], bool]
@@ -90,6 +108,7 @@ class Segments(Segmentation):
         found = self._joint.get(frozenset(plan.saves))
         if found is None:
             found = self._joint[frozenset(plan.saves)] = self._compile(plan)
+            self._is_filled = True
         return found
 
     def top(self) -> TimedProgram:
