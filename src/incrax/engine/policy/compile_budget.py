@@ -486,9 +486,7 @@ class Credit:
         """
         if not compiling_s or self._has_left(compiling_s):
             return True
-        return self._is_paid(
-            entry, whole_s, filled_s, compiling_s, FORESEEN_FACTOR * compiling_s
-        )
+        return self._is_paid(entry, whole_s, filled_s, compiling_s, FORESEEN_FACTOR * compiling_s)
 
     def _is_paid(
         self, entry: Entry, served_s: float, promise_s: float, price_s: float, foreseen_s: float

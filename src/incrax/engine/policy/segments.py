@@ -77,7 +77,9 @@ class Segments(Segmentation):
         """
         if not self._is_filled:
             return 0.0
-        num_eqns = {self._digest(g): len(self.plan(g).eqns) for g in groups if g not in self._programs}
+        num_eqns = {
+            self._digest(g): len(self.plan(g).eqns) for g in groups if g not in self._programs
+        }
         made = set(map(self._digest, self._programs))
         return sum(usual_s(num) for digest, num in num_eqns.items() if digest not in made)
 
