@@ -103,6 +103,7 @@ class RowEnvironment(abc.ABC):
         moving: int = 0,
     ) -> None:
         self.facts = facts
+        self.derived_values = facts.derived
         self.value_of = value_of
         self.adds_changes = adds_changes
         self.widths = widths or {}
@@ -289,7 +290,7 @@ class RowEnvironment(abc.ABC):
     def piece(self, var: Var, axis: int, low: int, high: int) -> Any:
         """An interval of the baseline's value, which this change does not reach."""
         cut = lambda x: lax.slice_in_dim(x, low, high, axis=axis)
-        return self.stays(self.facts.derived.make(("rows", low, high, axis), [var], cut))
+        return self.stays(self.derived_values.make(("rows", low, high, axis), [var], cut))
 
     def stays(self, var: Var) -> Any:
         """The baseline's value of what this change does not reach, and which stays current."""

@@ -128,7 +128,7 @@ def _table(env: RowEnvironment, eqn: Equation, length: int, width: int) -> Var:
     """The rows of each id; of indices that may change, no id is to have more than there are slots."""
     indices = eqn.invars[1]
     assert isinstance(indices, Var)
-    derived = env.facts.derived
+    derived = env.derived_values
     options = {"length": length, "width": width, "clips": _clips(eqn)}
     kind = tuple(options.values())
     recipe = HostRecipe((indices,), functools.partial(member_table, **options))
@@ -160,7 +160,7 @@ def arranged_rows(env: RowEnvironment, var: Var, axis: int, of: RowSet) -> Any |
     others = [size for d, size in enumerate(shape_of(var)) if d != axis]
     aval = _jax.array_aval((*table.aval.shape, *others), var.aval.dtype)
     recipe = HostRecipe((var, table), functools.partial(_arranged, axis=axis))
-    by_id = env.facts.derived.make_on_host(("arranged", axis), aval, recipe)
+    by_id = env.derived_values.make_on_host(("arranged", axis), aval, recipe)
     rows = taken(env.table(by_id), 0, of.parent)
     return jnp.moveaxis(lax.reshape(rows, (of.size, *others)), 0, axis)
 
@@ -253,7 +253,7 @@ def sum_by_ids(
         return jnp.zeros((parent.length + 1, *x.shape[1:]), x.dtype).at[ids].add(x)
 
     kind = ("sum by ids", others, rows.axis, parent.length, members.clips)
-    partial = env.facts.derived.make(kind, [operand, indices], per_id)
+    partial = env.derived_values.make(kind, [operand, indices], per_id)
     sums = DirtyRows(_sums(per_row(rows.new), members, parent), None, 0, parent)
     together = eqn.replace(params={**eqn.params, "axes": (0,)})
     (value,) = _jax.apply(together, [env.written(partial, sums)])

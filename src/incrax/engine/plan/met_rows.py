@@ -66,7 +66,7 @@ def _reduce(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     if others:
         apart = eqn.replace(params={**eqn.params, "axes": others})
         of_rows = lambda x: _jax.apply(apart, [x])[0]
-        operand = env.facts.derived.make((eqn.primitive.name, others), [operand], of_rows)
+        operand = env.derived_values.make((eqn.primitive.name, others), [operand], of_rows)
         axis = rows.axis - sum(d < rows.axis for d in others)
         last = DirtyRows(of_rows(rows.new), None, axis, rows.of)
     together = eqn.replace(params={**eqn.params, "axes": (last.axis,)})
@@ -109,7 +109,7 @@ def _beside(env: RowEnvironment, eqn: Equation, axes: Sequence[int], of: RowSet)
 
     operands = [atom for atom in eqn.invars if isinstance(atom, Var)]
     kind = ("beside", eqn.outvars[0], low, high)
-    return env.stays(env.facts.derived.make(kind, operands, run))
+    return env.stays(env.derived_values.make(kind, operands, run))
 
 
 def _contract(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:

@@ -169,8 +169,8 @@ class Slicer(RowEnvironment):
 
     def derived(self, kind: Any, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
         """The variable that a function makes of others, run like an equation of the program."""
-        recipes = self.facts.derived.recipes
-        var = self.facts.derived.make(kind, inputs, fun)
+        recipes = self.derived_values.recipes
+        var = self.derived_values.make(kind, inputs, fun)
         for number, eqn in enumerate(recipes[var], 1):
             if not any(made in self.dirty or made in self.whole for made in eqn.outvars):
                 # What is made on the way may have to be kept, too.
@@ -314,7 +314,7 @@ class Slicer(RowEnvironment):
             results, made = loop.recorded([_jax.read(atom, env) for atom in loop.eqn.invars])
             return [results[n] for n in kept], [*made.starts, *made.sums]
 
-        return self.facts.derived.make_together([loop.eqn.outvars[n] for n in kept], inputs, run)
+        return self.derived_values.make_together([loop.eqn.outvars[n] for n in kept], inputs, run)
 
 
 def _typed_literal(value: Any, atom: Atom) -> Any:

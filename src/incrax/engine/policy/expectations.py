@@ -95,6 +95,7 @@ class Expectations:
         self.whole_s: float | None = None
         self.compile_s = 0.0
         self._facts = facts
+        self._layout = facts.layout
         self._name = name
         self._tuning = tuning
         self._entries = entries
@@ -111,7 +112,7 @@ class Expectations:
 
     def of(self, dirty: int) -> Known:
         """What is known of a dirty set; the file is read at the first that is not all inputs."""
-        if self._is_kept and not self._key and dirty != self._facts.layout.full:
+        if self._is_kept and not self._key and dirty != self._layout.full:
             self._read()
         known = self._known.get(dirty, NOTHING)
         return known._replace(calls=max(known.calls, self._hinted.get(dirty, 0)))
@@ -141,10 +142,10 @@ class Expectations:
     @property
     def moving(self) -> int:
         """The bits of all inputs that changed so far, but in the first call, or in earlier processes."""
-        full = self._facts.layout.full
+        full = self._layout.full
         known = [*self.kinds, *(d for d, x in self._entries.items() if d != full or x.count > 1)]
         for kind in self.row_entries:
-            known += map(self._facts.layout.leaf_mask, kind.leaves)
+            known += map(self._layout.leaf_mask, kind.leaves)
         return reduce(or_, known, 0)
 
     @functools.cached_property
@@ -156,7 +157,7 @@ class Expectations:
 
     @functools.cached_property
     def _program(self) -> str:
-        return f"{fingerprint(self._facts)} {self._facts.layout.full:x}"
+        return f"{fingerprint(self._facts)} {self._layout.full:x}"
 
     def _read(self) -> None:
         facts = self._facts
@@ -197,7 +198,7 @@ class Expectations:
         pays = _any_pays(seen) or any(k.was_compiled for k in known)
         _join(found, self._known)
         _join(rows, self.of_rows)
-        found.pop(self._facts.layout.full, None)
+        found.pop(self._layout.full, None)
         _pending.pop(self._key, None)  # the latest is the last one
         _pending[self._key] = {
             "about": f"{self._name}, {len(found) + len(rows)} kinds of change",

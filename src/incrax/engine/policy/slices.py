@@ -130,7 +130,8 @@ class Slices:
         self.counts: dict[RowKind, int] = {}
         self.looks: dict[RowKind, int] = {}
         self.entries: dict[RowKind, Entry] = {}
-        credit.expectations.row_entries = self.entries
+        self.expectations = credit.expectations
+        self.expectations.row_entries = self.entries
         self.plans: dict[RowKind, Plan] = {}
         self.saved: dict[Var, None] = {}
         self.primed: dict[Var, None] = {}
@@ -245,8 +246,7 @@ class Slices:
         }
         if served_s:
             return min(served_s, key=lambda other: served_s[other])
-        expectations = self.credit.expectations
-        known = [other for other in expectations.compiled_row_kinds() if other.covers(kind)]
+        known = [other for other in self.expectations.compiled_row_kinds() if other.covers(kind)]
         if known:
             return min(known, key=lambda other: (other.capacity, len(other.leaves)))
         return self._joint(kind)
@@ -356,7 +356,7 @@ class Slices:
             dirty = sum(self.facts.layout.leaf_mask(leaf) for leaf in kind.leaves)
             num_rows = abs(kind.within) or kind.capacity
             share = 1.0 - num_rows / self.lengths[kind.leaves[0]]
-            known = self.credit.expectations.of_row_kind(kind)
+            known = self.expectations.of_row_kind(kind)
             entry = Entry(
                 dirty,
                 num_before=self.credit.num_calls,
@@ -366,7 +366,7 @@ class Slices:
                 was_compiled=known.was_compiled,
             )
             self.entries[kind] = entry
-            if self.credit.expectations.is_lost(known):
+            if self.expectations.is_lost(known):
                 self._bar(entry, "rows alone: nothing to win in an earlier process")
         return entry
 
@@ -406,7 +406,7 @@ class Slices:
                 kind.capacity,
                 value_of,
                 within=kind.within,
-                moving=self.credit.expectations.moving,
+                moving=self.expectations.moving,
             )
         entry.promise_s = self._promised_s(plan, whole_s, entry.dirty_share) + entry.fixed_s
         saved = (*plan.saves, *plan.base_loads)
