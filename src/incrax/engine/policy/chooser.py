@@ -531,9 +531,8 @@ class Chooser:
         is_tried = not entry.is_final and self.race.is_exploring
         is_marked = all(var in self.facts.kept for var in missing)
         compiling_s = self.segments.compiling_s(groups)
-        filled_s = fill_s + served_s
-        is_paid = self.credit.pays_for_fill(entry, self.whole_s, filled_s, compiling_s)
-        is_due = is_tried or filled_s < self.whole_s or self.regret_s >= fill_s
+        is_paid = self.credit.pays_for_fill(entry, self.whole_s, served_s, compiling_s)
+        is_due = is_tried or fill_s + served_s < self.whole_s or self.regret_s >= fill_s
         pays = is_marked or (is_due and is_paid)
         lost_s = fill_s if pays else max(self.whole_s - served_s, 0.0)
         self.regret_s = 0.0 if pays else self.regret_s + lost_s

@@ -479,14 +479,14 @@ class Credit:
         )
 
     def pays_for_fill(
-        self, entry: Entry, whole_s: float, filled_s: float, compiling_s: float
+        self, entry: Entry, whole_s: float, served_s: float, compiling_s: float
     ) -> bool:
-        """Whether a call, which takes so long with what was left stale computed anew, is worth the
-        programs for this, beside all that was spent on its family.
+        """Whether a call that takes so long once nothing is stale is worth programs for what is, beside
+        all that was spent on its family.
         """
         if not compiling_s or self._has_left(compiling_s):
             return True
-        return self._is_paid(entry, whole_s, filled_s, compiling_s, FORESEEN_FACTOR * compiling_s)
+        return self._is_paid(entry, whole_s, served_s, compiling_s, FORESEEN_FACTOR * compiling_s)
 
     def _is_paid(
         self, entry: Entry, served_s: float, promise_s: float, price_s: float, foreseen_s: float
