@@ -1638,9 +1638,9 @@ MUTANTS = [
     ),
     Mutant(
         "the first of many families pays for itself alone",
-        "engine/policy/chooser.py",
-        "return DIVIDED if self.divides else self.credit.num_families",
-        "return DIVIDED if self.divides else 1.0",
+        "engine/policy/compile_budget.py",
+        "program_s += (self.num_families - 1.0) * self.compiling_s(entry.num_reached)",
+        "program_s += 0.0",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(

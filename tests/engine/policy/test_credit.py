@@ -316,13 +316,15 @@ def families(credit, *counts):
 
 def test_families_in_turns_earn_programs_for_all_of_them():
     """Served as a whole, one would leave stale what the plan of another loads."""
-    f = called(0.0)
-    chooser = f._traces.latest.engine.chooser
-    credit = chooser.credit
+    credit = called(0.0)._traces.latest.engine.chooser.credit
     credit.accounts.clear()
-    families(credit, 100, 100, 100, 100, 1)
+    entry, *_ = families(credit, 100, 100, 100, 100, 1)
     assert 4.0 < credit.num_families < 4.2
-    assert chooser._work == credit.num_families
+    others_s = (credit.num_families - 1.0) * credit.compiling_s(entry.num_reached)
+    assert credit._price_s(entry, 1.0) == pytest.approx(credit._program_s + others_s)
+    assert credit._price_s(entry, 3.0) == pytest.approx(
+        3.0 * credit._program_s
+    )  # segments serve all
     credit.has_learned = True
     assert credit.num_families == 1.0
 

@@ -427,7 +427,7 @@ class Chooser:
     @property
     def _work(self) -> float:
         """What is compiled for a plan, in whole programs."""
-        return DIVIDED if self.divides else self.credit.num_families
+        return DIVIDED if self.divides else 1.0
 
     def _compile_for_wanted(self, entry: Entry) -> None:
         """A program for the wanted values as they are; it saves those that become stale where that

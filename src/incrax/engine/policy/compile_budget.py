@@ -350,6 +350,8 @@ class Credit:
             program_s = min(program_s, self._piecemeal_s(entry.num_reached))
         elif entry.family is not None and self.has_learned:  # what it loads is there
             program_s = min(program_s, self.compiling_s(entry.num_reached))
+        if work == 1.0:  # of segments, one program serves all
+            program_s += (self.num_families - 1.0) * self.compiling_s(entry.num_reached)
         price_s = self._share * work * self.account(entry).novelty * program_s
         return price_s if entry.family is None else self.dearness * price_s
 
