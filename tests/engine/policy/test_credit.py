@@ -233,6 +233,7 @@ def of_family(credit, *counts):
 
 def test_a_program_is_as_dear_as_plans_of_the_family_needed_one_of_their_own():
     credit = called(0.0)._traces.latest.engine.chooser.credit
+    credit.accounts.clear()
     (entry,) = of_family(credit, 1)
     alone_s = credit._price_s(entry, 1.0)
     assert alone_s == credit._program_s
@@ -292,6 +293,7 @@ def test_what_a_family_has_spent_is_spent():
 def test_what_took_longer_than_it_was_priced_is_dearer_next_time(monkeypatch):
     """Also for another family; where no clock may decide, it is what it was priced at."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
+    credit.accounts.clear()
     (entry,) = of_family(credit, 1)
     other = Entry(1, family=8)
     price_s = credit._price_s(other, 1.0)
