@@ -2017,8 +2017,8 @@ MUTANTS = [
     Mutant(
         "row-sparse: rows of what follows from written rows are read, not made",
         "derivatives/row_sparse/values.py",
-        "not 0 < self.steps.get(atom, 0) <= MAX_MADE",
-        "not 0 < self.steps.get(atom, 0) <= 0",
+        "return value.rows if is_there else taken(dense(value), axis, of)",
+        "return taken(dense(value), axis, of)",
         "tests/derivatives/row_sparse/test_memory.py",
     ),
     Mutant(

@@ -91,12 +91,13 @@ def test_rows_of_what_follows_from_rows_written_are_made_once_and_all_of_it_neve
     assert len(program.eqns) < 200
 
 
-def test_so_many_equations_in_a_row_are_run_on_the_table():
+def test_rows_are_made_however_many_equations_follow():
     small = [jnp.full((60, 2), 0.5) for _ in range(2)]
     long = functools.partial(chained, length=800)
     check(long, *small, jnp.array([3, 3, 7]))
     program = drop_dead(inline(trace(structured(long), *small, jnp.array([3, 3, 7]))))
-    assert sum(eqn.outvars[0].aval.shape == (60, 2) for eqn in program.eqns) > 1000
+    of_table = [eqn for eqn in program.eqns if eqn.outvars[0].aval.shape == (60, 2)]
+    assert {eqn.primitive.name for eqn in of_table} <= {"scatter-add", "broadcast_in_dim"}
 
 
 def test_the_dense_program_needs_memory_for_its_gradient():
