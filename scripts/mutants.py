@@ -2024,7 +2024,7 @@ MUTANTS = [
     Mutant(
         "padding is not masked",
         "rows/passes.py",
-        "return jnp.where(is_row, x, identity(reduction.kind, x.dtype))",
+        "return masked(x, axis, is_there, identity(kind, x.dtype))",
         "return x",
     ),
     Mutant(

@@ -27,9 +27,9 @@ from incrax.derivatives.row_sparse.values import (
     coalesced,
     dense,
     has_rows,
+    is_by_rows,
     is_known,
     is_structured,
-    is_written,
 )
 from incrax.engine.program.simplify import RULED, drop_dead, inline_jits
 from incrax.primitives.on_rows import NotByRowsError
@@ -76,7 +76,7 @@ def _results(eqn: Equation, values: Values, context: Context) -> Values:
     try:
         if name == "optimization_barrier":
             results = _plain_apart(values, partial(_jax.apply, eqn))
-        elif name in MAKERS or any(is_structured(x) or is_written(x) for x in values):
+        elif name in MAKERS or any(map(is_by_rows, values)):
             results = [evaluated(eqn, values, context)]
     except NotByRowsError as error:
         why = str(error)

@@ -10,6 +10,7 @@ reads or writes rows by their place, or makes rows of arrays: windows, runs of r
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -31,6 +32,7 @@ from incrax.derivatives.row_sparse.values import (
     added,
     dense,
     has_rows,
+    is_by_rows,
     is_known,
     is_sparse,
     is_structured,
@@ -59,6 +61,9 @@ from incrax.primitives.on_rows import (
 )
 from incrax.primitives.row_axis import Axes, Reduction
 from incrax.primitives.table import algebra_of, entry_of
+
+MAX_MADE = 64
+"""Equations in a row by which rows of a set are made of those of arrays with other rows written."""
 
 
 def evaluated(eqn: Equation, values: Values, context: Context) -> Value:
@@ -114,7 +119,6 @@ def _row_by_row(eqn: Equation, values: Values, aligned: Aligned, context: Contex
     aval = eqn.outvars[0].aval
     if aligned.outputs != (0,):
         raise NotByRowsError("rows become columns")
-    is_by_rows = lambda value: is_structured(value) or is_written(value)
     if any(value.shape[0] != aval.shape[0] for value in filter(is_by_rows, values)):
         raise NotByRowsError("rows are repeated or moved")
     constants = [_constant(value) for value in values]
@@ -125,21 +129,29 @@ def _row_by_row(eqn: Equation, values: Values, aligned: Aligned, context: Contex
         row = values[passed].row
     else:
         row = _one_row(eqn, values, aligned)
-    is_held = has_rows if any(map(has_rows, values)) else is_written
-    sets = list(dict.fromkeys(value.of for value in filter(is_held, values)))
-    if row is not None and is_held is is_written:
+    touched = [value.of for value in filter(has_rows, values)]
+    sets = list(dict.fromkeys(touched or [value.of for value in filter(is_written, values)]))
+    if not touched and row is not None:
         return TouchedRows(row, aval.shape)
-    if is_held is is_written and len(sets) != 1:
+    if not sets:
         raise NotByRowsError("an operand is an array")
+    if not touched:
+        return _followed(eqn, values, aligned, sets[0])
     if len(sets) > 1:
         context.check(sum(each.size for each in sets), aval)
     of = joined(sets)
     rows = _on_rows(eqn, values, aligned, of)
     if row is not None:
         return TouchedRows(row, aval.shape, of, rows)
-    if is_held is is_written:
-        return WrittenRows(apply(eqn, list(map(untouched, values))), of, rows)
     return _written(eqn, values, passed, of, rows, context)
+
+
+def _followed(eqn: Equation, values: Values, aligned: Aligned, of: RowSet) -> WrittenRows:
+    """What follows from arrays into which rows were written."""
+    array = apply(eqn, list(map(untouched, values)))
+    make = functools.cache(functools.partial(_on_rows, eqn, values, aligned))
+    depth = 1 + max(value.depth for value in filter(is_written, values))
+    return WrittenRows(array, of, make(of), make if depth <= MAX_MADE else None, depth)
 
 
 def _on_rows(eqn: Equation, values: Values, aligned: Aligned, of: RowSet) -> Any:
@@ -214,10 +226,9 @@ def _passed_on(eqn: Equation, values: Values, constants: Values) -> int | None:
     passed = None
     if eqn.primitive.name == "select_n":
         passed = _selected(*constants)
-    elif form is not None and is_zero(constants[1]):
-        passed = 0
-    elif form is not None and is_zero(constants[0]) and not form.is_negative(1):
-        passed = 1
+    elif form is not None:
+        is_alone = lambda n: is_zero(constants[1 - n]) and not form.is_negative(n)
+        passed = next(filter(is_alone, (0, 1)), None)
     is_whole = passed is not None and np.shape(values[passed]) == eqn.outvars[0].aval.shape
     return passed if is_whole else None
 

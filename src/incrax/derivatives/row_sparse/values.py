@@ -8,7 +8,7 @@ written down for `explain`. It must not know rules.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -50,12 +50,15 @@ class WrittenRows:
     """An array, and those of its rows that were written, or follow from such rows.
 
     What reads these alone, as the scale of a step is read in the rows of a gradient, does not read
-    the array: XLA drops it if nothing does.
+    the array: XLA drops it if nothing does. Rows of another set follow likewise: `make` makes them,
+    by `depth` equations in a row; None: they are read.
     """
 
     array: Any
     of: RowSet
     rows: Any
+    make: Callable[[RowSet], Any] | None = None
+    depth: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -84,6 +87,11 @@ def is_structured(value: Value) -> bool:
 def is_written(value: Value) -> bool:
     """Whether a value is an array of which some rows are known by themselves."""
     return isinstance(value, WrittenRows)
+
+
+def is_by_rows(value: Value) -> bool:
+    """Whether some rows of a value are known by themselves, or all are alike."""
+    return is_structured(value) or is_written(value)
 
 
 def is_sparse(value: Value) -> bool:
@@ -134,11 +142,12 @@ def rows_at(value: Value, axis: int, of: RowSet) -> Any:
     """Some rows of a value along an axis, the first of what is no array; for what stands for "no
     row", those of some row.
     """
-    if not is_structured(value):
-        is_there = is_written(value) and value.of is of
-        return value.rows if is_there else taken(dense(value), axis, of)
-    if value.of is of:
+    if is_by_rows(value) and value.of is of:
         return value.rows
+    if is_written(value) and value.make is not None:
+        return value.make(of)
+    if not is_structured(value):
+        return taken(dense(value), axis, of)
     below = jnp.broadcast_to(value.row, (of.size, *value.shape[1:]))
     if not num_stored(value) or not of.size:
         return below
