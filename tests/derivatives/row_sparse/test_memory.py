@@ -112,7 +112,7 @@ def test_rows_are_made_however_many_equations_follow():
     check(long, *small, jnp.array([3, 3, 7]))
     program = drop_dead(inline(trace(structured(long), *small, jnp.array([3, 3, 7]))))
     of_table = [eqn for eqn in program.eqns if eqn.outvars[0].aval.shape == (60, 2)]
-    assert {eqn.primitive.name for eqn in of_table} <= {"scatter-add", "broadcast_in_dim"}
+    assert not {"mul", "sub"} & {eqn.primitive.name for eqn in of_table}
 
 
 def test_the_dense_program_needs_memory_for_its_gradient():
