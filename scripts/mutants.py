@@ -2017,8 +2017,15 @@ MUTANTS = [
     Mutant(
         "row-sparse: rows of what follows from written rows are read, not made",
         "derivatives/row_sparse/values.py",
-        "return value.rows if is_there else taken(dense(value), axis, of)",
-        "return taken(dense(value), axis, of)",
+        "if is_by_rows(value) and value.of is of:",
+        "if is_structured(value) and value.of is of:",
+        "tests/derivatives/row_sparse/test_memory.py",
+    ),
+    Mutant(
+        "row-sparse: rows of another gradient are read from the array, not made",
+        "derivatives/row_sparse/values.py",
+        "if is_written(value) and value.make is not None:",
+        "if is_written(value) and value.make is None:",
         "tests/derivatives/row_sparse/test_memory.py",
     ),
     Mutant(
