@@ -120,7 +120,7 @@ def row_sparse(value: TouchedRows) -> RowSparse:
     return RowSparse(value.of.numbers, value.rows, value.shape)
 
 
-def added(values: Sequence[TouchedRows]) -> TouchedRows:
+def added(values: Sequence[Value]) -> TouchedRows:
     """The sum of such values: their rows one after the other."""
     held = list(filter(has_rows, values))
     numbers = jnp.concatenate([value.of.numbers for value in held])
