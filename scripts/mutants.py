@@ -2052,14 +2052,21 @@ MUTANTS = [
     Mutant(
         "row-sparse: rows of what follows from written rows are read, not made",
         "derivatives/row_sparse/values.py",
-        "not 0 < self.steps.get(atom, 0) <= MAX_MADE",
-        "not 0 < self.steps.get(atom, 0) <= 0",
+        "if is_by_rows(value) and value.of is of:",
+        "if is_structured(value) and value.of is of:",
+        "tests/derivatives/row_sparse/test_memory.py",
+    ),
+    Mutant(
+        "row-sparse: rows of another gradient are read from the array, not made",
+        "derivatives/row_sparse/values.py",
+        "if is_written(value) and value.make is not None:",
+        "if is_written(value) and value.make is None:",
         "tests/derivatives/row_sparse/test_memory.py",
     ),
     Mutant(
         "padding is not masked",
         "rows/passes.py",
-        "return jnp.where(is_row, x, identity(reduction.kind, x.dtype))",
+        "return masked(x, axis, is_there, identity(kind, x.dtype))",
         "return x",
     ),
     Mutant(

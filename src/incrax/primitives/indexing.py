@@ -41,6 +41,7 @@ from incrax.primitives.entry import (
     operand_numbers,
     rank_of,
     shape_of,
+    with_item,
 )
 from incrax.primitives.reductions import of_numbers
 
@@ -124,6 +125,17 @@ class Windows(NamedTuple):
         return [
             d for d in range(len(self.shape)) if d not in self.collapsed and d not in self.batching
         ]
+
+    @property
+    def entry_axis(self) -> int | None:
+        """The axis of which each window is one entry, all of it; None if there is none.
+
+        A window as wide as the array starts at 0, wherever it is asked for, if it is clipped.
+        """
+        if self.batching or (len(self.indexed) > 1 and self.is_dropping):
+            return None
+        is_entry = lambda axis: self.sizes == with_item(self.shape, axis, 1)
+        return next(filter(is_entry, self.indexed), None)
 
     def numbers(self, indices: np.ndarray) -> np.ndarray:
         """The number of the element at each place of each window; -1 where a window is dropped."""

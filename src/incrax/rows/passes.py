@@ -20,6 +20,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import DropVar, Equation, Var
 from incrax._program import Program, Values, read_vars
+from incrax.engine.plan.environment import masked
 from incrax.primitives.row_axis import Reduction
 from incrax.rows.axis import IDEMPOTENT, RowsComparison
 from incrax.rows.numbers import NONE, ZERO, Degree, Lifted, Number, degrees_of, typed_as
@@ -261,14 +262,15 @@ def _guarded(
         else:
             x = _jax.read(atom, env)
             if number in reduction.masked and count is not None and isinstance(atom, Var):
-                x = _masked(x, rows.axes[atom], reduction, count)
+                x = _first_rows(x, rows.axes[atom], reduction.kind, count)
         operands.append(x)
     return operands
 
 
-def _masked(x: Any, axis: int, reduction: Reduction, count: Any) -> Any:
-    is_row = jax.lax.broadcasted_iota(np.dtype(np.int32), x.shape, axis) < count
-    return jnp.where(is_row, x, identity(reduction.kind, x.dtype))
+def _first_rows(x: Any, axis: int, kind: str, count: Any) -> Any:
+    """So many rows; the others are what changes nothing in a reduction."""
+    is_there = jax.lax.iota(np.int32, x.shape[axis]) < count
+    return masked(x, axis, is_there, identity(kind, x.dtype))
 
 
 # --- several chunks -------------------------------------------------------------------------------
@@ -306,8 +308,7 @@ def _combined(kind: str, count: Any, parts: Values) -> Any:
         return parts[0]
     stack = jnp.stack(list(parts))
     if kind not in IDEMPOTENT:
-        is_there = jax.lax.broadcasted_iota(np.dtype(np.int32), stack.shape, 0) < count
-        stack = jnp.where(is_there, stack, identity(kind, stack.dtype))
+        stack = _first_rows(stack, 0, kind, count)
     return _combine[kind](stack, axis=0).astype(stack.dtype)
 
 

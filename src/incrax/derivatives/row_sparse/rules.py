@@ -10,6 +10,7 @@ reads or writes rows by their place, or makes rows of arrays: windows, runs of r
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -21,34 +22,31 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation
 from incrax._program import Values
-from incrax.derivatives.row_sparse.rows import RowSparse
 from incrax.derivatives.row_sparse.values import (
     DENSE,
     IN_PLACE,
-    BecomesDense,
     Context,
     TouchedRows,
     Value,
-    ValueTable,
+    WrittenRows,
     added,
-    as_sum,
     dense,
     has_rows,
+    is_by_rows,
     is_known,
     is_sparse,
     is_structured,
+    is_written,
     is_zero,
     joined,
     named_rows,
     num_stored,
-    row_of,
     rows_at,
     untouched,
     written,
-    zero_row,
 )
 from incrax.engine.plan.environment import masked
-from incrax.engine.plan.row_sets import RowSet, ids_read
+from incrax.engine.plan.row_sets import RowSet, ids_read, taken
 from incrax.engine.program.constants import numpy_value
 from incrax.primitives.entry import Algebra, Kind
 from incrax.primitives.indexing import windows_of
@@ -57,109 +55,138 @@ from incrax.primitives.on_rows import (
     NotByRowsError,
     aligned_back,
     aligned_by,
+    moved_beside,
     reduced_by,
     run_on_rows,
 )
 from incrax.primitives.row_axis import Axes, Reduction
 from incrax.primitives.table import algebra_of, entry_of
 
+MAX_MADE = 64
+"""Equations in a row by which rows of a set are made of those of arrays with other rows written."""
 
-def evaluated(eqn: Equation, env: ValueTable) -> Value:
-    """The output of an equation of which some inputs are structured, or that makes rows of
-    arrays.
+
+def evaluated(eqn: Equation, values: Values, context: Context) -> Value:
+    """The output of an equation of which some inputs are held as rows, or that makes rows of arrays.
+
+    Raises:
+        NotByRowsError: it is an array.
     """
-    name = eqn.primitive.name
-    values = env.inputs(eqn)
-    if not any(map(is_structured, values)):
-        return MAKERS[name](eqn, values, env.context)
     if is_sum_of_rows(eqn, values):
-        return _sum(eqn, values, env.context)
-    if len(eqn.outvars) != 1 or entry_of(eqn).index is None:
-        raise BecomesDense(f"there is no rule for `{name}`")
-    is_held = has_rows if any(map(has_rows, values)) else is_structured
-    axes = [0 if is_held(value) else None for value in values]
-    aligned = aligned_by(eqn, axes)
-    if aligned is not None:
-        return _row_by_row(eqn, _along(values, aligned.operands), aligned, env)
-    axes, verdict = reduced_by(eqn, axes)
-    if isinstance(verdict, Reduction):
-        return _reduced(eqn, _along(values, axes), axes, verdict, env)
-    if name in BY_PLACE:
-        return BY_PLACE[name](eqn, values, env.context)
-    raise BecomesDense(verdict.mixes if isinstance(verdict, Kind) else "rows become columns")
+        return _sum(eqn, values, context)
+    name = eqn.primitive.name
+    forms = (has_rows, is_structured, is_written)
+    is_held = next((form for form in forms if any(map(form, values))), None)
+    if is_held is not None:
+        if len(eqn.outvars) != 1 or entry_of(eqn).index is None:
+            raise NotByRowsError(f"there is no rule for `{name}`")
+        axes = [0 if is_held(value) else None for value in values]
+        aligned = aligned_by(eqn, axes)
+        if aligned is not None:
+            return _row_by_row(eqn, _along(values, aligned.operands), aligned, context)
+        if is_held is not is_written:
+            axes, verdict = reduced_by(eqn, axes)
+            if isinstance(verdict, Reduction):
+                return _reduced(eqn, _along(values, axes), axes, verdict)
+            if name not in BY_PLACE:
+                raise NotByRowsError(
+                    verdict.mixes if isinstance(verdict, Kind) else "rows become columns"
+                )
+            return BY_PLACE[name](eqn, values, context)
+    if name not in MAKERS:
+        raise NotByRowsError(f"there is no rule for `{name}`")
+    return MAKERS[name](eqn, list(map(dense, values)), context)
 
 
 def _along(values: Values, axes: Axes) -> list[Value]:
     """Operands with rows along these axes; those that have none there are arrays."""
     pairs = list(zip(values, axes, strict=False))
     if any(has_rows(x) and d != 0 for x, d in pairs):
-        raise BecomesDense("rows become columns")
+        raise NotByRowsError("rows become columns")
     return [x if d == 0 else dense(x) for x, d in pairs]
 
 
-def apply(eqn: Equation, values: Values, **params: Any) -> Any:
-    """The output of an equation of one output, with other inputs and some other parameters."""
-    changed = eqn.replace(params={**eqn.params, **params}) if params else eqn
-    return _jax.apply(changed, values)[0]
+def apply(eqn: Equation, values: Values) -> Any:
+    """The output of an equation of one output, of other inputs."""
+    return _jax.apply(eqn, values)[0]
 
 
 # --- each row by itself ---------------------------------------------------------------------------
 
 
-def _row_by_row(eqn: Equation, values: Values, aligned: Aligned, env: ValueTable) -> Value:
+def _row_by_row(eqn: Equation, values: Values, aligned: Aligned, context: Context) -> Value:
     """f(base with rows) = f(base) with f(rows); the base is what each row is, or an array."""
-    shape = eqn.outvars[0].aval.shape
+    aval = eqn.outvars[0].aval
     if aligned.outputs != (0,):
-        raise BecomesDense("rows become columns")
-    if any(is_structured(value) and value.shape[0] != shape[0] for value in values):
-        raise BecomesDense("rows are repeated or moved")
-    held = list(filter(has_rows, values))
+        raise NotByRowsError("rows become columns")
+    if any(value.shape[0] != aval.shape[0] for value in filter(is_by_rows, values)):
+        raise NotByRowsError("rows are repeated or moved")
     constants = [_constant(value) for value in values]
     passed = _passed_on(eqn, values, constants)
     if _makes_zeros(eqn, constants):
-        row = zero_row(eqn.outvars[0].aval)
-    elif passed is not None and row_of(values[passed]) is not None:
+        row = _filled(0, aval)
+    elif passed is not None and is_structured(values[passed]):
         row = values[passed].row
     else:
         row = _one_row(eqn, values, aligned)
-    if not held:
-        if row is None:
-            raise BecomesDense("an operand is an array")
-        return TouchedRows(row, shape)
-    sets = list(dict.fromkeys(value.of for value in held))
+    touched = [value.of for value in filter(has_rows, values)]
+    sets = list(dict.fromkeys(touched or [value.of for value in filter(is_written, values)]))
+    if not touched and row is not None:
+        return TouchedRows(row, aval.shape)
+    if not sets:
+        raise NotByRowsError("an operand is an array")
+    if not touched:
+        return _followed(eqn, values, aligned, sets[0])
     if len(sets) > 1:
-        env.context.check(sum(each.size for each in sets), eqn.outvars[0].aval)
+        context.check(sum(each.size for each in sets), aval)
     of = joined(sets)
-    rows = _by_rows(eqn, aligned, of.size, env.operands(eqn, aligned.operands, of))
+    rows = _on_rows(eqn, values, aligned, of)
     if row is not None:
-        return TouchedRows(row, shape, of, rows)
-    return _written(eqn, values, passed, of, rows, env)
+        return TouchedRows(row, aval.shape, of, rows)
+    return _written(eqn, values, passed, of, rows, context)
+
+
+def _followed(eqn: Equation, values: Values, aligned: Aligned, of: RowSet) -> WrittenRows:
+    """What follows from arrays into which rows were written."""
+    array = apply(eqn, list(map(untouched, values)))
+    make = functools.cache(functools.partial(_on_rows, eqn, values, aligned))
+    depth = 1 + max(value.depth for value in filter(is_written, values))
+    return WrittenRows(array, of, make(of), make if depth <= MAX_MADE else None, depth)
+
+
+def _on_rows(eqn: Equation, values: Values, aligned: Aligned, of: RowSet) -> Any:
+    pairs = zip(values, aligned.operands, strict=True)
+    operands = [value if d is None else rows_at(value, d, of) for value, d in pairs]
+    return run_on_rows(eqn, aligned, of.size, operands)[0]
 
 
 def _written(
-    eqn: Equation, values: Values, passed: int | None, of: RowSet, rows: Any, env: ValueTable
-) -> Any:
+    eqn: Equation, values: Values, passed: int | None, of: RowSet, rows: Any, context: Context
+) -> WrittenRows:
     """An array with other rows: an operand that has all others, in a sum with rows added; else what
     the equation makes of all rows.
     """
-    env.steps[eqn.outvars[0]] = 0
     held = next(filter(has_rows, values))
     if passed is None:
-        env.context.note(DENSE, eqn, held, f"all rows change in `{eqn.primitive.name}`")
-        return written(apply(eqn, list(map(untouched, values))), of, rows)
-    env.context.note(IN_PLACE, eqn, held, "rows written into an array that is there anyway")
+        context.note(DENSE, eqn, held, f"all rows change in `{eqn.primitive.name}`")
+        array = apply(eqn, list(map(untouched, values)))
+        return WrittenRows(written(array, of, rows), of, rows)
+    context.note(IN_PLACE, eqn, held, "rows written into an array that is there anyway")
+    array = dense(values[passed])
     form = _sum_form(eqn)
     if form is None or not _are_alike(eqn, values):
-        return written(values[passed], of, rows)
+        return WrittenRows(written(array, of, rows), of, rows)
     terms = -held.rows if form.is_negative(1 - passed) else held.rows
-    return values[passed].at[of.numbers].add(terms, mode="drop", indices_are_sorted=True)
+    array = array.at[of.numbers].add(terms, mode="drop", indices_are_sorted=True)
+    # Read behind the addition: XLA would copy an argument that is read, and then overwritten.
+    return WrittenRows(array, of, taken(array, 0, of))
 
 
 def _constant(value: Value) -> Any | None:
     """The constant that a value is, or each row of it but for the touched ones; None where it is
     none.
     """
-    found = value.row if isinstance(value, TouchedRows) else value
+    found = value.row if is_structured(value) else value
     return found if is_known(found) else None
 
 
@@ -168,32 +195,24 @@ def _one_row(eqn: Equation, values: Values, aligned: Aligned) -> Any | None:
     not.
     """
     pairs = zip(values, aligned.operands, strict=True)
-    rows = [value if d is None else row_of(value) for value, d in pairs]
-    if any(row is None for row in rows):
+    if not all(d is None or is_structured(value) for value, d in pairs):
         return None
-    return (
-        folded(eqn, rows, aligned) if all(map(is_known, rows)) else _by_rows(eqn, aligned, 1, rows)
-    )
+    rows = [value.row if is_structured(value) else value for value in values]
+    if all(map(is_known, rows)):
+        return folded(eqn, rows, aligned)
+    return run_on_rows(eqn, aligned, 1, rows)[0]
 
 
-def _by_rows(eqn: Equation, aligned: Aligned, count: int, values: Values) -> Any:
-    """The equation on so many rows."""
-    try:
-        return run_on_rows(eqn, aligned, count, values)[0]
-    except NotByRowsError as error:
-        raise BecomesDense("it cannot be evaluated on some of the rows") from error
+NO_ROWS = Aligned((None,), ())
 
 
-def folded(eqn: Equation, values: Values, aligned: Aligned | None = None) -> np.ndarray:
-    """The output of an equation on constants, here and now; with `aligned`, one row of it."""
+def folded(eqn: Equation, values: Values, aligned: Aligned = NO_ROWS) -> np.ndarray:
+    """The output of an equation on constants, or one row of it, here and now."""
     found = numpy_value(eqn, values) if entry_of(eqn).is_elementwise else None
     if found is not None:
         return found
     with jax.ensure_compile_time_eval():
-        arrays = list(map(jnp.asarray, values))
-        return np.asarray(
-            apply(eqn, arrays) if aligned is None else _by_rows(eqn, aligned, 1, arrays)
-        )
+        return np.asarray(run_on_rows(eqn, aligned, 1, list(map(jnp.asarray, values)))[0])
 
 
 # --- what is known of all other rows --------------------------------------------------------------
@@ -207,10 +226,9 @@ def _passed_on(eqn: Equation, values: Values, constants: Values) -> int | None:
     passed = None
     if eqn.primitive.name == "select_n":
         passed = _selected(*constants)
-    elif form is not None and is_zero(constants[1]):
-        passed = 0
-    elif form is not None and is_zero(constants[0]) and not form.is_negative(1):
-        passed = 1
+    elif form is not None:
+        is_alone = lambda n: is_zero(constants[1 - n]) and not form.is_negative(n)
+        passed = next(filter(is_alone, (0, 1)), None)
     is_whole = passed is not None and np.shape(values[passed]) == eqn.outvars[0].aval.shape
     return passed if is_whole else None
 
@@ -258,64 +276,56 @@ def is_sum_of_rows(eqn: Equation, values: Values) -> bool:
     """Whether an equation adds values that are zero but for stored rows, of which the numbers are
     put one after the other; with the same distinct ones, rows are added as by any equation.
     """
-    if _sum_form(eqn) is None or not any(map(has_rows, values)):
+    if _sum_form(eqn) is None or not any(map(has_rows, values)) or not all(map(is_sparse, values)):
         return False
-    sets = {value.of if isinstance(value, TouchedRows) else None for value in values}
-    is_same = len(sets) == 1 and None not in sets
-    return not is_same and all(map(is_sparse, values)) and _are_alike(eqn, values)
+    is_same = all(value.of is values[0].of and not value.is_sum for value in values)
+    return not is_same and _are_alike(eqn, values)
 
 
-def _sum(eqn: Equation, values: Values, context: Context) -> RowSparse:
+def _sum(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     """Rows of all terms one after the other."""
     context.check(sum(map(num_stored, values)), eqn.outvars[0].aval)
     form = _sum_form(eqn)
     assert form is not None
-    pairs = ((n, as_sum(value)) for n, value in enumerate(values) if has_rows(value))
-    return added(-rows if form.is_negative(n) else rows for n, rows in pairs)
+    held = [(n, value) for n, value in enumerate(values) if has_rows(value)]
+    return added([replace(x, rows=-x.rows) if form.is_negative(n) else x for n, x in held])
 
 
 # --- reductions over rows -------------------------------------------------------------------------
 
 
-def _reduced(eqn: Equation, values: Values, axes: Axes, found: Reduction, env: ValueTable) -> Any:
+def _reduced(eqn: Equation, values: Values, axes: Axes, found: Reduction) -> Any:
     """Of the rows stored: a sum, where all others are zero."""
     if found.start is not None or found.kind != "sum":
-        raise BecomesDense("it is no sum of the rows")
+        raise NotByRowsError("it is no sum of the rows")
     of = next((value.of for value in values if has_rows(value) and is_sparse(value)), None)
     if of is None:
-        raise BecomesDense("the sum is over rows that are not zero")
-    rows = [
-        x if axis is None else masked(x, axis, of.is_row)
-        for x, axis in zip(env.operands(eqn, axes, of), axes, strict=True)
-    ]
+        raise NotByRowsError("the sum is over rows that are not zero")
+    pairs = zip(values, axes, strict=True)
+    rows = [dense(x) if d is None else masked(rows_at(x, d, of), d, of.is_row) for x, d in pairs]
     return apply(eqn, rows)
 
 
 # --- rows by their numbers, runs of rows, and equal rows -------------------------------------------
 
 
-def _scatter_add(eqn: Equation, values: Values, context: Context) -> RowSparse:
+def _scatter_add(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     """The transpose of a look-up of whole rows: rows added to zeros."""
-    operand = values[0]
+    operand, *others = values
     if not is_sparse(operand):
-        raise BecomesDense("rows are written into an array")
+        raise NotByRowsError("rows are written into an array")
     windows = windows_of(eqn)
-    shape = windows.shape
-    # A window as wide as the array starts at 0, wherever it is asked for, if it is clipped.
-    is_one_each = windows.indexed == (0,) or (0 in windows.indexed and not windows.is_dropping)
-    num_axes = eqn.invars[2].aval.ndim
-    offsets = tuple(range(num_axes - len(windows.offsets), num_axes))
-    is_whole = windows.sizes == (1, *shape[1:]) and windows.offsets == offsets
-    if windows.batching or not (is_one_each and is_whole):
-        raise BecomesDense("parts of rows are read")
-    indices, updates = (
-        context.dense(x, eqn, "rows are indices or updates of a scatter") for x in values[1:]
-    )
+    if windows.entry_axis != 0:
+        raise NotByRowsError("parts of rows are read")
+    why = "rows are indices or updates of a scatter"
+    indices, updates = (context.dense(x, eqn, why) for x in others)
     rows_read = indices[..., windows.indexed.index(0)]
-    numbers = ids_read(jnp, rows_read, shape[0], clips=not windows.is_dropping).reshape(-1)
+    numbers = ids_read(jnp, rows_read, operand.shape[0], clips=not windows.is_dropping)
     context.check(numbers.size + num_stored(operand), eqn.outvars[0].aval)
-    rows = RowSparse(numbers, updates.reshape(-1, *shape[1:]), shape)
-    return added([operand, rows])
+    rows = jnp.moveaxis(updates, windows.batch, range(len(windows.batch)))
+    rows = rows.reshape(-1, *operand.shape[1:])
+    terms = replace(operand, of=named_rows(numbers, operand.shape[0]), rows=rows)
+    return added([operand, terms])
 
 
 def _dynamic_update_slice(eqn: Equation, values: Values, context: Context) -> TouchedRows:
@@ -323,14 +333,14 @@ def _dynamic_update_slice(eqn: Equation, values: Values, context: Context) -> To
     update, start, *others = values[1:]
     operand = values[0]
     if not isinstance(operand, TouchedRows) or has_rows(operand) or has_rows(update):
-        raise BecomesDense("rows are written over others")
+        raise NotByRowsError("rows are written over others")
     num_rows = operand.shape[0]
     count = np.shape(update)[0]
     context.check(count, eqn.outvars[0].aval)
     first = ids_read(jnp, jnp.asarray(start), num_rows - count + 1, clips=True)
     of = named_rows(first + jnp.arange(count, dtype=np.int32), num_rows)
     zero = jnp.zeros((), jnp.asarray(start).dtype)
-    rows = apply(eqn, [rows_at(operand, of), dense(update), zero, *others])
+    rows = apply(eqn, [rows_at(operand, 0, of), dense(update), zero, *others])
     return replace(operand, of=of, rows=rows)
 
 
@@ -338,15 +348,16 @@ def _pad(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     """The transpose of a slice: a run of rows, or every n-th row, in an array of one constant."""
     operand, fill = values
     aval = eqn.outvars[0].aval
-    (low, high, inner), *rest = [tuple(map(int, c)) for c in eqn.params["padding_config"]]
-    if has_rows(operand) or low < 0 or high < 0 or not is_known(fill):
-        raise BecomesDense("rows are moved")
-    if (low, high, inner) == (0, 0, 0):
-        raise BecomesDense("all rows are read in part")
-    count = np.shape(operand)[0]
-    context.check(count, aval)
-    rows = apply(eqn, [dense(operand), fill], padding_config=((0, 0, 0), *rest))
-    numbers = low + (inner + 1) * jnp.arange(count, dtype=np.int32)
+    runs = entry_of(eqn).runs
+    assert runs is not None
+    ((run,),) = runs(eqn, 0)
+    if has_rows(operand) or not is_known(fill):
+        raise NotByRowsError("rows are moved")
+    if run.num == aval.shape[0]:
+        raise NotByRowsError("all rows are read in part")
+    context.check(run.num, aval)
+    rows = moved_beside(eqn, 0, dense(operand)[run.first : run.first + run.num], fill)
+    numbers = run.out + run.out_step * jnp.arange(run.num, dtype=np.int32)
     return TouchedRows(_filled(fill, aval), aval.shape, named_rows(numbers, aval.shape[0]), rows)
 
 
@@ -359,13 +370,13 @@ def _broadcast(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     operand = values[0]
     aval = eqn.outvars[0].aval
     if not context.is_large(aval):
-        raise BecomesDense("the array is small")
+        raise NotByRowsError("the array is small")
     if is_known(operand):
         return TouchedRows(_filled(operand, aval), aval.shape)
     aligned = aligned_back(eqn, 0)
     if aligned is None or aligned.operands != (None,):
-        raise BecomesDense("its rows differ")
-    return TouchedRows(_by_rows(eqn, aligned, 1, values), aval.shape)
+        raise NotByRowsError("its rows differ")
+    return TouchedRows(run_on_rows(eqn, aligned, 1, values)[0], aval.shape)
 
 
 Rule = Callable[[Equation, Values, Context], Value]

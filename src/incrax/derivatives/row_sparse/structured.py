@@ -15,21 +15,22 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 
+from incrax import _jax
 from incrax._jax import Literal, Tracer
 from incrax._jax_options import spelled_here
 from incrax._messages import check_function
 from incrax._program import trace_with_tree
 from incrax._table import Printable, Table, many
-from incrax.derivatives.row_sparse.interpreter import run, typed
+from incrax.derivatives.row_sparse.interpreter import run
 from incrax.derivatives.row_sparse.values import (
     DENSE,
     IN_PLACE,
     KEPT,
     Context,
     Event,
-    as_sum,
     has_rows,
     is_sparse,
+    row_sparse,
 )
 from incrax.engine.inputs.signature import Function, Kwargs
 
@@ -56,11 +57,18 @@ def _evaluated(
     for value, atom in zip(run(traced, given, context), traced.outvars, strict=True):
         made = None if isinstance(atom, Literal) else made_by.get(atom)
         if keeps_rows and has_rows(value) and is_sparse(value):
-            results.append(as_sum(value))
+            results.append(row_sparse(value))
         else:
             array = context.dense(value, made, "it is returned", "output")
-            results.append(typed(array, atom.aval))
+            results.append(_typed(array, atom.aval))
     return jax.tree.unflatten(out_tree, results)
+
+
+def _typed(value: Any, aval: Any) -> Any:
+    """An array of this type."""
+    if _jax.is_key_dtype(aval.dtype):
+        return value
+    return _jax.typed_as(jax.lax.convert_element_type(value, aval.dtype), aval)
 
 
 # --- structured -----------------------------------------------------------------------------------

@@ -454,10 +454,10 @@ def zeros_of(var: Var) -> Any:
     return jnp.zeros(var.aval.shape, var.aval.dtype)
 
 
-def masked(value: Any, axis: int, mask: Any) -> Any:
-    """Zero where the mask of an axis is false."""
+def masked(value: Any, axis: int, mask: Any, fill: Any = 0) -> Any:
+    """Zero, or another number, where the mask of an axis is false."""
     mask = lax.broadcast_in_dim(mask, jnp.shape(value), (axis,))
-    return lax.select(mask, value, lax.full_like(value, 0))
+    return lax.select(mask, value, lax.full_like(value, fill))
 
 
 def size_of(value: Any) -> Any:

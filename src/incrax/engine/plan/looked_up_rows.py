@@ -263,12 +263,8 @@ def sum_by_ids(
 def added_axis(eqn: Equation) -> int | None:
     """The axis of which each index of a scatter names one entry, all of it; None if there is none."""
     windows = windows_of(eqn)
-    if len(windows.indexed) != 1 or windows.collapsed != windows.indexed or windows.batching:
-        return None
-    (axis,) = windows.indexed
-    sizes = list(windows.shape)
-    sizes[axis] = 1
-    return axis if list(windows.sizes) == sizes else None
+    is_plain = len(windows.indexed) == 1 and windows.collapsed == windows.indexed
+    return windows.entry_axis if is_plain else None
 
 
 def _repeated(value: Any, axis: int, target: int, count: int) -> Any:
