@@ -259,12 +259,14 @@ def _can_record(watch: BijectionWatch, value: Any, context: Any, output: Any) ->
     """
     if watch.snapshot.is_opaque:
         return False
-    inputs = (value,) if context is None else (value, context)
-    is_concrete = not watch.snapshot.is_traced and all(
-        isinstance(x, _jax.ArrayImpl) for x in (*inputs, output)
+    is_concrete = (
+        not watch.snapshot.is_traced
+        and isinstance(output, _jax.ArrayImpl)
+        and isinstance(value, _jax.ArrayImpl)
+        and (context is None or isinstance(context, _jax.ArrayImpl))
     )
     if not is_concrete:  # else every output is an array of its own (`Evaluator`)
-        needed = (*inputs, *watch.arrays)
+        needed = (value, *([] if context is None else [context]), *watch.arrays)
         has_own_history = records_of(output) or any(output is x for x in needed)
         if has_own_history or not can_be_remembered(output, *needed):
             return False
@@ -273,10 +275,10 @@ def _can_record(watch: BijectionWatch, value: Any, context: Any, output: Any) ->
 
 def _is_of_one_type(value: Any, output: Any) -> bool:
     """Whether a pass back from an output gives the type of the value, its shape aside."""
-    if value.shape == output.shape:
-        return value.aval == output.aval
+    if value.aval == output.aval:
+        return True
     kind = lambda aval: (aval.dtype, aval.weak_type, getattr(aval, "vma", None))
-    return kind(value.aval) == kind(output.aval)
+    return value.shape != output.shape and kind(value.aval) == kind(output.aval)
 
 
 def _is_wide() -> bool:
