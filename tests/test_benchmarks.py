@@ -253,3 +253,35 @@ def test_the_benchmark_of_kept_representations_runs_agrees_and_counts_rows():
         for check in line.checks
         if check.target.startswith("rows encoded")
     )
+
+
+# --- fits -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive
+def test_the_benchmark_of_fits_runs_and_agrees():
+    """Over saved values and on `jax.jit` alike, by the task that each form's minimum has."""
+    pytest.importorskip("iminuit")
+    import bench_fits
+
+    options = harness.Options(quick=True, rounds=1, only="A: MINOS", json=None, extra=None)
+    (line,) = bench_fits.lines(options)
+    assert set(line.timings) == {"incrax", "jax.jit"}
+    assert [check.is_met for check in line.checks if "difference" in check.target] == [True]
+
+
+# --- overhead -------------------------------------------------------------------------------------
+
+
+def test_the_benchmark_of_overhead_makes_its_arguments_before_it_times_calls():
+    """What is made anew is read first, and freed last, by a form that then pays for both."""
+    import bench_overhead
+
+    made = []
+
+    def make(value):
+        made.append(value)
+        return np.full(2, value)
+
+    bench_overhead.overhead_line("case", make, 10, 10, rounds=70)
+    assert len(made) == 10 + 10 * bench_overhead.NUM_GIVEN  # not by the rounds
