@@ -139,14 +139,21 @@ class Remembered:
         value = _as_array(value)
         found = seen.evaluator.run(direction, value, context, is_ladj_required(requires_ladj))
         if is_recording() and _can_record(seen.watch, value, context, found.output):
-            weak_context = None if context is None else weakref.ref(context)
-            snapshot = seen.watch.snapshot
-            made_by = weakref.ref(self), snapshot, direction, value, weak_context, _is_wide()
-            # What is traced elsewhere than the output is no answer wherever the output is.
-            are_known = isinstance(found.output, _jax.ArrayImpl) or all(
-                is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])
+            origin = Origin(
+                weakref.ref(self),
+                seen.watch.snapshot,
+                direction,
+                value,
+                None if context is None else weakref.ref(context),
+                _is_wide(),
             )
-            attach(found.output, (Origin(*made_by, *(found[1:] if are_known else ())),))
+            # What is traced elsewhere than the output is no answer wherever the output is.
+            if isinstance(found.output, _jax.ArrayImpl) or all(
+                is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])
+            ):
+                origin.ladj = found.ladj
+                origin.kept = found.kept
+            attach(found.output, (origin,))
         return found
 
     def _seen(self) -> _Seen:
