@@ -5,6 +5,7 @@ writes.
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from pathlib import Path
 
@@ -308,3 +309,22 @@ def test_a_sample_scored_from_memory_is_the_program_by_hand(name, transform):
     )
     assert ours["transcendentals"] == by_hand["transcendentals"]
     assert ours["flops"] <= by_hand["flops"] + sizes.batch
+
+
+# --- all others -----------------------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "name",
+    ["bijectors", "calls", "exact", "guarded", "hold", "loops", "pure", "row_sparse", "slices"],
+)
+def test_the_first_line_of_a_benchmark_is_made(name):
+    """A script that nobody has run for weeks breaks by a name that went."""
+    from benchmarks.suite import catalogue
+
+    if catalogue.by_name()[name].missing:
+        pytest.skip(f"needs {catalogue.by_name()[name].missing}")
+    script = importlib.import_module(f"bench_{name}")
+    options = harness.Options(quick=True, rounds=1, only="", json=None, extra=None)
+    assert next(iter(script.lines(options))).cells
