@@ -216,7 +216,10 @@ def minima_of(problem: Problem) -> dict[str, fit.FitResult]:
     """
     ours = fit.minimize(problem.tasks[OURS], tolerance=1e-4, progress=False)
     shared = {"hessian": ours.hessian, "gradient": ours.gradient}
-    found = {form: replace(ours, _task=task, intervals={}) for form, task in problem.tasks.items()}
+    found = {
+        form: replace(ours, _make_task=lambda task=task: task, intervals={})
+        for form, task in problem.tasks.items()
+    }
     for each in found.values():
         vars(each).update(shared)
     return found

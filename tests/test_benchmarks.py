@@ -5,6 +5,7 @@ writes.
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from pathlib import Path
 
@@ -253,3 +254,77 @@ def test_the_benchmark_of_kept_representations_runs_agrees_and_counts_rows():
         for check in line.checks
         if check.target.startswith("rows encoded")
     )
+
+
+# --- fits -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive
+def test_the_benchmark_of_fits_runs_and_agrees():
+    """Over saved values and on `jax.jit` alike, by the task that each form's minimum has."""
+    pytest.importorskip("iminuit")
+    import bench_fits
+
+    options = harness.Options(quick=True, rounds=1, only="A: MINOS", json=None, extra=None)
+    (line,) = bench_fits.lines(options)
+    assert set(line.timings) == {"incrax", "jax.jit"}
+    assert [check.is_met for check in line.checks if "difference" in check.target] == [True]
+
+
+# --- overhead -------------------------------------------------------------------------------------
+
+
+def test_the_benchmark_of_overhead_makes_its_arguments_before_it_times_calls():
+    """What is made anew is read first, and freed last, by a form that then pays for both."""
+    import bench_overhead
+
+    made = []
+
+    def make(value):
+        made.append(value)
+        return np.full(2, value)
+
+    bench_overhead.overhead_line("case", make, 10, 10, rounds=70)
+    assert len(made) == 10 + 10 * bench_overhead.NUM_GIVEN  # not by the rounds
+
+
+# --- bijectors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive
+@pytest.mark.optimized
+@pytest.mark.parametrize("transform", [lambda f: f, jax.value_and_grad], ids=["value", "gradient"])
+@pytest.mark.parametrize("name", ["inverse autoregressive", "spline coupling", "affine coupling"])
+def test_a_sample_scored_from_memory_is_the_program_by_hand(name, transform):
+    """`sample_and_log_prob`, but for a change of sign of each event's log-determinant."""
+    pytest.importorskip("flowjax")
+    import bench_bijectors
+
+    sizes = bench_bijectors.Sizes(4, 2, 8, 8)
+    arrays, forms = bench_bijectors.forms(bench_bijectors.flows(sizes)[name][0])
+    xs = np.random.default_rng(1).normal(size=(sizes.batch, sizes.dim))
+    ours, by_hand = (
+        jax.jit(transform(forms[form])).lower(arrays, xs).compile().cost_analysis()
+        for form in (bench_bijectors.OURS, bench_bijectors.BY_HAND)
+    )
+    assert ours["transcendentals"] == by_hand["transcendentals"]
+    assert ours["flops"] <= by_hand["flops"] + sizes.batch
+
+
+# --- all others -----------------------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "name",
+    ["bijectors", "exact", "guarded", "hold", "loops", "row_sparse", "slices"],
+)
+def test_the_first_line_of_a_benchmark_is_made(name):
+    """A script that nobody has run for weeks breaks by a name that went."""
+    from benchmarks.suite import catalogue
+
+    if catalogue.by_name()[name].missing:
+        pytest.skip(f"needs {catalogue.by_name()[name].missing}")
+    script = importlib.import_module(f"bench_{name}")
+    options = harness.Options(quick=True, rounds=1, only="", json=None, extra=None)
+    assert next(iter(script.lines(options))).cells

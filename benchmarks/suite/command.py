@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suite import catalogue, comparing, importing, peers, running, schema, turns
+from benchmarks.suite import catalogue, comparing, peers, running, schema, turns
 from benchmarks.suite.catalogue import Benchmark
 from benchmarks.suite.running import Outcome, Wish
 from benchmarks.suite.text import as_text
@@ -32,7 +32,6 @@ USAGE_ERRORS = (
     schema.ResultError,
     comparing.ComparisonError,
     catalogue.UnknownBenchmarkError,
-    importing.ImportingError,
 )
 
 COMMANDS = {
@@ -41,7 +40,6 @@ COMMANDS = {
     "compare": "compare",
     "peers": "peers",
     "page": "page",
-    "texts": "import",
 }
 OPTIONS = {
     "quick": ("run", "peers"),
@@ -49,7 +47,7 @@ OPTIONS = {
     "only": ("run", "peers"),
     "limit": ("run", "peers"),
     "label": ("run", "peers"),
-    "output": ("run", "peers", "page", "texts"),
+    "output": ("run", "peers", "page"),
     "cache": ("peers",),
     "check": ("page",),
     "json": ("list", "run", "compare", "peers"),
@@ -88,9 +86,6 @@ def parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--peers", nargs="+", metavar="NAME", help="run other libraries, or `all`")
     what.add_argument("--page", action="store_true", help="write docs/performance.md and its plots")
-    what.add_argument(
-        "--import", nargs="+", type=Path, metavar="FILE", dest="texts", help="results kept as text"
-    )
     made.add_argument(
         "--quick", action="store_true", help="small sizes: a smoke test, no valid figures"
     )
@@ -167,7 +162,7 @@ def _wrong_place(given: argparse.Namespace) -> str:
             f"--label becomes a part of the name of a file; {given.label!r} has a separator of "
             "folders"
         )
-    is_written = given.texts or ((given.run or given.peers) and (given.output or not given.quick))
+    is_written = (given.run or given.peers) and (given.output or not given.quick)
     if not is_written:
         return ""
     folder = given.output or RESULTS
@@ -212,7 +207,7 @@ def _chosen(given: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
         return _compare
     if given.peers:
         return _peers
-    return _page if given.page else _import
+    return _page
 
 
 def _bad(message: str) -> int:
@@ -394,15 +389,4 @@ def _page(given: argparse.Namespace) -> int:
         return int(bool(stale))
     page.write(files)
     _say(f"wrote {len(files)} files, {len(stale)} changed")
-    return 0
-
-
-def _import(given: argparse.Namespace) -> int:
-    for path in given.texts:
-        if not path.is_file():
-            return _bad(f"{path}: no such file")
-        result = importing.result_of(path, importing.benchmark_of(path, list(catalogue.by_name())))
-        target = (given.output or RESULTS) / f"{path.stem}.json"
-        schema.save(result, target)
-        _say(f"{target}: {len(result.lines)} lines in {len(result.tables)} tables")
     return 0

@@ -88,7 +88,7 @@ INTRO = f"""\
 
 {MADE}
 
-Ten rows and four plots. A *job* is timed from its first call to its last result, in a fresh process, with
+A *job* is timed from its first call to its last result, in a fresh process, with
 compiling and everything that incrax learns on the way; a *call* is one of many, when all of that is over. Above 1
 incrax is faster than `jax.jit`, below 1 slower. Only ratios carry over to another machine. [Every line that was
 measured](targets.md), with its target, machine and date, has a page of its own.
@@ -101,7 +101,7 @@ LOG_INTRO = f"""\
 
 What a call costs when little has changed, against `jax.jit` of the whole function and against what an expert hoists by
 hand for one kind of change. All figures come from `benchmarks/results`; each has its machine, versions and date. [The
-summary](performance.md) has ten of them, and plots.
+summary](performance.md) has the most telling of them, and plots.
 
 - **Only ratios carry over** to another machine. The forms of a line are timed in one process, call by call in turns; a
   cell has the median with the quartiles in brackets, a ratio above 1 means that incrax is faster.
@@ -218,7 +218,7 @@ def _rows(chosen: Mapping[str, Result], others: Mapping[str, Mapping[str, Result
         rows.append(
             [kind + words, *seconds, *("" if ratio is None else _bold(ratio) for ratio in ratios)]
         )
-    return f"## Ten rows\n\n{_markdown(rows)}" if len(rows) > 1 else ""
+    return f"## Jobs and calls\n\n{_markdown(rows)}" if len(rows) > 1 else ""
 
 
 def _line(chosen: Mapping[str, Result], name: str, case: str) -> Line | None:
@@ -508,21 +508,11 @@ def _benchmark(name: str, result: Result) -> str:
     parts = [f"### {name}\n"]
     if known is not None:
         parts.append(f"{known.question} {known.targets}".rstrip() + "\n")
-    parts.append(f"`{_command(result)}`. {selection.measured(result)}{_source(result)}\n")
-    parts += [f"> {_escaped(note)}\n" for note in result.notes if not _is_raw(note)]
+    parts.append(f"`{_command(result)}`. {selection.measured(result)}\n")
     parts.append(
         "The table is in the result's file.\n" if name in WITHOUT_TABLE else _tables(result)
     )
     return "\n".join(parts)
-
-
-def _is_raw(note: str) -> bool:
-    """Whether a note is a row of a text that no table held."""
-    return "   " in note or bool(re.search(r", \d\d:\d\d$", note))
-
-
-def _source(result: Result) -> str:
-    return "" if result.source == "run" else f" Taken from `benchmarks/results/{result.source}`."
 
 
 def _command(result: Result) -> str:
@@ -531,7 +521,7 @@ def _command(result: Result) -> str:
         result.benchmark,
         *([f'--only "{result.only}"'] if result.only else []),
     ]
-    if result.source == "run" and result.options.rounds and "--rounds" in result.options.arguments:
+    if result.options.rounds and "--rounds" in result.options.arguments:
         words += ["--rounds", str(result.options.rounds)]
     return " ".join(words)
 

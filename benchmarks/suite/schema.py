@@ -101,9 +101,6 @@ class Result:
     """Shares of the processors' time that others took right before and right after the run."""
     conditions: str = "unknown"
     seconds: float | None = None
-    source: str = "run"
-    """`run`, or the text file that the figures were taken from."""
-    notes: list[str] = field(default_factory=list)
     skipped: str | None = None
     """Why nothing could be measured; the tables are empty then."""
 

@@ -4,6 +4,7 @@ words.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ JIT, OURS = "jax.jit", "incrax"
 PEERS = "peers-"
 VERSIONS = ("python", "jax", "incrax")
 """Those that a page names; a result has more."""
+NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,12 @@ def jax_versions(results: Iterable[Result]) -> list[str]:
 
 def best(results: Sequence[Result], jax: str | None = None) -> dict[str, Result]:
     """By benchmark the newest of a quiet machine, or else the newest; parts and skipped ones where
-    nothing else is. Of one version of JAX, by default that of most results.
+    nothing else is. Of the newest version of incrax, and of one of JAX, by default that of most
+    results.
     """
     found: dict[str, Result] = {}
+    newest = max(map(_version, results), default=())
+    results = [each for each in results if _version(each) == newest]
     usual = [jax] if jax is not None else jax_versions(results)[:1]
     for result in results:
         if not result.options.quick and jax_of(result) in ("", *usual):
@@ -56,6 +61,11 @@ def best(results: Sequence[Result], jax: str | None = None) -> dict[str, Result]
     order = [each.name for each in catalogue.BENCHMARKS]
     place = lambda name: (order.index(name) if name in order else len(order), name)
     return {name: found[name] for name in sorted(found, key=place)}
+
+
+def _version(result: Result) -> tuple[int, ...]:
+    """Of incrax: what an older one took says nothing of this one."""
+    return tuple(map(int, NUMBER.findall(result.versions.get(OURS, ""))))
 
 
 def _rank(result: Result) -> tuple[bool, bool, bool, str]:

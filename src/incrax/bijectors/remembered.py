@@ -139,14 +139,21 @@ class Remembered:
         value = _as_array(value)
         found = seen.evaluator.run(direction, value, context, is_ladj_required(requires_ladj))
         if is_recording() and _can_record(seen.watch, value, context, found.output):
-            weak_context = None if context is None else weakref.ref(context)
-            snapshot = seen.watch.snapshot
-            made_by = weakref.ref(self), snapshot, direction, value, weak_context, _is_wide()
-            # What is traced elsewhere than the output is no answer wherever the output is.
-            are_known = isinstance(found.output, _jax.ArrayImpl) or all(
-                is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])
+            origin = Origin(
+                weakref.ref(self),
+                seen.watch.snapshot,
+                direction,
+                value,
+                None if context is None else weakref.ref(context),
+                _is_wide(),
             )
-            attach(found.output, (Origin(*made_by, *(found[1:] if are_known else ())),))
+            # What is traced elsewhere than the output is no answer wherever the output is.
+            if isinstance(found.output, _jax.ArrayImpl) or all(
+                is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])
+            ):
+                origin.ladj = found.ladj
+                origin.kept = found.kept
+            attach(found.output, (origin,))
         return found
 
     def _seen(self) -> _Seen:
@@ -259,12 +266,14 @@ def _can_record(watch: BijectionWatch, value: Any, context: Any, output: Any) ->
     """
     if watch.snapshot.is_opaque:
         return False
-    inputs = (value,) if context is None else (value, context)
-    is_concrete = not watch.snapshot.is_traced and all(
-        isinstance(x, _jax.ArrayImpl) for x in (*inputs, output)
+    is_concrete = (
+        not watch.snapshot.is_traced
+        and isinstance(output, _jax.ArrayImpl)
+        and isinstance(value, _jax.ArrayImpl)
+        and (context is None or isinstance(context, _jax.ArrayImpl))
     )
     if not is_concrete:  # else every output is an array of its own (`Evaluator`)
-        needed = (*inputs, *watch.arrays)
+        needed = (value, *([] if context is None else [context]), *watch.arrays)
         has_own_history = records_of(output) or any(output is x for x in needed)
         if has_own_history or not can_be_remembered(output, *needed):
             return False
@@ -273,10 +282,10 @@ def _can_record(watch: BijectionWatch, value: Any, context: Any, output: Any) ->
 
 def _is_of_one_type(value: Any, output: Any) -> bool:
     """Whether a pass back from an output gives the type of the value, its shape aside."""
-    if value.shape == output.shape:
-        return value.aval == output.aval
+    if value.aval == output.aval:
+        return True
     kind = lambda aval: (aval.dtype, aval.weak_type, getattr(aval, "vma", None))
-    return kind(value.aval) == kind(output.aval)
+    return value.shape != output.shape and kind(value.aval) == kind(output.aval)
 
 
 def _is_wide() -> bool:

@@ -126,6 +126,8 @@ class BijectionWatch(NamedTuple):
         """Whether the object is still as it was."""
         for read, held in self.containers:
             now = read()
+            if now is held:  # both are empty
+                continue
             if len(now) != len(held) or not all(map(is_, now, held)):
                 return False
         return True
