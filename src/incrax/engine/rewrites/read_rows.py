@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import Program, read_vars
+from incrax._program import Program, all_read, read_vars
 from incrax.engine.rewrites.derived import traced_equations
 from incrax.primitives.entry import shape_of
 from incrax.primitives.on_rows import (
@@ -54,14 +55,42 @@ def make_read_rows(program: Program) -> Program:
     """The program without the rows that nothing reads; as it is where an equation that looks as if
     it could be run on some of its rows cannot.
     """
-    if not any(eqn.primitive.name == "slice" for eqn in program.eqns):
+    if not any(eqn.primitive.name in ("slice", "split") for eqn in program.eqns):
         return program  # nothing else says at first that it reads a part
-    eqns, parts = _read(program)
+    eqns, parts = _read(_without_splits(program))
     if max((math.prod(shape_of(var)) for var in parts), default=0) < MIN_SIZE:
         return program
     with contextlib.suppress(NotByRowsError):
         return program.with_eqns(_Narrowing(parts).run(eqns))
     return program
+
+
+def _without_splits(program: Program) -> Program:
+    """The program with slices in the place of each `split` of which not all pieces are read: the
+    gradient by one of several numbers that an array is made of reads one.
+    """
+    read = all_read(program.eqns, program.outvars)
+    eqns = [each for eqn in program.eqns for each in _pieces(eqn, read)]
+    return program.with_eqns(eqns)
+
+
+def _pieces(eqn: Equation, read: Collection[Var]) -> Sequence[Equation]:
+    """An equation; of a `split` the pieces that are read, unless they are all of them."""
+    if eqn.primitive.name != "split" or read >= {*eqn.outvars}:
+        return [eqn]
+    axis = eqn.params["axis"]
+    ends = np.cumsum(eqn.params["sizes"]).tolist()
+    pieces = zip(eqn.outvars, [0, *ends], ends, strict=False)
+    return [
+        each
+        for var, low, high in pieces
+        if var in read
+        for each in traced_equations(
+            lambda x, low=low, high=high: lax.slice_in_dim(x, low, high, axis=axis),
+            eqn.invars,
+            [var],
+        )[1]
+    ]
 
 
 def _read(program: Program) -> tuple[list[Equation], dict[Var, Part]]:
@@ -208,4 +237,6 @@ class _Narrowing:
         assert isinstance(atom, Var)
         first = self.parts[atom].low if atom in self.parts else 0
         value = env[atom]
+        if part.high - part.low == value.shape[part.axis]:
+            return value
         return lax.slice_in_dim(value, part.low - first, part.high - first, axis=part.axis)
