@@ -289,8 +289,9 @@ class _Apart:
         inputs = list(dict.fromkeys(names.get(var, var) for var in read_vars(eqn)))
 
         def run(*values: Any) -> Any:
-            env: dict[Any, Any] = dict(zip(inputs, values, strict=True))
-            return fun([_jax.read(names.get(atom, atom), env) for atom in eqn.invars])
+            env = dict(zip(inputs, values, strict=True))
+            atoms = [names.get(x, x) if isinstance(x, Var) else x for x in eqn.invars]
+            return fun([_jax.read(atom, env) for atom in atoms])
 
         return run, inputs
 
