@@ -30,7 +30,12 @@ POSITIVE = np.exp(MATRIX)
 STACKS = {
     "array": lambda p: jnp.array(p)[:, None] * MATRIX,
     "pieces": lambda p: jnp.concatenate(
-        [p[0] * MATRIX[:2], p[1] * MATRIX[2:3], p[2] * MATRIX[:1], *[x * MATRIX[3:4] for x in p[3:]]]
+        [
+            p[0] * MATRIX[:2],
+            p[1] * MATRIX[2:3],
+            p[2] * MATRIX[:1],
+            *[x * MATRIX[3:4] for x in p[3:]],
+        ]
     ),
     "nested": lambda p: jnp.concatenate([jnp.stack(p[:4]), jnp.stack(p[4:])])[:, None] + MATRIX,
     "columns": lambda p: jnp.stack([x * MATRIX[0] for x in p], axis=1).T,
@@ -162,7 +167,10 @@ def test_of_the_gradient_by_one_of_twenty_numbers_one_row_is_made():
         (waves, range(20)),  # no clean row
         (waves, [0, 19]),  # most rows are between the two
         (lambda *widths: jnp.sum(jnp.sin(jnp.array(widths))), [3]),  # little to save
-        (lambda *widths: jnp.cumsum(jnp.array(widths)[:, None] * np.ones(LENGTH), 0), [3]),  # no sum
+        (
+            lambda *widths: jnp.cumsum(jnp.array(widths)[:, None] * np.ones(LENGTH), 0),
+            [3],
+        ),  # no sum
     ],
 )
 def test_what_wins_nothing_stays_as_it_is(fun, moved):

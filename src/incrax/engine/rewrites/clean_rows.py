@@ -224,9 +224,7 @@ class _Apart:
 
     def _write(self, fun: Callable[..., Any], inputs: Sequence[Var], var: Var | None = None) -> Var:
         """The variable that a function of others computes."""
-        typed = (
-            (lambda *values: _jax.as_weak(fun(*values))) if var and var.aval.weak_type else fun
-        )
+        typed = (lambda *values: _jax.as_weak(fun(*values))) if var and var.aval.weak_type else fun
         (made,), eqns = traced_equations(typed, inputs, [var])
         self.eqns += eqns
         return made
