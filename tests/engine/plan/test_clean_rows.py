@@ -38,6 +38,8 @@ STACKS = {
         ]
     ),
     "nested": lambda p: jnp.concatenate([jnp.stack(p[:4]), jnp.stack(p[4:])])[:, None] + MATRIX,
+    "two rows": lambda p: (jnp.array(p) - 2.0 * jnp.array(p[::-1]))[:, None] * MATRIX,
+    "with constants": lambda p: jnp.array([*p[:4], 1.5, 2.5, 3.5])[:, None] * MATRIX,
     "columns": lambda p: jnp.stack([x * MATRIX[0] for x in p], axis=1).T,
 }
 
@@ -128,6 +130,19 @@ def test_results_are_the_same(stack, steps, ends, moved):
         check(fun, list(np.linspace(0.4, 1.3, 6 if stack == "pieces" else NUM)), sorted(moved))
 
 
+@pytest.mark.parametrize("stack", sorted(STACKS))
+def test_rows_are_apart_however_the_array_was_put_together(stack):
+    def fun(*numbers):
+        y = STACKS[stack](list(numbers))
+        return jnp.arange(1.0, NUM + 1.0) @ y, jnp.sin(y)[:3], jnp.tanh(y).max(0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clean_rows, "MIN_SIZE", 1)
+        args = list(np.linspace(0.4, 1.3, 6 if stack == "pieces" else NUM))
+        made = check(fun, args, [2])
+    assert (made is None) == (stack == "two rows")  # where different rows meet, all do
+
+
 LENGTH = 5_000
 
 
@@ -155,8 +170,10 @@ def test_one_of_twenty_numbers_runs_one_row():
     assert [var.aval.shape for var in plan.loads if var in facts.derived.recipes] == [(LENGTH,)]
 
 
-def test_of_the_gradient_by_one_of_twenty_numbers_one_row_is_made():
-    facts = facts_at(jax.value_and_grad(waves, argnums=3), WIDTHS)
+@pytest.mark.parametrize("num", [7, 20])
+def test_of_the_gradient_by_one_of_many_numbers_one_row_is_made(num):
+    """JAX takes the derivative to pieces by `unstack`; of more than 16 numbers by `split`."""
+    facts = facts_at(jax.value_and_grad(waves, argnums=3), WIDTHS[:num])
     plan = plan_dirty(facts, facts.layout.leaf_mask(3))
     assert max(math.prod(var.aval.shape) for eqn in plan.eqns for var in eqn.outvars) == LENGTH
 

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jax import lax
 
 from incrax import _jax
@@ -79,6 +80,27 @@ class Rows(NamedTuple):
         return lax.concatenate([before, lax.slice_in_dim(value, self.high, None, axis=axis)], axis)
 
 
+class _Pieces(NamedTuple):
+    """What an equation puts side by side: along which axis, how many rows each operand is, and those
+    from the first dirty operand to the last.
+    """
+
+    axis: int
+    sizes: list[int]
+    dirty: range
+
+
+def _pieces_of(eqn: Equation, is_dirty: IsDirty) -> _Pieces | None:
+    """The pieces, some of them dirty; None of any other equation."""
+    name = eqn.primitive.name
+    numbers = [n for n, var in enumerate(eqn.invars) if isinstance(var, Var) and is_dirty(var)]
+    if name not in ("concatenate", "stack") or not numbers:
+        return None
+    axis = eqn.params["axis" if name == "stack" else "dimension"]
+    sizes = [1 if name == "stack" else shape_of(atom)[axis] for atom in eqn.invars]
+    return _Pieces(axis, sizes, range(numbers[0], numbers[-1] + 1))
+
+
 class _Sum(NamedTuple):
     """A reduction over the rows: where these are in its operands, and what joins two results."""
 
@@ -92,7 +114,7 @@ def with_clean_rows_apart(
     """The equations with sums over rows as sums over their dirty rows, added to what a derived
     variable has of the clean ones; None where nothing is to be won.
     """
-    if not any(eqn.primitive.name == "concatenate" for eqn in eqns):
+    if not any(eqn.primitive.name in ("concatenate", "stack") for eqn in eqns):
         return None
     found = _Search(is_dirty)
     for eqn in eqns:
@@ -116,6 +138,7 @@ class _Search:
     def __init__(self, is_dirty: IsDirty) -> None:
         self.is_dirty = is_dirty
         self.rows: dict[Var, Rows] = {}
+        self.begun: dict[int, _Pieces] = {}
         self.mapped: dict[int, Aligned] = {}
         self.summed: dict[int, _Sum] = {}
         self.largest = 0
@@ -128,7 +151,7 @@ class _Search:
         """Follow the rows through the next equation."""
         if len(eqn.outvars) != 1 or eqn.effects:
             return
-        if eqn.primitive.name == "concatenate" and self._begin(eqn):
+        if self._begin(eqn):
             return
         own = [self.of(atom) for atom in eqn.invars]
         known = [rows for rows in own if rows is not None]
@@ -150,20 +173,20 @@ class _Search:
         """Whether clean and dirty pieces are put side by side: dirty are the rows from the first dirty
         piece to the last.
         """
-        axis = eqn.params["dimension"]
-        dirty = dirty_pieces(eqn, self.is_dirty)
-        if not dirty:
+        pieces = _pieces_of(eqn, self.is_dirty)
+        if pieces is None:
             return False
-        sizes = [shape_of(atom)[axis] for atom in eqn.invars]
+        axis, sizes, dirty = pieces
         low, high = sum(sizes[: dirty.start]), sum(sizes[: dirty.stop])
         inner = self.of(eqn.invars[dirty.start])
         if len(dirty) == 1 and inner is not None:
-            if inner.axis != axis:
+            if eqn.primitive.name == "stack" or inner.axis != axis:
                 return False
             low, high = low + inner.low, low + inner.high
         if 2 * (high - low) > sum(sizes):
             return False
         self.rows[eqn.outvars[0]] = Rows(axis, low, high, sum(sizes))
+        self.begun[id(eqn)] = pieces
         return True
 
     def _sum(self, eqn: Equation, axes: Axes) -> None:
@@ -176,10 +199,20 @@ class _Search:
             self.largest = max(self.largest, *(math.prod(shape_of(atom)) for atom in eqn.invars))
 
 
-def dirty_pieces(eqn: Equation, is_dirty: IsDirty) -> range:
-    """From the first to the last dirty operand; none where no operand is clean."""
-    numbers = [n for n, var in enumerate(eqn.invars) if isinstance(var, Var) and is_dirty(var)]
-    return range(numbers[0], numbers[-1] + 1) if numbers else range(0)
+def _together(
+    eqn: Equation, axis: int, atoms: Sequence[Atom]
+) -> tuple[Callable[..., Any], list[Var]]:
+    """A function of the values of variables, and these, that puts some atoms side by side as an
+    equation does.
+    """
+    names = list(dict.fromkeys(atom for atom in atoms if isinstance(atom, Var)))
+    join = jnp.stack if eqn.primitive.name == "stack" else lax.concatenate
+
+    def run(*values: Any) -> Any:
+        env = dict(zip(names, values, strict=True))
+        return join([_jax.read(atom, env) for atom in atoms], axis)
+
+    return run, names
 
 
 class _Apart:
@@ -201,8 +234,8 @@ class _Apart:
             self._map(eqn, self.found.mapped[id(eqn)])
         elif id(eqn) in self.found.summed:
             self._sum(eqn, self.found.summed[id(eqn)])
-        elif eqn.outvars[0] in self.found.rows:
-            self._begin(eqn)
+        elif id(eqn) in self.found.begun:
+            self._begin(eqn, self.found.begun[id(eqn)])
         elif not self._take_piece(eqn):
             self.join(read_vars(eqn))
             self.eqns.append(eqn)
@@ -229,20 +262,19 @@ class _Apart:
         self.eqns += eqns
         return made
 
-    def _begin(self, eqn: Equation) -> None:
+    def _begin(self, eqn: Equation, pieces: _Pieces) -> None:
+        """Clean and dirty pieces put side by side, each by themselves."""
         (var,) = eqn.outvars
-        axis = self.found.rows[var].axis
-        dirty = dirty_pieces(eqn, self.found.is_dirty)
-        pieces = [*eqn.invars[dirty.start : dirty.stop]]
-        others = [*eqn.invars[: dirty.start], *eqn.invars[dirty.stop :]]
-        if len(pieces) == 1 and pieces[0] in self.clean:
-            others.insert(dirty.start, self.clean[pieces[0]])
-            pieces = [self.dirty[pieces[0]]]
-        self.join(pieces)
-        put_together = lambda *values: lax.concatenate(values, axis)
-        kind = "pieces", axis
-        self.clean[var] = self.table.make(kind, others, put_together) if others[1:] else others[0]
-        self.dirty[var] = self._write(put_together, pieces) if pieces[1:] else pieces[0]
+        start, stop = pieces.dirty.start, pieces.dirty.stop
+        dirty = list(eqn.invars[start:stop])
+        clean = [*eqn.invars[:start], *eqn.invars[stop:]]
+        if len(dirty) == 1 and dirty[0] in self.clean and eqn.primitive.name == "concatenate":
+            clean.insert(start, self.clean[dirty[0]])
+            dirty = [self.dirty[dirty[0]]]
+        self.join([atom for atom in dirty if isinstance(atom, Var)])
+        together, names = _together(eqn, pieces.axis, clean)
+        self.clean[var] = self.table.make(("clean pieces", var, pieces.dirty), names, together)
+        self.dirty[var] = self._write(*_together(eqn, pieces.axis, dirty))
 
     def _map(self, eqn: Equation, aligned: Aligned) -> None:
         """An equation that makes rows of rows."""

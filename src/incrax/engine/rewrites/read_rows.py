@@ -12,6 +12,7 @@ treats each row by itself or moves rows. It must not know which inputs change.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -34,6 +35,9 @@ from incrax.primitives.on_rows import (
 )
 from incrax.primitives.table import entry_of
 
+PIECES = frozenset({"split", "unstack"})
+"""Equations that take a value to pieces along an axis."""
+
 MIN_SIZE = 4096
 """Elements of the largest value of which some rows are made, for a program that is worth changing."""
 
@@ -55,7 +59,7 @@ def make_read_rows(program: Program) -> Program:
     """The program without the rows that nothing reads; as it is where an equation that looks as if
     it could be run on some of its rows cannot.
     """
-    if not any(eqn.primitive.name in ("slice", "split") for eqn in program.eqns):
+    if not any(eqn.primitive.name in ("slice", *PIECES) for eqn in program.eqns):
         return program  # nothing else says at first that it reads a part
     eqns, parts = _read(_without_splits(program))
     if max((math.prod(shape_of(var)) for var in parts), default=0) < MIN_SIZE:
@@ -66,8 +70,8 @@ def make_read_rows(program: Program) -> Program:
 
 
 def _without_splits(program: Program) -> Program:
-    """The program with slices in the place of each `split` of which not all pieces are read: the
-    gradient by one of several numbers that an array is made of reads one.
+    """The program with slices in the place of each `split` or `unstack` of which not all pieces are
+    read: the gradient by one of several numbers that an array is made of reads one.
     """
     read = all_read(program.eqns, program.outvars)
     eqns = [each for eqn in program.eqns for each in _pieces(eqn, read)]
@@ -75,21 +79,23 @@ def _without_splits(program: Program) -> Program:
 
 
 def _pieces(eqn: Equation, read: Collection[Var]) -> Sequence[Equation]:
-    """An equation; of a `split` the pieces that are read, unless they are all of them."""
-    if eqn.primitive.name != "split" or read >= {*eqn.outvars}:
+    """An equation; of one that takes a value to pieces those that are read, unless all are."""
+    name = eqn.primitive.name
+    if name not in PIECES or read >= {*eqn.outvars}:
         return [eqn]
     axis = eqn.params["axis"]
-    ends = np.cumsum(eqn.params["sizes"]).tolist()
-    pieces = zip(eqn.outvars, [0, *ends], ends, strict=False)
+    sizes = eqn.params["sizes"] if name == "split" else [1] * len(eqn.outvars)
+    ends = np.cumsum(sizes).tolist()
+
+    def piece(value: Any, number: int) -> Any:
+        cut = lax.slice_in_dim(value, ends[number] - sizes[number], ends[number], axis=axis)
+        return cut if name == "split" else lax.squeeze(cut, [axis])
+
     return [
         each
-        for var, low, high in pieces
+        for number, var in enumerate(eqn.outvars)
         if var in read
-        for each in traced_equations(
-            lambda x, low=low, high=high: lax.slice_in_dim(x, low, high, axis=axis),
-            eqn.invars,
-            [var],
-        )[1]
+        for each in traced_equations(functools.partial(piece, number=number), eqn.invars, [var])[1]
     ]
 
 
