@@ -72,7 +72,8 @@ class DerivedTable:
     ) -> None:
         var, *flag = made
         self._made[key] = var
-        self.recipes[var] = (*self.recipe(inputs), *eqns)
+        if var not in inputs:  # what hands on an input is no other variable
+            self.recipes[var] = (*self.recipe(inputs), *eqns)
         if flag:
             self.flags[var] = flag[0]
 
