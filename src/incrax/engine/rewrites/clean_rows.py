@@ -297,8 +297,7 @@ class _Apart:
             self.dirty[var] = self._write(_of_atoms(of_dirty, dirty, names), names)
             return
         # Most equations are of this kind; to write them down takes a tenth of the time of a trace.
-        axis = aligned.outputs[0]
-        aval_of = lambda num: var.aval.update(shape=with_item(shape_of(var), axis, num))
+        aval_of = lambda num: var.aval.update(shape=with_item(shape_of(var), rows.axis, num))
         names = _variables(clean)
         write = lambda new: (
             *self.table.recipe(names),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,7 +78,7 @@ def _without_splits(program: Program) -> Program:
     return program.with_eqns(eqns)
 
 
-def _pieces(eqn: Equation, read: Collection[Var]) -> Sequence[Equation]:
+def _pieces(eqn: Equation, read: set[Var]) -> Sequence[Equation]:
     """An equation; of one that takes a value to pieces those that are read, unless all are."""
     name = eqn.primitive.name
     if name not in PIECES or read >= {*eqn.outvars}:
