@@ -130,6 +130,7 @@ def test_results_are_the_same(stack, steps, ends, moved):
         check(fun, list(np.linspace(0.4, 1.3, 6 if stack == "pieces" else NUM)), sorted(moved))
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("stack", sorted(STACKS))
 def test_rows_are_apart_however_the_array_was_put_together(stack):
     def fun(*numbers):
