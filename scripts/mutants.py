@@ -434,6 +434,27 @@ OPTIMISATIONS = [
         "tests/engine/plan/test_row_sets.py::test_halves_that_meet_are_one_set_of_as_many_slots",
     ),
     Mutant(
+        "clean rows stand behind the other pieces",
+        "engine/rewrites/clean_rows.py",
+        "            clean.insert(start, self.clean[dirty[0]])",
+        "            clean.append(self.clean[dirty[0]])",
+        "tests/engine/plan/test_clean_rows.py",
+    ),
+    Mutant(
+        "rows that meet are those of one operand",
+        "engine/rewrites/clean_rows.py",
+        "if not known or is_whole or len({rows[1:] for rows in known}) > 1:",
+        "if not known or is_whole:",
+        "tests/engine/plan/test_clean_rows.py",
+    ),
+    Mutant(
+        "all pieces are made where one is read",
+        "engine/rewrites/read_rows.py",
+        "_read(_without_splits(program))",
+        "_read(program)",
+        "tests/engine/plan/test_clean_rows.py",
+    ),
+    Mutant(
         "rows that two readers take are those of the first",
         "engine/rewrites/read_rows.py",
         "                read[atom] = _hull(read[atom], source) if atom in read else source",

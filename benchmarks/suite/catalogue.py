@@ -145,7 +145,6 @@ BENCHMARKS = (
     Benchmark("curves", 8),
     Benchmark("hold", 4),
     Benchmark("bijectors", 3, needs=("flowjax",)),
-    Benchmark("hlo", 1, script="show_hlo.py"),
 )
 """In the order of the page."""
 

@@ -29,8 +29,6 @@ CURVES = {
 }
 """Tables of the curves, with the titles of their panels and the units of their sizes."""
 INPUTS_EACH = {"Call time against inputs": 3}
-WITHOUT_TABLE = ("hlo",)
-"""Evidence of how programs compile, too wide for a page."""
 GAIN = f"{JIT} / {OURS}"
 AGAIN = f"incrax again / {OURS}"
 CREATOR = re.compile(r"matplotlib [\d.]+\S*(?=<)")
@@ -509,9 +507,7 @@ def _benchmark(name: str, result: Result) -> str:
     if known is not None:
         parts.append(f"{known.question} {known.targets}".rstrip() + "\n")
     parts.append(f"`{_command(result)}`. {selection.measured(result)}\n")
-    parts.append(
-        "The table is in the result's file.\n" if name in WITHOUT_TABLE else _tables(result)
-    )
+    parts.append(_tables(result))
     return "\n".join(parts)
 
 

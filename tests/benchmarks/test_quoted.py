@@ -76,9 +76,6 @@ QUOTED = {
     ("docs/when_not.md", "parameters that change, data in `Rows`"): [
         ("rows", "move, 1,000,000 rows, value", JIT)
     ],
-    ("docs/when_not.md", "one width of 20 in one array"): [
-        ("amplitude", "value+grad(width), one width changed, vectorised", "best uncached / incrax")
-    ],
     ("docs/when_not.md", "a flow's forward pass"): [
         ("bijectors", "affine coupling, forward alone", "FlowJAX / incrax"),
         ("bijectors", "inverse autoregressive, forward alone", "FlowJAX / incrax"),

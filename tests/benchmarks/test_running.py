@@ -45,7 +45,7 @@ def made(tmp_path: Path, text: str, **more) -> Benchmark:
 
 def test_every_script_is_in_the_catalogue():
     listed = {each.path.name for each in catalogue.BENCHMARKS}
-    assert listed == {path.name for path in SCRIPTS.glob("bench_*.py")} | {"show_hlo.py"}
+    assert listed == {path.name for path in SCRIPTS.glob("bench_*.py")}
 
 
 @pytest.mark.parametrize("name", [each.name for each in catalogue.BENCHMARKS])
@@ -53,7 +53,7 @@ def test_every_benchmark_has_a_question_and_says_what_is_to_be_reached(name):
     benchmark = catalogue.by_name()[name]
     assert benchmark.question.endswith("?")
     assert benchmark.question[0].isupper()
-    assert benchmark.targets or name == "hlo"
+    assert benchmark.targets
     assert benchmark.limit_s >= 60 * benchmark.minutes
 
 

@@ -54,6 +54,13 @@ def check_order(eqns, known):
         written.update(written_vars(eqn))
 
 
+def test_what_hands_on_an_input_is_that_input():
+    (x,) = program_of(jnp.sin, TERMS[0]).invars
+    table = DerivedTable()
+    assert table.make("same", [x], lambda value: value) is x
+    assert x not in table.recipes
+
+
 # --- partial sums ---------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
 from incrax.engine.program.nested import num_in_all
 from incrax.engine.rewrites.algebra import Statistics, polynomial_reductions
+from incrax.engine.rewrites.clean_rows import with_clean_rows_apart
 from incrax.engine.rewrites.derived import Recomputed, in_order, traced_equations
 from incrax.engine.rewrites.factors import factor_reductions
 from incrax.engine.rewrites.partial_sums import is_added_anew, regroup, stack_rows
@@ -287,6 +288,11 @@ def plan_dirty(
     )
     eqns = reached_equations(facts, dirty, targets, reached_saves, may_regroup=may_derive)
     plans = [search.plan(eqns, targets)]
+    if may_derive and not facts.effects:
+        is_dirty = lambda var: bool(facts.mask(var) & dirty)
+        apart = with_clean_rows_apart(eqns, facts.derived, is_dirty, targets)
+        if apart is not None:
+            plans.append(search.plan(apart, targets))
     if may_derive:
         for form in _other_forms(facts, dirty, eqns, targets, reached_saves, may_factor=may_factor):
             plans.append(

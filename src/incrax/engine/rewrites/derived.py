@@ -52,11 +52,21 @@ class DerivedTable:
         self._made_together: dict[Hashable, list[Var]] = {}
         self._traces: dict[Hashable, Body] = {}
 
-    def make(self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
-        """The variable that `fun` of the inputs computes; the same one for the same kind and inputs."""
+    def make(
+        self,
+        kind: Hashable,
+        inputs: Sequence[Var],
+        fun: Callable[..., Any],
+        *,
+        is_alike: bool = False,
+    ) -> Var:
+        """The variable that `fun` of the inputs computes; the same one for the same kind and inputs.
+        `is_alike`: the kind says all of `fun`, as `traced` asks.
+        """
         key = (kind, tuple(inputs))
         if key not in self._made:
-            self._add(key, inputs, *traced_equations(fun, inputs))
+            traced = self.traced if is_alike else lambda _, inputs, fun: _traced(inputs, fun)
+            self._add(key, inputs, *renamed(traced(kind, inputs, fun), inputs))
         return self._made[key]
 
     def make_matrix(self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
@@ -72,7 +82,8 @@ class DerivedTable:
     ) -> None:
         var, *flag = made
         self._made[key] = var
-        self.recipes[var] = (*self.recipe(inputs), *eqns)
+        if var not in inputs:  # what hands on an input is no other variable
+            self.recipes[var] = (*self.recipe(inputs), *eqns)
         if flag:
             self.flags[var] = flag[0]
 

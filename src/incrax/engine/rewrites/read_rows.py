@@ -12,15 +12,17 @@ treats each row by itself or moves rows. It must not know which inputs change.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import Program, read_vars
+from incrax._program import Program, all_read, read_vars
 from incrax.engine.rewrites.derived import traced_equations
 from incrax.primitives.entry import shape_of
 from incrax.primitives.on_rows import (
@@ -32,6 +34,9 @@ from incrax.primitives.on_rows import (
     sources_of_runs,
 )
 from incrax.primitives.table import entry_of
+
+PIECES = frozenset({"split", "unstack"})
+"""Equations that take a value to pieces along an axis."""
 
 MIN_SIZE = 4096
 """Elements of the largest value of which some rows are made, for a program that is worth changing."""
@@ -54,14 +59,44 @@ def make_read_rows(program: Program) -> Program:
     """The program without the rows that nothing reads; as it is where an equation that looks as if
     it could be run on some of its rows cannot.
     """
-    if not any(eqn.primitive.name == "slice" for eqn in program.eqns):
+    if not any(eqn.primitive.name in ("slice", *PIECES) for eqn in program.eqns):
         return program  # nothing else says at first that it reads a part
-    eqns, parts = _read(program)
+    eqns, parts = _read(_without_splits(program))
     if max((math.prod(shape_of(var)) for var in parts), default=0) < MIN_SIZE:
         return program
     with contextlib.suppress(NotByRowsError):
         return program.with_eqns(_Narrowing(parts).run(eqns))
     return program
+
+
+def _without_splits(program: Program) -> Program:
+    """The program with slices in the place of each `split` or `unstack` of which not all pieces are
+    read: the gradient by one of several numbers that an array is made of reads one.
+    """
+    read = all_read(program.eqns, program.outvars)
+    eqns = [each for eqn in program.eqns for each in _pieces(eqn, read)]
+    return program.with_eqns(eqns)
+
+
+def _pieces(eqn: Equation, read: set[Var]) -> Sequence[Equation]:
+    """An equation; of one that takes a value to pieces those that are read, unless all are."""
+    name = eqn.primitive.name
+    if name not in PIECES or read >= {*eqn.outvars}:
+        return [eqn]
+    axis = eqn.params["axis"]
+    sizes = eqn.params["sizes"] if name == "split" else [1] * len(eqn.outvars)
+    ends = np.cumsum(sizes).tolist()
+
+    def piece(value: Any, number: int) -> Any:
+        cut = lax.slice_in_dim(value, ends[number] - sizes[number], ends[number], axis=axis)
+        return cut if name == "split" else lax.squeeze(cut, [axis])
+
+    return [
+        each
+        for number, var in enumerate(eqn.outvars)
+        if var in read
+        for each in traced_equations(functools.partial(piece, number=number), eqn.invars, [var])[1]
+    ]
 
 
 def _read(program: Program) -> tuple[list[Equation], dict[Var, Part]]:
@@ -208,4 +243,6 @@ class _Narrowing:
         assert isinstance(atom, Var)
         first = self.parts[atom].low if atom in self.parts else 0
         value = env[atom]
+        if part.high - part.low == value.shape[part.axis]:
+            return value
         return lax.slice_in_dim(value, part.low - first, part.high - first, axis=part.axis)
