@@ -216,14 +216,24 @@ class PlanStreak(Streak):
 
 
 class RowStreak(Streak):
-    """By the program for a few rows, from the version of which the fewest differ."""
+    """By the program for a few rows, from the version of which the fewest differ.
+
+    Fields: leaves of the types that those that change have.
+    """
+
+    def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
+        super().__init__(signature, out_tree, engine, again)
+        self._known = self._states[-1].anchors
 
     def _evaluated(self, leaves: Values) -> Results | None:
-        engine = self._engine
-        if not self._signature.same_types(leaves, self._moving, self._states[-1].anchors):
+        if not self._signature.same_types(leaves, self._moving, self._known):
             return None
-        values = self._comparison.anew(leaves, self._moving, self._moving)
-        made = None if values is None else engine.made_by_rows(self._repeat, values, self._results)
+        values = list(self._values)
+        for i in self._moving:
+            value = values[i] = LeafValue(leaves[i])
+            if value.is_deleted():
+                return None
+        made = self._engine.made_by_rows(self._repeat, tuple(values), self._results)
         if made is None:
             return None
         base, state = made

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -42,18 +41,18 @@ class _Origin:
     __slots__ = ("array", "numbers", "parent")
 
     def __init__(self, x: jax.Array, parent: _Origin | None, numbers: np.ndarray) -> None:
-        self.array = weakref.ref(x, lambda _, key=id(x): known.pop(key, None))
+        # Of a dict that lacks the number, `pop` returns what it is called with besides: the reference.
+        self.array = weakref.ref(x, functools.partial(known.pop, id(x)))
         self.parent = parent
         self.numbers = numbers
         known[id(x)] = self
 
-    def trail(self) -> Iterator[_Origin]:
+    def trail(self) -> list[_Origin]:
         """This one and what it was made from, as far as that is looked at."""
-        origin: _Origin | None = self
-        for _ in range(MAX_STEPS):
-            if origin is not None:
-                yield origin
-                origin = origin.parent
+        found = [self]
+        while len(found) < MAX_STEPS and (parent := found[-1].parent) is not None:
+            found.append(parent)
+        return found
 
 
 known: dict[int, _Origin] = {}
@@ -70,7 +69,7 @@ def made_from(new: jax.Array, old: jax.Array, numbers: np.ndarray) -> jax.Array:
     these.
     """
     parent = _origin(old) or _Origin(old, None, np.zeros(0, np.int64))
-    *_, last = parent.trail()
+    last = parent.trail()[-1]
     if last.array() is None:
         last.parent = None  # else all of a chain of a million updates would be kept
     _Origin(new, parent, numbers)
@@ -85,7 +84,9 @@ def rows_between(new: Any, old: Any) -> np.ndarray | None:
     theirs = None if ours is None else _origin(old)
     if ours is None or theirs is None:
         return None
-    trail = list(theirs.trail())
+    if ours.parent is theirs:
+        return ours.numbers
+    trail = theirs.trail()
     written: list[np.ndarray] = []
     for origin in ours.trail():
         if origin in trail:
@@ -132,7 +133,7 @@ def at(x: Any) -> RowUpdates:
         >>> incrax.at(x)[2].set(1.5).tolist()
         [0.0, 0.0, 1.5, 0.0]
     """
-    if not isinstance(x, (jax.Array, np.ndarray)) or not np.ndim(x):
+    if not isinstance(x, (jax.Array, np.ndarray)) or not x.shape:
         raise TypeError(
             f"`incrax.at` got {x!r}, of type {type(x).__name__}. It takes an array with one or "
             "more axes, of which rows are written: `incrax.at(x)[i].set(v)`."
@@ -256,6 +257,8 @@ def _different_rows(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _rows_of(index: Any, length: int) -> np.ndarray | None:
     """The rows that an index may write; None where that is not plain, or they are many."""
     first = index[0] if isinstance(index, tuple) and index else index
+    if type(first) is int:  # of one number, NumPy takes most of the time of an update
+        return np.array([first % length]) if -length <= first < length else None
     if isinstance(first, slice):
         numbers = np.sort(np.arange(length)[first])
     else:
