@@ -16,7 +16,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from operator import and_, or_
+from operator import and_, attrgetter, or_
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import jax
@@ -67,6 +67,8 @@ LONG_WAY_EVERY = 16
 """Uses of a dirty set of which one is compared with all versions; those at which programs are timed
 again are among them.
 """
+
+feed_of = attrgetter("feed")
 
 MAX_REPEATS = 64
 """Kinds of change whose calls may go the short way."""
@@ -388,7 +390,7 @@ class Engine:
         # The long way starts from the one most used of those that differ in just these inputs.
         bases = [state for state, found in reversed(pairs) if found == dirty]
         base = max(bases, key=lambda state: state.uses, default=None)
-        feeds = [value.feed for value in values]
+        feeds = [*map(feed_of, values)]
         filled = None if base is None else repeat.filled(base, feeds)
         loads = None if base is None or filled is None else repeat.loads_of(base, filled)
         if base is None or filled is None or loads is None:
@@ -467,8 +469,10 @@ class Engine:
         loads = repeat.loads_of(base, None, numbers)
         if loads is None:
             return None
-        feeds = [value.feed for value in values]
-        results = run(feeds, given_up(self.store, base, repeat.program, loads))
+        program = repeat.program
+        if program.executable.given_up:
+            loads = given_up(self.store, base, program, loads)
+        results = run([*map(feed_of, values)], loads)
         if results is None:
             return None
         slices.is_primed(repeat.entry, is_complete=True)

@@ -3,8 +3,9 @@
 In: an array, rows of its first axis, new values. Out: a plain `jax.Array`; for two arrays of one
 family, the rows in which they may differ. It must not read values.
 
-A family is a tree: each array knows its origin, the one it was made from. Two of them can differ
-only in the rows that were written on the way up to their nearest common origin and down again.
+A family is a tree: each array knows its origin, the one it was made from, and how many updates it is
+below the first. Two of them can differ only in the rows that were written on the way up to their
+nearest common origin and down again.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ before: of fewer, the bits are compared faster; rows up to which they are writte
 class _Origin:
     """An array's place in its family: what it was made from, in which rows it was written."""
 
-    __slots__ = ("array", "numbers", "parent")
+    __slots__ = ("array", "depth", "numbers", "parent")
 
     def __init__(self, x: jax.Array, parent: _Origin | None, numbers: np.ndarray) -> None:
         # Of a dict that lacks the number, `pop` returns what it is called with besides: the reference.
         self.array = weakref.ref(x, functools.partial(known.pop, id(x)))
         self.parent = parent
+        self.depth = 0 if parent is None else parent.depth + 1
         self.numbers = numbers
         known[id(x)] = self
 
@@ -84,24 +86,23 @@ def rows_between(new: Any, old: Any) -> np.ndarray | None:
     theirs = None if ours is None else _origin(old)
     if ours is None or theirs is None:
         return None
-    if ours.parent is theirs:
-        return ours.numbers
-    trail = theirs.trail()
     written: list[np.ndarray] = []
-    for origin in ours.trail():
-        if origin in trail:
-            written += [each.numbers for each in trail[: trail.index(origin)]]
-            return _together(written)
-        written.append(origin.numbers)
-    return None
+    while ours is not theirs:
+        if ours.depth < theirs.depth:  # the other one is further below what both were made from
+            ours, theirs = theirs, ours
+        written.append(ours.numbers)
+        if ours.parent is None or len(written) > MAX_STEPS:
+            return None
+        ours = ours.parent
+    return _together(written)
 
 
 def _together(written: list[np.ndarray]) -> np.ndarray:
     """All numbers of some lists, each once: of few, NumPy would take most of the time of a call."""
     if len(written) == 1:
         return written[0]
-    if sum([numbers.size for numbers in written]) <= FEW:
-        found = set().union(*[numbers.tolist() for numbers in written])
+    if sum(map(len, written)) <= FEW:
+        found = set().union(*map(np.ndarray.tolist, written))
         return np.array(sorted(found), np.int64)
     return np.unique(np.concatenate(written))
 

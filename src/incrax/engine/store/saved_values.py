@@ -64,10 +64,10 @@ def padded(numbers: np.ndarray, capacity: int) -> np.ndarray:
     """Numbers of rows, the first one repeated up to a capacity; int32. All rows of a part of the axis
     run, whichever changed.
     """
-    if numbers.size != capacity:
-        spare = max(capacity - numbers.size, 0)
-        numbers = np.concatenate([numbers[:capacity], np.repeat(numbers[:1], spare)])
-    return numbers.astype(np.int32)
+    rows = np.empty(capacity, np.int32)
+    rows[: numbers.size] = numbers[:capacity]
+    rows[numbers.size :] = numbers[0]
+    return rows
 
 
 class Sources:
@@ -110,8 +110,7 @@ class Sources:
 
     def are_at_hand(self, base: State, loads: Values) -> bool:
         """Whether all of that is there, and what the version hands on, with their buffers."""
-        outputs = base.outputs
-        read = [*loads, *[outputs[i] for i in self._held]]
+        read = [*loads, *map(base.outputs.__getitem__, self._held)]
         return not any([x is None or (isinstance(x, jax.Array) and x.is_deleted()) for x in read])
 
 

@@ -191,9 +191,10 @@ class Store:
         """Give away large buffers of dropped versions that no version and no user holds."""
         kept: set[int] = set()
         tables = [state.saved for state in self.states]
+        are_held = set(map(id, tables))
         for state in dropped:
             saved = state.saved
-            if any([saved is table for table in tables]):
+            if id(saved) in are_held:
                 continue
             state.saved = {}
             large = [var for var in saved if self.var_bytes[var] >= MIN_BYTES]
