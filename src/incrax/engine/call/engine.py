@@ -58,6 +58,7 @@ from incrax.engine.store.store import (
     Pairs,
     State,
     Store,
+    are_at_hand,
     is_any_deleted,
 )
 
@@ -118,7 +119,7 @@ class Repeat(NamedTuple):
         made: Env = {}
         for program in self.fills:
             loads = list(map(known.get, program.loads))
-            if any([x is None for x in loads]) or is_any_deleted(loads):
+            if not are_at_hand(loads):
                 return None
             assert program.plan is not None
             results = program(feeds, loads)

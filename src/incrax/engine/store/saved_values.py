@@ -29,6 +29,7 @@ from incrax.engine.store.store import (
     Pairs,
     State,
     Store,
+    are_at_hand,
     available_in,
     is_any_deleted,
 )
@@ -110,8 +111,7 @@ class Sources:
 
     def are_at_hand(self, base: State, loads: Values) -> bool:
         """Whether all of that is there, and what the version hands on, with their buffers."""
-        read = [*loads, *map(base.outputs.__getitem__, self._held)]
-        return not any([x is None or (isinstance(x, jax.Array) and x.is_deleted()) for x in read])
+        return are_at_hand([*loads, *map(base.outputs.__getitem__, self._held)])
 
 
 def given_up(store: Store, base: State, program: TimedProgram, loads: Values) -> Results:

@@ -200,7 +200,8 @@ class Store:
             large = [var for var in saved if self.var_bytes[var] >= MIN_BYTES]
             if not large:
                 continue
-            kept.update(id(x) for table in tables for x in table.values())
+            for table in tables:
+                kept.update(map(id, table.values()))
             free = [saved[v] for v in large if id(saved[v]) not in kept and v not in self.outputs]
             self.pool.give(free, saved.values())
             kept.update(map(id, free))
@@ -495,7 +496,12 @@ is_array_deleted = methodcaller("is_deleted")
 
 def is_any_deleted(values: Iterable[Any]) -> bool:
     """Whether the buffer of one of them was."""
-    return any([is_deleted(x) for x in values])
+    return any([isinstance(x, jax.Array) and x.is_deleted() for x in values])
+
+
+def are_at_hand(values: Iterable[Any]) -> bool:
+    """Whether none of them is None, or was deleted."""
+    return not any([x is None or (isinstance(x, jax.Array) and x.is_deleted()) for x in values])
 
 
 def available_in(states: Iterable[tuple[State, int]], var: Var, mask: int) -> Any | None:
