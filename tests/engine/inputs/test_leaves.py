@@ -578,5 +578,5 @@ def test_of_two_values_compared_with_a_third_few_rows_are_read(monkeypatch):
     monkeypatch.setattr(LeafValue, "words", None)  # all rows
     assert changed_rows(c, b).tolist() == [4, 9]
     second[4] = 1.5
-    with pytest.raises(TypeError):
+    with pytest.raises(AttributeError):
         changed_rows(LeafValue(second), b)

@@ -650,7 +650,6 @@ class Engine:
         if entry is None or not slices.is_at_hand(entry, saved.feeds):
             return None
         assert entry.program is not None
-        saved.rows = rows.served_by(entry.program)
         saved.taken = saved.for_rows(entry.program)
         if saved.taken is None and slices.priming is not None:
             saved.prime(slices.priming)

@@ -53,13 +53,6 @@ class ChangedRows(NamedTuple):
     numbers: np.ndarray
     kind: RowKind
 
-    def served_by(self, program: TimedProgram) -> ChangedRows:
-        """The same change, of the kind that a program for rows is for."""
-        assert program.plan is not None
-        sliced = program.plan.sliced
-        assert sliced is not None
-        return self._replace(kind=sliced.kind)
-
 
 def padded(numbers: np.ndarray, capacity: int) -> np.ndarray:
     """Numbers of rows, the first one repeated up to a capacity; int32. All rows of a part of the axis
