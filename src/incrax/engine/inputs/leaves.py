@@ -287,7 +287,7 @@ def resolved(x: Any, olds: Iterable[LeafValue]) -> LeafValue:
 
 def has_bits_of(x: Any, old: LeafValue) -> bool:
     """Whether a NumPy array has the bits of a value: found out before a copy of it is made."""
-    bits = old.bits if old.anchor is NO_ANCHOR else None
+    bits = None if old.is_deleted() else old.bits
     return bits is not None and same_bits(bits, x)
 
 

@@ -209,7 +209,9 @@ class SavedValues:
         sources = Sources(self.facts, program)
         loads = sources.loads(base, base.saved, rows.numbers)
         pairs = zip(program.loads, loads, strict=True)
-        loads = [self.find(var) if x is None and self.facts.is_known(var) else x for var, x in pairs]
+        loads = [
+            self.find(var) if x is None and self.facts.is_known(var) else x for var, x in pairs
+        ]
         return loads if sources.are_at_hand(base, loads) else None
 
     def prime(self, priming: TimedProgram) -> None:

@@ -17,7 +17,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from operator import itemgetter, methodcaller
+from operator import is_, itemgetter, methodcaller
 from typing import Any, TypeAlias
 
 import jax
@@ -296,14 +296,14 @@ class Comparison:
         values = list(latest)
         for index in changed:
             values[index] = self.resolve_leaf(index, leaves[index])
-        return tuple(values)
+        return latest if all(map(is_, values, latest)) else tuple(values)
 
     def resolve_leaf(self, index: int, x: Any) -> LeafValue:
         """The stored value with these bits, or a new one."""
         is_numpy = type(x) is np.ndarray
         for state in self.store.states:
             old = state.values[index]
-            if state.anchors[index] is x or (is_numpy and has_bits_of(x, old)):
+            if old.anchor is x or (is_numpy and has_bits_of(x, old)):
                 return old
         return resolved(x, [state.values[index] for state in reversed(self.store.states)])
 
