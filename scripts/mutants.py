@@ -2153,7 +2153,7 @@ MUTANTS = [
     Mutant(
         "residual reused across a parameter",
         "engine/call/engine.py",
-        "{var: x for var, x in base.saved.items() if not self.facts.mask(var) & dirty}",
+        "{var: x for var, x in base.saved.items() if not masks[var] & dirty}",
         "dict(base.saved)",
     ),
     Mutant(
@@ -2165,7 +2165,7 @@ MUTANTS = [
     Mutant(
         "deleted result handed out again",
         "engine/store/store.py",
-        "return any([is_deleted(x) for x in values])",
+        "return any([isinstance(x, jax.Array) and x.is_deleted() for x in values])",
         "return False",
     ),
     Mutant(
@@ -2189,14 +2189,14 @@ MUTANTS = [
     Mutant(
         "buffers recycled while a version holds them",
         "engine/store/store.py",
-        "if id(x) not in kept and var not in self.outputs]",
-        "if var not in self.outputs]",
+        "if id(saved[v]) not in kept and v not in self.outputs]",
+        "if v not in self.outputs]",
     ),
     Mutant(
         "buffers of results recycled",
         "engine/store/store.py",
-        "if id(x) not in kept and var not in self.outputs]",
-        "if id(x) not in kept]",
+        "if id(saved[v]) not in kept and v not in self.outputs]",
+        "if id(saved[v]) not in kept]",
     ),
     Mutant(
         "sums of products merged without a guard",
