@@ -48,6 +48,8 @@ _ARRAY = _jax.ArrayImpl
 IMMUTABLE = frozenset({*_PYTHON_SCALARS, _ARRAY, np.float64, np.float32, np.int64, np.int32})
 """Types whose objects never change and are handed to programs as they are."""
 
+_WORDS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+
 NO_ANCHOR = object()
 """Stands for an object whose identity proves nothing, because its owner may change it in place."""
 
@@ -319,7 +321,7 @@ def _same_words(a: np.ndarray, b: np.ndarray) -> bool:
 def _words(a: np.ndarray) -> np.ndarray:
     flat = np.ascontiguousarray(a).reshape(-1)
     size = flat.itemsize
-    return flat.view(f"u{min(size & -size, 8)}")  # the largest power of two that divides it
+    return flat.view(_WORDS[min(size & -size, 8)])  # the largest power of two that divides it
 
 
 def changed_elements(new: LeafValue, old: LeafValue, width: int) -> int:

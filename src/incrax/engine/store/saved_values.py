@@ -58,6 +58,8 @@ def padded(numbers: np.ndarray, capacity: int) -> np.ndarray:
     """Numbers of rows, the first one repeated up to a capacity; int32. All rows of a part of the axis
     run, whichever changed.
     """
+    if numbers.size == capacity:
+        return numbers.astype(np.int32)
     rows = np.empty(capacity, np.int32)
     rows[: numbers.size] = numbers[:capacity]
     rows[numbers.size :] = numbers[0]
