@@ -507,14 +507,13 @@ class Engine:
         self.chooser.note_repeated(entry, entry.candidate, program_s, overhead_s)
         return state.outputs
 
-    def _note_repeat(self, record: CallRecord, saved: SavedValues) -> None:
+    def _note_repeat(self, record: CallRecord, candidate: Candidate, saved: SavedValues) -> None:
         """The next calls of this kind may do what this one did, if nothing was to be found out, or
         filled but by segments that the change reaches.
         """
         kind = self._common(saved.pairs)
         self.repeat = None
         self.repeats.pop(kind, None)
-        candidate = record.candidate
         entry = record.entry
         plan = record.plan
         program = None if entry is None else self._program(candidate, entry)
@@ -542,7 +541,7 @@ class Engine:
                 self.repeats.clear()
             self.repeats[kind] = repeat
 
-    def _fills_what_changed(self, candidate: str, saved: SavedValues) -> bool:
+    def _fills_what_changed(self, candidate: Candidate, saved: SavedValues) -> bool:
         """Whether a plan, which fills nothing, or segments serve the same change so of any version that
         has what they read: what is reached was computed, and all else was current there.
         """
@@ -584,11 +583,12 @@ class Engine:
         if guard is not None:
             instead = self._results_instead(candidate, entry, saved, results, guard)
         if instead is not None:
-            state = self._new_state("whole", entry, saved, instead)
-            record = self._account("whole", entry, saved, is_first=base is None)
+            candidate = "whole"
+            state = self._new_state(candidate, entry, saved, instead)
+            record = self._account(candidate, entry, saved, is_first=base is None)
         self.store.commit(state, base if saved.dirty != self.layout.full | self.always else None)
         if not self.must_wait and not self.always:
-            self._note_repeat(record, saved)
+            self._note_repeat(record, candidate, saved)
         return state.outputs
 
     def _note_seconds(

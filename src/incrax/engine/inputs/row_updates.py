@@ -51,7 +51,7 @@ class _Origin:
 
     def trail(self) -> list[_Origin]:
         """This one and what it was made from, as far as that is looked at."""
-        found = [self]
+        found: list[_Origin] = [self]
         while len(found) < MAX_STEPS and (parent := found[-1].parent) is not None:
             found.append(parent)
         return found
