@@ -212,6 +212,17 @@ def file_moves(run: Callable[[], Any]) -> int:
     return len(visited)
 
 
+def num_functions(run: Callable[[], Any]) -> int:
+    """How many functions of Python run, those of JAX and NumPy included."""
+    calls = []
+    sys.setprofile(lambda frame, event, _: calls.append(frame) if event == "call" else None)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return len(calls)
+
+
 def check_invariants(store: Store, mask: Callable[[Var], int]) -> None:
     """Raise AssertionError where an invariant of the store does not hold."""
     assert len(store.states) <= store.versions

@@ -933,9 +933,10 @@ def is_held_whole(x: Any) -> bool:
     """Whether a device of this process holds all of an array, and no other process any: reading it
     gathers nothing.
     """
-    return x.is_fully_addressable and (
-        type(x.sharding) is SingleDeviceSharding or x.is_fully_replicated
-    )
+    sharding = x.sharding
+    if type(sharding) is SingleDeviceSharding:
+        return sharding.is_fully_addressable
+    return x.is_fully_addressable and x.is_fully_replicated
 
 
 def explicit_sharding(aval: Any) -> NamedSharding | None:

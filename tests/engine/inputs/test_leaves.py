@@ -575,8 +575,8 @@ def test_of_two_values_compared_with_a_third_few_rows_are_read(monkeypatch):
     a, b, c = map(LeafValue, (base, first, second))
     assert changed_rows(b, a).tolist() == [4]
     assert changed_rows(c, a).tolist() == [9]
-    monkeypatch.setattr(LeafValue, "flat", None)  # all rows
+    monkeypatch.setattr(LeafValue, "words", None)  # all rows
     assert changed_rows(c, b).tolist() == [4, 9]
     second[4] = 1.5
-    with pytest.raises(TypeError):
+    with pytest.raises(AttributeError):
         changed_rows(LeafValue(second), b)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import EAGER, examples, same
+from helpers import EAGER, examples, num_functions, same
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,6 +85,12 @@ def test_a_family_is_forgotten_with_its_arrays():
     del x, old, made
     gc.collect()
     assert len(row_updates.known) <= before
+
+
+def test_one_update_takes_few_functions():
+    """37 before NumPy was asked for the one number of a row: it compares, sorts and makes unique."""
+    x = incrax.at(X)[3].set(1.0)
+    assert num_functions(lambda: incrax.at(x)[5].set(2.0)) <= 18
 
 
 def test_under_a_transformation_it_is_an_update():

@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import EAGER, same
+from helpers import EAGER, examples, same
+from hypothesis import given
+from hypothesis import strategies as st
 
 import incrax
 from incrax.engine.policy import expectations
@@ -114,6 +116,92 @@ def test_one_kind_alone_has_a_program_of_its_own():
     ours = called(in_turns(60, changing=(3,)), tuning=UNTIMED)
     assert not chooser(ours).divides
     assert chooser(ours).num_programs == 1
+
+
+@pytest.fixture(scope="module")
+def divided():
+    return called(in_turns(60), tuning=UNTIMED)
+
+
+def long_ways(monkeypatch, ours):
+    """The calls that compare with all versions, from now on."""
+    seen = []
+    baselines = ours._traces.latest.engine.baselines
+    ranked = baselines.ranked
+    monkeypatch.setattr(baselines, "ranked", lambda pairs: seen.append(1) or ranked(pairs))
+    return seen
+
+
+def counted(ours, calls):
+    """What is counted in these calls."""
+    before = ours.stats.as_dict()
+    for theta in calls:
+        same(ours(theta, X), JITTED(theta, X), factor=2**14)
+    after = ours.stats.as_dict()
+    return {name: after[name] - before[name] for name in ("calls", "ran", "loaded", "filled")}
+
+
+def test_calls_by_segments_go_the_short_way_and_count_as_the_long_one(divided, monkeypatch):
+    calls = list(in_turns(200))[61:]
+    for theta in calls[:20]:
+        divided(theta, X)
+    seen = long_ways(monkeypatch, divided)
+    short = counted(divided, calls[20:40])
+    assert len(seen) <= 4  # one call in sixteen of each kind
+    assert divided.explain().as_dict()["served_by"] == "segments"
+    repeats = divided._traces.latest.engine.repeats
+    with monkeypatch.context() as patch:
+        patch.setattr(type(repeats[min(repeats)]), "is_settled", lambda repeat: False)
+        long = counted(divided, calls[40:60])
+    assert len(seen) >= 20
+    assert short == long
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 2 * NUM_TERMS - 1), min_size=1, max_size=2),
+        st.sampled_from([0.7, 0.9, 1.1, float("nan")]),
+        st.booleans(),
+    ),
+    max_size=20,
+)
+
+
+@examples(1)
+@given(STEPS)
+def test_any_calls_by_segments_equal_jit(divided, steps):
+    """Single numbers and pairs of them, from the last point or from the one before that again."""
+    theta = before = next(in_turns(0))
+    for numbers, value, is_from_before in steps:
+        theta, before = [list(pair) for pair in (before if is_from_before else theta)], theta
+        for number in numbers:
+            theta[number // 2][number % 2] = value
+        same(divided(theta, X), JITTED(theta, X), factor=2**14)
+
+
+def test_what_another_version_had_is_not_taken_from_the_one_before_in_a_repeated_call(divided):
+    """The third point has two numbers of the first, two of the second: what depends on these alone is
+    found there, and was not computed.
+    """
+    first = next(in_turns(0))
+    for k in range(6):
+        second = [[a + 0.01 * k + 0.05, b + 0.01 * k + 0.07] for a, b in first[:2]] + first[2:]
+        third = [second[0], *first[1:]]
+        for theta in (first, second, third):
+            same(divided(theta, X), JITTED(theta, X), factor=2**14)
+        first = [*first[:3], [first[3][0] + 0.01, first[3][1]], first[4]]
+
+
+def test_what_was_lost_is_computed_by_the_long_way(divided, monkeypatch):
+    theta, after = list(in_turns(100))[-2:]
+    for _ in range(3):
+        divided(theta, X)
+    divided._traces.latest.engine.clear_saved()
+    same(divided(after, X), JITTED(after, X), factor=2**14)
+    for state in divided._traces.latest.engine.store.states:
+        for x in state.saved.values():
+            x.delete()
+    same(divided(theta, X), JITTED(theta, X), factor=2**14)
 
 
 def test_what_is_asked_for_has_a_program_of_its_own():

@@ -16,10 +16,11 @@ import logging
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from operator import and_, or_
+from operator import and_, attrgetter, or_
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import jax
+import numpy as np
 
 from incrax import _jax
 from incrax._jax import Var
@@ -34,7 +35,7 @@ from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.leaves import LeafValue, LeafValues
 from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.plan import Plan
+from incrax.engine.plan.plan import Plan, Sliced
 from incrax.engine.plan.slices import value_at
 from incrax.engine.policy.agreement import difference
 from incrax.engine.policy.candidates import Candidate, Entry
@@ -44,13 +45,20 @@ from incrax.engine.policy.log import Journal
 from incrax.engine.program.dependence import ALWAYS
 from incrax.engine.store.budget import Limits
 from incrax.engine.store.eviction import cheapest_first
-from incrax.engine.store.saved_values import ChangedRows, SavedValues, UnusableError
+from incrax.engine.store.saved_values import (
+    ChangedRows,
+    SavedValues,
+    Sources,
+    UnusableError,
+    given_up,
+)
 from incrax.engine.store.store import (
     Baselines,
     Comparison,
     Pairs,
     State,
     Store,
+    are_at_hand,
     is_any_deleted,
 )
 
@@ -61,6 +69,8 @@ LONG_WAY_EVERY = 16
 again are among them.
 """
 
+feed_of = attrgetter("feed")
+
 MAX_REPEATS = 64
 """Kinds of change whose calls may go the short way."""
 
@@ -68,6 +78,10 @@ MAX_REPEATS = 64
 class Repeat(NamedTuple):
     """What a call did, if another of its kind may do the same. It holds no values: what is loaded is
     found anew in the version that such a call starts from.
+
+    Fields: the record of that call, and what serves its kind; the program that ran last, its plan, and
+    how many equations this has; ticks of the clock then; where the program finds what it loads; the
+    segments that ran before it, in order, and their equations.
     """
 
     record: CallRecord
@@ -76,20 +90,42 @@ class Repeat(NamedTuple):
     plan: Plan
     num_eqns: int
     ticks: int
+    sources: Sources
+    fills: tuple[TimedProgram, ...] = ()
+    num_filled: int = 0
 
     def is_settled(self) -> bool:
         """Whether what serves is chosen, and not to be looked at again."""
         entry = self.entry
-        is_chosen = entry.candidate == self.record.candidate and entry.program is self.program
-        clock = self.program.clock
-        is_final = entry.is_final and self.ticks == clock.ticks
-        return is_chosen and is_final and entry.uses % LONG_WAY_EVERY != 0
+        is_chosen = entry.candidate == self.record.candidate
+        is_served = is_chosen and entry.is_final and entry.uses % LONG_WAY_EVERY != 0
+        # Segments serve many kinds: whenever one of them is timed, all of these would be looked at.
+        is_same = entry.program is self.program and self.ticks == self.program.clock.ticks
+        return is_served and (is_same or entry.candidate == "segments")
 
-    def loads_of(self, base: State) -> Results | None:
-        """What the program loads, of a version; None where that lacks something."""
-        loads = list(map(base.saved.get, self.program.loads))
-        is_complete = all([x is not None for x in loads])
-        return loads if is_complete and not is_any_deleted([*loads, *base.outputs]) else None
+    def loads_of(
+        self, base: State, filled: Env | None = None, rows: np.ndarray | None = None
+    ) -> Results | None:
+        """What the program loads, of a version and of what was computed before it, as rows of these
+        numbers change; None where something is lacking.
+        """
+        saved = {**base.saved, **filled} if filled else base.saved
+        loads = self.sources.loads(base, saved, rows)
+        return loads if self.sources.are_at_hand(base, loads) else None
+
+    def filled(self, base: State, feeds: Values) -> Env | None:
+        """What the segments compute of what a version has; None where that lacks something."""
+        known = base.saved
+        made: Env = {}
+        for program in self.fills:
+            loads = list(map(known.get, program.loads))
+            if not are_at_hand(loads):
+                return None
+            assert program.plan is not None
+            results = program(feeds, loads)
+            made.update(zip(program.plan.saves, results, strict=True))
+            known = {**base.saved, **made}
+        return made
 
 
 class Again(NamedTuple):
@@ -114,6 +150,18 @@ class FirstCall(NamedTuple):
     program_s: float
 
 
+class Masks(dict[Var, int]):
+    """The inputs that saved values depend on, found once."""
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__()
+        self._facts = facts
+
+    def __missing__(self, var: Var) -> int:
+        self[var] = mask = self._facts.mask(var)
+        return mask
+
+
 class Engine:
     """Evaluates one traced program incrementally."""
 
@@ -135,6 +183,7 @@ class Engine:
         self.journal = journal
         self.tuning = tuning
         self.layout = facts.layout
+        self.masks = Masks(facts)
         pool = Pool(is_active=compiler.recycles)
         planned = limits.planned_bytes
         chooser = Chooser(
@@ -342,14 +391,19 @@ class Engine:
         # The long way starts from the one most used of those that differ in just these inputs.
         bases = [state for state, found in reversed(pairs) if found == dirty]
         base = max(bases, key=lambda state: state.uses, default=None)
-        loads = None if base is None else repeat.loads_of(base)
-        if base is None or loads is None:
+        feeds = [*map(feed_of, values)]
+        filled = None if base is None else repeat.filled(base, feeds)
+        loads = None if base is None or filled is None else repeat.loads_of(base, filled)
+        if base is None or filled is None or loads is None:
             return None
-        results = repeat.program([value.feed for value in values], loads)
-        if not self._holds(repeat, results):
+        results = repeat.program(feeds, loads)
+        # Read after all programs were started: each is waited for no longer than the last one is.
+        flags = self.facts.derived.flags
+        are_usable = [self.clock.read(filled.pop(flags[v])) for v in [*filled] if v in flags]
+        if not all(are_usable) or not self._holds(repeat, results):
             return None
-        state = self._version(repeat.plan, base, dirty, values, results, {})
-        self._blame(state, base, "plan", repeat.entry)
+        state = self._version(repeat.plan, base, dirty, values, results, filled)
+        self._blame(state, base, repeat.entry.candidate, repeat.entry)
         if kind == dirty:  # else the next call differs from this one in other inputs
             self.again = Again(repeat, base, loads)
         return self._commit_again(repeat, base, state, begun)
@@ -373,6 +427,8 @@ class Engine:
             return None
         begun = start_s, self.clock.spent_s, self.clock.passed_s
         values = self.comparison.anew(leaves, changed, sliced.leaves)
+        if values is None or self.comparison.differ_beside(values, sliced.leaves):
+            return None
 
         def run(feeds: Values, loads: Values) -> Results | None:
             try:
@@ -382,7 +438,7 @@ class Engine:
                 self._forget_repeats()
                 return None
 
-        made = None if values is None else self.made_by_rows(repeat, values, run)
+        made = self.made_by_rows(repeat, values, run)
         if made is None:
             return None
         base, state = made
@@ -396,7 +452,8 @@ class Engine:
         run: Callable[[Values, Values], Results | None],
     ) -> tuple[State, State] | None:
         """The version of which the fewest rows differ, and the one that the program for rows makes of
-        it, run so; None where the change is of another kind, or something is missing.
+        it, run so; None where the change is of another kind, or something is missing. All other
+        leaves are those of all versions.
         """
         plan = repeat.plan
         slices = self.slices
@@ -404,25 +461,32 @@ class Engine:
         assert sliced is not None
         if not slices.allows_difference(plan):
             return None
-        found = self.comparison.nearest(values, sliced.leaves, slices.lacks)
+        found = self.comparison.nearest(values, sliced.leaves, slices.primed.keys())
         if found is None:
             return None
         base, numbers = found
-        kind = slices.kind(sliced.leaves, numbers)
-        if kind is None or not sliced.kind.covers(kind):
+        if not self._covers(sliced, numbers):
             return None
-        # Elements, not whole inputs: saved values may depend on one of them alone.
-        dirty = self.comparison.dirty(values, base)
-        rows = ChangedRows(base, dirty, numbers, sliced.kind)
-        saved = SavedValues(self, [(base, dirty)], dirty, values, rows)
-        loads = saved.for_rows(repeat.program)
+        loads = repeat.loads_of(base, None, numbers)
         if loads is None:
             return None
-        results = run(saved.feeds, saved.given_up(repeat.program, loads))
+        program = repeat.program
+        if program.executable.given_up:
+            loads = given_up(self.store, base, program, loads)
+        results = run([*map(feed_of, values)], loads)
         if results is None:
             return None
         slices.is_primed(repeat.entry, is_complete=True)
+        # Elements, not whole inputs: saved values may depend on one of them alone.
+        dirty = self.comparison.dirty(values, base)
         return base, self._version(plan, base, dirty, values, results, {})
+
+    def _covers(self, sliced: Sliced, numbers: np.ndarray) -> bool:
+        """Whether a program for rows serves a change of these."""
+        if not self.slices.accumulates:
+            return numbers.size <= sliced.capacity
+        kind = self.slices.kind(sliced.leaves, numbers)
+        return kind is not None and sliced.kind.covers(kind)
 
     def _holds(self, repeat: Repeat, results: Results) -> bool:
         """Whether results may be used; the guard, if there is one, is taken from them."""
@@ -434,6 +498,7 @@ class Engine:
         start_s, spent_s, passed_s = begun
         self.store.commit(state, base)
         self.stats.ran += repeat.num_eqns
+        self.stats.filled += repeat.num_filled
         self.stats.loaded += len(repeat.plan.loads)
         self._last = repeat.record
         overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
@@ -442,28 +507,50 @@ class Engine:
         self.chooser.note_repeated(entry, entry.candidate, program_s, overhead_s)
         return state.outputs
 
-    def _note_repeat(self, record: CallRecord, kind: int, *, has_base: bool) -> None:
+    def _note_repeat(self, record: CallRecord, candidate: Candidate, saved: SavedValues) -> None:
         """The next calls of this kind may do what this one did, if nothing was to be found out, or
-        filled.
+        filled but by segments that the change reaches.
         """
+        kind = self._common(saved.pairs)
         self.repeat = None
         self.repeats.pop(kind, None)
         entry = record.entry
         plan = record.plan
-        program = None if entry is None else entry.program
+        program = None if entry is None else self._program(candidate, entry)
         if entry is None or program is None or plan is None or program.plan is not plan:
             return
-        clock = program.clock
-        repeat = Repeat(record, entry, program, plan, plan.num_eqns, clock.ticks)
         is_checked = plan.statistics is None or entry.is_compared
-        is_known = entry.is_final and has_base and not record.filled and is_checked
-        if record.candidate == "slices":
-            self.repeat = repeat
-        elif record.candidate == "plan" and is_known:
-            self.repeat = repeat
+        is_known = entry.is_final and saved.base is not None and is_checked
+        is_alike = is_known and self._fills_what_changed(candidate, saved)
+        if candidate != "slices" and not is_alike:
+            return
+        fills = tuple(saved.filled_by)
+        self.repeat = repeat = Repeat(
+            record,
+            entry,
+            program,
+            plan,
+            plan.num_eqns,
+            self.clock.ticks,
+            Sources(self.facts, program),
+            fills,
+            sum([len(each.eqns) for each in saved.plans]) if fills else 0,
+        )
+        if candidate != "slices":
             if len(self.repeats) >= MAX_REPEATS:
                 self.repeats.clear()
             self.repeats[kind] = repeat
+
+    def _fills_what_changed(self, candidate: Candidate, saved: SavedValues) -> bool:
+        """Whether a plan, which fills nothing, or segments serve the same change so of any version that
+        has what they read: what is reached was computed, and all else was current there.
+        """
+        if candidate == "plan":
+            return not saved.computed
+        is_by_segments = candidate == "segments" and not self.chooser.is_exact
+        reached = {var for var in (*saved.computed, *saved.found) if self.masks[var] & saved.dirty}
+        is_same = len(saved.plans) == len(saved.filled_by)
+        return is_by_segments and is_same and reached == saved.computed.keys()
 
     def _forget_repeats(self) -> None:
         """Look at the next calls in full."""
@@ -496,11 +583,12 @@ class Engine:
         if guard is not None:
             instead = self._results_instead(candidate, entry, saved, results, guard)
         if instead is not None:
-            state = self._new_state("whole", entry, saved, instead)
-            record = self._account("whole", entry, saved, is_first=base is None)
+            candidate = "whole"
+            state = self._new_state(candidate, entry, saved, instead)
+            record = self._account(candidate, entry, saved, is_first=base is None)
         self.store.commit(state, base if saved.dirty != self.layout.full | self.always else None)
         if not self.must_wait and not self.always:
-            self._note_repeat(record, self._common(saved.pairs), has_base=base is not None)
+            self._note_repeat(record, candidate, saved)
         return state.outputs
 
     def _note_seconds(
@@ -562,7 +650,6 @@ class Engine:
         if entry is None or not slices.is_at_hand(entry, saved.feeds):
             return None
         assert entry.program is not None
-        saved.rows = rows.served_by(entry.program)
         saved.taken = saved.for_rows(entry.program)
         if saved.taken is None and slices.priming is not None:
             saved.prime(slices.priming)
@@ -670,7 +757,9 @@ class Engine:
             saved.fill_tables(self.slices.tables, value_at(self.facts, saved.feeds))
             results = program(saved.feeds, ())
         elif candidate == "slices":
-            results = program(saved.feeds, saved.given_up(program, saved.taken or ()))
+            assert saved.base is not None
+            loads = given_up(self.store, saved.base, program, saved.taken or ())
+            results = program(saved.feeds, loads)
         else:
             if not self.chooser.is_exact:
                 saved.fill(loads)
@@ -770,7 +859,8 @@ class Engine:
         if base is None:
             return added
         if base.harmless != dirty:
-            clean = {var: x for var, x in base.saved.items() if not self.facts.mask(var) & dirty}
+            masks = self.masks
+            clean = {var: x for var, x in base.saved.items() if not masks[var] & dirty}
             if len(clean) < len(base.saved):
                 return {**clean, **added}
             base.harmless = dirty

@@ -48,7 +48,6 @@ def _by_rows(engine: Engine, pairs: Pairs, values: LeafValues) -> CallRecord | N
     entry = None if rows is None else engine.slices.serving(rows.kind)
     if rows is None or entry is None or entry.program is None or entry.candidate != "slices":
         return None
-    rows = rows.served_by(entry.program)
     saved = SavedValues(engine, [*pairs, (rows.base, rows.dirty)], rows.dirty, values, rows)
     candidate = "priming" if saved.for_rows(entry.program) is None else "slices"
     plan = engine.plan_of(candidate, entry)

@@ -42,8 +42,8 @@ class Streak(abc.ABC):
 
     Fields: what is repeated, and with what leaves; the versions in the store, which are others as
     soon as something else wrote there; numbers of all leaves, of those that change, and of those of
-    these that may still be computed; the objects that all others were; arrays that must not have
-    been deleted; how many calls there were and may be, the seconds that they took beyond their
+    these that may still be computed; leaves of the same types; the objects that all others were; arrays
+    that must not have been deleted; how many calls there were and may be, the seconds that they took beyond their
     program, and those of its newest run.
     """
 
@@ -63,6 +63,7 @@ class Streak(abc.ABC):
         self._donated = family.donated
         self._values = base.values
         self._states = engine.store.states
+        self._typed = self._states[-1].anchors
         elements = engine.layout.elements(entry.dirty)
         self._moving = [i for i, mask in enumerate(elements) if mask]
         self._numbers = range(len(elements))
@@ -139,7 +140,7 @@ class Streak(abc.ABC):
         """
         values = self._values
         numbers = [i for i in others if i not in self._moving]
-        if not self._signature.same_types(leaves, numbers, self._states[-1].anchors):
+        if not self._signature.same_types(leaves, numbers, self._typed):
             return False
         resolve = self._comparison.resolve_leaf
         return all([resolve(i, leaves[i]) is values[i] for i in numbers])
@@ -205,7 +206,7 @@ class PlanStreak(Streak):
             # Zeros of two signs are equal here and NaNs are not: their bits are looked at.
             is_new = type(first) is float and type(last) is float and x != first and x != last
             return LeafValue(x) if is_new and x == x else None
-        if not self._signature.same_types(leaves, (i,), self._base.anchors):
+        if not self._signature.same_types(leaves, (i,), self._typed):
             return None
         value = LeafValue(x)
         if value.is_deleted():
@@ -219,11 +220,14 @@ class RowStreak(Streak):
     """By the program for a few rows, from the version of which the fewest differ."""
 
     def _evaluated(self, leaves: Values) -> Results | None:
-        engine = self._engine
-        if not self._signature.same_types(leaves, self._moving, self._states[-1].anchors):
+        if not self._signature.same_types(leaves, self._moving, self._typed):
             return None
-        values = self._comparison.anew(leaves, self._moving, self._moving)
-        made = None if values is None else engine.made_by_rows(self._repeat, values, self._results)
+        values = list(self._values)
+        for i in self._moving:
+            value = values[i] = LeafValue(leaves[i])
+            if value.is_deleted():
+                return None
+        made = self._engine.made_by_rows(self._repeat, tuple(values), self._results)
         if made is None:
             return None
         base, state = made

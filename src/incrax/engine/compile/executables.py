@@ -127,7 +127,7 @@ class Executable:
         buffers to overwrite. Some loaded values may be overwritten, too: see `Family`.
         """
         family = self.family
-        read = [feeds[i] for i in self.leaves]
+        read = map(feeds.__getitem__, self.leaves)
         results = family.call(*read, *self.constants, *loaded, *donated)
         num_first = len(family.overwritten)
         writing = family.writing

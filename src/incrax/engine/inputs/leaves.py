@@ -48,7 +48,8 @@ _ARRAY = _jax.ArrayImpl
 IMMUTABLE = frozenset({*_PYTHON_SCALARS, _ARRAY, np.float64, np.float32, np.int64, np.int32})
 """Types whose objects never change and are handed to programs as they are."""
 
-_UNREAD = object()
+_WORDS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+
 NO_ANCHOR = object()
 """Stands for an object whose identity proves nothing, because its owner may change it in place."""
 
@@ -183,18 +184,20 @@ class LeafValue:
     """One value of one leaf.
 
     Fields: `anchor`, an immutable object whose identity proves the value (`NO_ANCHOR` for NumPy
-    arrays); `bits`, a private copy of its bits on the host (None where only identity counts);
-    `feed`, what to hand to a compiled program; `array`, the feed if it is a `jax.Array` of a user,
-    whose buffer its owner may delete; `related`, the latest values with which it was compared row by
+    arrays); `feed`, what to hand to a compiled program; `array`, the feed if it is a `jax.Array` of a
+    user, whose buffer its owner may delete; `bits`, the value on the host (None where only identity
+    counts, or it was deleted unread, or failed), and `words`, these bits as unsigned integers in a
+    row, both found when they are first asked for; `related`, the latest values with which it was compared row by
     row, and the numbers of the rows that differ.
     """
 
-    __slots__ = ("__weakref__", "_bits", "_flat", "anchor", "array", "feed", "related")
+    __slots__ = ("__weakref__", "anchor", "array", "bits", "feed", "related", "words")
+
+    bits: np.ndarray | None
+    words: np.ndarray
 
     def __init__(self, x: Any) -> None:
         self.anchor = self.feed = x
-        self._bits: Any = _UNREAD
-        self._flat: Any = None
         self.related: tuple[tuple[weakref.ref[LeafValue], np.ndarray], ...] = ()
         kind = type(x)
         if kind in IMMUTABLE:
@@ -203,7 +206,7 @@ class LeafValue:
         self.array = None
         if isinstance(x, np.ndarray):
             self.anchor = NO_ANCHOR
-            self._bits = snapshot = _snapshot(x)
+            self.bits = snapshot = _snapshot(x)
             # `jnp.asarray` would compile a program for each shape.
             self.feed = snapshot if snapshot.nbytes <= SMALL_BYTES else _jax.to_device(snapshot)
         elif isinstance(x, jax.Array):
@@ -211,20 +214,15 @@ class LeafValue:
         elif isinstance(x, _PYTHON_SCALARS) and not isinstance(x, np.generic):
             self.feed = _plain_scalar(x)
 
-    @property
-    def bits(self) -> np.ndarray | None:
-        """The value on the host, read once; None where only identity counts, or it was deleted
-        unread, or failed.
-        """
-        if self._bits is _UNREAD:
-            self._bits = _read_bits(self.anchor)
-        return self._bits
-
-    def flat(self, bits: np.ndarray) -> np.ndarray:
-        """These bits, its own, as unsigned integers in a row."""
-        if self._flat is None:
-            self._flat = _words(bits)
-        return self._flat
+    def __getattr__(self, name: str) -> Any:
+        """What was not found yet. Not a property: Python would call a function whenever it is read."""
+        if name == "bits":
+            self.bits = _read_bits(self.anchor)
+        elif name == "words" and self.bits is not None:
+            self.words = _words(self.bits)
+        else:
+            raise AttributeError(name)
+        return getattr(self, name)
 
     def is_deleted(self) -> bool:
         """Whether the buffer was donated or deleted by its owner."""
@@ -275,7 +273,7 @@ def same_value(old: LeafValue, new: LeafValue) -> bool:
         return False
     if a.nbytes <= COPIED_BYTES or a.dtype != b.dtype or a.shape != b.shape:
         return same_bits(a, b)
-    return _same_words(old.flat(a), new.flat(b))
+    return _same_words(old.words, new.words)
 
 
 def resolved(x: Any, olds: Iterable[LeafValue]) -> LeafValue:
@@ -291,7 +289,7 @@ def resolved(x: Any, olds: Iterable[LeafValue]) -> LeafValue:
 
 def has_bits_of(x: Any, old: LeafValue) -> bool:
     """Whether a NumPy array has the bits of a value: found out before a copy of it is made."""
-    bits = old.bits if old.anchor is NO_ANCHOR else None
+    bits = None if old.is_deleted() else old.bits
     return bits is not None and same_bits(bits, x)
 
 
@@ -322,8 +320,8 @@ def _same_words(a: np.ndarray, b: np.ndarray) -> bool:
 
 def _words(a: np.ndarray) -> np.ndarray:
     flat = np.ascontiguousarray(a).reshape(-1)
-    size = next(n for n in (8, 4, 2, 1) if flat.nbytes % n == 0 and flat.dtype.itemsize % n == 0)
-    return flat.view(f"u{size}")
+    size = flat.itemsize
+    return flat.view(_WORDS[min(size & -size, 8)])  # the largest power of two that divides it
 
 
 def changed_elements(new: LeafValue, old: LeafValue, width: int) -> int:
@@ -342,9 +340,10 @@ def changed_rows(new: LeafValue, old: LeafValue) -> np.ndarray | None:
     """Numbers of the rows, along the first axis, whose bits differ, or in which updates were
     written; None where only identity counts.
     """
-    written = row_updates.rows_between(new.array, old.array)
-    if written is not None:
-        return written
+    if id(new.array) in row_updates.known:
+        written = row_updates.rows_between(new.array, old.array)
+        if written is not None:
+            return written
     bits = new.bits
     return None if bits is None or not bits.ndim else _different(new, old, len(bits))
 
@@ -358,10 +357,10 @@ def _different(new: LeafValue, old: LeafValue, num: int) -> np.ndarray | None:
     if a is None or b is None or a.dtype != b.dtype:
         return None
     if a.nbytes < MIN_RELATED_BYTES or num != len(a):
-        return _parts_with(new.flat(a) != old.flat(b), num)
+        return _parts_with(new.words != old.words, num)
     near = _rows_by_a_third(new, old)
     if near is None:
-        numbers = _parts_with(new.flat(a) != old.flat(b), num)
+        numbers = _parts_with(new.words != old.words, num)
     else:
         numbers = near[_parts_with(_words(a[near]) != _words(b[near]), near.size)]
     for one, other in ((new, old), (old, new)):

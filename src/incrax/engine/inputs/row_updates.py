@@ -3,15 +3,15 @@
 In: an array, rows of its first axis, new values. Out: a plain `jax.Array`; for two arrays of one
 family, the rows in which they may differ. It must not read values.
 
-A family is a tree: each array knows its origin, the one it was made from. Two of them can differ
-only in the rows that were written on the way up to their nearest common origin and down again.
+A family is a tree: each array knows its origin, the one it was made from, and how many updates it is
+below the first. Two of them can differ only in the rows that were written on the way up to their
+nearest common origin and down again.
 """
 
 from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -39,21 +39,22 @@ before: of fewer, the bits are compared faster; rows up to which they are writte
 class _Origin:
     """An array's place in its family: what it was made from, in which rows it was written."""
 
-    __slots__ = ("array", "numbers", "parent")
+    __slots__ = ("array", "depth", "numbers", "parent")
 
     def __init__(self, x: jax.Array, parent: _Origin | None, numbers: np.ndarray) -> None:
-        self.array = weakref.ref(x, lambda _, key=id(x): known.pop(key, None))
+        # Of a dict that lacks the number, `pop` returns what it is called with besides: the reference.
+        self.array = weakref.ref(x, functools.partial(known.pop, id(x)))
         self.parent = parent
+        self.depth = 0 if parent is None else parent.depth + 1
         self.numbers = numbers
         known[id(x)] = self
 
-    def trail(self) -> Iterator[_Origin]:
+    def trail(self) -> list[_Origin]:
         """This one and what it was made from, as far as that is looked at."""
-        origin: _Origin | None = self
-        for _ in range(MAX_STEPS):
-            if origin is not None:
-                yield origin
-                origin = origin.parent
+        found: list[_Origin] = [self]
+        while len(found) < MAX_STEPS and (parent := found[-1].parent) is not None:
+            found.append(parent)
+        return found
 
 
 known: dict[int, _Origin] = {}
@@ -70,7 +71,7 @@ def made_from(new: jax.Array, old: jax.Array, numbers: np.ndarray) -> jax.Array:
     these.
     """
     parent = _origin(old) or _Origin(old, None, np.zeros(0, np.int64))
-    *_, last = parent.trail()
+    last = parent.trail()[-1]
     if last.array() is None:
         last.parent = None  # else all of a chain of a million updates would be kept
     _Origin(new, parent, numbers)
@@ -85,22 +86,23 @@ def rows_between(new: Any, old: Any) -> np.ndarray | None:
     theirs = None if ours is None else _origin(old)
     if ours is None or theirs is None:
         return None
-    trail = list(theirs.trail())
     written: list[np.ndarray] = []
-    for origin in ours.trail():
-        if origin in trail:
-            written += [each.numbers for each in trail[: trail.index(origin)]]
-            return _together(written)
-        written.append(origin.numbers)
-    return None
+    while ours is not theirs:
+        if ours.depth < theirs.depth:  # the other one is further below what both were made from
+            ours, theirs = theirs, ours
+        written.append(ours.numbers)
+        if ours.parent is None or len(written) > MAX_STEPS:
+            return None
+        ours = ours.parent
+    return _together(written)
 
 
 def _together(written: list[np.ndarray]) -> np.ndarray:
     """All numbers of some lists, each once: of few, NumPy would take most of the time of a call."""
     if len(written) == 1:
         return written[0]
-    if sum([numbers.size for numbers in written]) <= FEW:
-        found = set().union(*[numbers.tolist() for numbers in written])
+    if sum(map(len, written)) <= FEW:
+        found = set().union(*map(np.ndarray.tolist, written))
         return np.array(sorted(found), np.int64)
     return np.unique(np.concatenate(written))
 
@@ -132,7 +134,7 @@ def at(x: Any) -> RowUpdates:
         >>> incrax.at(x)[2].set(1.5).tolist()
         [0.0, 0.0, 1.5, 0.0]
     """
-    if not isinstance(x, (jax.Array, np.ndarray)) or not np.ndim(x):
+    if not isinstance(x, (jax.Array, np.ndarray)) or not x.shape:
         raise TypeError(
             f"`incrax.at` got {x!r}, of type {type(x).__name__}. It takes an array with one or "
             "more axes, of which rows are written: `incrax.at(x)[i].set(v)`."
@@ -256,6 +258,8 @@ def _different_rows(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _rows_of(index: Any, length: int) -> np.ndarray | None:
     """The rows that an index may write; None where that is not plain, or they are many."""
     first = index[0] if isinstance(index, tuple) and index else index
+    if type(first) is int:  # of one number, NumPy takes most of the time of an update
+        return np.array([first % length]) if -length <= first < length else None
     if isinstance(first, slice):
         numbers = np.sort(np.arange(length)[first])
     else:

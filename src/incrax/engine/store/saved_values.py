@@ -29,6 +29,7 @@ from incrax.engine.store.store import (
     Pairs,
     State,
     Store,
+    are_at_hand,
     available_in,
     is_any_deleted,
 )
@@ -52,24 +53,76 @@ class ChangedRows(NamedTuple):
     numbers: np.ndarray
     kind: RowKind
 
-    def served_by(self, program: TimedProgram) -> ChangedRows:
-        """The same change, of the kind that a program for rows is for."""
-        assert program.plan is not None
-        sliced = program.plan.sliced
-        assert sliced is not None
-        return self._replace(kind=sliced.kind)
 
-    @property
-    def padded(self) -> np.ndarray:
-        """The numbers, the first one repeated up to the capacity; int32. All rows of a part of the
-        axis run, whichever changed.
-        """
-        capacity = self.kind.capacity
-        if self.numbers.size == capacity:
-            return self.numbers.astype(np.int32)
-        spare = max(capacity - self.numbers.size, 0)
-        numbers = np.concatenate([self.numbers[:capacity], np.repeat(self.numbers[:1], spare)])
+def padded(numbers: np.ndarray, capacity: int) -> np.ndarray:
+    """Numbers of rows, the first one repeated up to a capacity; int32. All rows of a part of the axis
+    run, whichever changed.
+    """
+    if numbers.size == capacity:
         return numbers.astype(np.int32)
+    rows = np.empty(capacity, np.int32)
+    rows[: numbers.size] = numbers[:capacity]
+    rows[numbers.size :] = numbers[0]
+    return rows
+
+
+class Sources:
+    """Where a program finds in a version what it takes besides leaves: found out once, for all calls
+    that it serves.
+
+    Fields: for each of these the variable that it is saved as; which of them are inputs or outputs of
+    the function, with their numbers; which are the numbers of changed rows, and how many there may
+    be; outputs of the function that the program does not compute: the version must have them still.
+    """
+
+    def __init__(self, facts: Facts, program: TimedProgram) -> None:
+        plan = program.plan
+        assert plan is not None
+        sliced = plan.sliced
+        olds = {} if sliced is None else sliced.olds
+        inputs = {var: leaf for leaf, var in enumerate(facts.invars)}
+        outputs = {var: i for i, var in enumerate(facts.outvars) if isinstance(var, Var)}
+        self._saved = [olds.get(var, var) for var in program.loads]
+        places = list(enumerate(self._saved))
+        self._inputs = [(place, inputs[var]) for place, var in places if var in inputs]
+        self._outputs = [(place, outputs[var]) for place, var in places if var in outputs]
+        self._capacity = 0 if sliced is None else sliced.capacity
+        self._numbers = [place for place, var in places if sliced and var is sliced.numbers]
+        self._held = [i for i in range(len(facts.outvars)) if i not in plan.outputs]
+
+    def loads(self, base: State, saved: Env, rows: np.ndarray | None = None) -> list[Any]:
+        """What the program takes of a version with these saved values, as rows of these numbers
+        change; None where something is lacking.
+        """
+        found = list(map(saved.get, self._saved))
+        for place, leaf in self._inputs:
+            found[place] = base.values[leaf].feed
+        for place, number in self._outputs:
+            if found[place] is None:
+                found[place] = base.outputs[number]
+        for place in self._numbers:
+            found[place] = None if rows is None else padded(rows, self._capacity)
+        return found
+
+    def are_at_hand(self, base: State, loads: Values) -> bool:
+        """Whether all of that is there, and what the version hands on, with their buffers."""
+        return are_at_hand([*loads, *map(base.outputs.__getitem__, self._held)])
+
+
+def given_up(store: Store, base: State, program: TimedProgram, loads: Values) -> Results:
+    """What a program for rows takes, of which it overwrites some: the baseline has these no more, and
+    of those that others hold there are copies.
+    """
+    overwritten = program.executable.given_up
+    if not overwritten:
+        return list(loads)
+    plan = program.plan
+    assert plan is not None
+    assert plan.sliced is not None
+    olds = plan.sliced.olds
+    taken = store.take(base, [olds[var] for var in overwritten])
+    given = dict(zip(overwritten, taken, strict=True))
+    return [given.get(var, x) for var, x in zip(program.loads, loads, strict=True)]
 
 
 class BlockStart(NamedTuple):
@@ -110,7 +163,8 @@ class SavedValues:
     """Values for one call with these leaf values: `pairs` are states with their dirty sets, the
     best one last, from which it starts: then these inputs are `dirty`.
 
-    `computed` and `found` is what it read, `plans` what it ran for that.
+    `computed` and `found` is what it read, `plans` what it ran for that, `filled_by` the programs of
+    segments among these that are the same for all values.
     """
 
     def __init__(
@@ -138,6 +192,7 @@ class SavedValues:
         self.computed: Env = {}
         self.found: Env = {}
         self.plans: list[Plan] = []
+        self.filled_by: list[TimedProgram] = []
 
     def has_outputs(self, plan: Plan) -> bool:
         """Whether the outputs that a plan does not compute are at hand."""
@@ -149,24 +204,17 @@ class SavedValues:
         """What a program for rows takes besides leaves; None where the baseline lacks some of it, or
         an output that the program does not compute.
         """
+        base = self.base
         rows = self.rows
-        plan = program.plan
-        sliced = None if plan is None else plan.sliced
+        assert base is not None
         assert rows is not None
-        assert plan is not None
-        assert sliced is not None
-        if not self.has_outputs(plan):
-            return None
-        found = [
-            rows.padded
-            if var is sliced.numbers
-            else self._at_baseline(sliced.olds[var])
-            if var in sliced.olds
-            else self.find(var)
-            for var in program.loads
+        sources = Sources(self.facts, program)
+        loads = sources.loads(base, base.saved, rows.numbers)
+        pairs = zip(program.loads, loads, strict=True)
+        loads = [
+            self.find(var) if x is None and self.facts.is_known(var) else x for var, x in pairs
         ]
-        is_complete = not any([x is None for x in found]) and not is_any_deleted(found)
-        return found if is_complete else None
+        return loads if sources.are_at_hand(base, loads) else None
 
     def prime(self, priming: TimedProgram) -> None:
         """Have the whole function save at the baseline what programs for rows read, unless what it
@@ -189,34 +237,6 @@ class SavedValues:
         self.stats.filled += plan.num_eqns
         saved = dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))
         self.store.add(base, saved)
-
-    def given_up(self, program: TimedProgram, loads: Values) -> Results:
-        """What a program for rows takes, of which it overwrites some: the baseline has these no more,
-        and of those that others hold there are copies.
-        """
-        overwritten = program.executable.given_up
-        if not overwritten:
-            return list(loads)
-        assert self.base is not None
-        plan = program.plan
-        assert plan is not None
-        assert plan.sliced is not None
-        olds = plan.sliced.olds
-        taken = self.store.take(self.base, [olds[var] for var in overwritten])
-        given = dict(zip(overwritten, taken, strict=True))
-        return [given.get(var, x) for var, x in zip(program.loads, loads, strict=True)]
-
-    def _at_baseline(self, var: Var) -> Any | None:
-        """A value of the baseline, which need not be current; an input or output, if it is one."""
-        base = self.base
-        assert base is not None
-        if var in base.saved:
-            return base.saved[var]
-        inputs = self.facts.invars
-        if var in inputs:
-            return base.values[inputs.index(var)].feed
-        outputs = self.facts.outvars
-        return base.outputs[outputs.index(var)] if var in outputs else None
 
     def find(self, var: Var) -> Any | None:
         """A value that is current for this call, or None."""
@@ -303,6 +323,8 @@ class SavedValues:
             start = self._start_of_blocks(plan.blocked, self.facts.mask(group[0]))
             given = start.given(plan.blocked)
             plan = replace(plan, blocked=replace(plan.blocked, num_run=start.numbers.size))
+        else:
+            self.filled_by.append(program)
         loads = [given[var] if var in given else self.get(var) for var in program.loads]
         self._keep(plan, program(self.feeds, loads))
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from operator import itemgetter, methodcaller
+from operator import is_, itemgetter, methodcaller
 from typing import Any, TypeAlias
 
 import jax
@@ -26,7 +26,7 @@ import numpy as np
 
 from incrax._jax import ArrayImpl, Tracer, Var, aval_bytes
 from incrax._program import Env, Results, Values
-from incrax.engine.compile.recycling import Pool
+from incrax.engine.compile.recycling import MIN_BYTES, Pool
 from incrax.engine.inputs.leaves import (
     LeafValue,
     LeafValues,
@@ -188,19 +188,23 @@ class Store:
         self.pool.clear()
 
     def _recycle(self, dropped: list[State]) -> None:
-        """Give away buffers of dropped versions that no version and no user holds."""
+        """Give away large buffers of dropped versions that no version and no user holds."""
+        kept: set[int] = set()
         tables = [state.saved for state in self.states]
-        dropped = [s for s in dropped if not any([s.saved is table for table in tables])]
-        if not dropped:
-            return
-        kept = {id(x) for state in self.states for x in state.saved.values()}
+        are_held = set(map(id, tables))
         for state in dropped:
-            free = [
-                x for var, x in state.saved.items() if id(x) not in kept and var not in self.outputs
-            ]
-            self.pool.give(free, state.saved.values())
-            kept.update(map(id, free))
+            saved = state.saved
+            if id(saved) in are_held:
+                continue
             state.saved = {}
+            large = [var for var in saved if self.var_bytes[var] >= MIN_BYTES]
+            if not large:
+                continue
+            for table in tables:
+                kept.update(map(id, table.values()))
+            free = [saved[v] for v in large if id(saved[v]) not in kept and v not in self.outputs]
+            self.pool.give(free, saved.values())
+            kept.update(map(id, free))
 
     @property
     def saved_bytes(self) -> int:
@@ -273,13 +277,13 @@ class Comparison:
         self, leaves: Values, changed: Sequence[int] | None, now: Callable[[], float]
     ) -> float:
         """Wait for inputs that are still computed; its seconds, which are no overhead."""
-        running = [leaves[i] for i in changed or () if not _is_at_hand(leaves[i])]
-        if not running:
-            return 0.0
-        start_s = now()
-        for x in running:
-            _wait(x)
-        return now() - start_s
+        waited_s = 0.0
+        for i in changed or ():
+            if not _is_at_hand(leaves[i]):
+                start_s = now()
+                _wait(leaves[i])
+                waited_s += now() - start_s
+        return waited_s
 
     def resolve(self, leaves: Values, changed: Sequence[int] | None) -> LeafValues:
         """Each leaf as the stored value that it equals, or as a new one."""
@@ -292,14 +296,14 @@ class Comparison:
         values = list(latest)
         for index in changed:
             values[index] = self.resolve_leaf(index, leaves[index])
-        return tuple(values)
+        return latest if all(map(is_, values, latest)) else tuple(values)
 
     def resolve_leaf(self, index: int, x: Any) -> LeafValue:
         """The stored value with these bits, or a new one."""
         is_numpy = type(x) is np.ndarray
         for state in self.store.states:
             old = state.values[index]
-            if state.anchors[index] is x or (is_numpy and has_bits_of(x, old)):
+            if old.anchor is x or (is_numpy and has_bits_of(x, old)):
                 return old
         return resolved(x, [state.values[index] for state in reversed(self.store.states)])
 
@@ -307,11 +311,14 @@ class Comparison:
         """Numbers of the rows, along the first axis, in which some leaves differ from a state's;
         None where that is not known.
         """
+        if len(leaves) == 1:
+            (leaf,) = leaves
+            return changed_rows(values[leaf], state.values[leaf])
         found = [changed_rows(values[leaf], state.values[leaf]) for leaf in leaves]
         known = [numbers for numbers in found if numbers is not None]
         if len(known) < len(found):
             return None
-        return known[0] if len(known) == 1 else np.unique(np.concatenate(known))
+        return np.unique(np.concatenate(known))
 
     def anew(
         self, leaves: Values, changed: Sequence[int], fresh: Sequence[int]
@@ -329,28 +336,34 @@ class Comparison:
                 return None
         return None if any([value.is_deleted() for value in values]) else tuple(values)
 
+    def differ_beside(self, values: LeafValues, leaves: Sequence[int]) -> bool:
+        """Whether some version differs in others than these leaves."""
+        for state in self.store.states:
+            pairs = enumerate(zip(values, state.values, strict=True))
+            if any([new is not old and i not in leaves for i, (new, old) in pairs]):
+                return True
+        return False
+
     def nearest(
         self,
         values: LeafValues,
         leaves: Sequence[int],
-        lacks: Callable[[Mapping[Var, Any]], bool],
+        read: Set[Var],
     ) -> tuple[State, np.ndarray] | None:
         """The version of which the fewest rows of some leaves differ, and their numbers, of those whose
-        values were not written over; of several one that does not lack saved values, and of these
-        the one that was most often a baseline, as the last accepted proposal is.
+        values were not written over; of several one that does not lack saved values that are read,
+        and of these the one that was most often a baseline, as the last accepted proposal is.
 
-        None where one differs in other leaves, or in none, or it is not known in which rows.
+        None where one differs in none, or it is not known in which rows. Other leaves are equal.
         """
         found = []
         for state in reversed(self.store.states):
-            pairs = enumerate(zip(values, state.values, strict=True))
-            if any([new is not old and i not in leaves for i, (new, old) in pairs]):
-                return None
             numbers = self.rows(values, state, leaves)
             if numbers is None or not numbers.size:
                 return None
             if not state.is_written_over:
-                found.append((numbers.size, lacks(state.saved), -state.uses, state, numbers))
+                lacks = not read <= state.saved.keys()
+                found.append((numbers.size, lacks, -state.uses, state, numbers))
         return min(found, key=itemgetter(0, 1, 2))[3:] if found else None
 
     def pairs(self, values: LeafValues) -> Pairs:
@@ -483,7 +496,12 @@ is_array_deleted = methodcaller("is_deleted")
 
 def is_any_deleted(values: Iterable[Any]) -> bool:
     """Whether the buffer of one of them was."""
-    return any([is_deleted(x) for x in values])
+    return any([isinstance(x, jax.Array) and x.is_deleted() for x in values])
+
+
+def are_at_hand(values: Iterable[Any]) -> bool:
+    """Whether none of them is None, or was deleted."""
+    return not any([x is None or (isinstance(x, jax.Array) and x.is_deleted()) for x in values])
 
 
 def available_in(states: Iterable[tuple[State, int]], var: Var, mask: int) -> Any | None:
