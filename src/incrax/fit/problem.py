@@ -210,7 +210,8 @@ class ArgumentLayout(NamedTuple):
     @property
     def other_numbers(self) -> list[int]:
         """Of the values that are fixed."""
-        return [k for k in range(self.frame.leaves.count(Hole)) if k not in self.numbers]
+        leaves = self.frame.leaves
+        return [k for k in range(leaves.count(Hole)) if k not in self.numbers]
 
     @property
     def dtype(self) -> np.dtype:

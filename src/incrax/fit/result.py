@@ -290,12 +290,13 @@ class FitResult(Printable):
     @cached_property
     def gradient(self) -> np.ndarray:
         """At the end, shape (n,)."""
-        return np.asarray(self.task.flat.value_and_gradient(self.values)[1])
+        return self.task.slope(self.values)
 
     @cached_property
     def hessian(self) -> np.ndarray:
         """At the end, shape (n, n)."""
-        return np.asarray(self.task.flat.hessian(self.values))
+        flat = self.task.flat
+        return np.asarray(flat.hessian(self.values))
 
     @cached_property
     def second_derivatives(self) -> np.ndarray:
@@ -308,8 +309,7 @@ class FitResult(Printable):
             return self.hessian
         if self.task.dtype != np.float64:
             return self.hessian
-        slope = lambda x: np.asarray(self.task.flat.value_and_gradient(x)[1])
-        found = differenced(slope, self.values, self.bounds, self.errordef)
+        found = differenced(self.task.slope, self.values, self.bounds, self.errordef)
         return self.hessian if found is None else found
 
     @cached_property

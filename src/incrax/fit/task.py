@@ -73,6 +73,10 @@ class Task(NamedTuple):
         """A vector in the shape that callbacks and results have."""
         return self.problem.tree(np.asarray(x))
 
+    def slope(self, x: np.ndarray) -> np.ndarray:
+        """The gradient at a vector, shape (n,)."""
+        return np.asarray(self.flat.value_and_gradient(x)[1])
+
     def methods(self) -> Collection[Incremental[..., Any]]:
         """The functions that evaluate it, as far as they were made."""
         made = {} if self.prepared is None else self.prepared.methods

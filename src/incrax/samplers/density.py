@@ -86,7 +86,7 @@ class Density:
         from saved values.
         """
         function: Any = self.function
-        value = float(function(*self.bare(self.arguments(x))))
+        value = float(function(*self.bare(self.flat.arguments(x))))
         return value if value == value else -np.inf
 
     @property
@@ -94,14 +94,10 @@ class Density:
         """Of the leaves."""
         return self.ends.shapes
 
-    @property
-    def x0(self) -> np.ndarray:
-        """The example as a vector."""
-        return self.flat.x0
-
-    def arguments(self, x: np.ndarray) -> tuple[Any, ...]:
-        """Those of the function at a vector, marks included."""
-        return self.flat.arguments(x)
+    @cached_property
+    def dtypes(self) -> list[np.dtype]:
+        """Of the leaves."""
+        return [jax.dtypes.result_type(value) for value in self.selection.values]
 
     def bare(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments without marks, which the function does not know."""
@@ -115,10 +111,9 @@ class Density:
 
     def leaves(self, x: np.ndarray) -> list[np.ndarray]:
         """The same, one after the other; what is discrete has its own dtype."""
-        dtypes = [jax.dtypes.result_type(value) for value in self.selection.values]
         return [
             part if jnp.issubdtype(dtype, jnp.inexact) else part.astype(dtype)
-            for part, dtype in zip(self.split(x), dtypes, strict=True)
+            for part, dtype in zip(self.split(x), self.dtypes, strict=True)
         ]
 
     def placed(self, tree: Any) -> dict[str, Any]:
@@ -137,10 +132,9 @@ class Density:
         nothing is sampled.
         """
         rest = self.of_leaves()
-        dtypes = [jax.dtypes.result_type(x) for x in self.selection.values]
 
         def evaluate(arrays: Any, x: Any) -> Any:
-            leaves = zip(self._placed(x), dtypes, strict=True)
+            leaves = zip(self._placed(x), self.dtypes, strict=True)
             return rest.func(arrays, *[jnp.asarray(leaf).astype(dtype) for leaf, dtype in leaves])
 
         return jax.tree_util.Partial(evaluate, *rest.args)
@@ -211,25 +205,22 @@ def _with_discrete(
         SelectionError: an array of integers is neither.
     """
     found = select(name, fun, wrt, args, {}, allow_int=True)
-    rows = list(zip(found.numbers, found.paths, found.values, strict=True))
     named = [path for each in discrete for path in completed(found.paths, each)]
-    chosen = {path for path in found.paths if any(is_within(path, each) for each in named)}
     leaves = list(found.leaves)
-    kept = []
-    for number, path, value in rows:
+    kept: dict[int, int] = {}  # places among what is selected, by those in `found`
+    for place, (path, value) in enumerate(zip(found.paths, found.values, strict=True)):
+        is_discrete = any(is_within(path, each) for each in named)
         dtype = jax.dtypes.result_type(value)
-        if is_python_int(value) and path not in chosen:
-            leaves[number] = float(value)
-        elif path not in chosen and jnp.issubdtype(dtype, jnp.integer):
+        if is_python_int(value) and not is_discrete:
+            leaves[found.numbers[place]] = float(value)
+        elif jnp.issubdtype(dtype, jnp.integer) and not is_discrete:
             raise integer_parameter(name, path, type_name(value))
-        if path in chosen or dtype != np.bool_:
-            kept.append((number, path))
-    numbers = tuple(number for number, _ in kept)
-    places = {found.numbers.index(number): k for k, number in enumerate(numbers)}
-    mirror = found.mirror
-    positions = tuple(None if k is None else places.get(k) for k in mirror.positions)
-    mirror = Mirror(mirror.treedef, positions)
-    return Selection(found.treedef, tuple(leaves), numbers, mirror, tuple(path for _, path in kept))
+        if is_discrete or dtype != np.bool_:
+            kept[place] = len(kept)
+    numbers, paths = ([of[place] for place in kept] for of in (found.numbers, found.paths))
+    positions = [None if k is None else kept.get(k) for k in found.mirror.positions]
+    mirror = Mirror(found.mirror.treedef, tuple(positions))
+    return Selection(found.treedef, tuple(leaves), tuple(numbers), mirror, tuple(paths))
 
 
 def _strong(x: Any) -> Any:

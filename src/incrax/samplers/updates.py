@@ -226,6 +226,11 @@ class Kernel:
     target: float = 0.8
     times: int = 1
 
+    @property
+    def step(self) -> float:
+        """The size of a step at the start."""
+        return 1.0 if self.step_size is None else self.step_size
+
     def check(self, names: Sequence[str]) -> None:
         """Raise where a number is out of range."""
         if self.times < 1:
