@@ -129,7 +129,7 @@ def find_mode(flights: Flights, track: Track) -> Mode:
 
     @jax.jit
     @jax.value_and_grad
-    def evaluate(u: Any, scale: Any, spread: Any, ids: Any, delay: Any) -> Any:
+    def evaluate(u, scale, spread, ids, delay):
         return -model.log_density({**unravel(u * scale), "spread": spread}, ids, delay)
 
     for number in track(range(NUM_ROUNDS), "fit"):
@@ -234,7 +234,7 @@ def _turns(rng: np.random.Generator, width: np.ndarray) -> Any:
 def _whole_steps(place: Any, turns: Any, data: Any) -> Any:
     """Metropolis steps of one plane each, as `samplers.gibbs` makes them."""
 
-    def step(place: Any, turn: Any) -> Any:
+    def step(place, turn):
         p, value = place
         number, move, bound = turn
         moved = {**p, "plane": p["plane"].at[number].add(move)}

@@ -146,7 +146,7 @@ def _blocks(
     matrix = None if is_sparse else dense(values, pattern)
     places = coordinates(pattern)
 
-    def block(row: Any, column: Any) -> Any:
+    def block(row, column):
         if matrix is None:
             return _sparse_block(values, *places, row, column)
         (a, b, row_shape), (c, d, column_shape) = row, column

@@ -233,7 +233,7 @@ def _traced(
     """The primal and the linear program, of types like these; False where the function needs values."""
     points: list[AtPoint] = []
 
-    def primal(*leaves: Any) -> Any:
+    def primal(*leaves):
         with_marks = jax.tree.leaves(signature.rebuild(leaves), is_leaf=is_mark)
         at = replace(selection, leaves=tuple(with_marks))
         point = _split(fun, at, is_compiled=True)

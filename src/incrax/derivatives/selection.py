@@ -243,7 +243,7 @@ def _asked(name: str, wrt: Any, numbered: Any, names: Sequence[str], paths: Sequ
     args, _ = numbered
     wrt = 0 if wrt is None else wrt
 
-    def one(x: str | int) -> Any:
+    def one(x: str | int):
         if isinstance(x, str):
             return at_path(x, numbered, names, paths)
         if not -len(args) <= x < len(args):

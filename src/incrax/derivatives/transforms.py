@@ -224,10 +224,10 @@ class HessianProduct(Along):
         """In the shape of the selection."""
         gradient = jax.grad(selection.of_selected(self.fun), selection.argnums)
 
-        def forward(*values: Any) -> Any:
+        def forward(*values):
             return jax.jvp(gradient, values, tangents)[1]
 
-        def reverse(*values: Any) -> Any:
+        def reverse(*values):
             return jax.grad(lambda *v: _dot(gradient(*v), tangents), selection.argnums)(*values)
 
         return selection.tree(first_that_works([forward, reverse], selection.values))

@@ -69,7 +69,7 @@ def gaussian_constraint(name: str | Sequence[str], value: Any, sigma: Any) -> Co
     centre = given.reshape(-1)
     errors = _errors(names, sigma, given.shape)
 
-    def term(*values: Any) -> Any:
+    def term(*values):
         found = jnp.concatenate([jnp.ravel(each) for each in values])
         if found.size != centre.size:
             raise _wrong_constraint(names, f"has {centre.size} values for {found.size} elements")
@@ -117,7 +117,7 @@ def constrained(model: Bound, *constraints: Constraint) -> Bound:
     for paths, each in terms:
         jax.eval_shape(each.term, *(model[path] for path in paths))
 
-    def change(value: Any, args: tuple[Any, ...]) -> Any:
+    def change(value, args: tuple[Any, ...]):
         trees = dict(zip(names, args, strict=True))
         for paths, each in terms:
             value = value + each.term(*(parts_of(trees, path)[path] for path in paths))
@@ -182,7 +182,7 @@ def simultaneous(
         for option, found in settings.items():
             found |= part.renamed(getattr(part.model, option), owners)
 
-    def total(**given: Any) -> Any:
+    def total(**given):
         values = [part.value(given) for part in parts]
         return sum(values[1:], values[0])
 
@@ -344,7 +344,7 @@ def _composed(model: Bound, change: Callable[[Any, tuple[Any, ...]], Any]) -> Bo
     _check_stateless("model", model)
     names = tuple(model.inputs)
 
-    def total(**given: Any) -> Any:
+    def total(**given):
         args = tuple(given[name] for name in names)
         return change(model.function(*args), args)
 

@@ -166,7 +166,7 @@ def _in_one_program(fun: Function, task: Problem, setup: Setup, *, progress: boo
 @remembered
 def _programs(fun: Function, layout: ArgumentLayout, settings: SearchSettings) -> Any:
     @jax.jit
-    def program(search: Any, numbers: Any, given: Any) -> tuple[Any, Found]:
+    def program(search, numbers, given) -> tuple[Any, Found]:
         """Of a packed search, and of the bounds, the loss' scale and a limit: one transfer each."""
         setup = Setup(settings, Box(*numbers[:-2].reshape(2, -1)), numbers[-2])
         squares = LeastSquares(evaluations(fun, layout), given, setup)
@@ -192,7 +192,7 @@ def _task(given: Parameters, asked: Problem, setup: Setup) -> Task:
     fun = plain(given.fun)
 
     @functools.wraps(fun)  # inputs keep their names
-    def cost(*args: Any) -> Any:
+    def cost(*args):
         return setup.weighed(residual_vector(fun(*args), asked.x.dtype)).cost
 
     return task_of(given._replace(fun=incremental(cost, **options_of(given.fun))), asked)
@@ -250,13 +250,13 @@ class HostFunctions(NamedTuple):
 def evaluations(fun: Callable[..., Any], layout: ArgumentLayout) -> HostFunctions:
     """Those of a function, for JAX to trace."""
 
-    def residuals(x: Any, given: Any) -> Any:
+    def residuals(x, given):
         return residual_vector(fun(*layout.arguments(x, given)), x.dtype)
 
-    def matrix(x: Any, given: Any) -> Any:
+    def matrix(x, given):
         return jacobian(lambda x: residuals(x, given))(x)
 
-    def curvature(x: Any, given: Any, v: Any) -> Any:
+    def curvature(x, given, v):
         along = lambda x: jax.jvp(lambda x: residuals(x, given), (x,), (v,))[1]
         return jax.jvp(along, (x,), (v,))[1]
 
@@ -367,7 +367,7 @@ def looped(squares: LeastSquares, search: Search, max_jacobians: Any) -> Turn:
     step.
     """
 
-    def is_running(turn: Turn) -> Any:
+    def is_running(turn: Turn):
         return ~turn.is_over & (~turn.is_new | (turn.search.num_jacobians < max_jacobians))
 
     types = jax.eval_shape(squares.look, search)[1]

@@ -327,7 +327,7 @@ def _optax_step(task: Task, optimiser: Any) -> tuple[Any, Any]:
     takes_value = isinstance(optimiser, optax.GradientTransformationExtraArgs)
 
     @jax.jit
-    def advanced(given: _Given, x: Any, state: Any, seen: tuple[Any, Any]) -> tuple[Any, Any]:
+    def advanced(given: _Given, x, state, seen: tuple[Any, Any]):
         value, gradient = seen
         extra = {"value": value, "grad": gradient, "value_fn": given.value}
         updates, state = transform.update(gradient, state, x, **extra)

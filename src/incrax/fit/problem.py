@@ -132,7 +132,7 @@ def _by_parts(fun: Callable[..., Any]) -> Callable[..., Any]:
     whole = plain(fun)
 
     @functools.wraps(whole)
-    def found(*args: Any) -> Any:
+    def found(*args):
         return whole(*joined(args))
 
     return incremental(found, **options_of(fun)) if isinstance(fun, Incremental) else found

@@ -305,8 +305,8 @@ def gradient(call: Call, numbers: Sequence[int], results: Sequence[Any]) -> Prog
     cotangents = () if is_scalar else [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results]
     num = len(call.values)
 
-    def evaluate(*inputs: Any) -> Any:
-        def of_selected(*selected: Any) -> Any:
+    def evaluate(*inputs):
+        def of_selected(*selected):
             replaced = dict(enumerate(inputs[:num])) | dict(zip(numbers, selected, strict=True))
             return call.result(list(replaced.values()))
 

@@ -113,7 +113,7 @@ def functions_of(fun: Function, inputs: tuple[str, ...], state: HeldState) -> Fu
     Updates of what is no state any more are left out.
     """
 
-    def both(*args: Any) -> tuple[Any, tuple[Any, ...]]:
+    def both(*args) -> tuple[Any, tuple[Any, ...]]:
         given = dict(zip(inputs, args, strict=True))
         out = _applied(fun, dict(given))
         if not state.ever:
@@ -121,10 +121,10 @@ def functions_of(fun: Function, inputs: tuple[str, ...], state: HeldState) -> Fu
         value, found = _value_and_updates(out)
         return value, _state_leaves(given, state, found)
 
-    def value(*args: Any) -> Any:
+    def value(*args):
         return both(*args)[0]
 
-    def updates(*args: Any) -> tuple[Any, ...]:
+    def updates(*args) -> tuple[Any, ...]:
         return both(*args)[1]
 
     return Functions(*(_named(each, name_of(fun), inputs) for each in (value, updates, both)))

@@ -95,15 +95,15 @@ def _step_of(
 
     masks = [leaf.is_free for leaf in inputs.of(TRAINABLE)]
 
-    def moving(moves: Any) -> list[Any]:
+    def moving(moves):
         """Gradients or steps, 0 where elements are fixed."""
         rows = zip(masks, inputs.leaves_in(moves), strict=True)
         return [jnp.where(mask, move, 0) for mask, move in rows]
 
-    def step(frame: Frame, trained: Any, values: Any, optimizer_state: Any) -> Any:
+    def step(frame: Frame, trained, values, optimizer_state):
         fixed = frame.with_values(values)
 
-        def args(trained: Any, state: Any = None) -> Any:
+        def args(trained, state=None):
             leaves = inputs.with_values(TRAINABLE, inputs.leaves_in(trained), fixed)
             leaves = leaves if state is None else inputs.with_values(STATE, state, leaves)
             return jax.tree.unflatten(frame.treedef, leaves)

@@ -238,7 +238,7 @@ class _Run:
         They are drawn here, sweep by sweep: in the program they take 0.3 s to compile.
         """
 
-        def padded(*rows: Any) -> np.ndarray:
+        def padded(*rows) -> np.ndarray:
             into = np.zeros((self.most, *rows[0].shape), rows[0].dtype)
             into[:count] = rows
             return into
@@ -292,7 +292,7 @@ def _sweeps(
     """
     draws, shared, gains = numbers
 
-    def sweep(number: Any, carry: Any) -> Any:
+    def sweep(number, carry):
         place, record, accepted = carry
         at = lambda x: lax.dynamic_index_in_dim(x, number - begin, keepdims=False)
         place, counts = _swept(sites, place, blocks, jax.tree.map(at, draws), shared, at(gains))

@@ -133,7 +133,7 @@ class Density:
         """
         rest = self.of_leaves()
 
-        def evaluate(arrays: Any, x: Any) -> Any:
+        def evaluate(arrays, x):
             leaves = zip(self._placed(x), self.dtypes, strict=True)
             return rest.func(arrays, *[jnp.asarray(leaf).astype(dtype) for leaf, dtype in leaves])
 

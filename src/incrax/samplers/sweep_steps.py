@@ -59,7 +59,7 @@ def step_each(
     if block.num_leaps:
         of_rows = widths if block.num_rows is not None else {p: x[None] for p, x in widths.items()}
 
-    def step(carry: Any, turn: Any) -> Any:
+    def step(carry, turn):
         position, count = carry
         position, accept, share = _step(sites, position, block, *turn)
         return (position, count + accept), share if is_adapted else None
@@ -147,12 +147,12 @@ def _kernels_of_rows(
     at = sites.start(rows, state)
     numbers = np.arange(block.num_blocks, dtype=np.int32)
 
-    def step_of_row(number: Any, row: Rows, key: Any, scale: Any) -> Any:
+    def step_of_row(number, row: Rows, key, scale):
         changes = lambda row: {path: (number, x) for path, x in row.items()}
         log_density = lambda row: sites.look(at, changes(row))[1]
         return _by_kernel(block, log_density, row, key, scale)
 
-    def step(rows: Rows, parts: Any, drawn: Draws) -> Any:
+    def step(rows: Rows, parts, drawn: Draws):
         new, accept, share = jax.vmap(step_of_row)(numbers, rows, drawn.keys, scale)
         accept = own & accept
         return _where_accepted(accept, new, rows), parts, accept, share
@@ -176,7 +176,7 @@ def _walks_of_rows(
     # What others do not move has no gradient, and no velocity.
     log_density = lambda new: jnp.sum(parts_of(_where_accepted(own, new, rows)))
 
-    def step(rows: Rows, parts: Any, drawn: Draws) -> Any:
+    def step(rows: Rows, parts, drawn: Draws):
         drawn = drawn._replace(moves={p: where_rows(own, x, 0) for p, x in drawn.moves.items()})
         proposal, gained = proposal_of(block, log_density, rows, drawn, scale, widths)
         proposed = parts_of(proposal)
@@ -231,7 +231,7 @@ class _Leapfrog(NamedTuple):
     def end(self, rows: Rows, velocity: Rows, num_leaps: Any) -> tuple[Rows, Rows]:
         """Rows and velocities after so many steps, with half a kick at both ends."""
 
-        def leap(turn: Any, carry: Any) -> Any:
+        def leap(turn, carry):
             rows, velocity = carry
             rows = _moved(rows, velocity, self.step)
             return rows, self.kicked(rows, velocity, jnp.where(turn == num_leaps - 1, 0.5, 1.0))

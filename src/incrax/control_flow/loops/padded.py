@@ -318,7 +318,7 @@ class RaggedArguments(NamedArguments):
         """
         lengths: Lengths = {}
 
-        def replace(name: str | int, tree: Any) -> Any:
+        def replace(name: str | int, tree):
             num = num_rows("bucketed", tree)
             if num is None:
                 return tree

@@ -76,7 +76,7 @@ def _run(num: Any, *values: Any, jaxpr: Any, spec: Spec) -> list[Any]:
     if not spec.capacity:
         return [*init, *ys]
 
-    def step(state: Any) -> Any:
+    def step(state):
         turn, carry, ys = state
         row = num - 1 - turn if spec.reverse else turn
         x = [lax.dynamic_index_in_dim(x, row, keepdims=False) for x in xs]
@@ -146,7 +146,7 @@ def _push_pieces(
     is_moved = [t is not None for t in tangents]
     moved, fixed = parted(is_moved, values)
 
-    def of_moved(*moved: Any) -> ListPair:
+    def of_moved(*moved) -> ListPair:
         num, *inputs = merged(is_moved, moved, fixed)
         outs = in_pieces(num, inputs, pieces, carry_bytes, jaxpr, spec)
         return parted(split.moves_out, outs)
@@ -190,7 +190,7 @@ def in_pieces(
     inner = spec.derived(capacity=length, memory=memory)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
-    def turn(*values: Any) -> list[Any]:
+    def turn(*values):
         consts, carry, (count, *rows) = spec.layout.split(values)
         return loop_p.bind(count, *consts, *carry, *rows, jaxpr=jaxpr, spec=inner)
 

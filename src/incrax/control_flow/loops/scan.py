@@ -141,7 +141,7 @@ def _fold(
     """The loop as a primitive, on the leaves of pytrees."""
     leaves, rows_tree = jax.tree.flatten(rows)
 
-    def turn(carry: Any, *row: Any) -> tuple[Any, Any]:
+    def turn(carry, *row):
         out = f(carry, jax.tree.unflatten(rows_tree, row))
         if not isinstance(out, (tuple, list)) or len(out) != 2:
             raise LoopTypeError(

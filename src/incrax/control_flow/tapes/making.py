@@ -134,7 +134,7 @@ def _flat(
 ) -> Callable[..., list[Any]]:
     """The function of flat leaves; the user's guard is evaluated ahead of it."""
 
-    def flat(*leaves: Any) -> list[Any]:
+    def flat(*leaves):
         args, kwargs = signature.rebuild(leaves)
         guard = subject.options.guard
         key = None if guard is None else of_static(guard)(*args, **kwargs)
@@ -222,7 +222,7 @@ def of_static(fun: Function) -> Function:
     """The function of arguments among which there may be static ones."""
 
     @functools.wraps(fun)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args, **kwargs):
         values = {name: _value(x) for name, x in kwargs.items()}
         return fun(*map(_value, args), **values)
 

@@ -111,7 +111,7 @@ class Path:
         that compiles.
         """
 
-        def traced(consts: Any, *leaves: Any) -> Any:
+        def traced(consts, *leaves):
             is_same = len(leaves) == len(self.avals) and all(
                 map(has_type, map(jax.typeof, leaves), self.avals)
             )
@@ -137,7 +137,7 @@ class Path:
     def be_incremental(self, make: Function, name: str, leaf_names: Sequence[str]) -> None:
         """Evaluate results by `make(function of flat leaves)` from now on."""
 
-        def path(*leaves: Any) -> list[Any]:
+        def path(*leaves):
             return self._results(self.consts, *leaves)
 
         path.__name__ = name

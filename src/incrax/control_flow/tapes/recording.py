@@ -88,7 +88,7 @@ class RecordedTracer(_jax.JaxprTracer):
         return self.__array__().tolist()
 
     def __format__(self, spec: str) -> str:
-        def formatted(value: Any) -> str:
+        def formatted(value) -> str:
             return format(np.asarray(value)[()] if np.ndim(value) == 0 else value, spec)
 
         return self._text(formatted, super().__str__)
@@ -305,7 +305,7 @@ def record(fun: Flat, values: Values) -> Recording:
     recorder = _jax.new_trace(Recorder)
     counts: list[int] = []
 
-    def run(*inputs: Any) -> list[Any]:
+    def run(*inputs):
         recorder.known.update(
             (x.val, (value, True)) for x, value in zip(inputs, values, strict=True)
         )

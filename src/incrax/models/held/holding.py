@@ -490,7 +490,7 @@ class EpochGradient:
                 reason = f"it selects `{path}` among the batches, which belong to one batch each"
                 raise wrong_wrt(NAME, path, f"{reason} and are not trained")
 
-        def encode(values: Any) -> Any:
+        def encode(values):
             params, rows, *_ = selection.merged(values)[0]
             return self._encoding(params, rows, chosen, *keys)
 
@@ -506,12 +506,12 @@ class EpochGradient:
         """
         batches: Batches = selection.merged(selection.values)[0][2]
 
-        def of_batch(active: list[Any], values: list[Any], batch: Batches) -> Any:
+        def of_batch(active: list[Any], values: list[Any], batch: Batches):
             args = selection.merged(values)[0][3:]
             picked = taken(found, batch.numbers)
             return self._loss(with_active(picked, active), *batch.others, *args)
 
-        def step(carry: Any, batch: Batches) -> tuple[Any, Any]:
+        def step(carry, batch: Batches):
             own = active_leaves(taken(found, batch.numbers))
             evaluate = jax.value_and_grad(of_batch, argnums=(0, 1))
             value, (parts, moved) = evaluate(own, selection.values, batch)
