@@ -135,7 +135,8 @@ def rows_made(each: Made) -> str:
     """On which rows an equation ran; where it was all of them, why."""
     if each.why_all:
         return f"all: {each.why_all}"
-    if each.eqn.primitive.name == "scan" and not each.made:
+    eqn = each.eqn
+    if eqn.primitive.name == "scan" and not each.made:
         return "steps from the first changed one on"
     extents = each.made or each.read
     found = " and ".join(f"{num} of {length} along axis {axis}" for num, length, axis in extents)

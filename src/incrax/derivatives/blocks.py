@@ -76,9 +76,9 @@ def hessian_blocks(fun: Function, selection: Selection, *, is_sparse: bool) -> B
     if of_vector is None or [x.aval.shape for x in of_vector.program.outvars] != [()]:
         return None
     columns = of_vector.columns
-    pattern = hessian_pattern(of_vector.program, max_work=_most_work(is_sparse=is_sparse))
-    known = Colored(_full(columns.size, columns.size) if pattern is None else pattern)
     size = columns.size
+    pattern = hessian_pattern(of_vector.program, max_work=_most_work(is_sparse=is_sparse))
+    known = Colored(_full(size, size) if pattern is None else pattern)
     if not is_sparse and (pattern is None or not pays(known.symmetric.num_colors, size, size)):
         return None
     values = hessian_values(lambda vector: of_vector(vector)[0], of_vector.point, known)

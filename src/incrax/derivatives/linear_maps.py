@@ -158,10 +158,7 @@ def at_point(fun: Function, selection: Selection, args: Any, kwargs: Any) -> AtP
             without a hash.
     """
     leaves = jax.tree.leaves((args, kwargs))
-    is_evaluated = (
-        not _jax.is_top_level() or has_tracer(leaves) or _jax.is_jit_disabled() or is_disabled()
-    )
-    if not is_evaluated and not any(map(_jax.is_mutable_array, leaves)):
+    if not is_evaluated(leaves) and not any(map(_jax.is_mutable_array, leaves)):
         signature = make_signature(fun, args, kwargs)
         key = _key(fun, signature.key, selection.numbers)
         feeds = [LeafValue(x).feed for x in signature.dynamic_leaves(leaves)]
@@ -172,6 +169,13 @@ def at_point(fun: Function, selection: Selection, args: Any, kwargs: Any) -> AtP
     # NumPy arrays as private copies, because their owner may change them.
     private = replace(selection, leaves=tuple(jax.tree.map(_private, selection.leaves)))
     return _split(fun, private, is_compiled=False)
+
+
+def is_evaluated(leaves: Values) -> bool:
+    """Whether a call with these leaves is evaluated as it is: under a transformation, or where
+    nothing is compiled.
+    """
+    return not _jax.is_top_level() or has_tracer(leaves) or _jax.is_jit_disabled() or is_disabled()
 
 
 def _private(leaf: Any) -> Any:

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._messages import NUM_SHOWN, ambiguous_input, unknown_input
+from incrax._messages import ambiguous_input, listed, unknown_input
 from incrax._program import Values
-from incrax.derivatives.cuts import Cut, Mark, is_mark, without_marks
+from incrax.derivatives.cuts import Cut, is_mark, unmarked, without_marks
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.engine.inputs.signature import Args, Function, Kwargs, argument_names, leaf_path
@@ -70,18 +70,20 @@ class Selection:
     @property
     def values(self) -> list[Any]:
         """The selected leaves, without marks."""
-        return [_value(self.leaves[number]) for number in self.numbers]
+        return [unmarked(self.leaves[number]) for number in self.numbers]
 
     @property
     def others(self) -> list[Any]:
         """The leaves that are values for JAX and not selected, without marks."""
-        return [_value(self.leaves[number]) for number in self._other_numbers]
+        return [unmarked(self.leaves[number]) for number in self._other_numbers]
 
     @property
     def _other_numbers(self) -> list[int]:
         chosen = set(self.numbers)
         return [
-            k for k, leaf in enumerate(self.leaves) if k not in chosen and is_dynamic(_value(leaf))
+            k
+            for k, leaf in enumerate(self.leaves)
+            if k not in chosen and is_dynamic(unmarked(leaf))
         ]
 
     def tree(self, results: Values) -> Any:
@@ -137,16 +139,10 @@ def select(
     usable = [k if is_usable(k) else None for k in found]
     numbers = tuple(dict.fromkeys(k for k in usable if k is not None))
     if not numbers:
-        seen = [k for k in found if k is not None]
+        seen = [(paths[k], leaves[k]) for k in found if k is not None]
         if wrt is not None and seen and shape == jax.tree.structure(0):
-            raise _refusal(name, paths[seen[0]], leaves[seen[0]])
-        shown = ", ".join(f"`{paths[k]}`" for k in seen[:NUM_SHOWN])
-        raise SelectionError(
-            f"`{name}` has nothing to differentiate: of {shown or 'no leaves'}, none is a "
-            "floating-point or complex array without a mark. This is usually a function whose "
-            "first argument holds integers only, or where all is marked by `cut`. Nothing was "
-            f"evaluated or stored. Name others by `wrt`. {_WRT}"
-        )
+            raise _refusal(name, *seen[0])
+        raise _nothing_selected(name, [path for path, _ in seen])
     positions = tuple(None if k is None else numbers.index(k) for k in usable)
     mirror = Mirror(shape, positions)
     return Selection(treedef, leaves, numbers, mirror, tuple(paths[k] for k in numbers))
@@ -161,11 +157,11 @@ def as_parameters(name: str, fun: Function, wrt: Any, args: Args) -> Args:
         UnknownInputError: a path names nothing.
     """
     leaves, treedef = jax.tree.flatten(args, is_leaf=is_mark)
-    if not any(_is_integer(_value(leaf)) for leaf in leaves):
+    if not any(_is_integer(unmarked(leaf)) for leaf in leaves):
         return args  # nearly always, and faster than to find the selection
     selection = select(name, fun, wrt, args, {}, allow_int=True)
     for number, path in zip(selection.numbers, selection.paths, strict=True):
-        value = _value(leaves[number])
+        value = unmarked(leaves[number])
         if is_python_int(value):
             leaves[number] = float(value)
         elif _is_integer(value):
@@ -194,15 +190,20 @@ def _is_integer(x: Any) -> bool:
     )
 
 
-def _value(leaf: Any) -> Any:
-    return leaf.value if isinstance(leaf, Mark) else leaf
-
-
 def _is_usable(leaf: Any, *, allow_int: bool) -> bool:
     """Whether a leaf can be differentiated."""
-    if isinstance(leaf, Cut) or not is_dynamic(_value(leaf)):
+    if isinstance(leaf, Cut) or not is_dynamic(unmarked(leaf)):
         return False
-    return allow_int or jnp.issubdtype(jax.dtypes.result_type(_value(leaf)), jnp.inexact)
+    return allow_int or jnp.issubdtype(jax.dtypes.result_type(unmarked(leaf)), jnp.inexact)
+
+
+def _nothing_selected(name: str, paths: Sequence[str]) -> SelectionError:
+    return SelectionError(
+        f"`{name}` has nothing to differentiate: of {listed(paths, 'no leaves')}, none is a "
+        "floating-point or complex array without a mark. This is usually a function whose "
+        "first argument holds integers only, or where all is marked by `cut`. Nothing was "
+        f"evaluated or stored. Name others by `wrt`. {_WRT}"
+    )
 
 
 def _refusal(name: str, path: str, leaf: Any) -> SelectionError:
@@ -212,7 +213,7 @@ def _refusal(name: str, path: str, leaf: Any) -> SelectionError:
             "was evaluated or stored. Take it out of `wrt`, or take the mark off with `uncut`."
         )
     return SelectionError(
-        f"`{name}(wrt=...)` selects `{path}` of type {type_name(_value(leaf))}, and only "
+        f"`{name}(wrt=...)` selects `{path}` of type {type_name(unmarked(leaf))}, and only "
         "floating-point and complex arrays have derivatives. This is usually an index, a count or "
         "a flag. Nothing was evaluated or stored. Convert it to a floating-point type, or leave it "
         "out."

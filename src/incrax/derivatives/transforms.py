@@ -7,7 +7,6 @@ In: functions, what to differentiate them by. Out: `Incremental` functions with 
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from incrax._api import incremental
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
 from incrax._messages import check_function
-from incrax._names import name_of
+from incrax._names import name_of, parameters_of
 from incrax._program import Values
 from incrax._tuning import Policy, Tuning
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
@@ -252,10 +251,7 @@ def _check_names(name: str, fun: Function, num_args: int) -> None:
     """Refuse a call that leaves out a parameter called `tangent`, which nothing but its position
     could give.
     """
-    try:
-        parameter = inspect.signature(fun).parameters.get("tangent")
-    except (TypeError, ValueError):
-        return
+    parameter = (parameters_of(fun) or {}).get("tangent")
     if (
         parameter is None
         or parameter.kind is parameter.VAR_KEYWORD
@@ -282,18 +278,16 @@ def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
     try:
         leaves = mirror.treedef.flatten_up_to(tangent)
     except ValueError as error:
-        expected = str(selection.tree(["*"] * len(values)))
-        raise wrong_tangent(
-            name, "tangent", f"of another structure ({error})", f"`wrt`, {expected}"
-        ) from error
+        expected = f"`wrt`, {selection.tree(['*'] * len(values))}"
+        seen = f"of another structure ({error})"
+        raise wrong_tangent(name, "tangent", seen, expected) from error
     found: list[Any] = [None] * len(values)
     for position, leaf in zip(mirror.positions, leaves, strict=True):
         if position is not None:
             value = values[position]
             expected = f"`{selection.paths[position]}`, {type_name(value)}"
-            leaf = fitting(
-                name, "tangent", leaf, np.shape(value), jax.dtypes.result_type(value), expected
-            )
+            kind = np.shape(value), jax.dtypes.result_type(value)
+            leaf = fitting(name, "tangent", leaf, *kind, expected)
             found[position] = leaf if found[position] is None else found[position] + leaf
     return found
 

@@ -101,7 +101,8 @@ class _LastCall(NamedTuple):
         Raises:
             UnknownInputError: it stands for nothing.
         """
-        eqns = (*self.engine.facts.eqns, *self.ran)
+        facts = self.engine.facts
+        eqns = (*facts.eqns, *self.ran)
         is_named = lambda eqn: any(name == each.primitive.name for each in _jax.with_inner([eqn]))
         found = {id(eqn) for eqn in eqns if is_named(eqn)}
         try:

@@ -142,8 +142,8 @@ def cost(
         "trips='measured'": trips == "measured",
         "branches='taken'": branches == "taken",
     }
-    for option in [option for option, is_asked in runs.items() if is_asked][:1]:
-        _check_run(option, call, value)
+    if any(runs.values()):
+        _check_run(next(option for option, is_asked in runs.items() if is_asked), call, value)
     changed = None if changing is None else _names(changing)
     counting = _Counting(call, changed, trips, branches, rules or {})
     programs = {"forward": counting.count(value)}
@@ -765,12 +765,14 @@ class CostReport(Printable):
     @property
     def ratio(self) -> float | None:
         """FLOPs of the backward pass for one of the forward pass; None without either."""
-        backward = self.backward
-        return backward and _quotient(backward.total.flops, self.forward.total.flops)
+        if self.backward is None:
+            return None
+        return _quotient(*(each.total.flops for each in reversed(self.passes)))
 
     def summary(self) -> str:
         """What it is the cost of, and its FLOPs."""
-        found = f"cost of {self.name}: {number_text(self.forward.total.flops)} FLOPs"
+        total = self.forward.total
+        found = f"cost of {self.name}: {number_text(total.flops)} FLOPs"
         if self.changing is None:
             return found
         return f"{found}; changing: {', '.join(self.changing) or 'nothing'}"

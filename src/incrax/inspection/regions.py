@@ -63,7 +63,8 @@ class Node(NamedTuple):
     @property
     def name(self) -> str:
         """Of the primitive."""
-        return self.eqn.primitive.name
+        eqn = self.eqn
+        return eqn.primitive.name
 
     @property
     def is_open(self) -> bool:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from incrax._messages import listed
-from incrax._names import name_of
+from incrax._names import name_of, parameters_of
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.derivatives.selection import type_name
 from incrax.errors import BindError
@@ -53,12 +53,24 @@ def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             "whole. Nothing was bound. Write the branch with `jax.lax.cond` or `jnp.where`, or set "
             "the inputs of `guarded(f)` yourself."
         )
-    parameters = _parameters(fun)
+    parameters = parameters_of(fun)
     if parameters is None:
         return dict(inputs)
     named = {
         key: p for key, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     }
+    unknown = [key for key in inputs if key not in named]
+    has_rest = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    _check_names(name, named, inputs, [] if has_rest else unknown)
+    return {key: inputs[key] for key in [*(key for key in named if key in inputs), *unknown]}
+
+
+def _check_names(
+    name: str,
+    named: Mapping[str, inspect.Parameter],
+    inputs: Collection[str],
+    unknown: Sequence[str],
+) -> None:
     required = [key for key, p in named.items() if p.default is p.empty]
     for option in OPTIONS:
         if option in required:
@@ -67,34 +79,19 @@ def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
                 "an option of this name. Nothing was bound. Give it another name: `bind(lambda "
                 f"my_{option}, ...: {name}({option}=my_{option}, ...), my_{option}=...)`."
             )
-    missing = [key for key in required if key not in inputs]
-    unknown = [key for key in inputs if key not in named]
-    has_rest = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    if unknown and not has_rest:
+    if unknown:
         near = difflib.get_close_matches(unknown[0], list(named), 1)
         hint = f" Did you mean `{near[0]}`?" if near else ""
         raise BindError(
             f"`bind({name})` got {listed(unknown)}, and the function takes {listed(list(named))}. "
             f"This is usually a typing error. Nothing was bound.{hint}"
         )
+    missing = [key for key in required if key not in inputs]
     if missing:
         raise BindError(
             f"`bind({name})` got no value for {listed(missing)}, and a bound model has a value for "
             f"each input. Nothing was bound. Pass `bind({name}, {missing[0]}=...)`."
         )
-    return {key: inputs[key] for key in [*(key for key in named if key in inputs), *unknown]}
-
-
-def parameter_names(fun: Function) -> list[str]:
-    """Of a function that tells them."""
-    return list(_parameters(fun) or ())
-
-
-def _parameters(fun: Function) -> Mapping[str, inspect.Parameter] | None:
-    try:
-        return inspect.signature(fun).parameters
-    except (TypeError, ValueError):
-        return None
 
 
 class HeldState(NamedTuple):
@@ -132,7 +129,7 @@ def functions_of(fun: Function, inputs: tuple[str, ...], state: HeldState) -> Fu
 
 def _applied(fun: Function, given: dict[str, Any]) -> Any:
     """A function of inputs by name, some of which it takes by position alone."""
-    parameters = (_parameters(fun) or {}).values()
+    parameters = (parameters_of(fun) or {}).values()
     positional = [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_ONLY]
     last = max((k for k, (name, _) in enumerate(positional) if name in given), default=-1)
     first = [given.pop(name, default) for name, default in positional[: last + 1]]

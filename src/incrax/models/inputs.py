@@ -283,17 +283,20 @@ class Inputs:
             trees = self.trees
             for path, value in parts.items():
                 trees = with_part(trees, path, value)
-            leaves = self.leaves
-            values, treedef = jax.tree.flatten(tuple(trees.values()))
-            if treedef != self.names.treedef:
-                self.names = names_of(trees)
-                known = {leaf.path: leaf for leaf in leaves}
-                leaves = [known.get(path, Leaf(path, None)) for path in self.names.paths]
-            self.leaves = [
-                leaf if leaf.value is value else leaf._replace(value=value)
-                for leaf, value in zip(leaves, values, strict=True)
-            ]
+            self._fill(trees)
         self._tell([*parts] if told is None else told)
+
+    def _fill(self, trees: Mapping[str, Any]) -> None:
+        leaves = self.leaves
+        values, treedef = jax.tree.flatten(tuple(trees.values()))
+        if treedef != self.names.treedef:
+            self.names = names_of(trees)
+            known = {leaf.path: leaf for leaf in leaves}
+            leaves = [known.get(path, Leaf(path, None)) for path in self.names.paths]
+        self.leaves = [
+            leaf if leaf.value is value else leaf._replace(value=value)
+            for leaf, value in zip(leaves, values, strict=True)
+        ]
 
     def snapshot(self) -> tuple[Names, tuple[Leaf, ...]]:
         """All that `set` and `set_role` change."""

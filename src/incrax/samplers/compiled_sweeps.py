@@ -205,10 +205,9 @@ class _Run:
         gains = np.zeros(self.most, place.value.dtype)
         warmup = [sweep for sweep in sweeps if sweep < self.job.num_warmup]
         gains[: len(warmup)] = [adaptation_gain(sweep) for sweep in warmup]
-        begin = np.int32(sweeps.start - self.job.num_warmup)
-        end = np.int32(sweeps.stop - self.job.num_warmup)
+        ends = np.int32([sweeps.start, sweeps.stop]) - np.int32(self.job.num_warmup)
         numbers = draws, self.shared, gains
-        return _sweeps(sites, place, record, numbers, begin, end, blocks=self.blocks)
+        return _sweeps(sites, place, record, numbers, *ends, blocks=self.blocks)
 
     def _check_density(self, place: _Start) -> None:
         """Other data of the same shapes make another log-density.

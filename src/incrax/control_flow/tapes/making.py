@@ -137,16 +137,21 @@ def _flat(
     def flat(*leaves):
         args, kwargs = signature.rebuild(leaves)
         guard = subject.options.guard
-        key = None if guard is None else of_static(guard)(*args, **kwargs)
-        for leaf in jax.tree_util.tree_leaves(key):
-            if isinstance(leaf, _jax.Tracer):
-                place = Place("guard=", getattr(guard, "__name__", "guard"))
-                learned(leaf, "bool" if leaf.dtype == bool and leaf.size == 1 else "value", place)
+        if guard is not None:
+            _learn(guard, of_static(guard)(*args, **kwargs))
         results, tree = jax.tree_util.tree_flatten(subject.fun(*args, **kwargs))
         trees.append(tree)
         return [_array(subject.name, x) for x in results]
 
     return flat
+
+
+def _learn(guard: Function, key: Any) -> None:
+    """What the user's guard returned, which selects the path."""
+    place = Place("guard=", getattr(guard, "__name__", "guard"))
+    for leaf in jax.tree_util.tree_leaves(key):
+        if isinstance(leaf, _jax.Tracer):
+            learned(leaf, "bool" if leaf.dtype == bool and leaf.size == 1 else "value", place)
 
 
 def _array(name: str, result: Any) -> Any:

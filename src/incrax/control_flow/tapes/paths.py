@@ -76,18 +76,21 @@ class Path:
     `leaves`.
     """
 
+    hits: int = 0
+    misses: int = 0
+    record_s: float = 0.0
+    compile_s: float = 0.0
+    doubted_at: int = -1
+    """Hits when another path than expected followed last."""
+    preferred_at: int = 0
+    incremental: Any = None
+
     def __init__(self, recording: Recording, out_tree: Any, stats: TapeStats) -> None:
         self.program: Program = drop_dead(recording.program)
         self.guards: tuple[Guard, ...] = recording.guards
         self.num_guards: int = len(self.guards)
         self.out_tree = out_tree
-        self.hits: int = 0
-        self.misses: int = 0
-        self.record_s: float = 0.0
-        self.compile_s: float = 0.0
         self.successor = self
-        self.doubted_at = -1
-        self.preferred_at = 0
         self.avals: tuple[Any, ...] = tuple(var.aval for var in self.program.invars)
         self._stats = stats
         self._num_results = recording.num_results
@@ -96,7 +99,6 @@ class Path:
         self.consts: tuple[Any, ...] = tuple(self.program.consts[n] for n in self._lifted)
         self.needs_check: bool = bool(self.guards) and any(map(_is_dangerous, self.program.eqns))
         self.is_simple: bool = not self.needs_check
-        self.incremental: Any = None
         self._config = context_key()
         self.run: Function = jax.jit(self._checked(self._run, of_config=True))
         """`(consts, *leaves) -> (results, number of the first guard that fails)`."""

@@ -25,8 +25,8 @@ from incrax._messages import wrong_option
 from incrax._names import name_of
 from incrax._table import Counters
 from incrax._tables import LruTable
-from incrax._tuning import is_disabled
 from incrax.derivatives.cuts import without_marks
+from incrax.derivatives.linear_maps import is_evaluated
 from incrax.derivatives.pullback import vjp
 from incrax.derivatives.selection import Selection, select, wrong_wrt
 from incrax.derivatives.transforms import fitting, plain, wrong_tangent
@@ -275,22 +275,16 @@ class Kept:
         self._params = params
         self._data = data
         rows, *keys = data
-        self._representations, self._pullback = vjp(
-            self._encoding, params, rows, None, *keys, wrt=held._wrt
-        )
+        found, self._pullback = vjp(self._encoding, params, rows, None, *keys, wrt=held._wrt)
+        self.representations: Any = found
+        """The representations of all rows: what the encoder returns for them."""
         self._numbers = np.arange(jax.tree.leaves(data)[0].shape[0])
         self._stats.rows_encoded += self.num_rows
-        active = active_leaves(self._representations)
-        self._cotangents = [jnp.zeros(x.shape, x.dtype) for x in active]
+        self._cotangents = [jnp.zeros(x.shape, x.dtype) for x in active_leaves(found)]
 
     def _captured(self) -> tuple[Any, ...]:
         """What counts where a guarded function captures this: counters do not."""
         return self._encoding, self._params, self._data, self._cotangents
-
-    @property
-    def representations(self) -> Any:
-        """The representations of all rows: what the encoder returns for them."""
-        return self._representations
 
     @property
     def num_rows(self) -> int:
@@ -310,7 +304,7 @@ class Kept:
         Raises:
             RowsError: there are no such rows.
         """
-        return _taken(self._representations, self._checked("rows", numbers))
+        return _taken(self.representations, self._checked("rows", numbers))
 
     def add(self, numbers: Any, cotangents: Any) -> None:
         """Add a batch's cotangents: the gradient of its loss by what `rows(numbers)` returned.
@@ -339,7 +333,7 @@ class Kept:
         """
         self._stats.rows_pulled_back += self.num_rows
         active = iter(self._cotangents)
-        return self._pullback(with_active(self._representations, active, lambda _: None))
+        return self._pullback(with_active(self.representations, active, lambda _: None))
 
     def __repr__(self) -> str:
         """How many rows."""
@@ -367,7 +361,7 @@ class Kept:
         """Cotangents of the leaves that have any, of the right types."""
         if has_tracer(jax.tree.leaves(cotangents)):
             raise _without_values("add", "cotangents")
-        expected, treedef = jax.tree.flatten(self._representations)
+        expected, treedef = jax.tree.flatten(self.representations)
         what = "what `rows` returned, "
         name = "kept.add", "cotangent"
         try:
@@ -466,7 +460,7 @@ class EpochGradient:
         data = self._held._data_of(params, rows, key)
         num_rows = jax.tree.leaves(data)[0].shape[0]
         found = _batches(batches, num_rows)
-        if _is_plain(jax.tree.leaves((params, data[0], batches, args, key))):
+        if is_evaluated(jax.tree.leaves((params, data[0], batches, args, key))):
             return self._evaluated(params, data, None, found, args)
         chosen, found = _touched(found, num_rows)
         stats = self._held.stats
@@ -608,10 +602,3 @@ class _Programs:
         program = self._table.made(signature.key, compiled)
         dynamic = signature.dynamic_leaves(jax.tree.leaves(args))
         return program(*[LeafValue(x).feed for x in dynamic])
-
-
-def _is_plain(leaves: Any) -> bool:
-    """Whether a call with these leaves is evaluated as it is: under a transformation, or where
-    nothing is compiled.
-    """
-    return not _jax.is_top_level() or has_tracer(leaves) or _jax.is_jit_disabled() or is_disabled()
