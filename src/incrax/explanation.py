@@ -369,12 +369,10 @@ def explain_given(traced: Any, given: Given | None) -> Explanation:
     if chunks is None or traced.engine is None:
         raise not_called("explain()")
     found = replace(explain_call(traced.engine, None), is_dry_run=given is not None)
-    num_run, num_reused, num_joined = chunks
-    if not num_run:
+    if not chunks[0]:
         idle: dict[str, Any] = dict.fromkeys(("changed", "ran", "loaded", "filled"), ())
         found = replace(found, **idle, served_by="saved outputs", why="no chunk changed", num_ran=0)
-    named = ("run", num_run), ("reused", num_reused), ("joined", num_joined)
-    return replace(found, chunks=named)
+    return replace(found, chunks=tuple(zip(("run", "reused", "joined"), chunks, strict=True)))
 
 
 # --- what depends on what ---------------------------------------------------------------------------

@@ -112,13 +112,17 @@ def traced_of_vector(fun: Function, selection: Selection, *, is_sparse: bool) ->
     if len(dtypes) > 1 or not jnp.issubdtype(next(iter(dtypes)), jnp.floating):
         return None
     columns = ends([np.shape(value) for value in values])
-    leaves = (*values, *selection.others)
-    is_sharded = any(_jax.explicit_sharding(jax.typeof(x)) is not None for x in leaves)
-    if not is_sparse and (columns.size < MIN_SIZE or is_sharded):
+    if not is_sparse and (columns.size < MIN_SIZE or _is_sharded(selection)):
         return None
     point = joined([jnp.asarray(value) for value in values])
     of_vector = lambda vector: selection.called(fun, columns.split(vector))
     return OfVector(trace(of_vector, point), columns, point)
+
+
+def _is_sharded(selection: Selection) -> bool:
+    """Whether types say how an argument is."""
+    leaves = (*selection.values, *selection.others)
+    return any(_jax.explicit_sharding(jax.typeof(x)) is not None for x in leaves)
 
 
 def _rows(program: Program) -> Ends | None:

@@ -269,7 +269,7 @@ def at_path(path: str, numbered: Any, names: Sequence[str], paths: Sequence[str]
     roots = [*zip(names, args, strict=True), *kwargs.items()]
     # The values behind `*values` are named `values[0]`, `values[1]`, ...
     behind_star = [node for name, node in roots if name.startswith(f"{path}[")]
-    if behind_star and path not in [name for name, _ in roots]:
+    if behind_star and path not in dict(roots):
         return tuple(behind_star)
     for name, node in roots:
         for found, part in _parts(name, node, path):

@@ -411,18 +411,22 @@ def posed(
             trainable.
         And what `parameters` and `problem` raise.
     """
-    if not isinstance(fun, Bound):
-        if not callable(fun):
-            raise wrong_option(f"{caller}({parameter})", fun, "a function or a bound model")
-        given = parameters(caller, fun, args, wrt)
-        return given, problem(given, bounds, caller=caller)
-    _check_beside(caller, {"arguments": args, "`wrt`": wrt, "`bounds`": bounds})
-    fun.trained(caller)
-    paths = fun.differentiated_paths
-    own = {path: pair for path, pair in fun.bounds.items() if path in paths}
-    given = Parameters(fun.function, fun.args, paths)
+    if isinstance(fun, Bound):
+        _check_beside(caller, {"arguments": args, "`wrt`": wrt, "`bounds`": bounds})
+        return _posed_model(caller, fun)
+    if not callable(fun):
+        raise wrong_option(f"{caller}({parameter})", fun, "a function or a bound model")
+    given = parameters(caller, fun, args, wrt)
+    return given, problem(given, bounds, caller=caller)
+
+
+def _posed_model(caller: str, model: Bound) -> tuple[Parameters, Problem]:
+    model.trained(caller)
+    paths = model.differentiated_paths
+    own = {path: pair for path, pair in model.bounds.items() if path in paths}
+    given = Parameters(model.function, model.args, paths)
     found = problem(given, own, caller=caller)
-    return given, found._replace(tree_of=_tree_of(fun)).only(fun.is_free)
+    return given, found._replace(tree_of=_tree_of(model)).only(model.is_free)
 
 
 def _check_beside(caller: str, given: Mapping[str, Any]) -> None:

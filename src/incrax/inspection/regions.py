@@ -121,12 +121,12 @@ def _node(eqn: Equation, known: Known) -> Node:
         index = _integer(eqn.invars[0], known)
         for region in regions:
             region.times = None if index is None else float(region is _taken(regions, index))
-        return Node(eqn, regions)
-    turns = num_turns(eqn)
-    if turns is None and eqn.primitive.name != "while":
-        turns = _integer(eqn.invars[0], known)
-    for region in regions:
-        region.times = turns
+    else:
+        turns = num_turns(eqn)
+        if turns is None and eqn.primitive.name != "while":
+            turns = _integer(eqn.invars[0], known)
+        for region in regions:
+            region.times = turns
     return Node(eqn, regions)
 
 
@@ -233,19 +233,23 @@ def _scan(node: Node, inputs: Values) -> Values:
     """
     params = node.eqn.params
     if node.name == _jax.LOOP:
-        parts = params["spec"].layout
-        is_reversed = params["spec"].reverse
         length, *operands = inputs
+        spec = params["spec"]
+        parts = spec.layout
+        rows = _rows(length, is_reversed=spec.reverse)
     else:
-        parts = _jax.scan_of(node.eqn)
-        is_reversed = params["reverse"]
-        length = params["length"]
         operands = list(inputs)
+        parts = _jax.scan_of(node.eqn)
+        rows = _rows(params["length"], is_reversed=params["reverse"])
     consts, carry, columns = parts.split(operands)
-    for row in range(int(length))[:: -1 if is_reversed else 1]:
+    for row in rows:
         results = run(node.regions[0], [*consts, *carry, *(x[row] for x in columns)])
         carry, _ = parts.split_results(results)
     return _apply(node, inputs)
+
+
+def _rows(length: Any, *, is_reversed: bool) -> range:
+    return range(int(length))[:: -1 if is_reversed else 1]
 
 
 _rules: dict[str, Callable[[Node, Values], Values]] = {

@@ -41,18 +41,7 @@ def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         BindError: the function cannot be called, or its parameters are not those that are given.
     """
-    if not callable(fun):
-        raise BindError(
-            f"`bind(f)` got {fun!r} of type {type(fun).__name__}, which cannot be called. Nothing "
-            "was bound. Pass a function of the inputs."
-        )
-    name = name_of(fun)
-    if isinstance(fun, Guarded):
-        raise BindError(
-            f"`bind({name})` got a guarded function, and a bound model traces its function as a "
-            "whole. Nothing was bound. Write the branch with `jax.lax.cond` or `jnp.where`, or set "
-            "the inputs of `guarded(f)` yourself."
-        )
+    _check_function(fun)
     parameters = parameters_of(fun)
     if parameters is None:
         return dict(inputs)
@@ -61,8 +50,22 @@ def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     unknown = [key for key in inputs if key not in named]
     has_rest = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    _check_names(name, named, inputs, [] if has_rest else unknown)
+    _check_names(name_of(fun), named, inputs, [] if has_rest else unknown)
     return {key: inputs[key] for key in [*(key for key in named if key in inputs), *unknown]}
+
+
+def _check_function(fun: Any) -> None:
+    if not callable(fun):
+        raise BindError(
+            f"`bind(f)` got {fun!r} of type {type(fun).__name__}, which cannot be called. Nothing "
+            "was bound. Pass a function of the inputs."
+        )
+    if isinstance(fun, Guarded):
+        raise BindError(
+            f"`bind({name_of(fun)})` got a guarded function, and a bound model traces its function as a "
+            "whole. Nothing was bound. Write the branch with `jax.lax.cond` or `jnp.where`, or set "
+            "the inputs of `guarded(f)` yourself."
+        )
 
 
 def _check_names(

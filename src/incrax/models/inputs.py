@@ -381,16 +381,7 @@ class Inputs:
         shape = np.shape(self.leaves[self.names.number(path)].value) if is_leaf else ()
         is_inside = [-size <= k < size for k, size in zip(index, shape, strict=False)]
         if len(index) > len(shape) or not all(is_inside):
-            if not shape:
-                raise UnknownInputError(
-                    f"`{name}` names no element: `{path}` is no array. The model is as it was. "
-                    f"Write `{path}`."
-                )
-            raise UnknownInputError(
-                f"`{name}` names no element: `{path}` is of shape {list(shape)}. This is usually "
-                "an index that counts from 1. The model is as it was. Indices count from 0, one "
-                "for each axis."
-            )
+            raise _no_element(name, path, shape)
         return path, index
 
     def _checked(self, path: str, value: Any) -> dict[int, Any]:
@@ -406,6 +397,19 @@ class Inputs:
             if leaf.bounds is not None and leaf.is_parameter:
                 leaf.bounds.hold(leaf.path, found[number])
         return found
+
+
+def _no_element(name: str, path: str, shape: tuple[int, ...]) -> UnknownInputError:
+    if not shape:
+        return UnknownInputError(
+            f"`{name}` names no element: `{path}` is no array. The model is as it was. "
+            f"Write `{path}`."
+        )
+    return UnknownInputError(
+        f"`{name}` names no element: `{path}` is of shape {list(shape)}. This is usually "
+        "an index that counts from 1. The model is as it was. Indices count from 0, one "
+        "for each axis."
+    )
 
 
 def _check_number(name: str, value: Any) -> None:

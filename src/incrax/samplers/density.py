@@ -163,11 +163,10 @@ class Density:
             PositionError: it has another structure, or a value where nothing is sampled.
         """
         is_none = lambda x: x is None
-        leaves = jax.tree.leaves(tree, is_leaf=is_none)
+        leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
         mirror = self.selection.mirror
-        seen = jax.tree.structure(tree, is_leaf=is_none)
-        is_fitting = seen == mirror.treedef
-        if not is_fitting or [x is None for x in leaves] != [k is None for k in mirror.positions]:
+        are_none, expected_none = (list(map(is_none, each)) for each in (leaves, mirror.positions))
+        if treedef != mirror.treedef or are_none != expected_none:
             expected = jax.tree.structure(mirror.tree([0] * len(self.shapes)))
             raise PositionError(
                 f"A log-density of positions of the structure {expected} got "
@@ -176,7 +175,7 @@ class Density:
                 "what `wrt` selects, None elsewhere."
             )
         placed = {k: x for k, x in zip(mirror.positions, leaves, strict=True) if k is not None}
-        return [placed[k] for k in range(len(self.shapes))]
+        return [placed[k] for k in sorted(placed)]
 
     def split(self, x: Any) -> list[Any]:
         """Vectors of shape (*batch, n) as leaves of shape (*batch, *shape)."""

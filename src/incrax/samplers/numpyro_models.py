@@ -171,10 +171,10 @@ class NumPyroModel(Printable):
         """
         name, x = next(iter(tree.items()))
         num_axes = np.ndim(x) - self._start[name].ndim
-        flat = {name: jnp.reshape(x, (-1, *np.shape(x)[num_axes:])) for name, x in tree.items()}
-        found = jax.jit(lambda p: jax.lax.map(self._constrained, p))(flat)
         batch = np.shape(x)[:num_axes]
-        return {name: np.asarray(x).reshape(*batch, *x.shape[1:]) for name, x in found.items()}
+        flat = jax.tree.map(lambda x: jnp.reshape(x, (-1, *np.shape(x)[num_axes:])), dict(tree))
+        found = jax.jit(lambda p: jax.lax.map(self._constrained, p))(flat)
+        return jax.tree.map(lambda x: np.asarray(x).reshape(*batch, *x.shape[1:]), found)
 
     def _constrained(self, p: Mapping[str, Any]) -> dict[str, Any]:
         args, kwargs = self._frame.filled(self._data)

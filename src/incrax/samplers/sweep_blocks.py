@@ -176,8 +176,8 @@ def _num_rows(name: Any, shown: str, moved: Mapping[str, np.ndarray]) -> int | N
             if not x.ndim:
                 raise not_by_rows(path, x.shape)
             lengths[path] = len(x)
-    found = set(lengths.values())
-    if len(found) > 1:
+    found, *others = set(lengths.values())
+    if others:
         seen = ", ".join(
             f"`{path}` has {'no rows there' if num is None else f'{num} rows'}"
             for path, num in lengths.items()
@@ -186,7 +186,7 @@ def _num_rows(name: Any, shown: str, moved: Mapping[str, np.ndarray]) -> int | N
             f"Rows of `{shown}` cannot move together: {seen}. Nothing was sampled. Name inputs with "
             "as many rows, each with `[*]`, or make them blocks of their own."
         )
-    return found.pop()
+    return found
 
 
 def _categorical(

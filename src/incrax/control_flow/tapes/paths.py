@@ -9,6 +9,7 @@ know about signatures or trees of arguments.
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -200,9 +201,8 @@ class Path:
         slices = [self._slice(n, n + 1) for n in range(self.num_guards)] if self.needs_check else []
         loops = [{id(eqn) for eqn in x.eqns if _is_dangerous(eqn)} for x in slices]
         later = [n for n in range(1, len(loops)) if not loops[n] <= loops[n - 1]]
-        starts = [0, *later] if self.guards else []
-        stops = [*later, self.num_guards]
-        return [(a, b, self._check_of(a, b)) for a, b in zip(starts, stops, strict=False)]
+        ends = [0, *later, self.num_guards] if self.guards else []
+        return [(a, b, self._check_of(a, b)) for a, b in itertools.pairwise(ends)]
 
     def _check_of(self, start: int, stop: int) -> Any:
         # On the device: to compare values on the host takes 7 us for each guard.
