@@ -159,16 +159,23 @@ def at_point(fun: Function, selection: Selection, args: Any, kwargs: Any) -> AtP
     """
     leaves = jax.tree.leaves((args, kwargs))
     if not is_evaluated(leaves) and not any(map(_jax.is_mutable_array, leaves)):
-        signature = make_signature(fun, args, kwargs)
-        key = _key(fun, signature.key, selection.numbers)
-        feeds = [LeafValue(x).feed for x in signature.dynamic_leaves(leaves)]
-        make = lambda: _traced(fun, selection, signature, feeds)
-        primal = key is not None and _primals.made(key, make)
-        if primal:
-            return primal.at(feeds)
+        found = _by_program(fun, selection, make_signature(fun, args, kwargs), leaves)
+        if found is not None:
+            return found
     # NumPy arrays as private copies, because their owner may change them.
     private = replace(selection, leaves=tuple(jax.tree.map(_private, selection.leaves)))
     return _split(fun, private, is_compiled=False)
+
+
+def _by_program(
+    fun: Function, selection: Selection, signature: Signature, leaves: Values
+) -> AtPoint | None:
+    """By the program that is kept; None where nothing can be compiled."""
+    key = _key(fun, signature.key, selection.numbers)
+    feeds = [LeafValue(x).feed for x in signature.dynamic_leaves(leaves)]
+    make = lambda: _traced(fun, selection, signature, feeds)
+    primal = key is not None and _primals.made(key, make)
+    return primal.at(feeds) if primal else None
 
 
 def is_evaluated(leaves: Values) -> bool:

@@ -182,14 +182,13 @@ class Hessian(OfAllOutputs):
         inner = jax.jacrev(selection.of_selected(flat), selection.argnums)
         values = selection.values
         outer = [each(inner, selection.argnums) for each in (jax.jacfwd, jax.jacrev)]
-        found = first_that_works(outer, values)
         dtypes = [jax.dtypes.result_type(x) for x in values]
         return [
             [
                 selection.tree([_as_dtype(x, dtype) for x in row])
                 for row, dtype in zip(block, dtypes, strict=True)
             ]
-            for block in found
+            for block in first_that_works(outer, values)
         ]
 
     def _compressed(self, flat: FlatOutputs, selection: Selection) -> Any:
@@ -273,16 +272,10 @@ def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
     Raises:
         TangentError: the structure, a shape or a dtype is another one.
     """
-    mirror = selection.mirror
     values = selection.values
-    try:
-        leaves = mirror.treedef.flatten_up_to(tangent)
-    except ValueError as error:
-        expected = f"`wrt`, {selection.tree(['*'] * len(values))}"
-        seen = f"of another structure ({error})"
-        raise wrong_tangent(name, "tangent", seen, expected) from error
+    leaves = _tangent_leaves(name, selection, tangent)
     found: list[Any] = [None] * len(values)
-    for position, leaf in zip(mirror.positions, leaves, strict=True):
+    for position, leaf in zip(selection.mirror.positions, leaves, strict=True):
         if position is not None:
             value = values[position]
             expected = f"`{selection.paths[position]}`, {type_name(value)}"
@@ -290,6 +283,16 @@ def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
             leaf = fitting(name, "tangent", leaf, *kind, expected)
             found[position] = leaf if found[position] is None else found[position] + leaf
     return found
+
+
+def _tangent_leaves(name: str, selection: Selection, tangent: Any) -> list[Any]:
+    mirror = selection.mirror
+    try:
+        return mirror.treedef.flatten_up_to(tangent)
+    except ValueError as error:
+        expected = f"`wrt`, {selection.tree(['*'] * len(selection.numbers))}"
+        seen = f"of another structure ({error})"
+        raise wrong_tangent(name, "tangent", seen, expected) from error
 
 
 def wrong_tangent(name: str, what: str, seen: str, expected: str) -> TangentError:

@@ -459,14 +459,14 @@ class _Counting:
         is_run = self.trips == "measured" or self.branches == "taken"
         if is_run and any(node.is_open for node in root.nodes):
             run(root, self._inputs(root.program))
-        rows = [
-            row
-            for node, again in zip(root.nodes, self._reached(root), strict=True)
-            for row in self._rows(node, root, _TOP._replace(runs_again=again))
-        ]
+        rows = [*self._all_rows(root)]
         equations = [row for row in rows if isinstance(row, EquationCost)]
         loops = [row for row in rows if isinstance(row, LoopCost)]
         return CountedProgram(root, equations, loops)
+
+    def _all_rows(self, root: Region) -> Iterator[EquationCost | LoopCost]:
+        for node, again in zip(root.nodes, self._reached(root), strict=True):
+            yield from self._rows(node, root, _TOP._replace(runs_again=again))
 
     def _inputs(self, program: Program) -> list[Any]:
         """Values for the inputs of a program: those of the call, and ones for cotangents."""

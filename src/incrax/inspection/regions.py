@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Atom, Body, Equation, Var
+from incrax._jax import Atom, Body, Equation, LoopParts, Var
 from incrax._program import Program, Values, evaluator, from_jaxpr, read_vars, written_vars
 from incrax.engine.program.constants import Known, known_values, value_of
 from incrax.engine.program.nested import inner_bodies, num_turns
@@ -231,16 +231,7 @@ def _scan(node: Node, inputs: Values) -> Values:
     """A scan, or a loop of `incrax.control_flow.loops`: its turns one by one to count what is
     inside, its results as they are.
     """
-    params = node.eqn.params
-    if node.name == _jax.LOOP:
-        length, *operands = inputs
-        spec = params["spec"]
-        parts = spec.layout
-        rows = _rows(length, is_reversed=spec.reverse)
-    else:
-        operands = list(inputs)
-        parts = _jax.scan_of(node.eqn)
-        rows = _rows(params["length"], is_reversed=params["reverse"])
+    parts, rows, operands = _turns(node, inputs)
     consts, carry, columns = parts.split(operands)
     for row in rows:
         results = run(node.regions[0], [*consts, *carry, *(x[row] for x in columns)])
@@ -248,8 +239,15 @@ def _scan(node: Node, inputs: Values) -> Values:
     return _apply(node, inputs)
 
 
-def _rows(length: Any, *, is_reversed: bool) -> range:
-    return range(int(length))[:: -1 if is_reversed else 1]
+def _turns(node: Node, inputs: Values) -> tuple[LoopParts, range, Values]:
+    """What is what among the operands, the rows in the order of the turns, the operands."""
+    params = node.eqn.params
+    if node.name == _jax.LOOP:
+        length, *operands = inputs
+        spec = params["spec"]
+        return spec.layout, range(int(length))[:: -1 if spec.reverse else 1], operands
+    rows = range(params["length"])[:: -1 if params["reverse"] else 1]
+    return _jax.scan_of(node.eqn), rows, inputs
 
 
 _rules: dict[str, Callable[[Node, Values], Values]] = {

@@ -121,12 +121,8 @@ def functions_of(fun: Function, inputs: tuple[str, ...], state: HeldState) -> Fu
         value, found = _value_and_updates(out)
         return value, _state_leaves(given, state, found)
 
-    def value(*args):
-        return both(*args)[0]
-
-    def updates(*args) -> tuple[Any, ...]:
-        return both(*args)[1]
-
+    value = lambda *args: both(*args)[0]
+    updates = lambda *args: both(*args)[1]
     return Functions(*(_named(each, name_of(fun), inputs) for each in (value, updates, both)))
 
 

@@ -165,8 +165,8 @@ class Density:
         is_none = lambda x: x is None
         leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
         mirror = self.selection.mirror
-        are_none, expected_none = (list(map(is_none, each)) for each in (leaves, mirror.positions))
-        if treedef != mirror.treedef or are_none != expected_none:
+        are_none = [*map(is_none, leaves)]
+        if treedef != mirror.treedef or are_none != [*map(is_none, mirror.positions)]:
             expected = jax.tree.structure(mirror.tree([0] * len(self.shapes)))
             raise PositionError(
                 f"A log-density of positions of the structure {expected} got "

@@ -171,8 +171,8 @@ class NumPyroModel(Printable):
         """
         name, x = next(iter(tree.items()))
         num_axes = np.ndim(x) - self._start[name].ndim
-        batch = np.shape(x)[:num_axes]
-        flat = jax.tree.map(lambda x: jnp.reshape(x, (-1, *np.shape(x)[num_axes:])), dict(tree))
+        batch = x.shape[:num_axes]
+        flat = jax.tree.map(lambda x: jnp.reshape(x, (-1, *x.shape[num_axes:])), dict(tree))
         found = jax.jit(lambda p: jax.lax.map(self._constrained, p))(flat)
         return jax.tree.map(lambda x: np.asarray(x).reshape(*batch, *x.shape[1:]), found)
 

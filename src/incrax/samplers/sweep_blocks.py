@@ -167,9 +167,9 @@ def _num_rows(name: Any, shown: str, moved: Mapping[str, np.ndarray]) -> int | N
     Raises:
         BlockError: different numbers.
     """
-    if not is_by_rows(name):
-        return None
     by_rows = [part.removesuffix(ROWS) for part in parts_of(name) if part.endswith(ROWS)]
+    if not by_rows:
+        return None
     lengths: dict[str, int | None] = dict.fromkeys(moved)
     for path, x in moved.items():
         if any(is_within(path, part) for part in by_rows):
