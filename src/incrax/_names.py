@@ -23,6 +23,11 @@ def name_of(fun: Any) -> str:
     return getattr(fun, "__name__", None) or type(fun).__name__
 
 
+def names_in(given: Any) -> tuple[Any, ...]:
+    """One name, or several, as several."""
+    return (given,) if isinstance(given, (str, int)) else tuple(given)
+
+
 def parameters_of(fun: Any) -> Mapping[str, inspect.Parameter] | None:
     """The parameters of a function by name; None where it does not tell."""
     try:

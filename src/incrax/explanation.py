@@ -55,11 +55,6 @@ class Served(NamedTuple):
     left_out: Cost = ZERO
     made: Sequence[Made] = ()
 
-    @property
-    def is_first(self) -> bool:
-        """Whether it is the first call with its signature."""
-        return self.why == FIRST
-
 
 def first_served(engine: Engine) -> Served:
     """The first call with this signature."""
@@ -186,7 +181,7 @@ def _placed(eqn: Equation) -> EquationPlace:
 
 def _changes(engine: Engine, served: Served) -> Iterator[tuple[str, str]]:
     """Names of inputs that differ, and how that was found out."""
-    if served.is_first:
+    if served.why == FIRST:
         yield from ((path, FIRST) for path in engine.paths)
         return
     if served.why == NOT_COMPARED:

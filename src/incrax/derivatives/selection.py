@@ -6,7 +6,7 @@ In: `wrt`, arguments. Out: a `Selection`. It must not know what is done with the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import keystr, tree_flatten_with_path
 
 from incrax._messages import ambiguous_input, listed, unknown_input
 from incrax._program import Values
@@ -271,10 +272,9 @@ def at_path(path: str, numbered: Any, names: Sequence[str], paths: Sequence[str]
     behind_star = [node for name, node in roots if name.startswith(f"{path}[")]
     if behind_star and path not in dict(roots):
         return tuple(behind_star)
-    for name, node in roots:
-        for found, part in _parts(name, node, path):
-            if found == path:
-                return part
+    parts = parts_of(dict(roots), path)
+    if path in parts:
+        return parts[path]
     ends = completed(paths, path)
     if len(ends) > 1:
         raise ambiguous_input(path, ends)
@@ -283,14 +283,25 @@ def at_path(path: str, numbered: Any, names: Sequence[str], paths: Sequence[str]
     return at_path(ends[0], numbered, names, paths)
 
 
-def _parts(name: str, node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The node and those of its parts on the way to a path, with their names."""
-    if not is_within(path, name):
-        return
-    yield name, node
-    for key, part in jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)[0]:
-        if key:
-            yield from _parts(f"{name}{jax.tree_util.keystr(key)}", part, path)
+def parts_of(trees: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The inputs and parts of them on the way to a path, and the part there if there is one, by
+    their paths.
+    """
+    found: dict[str, Any] = {}
+    for name, tree in trees.items():
+        while is_within(path, name):
+            found[name] = tree
+            inner = [(key, part) for key, part in children(name, tree) if is_within(path, key)]
+            if name == path or not inner:
+                break
+            name, tree = inner[0]
+    return found
+
+
+def children(name: str, tree: Any) -> list[tuple[str, Any]]:
+    """The parts of a tree one level below, with their paths; none of a leaf."""
+    pairs = tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
+    return [(f"{name}{keystr(keys)}", part) for keys, part in pairs if keys]
 
 
 def _masked(name: str, mask: Any, args: Args) -> Any:

@@ -17,10 +17,11 @@ import numpy as np
 
 from incrax import Bound, incremental
 from incrax._messages import listed
-from incrax.derivatives.selection import type_name
+from incrax._names import names_in
+from incrax.derivatives.selection import parts_of, type_name
 from incrax.engine.inputs.paths import is_within
 from incrax.errors import AmbiguousInputError, BindError, UnknownInputError
-from incrax.models.names import parts_of, with_part
+from incrax.models.names import with_part
 from incrax.models.roles import STATE
 
 
@@ -64,7 +65,7 @@ def gaussian_constraint(name: str | Sequence[str], value: Any, sigma: Any) -> Co
         >>> float(fit.constrained(m, fit.gaussian_constraint("mu", 1.0, 0.25)).value())
         2.0
     """
-    names = (name,) if isinstance(name, str) else tuple(name)
+    names = names_in(name)
     given = np.asarray(value, float)
     centre = given.reshape(-1)
     errors = _errors(names, sigma, given.shape)
@@ -113,7 +114,7 @@ def constrained(model: Bound, *constraints: Constraint) -> Bound:
         [2.0, 1.0]
     """
     names = tuple(model.inputs)
-    terms = [([model.path(name) for name in _names(each)], each) for each in constraints]
+    terms = [([model.path(name) for name in names_in(each.names)], each) for each in constraints]
     for paths, each in terms:
         jax.eval_shape(each.term, *(model[path] for path in paths))
 
@@ -124,10 +125,6 @@ def constrained(model: Bound, *constraints: Constraint) -> Bound:
         return value
 
     return _composed(model, change)
-
-
-def _names(constraint: Constraint) -> tuple[str, ...]:
-    return (constraint.names,) if isinstance(constraint.names, str) else tuple(constraint.names)
 
 
 def simultaneous(

@@ -55,11 +55,6 @@ class Task(NamedTuple):
         return np.array(self.problem.x, np.float64)
 
     @property
-    def dtype(self) -> Any:
-        """Of what the user gave as start."""
-        return np.result_type(self.problem.x)
-
-    @property
     def bounds(self) -> Box:
         """Lower and upper bound of each element, shape (n,) each."""
         return Box(*(each.astype(np.float64) for each in self.problem.box))

@@ -27,6 +27,7 @@ from incrax import _jax
 from incrax._incremental import Incremental
 from incrax._jax import Equation
 from incrax._locations import NO_VALUE, place_of_error, source_of
+from incrax._names import names_in
 from incrax._program import Program, Values, evaluator, trace, trace_with_tree
 from incrax._table import Cell, Printable, Table, bytes_text, number_text
 from incrax.derivatives.cuts import Mark, is_mark, without_marks
@@ -129,7 +130,7 @@ def cost(
         >>> report.forward.total.flops == 2 * 64**3, report.ratio
         (True, 2.0)
     """
-    passes = _names(passes)
+    passes = names_in(passes)
     for each in passes:
         _check_word("passes", each, PASSES)
     _check_word("trips", trips, ("measured", None))
@@ -144,7 +145,7 @@ def cost(
     }
     if any(runs.values()):
         _check_run(next(option for option, is_asked in runs.items() if is_asked), call, value)
-    changed = None if changing is None else _names(changing)
+    changed = None if changing is None else names_in(changing)
     counting = _Counting(call, changed, trips, branches, rules or {})
     programs = {"forward": counting.count(value)}
     notes = []
@@ -168,10 +169,6 @@ def cost(
         ),
         notes=(*_notes(found), *notes),
     )
-
-
-def _names(names: str | Iterable[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _check_word(option: str, seen: object, words: Sequence[object]) -> None:

@@ -271,7 +271,8 @@ class _Data:
             "served_by": served.by,
             "differs": hex(served.changed),
             "why": served.why,
-            **self._loaded(served.loads),
+            "num_loaded": len(served.loads),
+            "loaded_bytes": sum(each.bytes for each in map(sized, served.loads)),
             "loaded": ranges(number for number in self.writers(served.loads) if number >= 0),
             "num_filled": len(served.filled),
             "seconds": served.seconds,
@@ -284,12 +285,6 @@ class _Data:
             "ran": ranges([*known.tolist(), *made]),
             **dict(zip([f"{name}_ran" for name in WORK], ran.tolist(), strict=True)),
             **dict(zip([f"{name}_avoided" for name in WORK], avoided.tolist(), strict=True)),
-        }
-
-    def _loaded(self, loads: Sequence[Var]) -> dict[str, int]:
-        return {
-            "num_loaded": len(loads),
-            "loaded_bytes": sum(each.bytes for each in map(sized, loads)),
         }
 
 

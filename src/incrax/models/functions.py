@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from incrax._messages import listed
 from incrax._names import name_of, parameters_of
 from incrax.control_flow.tapes.guarded import Guarded
-from incrax.derivatives.selection import type_name
+from incrax.derivatives.selection import parts_of, type_name
 from incrax.errors import BindError
-from incrax.models.names import names_of, parts_of
+from incrax.models.names import names_of
 
 Function = Callable[..., Any]
 OPTIONS = ("roles", "bounds")

@@ -17,13 +17,13 @@ import jax
 import numpy as np
 
 from incrax.derivatives.flat import FreeElements, element_names, ends
-from incrax.derivatives.selection import type_name
+from incrax.derivatives.selection import parts_of, type_name
 from incrax.engine.inputs.leaves import descriptor, frozen, has_tracer, is_dynamic
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.inputs.row_updates import at
 from incrax.errors import BindError, InputValueError, UnknownInputError
 from incrax.models.bounds import Bounds, bounds_of
-from incrax.models.names import Names, names_of, parts_of, with_part
+from incrax.models.names import Names, names_of, with_part
 from incrax.models.roles import (
     DATA,
     FIXED,

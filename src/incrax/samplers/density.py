@@ -17,7 +17,7 @@ import numpy as np
 
 from incrax import Incremental, Tuning, _jax, frozen, incremental
 from incrax._messages import wrong_option
-from incrax.derivatives.cuts import is_mark, without_marks
+from incrax.derivatives.cuts import without_marks
 from incrax.derivatives.flat import Ends, element_names, ends
 from incrax.derivatives.prepared import Flat, prepare
 from incrax.derivatives.selection import (
@@ -61,8 +61,7 @@ class Density:
             args = as_parameters(name, self.plain, wrt, args)
             self.selection = select(name, self.plain, wrt, args, {})
         self._args = args
-        self._has_marks = any(map(is_mark, jax.tree.leaves(args, is_leaf=is_mark)))
-        _check_scalar(jax.eval_shape(lambda: self.plain(*self.bare(args))))
+        _check_scalar(jax.eval_shape(lambda: self.plain(*without_marks(args))))
         self.ends: Ends = ends([np.shape(value) for value in self.selection.values])
         self.paths: tuple[str, ...] = self.selection.paths
         self.names: tuple[str, ...] = element_names(self.paths, self.shapes)
@@ -86,7 +85,7 @@ class Density:
         from saved values.
         """
         function: Any = self.function
-        value = float(function(*self.bare(self.flat.arguments(x))))
+        value = float(function(*without_marks(self.flat.arguments(x))))
         return value if value == value else -np.inf
 
     @property
@@ -99,10 +98,6 @@ class Density:
         """Of the leaves."""
         return [jax.dtypes.result_type(value) for value in self.selection.values]
 
-    def bare(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments without marks, which the function does not know."""
-        return without_marks((args, {}))[0] if self._has_marks else args
-
     def tree(self, x: Any) -> Any:
         """Vectors of shape (*batch, n) in the shape of the selection, each leaf of shape (*batch,
         *shape).
@@ -113,7 +108,7 @@ class Density:
         """The same, one after the other; what is discrete has its own dtype."""
         return [
             part if jnp.issubdtype(dtype, jnp.inexact) else part.astype(dtype)
-            for part, dtype in zip(self.split(x), self.dtypes, strict=True)
+            for part, dtype in zip(self.ends.split(x), self.dtypes, strict=True)
         ]
 
     def placed(self, tree: Any) -> dict[str, Any]:
@@ -176,12 +171,6 @@ class Density:
             )
         placed = {k: x for k, x in zip(mirror.positions, leaves, strict=True) if k is not None}
         return [placed[k] for k in sorted(placed)]
-
-    def split(self, x: Any) -> list[Any]:
-        """Vectors of shape (*batch, n) as leaves of shape (*batch, *shape)."""
-        batch = x.shape[:-1]
-        parts = self.ends.parts()
-        return [x[..., first:last].reshape((*batch, *shape)) for first, last, shape in parts]
 
 
 def _check_scalar(found: Any) -> None:

@@ -157,7 +157,7 @@ def _widths(density: Density, names: Sequence[str], update: Walk | Hamiltonian |
 
 def _by_path(density: Density, x: np.ndarray) -> Data:
     """A vector, without leaves in which all is zero."""
-    leaves = zip(density.paths, density.split(x), strict=True)
+    leaves = zip(density.paths, density.ends.split(x), strict=True)
     return {path: leaf for path, leaf in leaves if np.any(leaf)}
 
 

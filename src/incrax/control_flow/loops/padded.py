@@ -28,7 +28,7 @@ from jax import lax
 from incrax import _jax
 from incrax._jax_options import spelled_here
 from incrax._messages import check_function, wrong_option
-from incrax._names import parameters_of, reduced
+from incrax._names import names_in, parameters_of, reduced
 from incrax.engine.inputs.signature import Args, Function, Kwargs
 from incrax.errors import CapacityError, LoopTypeError
 
@@ -276,7 +276,7 @@ class NamedArguments:
             for name, p in parameters.items()
             if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
-        self.names: Names = (names,) if isinstance(names, (str, int)) else tuple(names)
+        self.names: Names = names_in(names)
         self.parameters: list[str] = list(parameters)
         self.places: list[tuple[int | None, str | None]] = [
             _place(name, positional) for name in self.names

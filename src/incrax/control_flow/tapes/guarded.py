@@ -31,7 +31,7 @@ from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
 from incrax._locations import NO_VALUE, place_of_error
 from incrax._messages import check_function, wrong_option
-from incrax._names import name_of, reduced
+from incrax._names import name_of, names_in, reduced
 from incrax._program import Values
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import is_disabled
@@ -410,8 +410,7 @@ def guarded(
         2
     """
     _check(f, guard, max_paths, fallback)
-    names = (constant,) if isinstance(constant, str) else tuple(constant)
-    options = TapeOptions(guard, max_paths, fallback, names)
+    options = TapeOptions(guard, max_paths, fallback, names_in(constant))
 
     def wrap(fun: Callable[P, R]) -> Guarded[P, R]:
         plain = _plain(fun)

@@ -451,7 +451,7 @@ class EpochGradient:
         self._encoding = held._encoding
         self._loss = loss
         self._wrt = wrt
-        self._programs = _Programs(self._evaluated)
+        self._programs: LruTable[Hashable, Any] = LruTable(MAX_PROGRAMS)
 
     def __call__(
         self, params: Any, rows: Any, batches: Any, *args: Any, key: Any = None
@@ -467,7 +467,15 @@ class EpochGradient:
         num_encoded = num_rows if chosen is None else len(chosen)
         stats.rows_encoded += num_encoded
         stats.rows_pulled_back += num_encoded
-        return self._programs(params, data, chosen, found, args)
+        return self._by_program(params, data, chosen, found, args)
+
+    def _by_program(self, *args: Any) -> Any:
+        """What `_evaluated` gives, compiled for each signature of its arguments."""
+        signature = make_signature(self._evaluated, args, {})
+        evaluate = lambda *values: self._evaluated(*signature.rebuild(values)[0])
+        program = self._programs.made(signature.key, lambda: jax.jit(evaluate))
+        dynamic = signature.dynamic_leaves(jax.tree.leaves(args))
+        return program(*[LeafValue(x).feed for x in dynamic])
 
     def _evaluated(
         self, params: Any, data: Any, chosen: Any, batches: Batches, args: tuple[Any, ...]
@@ -582,23 +590,3 @@ def _touched(batches: Batches, num_rows: int) -> tuple[np.ndarray | None, Batche
     places = np.zeros(num_rows, np.int64)
     places[touched] = np.arange(len(touched))
     return chosen, batches._replace(numbers=places[batches.numbers])
-
-
-# --- compiled forms ------------------------------------------------------------------------------
-
-
-class _Programs:
-    """A function, compiled for each signature of its arguments."""
-
-    def __init__(self, fun: Callable[..., Any]) -> None:
-        self.fun = fun
-        self._table: LruTable[Hashable, Any] = LruTable(MAX_PROGRAMS)
-
-    def __call__(self, *args: Any) -> Any:
-        """The function at these arguments."""
-        signature = make_signature(self.fun, args, {})
-        fun = self.fun  # not `self`, which holds the programs
-        compiled = lambda: jax.jit(lambda *values: fun(*signature.rebuild(values)[0]))
-        program = self._table.made(signature.key, compiled)
-        dynamic = signature.dynamic_leaves(jax.tree.leaves(args))
-        return program(*[LeafValue(x).feed for x in dynamic])
