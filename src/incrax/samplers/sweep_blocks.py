@@ -131,14 +131,15 @@ def made_block(
     num_rows = _num_rows(name, shown, moved)
     size = len(names) // (num_rows or 1)
     block = SweepBlock(shown, tuple(moved), num_rows, target=target_of(update, size))
+    if isinstance(update, (Hamiltonian, Kernel)):
+        block = block._replace(step_size=float(update.step_size or 1.0))
     if isinstance(update, Hamiltonian):
-        return block._replace(num_leaps=update.num_steps, step_size=float(update.step)), moved
+        return block._replace(num_leaps=update.num_steps), moved
     block = block._replace(times=update.times)
     if isinstance(update, Kernel):
         is_own = np.concatenate([np.ravel(x) > 0 for x in moved.values()])
         part = None if np.all(is_own) else tuple(np.flatnonzero(is_own).tolist())
-        kernel = Identity(update.make)
-        return block._replace(kernel=kernel, elements=part, step_size=float(update.step)), {}
+        return block._replace(kernel=Identity(update.make), elements=part), {}
     if update.width is None:
         # A vector of d normal elements wants steps of 2.4 / sqrt(d).
         moved = {path: x / np.sqrt(size) for path, x in moved.items()}
