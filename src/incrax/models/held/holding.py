@@ -278,7 +278,8 @@ class Kept:
         found, self._pullback = vjp(self._encoding, params, rows, None, *keys, wrt=held._wrt)
         self.representations: Any = found
         """The representations of all rows: what the encoder returns for them."""
-        self._numbers = np.arange(jax.tree.leaves(data)[0].shape[0])
+        self.num_rows: int = jax.tree.leaves(data)[0].shape[0]
+        """How many rows there are."""
         self._stats.rows_encoded += self.num_rows
         self._cotangents = [jnp.zeros(x.shape, x.dtype) for x in active_leaves(found)]
 
@@ -286,17 +287,12 @@ class Kept:
         """What counts where a guarded function captures this: counters do not."""
         return self._encoding, self._params, self._data, self._cotangents
 
-    @property
-    def num_rows(self) -> int:
-        """How many rows there are."""
-        return len(self._numbers)
-
     def rows(self, numbers: Any) -> Any:
         """The representations of a batch.
 
         Args:
-            numbers: which rows: integers of any shape (repeated ones and negative ones as in
-                NumPy), a boolean mask over the rows, or a slice.
+            numbers: which rows: an array of integers of any shape, repeated ones and negative ones
+                as in NumPy; of a mask `np.flatnonzero(mask)`.
 
         Returns:
             A pytree like the encoder's result; each array of shape (*numbers.shape, *trailing).
@@ -342,20 +338,9 @@ class Kept:
     # --- inner ------------------------------------------------------------------------------------
 
     def _checked(self, method: str, numbers: Any) -> np.ndarray:
-        """Numbers from 0, as an array."""
         if has_tracer(jax.tree.leaves(numbers)):
             raise _without_values(method, "row numbers")
-        try:
-            if isinstance(numbers, slice):
-                return self._numbers[numbers]
-            asked = np.asarray(numbers)
-            if asked.dtype == bool and asked.shape != self._numbers.shape:
-                raise IndexError
-            return self._numbers[asked if asked.size else asked.astype(np.int64)]
-        except (IndexError, TypeError, ValueError):
-            raise wrong_row_numbers(
-                f"kept.{method}", shortened(repr(numbers)), self.num_rows
-            ) from None
+        return _numbers(f"kept.{method}", numbers, self.num_rows)
 
     def _parts(self, cotangents: Any, shape: tuple[int, ...]) -> list[Any]:
         """Cotangents of the leaves that have any, of the right types."""
@@ -406,8 +391,8 @@ def wrong_row_numbers(method: str, seen: str, num_rows: int) -> RowsError:
     """Numbers of rows that are not there."""
     return RowsError(
         f"`{method}` got {seen} as numbers of rows; there are rows 0 to {num_rows - 1}. This is "
-        "usually a batch of another data set, or a mask that is no boolean array. Nothing was "
-        "evaluated or accumulated. Pass integers from 0, or a boolean mask or a slice of the rows."
+        "usually a batch of another data set, or a mask. Nothing was evaluated or accumulated. "
+        "Pass an array of integers from 0, of a mask `np.flatnonzero(mask)`."
     )
 
 
@@ -542,7 +527,7 @@ class EpochGradient:
 def _batches(batches: Any, num_rows: int) -> Batches:
     """Row numbers alone, or a tuple that begins with them."""
     numbers, *others = batches if isinstance(batches, tuple) and batches else (batches,)
-    found = Batches(_numbers(numbers, num_rows), tuple(others))
+    found = Batches(_numbers(NAME, numbers, num_rows), tuple(others))
     for path, leaf in jax.tree.leaves_with_path(found.others):
         if not is_dynamic(leaf) or jnp.shape(leaf)[:1] != found.numbers.shape[:1]:
             seen = (
@@ -559,21 +544,21 @@ def _batches(batches: Any, num_rows: int) -> Batches:
     return found
 
 
-def _numbers(numbers: Any, num_rows: int) -> Any:
+def _numbers(method: str, numbers: Any, num_rows: int) -> Any:
     """Row numbers as wide integers, which hold the number of rows; those that have values are
     checked.
     """
     try:
         found = numbers if has_tracer([numbers]) else np.asarray(numbers)
     except (TypeError, ValueError):
-        raise wrong_row_numbers(NAME, shortened(repr(numbers)), num_rows) from None
+        raise wrong_row_numbers(method, shortened(repr(numbers)), num_rows) from None
     is_empty = isinstance(found, np.ndarray) and not found.size
     if found.ndim == 0 or not (is_empty or jnp.issubdtype(found.dtype, jnp.integer)):
-        raise wrong_row_numbers(NAME, f"{found.dtype}{list(found.shape)}", num_rows)
+        raise wrong_row_numbers(method, f"{found.dtype}{list(found.shape)}", num_rows)
     if not isinstance(found, np.ndarray):
         return found.astype(int)
     if found.size and not -num_rows <= int(found.min()) <= int(found.max()) < num_rows:
-        raise wrong_row_numbers(NAME, f"numbers from {found.min()} to {found.max()}", num_rows)
+        raise wrong_row_numbers(method, f"numbers from {found.min()} to {found.max()}", num_rows)
     return found.astype(np.int64)
 
 
