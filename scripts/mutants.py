@@ -1401,8 +1401,8 @@ MUTANTS = [
     Mutant(
         "each chunk of a compiled chain begins at the first sweep",
         "samplers/compiled_sweeps.py",
-        "np.int32([sweeps.start, sweeps.stop])",
-        "np.int32([0, sweeps.stop])",
+        "np.array([sweeps.start, sweeps.stop], np.int32)",
+        "np.array([0, sweeps.stop], np.int32)",
         "tests/samplers/test_compiled_sweeps.py",
     ),
     Mutant(

@@ -40,7 +40,7 @@ class Ends(NamedTuple):
         """The arrays, of a vector, or of vectors of shape (*batch, n)."""
         batch = vectors.shape[:-1]
         parts = self.parts()
-        return [vectors[..., first:last].reshape(*batch, *shape) for first, last, shape in parts]
+        return [vectors[..., first:last].reshape((*batch, *shape)) for first, last, shape in parts]
 
 
 def ends(shapes: Shapes) -> Ends:

@@ -305,7 +305,8 @@ class FitResult(Printable):
         Else differences of gradients, to some 1e-8, where they determine everything: XLA compiles a
         Hessian for longer than most fits take. Else `hessian`.
         """
-        is_precise = self._problem.x.dtype == np.float64
+        start = self._problem.x
+        is_precise = start.dtype == np.float64
         if "hessian" in self.__dict__ or self.values.size > MOST or not is_precise:
             return self.hessian
         found = differenced(self.task.slope, self.values, self.bounds, self.errordef)
@@ -374,7 +375,8 @@ class FitResult(Printable):
         """A share of the error definition, or rounding errors of the function where these are
         larger.
         """
-        eps = float(np.finfo(self._problem.x.dtype).eps)
+        start = self._problem.x
+        eps = float(np.finfo(start.dtype).eps)
         return max(share * self.errordef, NOISE * eps * abs(self.value))
 
     def left(self, hessian: np.ndarray) -> float:

@@ -275,7 +275,8 @@ class Bound(Printable):
 
     def _new(self, program: Method) -> Incremental[..., Any]:
         if program in VALUES:
-            return incremental(getattr(self._functions, program), **self._options)
+            function = self._functions.value if program == "value" else self._functions.updates
+            return incremental(function, **self._options)
         make = MAKERS[program]
         return make(self._functions.value, wrt=self._differentiated, **self._options)
 

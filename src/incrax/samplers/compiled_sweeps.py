@@ -205,7 +205,7 @@ class _Run:
         gains = np.zeros(self.most, place.value.dtype)
         warmup = [sweep for sweep in sweeps if sweep < self.job.num_warmup]
         gains[: len(warmup)] = [adaptation_gain(sweep) for sweep in warmup]
-        ends = np.int32([sweeps.start, sweeps.stop]) - np.int32(self.job.num_warmup)
+        ends = np.array([sweeps.start, sweeps.stop], np.int32) - np.int32(self.job.num_warmup)
         numbers = draws, self.shared, gains
         return _sweeps(sites, place, record, numbers, *ends, blocks=self.blocks)
 

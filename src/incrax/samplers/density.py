@@ -205,10 +205,11 @@ def _with_discrete(
             raise integer_parameter(name, path, type_name(value))
         if is_discrete or dtype != np.bool_:
             kept[place] = len(kept)
-    numbers, paths = ([of[place] for place in kept] for of in (found.numbers, found.paths))
+    numbers = tuple(found.numbers[place] for place in kept)
+    paths = tuple(found.paths[place] for place in kept)
     positions = [None if k is None else kept.get(k) for k in found.mirror.positions]
     mirror = Mirror(found.mirror.treedef, tuple(positions))
-    return Selection(found.treedef, tuple(leaves), tuple(numbers), mirror, tuple(paths))
+    return Selection(found.treedef, tuple(leaves), numbers, mirror, paths)
 
 
 def _strong(x: Any) -> Any:

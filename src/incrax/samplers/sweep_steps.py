@@ -66,7 +66,7 @@ def step_each(
 
     turns = numbers, draws, scales, of_rows
     (position, count), shares = lax.scan(step, (position, np.int32(0)), turns)
-    if is_adapted:
+    if shares is not None:
         shares = jnp.mean(shares.reshape(-1, block.times), 1, position[1].dtype)
     return position, count, shares
 
