@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 NAME_LENGTH = 80
@@ -19,6 +21,19 @@ def name_of(fun: Any) -> str:
     if isinstance(fun, functools.partial):
         return name_of(fun.func)
     return getattr(fun, "__name__", None) or type(fun).__name__
+
+
+def names_in(given: Any) -> tuple[Any, ...]:
+    """One name, or several, as several."""
+    return (given,) if isinstance(given, (str, int)) else tuple(given)
+
+
+def parameters_of(fun: Any) -> Mapping[str, inspect.Parameter] | None:
+    """The parameters of a function by name; None where it does not tell."""
+    try:
+        return inspect.signature(fun).parameters
+    except (TypeError, ValueError):
+        return None
 
 
 def as_program_name(name: str) -> str:

@@ -55,11 +55,6 @@ class Served(NamedTuple):
     left_out: Cost = ZERO
     made: Sequence[Made] = ()
 
-    @property
-    def is_first(self) -> bool:
-        """Whether it is the first call with its signature."""
-        return self.why == FIRST
-
 
 def first_served(engine: Engine) -> Served:
     """The first call with this signature."""
@@ -135,7 +130,8 @@ def rows_made(each: Made) -> str:
     """On which rows an equation ran; where it was all of them, why."""
     if each.why_all:
         return f"all: {each.why_all}"
-    if each.eqn.primitive.name == "scan" and not each.made:
+    eqn = each.eqn
+    if eqn.primitive.name == "scan" and not each.made:
         return "steps from the first changed one on"
     extents = each.made or each.read
     found = " and ".join(f"{num} of {length} along axis {axis}" for num, length, axis in extents)
@@ -185,7 +181,7 @@ def _placed(eqn: Equation) -> EquationPlace:
 
 def _changes(engine: Engine, served: Served) -> Iterator[tuple[str, str]]:
     """Names of inputs that differ, and how that was found out."""
-    if served.is_first:
+    if served.why == FIRST:
         yield from ((path, FIRST) for path in engine.paths)
         return
     if served.why == NOT_COMPARED:
@@ -368,12 +364,10 @@ def explain_given(traced: Any, given: Given | None) -> Explanation:
     if chunks is None or traced.engine is None:
         raise not_called("explain()")
     found = replace(explain_call(traced.engine, None), is_dry_run=given is not None)
-    num_run, num_reused, num_joined = chunks
-    if not num_run:
+    if not chunks[0]:
         idle: dict[str, Any] = dict.fromkeys(("changed", "ran", "loaded", "filled"), ())
         found = replace(found, **idle, served_by="saved outputs", why="no chunk changed", num_ran=0)
-    named = ("run", num_run), ("reused", num_reused), ("joined", num_joined)
-    return replace(found, chunks=named)
+    return replace(found, chunks=tuple(zip(("run", "reused", "joined"), chunks, strict=True)))
 
 
 # --- what depends on what ---------------------------------------------------------------------------

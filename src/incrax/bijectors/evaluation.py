@@ -89,7 +89,7 @@ def _compiled(direction: str) -> Any:
     """The passes of all bijections in one direction, each compiled for its skeleton."""
 
     def bijection_pass(
-        skeleton: Skeleton, requires_ladj: bool, arrays: Sequence[Any], value: Any, context: Any
+        skeleton: Skeleton, requires_ladj: bool, arrays: Sequence[Any], value, context
     ) -> Evaluated:
         apply = functools.partial(skeleton.apply, direction, len(arrays))
         inputs = [*arrays, value, *_as_list(context)]

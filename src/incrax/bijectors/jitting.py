@@ -62,7 +62,7 @@ def jit(f: Callable[P, R]) -> Callable[P, R]:
 
     inner: Callable[..., R] = f
 
-    def run(switches: tuple[bool, bool], args: Any, kwargs: Any) -> tuple[list[Any], _AfterCall]:
+    def run(switches: tuple[bool, bool], args, kwargs) -> tuple[list[Any], _AfterCall]:
         results, treedef = jax.tree.flatten(inner(*args, **kwargs))
         records, returned = outgoing(jax.tree.leaves((args, kwargs)), results)
         return returned, _AfterCall(treedef, records)

@@ -49,11 +49,10 @@ def read_flights(rows: int | None = None, seed: int = 1) -> Flights:
     table = table.dropna(subset=DELAY)
     if rows is not None and rows < len(table):
         table = table.iloc[np.random.default_rng(seed).choice(len(table), rows, replace=False)]
-    ids: dict[str, np.ndarray] = {}
-    names: dict[str, np.ndarray] = {}
-    for kind, column in KINDS.items():
-        names[kind], numbers = np.unique(table[column].to_numpy(str), return_inverse=True)
-        ids[kind] = numbers.astype(np.int32)
+    columns = {kind: table[column].to_numpy(str) for kind, column in KINDS.items()}
+    found = {kind: np.unique(x, return_inverse=True) for kind, x in columns.items()}
+    ids = {kind: numbers.astype(np.int32) for kind, (_, numbers) in found.items()}
+    names = {kind: own for kind, (own, _) in found.items()}
     return Flights(ids, table[DELAY].to_numpy(np.float64), names)
 
 

@@ -129,7 +129,7 @@ def find_mode(flights: Flights, track: Track) -> Mode:
 
     @jax.jit
     @jax.value_and_grad
-    def evaluate(u: Any, scale: Any, spread: Any, ids: Any, delay: Any) -> Any:
+    def evaluate(u, scale, spread, ids, delay):
         return -model.log_density({**unravel(u * scale), "spread": spread}, ids, delay)
 
     for number in track(range(NUM_ROUNDS), "fit"):
@@ -173,23 +173,25 @@ def sample(mode: Mode, flights: Flights, num_sweeps: int, seed: int) -> Sampled:
     noise, level and spreads.
     """
     start = mode.parameters
-    width = jax.tree.map(lambda x: STEP * x, model.widths(start, flights))
-    widths = {f"p['{kind}'][*]": width[kind] for kind in KINDS}
-    widths |= {f"p['{name}']": width[name] for name in ("level", "noise")}
-    widths |= {f"p['spread']['{kind}']": width["spread"][kind] for kind in KINDS}
-    updates: dict[Any, samplers.Walk] = {name: samplers.Walk(x) for name, x in widths.items()}
     begin_s = time.perf_counter()
     chain = samplers.gibbs(
         model.log_density,
         start,
         flights.ids,
         flights.delay,
-        updates=updates,
+        updates=_walks(start, flights),
         key=seed,
         num_sweeps=num_sweeps,
     )
     seconds = time.perf_counter() - begin_s
     return Sampled(chain, chain.num_evaluations // num_sweeps, seconds)
+
+
+def _walks(p: model.Parameters, flights: Flights) -> dict[str, samplers.Walk]:
+    width = jax.tree.map(lambda x: samplers.Walk(STEP * x), model.widths(p, flights))
+    found = {f"p['{kind}'][*]": width[kind] for kind in KINDS}
+    found |= {f"p['{name}']": width[name] for name in ("level", "noise")}
+    return found | {f"p['spread']['{kind}']": width["spread"][kind] for kind in KINDS}
 
 
 # --- the whole density in each step ---------------------------------------------------------------
@@ -215,13 +217,16 @@ def measure_whole(
             place = steps(place)
             num_steps += JIT_CHUNK
     seconds = time.perf_counter() - begin_s
-    chain = sampled.chain
+    return WholeSteps(num_steps, seconds, _difference(sampled.chain, lambda p: plain(p, *data)))
+
+
+def _difference(chain: samplers.Chain, log_density: Callable[[Any], Any]) -> float:
+    """The largest relative one at some samples of the chain."""
     numbers = np.linspace(0, len(chain.samples) - 1, NUM_COMPARED).astype(int)
     samples = chain.tree()
     at = [jax.tree.map(lambda x, k=k: x[k], samples) for k in numbers]
-    values = np.array([float(plain(p, *data)) for p in at])
-    difference = np.max(np.abs(chain.log_densities[numbers] / values - 1))
-    return WholeSteps(num_steps, seconds, float(difference))
+    values = np.array([float(log_density(p)) for p in at])
+    return float(np.max(np.abs(chain.log_densities[numbers] / values - 1)))
 
 
 def _turns(rng: np.random.Generator, width: np.ndarray) -> Any:
@@ -234,7 +239,7 @@ def _turns(rng: np.random.Generator, width: np.ndarray) -> Any:
 def _whole_steps(place: Any, turns: Any, data: Any) -> Any:
     """Metropolis steps of one plane each, as `samplers.gibbs` makes them."""
 
-    def step(place: Any, turn: Any) -> Any:
+    def step(place, turn):
         p, value = place
         number, move, bound = turn
         moved = {**p, "plane": p["plane"].at[number].add(move)}

@@ -76,9 +76,9 @@ def hessian_blocks(fun: Function, selection: Selection, *, is_sparse: bool) -> B
     if of_vector is None or [x.aval.shape for x in of_vector.program.outvars] != [()]:
         return None
     columns = of_vector.columns
-    pattern = hessian_pattern(of_vector.program, max_work=_most_work(is_sparse=is_sparse))
-    known = Colored(_full(columns.size, columns.size) if pattern is None else pattern)
     size = columns.size
+    pattern = hessian_pattern(of_vector.program, max_work=_most_work(is_sparse=is_sparse))
+    known = Colored(_full(size, size) if pattern is None else pattern)
     if not is_sparse and (pattern is None or not pays(known.symmetric.num_colors, size, size)):
         return None
     values = hessian_values(lambda vector: of_vector(vector)[0], of_vector.point, known)
@@ -112,13 +112,17 @@ def traced_of_vector(fun: Function, selection: Selection, *, is_sparse: bool) ->
     if len(dtypes) > 1 or not jnp.issubdtype(next(iter(dtypes)), jnp.floating):
         return None
     columns = ends([np.shape(value) for value in values])
-    leaves = (*values, *selection.others)
-    is_sharded = any(_jax.explicit_sharding(jax.typeof(x)) is not None for x in leaves)
-    if not is_sparse and (columns.size < MIN_SIZE or is_sharded):
+    if not is_sparse and (columns.size < MIN_SIZE or _is_sharded(selection)):
         return None
     point = joined([jnp.asarray(value) for value in values])
     of_vector = lambda vector: selection.called(fun, columns.split(vector))
     return OfVector(trace(of_vector, point), columns, point)
+
+
+def _is_sharded(selection: Selection) -> bool:
+    """Whether types say how an argument is."""
+    leaves = (*selection.values, *selection.others)
+    return any(_jax.explicit_sharding(jax.typeof(x)) is not None for x in leaves)
 
 
 def _rows(program: Program) -> Ends | None:
@@ -146,7 +150,7 @@ def _blocks(
     matrix = None if is_sparse else dense(values, pattern)
     places = coordinates(pattern)
 
-    def block(row: Any, column: Any) -> Any:
+    def block(row, column):
         if matrix is None:
             return _sparse_block(values, *places, row, column)
         (a, b, row_shape), (c, d, column_shape) = row, column

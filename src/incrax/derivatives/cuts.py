@@ -134,6 +134,11 @@ def is_mark(x: Any) -> bool:
     return isinstance(x, Mark)
 
 
+def unmarked(leaf: Any) -> Any:
+    """What a mark holds; any other leaf as it is."""
+    return leaf.value if isinstance(leaf, Mark) else leaf
+
+
 def cut(tree: T) -> T:
     """Mark all arrays of a pytree as constants, but those marked by `uncut`.
 

@@ -36,9 +36,11 @@ class Ends(NamedTuple):
         """Of each array: where it begins, where it ends, its shape."""
         return list(zip(self.bounds[:-1], self.bounds[1:], self.shapes, strict=True))
 
-    def split(self, vector: Any) -> list[Any]:
-        """The arrays."""
-        return [vector[first:last].reshape(shape) for first, last, shape in self.parts()]
+    def split(self, vectors: Any) -> list[Any]:
+        """The arrays, of a vector, or of vectors of shape (*batch, n)."""
+        batch = vectors.shape[:-1]
+        parts = self.parts()
+        return [vectors[..., first:last].reshape((*batch, *shape)) for first, last, shape in parts]
 
 
 def ends(shapes: Shapes) -> Ends:

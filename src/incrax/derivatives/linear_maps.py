@@ -158,20 +158,31 @@ def at_point(fun: Function, selection: Selection, args: Any, kwargs: Any) -> AtP
             without a hash.
     """
     leaves = jax.tree.leaves((args, kwargs))
-    is_evaluated = (
-        not _jax.is_top_level() or has_tracer(leaves) or _jax.is_jit_disabled() or is_disabled()
-    )
-    if not is_evaluated and not any(map(_jax.is_mutable_array, leaves)):
-        signature = make_signature(fun, args, kwargs)
-        key = _key(fun, signature.key, selection.numbers)
-        feeds = [LeafValue(x).feed for x in signature.dynamic_leaves(leaves)]
-        make = lambda: _traced(fun, selection, signature, feeds)
-        primal = key is not None and _primals.made(key, make)
-        if primal:
-            return primal.at(feeds)
+    if not is_evaluated(leaves) and not any(map(_jax.is_mutable_array, leaves)):
+        found = _by_program(fun, selection, make_signature(fun, args, kwargs), leaves)
+        if found is not None:
+            return found
     # NumPy arrays as private copies, because their owner may change them.
     private = replace(selection, leaves=tuple(jax.tree.map(_private, selection.leaves)))
     return _split(fun, private, is_compiled=False)
+
+
+def _by_program(
+    fun: Function, selection: Selection, signature: Signature, leaves: Values
+) -> AtPoint | None:
+    """By the program that is kept; None where nothing can be compiled."""
+    key = _key(fun, signature.key, selection.numbers)
+    feeds = [LeafValue(x).feed for x in signature.dynamic_leaves(leaves)]
+    make = lambda: _traced(fun, selection, signature, feeds)
+    primal = key is not None and _primals.made(key, make)
+    return primal.at(feeds) if primal else None
+
+
+def is_evaluated(leaves: Values) -> bool:
+    """Whether a call with these leaves is evaluated as it is: under a transformation, or where
+    nothing is compiled.
+    """
+    return not _jax.is_top_level() or has_tracer(leaves) or _jax.is_jit_disabled() or is_disabled()
 
 
 def _private(leaf: Any) -> Any:
@@ -233,7 +244,7 @@ def _traced(
     """The primal and the linear program, of types like these; False where the function needs values."""
     points: list[AtPoint] = []
 
-    def primal(*leaves: Any) -> Any:
+    def primal(*leaves):
         with_marks = jax.tree.leaves(signature.rebuild(leaves), is_leaf=is_mark)
         at = replace(selection, leaves=tuple(with_marks))
         point = _split(fun, at, is_compiled=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax_options import spelled_here
-from incrax._messages import NUM_SHOWN, check_function
+from incrax._messages import check_function, listed
 from incrax._names import name_of
 from incrax._program import Values
 from incrax.derivatives.cuts import Mark
@@ -203,21 +203,24 @@ class Pullback:
             asked = select("pullback", self._fun, wrt, args, kwargs)
         if is_name:
             self._parts[wrt] = asked
-        if self._kept.issuperset(asked.numbers):
-            return asked
-        given_up = []
-        for number, path in zip(asked.numbers, asked.paths, strict=True):
-            if number not in self._selection.numbers:
-                raise SelectionError(
-                    f"The pullback was asked for the cotangent of `{path}`, and it has those of "
-                    f"{_listed(self._selection.paths)}. This is usually an argument that the `wrt` "
-                    "of `vjp` leaves out. Nothing was evaluated. Name it there."
-                )
-            if number not in self._kept:
-                given_up.append(path)
-        raise FreedResidualError(
-            f"The pullback was asked for the cotangent of {_listed(given_up)} after "
-            f"`keep(wrt=...)`, which kept what {_listed(self.paths)} needs and freed the rest. "
+        if not self._kept.issuperset(asked.numbers):
+            raise self._refusal(asked)
+        return asked
+
+    def _refusal(self, asked: Selection) -> Exception:
+        """Cotangents that were never there, or are no more."""
+        known = self._selection
+        paths = dict(zip(asked.numbers, asked.paths, strict=True))
+        if unknown := [path for number, path in paths.items() if number not in known.numbers]:
+            return SelectionError(
+                f"The pullback was asked for the cotangent of `{unknown[0]}`, and it has those of "
+                f"{listed(known.paths)}. This is usually an argument that the `wrt` of `vjp` leaves "
+                "out. Nothing was evaluated. Name it there."
+            )
+        given_up = [path for number, path in paths.items() if number not in self._kept]
+        return FreedResidualError(
+            f"The pullback was asked for the cotangent of {listed(given_up)} after "
+            f"`keep(wrt=...)`, which kept what {listed(self.paths)} needs and freed the rest. "
             "Nothing was evaluated. Keep these as well, or call `vjp` again."
         )
 
@@ -277,11 +280,6 @@ class Cotangents(Mapping[Any, Any]):
     def __repr__(self) -> str:
         """Which ones there are; nothing is computed."""
         return f"cotangents of {', '.join(self)}; {len(self._known)} computed"
-
-
-def _listed(paths: Sequence[str]) -> str:
-    shown = ", ".join(f"`{path}`" for path in paths[:NUM_SHOWN])
-    return shown + (f" and {len(paths) - NUM_SHOWN} more" if len(paths) > NUM_SHOWN else "")
 
 
 # --- leaves ---------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ In: `wrt`, arguments. Out: a `Selection`. It must not know what is done with the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -14,10 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import keystr, tree_flatten_with_path
 
-from incrax._messages import NUM_SHOWN, ambiguous_input, unknown_input
+from incrax._messages import ambiguous_input, listed, unknown_input
 from incrax._program import Values
-from incrax.derivatives.cuts import Cut, Mark, is_mark, without_marks
+from incrax.derivatives.cuts import Cut, is_mark, unmarked, without_marks
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.engine.inputs.signature import Args, Function, Kwargs, argument_names, leaf_path
@@ -70,18 +71,20 @@ class Selection:
     @property
     def values(self) -> list[Any]:
         """The selected leaves, without marks."""
-        return [_value(self.leaves[number]) for number in self.numbers]
+        return [unmarked(self.leaves[number]) for number in self.numbers]
 
     @property
     def others(self) -> list[Any]:
         """The leaves that are values for JAX and not selected, without marks."""
-        return [_value(self.leaves[number]) for number in self._other_numbers]
+        return [unmarked(self.leaves[number]) for number in self._other_numbers]
 
     @property
     def _other_numbers(self) -> list[int]:
         chosen = set(self.numbers)
         return [
-            k for k, leaf in enumerate(self.leaves) if k not in chosen and is_dynamic(_value(leaf))
+            k
+            for k, leaf in enumerate(self.leaves)
+            if k not in chosen and is_dynamic(unmarked(leaf))
         ]
 
     def tree(self, results: Values) -> Any:
@@ -137,16 +140,10 @@ def select(
     usable = [k if is_usable(k) else None for k in found]
     numbers = tuple(dict.fromkeys(k for k in usable if k is not None))
     if not numbers:
-        seen = [k for k in found if k is not None]
+        seen = [(paths[k], leaves[k]) for k in found if k is not None]
         if wrt is not None and seen and shape == jax.tree.structure(0):
-            raise _refusal(name, paths[seen[0]], leaves[seen[0]])
-        shown = ", ".join(f"`{paths[k]}`" for k in seen[:NUM_SHOWN])
-        raise SelectionError(
-            f"`{name}` has nothing to differentiate: of {shown or 'no leaves'}, none is a "
-            "floating-point or complex array without a mark. This is usually a function whose "
-            "first argument holds integers only, or where all is marked by `cut`. Nothing was "
-            f"evaluated or stored. Name others by `wrt`. {_WRT}"
-        )
+            raise _refusal(name, *seen[0])
+        raise _nothing_selected(name, [path for path, _ in seen])
     positions = tuple(None if k is None else numbers.index(k) for k in usable)
     mirror = Mirror(shape, positions)
     return Selection(treedef, leaves, numbers, mirror, tuple(paths[k] for k in numbers))
@@ -161,11 +158,11 @@ def as_parameters(name: str, fun: Function, wrt: Any, args: Args) -> Args:
         UnknownInputError: a path names nothing.
     """
     leaves, treedef = jax.tree.flatten(args, is_leaf=is_mark)
-    if not any(_is_integer(_value(leaf)) for leaf in leaves):
+    if not any(_is_integer(unmarked(leaf)) for leaf in leaves):
         return args  # nearly always, and faster than to find the selection
     selection = select(name, fun, wrt, args, {}, allow_int=True)
     for number, path in zip(selection.numbers, selection.paths, strict=True):
-        value = _value(leaves[number])
+        value = unmarked(leaves[number])
         if is_python_int(value):
             leaves[number] = float(value)
         elif _is_integer(value):
@@ -194,15 +191,20 @@ def _is_integer(x: Any) -> bool:
     )
 
 
-def _value(leaf: Any) -> Any:
-    return leaf.value if isinstance(leaf, Mark) else leaf
-
-
 def _is_usable(leaf: Any, *, allow_int: bool) -> bool:
     """Whether a leaf can be differentiated."""
-    if isinstance(leaf, Cut) or not is_dynamic(_value(leaf)):
+    if isinstance(leaf, Cut) or not is_dynamic(unmarked(leaf)):
         return False
-    return allow_int or jnp.issubdtype(jax.dtypes.result_type(_value(leaf)), jnp.inexact)
+    return allow_int or jnp.issubdtype(jax.dtypes.result_type(unmarked(leaf)), jnp.inexact)
+
+
+def _nothing_selected(name: str, paths: Sequence[str]) -> SelectionError:
+    return SelectionError(
+        f"`{name}` has nothing to differentiate: of {listed(paths, 'no leaves')}, none is a "
+        "floating-point or complex array without a mark. This is usually a function whose "
+        "first argument holds integers only, or where all is marked by `cut`. Nothing was "
+        f"evaluated or stored. Name others by `wrt`. {_WRT}"
+    )
 
 
 def _refusal(name: str, path: str, leaf: Any) -> SelectionError:
@@ -212,7 +214,7 @@ def _refusal(name: str, path: str, leaf: Any) -> SelectionError:
             "was evaluated or stored. Take it out of `wrt`, or take the mark off with `uncut`."
         )
     return SelectionError(
-        f"`{name}(wrt=...)` selects `{path}` of type {type_name(_value(leaf))}, and only "
+        f"`{name}(wrt=...)` selects `{path}` of type {type_name(unmarked(leaf))}, and only "
         "floating-point and complex arrays have derivatives. This is usually an index, a count or "
         "a flag. Nothing was evaluated or stored. Convert it to a floating-point type, or leave it "
         "out."
@@ -243,7 +245,7 @@ def _asked(name: str, wrt: Any, numbered: Any, names: Sequence[str], paths: Sequ
     args, _ = numbered
     wrt = 0 if wrt is None else wrt
 
-    def one(x: str | int) -> Any:
+    def one(x: str | int):
         if isinstance(x, str):
             return at_path(x, numbered, names, paths)
         if not -len(args) <= x < len(args):
@@ -268,12 +270,11 @@ def at_path(path: str, numbered: Any, names: Sequence[str], paths: Sequence[str]
     roots = [*zip(names, args, strict=True), *kwargs.items()]
     # The values behind `*values` are named `values[0]`, `values[1]`, ...
     behind_star = [node for name, node in roots if name.startswith(f"{path}[")]
-    if behind_star and path not in [name for name, _ in roots]:
+    if behind_star and path not in dict(roots):
         return tuple(behind_star)
-    for name, node in roots:
-        for found, part in _parts(name, node, path):
-            if found == path:
-                return part
+    parts = parts_of(dict(roots), path)
+    if path in parts:
+        return parts[path]
     ends = completed(paths, path)
     if len(ends) > 1:
         raise ambiguous_input(path, ends)
@@ -282,14 +283,25 @@ def at_path(path: str, numbered: Any, names: Sequence[str], paths: Sequence[str]
     return at_path(ends[0], numbered, names, paths)
 
 
-def _parts(name: str, node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The node and those of its parts on the way to a path, with their names."""
-    if not is_within(path, name):
-        return
-    yield name, node
-    for key, part in jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)[0]:
-        if key:
-            yield from _parts(f"{name}{jax.tree_util.keystr(key)}", part, path)
+def parts_of(trees: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The inputs and parts of them on the way to a path, and the part there if there is one, by
+    their paths.
+    """
+    found: dict[str, Any] = {}
+    for name, tree in trees.items():
+        while is_within(path, name):
+            found[name] = tree
+            inner = [(key, part) for key, part in children(name, tree) if is_within(path, key)]
+            if name == path or not inner:
+                break
+            name, tree = inner[0]
+    return found
+
+
+def children(name: str, tree: Any) -> list[tuple[str, Any]]:
+    """The parts of a tree one level below, with their paths; none of a leaf."""
+    pairs = tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
+    return [(f"{name}{keystr(keys)}", part) for keys, part in pairs if keys]
 
 
 def _masked(name: str, mask: Any, args: Args) -> Any:

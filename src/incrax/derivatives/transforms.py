@@ -7,7 +7,6 @@ In: functions, what to differentiate them by. Out: `Incremental` functions with 
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from incrax._api import incremental
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
 from incrax._messages import check_function
-from incrax._names import name_of
+from incrax._names import name_of, parameters_of
 from incrax._program import Values
 from incrax._tuning import Policy, Tuning
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
@@ -183,14 +182,13 @@ class Hessian(OfAllOutputs):
         inner = jax.jacrev(selection.of_selected(flat), selection.argnums)
         values = selection.values
         outer = [each(inner, selection.argnums) for each in (jax.jacfwd, jax.jacrev)]
-        found = first_that_works(outer, values)
         dtypes = [jax.dtypes.result_type(x) for x in values]
         return [
             [
                 selection.tree([_as_dtype(x, dtype) for x in row])
                 for row, dtype in zip(block, dtypes, strict=True)
             ]
-            for block in found
+            for block in first_that_works(outer, values)
         ]
 
     def _compressed(self, flat: FlatOutputs, selection: Selection) -> Any:
@@ -224,10 +222,10 @@ class HessianProduct(Along):
         """In the shape of the selection."""
         gradient = jax.grad(selection.of_selected(self.fun), selection.argnums)
 
-        def forward(*values: Any) -> Any:
+        def forward(*values):
             return jax.jvp(gradient, values, tangents)[1]
 
-        def reverse(*values: Any) -> Any:
+        def reverse(*values):
             return jax.grad(lambda *v: _dot(gradient(*v), tangents), selection.argnums)(*values)
 
         return selection.tree(first_that_works([forward, reverse], selection.values))
@@ -252,10 +250,7 @@ def _check_names(name: str, fun: Function, num_args: int) -> None:
     """Refuse a call that leaves out a parameter called `tangent`, which nothing but its position
     could give.
     """
-    try:
-        parameter = inspect.signature(fun).parameters.get("tangent")
-    except (TypeError, ValueError):
-        return
+    parameter = (parameters_of(fun) or {}).get("tangent")
     if (
         parameter is None
         or parameter.kind is parameter.VAR_KEYWORD
@@ -277,25 +272,27 @@ def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
     Raises:
         TangentError: the structure, a shape or a dtype is another one.
     """
-    mirror = selection.mirror
     values = selection.values
-    try:
-        leaves = mirror.treedef.flatten_up_to(tangent)
-    except ValueError as error:
-        expected = str(selection.tree(["*"] * len(values)))
-        raise wrong_tangent(
-            name, "tangent", f"of another structure ({error})", f"`wrt`, {expected}"
-        ) from error
+    leaves = _tangent_leaves(name, selection, tangent)
     found: list[Any] = [None] * len(values)
-    for position, leaf in zip(mirror.positions, leaves, strict=True):
+    for position, leaf in zip(selection.mirror.positions, leaves, strict=True):
         if position is not None:
             value = values[position]
             expected = f"`{selection.paths[position]}`, {type_name(value)}"
-            leaf = fitting(
-                name, "tangent", leaf, np.shape(value), jax.dtypes.result_type(value), expected
-            )
+            kind = np.shape(value), jax.dtypes.result_type(value)
+            leaf = fitting(name, "tangent", leaf, *kind, expected)
             found[position] = leaf if found[position] is None else found[position] + leaf
     return found
+
+
+def _tangent_leaves(name: str, selection: Selection, tangent: Any) -> list[Any]:
+    mirror = selection.mirror
+    try:
+        return mirror.treedef.flatten_up_to(tangent)
+    except ValueError as error:
+        expected = f"`wrt`, {selection.tree(['*'] * len(selection.numbers))}"
+        seen = f"of another structure ({error})"
+        raise wrong_tangent(name, "tangent", seen, expected) from error
 
 
 def wrong_tangent(name: str, what: str, seen: str, expected: str) -> TangentError:

@@ -172,7 +172,7 @@ def _as_floats(params: Any) -> Any:
 @remembered
 def _programs(fun: Callable[..., Any], layout: ArgumentLayout, least: float | None) -> Any:
     @jax.jit
-    def program(free: Any, others: Any, state: StepState) -> tuple[Any, StepState]:
+    def program(free, others, state: StepState) -> tuple[Any, StepState]:
         dtype = state.damping.dtype
         residuals = lambda x: residual_vector(fun(*layout.arguments(x, others)), dtype)
         vector = jnp.concatenate([jnp.ravel(jnp.asarray(each, dtype)) for each in free])

@@ -17,10 +17,11 @@ import numpy as np
 
 from incrax import Bound, incremental
 from incrax._messages import listed
-from incrax.derivatives.selection import type_name
+from incrax._names import names_in
+from incrax.derivatives.selection import parts_of, type_name
 from incrax.engine.inputs.paths import is_within
 from incrax.errors import AmbiguousInputError, BindError, UnknownInputError
-from incrax.models.names import parts_of, with_part
+from incrax.models.names import with_part
 from incrax.models.roles import STATE
 
 
@@ -64,12 +65,12 @@ def gaussian_constraint(name: str | Sequence[str], value: Any, sigma: Any) -> Co
         >>> float(fit.constrained(m, fit.gaussian_constraint("mu", 1.0, 0.25)).value())
         2.0
     """
-    names = (name,) if isinstance(name, str) else tuple(name)
+    names = names_in(name)
     given = np.asarray(value, float)
     centre = given.reshape(-1)
     errors = _errors(names, sigma, given.shape)
 
-    def term(*values: Any) -> Any:
+    def term(*values):
         found = jnp.concatenate([jnp.ravel(each) for each in values])
         if found.size != centre.size:
             raise _wrong_constraint(names, f"has {centre.size} values for {found.size} elements")
@@ -113,21 +114,17 @@ def constrained(model: Bound, *constraints: Constraint) -> Bound:
         [2.0, 1.0]
     """
     names = tuple(model.inputs)
-    terms = [([model.path(name) for name in _names(each)], each) for each in constraints]
+    terms = [([model.path(name) for name in names_in(each.names)], each) for each in constraints]
     for paths, each in terms:
         jax.eval_shape(each.term, *(model[path] for path in paths))
 
-    def change(value: Any, args: tuple[Any, ...]) -> Any:
+    def change(value, args: tuple[Any, ...]):
         trees = dict(zip(names, args, strict=True))
         for paths, each in terms:
             value = value + each.term(*(parts_of(trees, path)[path] for path in paths))
         return value
 
     return _composed(model, change)
-
-
-def _names(constraint: Constraint) -> tuple[str, ...]:
-    return (constraint.names,) if isinstance(constraint.names, str) else tuple(constraint.names)
 
 
 def simultaneous(
@@ -173,23 +170,16 @@ def simultaneous(
         )
     words = {name: _word(name) for name in shared}
     parts = [_part(name, model, words) for name, model in models.items()]
-    inputs: dict[str, Any] = dict.fromkeys(words.values())
-    owners: dict[str, str] = {}  # of each shared input: the first model that has it
-    settings: dict[str, dict[str, Any]] = {"roles": {}, "bounds": {}}
-    for name, model, places in parts:
-        for path, word in places.items():
-            value = model[path]
-            if owners.setdefault(word, name) == name:
-                inputs[word] = value
-            _check_type(word, (name, value), (owners[word], inputs[word]))
-    for part in parts:
-        inputs[part.name] = part.own_inputs()
-        owned = [word for word, owner in owners.items() if owner == part.name]
-        for option, found in settings.items():
-            found |= part.renamed(getattr(part.model, option), owned)
+    owners = _owners(parts)
     _check_shared(words, owners, models)
+    inputs = {word: owners[word].shared[word] for word in words.values()}
+    inputs |= {part.name: part.own_inputs() for part in parts}
+    settings: dict[str, dict[str, Any]] = {"roles": {}, "bounds": {}}
+    for part in parts:
+        for option, found in settings.items():
+            found |= part.renamed(getattr(part.model, option), owners)
 
-    def total(**given: Any) -> Any:
+    def total(**given):
         values = [part.value(given) for part in parts]
         return sum(values[1:], values[0])
 
@@ -215,6 +205,11 @@ class _Part(NamedTuple):
     places: dict[str, str]
     """The shared inputs of the sum by the paths that they have in the model."""
 
+    @property
+    def shared(self) -> dict[str, Any]:
+        """The shared inputs that it has."""
+        return {word: self.model[path] for path, word in self.places.items()}
+
     def own_inputs(self) -> dict[str, Any]:
         """The model's inputs, None where one is shared."""
         own = dict(zip(self.model.inputs, self.model.args, strict=True))
@@ -229,7 +224,7 @@ class _Part(NamedTuple):
             trees = with_part(trees, path, given[word])
         return self.model.function(*(trees[each] for each in self.model.inputs))
 
-    def renamed(self, values: Mapping[str, Any], owned: Collection[str]) -> dict[str, Any]:
+    def renamed(self, values: Mapping[str, Any], owners: Mapping[str, _Part]) -> dict[str, Any]:
         """Values of the model's leaves by their paths in the sum; of shared inputs those owned."""
         found = {}
         for path, value in values.items():
@@ -237,7 +232,7 @@ class _Part(NamedTuple):
             if outer is None:
                 owner = max((each for each in self.model.inputs if is_within(path, each)), key=len)
                 found[f"{self.name}[{owner!r}]{path.removeprefix(owner)}"] = value
-            elif self.places[outer] in owned:
+            elif owners[self.places[outer]] is self:
                 found[self.places[outer] + path.removeprefix(outer)] = value
         return found
 
@@ -260,6 +255,20 @@ def _part(name: str, model: Bound, words: Mapping[str, str]) -> _Part:
                 )
         found[path] = word
     return _Part(name, model, found)
+
+
+def _owners(parts: Sequence[_Part]) -> dict[str, _Part]:
+    """Of each shared input the first model that has it.
+
+    Raises:
+        BindError: it is of another type in another one.
+    """
+    owners: dict[str, _Part] = {}
+    for part in parts:
+        for word, value in part.shared.items():
+            owner = owners.setdefault(word, part)
+            _check_type(word, (part.name, value), (owner.name, owner.shared[word]))
+    return owners
 
 
 def _check_part(name: Any, model: Bound, shared: Collection[str]) -> None:
@@ -332,7 +341,7 @@ def _composed(model: Bound, change: Callable[[Any, tuple[Any, ...]], Any]) -> Bo
     _check_stateless("model", model)
     names = tuple(model.inputs)
 
-    def total(**given: Any) -> Any:
+    def total(**given):
         args = tuple(given[name] for name in names)
         return change(model.function(*args), args)
 

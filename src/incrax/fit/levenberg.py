@@ -166,7 +166,7 @@ def _in_one_program(fun: Function, task: Problem, setup: Setup, *, progress: boo
 @remembered
 def _programs(fun: Function, layout: ArgumentLayout, settings: SearchSettings) -> Any:
     @jax.jit
-    def program(search: Any, numbers: Any, given: Any) -> tuple[Any, Found]:
+    def program(search, numbers, given) -> tuple[Any, Found]:
         """Of a packed search, and of the bounds, the loss' scale and a limit: one transfer each."""
         setup = Setup(settings, Box(*numbers[:-2].reshape(2, -1)), numbers[-2])
         squares = LeastSquares(evaluations(fun, layout), given, setup)
@@ -192,7 +192,7 @@ def _task(given: Parameters, asked: Problem, setup: Setup) -> Task:
     fun = plain(given.fun)
 
     @functools.wraps(fun)  # inputs keep their names
-    def cost(*args: Any) -> Any:
+    def cost(*args):
         return setup.weighed(residual_vector(fun(*args), asked.x.dtype)).cost
 
     return task_of(given._replace(fun=incremental(cost, **options_of(given.fun))), asked)
@@ -250,13 +250,13 @@ class HostFunctions(NamedTuple):
 def evaluations(fun: Callable[..., Any], layout: ArgumentLayout) -> HostFunctions:
     """Those of a function, for JAX to trace."""
 
-    def residuals(x: Any, given: Any) -> Any:
+    def residuals(x, given):
         return residual_vector(fun(*layout.arguments(x, given)), x.dtype)
 
-    def matrix(x: Any, given: Any) -> Any:
+    def matrix(x, given):
         return jacobian(lambda x: residuals(x, given))(x)
 
-    def curvature(x: Any, given: Any, v: Any) -> Any:
+    def curvature(x, given, v):
         along = lambda x: jax.jvp(lambda x: residuals(x, given), (x,), (v,))[1]
         return jax.jvp(along, (x,), (v,))[1]
 
@@ -324,6 +324,21 @@ class LeastSquares(NamedTuple):
         tried = steps.trial(search, at, velocity, curvature, self.setup)
         return steps.answered(search, at, tried, self.residuals(tried.x), self.setup)
 
+    def turned(self, turn: Turn) -> Turn:
+        """One step tried, inside of a program."""
+        stay = lambda search, _: (search, jnp.array(False))
+        polish = lambda search, at: (steps.polished(search, at), jnp.array(True))
+        look = lambda: self.look(turn.search)
+        search, at = lax.cond(turn.is_new, look, lambda: (turn.search, turn.at))
+        has_ended = search.num_steps >= self.settings.max_steps
+        is_over = (search.status != steps.RUNNING) | has_ended
+        way = jnp.where(is_over, 0, jnp.where(steps.is_quiet(search), 1, 2))
+        search, is_new = lax.switch(way, (stay, polish, self.attempt), search, at)
+        num_refused = jnp.where(is_new, 0, turn.num_refused + 1)
+        search, has_stalled = steps.stalled(search, at, num_refused)
+        is_over |= search.status != steps.RUNNING
+        return Turn(search, at, is_new | has_stalled, num_refused, is_over)
+
     def found(self, search: Search, at: LinearizedPoint, is_over: Any = True) -> Found:
         """The end: residuals and cost belong to the point that is returned."""
         x = steps.last(search, at)
@@ -351,28 +366,14 @@ def looped(squares: LeastSquares, search: Search, max_jacobians: Any) -> Turn:
     A turn tries one step. Loops are not nested: in a small fit, entering one costs more than a
     step.
     """
-    stay = lambda search, _: (search, jnp.array(False))
-    polish = lambda search, at: (steps.polished(search, at), jnp.array(True))
 
-    def is_running(turn: Turn) -> Any:
+    def is_running(turn: Turn):
         return ~turn.is_over & (~turn.is_new | (turn.search.num_jacobians < max_jacobians))
-
-    def turned(turn: Turn) -> Turn:
-        look = lambda: squares.look(turn.search)
-        search, at = lax.cond(turn.is_new, look, lambda: (turn.search, turn.at))
-        has_ended = search.num_steps >= squares.settings.max_steps
-        is_over = (search.status != steps.RUNNING) | has_ended
-        way = jnp.where(is_over, 0, jnp.where(steps.is_quiet(search), 1, 2))
-        search, is_new = lax.switch(way, (stay, polish, squares.attempt), search, at)
-        num_refused = jnp.where(is_new, 0, turn.num_refused + 1)
-        search, has_stalled = steps.stalled(search, at, num_refused)
-        is_over |= search.status != steps.RUNNING
-        return Turn(search, at, is_new | has_stalled, num_refused, is_over)
 
     types = jax.eval_shape(squares.look, search)[1]
     nothing = jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), types)
     first = Turn(search, nothing, jnp.array(True), jnp.array(0), jnp.array(False))
-    return lax.while_loop(is_running, turned, first)
+    return lax.while_loop(is_running, squares.turned, first)
 
 
 # --- driven by the host, whatever evaluates and solves --------------------------------------------

@@ -209,35 +209,25 @@ def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> End
 
     takes = METHODS[method]
     task = counted.task
-    if task.bounds.is_bounded and not takes.bounds:
-        raise _no_bounds(method, ["migrad", *BOUNDED])
     given: dict[str, Any] = {"jac": takes.gradient}
     if takes.second is not None:
         given[takes.second] = counted.hessian if takes.second == "hess" else counted.hvp
     if task.bounds.is_bounded:
+        if not takes.bounds:
+            raise _no_bounds(method, ["migrad", *BOUNDED])
         given["bounds"] = scipy.optimize.Bounds(*task.bounds, keep_feasible=True)  # pyright: ignore[reportArgumentType]
     fun = counted.value_and_gradient if takes.gradient else counted.value
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        # What they say is told by the status.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        warnings.simplefilter("ignore", scipy.optimize.OptimizeWarning)
-        warnings.filterwarnings("error", UNKNOWN_OPTIONS, scipy.optimize.OptimizeWarning)
-        try:
-            found = scipy.optimize.minimize(
-                fun,
-                task.x,
-                method=method,
-                tol=settings.tolerance,
-                options=dict(settings.options),
-                **given,
-            )
-        except scipy.optimize.OptimizeWarning as warning:
-            names = str(warning).removeprefix(UNKNOWN_OPTIONS).strip(": ").split(", ")
-            raise unknown_options(method, names, ()) from None
-        except (ValueError, ArithmeticError) as error:
-            if counted.is_finite:
-                raise
-            return Ended(counted.best[1], False, f"a derivative is not finite: {error}")
+    asked = {"tol": settings.tolerance, "options": dict(settings.options)}
+    try:
+        with _without_warnings(scipy.optimize.OptimizeWarning):
+            found = scipy.optimize.minimize(fun, task.x, method=method, **asked, **given)
+    except scipy.optimize.OptimizeWarning as warning:
+        names = str(warning).removeprefix(UNKNOWN_OPTIONS).strip(": ").split(", ")
+        raise unknown_options(method, names, ()) from None
+    except (ValueError, ArithmeticError) as error:
+        if counted.is_finite:
+            raise
+        return Ended(counted.best[1], False, f"a derivative is not finite: {error}")
     return Ended(
         np.asarray(found.x),
         bool(found.success),
@@ -245,6 +235,16 @@ def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> End
         is_limited=not found.success and any(word in found.message.lower() for word in LIMITS),
         num_steps=found.get("nit"),
     )
+
+
+@contextmanager
+def _without_warnings(kind: type[Warning]) -> Iterator[None]:
+    """What they say is told by the status; but for unknown options, which are an error."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        warnings.simplefilter("ignore", kind)
+        warnings.filterwarnings("error", UNKNOWN_OPTIONS, kind)
+        yield
 
 
 # --- optax, step by step over the saved values -----------------------------------------------------
@@ -327,7 +327,7 @@ def _optax_step(task: Task, optimiser: Any) -> tuple[Any, Any]:
     takes_value = isinstance(optimiser, optax.GradientTransformationExtraArgs)
 
     @jax.jit
-    def advanced(given: _Given, x: Any, state: Any, seen: tuple[Any, Any]) -> tuple[Any, Any]:
+    def advanced(given: _Given, x, state, seen: tuple[Any, Any]):
         value, gradient = seen
         extra = {"value": value, "grad": gradient, "value_fn": given.value}
         updates, state = transform.update(gradient, state, x, **extra)

@@ -173,8 +173,8 @@ def _result(counted: CountedTask, ended: Ended, name: str, errordef: float) -> F
     work = counted.work
     counted.max_calls = np.inf
     counted.callback = None
-    status = Status.MAX_STEPS if ended.is_limited else Status.STALLED
-    status = Status.CONVERGED if ended.is_done else status
+    unfinished = Status.MAX_STEPS if ended.is_limited else Status.STALLED
+    status = Status.CONVERGED if ended.is_done else unfinished
     x = ended.x
     # The test of the end asks for the gradient next.
     value = counted.value_of_step if counts.gradients else counted.value
@@ -218,10 +218,7 @@ def _tested(found: FitResult, counted: CountedTask, metric: np.ndarray | None) -
         return found.retold("the gradient is not finite there", Status.NOT_FINITE)
     if found.status is Status.STALLED:
         return found.judged() if len(found.values) <= MAX_JUDGED else found
-    left = np.nan if metric is None else found.left(metric)
-    if metric is None and len(found.values) <= MAX_JUDGED:
-        with contextlib.suppress(*_NO_DERIVATIVE):
-            left = found.left(found.second_derivatives)
+    left = _left_to_gain(found, metric)
     if np.isfinite(left):
         if left <= found.goal:
             return found.retold(edm=left)
@@ -234,6 +231,16 @@ def _tested(found: FitResult, counted: CountedTask, metric: np.ndarray | None) -
     return found.retold(
         f"the gradient is {slope:.3g} per size of an element, above {most:.3g}", Status.STALLED
     )
+
+
+def _left_to_gain(found: FitResult, metric: np.ndarray | None) -> float:
+    """By what the method knows of the Hessian, or by the Hessian; NaN where there is neither."""
+    if metric is not None:
+        return found.left(metric)
+    if len(found.values) <= MAX_JUDGED:
+        with contextlib.suppress(*_NO_DERIVATIVE):
+            return found.left(found.second_derivatives)
+    return np.nan
 
 
 _NO_DERIVATIVE = (TypeError, ValueError, NotImplementedError)

@@ -19,7 +19,7 @@ import numpy as np
 from incrax import Bound, Incremental, incremental
 from incrax._messages import ambiguous_input, listed, unknown_input, wrong_option
 from incrax._tables import LruTable
-from incrax.derivatives.cuts import Mark, is_mark
+from incrax.derivatives.cuts import is_mark, unmarked
 from incrax.derivatives.flat import Ends, FreeElements, element_names, ends
 from incrax.derivatives.selection import Mirror, as_parameters, select, type_name
 from incrax.derivatives.transforms import options_of, plain
@@ -132,7 +132,7 @@ def _by_parts(fun: Callable[..., Any]) -> Callable[..., Any]:
     whole = plain(fun)
 
     @functools.wraps(whole)
-    def found(*args: Any) -> Any:
+    def found(*args):
         return whole(*joined(args))
 
     return incremental(found, **options_of(fun)) if isinstance(fun, Incremental) else found
@@ -210,7 +210,8 @@ class ArgumentLayout(NamedTuple):
     @property
     def other_numbers(self) -> list[int]:
         """Of the values that are fixed."""
-        return [k for k in range(self.frame.leaves.count(Hole)) if k not in self.numbers]
+        leaves = self.frame.leaves
+        return [k for k in range(leaves.count(Hole)) if k not in self.numbers]
 
     @property
     def dtype(self) -> np.dtype:
@@ -353,7 +354,7 @@ def laid_out(
     # A mask, a mark, or a static value may have no hash.
     layout = _layouts.made(key, lambda: _layout(name, fun, args, wrt))
     return layout, [
-        _unmarked(x) for x, at in zip(leaves, layout.frame.leaves, strict=True) if at is Hole
+        unmarked(x) for x, at in zip(leaves, layout.frame.leaves, strict=True) if at is Hole
     ]
 
 
@@ -378,7 +379,7 @@ def _layout(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any)
                 "by their parts. Nothing was evaluated. Pass real and imaginary part as two "
                 "parameters, or leave it out of `wrt`."
             )
-    is_value = [is_dynamic(_unmarked(leaf)) for leaf in selection.leaves]
+    is_value = [is_dynamic(unmarked(leaf)) for leaf in selection.leaves]
     frame, _ = framed(selection.treedef, selection.leaves, is_value)
     shapes = ends([np.shape(value) for value in values])
     if not shapes.size:
@@ -410,25 +411,32 @@ def posed(
             trainable.
         And what `parameters` and `problem` raise.
     """
-    if not isinstance(fun, Bound):
-        if not callable(fun):
-            raise wrong_option(f"{caller}({parameter})", fun, "a function or a bound model")
-        given = parameters(caller, fun, args, wrt)
-        return given, problem(given, bounds, caller=caller)
-    beside = {"arguments": args, "`wrt`": wrt, "`bounds`": bounds}
-    named = [name for name, value in beside.items() if value not in ((), None)]
+    if isinstance(fun, Bound):
+        _check_beside(caller, {"arguments": args, "`wrt`": wrt, "`bounds`": bounds})
+        return _posed_model(caller, fun)
+    if not callable(fun):
+        raise wrong_option(f"{caller}({parameter})", fun, "a function or a bound model")
+    given = parameters(caller, fun, args, wrt)
+    return given, problem(given, bounds, caller=caller)
+
+
+def _posed_model(caller: str, model: Bound) -> tuple[Parameters, Problem]:
+    model.trained(caller)
+    paths = model.differentiated_paths
+    own = {path: pair for path, pair in model.bounds.items() if path in paths}
+    given = Parameters(model.function, model.args, paths)
+    found = problem(given, own, caller=caller)
+    return given, found._replace(tree_of=_tree_of(model)).only(model.is_free)
+
+
+def _check_beside(caller: str, given: Mapping[str, Any]) -> None:
+    named = [name for name, value in given.items() if value not in ((), None)]
     if named:
         raise BindError(
             f"`{caller}` got a bound model and {', '.join(named)} beside it. A model has values, "
             "roles and bounds of its own. Nothing was evaluated. Use `model.set`, `model.set_role` "
             "and `bind(bounds=...)`, or pass the function itself."
         )
-    fun.trained(caller)
-    paths = fun.differentiated_paths
-    own = {path: pair for path, pair in fun.bounds.items() if path in paths}
-    given = Parameters(fun.function, fun.args, paths)
-    found = problem(given, own, caller=caller)
-    return given, found._replace(tree_of=_tree_of(fun)).only(fun.is_free)
 
 
 def _tree_of(model: Bound) -> Callable[[list[Any]], Any]:
@@ -439,10 +447,6 @@ def _tree_of(model: Bound) -> Callable[[list[Any]], Any]:
     trainable = set(model.trainable_paths)
     chosen = [k for k, path in enumerate(model.differentiated_paths) if path in trainable]
     return lambda leaves: shape([leaves[k] for k in chosen])
-
-
-def _unmarked(leaf: Any) -> Any:
-    return leaf.value if isinstance(leaf, Mark) else leaf
 
 
 # --- bounds ---------------------------------------------------------------------------------------
@@ -461,13 +465,17 @@ def _box(caller: str, layout: ArgumentLayout, bounds: Any, x: np.ndarray) -> Box
                 box.lower[first:last], box.upper[first:last] = map(np.ravel, limits)
         except ValueError as error:
             raise _wrong_bounds(caller, f"{pair!r} for `{path}`", str(error)) from error
+    _check_start(caller, layout, box, x)
+    return box
+
+
+def _check_start(caller: str, layout: ArgumentLayout, box: Box, x: np.ndarray) -> None:
     for name, low, value, high in zip(layout.names, box.lower, x, box.upper, strict=True):
         if value < low or value > high:  # NaN is not
             raise BoundsError(
                 f"`{caller}` starts with `{name}` = {value:.6g}, outside of its bounds ({low:.6g}, "
                 f"{high:.6g}). Nothing was evaluated. Start inside, or widen the bounds."
             )
-    return box
 
 
 def _by_name(caller: str, layout: ArgumentLayout, pairs: Any) -> dict[str, Any]:

@@ -290,12 +290,13 @@ class FitResult(Printable):
     @cached_property
     def gradient(self) -> np.ndarray:
         """At the end, shape (n,)."""
-        return np.asarray(self.task.flat.value_and_gradient(self.values)[1])
+        return self.task.slope(self.values)
 
     @cached_property
     def hessian(self) -> np.ndarray:
         """At the end, shape (n, n)."""
-        return np.asarray(self.task.flat.hessian(self.values))
+        flat = self.task.flat
+        return np.asarray(flat.hessian(self.values))
 
     @cached_property
     def second_derivatives(self) -> np.ndarray:
@@ -304,12 +305,11 @@ class FitResult(Printable):
         Else differences of gradients, to some 1e-8, where they determine everything: XLA compiles a
         Hessian for longer than most fits take. Else `hessian`.
         """
-        if "hessian" in self.__dict__ or self.values.size > MOST:
+        start = self._problem.x
+        is_precise = start.dtype == np.float64
+        if "hessian" in self.__dict__ or self.values.size > MOST or not is_precise:
             return self.hessian
-        if self.task.dtype != np.float64:
-            return self.hessian
-        slope = lambda x: np.asarray(self.task.flat.value_and_gradient(x)[1])
-        found = differenced(slope, self.values, self.bounds, self.errordef)
+        found = differenced(self.task.slope, self.values, self.bounds, self.errordef)
         return self.hessian if found is None else found
 
     @cached_property
@@ -375,8 +375,8 @@ class FitResult(Printable):
         """A share of the error definition, or rounding errors of the function where these are
         larger.
         """
-        dtype = np.result_type(self._problem.x)
-        eps = float(np.finfo(dtype).eps)
+        start = self._problem.x
+        eps = float(np.finfo(start.dtype).eps)
         return max(share * self.errordef, NOISE * eps * abs(self.value))
 
     def left(self, hessian: np.ndarray) -> float:

@@ -413,25 +413,30 @@ class Impacts(Printable):
         count = min(num_rows, len(self.names))
         size = (9, 1.5 + 0.28 * count)
         figure, (left, right) = axes_for("Impacts.plot", ax, 2, size, sharey=True)
-        places = np.arange(count)[::-1]
-        left.axvspan(-1, 1, color="0.9")
-        left.axvline(0, color="0.6", lw=0.8)
-        errors = self.pull_errors[:count].T
-        left.errorbar(self.pulls[:count], places, xerr=errors, fmt="o", ms=4, color="black")
-        left.set_yticks(places, [self._label(k) for k in range(count)])
-        left.set_xlim(*np.array([-1.0, 1.0]) * max(2.0, *np.abs(left.get_xlim())))
-        left.set_xlabel("pull, (value - centre) / width")
-        shifts = self.shifts[:count].T
-        for side, shift, color in zip("-+", shifts, ("C1", "C0"), strict=True):
-            right.barh(
-                places, shift, 0.7, color=color, alpha=0.8, label=f"held at value {side} error"
-            )
-        right.axvline(0, color="0.6", lw=0.8)
-        right.set_xlabel(f"shift of {self.poi} = {self.value:.4g} ± {self.error:.2g}")
-        right.locator_params(axis="x", nbins=5)
-        # Above the bars, as there is no corner that is free in all rankings.
-        right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
+        self._draw_pulls(left, np.arange(count)[::-1])
+        self._draw_shifts(right, np.arange(count)[::-1])
         return figure
+
+    def _draw_pulls(self, axes: Any, places: np.ndarray) -> None:
+        count = len(places)
+        axes.axvspan(-1, 1, color="0.9")
+        axes.axvline(0, color="0.6", lw=0.8)
+        errors = self.pull_errors[:count].T
+        axes.errorbar(self.pulls[:count], places, xerr=errors, fmt="o", ms=4, color="black")
+        axes.set_yticks(places, [self._label(k) for k in range(count)])
+        axes.set_xlim(*np.array([-1.0, 1.0]) * max(2.0, *np.abs(axes.get_xlim())))
+        axes.set_xlabel("pull, (value - centre) / width")
+
+    def _draw_shifts(self, axes: Any, places: np.ndarray) -> None:
+        shifts = self.shifts[: len(places)].T
+        for side, shift, color in zip("-+", shifts, ("C1", "C0"), strict=True):
+            label = f"held at value {side} error"
+            axes.barh(places, shift, 0.7, color=color, alpha=0.8, label=label)
+        axes.axvline(0, color="0.6", lw=0.8)
+        axes.set_xlabel(f"shift of {self.poi} = {self.value:.4g} ± {self.error:.2g}")
+        axes.locator_params(axis="x", nbins=5)
+        # Above the bars, as there is no corner that is free in all rankings.
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
 
     def _label(self, k: int) -> str:
         if np.isfinite(self.widths[k]):
@@ -531,18 +536,11 @@ def impacts(
     first = _minimum_of(result)
     found = Follower(counted, first, [], goal).at([])
     best = found if found.is_converged else first
-    ends = best.x[numbers, None] + errors * [-1.0, 1.0]
-    held = np.clip(ends, *(bound[numbers, None] for bound in result.bounds))
-    shifts = np.full(held.shape, np.nan)
-    is_converged = np.zeros(held.shape, bool)
-    with Meter("impacts", held.size, is_shown=progress) as meter:
-        for row, number in enumerate(numbers.tolist()):
-            follower = Follower(counted, best, [number], goal)
-            for side in np.flatnonzero(np.isfinite(held[row])):
-                at = follower.at(held[row, [side]])
-                shifts[row, side] = at.x[interest] - best.x[interest]
-                is_converged[row, side] = at.is_converged
-                meter.advance()
+    held = best.x[numbers, None] + errors * [-1.0, 1.0]
+    held = np.clip(held, *(bound[numbers, None] for bound in result.bounds))
+    followers = [Follower(counted, best, [number], goal) for number in numbers.tolist()]
+    ends, is_converged = _moved(followers, held, interest, progress=progress)
+    shifts = ends - best.x[interest]
     order = np.argsort(-np.nan_to_num(_sizes(shifts), nan=-1.0), kind="stable")
     columns = {
         "values": best.x[numbers],
@@ -562,6 +560,23 @@ def impacts(
         counts=counted.counts,
         work=counted.work,
     )
+
+
+def _moved(
+    followers: Sequence[Follower], held: np.ndarray, interest: int, *, progress: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where one element is while another is held at two places, shape (k, 2), and whether that is a
+    minimum over all others.
+    """
+    found = np.full(held.shape, np.nan)
+    is_converged = np.zeros(held.shape, bool)
+    with Meter("impacts", held.size, is_shown=progress) as meter:
+        for place in map(tuple, np.argwhere(np.isfinite(held))):
+            at = followers[place[0]].at(held[place])
+            found[place] = at.x[interest]
+            is_converged[place] = at.is_converged
+            meter.advance()
+    return found, is_converged
 
 
 def _sizes(shifts: np.ndarray) -> np.ndarray:

@@ -49,13 +49,9 @@ class Toys(Printable):
     start: np.ndarray
     """Where each search started: usually the truth, shape (n,)."""
 
-    def pulls(self, truth: Any = None) -> np.ndarray:
-        """(value - truth) / error of the fits that converged, a row each.
-
-        `truth`: shape (n,), None: `start`.
-        """
-        truth = self.start if truth is None else np.asarray(truth, float)
-        return ((self.values - truth) / self.errors)[self.is_converged]
+    def pulls(self) -> np.ndarray:
+        """(value - start) / error of the fits that converged, a row each."""
+        return ((self.values - self.start) / self.errors)[self.is_converged]
 
     def number(self, name: str) -> int:
         """The place of a free element.
@@ -65,12 +61,11 @@ class Toys(Printable):
         """
         return element_number(name, self.names)
 
-    def plot(self, ax: Any = None, *, truth: Any = None) -> Any:
+    def plot(self, ax: Any = None) -> Any:
         """Draw a histogram of the pulls of each element beside a standard normal density.
 
         Args:
             ax: n matplotlib axes; None: those of a new figure.
-            truth: as for `pulls`.
 
         Returns:
             The figure.
@@ -82,7 +77,7 @@ class Toys(Printable):
         count = len(self.names)
         figure, axes = axes_for("Toys.plot", ax, count, (2.6 * count, 2.4))
         at = np.linspace(-4, 4, 201)
-        for axis, name, pulls in zip(axes, self.names, self.pulls(truth).T, strict=True):
+        for axis, name, pulls in zip(axes, self.names, self.pulls().T, strict=True):
             axis.hist(
                 pulls[np.isfinite(pulls)],
                 bins=24,

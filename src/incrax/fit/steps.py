@@ -275,20 +275,14 @@ def judged(search: Search, at: LinearizedPoint, setup: Setup) -> Search:
     times those at the start, whose rounding errors they then are; where a minimum is a double root,
     elements go on being halved for ever. Stalled: steps gain next to nothing of what is promised.
     """
-    eps = jnp.finfo(search.x.dtype).eps
     scale = at.model.scale
-    variance = 2 * at.cost / max(at.residuals.size - search.x.size, 1)
-    errors = jnp.sqrt(variance * at.model.variances())
-    goal = setup.settings.tolerance * jnp.maximum(jnp.abs(search.x), errors)
-    is_short = jnp.all(jnp.abs(at.newton) <= goal)
     size = jnp.sqrt(jnp.sum((at.newton * scale) ** 2))
-    noise = NOISE * eps * jnp.sqrt(jnp.sum((jnp.abs(search.x) * scale) ** 2))
-    has_gain = (at.gain > noise**2) & (at.gain > 100 * eps * at.cost)
-    is_quiet = ~has_gain | jnp.isfinite(search.last_quiet)
+    is_quiet = ~_has_gain(search, at) | jnp.isfinite(search.last_quiet)
     first_cost = jnp.where(jnp.isinf(search.first_cost), at.cost, search.first_cost)
-    is_nothing = at.cost <= eps**2 * first_cost
+    is_nothing = at.cost <= jnp.finfo(search.x.dtype).eps ** 2 * first_cost
     is_last = is_nothing | is_quiet & (size >= 0.9 * search.last_quiet)
     is_regular = at.model.rank >= jnp.sum(at.is_free)
+    is_short = _is_short(search, at, setup.settings.tolerance)
     status = jnp.where(is_last, QUIET, RUNNING)
     status = jnp.where(is_short | (at.cost == 0), CONVERGED, status)
     status = jnp.where((status != RUNNING) & ~is_regular, SINGULAR, status)
@@ -302,6 +296,20 @@ def judged(search: Search, at: LinearizedPoint, setup: Setup) -> Search:
         last_quiet=jnp.where(is_quiet, size, jnp.inf),
         num_jacobians=search.num_jacobians + 1,
     )
+
+
+def _is_short(search: Search, at: LinearizedPoint, tolerance: float) -> Any:
+    """Whether the undamped step is below the tolerance."""
+    variance = 2 * at.cost / max(at.residuals.size - search.x.size, 1)
+    errors = jnp.sqrt(variance * at.model.variances())
+    return jnp.all(jnp.abs(at.newton) <= tolerance * jnp.maximum(jnp.abs(search.x), errors))
+
+
+def _has_gain(search: Search, at: LinearizedPoint) -> Any:
+    """Whether the linear model promises more than rounding errors."""
+    eps = jnp.finfo(search.x.dtype).eps
+    noise = NOISE * eps * jnp.sqrt(jnp.sum((jnp.abs(search.x) * at.model.scale) ** 2))
+    return (at.gain > noise**2) & (at.gain > 100 * eps * at.cost)
 
 
 @inlined

@@ -55,11 +55,6 @@ class Task(NamedTuple):
         return np.array(self.problem.x, np.float64)
 
     @property
-    def dtype(self) -> Any:
-        """Of what the user gave as start."""
-        return np.result_type(self.problem.x)
-
-    @property
     def bounds(self) -> Box:
         """Lower and upper bound of each element, shape (n,) each."""
         return Box(*(each.astype(np.float64) for each in self.problem.box))
@@ -72,6 +67,10 @@ class Task(NamedTuple):
     def tree(self, x: Any) -> Any:
         """A vector in the shape that callbacks and results have."""
         return self.problem.tree(np.asarray(x))
+
+    def slope(self, x: np.ndarray) -> np.ndarray:
+        """The gradient at a vector, shape (n,)."""
+        return np.asarray(self.flat.value_and_gradient(x)[1])
 
     def methods(self) -> Collection[Incremental[..., Any]]:
         """The functions that evaluate it, as far as they were made."""

@@ -14,6 +14,7 @@ from incrax import _jax
 from incrax._incremental import Incremental
 from incrax._jax import Equation, Var
 from incrax._messages import first_names, listed, not_called
+from incrax._names import names_in
 from incrax._program import read_vars, written_vars
 from incrax.engine.call.engine import Engine
 from incrax.engine.inputs.paths import paths_mask
@@ -65,7 +66,7 @@ def assert_ran(
     call = _last(f)
     problems: list[str] = []
     if only is not None:
-        allowed = {name: call.named(name) for name in _names(only)}
+        allowed = {name: call.named(name) for name in names_in(only)}
         masks = call.masks()
         known = set().union(*allowed.values())
         others = [eqn for eqn in call.ran if masks[id(eqn)] and id(eqn) not in known]
@@ -73,16 +74,12 @@ def assert_ran(
         problems += _listed(
             f"{len(others)} equations ran that belong to none of what may run ({shown})", others
         )
-    for name in _names(never):
+    for name in names_in(never):
         ids = call.named(name)
         found = [eqn for eqn in call.ran if id(eqn) in ids]
         problems += _listed(f"{len(found)} equations of `{name}` ran, and none may", found)
     if problems:
         raise AssertionError("\n".join([*problems, *_circumstances(f, call)]))
-
-
-def _names(names: Iterable[str]) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)
 
 
 class _LastCall(NamedTuple):
@@ -101,7 +98,8 @@ class _LastCall(NamedTuple):
         Raises:
             UnknownInputError: it stands for nothing.
         """
-        eqns = (*self.engine.facts.eqns, *self.ran)
+        facts = self.engine.facts
+        eqns = (*facts.eqns, *self.ran)
         is_named = lambda eqn: any(name == each.primitive.name for each in _jax.with_inner([eqn]))
         found = {id(eqn) for eqn in eqns if is_named(eqn)}
         try:

@@ -27,6 +27,7 @@ from incrax import _jax
 from incrax._incremental import Incremental
 from incrax._jax import Equation
 from incrax._locations import NO_VALUE, place_of_error, source_of
+from incrax._names import names_in
 from incrax._program import Program, Values, evaluator, trace, trace_with_tree
 from incrax._table import Cell, Printable, Table, bytes_text, number_text
 from incrax.derivatives.cuts import Mark, is_mark, without_marks
@@ -129,7 +130,7 @@ def cost(
         >>> report.forward.total.flops == 2 * 64**3, report.ratio
         (True, 2.0)
     """
-    passes = _names(passes)
+    passes = names_in(passes)
     for each in passes:
         _check_word("passes", each, PASSES)
     _check_word("trips", trips, ("measured", None))
@@ -142,9 +143,9 @@ def cost(
         "trips='measured'": trips == "measured",
         "branches='taken'": branches == "taken",
     }
-    for option in [option for option, is_asked in runs.items() if is_asked][:1]:
-        _check_run(option, call, value)
-    changed = None if changing is None else _names(changing)
+    if any(runs.values()):
+        _check_run(next(option for option, is_asked in runs.items() if is_asked), call, value)
+    changed = None if changing is None else names_in(changing)
     counting = _Counting(call, changed, trips, branches, rules or {})
     programs = {"forward": counting.count(value)}
     notes = []
@@ -168,10 +169,6 @@ def cost(
         ),
         notes=(*_notes(found), *notes),
     )
-
-
-def _names(names: str | Iterable[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _check_word(option: str, seen: object, words: Sequence[object]) -> None:
@@ -305,8 +302,8 @@ def gradient(call: Call, numbers: Sequence[int], results: Sequence[Any]) -> Prog
     cotangents = () if is_scalar else [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results]
     num = len(call.values)
 
-    def evaluate(*inputs: Any) -> Any:
-        def of_selected(*selected: Any) -> Any:
+    def evaluate(*inputs):
+        def of_selected(*selected):
             replaced = dict(enumerate(inputs[:num])) | dict(zip(numbers, selected, strict=True))
             return call.result(list(replaced.values()))
 
@@ -459,14 +456,14 @@ class _Counting:
         is_run = self.trips == "measured" or self.branches == "taken"
         if is_run and any(node.is_open for node in root.nodes):
             run(root, self._inputs(root.program))
-        rows = [
-            row
-            for node, again in zip(root.nodes, self._reached(root), strict=True)
-            for row in self._rows(node, root, _TOP._replace(runs_again=again))
-        ]
+        rows = [*self._all_rows(root)]
         equations = [row for row in rows if isinstance(row, EquationCost)]
         loops = [row for row in rows if isinstance(row, LoopCost)]
         return CountedProgram(root, equations, loops)
+
+    def _all_rows(self, root: Region) -> Iterator[EquationCost | LoopCost]:
+        for node, again in zip(root.nodes, self._reached(root), strict=True):
+            yield from self._rows(node, root, _TOP._replace(runs_again=again))
 
     def _inputs(self, program: Program) -> list[Any]:
         """Values for the inputs of a program: those of the call, and ones for cotangents."""
@@ -765,12 +762,14 @@ class CostReport(Printable):
     @property
     def ratio(self) -> float | None:
         """FLOPs of the backward pass for one of the forward pass; None without either."""
-        backward = self.backward
-        return backward and _quotient(backward.total.flops, self.forward.total.flops)
+        if self.backward is None:
+            return None
+        return _quotient(*(each.total.flops for each in reversed(self.passes)))
 
     def summary(self) -> str:
         """What it is the cost of, and its FLOPs."""
-        found = f"cost of {self.name}: {number_text(self.forward.total.flops)} FLOPs"
+        total = self.forward.total
+        found = f"cost of {self.name}: {number_text(total.flops)} FLOPs"
         if self.changing is None:
             return found
         return f"{found}; changing: {', '.join(self.changing) or 'nothing'}"

@@ -59,22 +59,10 @@ class Subject(NamedTuple):
 
 def page_data(subject: Subject) -> Data:
     """The data of a page."""
-    engine = subject.engine
-    chooser = engine.chooser
     data = _Data(subject)
-    planner = "minimal planner" if data.facts.is_minimal else "cost planner"
     return {
         "format": FORMAT,
-        "function": {
-            "name": subject.name,
-            "planner": "exact policy" if chooser.is_exact else planner,
-            "num_equations": len(data.eqns),
-            "num_outputs": len(data.program.outvars),
-            "num_signatures": subject.num_signatures,
-            "always": hex(engine.always),
-            "bypasses": engine.bypasses,
-            "has_rows": subject.has_rows,
-        },
+        "function": data.function(),
         "machine": _machine(),
         "leaves": data.leaves(),
         "equations": data.equations(),
@@ -133,6 +121,8 @@ class _Data:
         self.eqns: Sequence[Equation] = self.program.eqns
         self.numbers = {id(eqn): number for number, eqn in enumerate(self.eqns)}
         self.work = _work(self.eqns)
+        whole = subject.engine.whole
+        self.measured_s = whole.seconds
 
     def _mask(self, dirty: int) -> str:
         """Inputs as bits, but for what runs always."""
@@ -144,6 +134,20 @@ class _Data:
         """
         listing = self.facts.listing
         return list(dict.fromkeys(listing.writer.get(var, -1) for var in variables))
+
+    def function(self) -> Data:
+        """What it is called, and how large it is."""
+        planner = "minimal planner" if self.facts.is_minimal else "cost planner"
+        return {
+            "name": self.subject.name,
+            "planner": "exact policy" if self.chooser.is_exact else planner,
+            "num_equations": len(self.eqns),
+            "num_outputs": len(self.program.outvars),
+            "num_signatures": self.subject.num_signatures,
+            "always": hex(self.engine.always),
+            "bypasses": self.engine.bypasses,
+            "has_rows": self.subject.has_rows,
+        }
 
     def leaves(self) -> list[Data]:
         """The inputs, with their bits."""
@@ -170,10 +174,10 @@ class _Data:
             **coded("primitive", "primitives", (eqn.primitive.name for eqn in self.eqns)),
             **coded("place", "places", map(_jax.source_line, self.eqns), place),
             **coded("type", "types", (", ".join(x.type for x in each) for each in written)),
-            **dict(zip(WORK, self.work.T.tolist(), strict=True)),
+            **dict(zip(WORK, np.transpose(self.work).tolist(), strict=True)),
             "bytes": [sum(x.bytes for x in each) for each in written],
             "seconds": [float(f"{s:.4g}") for s in self.seconds()],
-            "how": "estimated" if self.engine.whole.seconds is None else "measured as a whole",
+            "how": "estimated" if self.measured_s is None else "measured as a whole",
             "state": [states.get(number, 0) for number in range(len(self.eqns))],
             "reads": [[n for n in self.writers(read_vars(eqn)) if n >= 0] for eqn in self.eqns],
         }
@@ -183,7 +187,7 @@ class _Data:
         timed.
         """
         estimated = [self.facts.seconds(eqn) for eqn in self.eqns]
-        measured_s = self.engine.whole.seconds
+        measured_s = self.measured_s
         factor = 1.0 if measured_s is None else measured_s / max(sum(estimated), 1e-12)
         return [factor * seconds for seconds in estimated]
 
@@ -243,13 +247,13 @@ class _Data:
     def _asked(self) -> Iterator[int]:
         """The sets to look out for, the most useful first."""
         layout = self.layout
-        always = self.engine.always
-        entries = [*self.chooser.entries.values(), *self.engine.slices.entries.values()]
+        engine = self.engine
+        entries = [entry for of in (self.chooser, engine.slices) for entry in of.entries.values()]
         entries.sort(key=lambda entry: -entry.count)
-        last = [] if self.engine.last is None else [self.engine.last.dirty]
-        leaves = [layout.leaf_mask(index) for index in range(len(layout.widths))]
-        seen = [entry.dirty & ~always for entry in entries]
-        yield from (*(dirty & ~always for dirty in last), 0, layout.full, *seen, *leaves)
+        if engine.last is not None:
+            yield engine.last.dirty & ~engine.always
+        yield from (0, layout.full, *(entry.dirty & ~engine.always for entry in entries))
+        yield from map(layout.leaf_mask, range(len(layout.widths)))
         for offset, width in zip(layout.offsets, layout.widths, strict=True):
             yield from (1 << offset + k for k in range(width) if width > 1)
 
@@ -267,7 +271,8 @@ class _Data:
             "served_by": served.by,
             "differs": hex(served.changed),
             "why": served.why,
-            **self._loaded(served.loads),
+            "num_loaded": len(served.loads),
+            "loaded_bytes": sum(each.bytes for each in map(sized, served.loads)),
             "loaded": ranges(number for number in self.writers(served.loads) if number >= 0),
             "num_filled": len(served.filled),
             "seconds": served.seconds,
@@ -280,12 +285,6 @@ class _Data:
             "ran": ranges([*known.tolist(), *made]),
             **dict(zip([f"{name}_ran" for name in WORK], ran.tolist(), strict=True)),
             **dict(zip([f"{name}_avoided" for name in WORK], avoided.tolist(), strict=True)),
-        }
-
-    def _loaded(self, loads: Sequence[Var]) -> dict[str, int]:
-        return {
-            "num_loaded": len(loads),
-            "loaded_bytes": sum(each.bytes for each in map(sized, loads)),
         }
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Atom, Body, Equation, Var
+from incrax._jax import Atom, Body, Equation, LoopParts, Var
 from incrax._program import Program, Values, evaluator, from_jaxpr, read_vars, written_vars
 from incrax.engine.program.constants import Known, known_values, value_of
 from incrax.engine.program.nested import inner_bodies, num_turns
@@ -63,7 +63,8 @@ class Node(NamedTuple):
     @property
     def name(self) -> str:
         """Of the primitive."""
-        return self.eqn.primitive.name
+        eqn = self.eqn
+        return eqn.primitive.name
 
     @property
     def is_open(self) -> bool:
@@ -120,12 +121,12 @@ def _node(eqn: Equation, known: Known) -> Node:
         index = _integer(eqn.invars[0], known)
         for region in regions:
             region.times = None if index is None else float(region is _taken(regions, index))
-        return Node(eqn, regions)
-    turns = num_turns(eqn)
-    if turns is None and eqn.primitive.name != "while":
-        turns = _integer(eqn.invars[0], known)
-    for region in regions:
-        region.times = turns
+    else:
+        turns = num_turns(eqn)
+        if turns is None and eqn.primitive.name != "while":
+            turns = _integer(eqn.invars[0], known)
+        for region in regions:
+            region.times = turns
     return Node(eqn, regions)
 
 
@@ -230,21 +231,23 @@ def _scan(node: Node, inputs: Values) -> Values:
     """A scan, or a loop of `incrax.control_flow.loops`: its turns one by one to count what is
     inside, its results as they are.
     """
-    params = node.eqn.params
-    if node.name == _jax.LOOP:
-        parts = params["spec"].layout
-        is_reversed = params["spec"].reverse
-        length, *operands = inputs
-    else:
-        parts = _jax.scan_of(node.eqn)
-        is_reversed = params["reverse"]
-        length = params["length"]
-        operands = list(inputs)
+    parts, rows, operands = _turns(node, inputs)
     consts, carry, columns = parts.split(operands)
-    for row in range(int(length))[:: -1 if is_reversed else 1]:
+    for row in rows:
         results = run(node.regions[0], [*consts, *carry, *(x[row] for x in columns)])
         carry, _ = parts.split_results(results)
     return _apply(node, inputs)
+
+
+def _turns(node: Node, inputs: Values) -> tuple[LoopParts, range, Values]:
+    """What is what among the operands, the rows in the order of the turns, the operands."""
+    params = node.eqn.params
+    if node.name == _jax.LOOP:
+        length, *operands = inputs
+        spec = params["spec"]
+        return spec.layout, range(int(length))[:: -1 if spec.reverse else 1], operands
+    rows = range(params["length"])[:: -1 if params["reverse"] else 1]
+    return _jax.scan_of(node.eqn), rows, inputs
 
 
 _rules: dict[str, Callable[[Node, Values], Values]] = {

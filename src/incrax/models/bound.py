@@ -270,16 +270,14 @@ class Bound(Printable):
         """The incremental function of `args` behind a method."""
         program = PROGRAMS.get(method, method)
         if program not in self._made:
-            self._made[program] = self.made(program)
+            self._made[program] = self._new(program)
         return self._made[program]
 
-    def made(self, method: Method) -> Incremental[..., Any]:
-        """A new incremental function of `args`, of the kind that is behind a method."""
-        if method in VALUES:
-            function = self._functions.value if method == "value" else self._functions.updates
+    def _new(self, program: Method) -> Incremental[..., Any]:
+        if program in VALUES:
+            function = self._functions.value if program == "value" else self._functions.updates
             return incremental(function, **self._options)
-        make = MAKERS[PROGRAMS.get(method, method)]
-        self._ready(method)
+        make = MAKERS[program]
         return make(self._functions.value, wrt=self._differentiated, **self._options)
 
     def trained(self, method: str) -> tuple[str, ...]:
@@ -328,8 +326,8 @@ class Bound(Printable):
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """All inputs; modules with their present leaves."""
-        return {name: self[name] for name in self._inputs.trees}
+        """All inputs."""
+        return self._inputs.trees
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[Bound]:

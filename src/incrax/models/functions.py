@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from incrax._messages import listed
-from incrax._names import name_of
+from incrax._names import name_of, parameters_of
 from incrax.control_flow.tapes.guarded import Guarded
-from incrax.derivatives.selection import type_name
+from incrax.derivatives.selection import parts_of, type_name
 from incrax.errors import BindError
-from incrax.models.names import names_of, parts_of
+from incrax.models.names import names_of
 
 Function = Callable[..., Any]
 OPTIONS = ("roles", "bounds")
@@ -41,24 +41,39 @@ def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         BindError: the function cannot be called, or its parameters are not those that are given.
     """
-    if not callable(fun):
-        raise BindError(
-            f"`bind(f)` got {fun!r} of type {type(fun).__name__}, which cannot be called. Nothing "
-            "was bound. Pass a function of the inputs."
-        )
-    name = name_of(fun)
-    if isinstance(fun, Guarded):
-        raise BindError(
-            f"`bind({name})` got a guarded function, and a bound model traces its function as a "
-            "whole. Nothing was bound. Write the branch with `jax.lax.cond` or `jnp.where`, or set "
-            "the inputs of `guarded(f)` yourself."
-        )
-    parameters = _parameters(fun)
+    _check_function(fun)
+    parameters = parameters_of(fun)
     if parameters is None:
         return dict(inputs)
     named = {
         key: p for key, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     }
+    unknown = [key for key in inputs if key not in named]
+    has_rest = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    _check_names(name_of(fun), named, inputs, [] if has_rest else unknown)
+    return {key: inputs[key] for key in [*(key for key in named if key in inputs), *unknown]}
+
+
+def _check_function(fun: Any) -> None:
+    if not callable(fun):
+        raise BindError(
+            f"`bind(f)` got {fun!r} of type {type(fun).__name__}, which cannot be called. Nothing "
+            "was bound. Pass a function of the inputs."
+        )
+    if isinstance(fun, Guarded):
+        raise BindError(
+            f"`bind({name_of(fun)})` got a guarded function, and a bound model traces its function as a "
+            "whole. Nothing was bound. Write the branch with `jax.lax.cond` or `jnp.where`, or set "
+            "the inputs of `guarded(f)` yourself."
+        )
+
+
+def _check_names(
+    name: str,
+    named: Mapping[str, inspect.Parameter],
+    inputs: Collection[str],
+    unknown: Sequence[str],
+) -> None:
     required = [key for key, p in named.items() if p.default is p.empty]
     for option in OPTIONS:
         if option in required:
@@ -67,34 +82,19 @@ def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
                 "an option of this name. Nothing was bound. Give it another name: `bind(lambda "
                 f"my_{option}, ...: {name}({option}=my_{option}, ...), my_{option}=...)`."
             )
-    missing = [key for key in required if key not in inputs]
-    unknown = [key for key in inputs if key not in named]
-    has_rest = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    if unknown and not has_rest:
+    if unknown:
         near = difflib.get_close_matches(unknown[0], list(named), 1)
         hint = f" Did you mean `{near[0]}`?" if near else ""
         raise BindError(
             f"`bind({name})` got {listed(unknown)}, and the function takes {listed(list(named))}. "
             f"This is usually a typing error. Nothing was bound.{hint}"
         )
+    missing = [key for key in required if key not in inputs]
     if missing:
         raise BindError(
             f"`bind({name})` got no value for {listed(missing)}, and a bound model has a value for "
             f"each input. Nothing was bound. Pass `bind({name}, {missing[0]}=...)`."
         )
-    return {key: inputs[key] for key in [*(key for key in named if key in inputs), *unknown]}
-
-
-def parameter_names(fun: Function) -> list[str]:
-    """Of a function that tells them."""
-    return list(_parameters(fun) or ())
-
-
-def _parameters(fun: Function) -> Mapping[str, inspect.Parameter] | None:
-    try:
-        return inspect.signature(fun).parameters
-    except (TypeError, ValueError):
-        return None
 
 
 class HeldState(NamedTuple):
@@ -113,7 +113,7 @@ def functions_of(fun: Function, inputs: tuple[str, ...], state: HeldState) -> Fu
     Updates of what is no state any more are left out.
     """
 
-    def both(*args: Any) -> tuple[Any, tuple[Any, ...]]:
+    def both(*args) -> tuple[Any, tuple[Any, ...]]:
         given = dict(zip(inputs, args, strict=True))
         out = _applied(fun, dict(given))
         if not state.ever:
@@ -121,18 +121,14 @@ def functions_of(fun: Function, inputs: tuple[str, ...], state: HeldState) -> Fu
         value, found = _value_and_updates(out)
         return value, _state_leaves(given, state, found)
 
-    def value(*args: Any) -> Any:
-        return both(*args)[0]
-
-    def updates(*args: Any) -> tuple[Any, ...]:
-        return both(*args)[1]
-
+    value = lambda *args: both(*args)[0]
+    updates = lambda *args: both(*args)[1]
     return Functions(*(_named(each, name_of(fun), inputs) for each in (value, updates, both)))
 
 
 def _applied(fun: Function, given: dict[str, Any]) -> Any:
     """A function of inputs by name, some of which it takes by position alone."""
-    parameters = (_parameters(fun) or {}).values()
+    parameters = (parameters_of(fun) or {}).values()
     positional = [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_ONLY]
     last = max((k for k, (name, _) in enumerate(positional) if name in given), default=-1)
     first = [given.pop(name, default) for name, default in positional[: last + 1]]

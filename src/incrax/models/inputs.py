@@ -17,13 +17,13 @@ import jax
 import numpy as np
 
 from incrax.derivatives.flat import FreeElements, element_names, ends
-from incrax.derivatives.selection import type_name
+from incrax.derivatives.selection import parts_of, type_name
 from incrax.engine.inputs.leaves import descriptor, frozen, has_tracer, is_dynamic
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.inputs.row_updates import at
 from incrax.errors import BindError, InputValueError, UnknownInputError
 from incrax.models.bounds import Bounds, bounds_of
-from incrax.models.names import Names, names_of, parts_of, with_part
+from incrax.models.names import Names, names_of, with_part
 from incrax.models.roles import (
     DATA,
     FIXED,
@@ -283,17 +283,20 @@ class Inputs:
             trees = self.trees
             for path, value in parts.items():
                 trees = with_part(trees, path, value)
-            leaves = self.leaves
-            values, treedef = jax.tree.flatten(tuple(trees.values()))
-            if treedef != self.names.treedef:
-                self.names = names_of(trees)
-                known = {leaf.path: leaf for leaf in leaves}
-                leaves = [known.get(path, Leaf(path, None)) for path in self.names.paths]
-            self.leaves = [
-                leaf if leaf.value is value else leaf._replace(value=value)
-                for leaf, value in zip(leaves, values, strict=True)
-            ]
+            self._fill(trees)
         self._tell([*parts] if told is None else told)
+
+    def _fill(self, trees: Mapping[str, Any]) -> None:
+        leaves = self.leaves
+        values, treedef = jax.tree.flatten(tuple(trees.values()))
+        if treedef != self.names.treedef:
+            self.names = names_of(trees)
+            known = {leaf.path: leaf for leaf in leaves}
+            leaves = [known.get(path, Leaf(path, None)) for path in self.names.paths]
+        self.leaves = [
+            leaf if leaf.value is value else leaf._replace(value=value)
+            for leaf, value in zip(leaves, values, strict=True)
+        ]
 
     def snapshot(self) -> tuple[Names, tuple[Leaf, ...]]:
         """All that `set` and `set_role` change."""
@@ -378,16 +381,7 @@ class Inputs:
         shape = np.shape(self.leaves[self.names.number(path)].value) if is_leaf else ()
         is_inside = [-size <= k < size for k, size in zip(index, shape, strict=False)]
         if len(index) > len(shape) or not all(is_inside):
-            if not shape:
-                raise UnknownInputError(
-                    f"`{name}` names no element: `{path}` is no array. The model is as it was. "
-                    f"Write `{path}`."
-                )
-            raise UnknownInputError(
-                f"`{name}` names no element: `{path}` is of shape {list(shape)}. This is usually "
-                "an index that counts from 1. The model is as it was. Indices count from 0, one "
-                "for each axis."
-            )
+            raise _no_element(name, path, shape)
         return path, index
 
     def _checked(self, path: str, value: Any) -> dict[int, Any]:
@@ -403,6 +397,19 @@ class Inputs:
             if leaf.bounds is not None and leaf.is_parameter:
                 leaf.bounds.hold(leaf.path, found[number])
         return found
+
+
+def _no_element(name: str, path: str, shape: tuple[int, ...]) -> UnknownInputError:
+    if not shape:
+        return UnknownInputError(
+            f"`{name}` names no element: `{path}` is no array. The model is as it was. "
+            f"Write `{path}`."
+        )
+    return UnknownInputError(
+        f"`{name}` names no element: `{path}` is of shape {list(shape)}. This is usually "
+        "an index that counts from 1. The model is as it was. Indices count from 0, one "
+        "for each axis."
+    )
 
 
 def _check_number(name: str, value: Any) -> None:

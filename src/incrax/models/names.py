@@ -15,6 +15,7 @@ import jax
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from incrax._messages import listed
+from incrax.derivatives.selection import children
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import AmbiguousInputError, UnknownInputError
 
@@ -77,21 +78,6 @@ def names_of(inputs: Mapping[str, Any]) -> Names:
 # --- parts of trees -------------------------------------------------------------------------------
 
 
-def parts_of(trees: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """The inputs and parts of them on the way to a path, and the part there if there is one, by
-    their paths.
-    """
-    found: dict[str, Any] = {}
-    for name, tree in trees.items():
-        while is_within(path, name):
-            found[name] = tree
-            inner = [(key, part) for key, part in _children(name, tree) if is_within(path, key)]
-            if name == path or not inner:
-                break
-            name, tree = inner[0]
-    return found
-
-
 def with_part(trees: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     """The inputs with another value at a path."""
     return {name: _with_part(name, tree, path, value) for name, tree in trees.items()}
@@ -102,11 +88,5 @@ def _with_part(name: str, tree: Any, path: str, value: Any) -> Any:
         return value
     if not is_within(path, name):
         return tree
-    parts = [_with_part(key, part, path, value) for key, part in _children(name, tree)]
+    parts = [_with_part(key, part, path, value) for key, part in children(name, tree)]
     return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=lambda x: x is not tree), parts)
-
-
-def _children(name: str, tree: Any) -> list[tuple[str, Any]]:
-    """The parts of a tree one level below, with their paths; none of a leaf."""
-    pairs = tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
-    return [(f"{name}{keystr(keys)}", part) for keys, part in pairs if keys]

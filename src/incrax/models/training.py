@@ -61,12 +61,7 @@ class Training:
         inputs = self._inputs
         if values or named:
             inputs.set({**(values or {}), **named})
-        if _fitted(inputs) != self._fitted:
-            raise BindError(
-                "Roles of the model changed since `training` was called, and its steps are those "
-                "of the earlier roles. The model is as it was. Call `model.training(optimizer)` "
-                "again."
-            )
+        self._check_roles()
         given = inputs.values
         frame, leaves = framed(inputs.names.treedef, given, list(map(is_dynamic, given)))
         loss, stepped, state, self._optimizer_state = self._step(
@@ -76,6 +71,14 @@ class Training:
         inputs.commit(dict(zip(numbers, [*stepped, *state], strict=True)))
         self.num_steps += 1
         return loss
+
+    def _check_roles(self) -> None:
+        if _fitted(self._inputs) != self._fitted:
+            raise BindError(
+                "Roles of the model changed since `training` was called, and its steps are those "
+                "of the earlier roles. The model is as it was. Call `model.training(optimizer)` "
+                "again."
+            )
 
     def _trained(self) -> dict[str, Any]:
         """What is trained, as arrays in the shape of `grad()`, which optimisers see."""
@@ -95,15 +98,15 @@ def _step_of(
 
     masks = [leaf.is_free for leaf in inputs.of(TRAINABLE)]
 
-    def moving(moves: Any) -> list[Any]:
+    def moving(moves):
         """Gradients or steps, 0 where elements are fixed."""
         rows = zip(masks, inputs.leaves_in(moves), strict=True)
         return [jnp.where(mask, move, 0) for mask, move in rows]
 
-    def step(frame: Frame, trained: Any, values: Any, optimizer_state: Any) -> Any:
+    def step(frame: Frame, trained, values, optimizer_state):
         fixed = frame.with_values(values)
 
-        def args(trained: Any, state: Any = None) -> Any:
+        def args(trained, state=None):
             leaves = inputs.with_values(TRAINABLE, inputs.leaves_in(trained), fixed)
             leaves = leaves if state is None else inputs.with_values(STATE, state, leaves)
             return jax.tree.unflatten(frame.treedef, leaves)

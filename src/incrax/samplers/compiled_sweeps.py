@@ -63,21 +63,15 @@ def compiled_chain(density: Density, updates: Mapping[Any, Any], job: Job) -> Ch
         block if block.num_rows is None else coloured(block, sites, state) for block in blocks
     )
     records, accepted = _Run(sites, blocks, data, job).chains(_started(sites, state, blocks, job))
-    paths = density.selection.paths
-    parts = [np.stack([np.asarray(each.samples[path]) for each in records]) for path in paths]
-    shape = (len(records), job.num_sweeps)
-    samples = np.concatenate([np.float64(x.reshape(*shape, -1)) for x in parts], axis=-1)
-    values = np.stack([np.asarray(each.values, np.float64) for each in records])
-    steps = job.num_sweeps * len(records) * np.array([block.num_steps for block in blocks])
+    num_chains = len(records)
+    steps = job.num_sweeps * num_chains * np.array([block.num_steps for block in blocks])
+    shares = zip(blocks, sum(accepted) / steps, strict=True)
     return Chain(
-        job.shown(samples),
+        job.shown(_samples(density.paths, records)),
         density.names,
-        job.shown(values),
-        {
-            block.name: float(share)
-            for block, share in zip(blocks, sum(accepted) / steps, strict=True)
-        },
-        job.num_all * len(records) * sum(block.num_looks for block in blocks),
+        job.shown(np.stack([np.asarray(each.values, np.float64) for each in records])),
+        {block.name: float(share) for block, share in shares},
+        job.num_all * num_chains * sum(block.num_looks for block in blocks),
         density,
     )
 
@@ -97,6 +91,12 @@ class _Record(NamedTuple):
 
     samples: dict[str, Any]
     values: Any
+
+
+def _samples(paths: Sequence[str], records: Sequence[_Record]) -> np.ndarray:
+    """Those of all chains, shape (chains, sweeps, n)."""
+    leaves = [np.stack([np.asarray(each.samples[path]) for each in records]) for path in paths]
+    return np.concatenate([np.float64(x.reshape(*x.shape[:2], -1)) for x in leaves], axis=-1)
 
 
 def _started(
@@ -167,23 +167,35 @@ class _Run:
             meter.advance(done)
             while done < job.num_all:
                 begin_s = time.perf_counter()
-                sweeps = range(done, done + count)
-                counts = []
-                for number, rng in enumerate(rngs):
-                    at = places[number], records[number]
-                    found = self._chunk(self.sites[number % len(self.sites)], *at, rng, sweeps)
-                    places[number], records[number], more = found
-                    counts.append(more)
+                counts = self._turn(places, records, rngs, range(done, done + count))
                 accepted = [x + np.asarray(more) for x, more in zip(accepted, counts, strict=True)]
                 each_s = (time.perf_counter() - begin_s) / count
                 done += count
                 meter.advance(count)
                 kept.save(done, (places, accepted), records, rngs)
                 # The first chunk compiles, which tells nothing of a sweep.
-                count = max(int(CHUNK_S / each_s), 1) if is_compiled else 1
-                count = min(count, self.most, job.num_all - done)
+                wanted = int(CHUNK_S / each_s) if is_compiled else 1
+                count = min(max(wanted, 1), self.most, job.num_all - done)
                 is_compiled = True
         return records, accepted
+
+    def _turn(
+        self,
+        places: list[_Start],
+        records: list[_Record],
+        rngs: Sequence[np.random.Generator],
+        sweeps: range,
+    ) -> list[Any]:
+        """Some sweeps of each chain, entered in the lists; how many steps of each block were
+        accepted.
+        """
+        counts = []
+        for number, rng in enumerate(rngs):
+            at = places[number], records[number]
+            found = self._chunk(self.sites[number % len(self.sites)], *at, rng, sweeps)
+            places[number], records[number], accepted = found
+            counts.append(accepted)
+        return counts
 
     def _chunk(
         self, sites: Sites, place: _Start, record: _Record, rng: np.random.Generator, sweeps: range
@@ -193,10 +205,9 @@ class _Run:
         gains = np.zeros(self.most, place.value.dtype)
         warmup = [sweep for sweep in sweeps if sweep < self.job.num_warmup]
         gains[: len(warmup)] = [adaptation_gain(sweep) for sweep in warmup]
-        begin = np.int32(sweeps.start - self.job.num_warmup)
-        end = np.int32(sweeps.stop - self.job.num_warmup)
+        ends = np.array([sweeps.start, sweeps.stop], np.int32) - np.int32(self.job.num_warmup)
         numbers = draws, self.shared, gains
-        return _sweeps(sites, place, record, numbers, begin, end, blocks=self.blocks)
+        return _sweeps(sites, place, record, numbers, *ends, blocks=self.blocks)
 
     def _check_density(self, place: _Start) -> None:
         """Other data of the same shapes make another log-density.
@@ -226,7 +237,7 @@ class _Run:
         They are drawn here, sweep by sweep: in the program they take 0.3 s to compile.
         """
 
-        def padded(*rows: Any) -> np.ndarray:
+        def padded(*rows) -> np.ndarray:
             into = np.zeros((self.most, *rows[0].shape), rows[0].dtype)
             into[:count] = rows
             return into
@@ -280,28 +291,40 @@ def _sweeps(
     """
     draws, shared, gains = numbers
 
-    def sweep(number: Any, carry: Any) -> Any:
+    def sweep(number, carry):
         place, record, accepted = carry
         at = lambda x: lax.dynamic_index_in_dim(x, number - begin, keepdims=False)
-        position = place.state, place.value
-        counts, scales = [], []
-        rows = zip(blocks, jax.tree.map(at, draws), shared, place.log_scales, strict=True)
-        for block, drawn, own, scale in rows:
-            if block.num_values is not None:
-                values = own[block.paths[0]]
-                position, count = drawn_rows(sites, position, block, drawn.bounds, values)
-            else:
-                move = step_together if block.is_together else step_each
-                position, count, share = move(sites, position, block, drawn, scale, own)
-                if block.target is not None:
-                    scale = scale + at(gains) * (share - block.target)
-            counts.append(count)
-            scales.append(scale)
-        place = _Start(*position, tuple(scales))
+        place, counts = _swept(sites, place, blocks, jax.tree.map(at, draws), shared, at(gains))
         index = jnp.maximum(number, 0)  # the first sample is written over the warm-up's
         write = lambda into, x: lax.dynamic_update_index_in_dim(into, x, index, 0)
         record = jax.tree.map(write, record, _Record(sites.inputs(place.state), place.value))
-        return place, record, accepted + jnp.where(number < 0, 0, jnp.stack(counts))
+        return place, record, accepted + jnp.where(number < 0, 0, counts)
 
     none = jnp.zeros(len(blocks), jnp.int32)
     return lax.fori_loop(begin, end, sweep, (place, record, none))
+
+
+def _swept(
+    sites: Sites,
+    place: _Start,
+    blocks: Sequence[SweepBlock],
+    draws: Sequence[Draws],
+    shared: Sequence[Any],
+    gain: Any,
+) -> tuple[_Start, Any]:
+    """Each block once, and how many of its steps were accepted."""
+    position = place.state, place.value
+    counts = []
+    scales = []
+    for block, drawn, own, scale in zip(blocks, draws, shared, place.log_scales, strict=True):
+        if block.num_values is not None:
+            values = own[block.paths[0]]
+            position, count = drawn_rows(sites, position, block, drawn.bounds, values)
+        else:
+            move = step_together if block.is_together else step_each
+            position, count, share = move(sites, position, block, drawn, scale, own)
+            if block.target is not None:
+                scale = scale + gain * (share - block.target)
+        counts.append(count)
+        scales.append(scale)
+    return _Start(*position, tuple(scales)), jnp.stack(counts)

@@ -17,7 +17,7 @@ import numpy as np
 
 from incrax import Incremental, Tuning, _jax, frozen, incremental
 from incrax._messages import wrong_option
-from incrax.derivatives.cuts import is_mark, without_marks
+from incrax.derivatives.cuts import without_marks
 from incrax.derivatives.flat import Ends, element_names, ends
 from incrax.derivatives.prepared import Flat, prepare
 from incrax.derivatives.selection import (
@@ -61,8 +61,7 @@ class Density:
             args = as_parameters(name, self.plain, wrt, args)
             self.selection = select(name, self.plain, wrt, args, {})
         self._args = args
-        self._has_marks = any(map(is_mark, jax.tree.leaves(args, is_leaf=is_mark)))
-        _check_scalar(jax.eval_shape(lambda: self.plain(*self.bare(args))))
+        _check_scalar(jax.eval_shape(lambda: self.plain(*without_marks(args))))
         self.ends: Ends = ends([np.shape(value) for value in self.selection.values])
         self.paths: tuple[str, ...] = self.selection.paths
         self.names: tuple[str, ...] = element_names(self.paths, self.shapes)
@@ -86,7 +85,7 @@ class Density:
         from saved values.
         """
         function: Any = self.function
-        value = float(function(*self.bare(self.arguments(x))))
+        value = float(function(*without_marks(self.flat.arguments(x))))
         return value if value == value else -np.inf
 
     @property
@@ -94,18 +93,10 @@ class Density:
         """Of the leaves."""
         return self.ends.shapes
 
-    @property
-    def x0(self) -> np.ndarray:
-        """The example as a vector."""
-        return self.flat.x0
-
-    def arguments(self, x: np.ndarray) -> tuple[Any, ...]:
-        """Those of the function at a vector, marks included."""
-        return self.flat.arguments(x)
-
-    def bare(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments without marks, which the function does not know."""
-        return without_marks((args, {}))[0] if self._has_marks else args
+    @cached_property
+    def dtypes(self) -> list[np.dtype]:
+        """Of the leaves."""
+        return [jax.dtypes.result_type(value) for value in self.selection.values]
 
     def tree(self, x: Any) -> Any:
         """Vectors of shape (*batch, n) in the shape of the selection, each leaf of shape (*batch,
@@ -115,10 +106,9 @@ class Density:
 
     def leaves(self, x: np.ndarray) -> list[np.ndarray]:
         """The same, one after the other; what is discrete has its own dtype."""
-        dtypes = [jax.dtypes.result_type(value) for value in self.selection.values]
         return [
             part if jnp.issubdtype(dtype, jnp.inexact) else part.astype(dtype)
-            for part, dtype in zip(self.split(x), dtypes, strict=True)
+            for part, dtype in zip(self.ends.split(x), self.dtypes, strict=True)
         ]
 
     def placed(self, tree: Any) -> dict[str, Any]:
@@ -137,10 +127,9 @@ class Density:
         nothing is sampled.
         """
         rest = self.of_leaves()
-        dtypes = [jax.dtypes.result_type(x) for x in self.selection.values]
 
-        def evaluate(arrays: Any, x: Any) -> Any:
-            leaves = zip(self._placed(x), dtypes, strict=True)
+        def evaluate(arrays, x):
+            leaves = zip(self._placed(x), self.dtypes, strict=True)
             return rest.func(arrays, *[jnp.asarray(leaf).astype(dtype) for leaf, dtype in leaves])
 
         return jax.tree_util.Partial(evaluate, *rest.args)
@@ -169,11 +158,10 @@ class Density:
             PositionError: it has another structure, or a value where nothing is sampled.
         """
         is_none = lambda x: x is None
-        leaves = jax.tree.leaves(tree, is_leaf=is_none)
+        leaves, treedef = jax.tree.flatten(tree, is_leaf=is_none)
         mirror = self.selection.mirror
-        seen = jax.tree.structure(tree, is_leaf=is_none)
-        is_fitting = seen == mirror.treedef
-        if not is_fitting or [x is None for x in leaves] != [k is None for k in mirror.positions]:
+        are_none = [*map(is_none, leaves)]
+        if treedef != mirror.treedef or are_none != [*map(is_none, mirror.positions)]:
             expected = jax.tree.structure(mirror.tree([0] * len(self.shapes)))
             raise PositionError(
                 f"A log-density of positions of the structure {expected} got "
@@ -182,13 +170,7 @@ class Density:
                 "what `wrt` selects, None elsewhere."
             )
         placed = {k: x for k, x in zip(mirror.positions, leaves, strict=True) if k is not None}
-        return [placed[k] for k in range(len(self.shapes))]
-
-    def split(self, x: Any) -> list[Any]:
-        """Vectors of shape (*batch, n) as leaves of shape (*batch, *shape)."""
-        batch = x.shape[:-1]
-        parts = self.ends.parts()
-        return [x[..., first:last].reshape((*batch, *shape)) for first, last, shape in parts]
+        return [placed[k] for k in sorted(placed)]
 
 
 def _check_scalar(found: Any) -> None:
@@ -211,25 +193,23 @@ def _with_discrete(
         SelectionError: an array of integers is neither.
     """
     found = select(name, fun, wrt, args, {}, allow_int=True)
-    rows = list(zip(found.numbers, found.paths, found.values, strict=True))
     named = [path for each in discrete for path in completed(found.paths, each)]
-    chosen = {path for path in found.paths if any(is_within(path, each) for each in named)}
     leaves = list(found.leaves)
-    kept = []
-    for number, path, value in rows:
+    kept: dict[int, int] = {}  # places among what is selected, by those in `found`
+    for place, (path, value) in enumerate(zip(found.paths, found.values, strict=True)):
+        is_discrete = any(is_within(path, each) for each in named)
         dtype = jax.dtypes.result_type(value)
-        if is_python_int(value) and path not in chosen:
-            leaves[number] = float(value)
-        elif path not in chosen and jnp.issubdtype(dtype, jnp.integer):
+        if is_python_int(value) and not is_discrete:
+            leaves[found.numbers[place]] = float(value)
+        elif jnp.issubdtype(dtype, jnp.integer) and not is_discrete:
             raise integer_parameter(name, path, type_name(value))
-        if path in chosen or dtype != np.bool_:
-            kept.append((number, path))
-    numbers = tuple(number for number, _ in kept)
-    places = {found.numbers.index(number): k for k, number in enumerate(numbers)}
-    mirror = found.mirror
-    positions = tuple(None if k is None else places.get(k) for k in mirror.positions)
-    mirror = Mirror(mirror.treedef, positions)
-    return Selection(found.treedef, tuple(leaves), numbers, mirror, tuple(path for _, path in kept))
+        if is_discrete or dtype != np.bool_:
+            kept[place] = len(kept)
+    numbers = tuple(found.numbers[place] for place in kept)
+    paths = tuple(found.paths[place] for place in kept)
+    positions = [None if k is None else kept.get(k) for k in found.mirror.positions]
+    mirror = Mirror(found.mirror.treedef, tuple(positions))
+    return Selection(found.treedef, tuple(leaves), numbers, mirror, paths)
 
 
 def _strong(x: Any) -> Any:

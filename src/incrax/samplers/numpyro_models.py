@@ -58,9 +58,7 @@ def from_numpyro(
         >>> sorted((name, x.shape) for name, x in m.constrained(chain.tree()).items())
         [('mu', (10,)), ('x', (10, 5))]
     """
-    return NumPyroModel(
-        needed("numpyro.infer.util", "from_numpyro", "samplers"), model, args, kwargs, key
-    )
+    return NumPyroModel(model, args, kwargs, key)
 
 
 class NumPyroModel(Printable):
@@ -81,38 +79,40 @@ class NumPyroModel(Printable):
 
     def __init__(
         self,
-        util: Any,
         model: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         key: Any,
     ) -> None:
-        self._handlers = needed("numpyro.handlers", "from_numpyro", "samplers")
-        self._util = util
+        self._handlers = _numpyro("handlers")
+        self._util = _numpyro("infer.util")
         self._model = model
         leaves, treedef = jax.tree.flatten((args, dict(kwargs)))
         # Sizes of plates and flags must be known while JAX traces; arrays are data.
         is_data = [isinstance(x, (np.ndarray, jax.Array)) for x in leaves]
         self._frame, self._data = framed(treedef, leaves, is_data)
-        key = jax.random.key(key) if isinstance(key, int) else key
-        draws, medians = jax.random.split(key)
-        infer = needed("numpyro.infer", "from_numpyro", "samplers")
+        draws, medians = jax.random.split(jax.random.key(key) if isinstance(key, int) else key)
+        median_of = _numpyro("infer").init_to_median
         # Medians of what is not discrete, since improper distributions have no draws.
-        medians_of = lambda site: None if _is_discrete(site) else infer.init_to_median(site)
-        seeded = self._handlers.seed(model, draws)
-        started = self._handlers.substitute(seeded, substitute_fn=medians_of)
+        medians_of = lambda site: None if _is_discrete(site) else median_of(site)
+        started = self._handlers.substitute(
+            self._handlers.seed(model, draws), substitute_fn=medians_of
+        )
         trace = self._handlers.trace(started).get_trace(*args, **kwargs)
-        self._values: dict[str, np.ndarray] = {}
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        start: dict[str, Any] = {}
-        for name, site in trace.items():
-            if _is_discrete(site) and not site["is_observed"]:
-                self._values[name] = _support(name, site["fn"])
-                self._shapes[name] = np.shape(site["value"])
-                start[name] = jnp.reshape(site["value"], -1)
-        fixed = self._handlers.condition(model, self._shaped(start))
-        info = util.initialize_model(
-            medians, fixed, init_strategy=infer.init_to_median, model_args=args, model_kwargs=kwargs
+        latent = {
+            name: site
+            for name, site in trace.items()
+            if _is_discrete(site) and not site["is_observed"]
+        }
+        self._values = {name: _support(name, site["fn"]) for name, site in latent.items()}
+        self._shapes = {name: np.shape(site["value"]) for name, site in latent.items()}
+        start = {name: jnp.reshape(site["value"], -1) for name, site in latent.items()}
+        info = self._util.initialize_model(
+            medians,
+            self._handlers.condition(model, self._shaped(start)),
+            init_strategy=median_of,
+            model_args=args,
+            model_kwargs=kwargs,
         )
         self._start = {**start, **jax.tree.map(jnp.asarray, dict(info.param_info.z))}
 
@@ -169,18 +169,18 @@ class NumPyroModel(Printable):
             tree: from `Chain.tree()`: arrays by name, with axes (sweeps, ...) or (chains, sweeps,
                 ...).
         """
-        ndim = next(np.ndim(x) - self._start[name].ndim for name, x in tree.items())
-        batch = np.shape(next(iter(tree.values())))[:ndim]
-        flat = {name: jnp.reshape(x, (-1, *np.shape(x)[ndim:])) for name, x in tree.items()}
+        name, x = next(iter(tree.items()))
+        num_axes = np.ndim(x) - self._start[name].ndim
+        batch = x.shape[:num_axes]
+        flat = jax.tree.map(lambda x: jnp.reshape(x, (-1, *x.shape[num_axes:])), dict(tree))
+        found = jax.jit(lambda p: jax.lax.map(self._constrained, p))(flat)
+        return jax.tree.map(lambda x: np.asarray(x).reshape(*batch, *x.shape[1:]), found)
+
+    def _constrained(self, p: Mapping[str, Any]) -> dict[str, Any]:
         args, kwargs = self._frame.filled(self._data)
-
-        def one(p: Mapping[str, Any]) -> dict[str, Any]:
-            fixed, discrete, others = self._conditioned(p)
-            found = self._util.constrain_fn(fixed, args, kwargs, others, return_deterministic=True)
-            return {**found, **discrete}
-
-        found = jax.jit(lambda p: jax.lax.map(one, p))(flat)
-        return {name: np.asarray(x).reshape(*batch, *x.shape[1:]) for name, x in found.items()}
+        fixed, discrete, others = self._conditioned(p)
+        found = self._util.constrain_fn(fixed, args, kwargs, others, return_deterministic=True)
+        return {**found, **discrete}
 
     def _conditioned(self, p: Mapping[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         """The model at the values of its discrete sites, these values, and the others."""
@@ -205,6 +205,10 @@ class NumPyroModel(Printable):
 
     def _shaped(self, z: Mapping[str, Any]) -> dict[str, Any]:
         return {name: jnp.reshape(x, self._shapes[name]) for name, x in z.items()}
+
+
+def _numpyro(part: str, what: str = "from_numpyro") -> Any:
+    return needed(f"numpyro.{part}", what, "samplers")
 
 
 def _is_discrete(site: Mapping[str, Any]) -> bool:
@@ -272,7 +276,7 @@ def discrete_hmc_gibbs(
         >>> mcmc.get_samples()["z"].shape
         (5, 2)
     """
-    infer = needed("numpyro.infer", "discrete_hmc_gibbs", "samplers")
+    infer = _numpyro("infer", "discrete_hmc_gibbs")
     if getattr(inner_kernel, "model", None) is None or not isinstance(inner_kernel, infer.HMC):
         raise TypeError(
             f"`discrete_hmc_gibbs(inner_kernel)` got a {type(inner_kernel).__name__}; it must be the "
@@ -285,8 +289,8 @@ def discrete_hmc_gibbs(
 @functools.cache
 def _kernel_class() -> Any:
     """The kernel's class, made where NumPyro is there."""
-    infer = needed("numpyro.infer", "discrete_hmc_gibbs", "samplers")
-    base: Any = needed("numpyro.infer.mcmc", "discrete_hmc_gibbs", "samplers").MCMCKernel
+    infer = _numpyro("infer")
+    base: Any = _numpyro("infer.mcmc").MCMCKernel
 
     class DiscreteSites(base):
         """`HMCGibbs` with draws that are made when the model's arguments are known."""
@@ -314,7 +318,7 @@ def _kernel_class() -> Any:
                         "`discrete_hmc_gibbs` got a model without discrete latent sites. Nothing "
                         "was sampled. Give `MCMC` the inner kernel itself."
                     )
-                draw = _gibbs_fn(model, self._how)
+                draw = _DiscreteDraw(model, self._how)
             self._kernel = infer.HMCGibbs(self.inner_kernel, draw, list(model.discrete))
             return self._kernel.init(rng_key, num_warmup, init_params, model_args, model_kwargs)
 
@@ -337,37 +341,46 @@ def _kernel_class() -> Any:
     return DiscreteSites
 
 
-def _gibbs_fn(model: NumPyroModel, how: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
-    """Draws of all discrete sites, as `HMCGibbs` calls it."""
-    p, data = model.args
-    at = model.constrained({name: x[None] for name, x in p.items()})
-    z = {name: f"z[{name!r}]" for name in model.discrete}
-    rest = {name: f"others[{name!r}]" for name in p if name not in z}
-    others = {name: jnp.asarray(at[name][0]) for name in rest}
-    moves = [*(path + ROWS for path in z.values()), *rest.values()]
-    f: Any = incremental(model.conditional)
-    state, sites = f.sites({name: p[name] for name in z}, others, data, moves=moves)
-    blocks = []
-    for name, path in z.items():
-        values = model._values[name]
-        block = SweepBlock(path, (path,), len(p[name]), num_values=len(values), **how)
-        blocks.append((coloured(block, sites, state), values))
+class _DiscreteDraw:
+    """A draw of all discrete sites, as `HMCGibbs` calls it."""
 
-    def draw(rng_key: Any, gibbs_sites: Mapping[str, Any], hmc_sites: Mapping[str, Any]) -> Any:
-        given = {path: jnp.reshape(gibbs_sites[name], -1) for name, path in z.items()}
-        given |= {path: hmc_sites[name] for name, path in rest.items()}
-        dtypes = {path: x.dtype for path, x in sites.inputs(state).items()}
-        place = sites.start({path: x.astype(dtypes[path]) for path, x in given.items()}, state)
+    def __init__(self, model: NumPyroModel, how: Mapping[str, Any]) -> None:
+        p, data = model.args
+        at = model.constrained({name: x[None] for name, x in p.items()})
+        self._discrete = {name: f"z[{name!r}]" for name in model.discrete}
+        self._rest = {name: f"others[{name!r}]" for name in p if name not in self._discrete}
+        others = {name: jnp.asarray(at[name][0]) for name in self._rest}
+        moves = [*(path + ROWS for path in self._discrete.values()), *self._rest.values()]
+        f: Any = incremental(model.conditional)
+        z = {name: p[name] for name in self._discrete}
+        self._state, self._sites = f.sites(z, others, data, moves=moves)
+        self._values = model._values
+        self._blocks = [
+            coloured(
+                SweepBlock(path, (path,), len(z[name]), num_values=len(self._values[name]), **how),
+                self._sites,
+                self._state,
+            )
+            for name, path in self._discrete.items()
+        ]
+
+    def __call__(
+        self, rng_key: Any, gibbs_sites: Mapping[str, Any], hmc_sites: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        sites = self._sites
+        given = {path: jnp.reshape(gibbs_sites[name], -1) for name, path in self._discrete.items()}
+        given |= {path: hmc_sites[name] for name, path in self._rest.items()}
+        types = sites.inputs(self._state)
+        typed = {path: x.astype(types[path].dtype) for path, x in given.items()}
+        place = sites.start(typed, self._state)
         position = place, sites.look(place, {})[1]
-        keys = jax.random.split(rng_key, len(blocks))
-        for key, (block, values) in zip(keys, blocks, strict=True):
+        keys = jax.random.split(rng_key, len(self._blocks))
+        for key, block, values in zip(keys, self._blocks, self._values.values(), strict=True):
             uniform = jax.random.uniform(key, (block.num_steps,), position[1].dtype)
-            candidates = jnp.asarray(values, dtypes[block.name])
+            candidates = jnp.asarray(values, types[block.name].dtype)
             position, _ = drawn_rows(sites, position, block, uniform, candidates)
         found = sites.inputs(position[0])
         return {
             name: found[path].reshape(gibbs_sites[name].shape).astype(gibbs_sites[name].dtype)
-            for name, path in z.items()
+            for name, path in self._discrete.items()
         }
-
-    return draw

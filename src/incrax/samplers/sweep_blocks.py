@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from incrax._messages import listed, not_by_rows, unknown_input
@@ -125,35 +124,42 @@ def made_block(
     """A block of the sweep, and its data."""
     names = named(density.names, name)
     shown = ", ".join(parts_of(name))
-    is_own = np.isin(density.names, names)
     if isinstance(update, Categorical):
-        return _categorical(density, shown, update, is_own)
+        return _categorical(density, shown, update, np.isin(density.names, names))
     update.check(names)
-    # Elements in the order of the vector, widths in that in which the block names them.
-    widths = np.zeros(len(density.names))
-    width = 1.0 if isinstance(update, Kernel) else update.width
-    widths[density.places(names)] = widths_of(type(update).__name__, width, names)
-    moved = {path: x for path, x in _by_path(density, widths) if np.any(x)}
+    moved = _widths(density, names, update)
     num_rows = _num_rows(name, shown, moved)
     size = len(names) // (num_rows or 1)
     block = SweepBlock(shown, tuple(moved), num_rows, target=target_of(update, size))
+    if isinstance(update, (Hamiltonian, Kernel)):
+        block = block._replace(step_size=float(update.step_size or 1.0))
     if isinstance(update, Hamiltonian):
-        leaps = {"num_leaps": update.num_steps, "step_size": float(update.step)}
-        return block._replace(**leaps), moved
+        return block._replace(num_leaps=update.num_steps), moved
+    block = block._replace(times=update.times)
     if isinstance(update, Kernel):
         is_own = np.concatenate([np.ravel(x) > 0 for x in moved.values()])
         part = None if np.all(is_own) else tuple(np.flatnonzero(is_own).tolist())
-        step_size = 1.0 if update.step_size is None else float(update.step_size)
-        block = block._replace(kernel=Identity(update.make), elements=part, step_size=step_size)
-        return block._replace(times=update.times), {}
+        return block._replace(kernel=Identity(update.make), elements=part), {}
     if update.width is None:
         # A vector of d normal elements wants steps of 2.4 / sqrt(d).
         moved = {path: x / np.sqrt(size) for path, x in moved.items()}
-    return block._replace(times=update.times), moved
+    return block, moved
 
 
-def _by_path(density: Density, x: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    return list(zip(density.selection.paths, density.split(x), strict=True))
+def _widths(density: Density, names: Sequence[str], update: Walk | Hamiltonian | Kernel) -> Data:
+    """Of what moves: elements in the order of the vector, widths in that in which the block names
+    them.
+    """
+    widths = np.zeros(len(density.names))
+    width = 1.0 if isinstance(update, Kernel) else update.width
+    widths[density.places(names)] = widths_of(type(update).__name__, width, names)
+    return _by_path(density, widths)
+
+
+def _by_path(density: Density, x: np.ndarray) -> Data:
+    """A vector, without leaves in which all is zero."""
+    leaves = zip(density.paths, density.ends.split(x), strict=True)
+    return {path: leaf for path, leaf in leaves if np.any(leaf)}
 
 
 def _num_rows(name: Any, shown: str, moved: Mapping[str, np.ndarray]) -> int | None:
@@ -162,17 +168,17 @@ def _num_rows(name: Any, shown: str, moved: Mapping[str, np.ndarray]) -> int | N
     Raises:
         BlockError: different numbers.
     """
-    if not is_by_rows(name):
-        return None
     by_rows = [part.removesuffix(ROWS) for part in parts_of(name) if part.endswith(ROWS)]
+    if not by_rows:
+        return None
     lengths: dict[str, int | None] = dict.fromkeys(moved)
     for path, x in moved.items():
         if any(is_within(path, part) for part in by_rows):
             if not x.ndim:
                 raise not_by_rows(path, x.shape)
             lengths[path] = len(x)
-    found = set(lengths.values())
-    if len(found) > 1:
+    found, *others = set(lengths.values())
+    if others:
         seen = ", ".join(
             f"`{path}` has {'no rows there' if num is None else f'{num} rows'}"
             for path, num in lengths.items()
@@ -181,22 +187,21 @@ def _num_rows(name: Any, shown: str, moved: Mapping[str, np.ndarray]) -> int | N
             f"Rows of `{shown}` cannot move together: {seen}. Nothing was sampled. Name inputs with "
             "as many rows, each with `[*]`, or make them blocks of their own."
         )
-    return found.pop()
+    return found
 
 
 def _categorical(
     density: Density, shown: str, update: Categorical, is_own: np.ndarray
 ) -> tuple[SweepBlock, Data]:
-    own = [(path, x) for path, x in _by_path(density, is_own) if np.any(x)]
-    if len(own) > 1 or not np.all(own[0][1]):
+    own = _by_path(density, is_own)
+    if len(own) > 1 or not all(map(np.all, own.values())):
         raise BlockError(
-            f"`{shown}` stands for elements of {listed([path for path, _ in own])}; a `Categorical` "
+            f"`{shown}` stands for elements of {listed(own)}; a `Categorical` "
             "draws the rows of one whole input, each by itself. Nothing was sampled. Make each "
             "input a block of its own."
         )
-    path, x = own[0]
-    place = density.selection.paths.index(path)
-    dtype = jax.dtypes.result_type(density.selection.values[place])
+    ((path, x),) = own.items()
+    dtype = density.dtypes[density.paths.index(path)]
     values = update.candidates
     expected = x.shape[1:]
     if values.shape[1:] != expected or not np.array_equal(values.astype(dtype), values):

@@ -35,27 +35,34 @@ def _draw_each(
     sites: Sites, position: Position, block: SweepBlock, uniform: Any, candidates: Any
 ) -> tuple[Position, Any]:
     (path,) = block.paths
-
-    def step(position: Any, turn: Any) -> Any:
-        state, value = position
-        number, uniform = turn
-        change = lambda row: row if block.num_rows is None else (number, row)
-        deltas, found = jax.vmap(lambda row: sites.look(state, {path: change(row)}))(candidates)
-        row = sites.inputs(state)[path]
-        if block.num_rows is not None:
-            row = lax.dynamic_index_in_dim(row, number, keepdims=False)
-        chosen, is_possible = _chosen(block, candidates, row, found, uniform)
-        take = lambda x: lax.dynamic_index_in_dim(x, chosen, keepdims=False)
-        state = sites.settle(state, jax.tree.map(take, deltas), is_possible)
-        return (state, jnp.where(is_possible, take(found), value)), None
-
     before = sites.inputs(position[0])[path]
     turns = np.arange(block.num_steps, dtype=np.int32), uniform
+    step = lambda position, turn: (_drawn(sites, position, block, candidates, *turn), None)
     position, _ = lax.scan(step, position, turns)
     # Not in the steps: a row that is read there and used after the write costs a copy of all rows.
-    is_other = before != sites.inputs(position[0])[path]
-    by_row = jnp.any(is_other.reshape(block.num_blocks, -1), axis=1)
-    return position, jnp.sum(by_row, dtype=np.int32)
+    return position, _num_changed(block, before, sites.inputs(position[0])[path])
+
+
+def _drawn(
+    sites: Sites, position: Position, block: SweepBlock, candidates: Any, number: Any, uniform: Any
+) -> Position:
+    """A draw of the row with this number."""
+    (path,) = block.paths
+    state, value = position
+    change = lambda row: row if block.num_rows is None else (number, row)
+    deltas, found = jax.vmap(lambda row: sites.look(state, {path: change(row)}))(candidates)
+    row = sites.inputs(state)[path]
+    if block.num_rows is not None:
+        row = lax.dynamic_index_in_dim(row, number, keepdims=False)
+    chosen, is_possible = _chosen(block, candidates, row, found, uniform)
+    take = lambda x: lax.dynamic_index_in_dim(x, chosen, keepdims=False)
+    state = sites.settle(state, jax.tree.map(take, deltas), is_possible)
+    return state, jnp.where(is_possible, take(found), value)
+
+
+def _num_changed(block: SweepBlock, before: Any, after: Any) -> Any:
+    by_row = jnp.any((before != after).reshape(block.num_blocks, -1), axis=1)
+    return jnp.sum(by_row, dtype=np.int32)
 
 
 def _draw_together(
@@ -76,8 +83,7 @@ def _draw_together(
         chosen, is_possible = jax.vmap(chosen_of, (0, 1, 0))(rows, log_weights, uniform)
         rows = where_rows(is_possible & own, candidates[chosen], rows)
     state = sites.start({path: rows}, state)
-    is_other = jnp.any((rows != before).reshape(block.num_blocks, -1), axis=1)
-    return (state, sites.look(state, {})[1]), jnp.sum(is_other, dtype=np.int32)
+    return (state, sites.look(state, {})[1]), _num_changed(block, before, rows)
 
 
 def _chosen(
@@ -92,12 +98,9 @@ def _chosen(
     if block.random_walk or block.modified:
         is_same = (candidates == row).reshape(len(candidates), -1)
         own = jnp.argmax(jnp.all(is_same, axis=1))
-        if block.random_walk:
-            # Each value, or each other one, is proposed alike, and accepted with min(1, p' / p).
-            ratio = jnp.exp(jnp.minimum(log_weights - log_weights[own], 0))
-            moves = jnp.where(log_weights > -jnp.inf, ratio, 0) / (len(ratio) - block.modified)
-        else:
-            moves = _modified(shares, own)
+        moves = (
+            _random_walk(block, log_weights, own) if block.random_walk else _modified(shares, own)
+        )
         is_own = jnp.arange(len(moves)) == own
         moves = jnp.where(is_own, 0, moves)
         shares = jnp.where(is_own, jnp.maximum(1 - jnp.sum(moves), 0), moves)
@@ -106,6 +109,12 @@ def _chosen(
     # Rounding up to the whole sum would choose what has no weight.
     at = jnp.minimum(uniform * total, jnp.nextafter(total, jnp.zeros_like(total)))
     return jnp.sum(sums <= at, dtype=np.int32), jnp.isfinite(highest)
+
+
+def _random_walk(block: SweepBlock, log_weights: Any, own: Any) -> Any:
+    """Each value, or each other one, is proposed alike, and accepted with min(1, p' / p)."""
+    ratio = jnp.exp(jnp.minimum(log_weights - log_weights[own], 0))
+    return jnp.where(log_weights > -jnp.inf, ratio, 0) / (len(ratio) - block.modified)
 
 
 def _modified(weights: Any, own: Any) -> Any:

@@ -14,6 +14,8 @@ independent, and the same random numbers give the same chain.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -57,34 +59,49 @@ def step_each(
     if block.num_leaps:
         of_rows = widths if block.num_rows is not None else {p: x[None] for p, x in widths.items()}
 
-    def step(carry: Any, turn: Any) -> Any:
-        state, value, count = carry
-        number, drawn, scale, own_widths = turn
-        inputs = sites.inputs(state)
-        start = {path: inputs[path] for path in block.paths}
-        changes = lambda rows: rows
-        if block.num_rows is not None:
-            row_of = lambda x: lax.dynamic_index_in_dim(x, number, keepdims=False)
-            start = jax.tree.map(row_of, start)
-            changes = lambda rows: {path: (number, row) for path, row in rows.items()}
-        log_density = lambda rows: sites.look(state, changes(rows))[1]
-        if block.kernel is not None:
-            rows, accept, share = _by_kernel(block, log_density, start, drawn.keys, scale)
-            delta, proposed = sites.look(state, changes(rows))
-        else:
-            rows, gained = proposal_of(block, log_density, start, drawn, scale, own_widths)
-            delta, proposed = sites.look(state, changes(rows))
-            log_ratio = proposed - value + gained
-            accept = drawn.bounds < log_ratio  # false where it is NaN
-            share = accept
-        state = sites.settle(state, delta, accept)
-        value = jnp.where(accept, proposed, value)
-        return (state, value, count + accept), share if is_adapted else None
+    def step(carry, turn):
+        position, count = carry
+        position, accept, share = _step(sites, position, block, *turn)
+        return (position, count + accept), share if is_adapted else None
 
     turns = numbers, draws, scales, of_rows
-    (state, value, count), shares = lax.scan(step, (*position, np.int32(0)), turns)
-    share = jnp.mean(shares.reshape(-1, block.times), 1, value.dtype) if is_adapted else None
-    return (state, value), count, share
+    (position, count), shares = lax.scan(step, (position, np.int32(0)), turns)
+    if shares is not None:
+        shares = jnp.mean(shares.reshape(-1, block.times), 1, position[1].dtype)
+    return position, count, shares
+
+
+def _step(
+    sites: Sites,
+    position: Position,
+    block: SweepBlock,
+    number: Any,
+    drawn: Draws,
+    scale: Any,
+    widths: Any,
+) -> tuple[Position, Any, Any]:
+    """One step of a block, or of its row with this number: the next position, whether it was
+    accepted, and the share to adapt by.
+    """
+    state, value = position
+    inputs = sites.inputs(state)
+    start = {path: inputs[path] for path in block.paths}
+    changes = lambda rows: rows
+    if block.num_rows is not None:
+        row_of = lambda x: lax.dynamic_index_in_dim(x, number, keepdims=False)
+        start = jax.tree.map(row_of, start)
+        changes = lambda rows: {path: (number, row) for path, row in rows.items()}
+    look = lambda rows: sites.look(state, changes(rows))
+    log_density = lambda rows: look(rows)[1]
+    if block.kernel is not None:
+        rows, accept, share = _by_kernel(block, log_density, start, drawn.keys, scale)
+        delta, proposed = look(rows)
+    else:
+        rows, gained = proposal_of(block, log_density, start, drawn, scale, widths)
+        delta, proposed = look(rows)
+        share = accept = drawn.bounds < proposed - value + gained  # false where it is NaN
+    state = sites.settle(state, delta, accept)
+    return (state, jnp.where(accept, proposed, value)), accept, share
 
 
 def step_together(
@@ -106,16 +123,18 @@ def step_together(
     total: Any = jnp.zeros(block.num_blocks)
     for own in colours_of(sites, state, block):
         parts, step = step_of(sites, state, block, rows, own, scale, widths)
-
-        def turn(carry: Any, drawn: Any, own: Any = own, step: Any = step) -> Any:
-            rows, parts, count, total = carry
-            rows, parts, accept, share = step(rows, parts, drawn)
-            return (rows, parts, count + accept, total + jnp.where(own, share, 0)), None
-
+        turn = functools.partial(_turn, step, own)
         (rows, _, count, total), _ = lax.scan(turn, (rows, parts, count, total), turns)
     state = sites.start(rows, state)
     share = total.astype(value.dtype) / block.times
     return (state, sites.look(state, {})[1]), jnp.sum(count, dtype=np.int32), share
+
+
+def _turn(step: Any, own: Any, carry: Any, drawn: Draws) -> tuple[Any, None]:
+    """A step of each row of a colour, counted."""
+    rows, parts, count, total = carry
+    rows, parts, accept, share = step(rows, parts, drawn)
+    return (rows, parts, count + accept, total + jnp.where(own, share, 0)), None
 
 
 def _kernels_of_rows(
@@ -128,12 +147,12 @@ def _kernels_of_rows(
     at = sites.start(rows, state)
     numbers = np.arange(block.num_blocks, dtype=np.int32)
 
-    def step_of_row(number: Any, row: Rows, key: Any, scale: Any) -> Any:
+    def step_of_row(number, row: Rows, key, scale):
         changes = lambda row: {path: (number, x) for path, x in row.items()}
         log_density = lambda row: sites.look(at, changes(row))[1]
         return _by_kernel(block, log_density, row, key, scale)
 
-    def step(rows: Rows, parts: Any, drawn: Draws) -> Any:
+    def step(rows: Rows, parts, drawn: Draws):
         new, accept, share = jax.vmap(step_of_row)(numbers, rows, drawn.keys, scale)
         accept = own & accept
         return _where_accepted(accept, new, rows), parts, accept, share
@@ -157,7 +176,7 @@ def _walks_of_rows(
     # What others do not move has no gradient, and no velocity.
     log_density = lambda new: jnp.sum(parts_of(_where_accepted(own, new, rows)))
 
-    def step(rows: Rows, parts: Any, drawn: Draws) -> Any:
+    def step(rows: Rows, parts, drawn: Draws):
         drawn = drawn._replace(moves={p: where_rows(own, x, 0) for p, x in drawn.moves.items()})
         proposal, gained = proposal_of(block, log_density, rows, drawn, scale, widths)
         proposed = parts_of(proposal)
@@ -174,38 +193,58 @@ def proposal_of(
     """Where a step leads, and how much kinetic energy is lost on the way, of each row where rows
     move together; `scale` widens steps, of each row or of one.
     """
-    widened = lambda x, by: x if by is None else (x * _by_row(by, x)).astype(x.dtype)
     if not block.num_leaps:
-        return {path: x + widened(drawn.moves[path], scale) for path, x in start.items()}, 0
-    # q' = v, v' = w^2 dlogp/dq: Hamilton's equations in velocities v = w^2 p, of masses 1 / w^2.
-    step = block.step_size if scale is None else block.step_size * scale
-    gradient = jax.grad(log_density)
+        return _moved(start, drawn.moves, scale), 0
+    leapfrog = _Leapfrog(jax.grad(log_density), widths, _step_size(block, scale))
+    rows, velocity = leapfrog.end(start, drawn.moves, jnp.reshape(drawn.num_leaps, -1)[0])
     num_axes = jnp.ndim(drawn.bounds)
-    num_leaps = jnp.reshape(drawn.num_leaps, -1)[0]
+    gained = leapfrog.kinetic(drawn.moves, num_axes) - leapfrog.kinetic(velocity, num_axes)
+    return rows, gained
 
-    def kinetic(velocity: Rows) -> Any:
-        """Of each row, or all."""
+
+class _Leapfrog(NamedTuple):
+    """q' = v, v' = w^2 dlogp/dq: Hamilton's equations in velocities v = w^2 p, of masses 1 / w^2,
+    with w the widths, by path.
+    """
+
+    gradient: Callable[[Rows], Rows]
+    widths: Rows
+    step: Any
+
+    def kinetic(self, velocity: Rows, num_axes: int) -> Any:
+        """The kinetic energy, of each row where there is an axis for them."""
         total = 0
         for path, v in velocity.items():
-            of = jnp.where(widths[path] > 0, v / widths[path], 0)
+            of = jnp.where(self.widths[path] > 0, v / self.widths[path], 0)
             total = total + 0.5 * jnp.sum(of**2, axis=tuple(range(num_axes, of.ndim)))
         return total
 
-    def kick(rows: Rows, velocity: Rows, share: Any) -> Rows:
-        found = gradient(rows)
-        return {
-            path: v + jnp.where(widths[path] > 0, widened(widths[path] ** 2 * x, share * step), 0)
-            for (path, v), x in zip(velocity.items(), found.values(), strict=True)
-        }
+    def kicked(self, rows: Rows, velocity: Rows, share: Any) -> Rows:
+        """Velocities after this share of a step."""
+        found = {}
+        for path, x in self.gradient(rows).items():
+            width = self.widths[path]
+            kick = _widened(width**2 * x, share * self.step)
+            found[path] = velocity[path] + jnp.where(width > 0, kick, 0)
+        return found
 
-    def leap(turn: Any, carry: Any) -> Any:
-        rows, velocity = carry
-        rows = {path: x + widened(velocity[path], step) for path, x in rows.items()}
-        return rows, kick(rows, velocity, jnp.where(turn == num_leaps - 1, 0.5, 1.0))
+    def end(self, rows: Rows, velocity: Rows, num_leaps: Any) -> tuple[Rows, Rows]:
+        """Rows and velocities after so many steps, with half a kick at both ends."""
 
-    carry = start, kick(start, drawn.moves, 0.5)
-    rows, velocity = lax.fori_loop(0, num_leaps, leap, carry)
-    return rows, kinetic(drawn.moves) - kinetic(velocity)
+        def leap(turn, carry):
+            rows, velocity = carry
+            rows = _moved(rows, velocity, self.step)
+            return rows, self.kicked(rows, velocity, jnp.where(turn == num_leaps - 1, 0.5, 1.0))
+
+        return lax.fori_loop(0, num_leaps, leap, (rows, self.kicked(rows, velocity, 0.5)))
+
+
+def _moved(rows: Rows, moves: Rows, scale: Any) -> Rows:
+    return {path: x + _widened(moves[path], scale) for path, x in rows.items()}
+
+
+def _step_size(block: SweepBlock, scale: Any) -> Any:
+    return block.step_size if scale is None else block.step_size * scale
 
 
 def _by_kernel(
@@ -220,8 +259,7 @@ def _by_kernel(
     elements = np.array(() if is_whole else block.elements, int)
     filled = lambda x: x if is_whole else flat.at[elements].set(x)
     at = lambda x: dict(zip(block.paths, rows_of(filled(x)), strict=True))
-    step_size = block.step_size if scale is None else block.step_size * scale
-    algorithm = block.kernel.value(lambda x: log_density(at(x)), step_size)
+    algorithm = block.kernel.value(lambda x: log_density(at(x)), _step_size(block, scale))
     # Not by the default generator, whose keys the user may have made longer.
     key = jax.random.wrap_key_data(words, impl="threefry2x32")
     position = flat if is_whole else flat[elements]
@@ -231,10 +269,12 @@ def _by_kernel(
     return at(found.position), has_moved, jnp.asarray(rate).astype(flat.dtype)
 
 
-def _by_row(factor: Any, x: Any) -> Any:
-    """One factor, or one of each row, in as many axes as rows have."""
-    factor = jnp.asarray(factor)
-    return factor.reshape(*factor.shape, *[1] * (x.ndim - factor.ndim))
+def _widened(x: Any, scale: Any) -> Any:
+    """Rows times one factor, or one of each; None: as they are."""
+    if scale is None:
+        return x
+    factor = jnp.asarray(scale)
+    return (x * factor.reshape(*factor.shape, *[1] * (x.ndim - factor.ndim))).astype(x.dtype)
 
 
 def colours_of(sites: Sites, state: SitesState, block: SweepBlock) -> list[Any]:

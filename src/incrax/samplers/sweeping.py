@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -122,33 +122,42 @@ def gibbs(
         ((20, 2), ("p['a']", "p['b']"))
     """
     given = {} if updates is None else updates
-    for name, update in given.items():
-        if not isinstance(update, (Walk, *COMPILED)):
-            raise TypeError(
-                f"`gibbs(updates=...)` got {type(update).__name__} for `{name}`. Nothing was "
-                "sampled. Pass a `Walk`, a `Hamiltonian`, a `Kernel` or a `Categorical` for each "
-                "block."
-            )
-    drawn = [name for name, update in given.items() if isinstance(update, Categorical)]
-    paths = [part for name in drawn for part in parts_of(name) if isinstance(part, str)]
-    discrete = [path.removesuffix(ROWS) for path in paths]
-    density = Density("gibbs", log_density, args, wrt, discrete)
+    density = Density("gibbs", log_density, args, wrt, _drawn_paths(given))
     moves = {_full(density.names, name): update for name, update in given.items()}
-    apart = None
+    apart = moves
     if updates is None:
         rows = _rows_of(density)
         moves = dict.fromkeys(rows, Walk())
         apart = {names: Walk() for of in rows.values() for names in of}
     num_warmup = _warmup(num_warmup, checkpoint, num_sweeps, moves)
     asked = Job(key, num_sweeps, num_warmup, chains, starts, checkpoint, devices, progress)
-    job = _checked(asked, density, moves)
+    _check_covered(density, moves)
+    job = _checked(asked, density)
     merged = _merged(density, moves)
     if any(map(is_by_rows, given)) or any(isinstance(x, COMPILED) for x in given.values()):
         return compiled_chain(density, merged or moves, job)
-    return _sampled(density, merged if apart is None else moves, apart or moves, job)
+    return _sampled(density, moves if updates is None else merged, apart, job)
 
 
 # --- what is asked --------------------------------------------------------------------------------
+
+
+def _drawn_paths(updates: Moves) -> list[str]:
+    """Inputs that a `Categorical` draws.
+
+    Raises:
+        TypeError: an update is none.
+    """
+    for name, update in updates.items():
+        if not isinstance(update, (Walk, *COMPILED)):
+            raise TypeError(
+                f"`gibbs(updates=...)` got {type(update).__name__} for `{name}`. Nothing was "
+                "sampled. Pass a `Walk`, a `Hamiltonian`, a `Kernel` or a `Categorical` for each "
+                "block."
+            )
+    drawn = [name for name, update in updates.items() if isinstance(update, Categorical)]
+    paths = [part for name in drawn for part in parts_of(name) if isinstance(part, str)]
+    return [path.removesuffix(ROWS) for path in paths]
 
 
 def _warmup(num_warmup: int | None, checkpoint: Any, num_sweeps: int, moves: Moves) -> int:
@@ -161,15 +170,33 @@ def _warmup(num_warmup: int | None, checkpoint: Any, num_sweeps: int, moves: Mov
     return num_warmup
 
 
-def _checked(job: Job, density: Density, moves: Moves) -> Job:
+def _check_covered(density: Density, moves: Moves) -> None:
+    """Each element moves, and once.
+
+    Raises:
+        BlockError: a parameter is in two blocks, or in none.
+    """
+    found = Counter(name for move in moves for name in named(density.names, move))
+    if twice := [name for name in density.names if found[name] > 1]:
+        raise BlockError(
+            f"{listed(twice)} belong to more than one block. Nothing was sampled. Name each "
+            "parameter, or each element of a small array, in one block."
+        )
+    if missing := [name for name in density.names if not found[name]]:
+        raise BlockError(
+            f"{listed(missing)} belong to no block, so that they would never move. Nothing was "
+            "sampled. Name them in a block, or leave them out of `wrt`: what is not selected stays "
+            "fixed."
+        )
+
+
+def _checked(job: Job, density: Density) -> Job:
     """The same with starts by path.
 
     Raises:
         ValueError: a number is out of range.
         PositionError: starts of another shape.
-        BlockError: a parameter is in two blocks, or in none.
     """
-    found = Counter(name for move in moves for name in named(density.names, move))
     if job.num_sweeps < 1:
         raise wrong_number("num_sweeps", job.num_sweeps)
     if job.chains is not None and job.chains < 1:
@@ -188,17 +215,6 @@ def _checked(job: Job, density: Density, moves: Moves) -> Job:
                 "chains along the first axis. Nothing was sampled. Pass a start for each chain, in "
                 "the shape of what is sampled."
             )
-    if twice := [name for name in density.names if found[name] > 1]:
-        raise BlockError(
-            f"{listed(twice)} belong to more than one block. Nothing was sampled. Name each "
-            "parameter, or each element of a small array, in one block."
-        )
-    if missing := [name for name in density.names if not found[name]]:
-        raise BlockError(
-            f"{listed(missing)} belong to no block, so that they would never move. Nothing was "
-            "sampled. Name them in a block, or leave them out of `wrt`: what is not selected stays "
-            "fixed."
-        )
     return job._replace(starts=starts, devices=devices)
 
 
@@ -283,37 +299,46 @@ def _run(density: Density, blocks: Sequence[Block], job: Job, why: str) -> Chain
     for place in places:
         if not np.isfinite(place.value):
             raise bad_start(place.value)
-    samples = np.empty((job.num_chains, job.num_sweeps, len(density.names)))
-    values = np.empty(samples.shape[:2])
-    counts = np.zeros((2, len(blocks)))  # accepted, tried
+    found: list[Position] = []
+    counts = np.zeros((len(blocks), 2))  # accepted, tried
     total = job.num_chains * job.num_all
     forecast = Forecast(lambda: [density.function], total)
-    rngs = generators(job.key, job.chains)
     with Meter("chain", total, is_shown=job.progress) as meter:
-        for number, (place, rng) in enumerate(zip(places, rngs, strict=True)):
-            for block in blocks:
-                block.restart()
-            for turn in range(-job.num_warmup, job.num_sweeps):
-                for block in blocks:
-                    place = block.moved(place, rng)
-                if turn < 0:
-                    for block in blocks:
-                        block.adapt(turn + job.num_warmup)
-                else:
-                    samples[number, turn], values[number, turn] = place
+        for place, rng in zip(places, generators(job.key, job.chains), strict=True):
+            for each in _sweeps(blocks, place, rng, job):
+                found.append(each)
                 forecast.advance()
                 meter.advance()
-            counts += np.transpose([(block.accepted, block.tried) for block in blocks])
-    shares = counts[0] / np.maximum(counts[1], 1)
+            counts += [(block.accepted, block.tried) for block in blocks]
+    samples, values = (
+        np.reshape(x, (job.num_chains, job.num_all, -1)) for x in zip(*found, strict=True)
+    )
+    accepted, tried = counts.T
+    shares = zip(blocks, accepted / np.maximum(tried, 1), strict=True)
     return Chain(
-        job.shown(samples),
+        job.shown(samples[:, job.num_warmup :]),
         density.names,
-        job.shown(values),
-        {block.names[0]: float(share) for block, share in zip(blocks, shares, strict=True)},
+        job.shown(values[:, job.num_warmup :, 0]),
+        {block.names[0]: float(share) for block, share in shares},
         sum(block.evaluations for block in blocks),
         density,
         why,
     )
+
+
+def _sweeps(
+    blocks: Sequence[Block], place: Position, rng: np.random.Generator, job: Job
+) -> Iterator[Position]:
+    """Where one chain is after each sweep, those of the warm-up first."""
+    for block in blocks:
+        block.restart()
+    for turn in range(job.num_all):
+        for block in blocks:
+            place = block.moved(place, rng)
+        if turn < job.num_warmup:
+            for block in blocks:
+                block.adapt(turn)
+        yield place
 
 
 def _check_options(job: Job, why: str) -> None:

@@ -126,16 +126,11 @@ class Hamiltonian:
     num_steps: int = 10
     width: Any = 1.0
 
-    @property
-    def step(self) -> float:
-        """The size of a step at the start."""
-        return 1.0 if self.step_size is None else self.step_size
-
     def check(self, names: Sequence[str]) -> None:
         """Raise where a number is out of range, or does not fit a block of these elements."""
         if self.num_steps < 1:
             raise wrong_number("Hamiltonian(num_steps=...)", self.num_steps)
-        widths_of("Hamiltonian", self.step, names)
+        widths_of("Hamiltonian", self.step_size, names)
         widths_of("Hamiltonian", self.width, names)
 
 

@@ -354,25 +354,14 @@ def test_nothing_is_traced_again_at_other_values():
 def test_numbers_of_rows_as_numpy_takes_them():
     kept = incrax.hold(dense)(PARAMS, X)
     z = np.asarray(kept.representations)
-    mask = X[:, 0] > 0
-    for numbers in (
-        3,
-        [1, 2],
-        [-1],
-        mask,
-        slice(4, 20, 3),
-        np.array([[0, 1], [5, 5]]),
-        jnp.arange(4),
-        [],
-    ):
-        chosen = np.asarray(numbers, int) if isinstance(numbers, list) else numbers
-        np.testing.assert_array_equal(kept.rows(numbers), z[chosen])
+    for numbers in ([1, 2], [-1], np.array([[0, 1], [5, 5]]), jnp.arange(4), []):
+        np.testing.assert_array_equal(kept.rows(numbers), z[np.asarray(numbers, int)])
 
 
 def test_cotangents_are_added_up():
     kept = incrax.hold(dense)(PARAMS, X)
     kept.add([1, 1, 2], np.ones((3, SIZE)))
-    kept.add(2, np.ones(SIZE))
+    kept.add([2], np.ones((1, SIZE)))
     first = kept.pullback()
     expected = jax.grad(lambda params: 2 * jnp.sum(dense(params, X)[1:3]))(PARAMS)
     close(first, expected)

@@ -78,7 +78,7 @@ def per_configuration(maker: Callable[..., T]) -> Callable[..., T]:
     """The maker of jaxprs, called once per arguments and per configuration of JAX."""
 
     @functools.lru_cache(maxsize=MAX_BODIES)
-    def made(_: Hashable, *args: Any) -> T:
+    def made(_: Hashable, *args) -> T:
         return maker(*args)
 
     return functools.wraps(maker)(lambda *args: made(context_key(), *args))
@@ -131,7 +131,7 @@ def traced_turn(
     start = [jnp.asarray(x) for _, x in with_paths]
     ys_tree: list[Any] = [None]
 
-    def flat(*values: Any) -> list[Any]:
+    def flat(*values):
         carry, ys = turn(jax.tree.unflatten(tree, values[: len(start)]), *values[len(start) :])
         outs, out_tree = jax.tree.flatten(carry)
         results, ys_tree[0] = jax.tree.flatten(ys)
@@ -239,10 +239,10 @@ def _traced(jaxpr: Any, moves: Sequence[bool]) -> _TracedBody:
     is_inexact = tuple(jnp.issubdtype(aval.dtype, jnp.inexact) for aval in avals_out(jaxpr))
     tangents: list[_jax.Body] = []
 
-    def primal(*inputs: Any) -> list[Any]:
+    def primal(*inputs):
         moved, fixed = parted(moves, inputs)
 
-        def of_moved(*moved: Any) -> ListPair:
+        def of_moved(*moved) -> ListPair:
             return parted(is_inexact, call(jaxpr, merged(moves, moved, fixed)))
 
         smooth, push, others = jax.linearize(of_moved, *moved, has_aux=True)
@@ -276,7 +276,7 @@ def _split(layout: LoopParts, moves: tuple[bool, ...], traced: _TracedBody) -> L
     inputs = (fixed, moved[0], moved[1], [*rows, *stored], moved[2])
     counts = tuple(map(len, inputs))
 
-    def along(*values: Any) -> list[Any]:
+    def along(*values):
         before, const_dot, carry_dot, turn, xs_dot = in_groups(values, counts)
         known = dict(zip(map(id, [*fixed, *rows, *stored]), [*before, *turn], strict=True))
         at = tangent._replace(consts=tuple(known[id(r)] for r in residuals))
@@ -326,10 +326,10 @@ def transposed(
     wanted = list(compress(layout.split_results(avals_out(jaxpr))[1], is_wanted))
     inputs = (known_consts, carry, sums, known_xs, wanted)
 
-    def pull(*values: Any) -> list[Any]:
+    def pull(*values):
         consts, carry_ct, total, rows, ys_ct = in_groups(values, map(len, inputs))
 
-        def of_linear(linear: list[Any]) -> list[Any]:
+        def of_linear(linear: list[Any]):
             outs = call(jaxpr, merged(is_linear, linear, consts + rows))
             carry, ys = layout.split_results(outs)
             return [*carry, *compress(ys, is_wanted)]
@@ -409,7 +409,7 @@ def masked_loop(
     avals = avals_in(jaxpr)
     stand_ins = _stand_ins(layout, inputs, jnp.argmax(num), first)
 
-    def turn(num: Any, *values: Any) -> list[Any]:
+    def turn(num, *values):
         others = dict(zip(stand_ins, values, strict=False))
         rest = list(values[len(stand_ins) :])
         is_active = rest.pop(start_of_xs) < num

@@ -11,7 +11,6 @@ Padding by `jax.numpy`, and `jnp.asarray` of a NumPy array, would compile a prog
 from __future__ import annotations
 
 import functools
-import inspect
 import operator
 import threading
 import types
@@ -29,7 +28,7 @@ from jax import lax
 from incrax import _jax
 from incrax._jax_options import spelled_here
 from incrax._messages import check_function, wrong_option
-from incrax._names import reduced
+from incrax._names import names_in, parameters_of, reduced
 from incrax.engine.inputs.signature import Args, Function, Kwargs
 from incrax.errors import CapacityError, LoopTypeError
 
@@ -271,15 +270,14 @@ class NamedArguments:
     """
 
     def __init__(self, fun: Function, names: str | int | Names) -> None:
-        try:
-            parameters = list(inspect.signature(fun).parameters.values())
-        except (TypeError, ValueError):
-            parameters = []
+        parameters = parameters_of(fun) or {}
         positional = [
-            p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+            name
+            for name, p in parameters.items()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
-        self.names: Names = (names,) if isinstance(names, (str, int)) else tuple(names)
-        self.parameters: list[str] = [p.name for p in parameters]
+        self.names: Names = names_in(names)
+        self.parameters: list[str] = list(parameters)
         self.places: list[tuple[int | None, str | None]] = [
             _place(name, positional) for name in self.names
         ]
@@ -318,7 +316,7 @@ class RaggedArguments(NamedArguments):
         """
         lengths: Lengths = {}
 
-        def replace(name: str | int, tree: Any) -> Any:
+        def replace(name: str | int, tree):
             num = num_rows("bucketed", tree)
             if num is None:
                 return tree

@@ -76,7 +76,7 @@ def _run(num: Any, *values: Any, jaxpr: Any, spec: Spec) -> list[Any]:
     if not spec.capacity:
         return [*init, *ys]
 
-    def step(state: Any) -> Any:
+    def step(state):
         turn, carry, ys = state
         row = num - 1 - turn if spec.reverse else turn
         x = [lax.dynamic_index_in_dim(x, row, keepdims=False) for x in xs]
@@ -102,24 +102,22 @@ def _types(*avals: Any, jaxpr: Any, spec: Spec) -> tuple[list[Any], Any]:
 
 def push(values: Values, tangents: Values, *, jaxpr: Any, spec: Spec) -> ListPair:
     """Results and their tangents, None for those that do not move."""
-    num, *inputs = values
     split = linearized(jaxpr, spec.layout, tuple(t is not None for t in tangents[1:]))
     if not any(split.moves_out):
         return loop_p.bind(*values, jaxpr=jaxpr, spec=spec), [None] * len(split.moves_out)
     if split.stored_bytes * spec.capacity > spec.memory and spec.capacity > 1:
         outs, dots = _push_pieces(values, tangents, split, jaxpr, spec)
     else:
-        outs, dots = _push_stored(num, inputs, tangents[1:], split, spec)
+        outs, dots = _push_stored(values, tangents, split, spec)
     return outs, merged(split.moves_out, dots, [None] * len(outs))
 
 
-def _push_stored(
-    num: Any, inputs: Values, tangents: Values, split: Linearized, spec: Spec
-) -> ListPair:
+def _push_stored(values: Values, tangents: Values, split: Linearized, spec: Spec) -> ListPair:
     """The loop with residuals as further ys, and the linear loop that reads them."""
-    outs = loop_p.bind(num, *inputs, jaxpr=split.primal, spec=spec.derived())
+    outs = loop_p.bind(*values, jaxpr=split.primal, spec=spec.derived())
     num_outs = len(split.moves_out)
-    consts, carry, xs = spec.layout.split([*zip(inputs, tangents, split.moves_in, strict=True)])
+    num, *inputs = zip(values, tangents, (False, *split.moves_in), strict=True)
+    consts, carry, xs = spec.layout.split(inputs)
     before = call(split.prelude, [x for x, _, _ in consts])
     const_dot = [dot for _, dot, moves in consts if moves]
     carry_dot = [_tangent(x, dot) for x, dot, moves in carry if moves]
@@ -127,7 +125,7 @@ def _push_stored(
     xs_dot = [dot for _, dot, moves in xs if moves]
     groups = ((before, False), (const_dot, True), (carry_dot, True), (turn, False), (xs_dot, True))
     along = spec.derived(layout=split.layout, is_linear=_marks(groups))
-    return outs[:num_outs], loop_p.bind(num, *_joined(groups), jaxpr=split.tangent, spec=along)
+    return outs[:num_outs], loop_p.bind(num[0], *_joined(groups), jaxpr=split.tangent, spec=along)
 
 
 def _tangent(x: Any, dot: Any) -> Any:
@@ -146,7 +144,7 @@ def _push_pieces(
     is_moved = [t is not None for t in tangents]
     moved, fixed = parted(is_moved, values)
 
-    def of_moved(*moved: Any) -> ListPair:
+    def of_moved(*moved) -> ListPair:
         num, *inputs = merged(is_moved, moved, fixed)
         outs = in_pieces(num, inputs, pieces, carry_bytes, jaxpr, spec)
         return parted(split.moves_out, outs)
@@ -190,7 +188,7 @@ def in_pieces(
     inner = spec.derived(capacity=length, memory=memory)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
-    def turn(*values: Any) -> list[Any]:
+    def turn(*values):
         consts, carry, (count, *rows) = spec.layout.split(values)
         return loop_p.bind(count, *consts, *carry, *rows, jaxpr=jaxpr, spec=inner)
 

@@ -141,21 +141,20 @@ def _fold(
     """The loop as a primitive, on the leaves of pytrees."""
     leaves, rows_tree = jax.tree.flatten(rows)
 
-    def turn(carry: Any, *row: Any) -> tuple[Any, Any]:
-        out = f(carry, jax.tree.unflatten(rows_tree, row))
-        if not isinstance(out, (tuple, list)) or len(out) != 2:
-            raise LoopTypeError(
-                "The function of `scan` must return a pair, the carry and a row of results, and "
-                f"returned {_shown(out)}. Nothing was evaluated. Return `(carry, y)`, with None "
-                "for y where there is nothing to stack."
-            )
-        return out[0], out[1]
-
+    turn = lambda carry, *row: _pair(f(carry, jax.tree.unflatten(rows_tree, row)))
     traced = traced_turn("scan", init, turn, types)
     spec = loop(LoopParts(len(traced.consts), len(traced.init)))
     carry, ys = bind(traced.jaxpr, spec, num, [*traced.consts, *traced.init, *leaves])
     return jax.tree.unflatten(traced.tree, carry), jax.tree.unflatten(traced.ys_tree, ys)
 
 
-def _shown(out: Any) -> str:
-    return f"{len(out)} things" if isinstance(out, (tuple, list)) else f"a {type(out).__name__}"
+def _pair(out: Any) -> tuple[Any, Any]:
+    """What a turn returned."""
+    if isinstance(out, (tuple, list)) and len(out) == 2:
+        return out[0], out[1]
+    seen = f"{len(out)} things" if isinstance(out, (tuple, list)) else f"a {type(out).__name__}"
+    raise LoopTypeError(
+        "The function of `scan` must return a pair, the carry and a row of results, and "
+        f"returned {seen}. Nothing was evaluated. Return `(carry, y)`, with None "
+        "for y where there is nothing to stack."
+    )

@@ -87,7 +87,7 @@ def while_loop(
 
 
 def _flat(cond: Callable[[Any], Any], tree: Any) -> Callable[..., Any]:
-    def holds(*leaves: Any) -> Any:
+    def holds(*leaves):
         held = jnp.asarray(cond(jax.tree.unflatten(tree, leaves)))
         if held.shape or held.dtype != bool:
             raise LoopTypeError(

@@ -48,22 +48,12 @@ class CodeNames(NamedTuple):
     attributes: tuple[str, ...]
 
 
-_READING = {
-    **dict.fromkeys(("LOAD_GLOBAL", "LOAD_NAME"), 0),
-    **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD"), 1),
-}
-
-
 @functools.lru_cache(maxsize=4096)
 def names_read(code: types.CodeType) -> CodeNames:
     """What the instructions of code name."""
-    found: tuple[dict[str, None], ...] = ({}, {})
-    for part in all_codes(code):
-        for instruction in dis.get_instructions(part):
-            kind = _READING.get(instruction.opname)
-            if kind is not None:
-                found[kind][instruction.argval] = None
-    return CodeNames(*map(tuple, found))
+    found = [each for part in all_codes(code) for each in dis.get_instructions(part)]
+    by = lambda *names: tuple(dict.fromkeys(x.argval for x in found if x.opname in names))
+    return CodeNames(by("LOAD_GLOBAL", "LOAD_NAME"), by("LOAD_ATTR", "LOAD_METHOD"))
 
 
 def all_codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -90,10 +80,8 @@ def same_image(a: Any, b: Any) -> bool:
     if hasattr(a, "__dict__"):
         return False
     if isinstance(a, (float, complex, np.generic)):
-        return (
-            np.asarray(a).dtype == np.asarray(b).dtype
-            and np.asarray(a).tobytes() == np.asarray(b).tobytes()
-        )
+        ours, theirs = np.asarray(a), np.asarray(b)
+        return ours.dtype == theirs.dtype and ours.tobytes() == theirs.tobytes()
     if type(a) is tuple:
         return len(a) == len(b) and all(map(same_image, a, b))
     if isinstance(a, types.MethodType):

@@ -31,7 +31,7 @@ from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
 from incrax._locations import NO_VALUE, place_of_error
 from incrax._messages import check_function, wrong_option
-from incrax._names import name_of, reduced
+from incrax._names import name_of, names_in, reduced
 from incrax._program import Values
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import is_disabled
@@ -234,21 +234,9 @@ class Guarded(Generic[P, R]):
         """
         self._stats.transparent += 1
         concrete = [_jax.concrete_value(x) if isinstance(x, _jax.Tracer) else x for x in leaves]
-        if (
-            any(x is None or isinstance(x, _jax.Tracer) for x in concrete)
-            or self._subject.captured().tracers
-        ):
-            try:
-                return self._plain(args, kwargs)
-            except NO_VALUE as error:
-                raise PythonBranchError(
-                    f"`guarded({self._subject.name})` was called inside `jit`, `vmap`, `scan` or "
-                    "another transformation that knows no values, and Python asks for one: "
-                    f"{place_of_error(error)}. Which path is right cannot be known there; under "
-                    "`vmap`, rows may need different ones. Use `jax.lax.cond` (or `jnp.where`) for "
-                    "this branch, call it outside the transformation, or put `guarded` outside: "
-                    "`guarded(jax.grad(f))`, and a loop over rows instead of `vmap`."
-                ) from error
+        is_unknown = any(x is None or isinstance(x, _jax.Tracer) for x in concrete)
+        if is_unknown or self._subject.captured().tracers:
+            return self._without_values(args, kwargs)
         tree = jax.tree_util.tree_structure((args, kwargs))
         signature, known = self._subject.signed(*jax.tree_util.tree_unflatten(tree, concrete))
         path = self.path_at(signature, known)
@@ -256,6 +244,20 @@ class Guarded(Generic[P, R]):
             return self._plain(args, kwargs)
         results = path.results(path.consts, *signature.dynamic_leaves(leaves))
         return jax.tree_util.tree_unflatten(path.out_tree, results)
+
+    def _without_values(self, args: Any, kwargs: Any) -> Any:
+        """The plain function, which can be traced where Python asks for nothing."""
+        try:
+            return self._plain(args, kwargs)
+        except NO_VALUE as error:
+            raise PythonBranchError(
+                f"`guarded({self._subject.name})` was called inside `jit`, `vmap`, `scan` or "
+                "another transformation that knows no values, and Python asks for one: "
+                f"{place_of_error(error)}. Which path is right cannot be known there; under "
+                "`vmap`, rows may need different ones. Use `jax.lax.cond` (or `jnp.where`) for "
+                "this branch, call it outside the transformation, or put `guarded` outside: "
+                "`guarded(jax.grad(f))`, and a loop over rows instead of `vmap`."
+            ) from error
 
     def path_at(self, signature: Signature, leaves: Values) -> Path | None:
         """The path that is right at these values, recorded if need be; None if there are too
@@ -408,8 +410,7 @@ def guarded(
         2
     """
     _check(f, guard, max_paths, fallback)
-    names = (constant,) if isinstance(constant, str) else tuple(constant)
-    options = TapeOptions(guard, max_paths, fallback, names)
+    options = TapeOptions(guard, max_paths, fallback, names_in(constant))
 
     def wrap(fun: Callable[P, R]) -> Guarded[P, R]:
         plain = _plain(fun)

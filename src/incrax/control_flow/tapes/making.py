@@ -134,19 +134,24 @@ def _flat(
 ) -> Callable[..., list[Any]]:
     """The function of flat leaves; the user's guard is evaluated ahead of it."""
 
-    def flat(*leaves: Any) -> list[Any]:
+    def flat(*leaves):
         args, kwargs = signature.rebuild(leaves)
         guard = subject.options.guard
-        key = None if guard is None else of_static(guard)(*args, **kwargs)
-        for leaf in jax.tree_util.tree_leaves(key):
-            if isinstance(leaf, _jax.Tracer):
-                place = Place("guard=", getattr(guard, "__name__", "guard"))
-                learned(leaf, "bool" if leaf.dtype == bool and leaf.size == 1 else "value", place)
+        if guard is not None:
+            _learn(guard, of_static(guard)(*args, **kwargs))
         results, tree = jax.tree_util.tree_flatten(subject.fun(*args, **kwargs))
         trees.append(tree)
         return [_array(subject.name, x) for x in results]
 
     return flat
+
+
+def _learn(guard: Function, key: Any) -> None:
+    """What the user's guard returned, which selects the path."""
+    place = Place("guard=", getattr(guard, "__name__", "guard"))
+    for leaf in jax.tree_util.tree_leaves(key):
+        if isinstance(leaf, _jax.Tracer):
+            learned(leaf, "bool" if leaf.dtype == bool and leaf.size == 1 else "value", place)
 
 
 def _array(name: str, result: Any) -> Any:
@@ -222,7 +227,7 @@ def of_static(fun: Function) -> Function:
     """The function of arguments among which there may be static ones."""
 
     @functools.wraps(fun)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args, **kwargs):
         values = {name: _value(x) for name, x in kwargs.items()}
         return fun(*map(_value, args), **values)
 

@@ -9,6 +9,7 @@ know about signatures or trees of arguments.
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -76,18 +77,21 @@ class Path:
     `leaves`.
     """
 
+    hits: int = 0
+    misses: int = 0
+    record_s: float = 0.0
+    compile_s: float = 0.0
+    doubted_at: int = -1
+    """Hits when another path than expected followed last."""
+    preferred_at: int = 0
+    incremental: Any = None
+
     def __init__(self, recording: Recording, out_tree: Any, stats: TapeStats) -> None:
         self.program: Program = drop_dead(recording.program)
         self.guards: tuple[Guard, ...] = recording.guards
         self.num_guards: int = len(self.guards)
         self.out_tree = out_tree
-        self.hits: int = 0
-        self.misses: int = 0
-        self.record_s: float = 0.0
-        self.compile_s: float = 0.0
         self.successor = self
-        self.doubted_at = -1
-        self.preferred_at = 0
         self.avals: tuple[Any, ...] = tuple(var.aval for var in self.program.invars)
         self._stats = stats
         self._num_results = recording.num_results
@@ -96,7 +100,6 @@ class Path:
         self.consts: tuple[Any, ...] = tuple(self.program.consts[n] for n in self._lifted)
         self.needs_check: bool = bool(self.guards) and any(map(_is_dangerous, self.program.eqns))
         self.is_simple: bool = not self.needs_check
-        self.incremental: Any = None
         self._config = context_key()
         self.run: Function = jax.jit(self._checked(self._run, of_config=True))
         """`(consts, *leaves) -> (results, number of the first guard that fails)`."""
@@ -111,7 +114,7 @@ class Path:
         that compiles.
         """
 
-        def traced(consts: Any, *leaves: Any) -> Any:
+        def traced(consts, *leaves):
             is_same = len(leaves) == len(self.avals) and all(
                 map(has_type, map(jax.typeof, leaves), self.avals)
             )
@@ -137,7 +140,7 @@ class Path:
     def be_incremental(self, make: Function, name: str, leaf_names: Sequence[str]) -> None:
         """Evaluate results by `make(function of flat leaves)` from now on."""
 
-        def path(*leaves: Any) -> list[Any]:
+        def path(*leaves):
             return self._results(self.consts, *leaves)
 
         path.__name__ = name
@@ -198,9 +201,8 @@ class Path:
         slices = [self._slice(n, n + 1) for n in range(self.num_guards)] if self.needs_check else []
         loops = [{id(eqn) for eqn in x.eqns if _is_dangerous(eqn)} for x in slices]
         later = [n for n in range(1, len(loops)) if not loops[n] <= loops[n - 1]]
-        starts = [0, *later] if self.guards else []
-        stops = [*later, self.num_guards]
-        return [(a, b, self._check_of(a, b)) for a, b in zip(starts, stops, strict=False)]
+        ends = [0, *later, self.num_guards] if self.guards else []
+        return [(a, b, self._check_of(a, b)) for a, b in itertools.pairwise(ends)]
 
     def _check_of(self, start: int, stop: int) -> Any:
         # On the device: to compare values on the host takes 7 us for each guard.

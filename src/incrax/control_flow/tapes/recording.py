@@ -88,7 +88,7 @@ class RecordedTracer(_jax.JaxprTracer):
         return self.__array__().tolist()
 
     def __format__(self, spec: str) -> str:
-        def formatted(value: Any) -> str:
+        def formatted(value) -> str:
             return format(np.asarray(value)[()] if np.ndim(value) == 0 else value, spec)
 
         return self._text(formatted, super().__str__)
@@ -303,15 +303,12 @@ def record(fun: Flat, values: Values) -> Recording:
         GuardOnEffectError: Python asked for a value that an effect made.
     """
     recorder = _jax.new_trace(Recorder)
-    counts: list[int] = []
 
-    def run(*inputs: Any) -> list[Any]:
+    def run(*inputs):
         recorder.known.update(
             (x.val, (value, True)) for x, value in zip(inputs, values, strict=True)
         )
-        results = fun(*inputs)
-        counts.append(len(results))
-        return [*results, *recorder.symbols]
+        return [*fun(*inputs), *recorder.symbols]
 
     try:
         body = _jax.staged(recorder, run, list(map(jax.typeof, values)))
@@ -319,4 +316,5 @@ def record(fun: Flat, values: Values) -> Recording:
         recorder.is_over = True
     if recorder.refused is not None:
         raise recorder.refused
-    return Recording(from_jaxpr(body), counts[0], tuple(recorder.guards))
+    num_results = len(body.outvars) - len(recorder.symbols)
+    return Recording(from_jaxpr(body), num_results, tuple(recorder.guards))

@@ -117,7 +117,7 @@ def _tidy(pattern: Any) -> Matrix:
 def _pushforward(program: Program) -> Program:
     """(inputs, tangent of the first) -> tangents of the outputs."""
 
-    def push(leaves: Values, tangent: Any) -> list[Any]:
+    def push(leaves: Values, tangent):
         first, *others = leaves
         _, results = jax.jvp(lambda x: program(x, *others), [first], [tangent])
         return [jnp.zeros(t.shape) if t.dtype == jax.dtypes.float0 else t for t in results]

@@ -39,7 +39,7 @@ class Encoding:
         """Representations in order: each array has one a row along its first axis."""
         data = (rows, *keys) if numbers is None else taken((rows, *keys), numbers)
 
-        def encode(chunk: Any) -> Any:
+        def encode(chunk):
             return self.encoder(params, *chunk)
 
         return self._chunked(encode if self.chunk_rows is None else jax.checkpoint(encode), data)

@@ -25,8 +25,8 @@ from incrax._messages import wrong_option
 from incrax._names import name_of
 from incrax._table import Counters
 from incrax._tables import LruTable
-from incrax._tuning import is_disabled
 from incrax.derivatives.cuts import without_marks
+from incrax.derivatives.linear_maps import is_evaluated
 from incrax.derivatives.pullback import vjp
 from incrax.derivatives.selection import Selection, select, wrong_wrt
 from incrax.derivatives.transforms import fitting, plain, wrong_tangent
@@ -275,34 +275,24 @@ class Kept:
         self._params = params
         self._data = data
         rows, *keys = data
-        self._representations, self._pullback = vjp(
-            self._encoding, params, rows, None, *keys, wrt=held._wrt
-        )
-        self._numbers = np.arange(jax.tree.leaves(data)[0].shape[0])
+        found, self._pullback = vjp(self._encoding, params, rows, None, *keys, wrt=held._wrt)
+        self.representations: Any = found
+        """The representations of all rows: what the encoder returns for them."""
+        self.num_rows: int = jax.tree.leaves(data)[0].shape[0]
+        """How many rows there are."""
         self._stats.rows_encoded += self.num_rows
-        active = active_leaves(self._representations)
-        self._cotangents = [jnp.zeros(x.shape, x.dtype) for x in active]
+        self._cotangents = [jnp.zeros(x.shape, x.dtype) for x in active_leaves(found)]
 
     def _captured(self) -> tuple[Any, ...]:
         """What counts where a guarded function captures this: counters do not."""
         return self._encoding, self._params, self._data, self._cotangents
 
-    @property
-    def representations(self) -> Any:
-        """The representations of all rows: what the encoder returns for them."""
-        return self._representations
-
-    @property
-    def num_rows(self) -> int:
-        """How many rows there are."""
-        return len(self._numbers)
-
     def rows(self, numbers: Any) -> Any:
         """The representations of a batch.
 
         Args:
-            numbers: which rows: integers of any shape (repeated ones and negative ones as in
-                NumPy), a boolean mask over the rows, or a slice.
+            numbers: which rows: an array of integers of any shape, repeated ones and negative ones
+                as in NumPy; of a mask `np.flatnonzero(mask)`.
 
         Returns:
             A pytree like the encoder's result; each array of shape (*numbers.shape, *trailing).
@@ -310,7 +300,7 @@ class Kept:
         Raises:
             RowsError: there are no such rows.
         """
-        return _taken(self._representations, self._checked("rows", numbers))
+        return _taken(self.representations, self._checked("rows", numbers))
 
     def add(self, numbers: Any, cotangents: Any) -> None:
         """Add a batch's cotangents: the gradient of its loss by what `rows(numbers)` returned.
@@ -339,7 +329,7 @@ class Kept:
         """
         self._stats.rows_pulled_back += self.num_rows
         active = iter(self._cotangents)
-        return self._pullback(with_active(self._representations, active, lambda _: None))
+        return self._pullback(with_active(self.representations, active, lambda _: None))
 
     def __repr__(self) -> str:
         """How many rows."""
@@ -348,26 +338,15 @@ class Kept:
     # --- inner ------------------------------------------------------------------------------------
 
     def _checked(self, method: str, numbers: Any) -> np.ndarray:
-        """Numbers from 0, as an array."""
         if has_tracer(jax.tree.leaves(numbers)):
             raise _without_values(method, "row numbers")
-        try:
-            if isinstance(numbers, slice):
-                return self._numbers[numbers]
-            asked = np.asarray(numbers)
-            if asked.dtype == bool and asked.shape != self._numbers.shape:
-                raise IndexError
-            return self._numbers[asked if asked.size else asked.astype(np.int64)]
-        except (IndexError, TypeError, ValueError):
-            raise wrong_row_numbers(
-                f"kept.{method}", shortened(repr(numbers)), self.num_rows
-            ) from None
+        return _numbers(f"kept.{method}", numbers, self.num_rows)
 
     def _parts(self, cotangents: Any, shape: tuple[int, ...]) -> list[Any]:
         """Cotangents of the leaves that have any, of the right types."""
         if has_tracer(jax.tree.leaves(cotangents)):
             raise _without_values("add", "cotangents")
-        expected, treedef = jax.tree.flatten(self._representations)
+        expected, treedef = jax.tree.flatten(self.representations)
         what = "what `rows` returned, "
         name = "kept.add", "cotangent"
         try:
@@ -412,8 +391,8 @@ def wrong_row_numbers(method: str, seen: str, num_rows: int) -> RowsError:
     """Numbers of rows that are not there."""
     return RowsError(
         f"`{method}` got {seen} as numbers of rows; there are rows 0 to {num_rows - 1}. This is "
-        "usually a batch of another data set, or a mask that is no boolean array. Nothing was "
-        "evaluated or accumulated. Pass integers from 0, or a boolean mask or a slice of the rows."
+        "usually a batch of another data set, or a mask. Nothing was evaluated or accumulated. "
+        "Pass an array of integers from 0, of a mask `np.flatnonzero(mask)`."
     )
 
 
@@ -457,7 +436,7 @@ class EpochGradient:
         self._encoding = held._encoding
         self._loss = loss
         self._wrt = wrt
-        self._programs = _Programs(self._evaluated)
+        self._programs: LruTable[Hashable, Any] = LruTable(MAX_PROGRAMS)
 
     def __call__(
         self, params: Any, rows: Any, batches: Any, *args: Any, key: Any = None
@@ -466,14 +445,22 @@ class EpochGradient:
         data = self._held._data_of(params, rows, key)
         num_rows = jax.tree.leaves(data)[0].shape[0]
         found = _batches(batches, num_rows)
-        if _is_plain(jax.tree.leaves((params, data[0], batches, args, key))):
+        if is_evaluated(jax.tree.leaves((params, data[0], batches, args, key))):
             return self._evaluated(params, data, None, found, args)
         chosen, found = _touched(found, num_rows)
         stats = self._held.stats
         num_encoded = num_rows if chosen is None else len(chosen)
         stats.rows_encoded += num_encoded
         stats.rows_pulled_back += num_encoded
-        return self._programs(params, data, chosen, found, args)
+        return self._by_program(params, data, chosen, found, args)
+
+    def _by_program(self, *args: Any) -> Any:
+        """What `_evaluated` gives, compiled for each signature of its arguments."""
+        signature = make_signature(self._evaluated, args, {})
+        evaluate = lambda *values: self._evaluated(*signature.rebuild(values)[0])
+        program = self._programs.made(signature.key, lambda: jax.jit(evaluate))
+        dynamic = signature.dynamic_leaves(jax.tree.leaves(args))
+        return program(*[LeafValue(x).feed for x in dynamic])
 
     def _evaluated(
         self, params: Any, data: Any, chosen: Any, batches: Batches, args: tuple[Any, ...]
@@ -490,7 +477,7 @@ class EpochGradient:
                 reason = f"it selects `{path}` among the batches, which belong to one batch each"
                 raise wrong_wrt(NAME, path, f"{reason} and are not trained")
 
-        def encode(values: Any) -> Any:
+        def encode(values):
             params, rows, *_ = selection.merged(values)[0]
             return self._encoding(params, rows, chosen, *keys)
 
@@ -506,12 +493,12 @@ class EpochGradient:
         """
         batches: Batches = selection.merged(selection.values)[0][2]
 
-        def of_batch(active: list[Any], values: list[Any], batch: Batches) -> Any:
+        def of_batch(active: list[Any], values: list[Any], batch: Batches):
             args = selection.merged(values)[0][3:]
             picked = taken(found, batch.numbers)
             return self._loss(with_active(picked, active), *batch.others, *args)
 
-        def step(carry: Any, batch: Batches) -> tuple[Any, Any]:
+        def step(carry, batch: Batches):
             own = active_leaves(taken(found, batch.numbers))
             evaluate = jax.value_and_grad(of_batch, argnums=(0, 1))
             value, (parts, moved) = evaluate(own, selection.values, batch)
@@ -540,7 +527,7 @@ class EpochGradient:
 def _batches(batches: Any, num_rows: int) -> Batches:
     """Row numbers alone, or a tuple that begins with them."""
     numbers, *others = batches if isinstance(batches, tuple) and batches else (batches,)
-    found = Batches(_numbers(numbers, num_rows), tuple(others))
+    found = Batches(_numbers(NAME, numbers, num_rows), tuple(others))
     for path, leaf in jax.tree.leaves_with_path(found.others):
         if not is_dynamic(leaf) or jnp.shape(leaf)[:1] != found.numbers.shape[:1]:
             seen = (
@@ -557,21 +544,21 @@ def _batches(batches: Any, num_rows: int) -> Batches:
     return found
 
 
-def _numbers(numbers: Any, num_rows: int) -> Any:
+def _numbers(method: str, numbers: Any, num_rows: int) -> Any:
     """Row numbers as wide integers, which hold the number of rows; those that have values are
     checked.
     """
     try:
         found = numbers if has_tracer([numbers]) else np.asarray(numbers)
     except (TypeError, ValueError):
-        raise wrong_row_numbers(NAME, shortened(repr(numbers)), num_rows) from None
+        raise wrong_row_numbers(method, shortened(repr(numbers)), num_rows) from None
     is_empty = isinstance(found, np.ndarray) and not found.size
     if found.ndim == 0 or not (is_empty or jnp.issubdtype(found.dtype, jnp.integer)):
-        raise wrong_row_numbers(NAME, f"{found.dtype}{list(found.shape)}", num_rows)
+        raise wrong_row_numbers(method, f"{found.dtype}{list(found.shape)}", num_rows)
     if not isinstance(found, np.ndarray):
         return found.astype(int)
     if found.size and not -num_rows <= int(found.min()) <= int(found.max()) < num_rows:
-        raise wrong_row_numbers(NAME, f"numbers from {found.min()} to {found.max()}", num_rows)
+        raise wrong_row_numbers(method, f"numbers from {found.min()} to {found.max()}", num_rows)
     return found.astype(np.int64)
 
 
@@ -588,30 +575,3 @@ def _touched(batches: Batches, num_rows: int) -> tuple[np.ndarray | None, Batche
     places = np.zeros(num_rows, np.int64)
     places[touched] = np.arange(len(touched))
     return chosen, batches._replace(numbers=places[batches.numbers])
-
-
-# --- compiled forms ------------------------------------------------------------------------------
-
-
-class _Programs:
-    """A function, compiled for each signature of its arguments."""
-
-    def __init__(self, fun: Callable[..., Any]) -> None:
-        self.fun = fun
-        self._table: LruTable[Hashable, Any] = LruTable(MAX_PROGRAMS)
-
-    def __call__(self, *args: Any) -> Any:
-        """The function at these arguments."""
-        signature = make_signature(self.fun, args, {})
-        fun = self.fun  # not `self`, which holds the programs
-        compiled = lambda: jax.jit(lambda *values: fun(*signature.rebuild(values)[0]))
-        program = self._table.made(signature.key, compiled)
-        dynamic = signature.dynamic_leaves(jax.tree.leaves(args))
-        return program(*[LeafValue(x).feed for x in dynamic])
-
-
-def _is_plain(leaves: Any) -> bool:
-    """Whether a call with these leaves is evaluated as it is: under a transformation, or where
-    nothing is compiled.
-    """
-    return not _jax.is_top_level() or has_tracer(leaves) or _jax.is_jit_disabled() or is_disabled()

@@ -63,7 +63,7 @@ def _traces(encoder: Any, params: Any, data: tuple[Any, ...]) -> list[Program]:
     frame, values = framed(treedef, leaves, list(map(is_dynamic, leaves)))
     encode = lambda values, data: encoder(frame.filled(values), *data)
 
-    def sized(num_rows: int) -> Any:
+    def sized(num_rows: int):
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_rows, *x.shape[1:]), x.dtype), data)
 
     with jax.disable_jit(False):
