@@ -53,7 +53,7 @@ JOINED = {
 IsDirty = Callable[[Var], bool]
 
 
-class Rows(NamedTuple):
+class RowsApart(NamedTuple):
     """The dirty rows of a value, low <= n < high of so many along an axis; all others are clean."""
 
     axis: int
@@ -117,12 +117,12 @@ def with_clean_rows_apart(
     """
     if not any(eqn.primitive.name in ("concatenate", "stack") for eqn in eqns):
         return None
-    found = _Search(is_dirty)
+    found = _Follower(is_dirty)
     for eqn in eqns:
         found.look_at(eqn)
     if found.largest < MIN_SIZE:
         return None
-    made = _Apart(found, table)
+    made = _Split(found, table)
     with contextlib.suppress(NotByRowsError):
         for eqn in eqns:
             made.add(eqn)
@@ -131,20 +131,20 @@ def with_clean_rows_apart(
     return None
 
 
-class _Search:
+class _Follower:
     """Where rows go: of each value that has dirty rows and clean ones, which are dirty; of each
     equation on rows, by its identity, what it does to them. Nothing is traced for it.
     """
 
     def __init__(self, is_dirty: IsDirty) -> None:
         self.is_dirty = is_dirty
-        self.rows: dict[Var, Rows] = {}
+        self.rows: dict[Var, RowsApart] = {}
         self.begun: dict[int, _Pieces] = {}
         self.mapped: dict[int, Aligned] = {}
         self.summed: dict[int, _Sum] = {}
         self.largest = 0
 
-    def of(self, atom: Atom) -> Rows | None:
+    def of(self, atom: Atom) -> RowsApart | None:
         """The dirty rows of an atom that has clean ones, too."""
         return self.rows.get(atom) if isinstance(atom, Var) else None
 
@@ -186,7 +186,7 @@ class _Search:
             low, high = low + inner.low, low + inner.high
         if 2 * (high - low) > sum(sizes):
             return False
-        self.rows[eqn.outvars[0]] = Rows(axis, low, high, sum(sizes))
+        self.rows[eqn.outvars[0]] = RowsApart(axis, low, high, sum(sizes))
         self.begun[id(eqn)] = pieces
         return True
 
@@ -216,12 +216,12 @@ def _of_atoms(
     return run
 
 
-class _Apart:
+class _Split:
     """One walk through the equations, which makes of each value the dirty rows, and has a derived
     variable for the clean ones.
     """
 
-    def __init__(self, found: _Search, table: DerivedTable) -> None:
+    def __init__(self, found: _Follower, table: DerivedTable) -> None:
         self.found = found
         self.table = table
         self.clean: dict[Var, Var] = {}
@@ -249,7 +249,7 @@ class _Apart:
                 continue
             self.joined.add(var)
 
-            def joined(clean: Any, dirty: Any, rows: Rows = rows) -> Any:
+            def joined(clean: Any, dirty: Any, rows: RowsApart = rows) -> Any:
                 before = lax.slice_in_dim(clean, 0, rows.low, axis=rows.axis)
                 behind = lax.slice_in_dim(clean, rows.low, None, axis=rows.axis)
                 return lax.concatenate([before, dirty, behind], rows.axis)
@@ -322,7 +322,9 @@ class _Apart:
         joined = lambda rest, *values: found.joined(rest, of_dirty(*values))
         self._write(joined, [rest, *names], var)
 
-    def _operands(self, eqn: Equation, axes: Axes, rows: Rows, *, is_clean: bool) -> list[Atom]:
+    def _operands(
+        self, eqn: Equation, axes: Axes, rows: RowsApart, *, is_clean: bool
+    ) -> list[Atom]:
         """The clean rows of an equation's operands, or the dirty ones, which are along these axes."""
         made = self.clean if is_clean else self.dirty
         take = rows.clean_of if is_clean else rows.dirty_of
