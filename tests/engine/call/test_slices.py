@@ -551,6 +551,16 @@ def test_a_dry_run_says_what_a_call_does():
     assert "rows ran" in str(report)
 
 
+@pytest.mark.parametrize("num_calls", [1, 2, 5])
+def test_a_report_names_the_elements_that_changed_and_no_others(num_calls):
+    """Calls of other rows are alike, and share what is noted of them."""
+    job = Job("groups").settle()
+    for number in range(num_calls):
+        job.change(3 + number)
+    changed = job.ours.explain().as_dict()["changed"]
+    assert list(changed) == [f"theta[{2 + num_calls}]"]
+
+
 def test_a_report_says_where_all_rows_were_needed():
     def ordered(theta):
         return jnp.sum(jnp.sin(theta)) + jnp.sum(jax.lax.cumsum(theta) * jnp.sort(theta))

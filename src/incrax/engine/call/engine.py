@@ -196,6 +196,7 @@ class Engine:
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.outvars) if isinstance(a, Var))
         self.reach = reduce(or_, (facts.mask(var) for _, var in self.out_vars), self.always)
         self._last: CallRecord | None = None
+        self._dirty = 0
         outputs = frozenset(var for _, var in self.out_vars)
         store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, outputs)
         self._begin(store, chooser, stats)
@@ -837,6 +838,7 @@ class Engine:
         """The version that follows the baseline: outputs, and what it saves; without a plan, results
         are all outputs.
         """
+        self._dirty = dirty
         outputs = results
         if plan is not None:
             held = [None] * len(self.facts.outvars) if base is None else base.outputs
@@ -880,7 +882,7 @@ class Engine:
         evicted = self.store.take_evicted()
         stats.evicted += self.journal.evicted(evicted, self.store.budget_bytes)
         record = CallRecord(
-            entry.dirty,
+            saved.dirty,
             candidate,
             entry,
             plan,
@@ -897,7 +899,10 @@ class Engine:
     @property
     def last(self) -> CallRecord | None:
         """The last call."""
-        return BYPASSED if self.ledger.skipped else self._last
+        last = BYPASSED if self.ledger.skipped else self._last
+        # Calls of other rows share a record.
+        is_by_rows = last is not None and last.plan is not None and last.plan.sliced is not None
+        return last._replace(dirty=self._dirty) if is_by_rows else last
 
     @property
     def changed_paths(self) -> list[str]:
