@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from incrax._program import trace
+from incrax.engine.program import cost as cost_module
 from incrax.engine.program.cost import (
     CALLBACK_S,
     LOOP_KERNEL_SHARE,
@@ -333,3 +334,23 @@ def test_double_precision_has_no_vector_code_for_a_sine(dtype, times):
         Calibration().seconds(equations(function, x)[-1]) for function in (jnp.sin, jnp.exp)
     )
     assert sine_s == pytest.approx(times * exponential_s, rel=0.01)
+
+
+def test_runs_go_on_as_long_as_they_become_faster(monkeypatch):
+    """Of a machine that is busy at first."""
+    seconds = iter([1e-3 / (1 + number // 10) for number in range(100)] + [1e-5] * 1000)
+    monkeypatch.setattr(cost_module, "_seconds", lambda *_: next(seconds))
+    monkeypatch.setattr(cost_module, "_MAX_S", 60.0)
+    assert cost_module._best_seconds([lambda x: x], (1.0,)) == [1e-5]
+
+
+def test_runs_end_where_none_is_faster(monkeypatch):
+    times = []
+    monkeypatch.setattr(cost_module, "_seconds", lambda *_: times.append(1) or 1e-3)
+    assert cost_module._best_seconds([lambda x: x], (1.0,)) == [1e-3]
+    assert len(times) == cost_module._REPEATS + 1
+
+
+def test_a_call_takes_no_longer_than_on_any_machine(monkeypatch):
+    monkeypatch.setattr(cost_module, "_best_seconds", lambda functions, _: [1e-2] * len(functions))
+    assert cost_module._measure(np.dtype(np.float64)).call_s == cost_module._MAX_CALL_S

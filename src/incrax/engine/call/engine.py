@@ -900,9 +900,9 @@ class Engine:
     def last(self) -> CallRecord | None:
         """The last call."""
         last = BYPASSED if self.ledger.skipped else self._last
-        # Calls of other rows share a record.
-        is_by_rows = last is not None and last.plan is not None and last.plan.sliced is not None
-        return last._replace(dirty=self._dirty) if is_by_rows else last
+        if last is None or last.plan is None or last.plan.sliced is None:
+            return last
+        return last._replace(dirty=self._dirty)  # calls of other rows share a record
 
     @property
     def changed_paths(self) -> list[str]:

@@ -7,6 +7,7 @@ rank plans; the race between compiled plans has the last word. It must not know 
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
@@ -260,6 +261,17 @@ _SHORT = 30_000
 _TINY = 64
 _KERNELS = 16
 _REPEATS = 15
+_MAX_S = 0.25
+"""Runs in a row of which none was faster, after which the least seconds are believed, and seconds
+after which they are anyway. On a busy machine the first 15 runs of a tiny program took 1 ms in place
+of 10 us, after which nothing seemed worth a plan, here and in all later processes.
+"""
+
+_MAX_CALL_S = 5e-5
+"""Seconds of a call of an executable, at most: more is another process's doing."""
+
+_NOISE = 0.98
+"""Of the least seconds so far: what is faster than this may not be the last."""
 
 _MAX_WRITE = 2.5
 """Seconds per byte written, at most, relative to one read: more is another process's doing."""
@@ -324,7 +336,7 @@ def _measure(dtype: np.dtype) -> Calibration:
         read_s=read_s,
         write_s=min(max(writes_s / (3 * x.nbytes), read_s), _MAX_WRITE * read_s),
         dot_flop_s=flop_s / 4,
-        call_s=call_s,
+        call_s=min(call_s, _MAX_CALL_S),
         kernel_s=max(kernels_s - call_s, 0.1 * call_s) / (_KERNELS - 1),
     )
 
@@ -352,11 +364,18 @@ _ARITHMETIC: _Probes = (
 def _best_seconds(
     functions: Sequence[Callable[..., object]], args: Sequence[object]
 ) -> list[float]:
-    """Least seconds of each function over alternating runs."""
+    """Least seconds of each function over alternating runs, as long as these become faster."""
     compiled = [jax.jit(fun) for fun in functions]
     jax.block_until_ready([fun(*args) for fun in compiled])
-    rounds = [[_seconds(fun, args) for fun in compiled] for _ in range(_REPEATS)]
-    return [min(times) for times in zip(*rounds, strict=True)]
+    best = [math.inf] * len(compiled)
+    end_s = time.perf_counter() + _MAX_S
+    num_slower = 0
+    while num_slower < _REPEATS and time.perf_counter() < end_s:
+        times = [_seconds(fun, args) for fun in compiled]
+        is_faster = any(new < _NOISE * old for new, old in zip(times, best, strict=True))
+        num_slower = 0 if is_faster else num_slower + 1
+        best = [*map(min, times, best)]
+    return best
 
 
 def _seconds(compiled: Callable[..., object], args: Sequence[object]) -> float:
