@@ -106,7 +106,7 @@ MIN_COMPILE_S = 0.05
 """Seconds that a compilation is taken to need at least."""
 
 
-NUM_GRANTED = 8
+NUM_GRANTED = 32
 """Calls that are taken to have found all that they load, before any did."""
 
 MAX_SLOWNESS = 2.0
@@ -271,7 +271,7 @@ class Credit:
     def note_program(self, entry: Entry, *, is_new: bool) -> None:
         """A plan got a program, a new one or that of its family."""
         account = self.account(entry)
-        account.priced_s += self._share * self._program_s * is_new
+        account.priced_s += self._share * self._own_program_s(entry, self._program_s) * is_new
         account.num_programs += 1
         account.num_new += is_new
 
@@ -346,14 +346,23 @@ class Credit:
         compile_s = self.expectations.compile_s
         is_kept = entry.was_compiled and self.whole.first_s < KEPT_SHARE * compile_s
         program_s = max(self.whole.first_s, MIN_COMPILE_S) if is_kept else self._program_s
-        if entry.family is not None and is_large(len(self.facts.eqns)):
-            program_s = min(program_s, self._piecemeal_s(entry.num_reached))
-        elif entry.family is not None and self.has_learned:  # what it loads is there
-            program_s = min(program_s, self.compiling_s(entry.num_reached))
+        program_s = self._own_program_s(entry, program_s)
         if work == 1.0:  # of segments, one program serves all
             program_s += (self.num_families - 1.0) * self.compiling_s(entry.num_reached)
         price_s = self._share * work * self.account(entry).novelty * program_s
         return price_s if entry.family is None else self.dearness * price_s
+
+    def _own_program_s(self, entry: Entry, program_s: float) -> float:
+        """Seconds to compile a program of an entry, where the whole one needs so many: of a family,
+        what it loads is there once something was learned, and is not compiled in large functions.
+        """
+        if entry.family is None:
+            return program_s
+        if is_large(len(self.facts.eqns)):
+            return min(program_s, self._piecemeal_s(entry.num_reached))
+        return (
+            min(program_s, self.compiling_s(entry.num_reached)) if self.has_learned else program_s
+        )
 
     def _piecemeal_s(self, num_reached: int) -> float:
         """Seconds to compile so many equations of a large function, and to evaluate the others one by

@@ -48,6 +48,8 @@ class Segments(Segmentation):
         self._joint: dict[frozenset[Var], TimedProgram] = {}
         self._top: TimedProgram | None = None
         self._is_filled = False
+        self._digests: dict[Group, int] = {}
+        self._made: set[int] = set()
 
     def want(self, variables: Iterable[Var]) -> bool:
         """Add variables of the program to the wanted ones; whether any was new."""
@@ -57,6 +59,7 @@ class Segments(Segmentation):
         for group in [g for g in self._programs if not self.is_current(g)]:
             del self._programs[group]
         self._joint = {}
+        self._digests = {}
         self._top = None
         return True
 
@@ -67,6 +70,7 @@ class Segments(Segmentation):
         found = self._programs.get(group)
         if found is None:
             found = self._programs[group] = self._compile(self.plan(group))
+            self._made.add(self._digest(group))
             self._is_filled = True
         return found
 
@@ -77,15 +81,16 @@ class Segments(Segmentation):
         """
         if not self._is_filled:
             return 0.0
-        num_eqns = {
-            self._digest(g): len(self.plan(g).eqns) for g in groups if g not in self._programs
-        }
-        made = set(map(self._digest, self._programs))
-        return sum(usual_s(num) for digest, num in num_eqns.items() if digest not in made)
+        new = [group for group in groups if group not in self._programs]
+        num_eqns = {self._digest(group): len(self.plan(group).eqns) for group in new}
+        return sum(usual_s(num) for digest, num in num_eqns.items() if digest not in self._made)
 
     def _digest(self, group: Group) -> int:
         """Equal for groups whose programs are most often the same one."""
-        return sum(map(operation_digest, self.plan(group).eqns))
+        known = self._digests.get(group)
+        if known is None:
+            known = self._digests[group] = sum(map(operation_digest, self.plan(group).eqns))
+        return known
 
     def joint_plan(
         self, variables: Iterable[Var], dirty: int, is_missing: Callable[[Var], bool]
