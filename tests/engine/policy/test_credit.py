@@ -222,13 +222,18 @@ def test_the_clean_share_is_that_of_the_equations_a_change_does_not_reach():
     assert found.clean_share(mask(1)) < 0.1
 
 
-def of_family(credit, *counts):
-    """Entries of one family, called so often."""
-    entries = [Entry(1 << k, family=7, is_planned=True) for k in range(len(counts))]
+def noted(credit, entries, counts):
+    """Entries that were called so often."""
     for entry, count in zip(entries, counts, strict=True):
         credit.note_kind(entry)
         credit.note_calls(entry, count)
     return entries
+
+
+def of_family(credit, *counts):
+    """Entries of one family, called so often."""
+    entries = [Entry(1 << k, family=7, is_planned=True) for k in range(len(counts))]
+    return noted(credit, entries, counts)
 
 
 def test_a_program_is_as_dear_as_plans_of_the_family_needed_one_of_their_own():
@@ -310,10 +315,7 @@ def test_what_took_longer_than_it_was_priced_is_dearer_next_time(monkeypatch):
 def families(credit, *counts):
     """A kind of change of each of so many families, with these calls."""
     entries = [Entry(1 << k, family=k, clean_share=0.5) for k in range(len(counts))]
-    for entry, count in zip(entries, counts, strict=True):
-        credit.note_kind(entry)
-        credit.note_calls(entry, count)
-    return entries
+    return noted(credit, entries, counts)
 
 
 def test_families_in_turns_earn_programs_for_all_of_them():

@@ -360,9 +360,9 @@ class Credit:
             return program_s
         if is_large(len(self.facts.eqns)):
             return min(program_s, self._piecemeal_s(entry.num_reached))
-        return (
-            min(program_s, self.compiling_s(entry.num_reached)) if self.has_learned else program_s
-        )
+        if not self.has_learned:
+            return program_s
+        return min(program_s, self.compiling_s(entry.num_reached))
 
     def _piecemeal_s(self, num_reached: int) -> float:
         """Seconds to compile so many equations of a large function, and to evaluate the others one by
@@ -393,9 +393,9 @@ class Credit:
         """How many families come in turns, each of which needs a program of its own where all are to
         earn the first one together: served as a whole, one would leave stale what others load.
         """
-        calls = [account.num_calls for account in self.accounts.values()]
         if self.has_learned:
             return 1.0
+        calls = [account.num_calls for account in self.accounts.values()]
         return max(num_in_turns(calls), self.expectations.num_families)
 
     def _calls_to_come(self, entry: Entry) -> int:

@@ -218,7 +218,7 @@ class Ledger:
         # What gains is looked at again, whatever looks have cost before.
         if gained_s > 0 or self.credit_s >= 0 or not self.weight:
             return False
-        if is_learning and self._waiting:
+        if is_learning and self._waiting:  # more looks say better what the calls before them were
             return False
         missing_s = 2 * self.look_s - self.credit_s
         num_granted = calls_worth(missing_s, self.turn_s or whole_s)
