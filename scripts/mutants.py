@@ -844,8 +844,8 @@ OPTIMISATIONS = [
     ),
     Mutant(
         "plans are off",
-        "engine/policy/chooser.py",
-        "        if self.only_whole or entry.is_barred or self.clock.behind.num_waiting:",
+        "engine/policy/planner.py",
+        "        if entry.is_barred or self.compiler.clock.behind.num_waiting:",
         "        if True:",
         "tests/test_incremental.py::test_only_equations_that_the_change_reaches_run",
     ),
@@ -872,23 +872,23 @@ OPTIMISATIONS = [
     ),
     Mutant(
         "shared programs count each",
-        "engine/policy/chooser.py",
+        "engine/policy/planner.py",
         "        return len({id(program.executable.family) for program in programs if program is not None})",
         "        return len([program for program in programs if program is not None])",
         "tests/engine/plan/test_families.py",
     ),
     Mutant(
         "kin is planned for on trust no longer than others",
-        "engine/policy/chooser.py",
-        "        is_kin = self.credit.account(entry).num_programs > 0",
+        "engine/policy/planner.py",
+        "        is_kin = self.accounts.of(entry).num_programs > 0",
         "        is_kin = False",
         "tests/engine/plan/test_families.py",
     ),
     Mutant(
         "kin pays for the first program once more",
         "engine/policy/compile_budget.py",
-        "        if account.num_programs and max(entry.count",
-        "        if False and max(entry.count",
+        "        if account.num_programs and of_one_kind",
+        "        if False and of_one_kind",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
@@ -900,7 +900,7 @@ OPTIMISATIONS = [
     ),
     Mutant(
         "no kin is expected",
-        "engine/policy/compile_budget.py",
+        "engine/policy/accounts.py",
         "        account.num_expected = max(account.num_expected, entry.num_kin_expected)\n",
         "",
         "tests/engine/policy/test_expectations.py",
@@ -929,8 +929,8 @@ OPTIMISATIONS = [
     Mutant(
         "planning need not be earned",
         "engine/policy/compile_budget.py",
-        "        return has_credit or self._is_paid(",
-        "        return True or self._is_paid(",
+        "        return has_credit or self.is_worth(",
+        "        return True or self.is_worth(",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
@@ -1176,9 +1176,9 @@ MUTANTS = [
     ),
     Mutant(
         "decisions take timed runs, which find colder caches, for calls in a row",
-        "engine/policy/chooser.py",
-        "return min(self.race.whole_s, self.ledger.turn_s or math.inf, known_s or math.inf)",
-        "return min(self.race.whole_s, known_s or math.inf)",
+        "engine/policy/autotune.py",
+        "return min(self.timed_s, self.ledger.turn_s or math.inf, known_s or math.inf)",
+        "return min(self.timed_s, known_s or math.inf)",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
@@ -1582,15 +1582,15 @@ MUTANTS = [
     ),
     Mutant(
         "each plan is taken to need a program of its own",
-        "engine/policy/compile_budget.py",
+        "engine/policy/accounts.py",
         "        return (self.num_new - 1 + SELDOM) / self.num_programs",
         "        return 1.0",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
         "kinds of change that are alike earn each for itself",
-        "engine/policy/compile_budget.py",
-        "own = max(entry.count, self.account(entry).num_calls)",
+        "engine/policy/accounts.py",
+        "own = max(entry.count, self.of(entry).num_calls)",
         "own = entry.count",
         "tests/engine/policy/test_credit.py",
     ),
@@ -1624,28 +1624,28 @@ MUTANTS = [
     ),
     Mutant(
         "each kind earns what is learned first for itself",
-        "engine/policy/compile_budget.py",
+        "engine/policy/accounts.py",
         "return max(own, int(self.clean_calls / max(entry.clean_share, LEAST_CLEAN_SHARE)))",
         "return own",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
         "kinds in turns get programs of their own",
-        "engine/policy/chooser.py",
+        "engine/policy/planner.py",
         "self.divides = is_small and self._are_in_turns()",
         "self.divides = False",
         "tests/engine/policy/test_in_turns.py",
     ),
     Mutant(
         "one kind alone is divided",
-        "engine/policy/chooser.py",
+        "engine/policy/planner.py",
         "self.divides = is_small and self._are_in_turns()",
         "self.divides = is_small",
         "tests/engine/policy/test_in_turns.py",
     ),
     Mutant(
         "large functions are divided",
-        "engine/policy/chooser.py",
+        "engine/policy/planner.py",
         "self.divides = is_small and self._are_in_turns()",
         "self.divides = self._are_in_turns()",
         "tests/engine/policy/test_in_turns.py",
@@ -1660,13 +1660,13 @@ MUTANTS = [
     Mutant(
         "the first of many families pays for itself alone",
         "engine/policy/compile_budget.py",
-        "program_s += (self.num_families - 1.0) * self.compiling_s(entry.num_reached)",
-        "program_s += 0.0",
+        "others = accounts.num_in_turns - 1.0",
+        "others = 0.0",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
         "a rare family is begun with",
-        "engine/policy/compile_budget.py",
+        "engine/policy/accounts.py",
         "if entry.family is None or self.has_learned or self._is_rare(entry):",
         "if entry.family is None or self.has_learned:",
         "tests/engine/policy/test_credit.py",
@@ -1674,8 +1674,8 @@ MUTANTS = [
     Mutant(
         "what is promised always comes true",
         "engine/policy/compile_budget.py",
-        "        promise_s += (1.0 - self.hit_rate) * max(served_s - promise_s, 0.0)\n",
-        "",
+        "            gain_s *= self.accounts.hit_rate",
+        "            pass",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
@@ -1687,7 +1687,7 @@ MUTANTS = [
     ),
     Mutant(
         "kinds of earlier processes do not come in turns",
-        "engine/policy/chooser.py",
+        "engine/policy/planner.py",
         "return max(num_in_turns(shares), num_in_turns(known)) >= MIN_IN_TURNS",
         "return num_in_turns(shares) >= MIN_IN_TURNS",
         "tests/engine/policy/test_in_turns.py",
@@ -1701,7 +1701,7 @@ MUTANTS = [
     ),
     Mutant(
         "segments are promised to take what a plan does",
-        "engine/policy/chooser.py",
+        "engine/policy/planner.py",
         "plan = replace(plan, seconds=self._divided_s(entry, plan))",
         "pass",
         "tests/engine/policy/test_in_turns.py",
@@ -1758,8 +1758,8 @@ MUTANTS = [
     Mutant(
         "a short job compiles what has been earned",
         "engine/policy/compile_budget.py",
-        "calls * sure_s > spent_s + price_s and short_s <= 0.0",
-        "calls * sure_s > spent_s + price_s",
+        "calls * sure_s > price_s and short_s <= 0.0",
+        "calls * sure_s > price_s",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
@@ -1779,15 +1779,15 @@ MUTANTS = [
     Mutant(
         "a decision is due after calls that came before the kind of change",
         "engine/policy/compile_budget.py",
-        "max(self.num_calls - entry.num_before, calls) / calls",
-        "self.num_calls / calls",
+        "max(self.accounts.num_calls - entry.num_before, calls) / calls",
+        "self.accounts.num_calls / calls",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
         "rows must pay once, though they may take as long",
         "engine/policy/compile_budget.py",
-        "unsure * gain_s, lasting",
-        "gain_s, lasting",
+        "ROW_UNSURE * gain_s if",
+        "gain_s if",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
@@ -1800,8 +1800,8 @@ MUTANTS = [
     Mutant(
         "no gain is beyond doubt",
         "engine/policy/compile_budget.py",
-        "        sure_s = max(unsure * gain_s, lasting * (served_s - at_most_s))",
-        "        sure_s = unsure * gain_s",
+        "        beyond_doubt_s = lasting * (offer.served_s - at_most_s)",
+        "        beyond_doubt_s = 0.0",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(

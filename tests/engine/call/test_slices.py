@@ -773,7 +773,7 @@ def test_an_element_that_came_once_in_an_earlier_process_gets_no_plan(monkeypatc
         expectations.write()
     chooser = ours._traces.latest.engine.chooser
     assert any(entry.num_expected == 1 for entry in chooser.entries.values())
-    assert chooser.num_planned == 0
+    assert chooser.planner.num_planned == 0
 
 
 def test_what_rows_were_not_worth_is_known_to_the_next_process(monkeypatch, tmp_path):

@@ -208,6 +208,7 @@ class Engine:
         self.ledger = chooser.ledger
         self.whole = chooser.whole
         self.segments = chooser.segments
+        self.planner = chooser.planner
         self.slices = chooser.slices
         self.store = store
         self.comparison = Comparison(store, self.layout)
@@ -613,7 +614,7 @@ class Engine:
 
     def _num_prepared(self) -> int:
         """How often something was compiled or planned so far."""
-        return self.stats.compiles + self.chooser.num_planned + self.slices.num_planned
+        return self.stats.compiles + self.planner.num_planned + self.slices.num_planned
 
     def _chosen(self, saved: SavedValues) -> tuple[Entry, Candidate]:
         """What serves this call, with its record."""
@@ -733,7 +734,7 @@ class Engine:
             try:
                 return candidate, *self._run_from_saved(candidate, entry, saved)
             except UnusableError:
-                self.chooser.bar(entry)
+                self.planner.bar(entry)
         return "whole", self._run_whole(saved), None
 
     def _run_whole(self, saved: SavedValues) -> Results:
@@ -782,7 +783,7 @@ class Engine:
         assert plan is not None
         statistics = plan.statistics
         if not self.clock.read(guard):
-            (self.slices if candidate == "slices" else self.chooser).note_unusable(entry)
+            (self.slices if candidate == "slices" else self.planner).note_unusable(entry)
             instead = self._run_whole(saved)
         elif statistics is None or entry.is_compared:
             return None
@@ -799,7 +800,7 @@ class Engine:
                 "of the largest element"
             )
             logger.warning("%s (%s)", reason, "; ".join(statistics.lines))
-            self.chooser.give_up_algebra(entry, reason)
+            self.planner.give_up_algebra(entry, reason)
         centred = statistics.centred if statistics is not None else ()
         saved.drop(centred)
         self.store.forget(centred)

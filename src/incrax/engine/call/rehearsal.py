@@ -135,7 +135,7 @@ def prepare(engine: Engine, leaves: Values, dirty: int) -> None:
     entry = engine.chooser.entry(dirty)
     entry.count = max(entry.count, engine.tuning.hot_after)
     if not entry.is_planned:
-        engine.chooser.plan(entry, is_asked=True)
+        engine.planner.plan(entry, is_asked=True)
     pairs = [(state, changed | dirty) for state, changed in pairs[-1:]]
     saved = SavedValues(engine, pairs, dirty, values)
     for _ in range(MAX_TRIES):

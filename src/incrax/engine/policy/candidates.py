@@ -1,6 +1,6 @@
-"""Which candidate serves a dirty set: its own plan, the segments, or the whole program.
+"""Which candidate serves a kind of change: its own plan, the segments, or the whole program.
 
-In: measured and estimated seconds. Out: `Entry`, the record of one dirty set. It must not know
+In: measured and estimated seconds. Out: `Entry`, the record of one kind of change. It must not know
 values.
 """
 
@@ -44,56 +44,48 @@ BARRED = "no plan: values derived for it left the range of numbers in which they
 
 @dataclass
 class Entry:
-    """What is known of one dirty set.
+    """What is known of one kind of change: of a dirty set, or of a number of rows of some inputs."""
 
-    Fields: how often it was seen, and how many calls there were before it; how many of the latest
-    ones it was, at which call; what changes of its family have in common (None: it has none, or it
-    is not known); how many equations it makes run, as far as is known; whether its needs are among
-    the wanted values; whether segments may be compiled for it; whether it gets no plan any more;
-    how often results of its plan could not be used; whether algebra in it was compared with the
-    direct form; its own plan, compiled; the present candidate and why; the share of the program's
-    work, roughly, that the change does not reach; of a change of rows, the mean share of the axis
-    from the first of them on; seconds estimated for a program of its own, and which of them are
-    known; seconds by candidate; whether they were measured, up to which tick of the clock; uses;
-    how many calls are expected by hints or from earlier processes, and of all its family; whether
-    that had a program in these; how many of its family, had they been expected, would have got it
-    one that was refused (infinite: none was, or none would); how many left saved values stale by choice; seconds that
-    these cost later calls, and what is assumed of these at first; calls that saved values were to
-    serve, and of how many of these the gain was lost since something was stale.
-    """
+    dirty: int  # the inputs, or elements of them, that change
+    clean_share: float = 1.0  # of the program's work, roughly, what the change does not reach
+    dirty_share: float = 0.0  # of rows: mean share of the axis from the first of them on
+    family: int | None = None  # what changes of its family have in common; None: it has none
+    num_reached: int = 0  # equations that it makes run, as far as is known
 
-    dirty: int
+    # How often it comes.
     count: int = 0
-    num_before: int = 0
-    recent: float = 0.0
+    num_before: int = 0  # calls of the function before the first of them
+    recent: float = 0.0  # of the latest calls, up to number `seen_at`
     seen_at: int = 0
-    family: int | None = None
-    num_reached: int = 0
-    is_planned: bool = False
-    may_divide: bool = False
-    is_barred: bool = False
-    num_unusable: int = 0
-    is_compared: bool = False
+    num_expected: int = 0  # calls, by hints or from earlier processes
+    num_kin_expected: int = 0  # the same of all its family
+
+    # Whether it gets a program.
+    is_planned: bool = False  # its needs are among the wanted values
+    may_divide: bool = False  # segments may be compiled for it
+    is_barred: bool = False  # it gets no plan any more
+    num_unusable: int = 0  # how often results of its plan must not be used
+    is_compared: bool = False  # algebra in its plan was compared with the direct form
+    promise_s: float = math.inf  # seconds of a call, if it had a program
+    fixed_s: float = 0.0  # which of these do not depend on the work
+    num_paying: float = math.inf  # expected calls that would have got it a program that was refused
+    was_compiled: bool = False  # its family had a program in an earlier process
     program: TimedProgram | None = None
+
+    # What serves it.
     candidate: Candidate = "whole"
     reason: str = "seen for the first time"
-    clean_share: float = 1.0
-    dirty_share: float = 0.0
-    promise_s: float = math.inf
-    fixed_s: float = 0.0
     seconds: dict[Candidate, float] = field(default_factory=dict)
-    is_final: bool = False
-    ticks: int = -1
+    is_final: bool = False  # all candidates were timed
+    ticks: int = -1  # of the clock, at the last choice
     uses: int = 0
-    num_expected: int = 0
-    num_kin_expected: int = 0
-    was_compiled: bool = False
-    num_paying: float = math.inf
-    stale_uses: int = 0
-    blame_s: float = 0.0
-    prior_s: float = 0.0
-    num_asked: int = 0
-    num_missed: float = 0.0
+
+    # Saved values that were stale.
+    stale_uses: int = 0  # calls that left some behind by choice
+    blame_s: float = 0.0  # seconds that these cost later calls
+    prior_s: float = 0.0  # what is assumed of these at first
+    num_asked: int = 0  # calls that saved values were to serve
+    num_missed: float = 0.0  # of these, each times the share of its gain that was lost
 
     def note_seen(self, num_calls: int, num_in_all: int) -> None:
         """So many calls came, the last ones of so many of the function."""

@@ -18,11 +18,8 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Var
-from incrax._stats import Stats
 from incrax._tuning import Tuning
-from incrax.engine.compile.executables import Compiler
-from incrax.engine.compile.recycling import Pool
-from incrax.engine.compile.timing import Clock, TimedProgram, compiled
+from incrax.engine.compile.timing import TimedCompiler, TimedProgram
 from incrax.engine.plan.environment import ValueOf
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, RowKind, lines_of, plan_whole
@@ -46,11 +43,6 @@ START_S = 6e-5
 ACCELERATED_START_S = 4e-4
 """Seconds that a program for rows takes beyond its work: it has many short steps. On a GPU (H200)
 even updates by hand took 0.42 to 0.46 ms where the whole function took 0.48.
-"""
-
-CAUTION = 1.2
-"""Times what compiling takes that must be lost before, since both estimates are rough: a job that
-just reached once the price lost a fifth of its time.
 """
 
 ROWS_GROWTH = 2
@@ -99,10 +91,7 @@ class Slices:
     def __init__(
         self,
         facts: Facts,
-        compiler: Compiler,
-        clock: Clock,
-        pool: Pool,
-        stats: Stats,
+        compiler: TimedCompiler,
         credit: Credit,
         tuning: Tuning,
         budget_bytes: int,
@@ -111,9 +100,7 @@ class Slices:
     ) -> None:
         self.facts = facts
         self.compiler = compiler
-        self.clock = clock
-        self.pool = pool
-        self.stats = stats
+        self.clock = compiler.clock
         self.credit = credit
         self.start_s = START_S if jax.default_backend() == "cpu" else ACCELERATED_START_S
         self.budget_bytes = budget_bytes
@@ -130,7 +117,8 @@ class Slices:
         self.counts: dict[RowKind, int] = {}
         self.looks: dict[RowKind, int] = {}
         self.entries: dict[RowKind, Entry] = {}
-        self.expectations = credit.expectations
+        self.accounts = credit.accounts
+        self.expectations = self.accounts.expectations
         self.expectations.row_entries = self.entries
         self.plans: dict[RowKind, Plan] = {}
         self.saved: dict[Var, None] = {}
@@ -216,7 +204,7 @@ class Slices:
             self._choose(entry, entry.program, other_s)
         if entry.candidate != "slices":
             return None
-        self.credit.num_calls += weight
+        self.accounts.num_calls += weight
         return entry
 
     def _note(self, entry: Entry, kind: RowKind, dirty: int, first: int, weight: int) -> None:
@@ -224,7 +212,7 @@ class Slices:
         num_calls = self.counts_of(kind)
         share = 1.0 - first / self.lengths[kind.leaves[0]]
         entry.dirty_share += (share - entry.dirty_share) * weight / max(num_calls, 1)
-        entry.note_seen(weight, self.credit.num_calls + weight)
+        entry.note_seen(weight, self.accounts.num_calls + weight)
         entry.count = max(entry.count, num_calls)
         if self.elements.setdefault(kind, dirty) != dirty:
             self.elements[kind] = 0
@@ -359,7 +347,7 @@ class Slices:
             known = self.expectations.of_row_kind(kind)
             entry = Entry(
                 dirty,
-                num_before=self.credit.num_calls,
+                num_before=self.accounts.num_calls,
                 clean_share=share,
                 num_expected=known.calls,
                 promise_s=known.plan_s,
@@ -385,7 +373,11 @@ class Slices:
         entry.fixed_s = self.start_s + ROWS_S
         plan = self.plans.get(kind)
         if entry.count < self.hot_after or not self.credit.allows_planning(
-            entry, served_s, overhead_s=entry.fixed_s, work=self._work(plan), is_for_rows=True
+            entry,
+            served_s,
+            self._price_s(entry, plan),
+            overhead_s=entry.fixed_s,
+            is_for_rows=True,
         ):
             return
         facts = self.facts.unmeasured
@@ -416,18 +408,18 @@ class Slices:
                 entry, f"rows alone: nothing to win, estimated {entry.promise_s * 1e3:.3g} ms"
             )
             return
-        if self.credit.allows(entry, served_s, is_early=True, work=self._work(plan)):
+        if self.credit.allows(entry, served_s, self._price_s(entry, plan), is_early=True):
             self._compile(entry, plan)
 
-    def _work(self, plan: Plan | None) -> float:
-        """What a plan's program takes to compile, in whole programs, with some caution; before there
-        is a plan, what most take.
-        """
+    def _price_s(self, entry: Entry, plan: Plan | None) -> float:
+        """What a plan's program takes to compile; before there is a plan, what most take."""
         if plan is None:
             num_eqns = ROWS_GROWTH * self.facts.num_compiled
-            return CAUTION * self.credit.work(num_eqns, with_priming=self.priming is None)
-        with_priming = self._needs_priming(plan)
-        return CAUTION * self.credit.work(plan.num_compiled, with_priming=with_priming)
+            with_priming = self.priming is None
+        else:
+            num_eqns = plan.num_compiled
+            with_priming = self._needs_priming(plan)
+        return self.credit.rows_price_s(entry, num_eqns, with_priming=with_priming)
 
     def _promised_s(self, plan: Plan, whole_s: float, dirty_share: float) -> float:
         """Estimated seconds of a plan, where the whole function takes so many."""
@@ -446,10 +438,10 @@ class Slices:
 
     def _compile(self, entry: Entry, plan: Plan) -> None:
         assert plan.sliced is not None
-        entry.program = self._program(plan)
+        entry.program = self.compiler.compile(plan)
         if self._needs_priming(plan):
             self.primed |= dict.fromkeys(priming_saves(self.facts, plan))
-            self.priming = self._program(plan_whole(self.facts.unmeasured, self.primed))
+            self.priming = self.compiler.compile(plan_whole(self.facts.unmeasured, self.primed))
         self.tables |= dict.fromkeys(plan.sliced.tables)
         self.saved |= {**self.primed, **self.tables, **dict.fromkeys(plan.saves)}
 
@@ -462,6 +454,3 @@ class Slices:
         return self.priming is None or not self.primed.keys() >= set(
             priming_saves(self.facts, plan)
         )
-
-    def _program(self, plan: Plan) -> TimedProgram:
-        return compiled(plan, self.compiler, self.stats, self.clock, self.pool)
