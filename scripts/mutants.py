@@ -936,7 +936,7 @@ OPTIMISATIONS = [
     Mutant(
         "rows are traced on trust",
         "engine/policy/compile_budget.py",
-        "at_once_s = plan_s + program_s if is_for_rows else plan_s",
+        "at_once_s = plan_s + price_s if entry.is_for_rows else plan_s",
         "at_once_s = plan_s",
         "tests/engine/policy/test_credit.py",
     ),
@@ -1170,7 +1170,7 @@ MUTANTS = [
     Mutant(
         "a streak of rows does not count differences",
         "engine/call/engine.py",
-        "        slices.is_primed(repeat.entry, is_complete=True)\n        # Elem",
+        "        slices.take_priming(repeat.entry, is_complete=True)\n        # Elem",
         "        # Elem",
         "tests/engine/call/test_slices.py",
     ),
@@ -1660,7 +1660,7 @@ MUTANTS = [
     Mutant(
         "the first of many families pays for itself alone",
         "engine/policy/compile_budget.py",
-        "others = accounts.num_in_turns - 1.0",
+        "others = accounts.families_in_turns - 1.0",
         "others = 0.0",
         "tests/engine/policy/test_credit.py",
     ),
@@ -1688,8 +1688,8 @@ MUTANTS = [
     Mutant(
         "kinds of earlier processes do not come in turns",
         "engine/policy/planner.py",
-        "return max(num_in_turns(shares), num_in_turns(known)) >= MIN_IN_TURNS",
-        "return num_in_turns(shares) >= MIN_IN_TURNS",
+        "return max(effective_number(shares), effective_number(known)) >= MIN_IN_TURNS",
+        "return effective_number(shares) >= MIN_IN_TURNS",
         "tests/engine/policy/test_in_turns.py",
     ),
     Mutant(

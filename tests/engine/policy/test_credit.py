@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -179,8 +180,8 @@ def test_as_much_as_two_programs_must_be_earned_twice():
     entry = Entry(1, count=10, promise_s=whole_s / DOUBT)
     whole_s += entry.promise_s
     price_s = credit.plan_price_s(entry)
-    assert credit.allows(entry, whole_s, price_s, is_early=True)
-    assert not credit.allows(entry, whole_s, 2.0 * price_s, is_early=True)
+    assert credit.allows(entry, whole_s, price_s, on_trust=True)
+    assert not credit.allows(entry, whole_s, 2.0 * price_s, on_trust=True)
 
 
 def test_a_short_job_neither_measures_the_machine_nor_plans(monkeypatch):
@@ -212,7 +213,8 @@ def test_planning_is_earned_by_the_work_that_a_change_does_not_reach(
     whole_s = 0.2 * plan_s / max(share, LEAST_CLEAN_SHARE)
     program_s = credit.costs.program_s
     assert credit.allows_planning(entry, whole_s, program_s) is is_allowed
-    assert not credit.allows_planning(entry, whole_s, program_s, overhead_s=whole_s)
+    slow = replace(entry, fixed_s=whole_s)
+    assert not credit.allows_planning(slow, whole_s, program_s)
     monkeypatch.setattr(type(credit.costs.facts), "is_calibrated", property(lambda _: True))
     assert credit.allows_planning(entry, whole_s, program_s)
 
@@ -236,7 +238,7 @@ def noted(credit, entries, counts):
 
 def of_family(credit, *counts):
     """Entries of one family, called so often."""
-    entries = [Entry(1 << k, family=7, is_planned=True) for k in range(len(counts))]
+    entries = [Entry(1 << k, family=7, is_decided=True) for k in range(len(counts))]
     return noted(credit, entries, counts)
 
 
@@ -327,13 +329,15 @@ def test_families_in_turns_earn_programs_for_all_of_them():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     credit.accounts.families.clear()
     entry, *_ = families(credit, 100, 100, 100, 100, 1)
-    assert 4.0 < credit.accounts.num_in_turns < 4.2
-    others_s = (credit.accounts.num_in_turns - 1.0) * credit.costs.equations_s(entry.num_reached)
+    assert 4.0 < credit.accounts.families_in_turns < 4.2
+    others_s = (credit.accounts.families_in_turns - 1.0) * credit.costs.equations_s(
+        entry.num_reached
+    )
     assert credit.plan_price_s(entry) == pytest.approx(credit.costs.program_s + others_s)
     segments_s = credit.plan_price_s(entry, divides=True)
     assert segments_s == pytest.approx(DIVIDED * credit.costs.program_s)  # they serve all
     credit.accounts.has_learned = True
-    assert credit.accounts.num_in_turns == 1.0
+    assert credit.accounts.families_in_turns == 1.0
 
 
 def test_a_family_that_is_rare_is_not_the_one_to_begin_with():
@@ -387,9 +391,10 @@ def test_rows_are_traced_only_where_their_program_would_be_compiled_too(monkeypa
     credit.clock.spent_s = 1.0
     entry = Entry(1, count=1, clean_share=0.5)
     assert credit.allows_planning(entry, 1e-3, 2.0)
-    assert not credit.allows_planning(entry, 1e-3, 2.0, is_for_rows=True)
+    of_rows = replace(entry, fixed_s=1e-4)
+    assert not credit.allows_planning(of_rows, 1e-3, 2.0)
     credit.clock.spent_s = 3.0
-    assert credit.allows_planning(entry, 1e-3, 2.0, is_for_rows=True)
+    assert credit.allows_planning(of_rows, 1e-3, 2.0)
 
 
 def test_the_first_of_a_family_must_be_worth_plans_of_all_its_kinds(monkeypatch):
@@ -401,9 +406,7 @@ def test_the_first_of_a_family_must_be_worth_plans_of_all_its_kinds(monkeypatch)
     entry = of_family(credit, *[10] * 10)[0]
     entry.clean_share = 0.5
     credit.accounts.clean_calls = 0.0
-    allows = lambda whole_s, program_s: credit.allows_planning(
-        entry, whole_s, program_s, overhead_s=0.0
-    )
+    allows = lambda whole_s, price_s: credit.allows_planning(entry, whole_s, price_s)
     assert allows(1.01 * price_s / 50, credit.costs.program_s)
     assert not allows(0.99 * price_s / 50, credit.costs.program_s)
     credit.note_program(entry, is_new=False)

@@ -74,6 +74,14 @@ def test_a_kind_of_change_that_paid_gets_its_plan_when_it_first_comes(folder):
     assert chooser(ours).race.expectations.whole_s == 10.0
 
 
+def test_a_kind_that_is_hinted_and_known_is_one_kind(folder):
+    """Two would come in turns."""
+    learned(folder)
+    known = chooser(called(2, changing=["a"])).expectations
+    assert len(known.kinds) == 1
+    assert known.num_families == 1.0
+
+
 @pytest.mark.parametrize(
     ("calls", "plan_s"), [(1000, 10.0), (1000, 20.0), (1, 9.9999)], ids=["same", "slower", "few"]
 )
@@ -415,7 +423,7 @@ def test_one_slow_look_puts_nothing_off_where_many_calls_are_said_to_come(
         return True
 
     monkeypatch.setattr(ledger.Ledger, "note_call", slow)
-    found.note_call(Entry(1, count=1, is_planned=True), "whole", 1.0, 1.0)
+    found.note_call(Entry(1, count=1, is_decided=True), "whole", 1.0, 1.0)
     assert (found.ledger.left > 0) is is_put_off
 
 
@@ -490,7 +498,7 @@ def test_the_next_process_knows_what_was_compiled(folder):
 def test_a_program_that_was_timed_too_seldom_is_known_by_its_promise(is_settled):
     """Its one run took longer than the whole function, since something else ran on the machine."""
     program = SimpleNamespace(seconds=3.0, is_settled=is_settled)
-    entry = Entry(1, count=7, program=program, is_planned=True, promise_s=0.5, candidate="whole")
+    entry = Entry(1, count=7, program=program, is_decided=True, promise_s=0.5, candidate="whole")
     assert expectations._learned(entry, 1.0) == Known(7, 3.0 if is_settled else 0.5, True)
 
 

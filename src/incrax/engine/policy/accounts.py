@@ -68,12 +68,14 @@ class Accounts:
         self.families: dict[int, Account] = {}
         self.num_calls = 0
         self.clean_calls = 0.0  # calls, each times the share of the work that it leaves clean
-        self.num_uses = 0  # calls that saved values were to serve
+        self.num_asked = 0  # calls that saved values were to serve
         self.num_missed = 0.0  # of these, each times the share of its gain that did not come true
         self.has_learned = False
 
     def of(self, entry: Entry) -> Account:
-        """The account of an entry's family; an entry that has none is alone."""
+        """The account of an entry's family. One without a family, as all of rows, has a new account
+        each time: what is written to it is lost, so that nothing was ever spent on it.
+        """
         if entry.family is None:
             return Account(1, entry.count, entry.num_expected)
         return self.families.setdefault(entry.family, Account())
@@ -94,7 +96,7 @@ class Accounts:
 
     def note_uses(self, entry: Entry, num_calls: int) -> None:
         """Saved values were to serve so many calls."""
-        self.num_uses += num_calls
+        self.num_asked += num_calls
         entry.num_asked += num_calls
 
     def note_missed(self, entry: Entry, share: float) -> None:
@@ -125,17 +127,17 @@ class Accounts:
     def _is_rare(self, entry: Entry) -> bool:
         """Whether its family comes less than half as often as others: not the one to begin with."""
         total = sum(account.num_calls for account in self.families.values())
-        return 2 * self.num_in_turns * self.of(entry).num_calls < total
+        return 2 * self.families_in_turns * self.of(entry).num_calls < total
 
     @property
-    def num_in_turns(self) -> float:
+    def families_in_turns(self) -> float:
         """How many families come in turns, each of which needs a program of its own where all are to
         earn the first one together: served as a whole, one would leave stale what others load.
         """
         if self.has_learned:
             return 1.0
         calls = [account.num_calls for account in self.families.values()]
-        return max(num_in_turns(calls), self.expectations.num_families)
+        return max(effective_number(calls), self.expectations.num_families)
 
     @property
     def dearness(self) -> float:
@@ -149,10 +151,10 @@ class Accounts:
     @property
     def hit_rate(self) -> float:
         """Of the gain that is promised, what comes true: plans load what others may have left stale."""
-        return 1.0 - self.num_missed / (self.num_uses + NUM_GRANTED)
+        return 1.0 - self.num_missed / (self.num_asked + NUM_GRANTED)
 
 
-def num_in_turns(shares: Sequence[float]) -> float:
+def effective_number(shares: Sequence[float]) -> float:
     """How many kinds come in turns: n for n equal shares, one where the others are rare."""
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / squares if squares else 0.0

@@ -23,8 +23,10 @@ MAX_RUN_PRICE = 10.0
 """Bound of the measured factor on the estimated seconds of equations, either way."""
 
 RACE_FREE_S = 0.05
+"""Seconds that trying candidates may lose."""
+
 RACE_SHARE = 0.02
-"""Trying candidates may lose this many seconds, and beyond them this share of all time."""
+"""Share of all time that it may lose beyond these."""
 
 
 class Race:
@@ -96,7 +98,7 @@ class Race:
 
     def choose(self, entry: Entry) -> None:
         """Choose by seconds; what was not timed yet is estimated."""
-        if not entry.is_planned and not self.segments.wanted:
+        if not entry.is_decided and not self.segments.wanted:
             return
         segments = self.segments
         dirty = entry.dirty
@@ -115,7 +117,7 @@ class Race:
         if untimed is not None and untimed != entry.candidate:
             entry.settle(untimed, "being timed, to compare others with it")
         was_final = entry.is_final
-        entry.is_final = entry.is_planned and untimed is None
+        entry.is_final = entry.is_decided and untimed is None
         self.stats.races += entry.is_final and not was_final and len(seconds) > 1
 
     def _untimed(self, entry: Entry) -> Candidate | None:

@@ -19,6 +19,7 @@ from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedCompiler, TimedProgram
 from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.plan import RowKind
 from incrax.engine.plan.segmentation import Group
 from incrax.engine.plan.slices import can_slice
 from incrax.engine.policy.accounts import Accounts
@@ -78,6 +79,7 @@ class Chooser:
             self.clock.behind = Background(is_on=is_wanted(tuning.background))
         self.compiler = TimedCompiler(compiler, self.clock, pool, stats)
         self.entries: OrderedDict[int, Entry] = OrderedDict()
+        row_entries: dict[RowKind, Entry] = {}
         is_divided = is_exact and compiler.placement is None
         row_values = lasting_row_values(facts, budget_bytes) if is_divided else []
         may_factor = self.is_timed and not facts.is_explicit
@@ -89,6 +91,7 @@ class Chooser:
             journal.name,
             journal.paths,
             self.entries,
+            row_entries,
             self.whole,
             ledger,
             is_kept=self.is_timed,
@@ -114,6 +117,7 @@ class Chooser:
             facts,
             self.compiler,
             self.credit,
+            row_entries,
             tuning,
             budget_bytes,
             is_on=self.is_timed and not self.only_whole and can_slice(facts),
@@ -171,7 +175,7 @@ class Chooser:
         entry = self.entries.get(dirty) or self._new_entry(dirty)
         self.accounts.note_calls(entry, self.ledger.weight)
         if self.is_exact:
-            entry.is_planned = entry.is_final = True
+            entry.is_decided = entry.is_final = True
             entry.settle(
                 "whole" if self.only_whole else "segments", "exact policy: the same programs always"
             )
@@ -195,14 +199,11 @@ class Chooser:
         known = self.expectations.of(dirty)
         entry = Entry(dirty, blame_s=cost_s, prior_s=cost_s, clean_share=share)
         entry.num_before = self.accounts.num_calls
-        entry.num_expected = known.calls
-        entry.num_kin_expected = known.kin_calls
-        entry.was_compiled = known.was_compiled
+        entry.expect(known)
         if self.expectations.is_lost(known):
-            entry.is_planned = True
+            entry.promise_s = math.inf
+            entry.is_decided = True
             entry.settle("whole", "nothing to win in an earlier process")
-        else:
-            entry.promise_s = known.plan_s
         if self.is_timed and share:
             entry.family, entry.num_reached = self.facts.reached(dirty)
         self.entries[dirty] = entry
@@ -230,7 +231,7 @@ class Chooser:
 
     # --- stale values -----------------------------------------------------------------------------
 
-    def pays_to_fill(
+    def decide_fill(
         self,
         entry: Entry,
         missing: Sequence[Var],
@@ -301,20 +302,17 @@ class Chooser:
         *,
         is_new: bool = False,
     ) -> None:
-        """Enter calls in the ledger: seconds in programs and of the overhead, of each. The next one
-        is looked at where these were served by what is new, or had it made.
+        """Enter calls in the ledger: seconds in programs and of the overhead, of each; if calls may
+        bypass then, decide how many.
         """
         is_weighed = self.is_timed and self.clock.is_running and not self.race.callback_s
-        whole_s = self.whole.seconds
-        if not is_weighed or whole_s is None or not self.whole.is_settled:
+        if not is_weighed or not self.whole.is_settled:
             return
         ledger = self.ledger
         whole_s = self.whole_s
-        behind = self.clock.behind
-        num_behind = behind.num_waiting if behind.is_on else 0
         due_in = self.credit.take_due_in()
-        may_gain = not entry.is_planned and self.credit.may_gain(entry, self.whole_s)
-        may_learn = num_behind > 0 or may_gain
+        may_gain = not entry.is_decided and self.credit.may_gain(entry, whole_s)
+        may_learn = self.clock.behind.num_waiting > 0 or may_gain
         spent_s = program_s + overhead_s
         bypasses = ledger.note_call(
             spent_s, whole_s, overhead_s, is_learning=may_learn, num_calls=num_calls
@@ -324,13 +322,20 @@ class Chooser:
         if bypasses and (is_new or is_awaited or self._hoped_s() > ledger.look_s):
             ledger.grant(0)
         elif bypasses:
-            if candidate != "whole":  # the machine may have changed since programs were timed
-                self.race.retime(entry.program for entry in self._all_entries())
-            if num_behind:
-                ledger.grant(min(ledger.granted, int(LOOK_AGAIN_S / whole_s)))
-            elif due_in < ledger.granted:  # a decision is worth a look
-                ledger.grant(max(math.ceil(due_in), MIN_BYPASSED))
-            self.journal.bypassed(ledger.left, self.verdict.sentence)
+            self._begin_bypass(candidate, due_in)
+
+    def _begin_bypass(self, candidate: Candidate, due_in: float) -> None:
+        """Calls bypass from now on, until something is compiled, or a decision is due, which is worth
+        a look.
+        """
+        ledger = self.ledger
+        if candidate != "whole":  # the machine may have changed since programs were timed
+            self.race.retime(entry.program for entry in self._all_entries())
+        if self.clock.behind.num_waiting:
+            ledger.grant(min(ledger.granted, int(LOOK_AGAIN_S / self.whole_s)))
+        elif due_in < ledger.granted:
+            ledger.grant(max(math.ceil(due_in), MIN_BYPASSED))
+        self.journal.bypassed(ledger.left, self.verdict.sentence)
 
     def _hoped_s(self) -> float:
         """Seconds that a look is expected to gain, if the next call is like the latest ones.

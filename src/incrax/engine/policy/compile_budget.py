@@ -18,7 +18,7 @@ from typing import NamedTuple
 from incrax._tuning import Tuning
 from incrax.engine.compile.timing import Clock
 from incrax.engine.policy.accounts import LEAST_CLEAN_SHARE, Accounts
-from incrax.engine.policy.candidates import UPKEEP_S, Entry
+from incrax.engine.policy.candidates import Entry
 from incrax.engine.policy.learning_costs import LearningCosts
 from incrax.engine.policy.ledger import Ledger
 
@@ -44,17 +44,19 @@ that compute what it loads.
 """
 
 LASTING = math.log(10.0)
-DOUBT = 10.0
 """By Lotka's law, a job that came to n calls comes to k n with a probability of 1 / k: over all of
 them up to the tenfold, n ln 10 more are to be expected. This is relied on where a plan would
-still gain if it took so many times as long as estimated, since nothing else is then unknown.
+still gain at the worst, since nothing else is then unknown.
 """
 
+DOUBT = 10.0
+"""Times as long as estimated that a plan takes at the worst."""
+
 KNOWN_DOUBT = 2.5
+"""The same of the seconds of a promise that do not depend on the work."""
+
 ROW_DOUBT = 2.0
-"""The same for the seconds of a promise that do not depend on the work, and for the work of a
-program for rows, which is a share of what was measured.
-"""
+"""The same of the work of a program for rows, which is a share of what was measured."""
 
 ROW_UNSURE = 0.5
 """Share of the gain by such a program that counts where it is not beyond doubt: a call of 0.4 ms
@@ -63,7 +65,7 @@ takes half of that at best, and a job of 0.8 s that paid for it lost a third.
 
 CAUTION = 1.2
 """Times what a program for rows takes to compile that must be lost before, since both estimates are
-rough: a job that just reached once the price lost a fifth of its time.
+rough: a job that only just reached the price lost a fifth of its time.
 """
 
 DIVIDED = 3.0
@@ -121,7 +123,7 @@ class Credit:
 
     def note_program(self, entry: Entry, *, is_new: bool) -> None:
         """A plan got a program, a new one or that of its family."""
-        price_s = self.costs.share * self._plan_program_s(entry)
+        price_s = self.costs.caller_share * self._plan_program_s(entry)
         self.accounts.note_program(entry, price_s, is_new=is_new)
 
     def note_learning(self, entry: Entry, seconds: float) -> None:
@@ -141,38 +143,36 @@ class Credit:
         """
         program_s = self._plan_program_s(entry)
         if entry.family is None:
-            return self.costs.share * program_s * (DIVIDED if divides else 1.0)
+            return self.costs.caller_share * program_s * (DIVIDED if divides else 1.0)
         accounts = self.accounts
         if divides:
             program_s *= DIVIDED
         else:
-            others = accounts.num_in_turns - 1.0
+            others = accounts.families_in_turns - 1.0
             program_s += others * self.costs.equations_s(entry.num_reached)
-        return self.costs.share * accounts.dearness * accounts.of(entry).novelty * program_s
+        return self.costs.caller_share * accounts.dearness * accounts.of(entry).novelty * program_s
 
     def rows_price_s(self, entry: Entry, num_eqns: int, *, with_priming: bool) -> float:
         """The same for a program for rows, of so many equations, and for what saves for it, if need
         be; with some caution.
         """
         program_s = self.costs.rows_program_s(entry, num_eqns, with_priming=with_priming)
-        return self.costs.share * CAUTION * program_s
+        return self.costs.caller_share * CAUTION * program_s
 
     # --- decisions --------------------------------------------------------------------------------
 
     def allows_planning(
         self,
         entry: Entry,
-        whole_s: float,
-        program_s: float,
+        served_s: float,
+        price_s: float,
         *,
-        is_early: bool = True,
-        overhead_s: float = UPKEEP_S,
-        is_for_rows: bool = False,
+        on_trust: bool = True,
     ) -> bool:
-        """Whether to find out what a program at this price, for which calls take some overhead, would
-        save of the seconds that they take now.
+        """Whether to find out what a program at this price would save of the seconds that calls take
+        now.
 
-        On trust if it is early, or when all that it may have saved so far is worth the plan and the
+        On trust, or when all that it may have saved so far is worth the plan and the
         program, since nothing is compiled before: what takes as long in the whole program as the
         equations that the change does not reach, or what a plan of the family saves. The first of a
         family is made when it is worth plans of all its kinds.
@@ -183,33 +183,33 @@ class Credit:
         """
         account = self.accounts.of(entry)
         share = max(entry.clean_share, LEAST_CLEAN_SHARE)
-        promise_s = (1.0 - share) * whole_s + overhead_s
+        promise_s = (1.0 - share) * served_s + entry.overhead_s
         if account.served_s < math.inf:
-            promise_s = account.served_s + overhead_s
-            if promise_s >= whole_s:
+            promise_s = account.served_s + entry.overhead_s
+            if promise_s >= served_s:
                 return False
         plan_s = self.costs.plan_s
         if not account.num_programs:
             plan_s += self.costs.later_plan_s * max(account.num_kinds - 1, 0)
-        if not is_for_rows:
+        if not entry.is_for_rows:
             plan_s += self.costs.calibration_s
-        at_once_s = plan_s + program_s if is_for_rows else plan_s
-        has_credit = is_early and self._has_left(at_once_s)
-        foreseen_s = plan_s + FORESEEN_FACTOR * program_s
-        offer = Offer(whole_s, promise_s, plan_s + program_s, foreseen_s)
+        at_once_s = plan_s + price_s if entry.is_for_rows else plan_s
+        has_credit = on_trust and self._has_left(at_once_s)
+        foreseen_s = plan_s + FORESEEN_FACTOR * price_s
+        offer = Offer(served_s, promise_s, plan_s + price_s, foreseen_s)
         return has_credit or self.is_worth(entry, offer)
 
-    def allows(self, entry: Entry, whole_s: float, price_s: float, *, is_early: bool) -> bool:
-        """Whether to compile for an entry at this price: on trust if it is early, else when the gain
-        over as many calls as there were is worth that, or, later, some times as much.
+    def allows(self, entry: Entry, whole_s: float, price_s: float, *, on_trust: bool) -> bool:
+        """Whether to compile for an entry: on trust, and at this price, for one of the first; later
+        when the gain over as many calls as there were is worth `EARNED_FACTOR` times that.
         """
-        if is_early and self._has_left(price_s):
+        if on_trust and self._has_left(price_s):
             return True
         served_s = min(entry.seconds.values(), default=whole_s)
-        is_promising = "segments" in entry.seconds or not (entry.is_planned or entry.is_foretold)
+        is_promising = "segments" in entry.seconds or not (entry.is_decided or entry.is_foretold)
         usual_s = (1.0 - EARNED_SHARE) * served_s if is_promising else math.inf
         promise_s = min(entry.promise_s, usual_s)
-        earned_s = price_s if is_early else EARNED_FACTOR * price_s
+        earned_s = price_s if on_trust else EARNED_FACTOR * price_s
         return self.is_worth(entry, Offer(served_s, promise_s, earned_s, FORESEEN_FACTOR * price_s))
 
     def pays_for_fill(
@@ -247,7 +247,7 @@ class Credit:
     def is_worth(self, entry: Entry, offer: Offer) -> bool:
         """Whether calls so far have lost the price of an offer, or those to come will lose another;
         beside what was spent on the family, unless it has a program: then the calls of one kind must
-        be worth the price.
+        be worth the price. Where not, notes when to ask again.
         """
         gain_s = offer.served_s - offer.promise_s
         if gain_s > 0.0:
@@ -274,17 +274,16 @@ class Credit:
         return False
 
     def _sure_s(self, entry: Entry, offer: Offer, gain_s: float) -> float:
-        """Seconds that a call was to gain, of which so many calls as there were make a reason: those
-        promised, or, if more, those that are beyond doubt, over the calls that a job is to have yet.
+        """The gain of a call that those so far are multiplied with: what is promised, half of it for
+        rows; or, if more, what is left of it at the worst, times `LASTING`.
         """
         lasting = 1.0 if self.expected_calls else LASTING
         promise_s = offer.served_s - gain_s
         known_s = min(entry.fixed_s, promise_s)
-        is_for_rows = known_s > 0.0
-        doubt = ROW_DOUBT if is_for_rows else DOUBT
+        doubt = ROW_DOUBT if entry.is_for_rows else DOUBT
         at_most_s = KNOWN_DOUBT * known_s + doubt * (promise_s - known_s)
         beyond_doubt_s = lasting * (offer.served_s - at_most_s)
-        return max(ROW_UNSURE * gain_s if is_for_rows else gain_s, beyond_doubt_s)
+        return max(ROW_UNSURE * gain_s if entry.is_for_rows else gain_s, beyond_doubt_s)
 
     def _calls_to_come(self, entry: Entry, calls: int) -> int:
         """As many as there were or, if more, the rest of those that are expected."""

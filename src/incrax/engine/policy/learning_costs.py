@@ -24,13 +24,16 @@ from incrax.engine.policy.candidates import Entry
 from incrax.engine.policy.expectations import Expectations
 
 PLANNED_EQUATION_S = 5e-5
+"""Seconds of the first plan of a function, for each of its equations."""
+
 FIRST_PLAN = 5.0
+"""Times the seconds of a later plan that it takes: it finds out what all share."""
+
 CALIBRATION_S = 0.25
+"""Seconds to measure the machine, in the first process that does."""
+
 SOLVER_S = 0.25
-"""Seconds of planning: per equation of the program, for the first plan, which finds out what all
-share and takes so many times as long as the next; for the first one of a process, to measure the
-machine where no earlier process has, and to import what finds cuts.
-"""
+"""Seconds to import what finds cuts, once in a process."""
 
 SOLVER = "scipy.sparse.csgraph"
 
@@ -75,7 +78,7 @@ class LearningCosts:
 
     @property
     def plan_s(self) -> float:
-        """Of the next plan, beside measuring the machine."""
+        """Seconds to make the next plan, beside measuring the machine."""
         if self._is_known:
             return self.planning_s
         # An equation stands for some two edges of the graph that is cut.
@@ -84,7 +87,7 @@ class LearningCosts:
 
     @property
     def later_plan_s(self) -> float:
-        """Of a plan after the first."""
+        """Seconds to make a plan after the first."""
         if self._is_known:
             return self.planning_s
         return PLANNED_EQUATION_S * len(self.facts.eqns) / FIRST_PLAN
@@ -95,19 +98,19 @@ class LearningCosts:
 
     @property
     def calibration_s(self) -> float:
-        """To measure the machine, if no process has."""
+        """Seconds to measure the machine, if no process has."""
         return 0.0 if self.facts.is_calibrated else CALIBRATION_S
 
     # --- compiling --------------------------------------------------------------------------------
 
     @property
-    def share(self) -> float:
-        """Of what compiling takes, what the caller bears."""
+    def caller_share(self) -> float:
+        """Share of compiling that the caller bears."""
         return CALLER_SHARE if self.clock.behind.is_on else 1.0
 
     @property
     def program_s(self) -> float:
-        """Of a program that has about all equations: what the whole program needed, if it was not
+        """Seconds to compile a program with about all equations: what the whole program needed, if it was not
         taken from JAX's compilation cache, is the best guess; beside its constants, which plans take
         as arguments.
         """
@@ -116,9 +119,8 @@ class LearningCosts:
         return max(own_share * compile_s, MIN_COMPILE_S)
 
     def program_of_s(self, entry: Entry) -> float:
-        """Of a program of an entry, as long as nothing is known of the equations that it runs: where
-        JAX kept the whole program from an earlier process, it kept what was compiled there for this
-        change, too.
+        """Seconds to compile a program for an entry, before its plan is known: where JAX kept the
+        whole program from an earlier process, it kept what was compiled there for this change, too.
         """
         is_kept = self.whole.first_s < KEPT_SHARE * self.expectations.compile_s
         if entry.was_compiled and is_kept:
@@ -126,7 +128,7 @@ class LearningCosts:
         return self.program_s
 
     def plan_program_s(self, entry: Entry, *, has_learned: bool) -> float:
-        """Of the program of an entry's plan: of a family, what it loads is there once something was
+        """Seconds to compile the program of an entry's plan: of a family, what it loads is there once something was
         learned, and is not compiled in large functions.
         """
         program_s = self.program_of_s(entry)
@@ -141,14 +143,14 @@ class LearningCosts:
         return min(program_s, self.equations_s(entry.num_reached))
 
     def rows_program_s(self, entry: Entry, num_eqns: int, *, with_priming: bool) -> float:
-        """Of a program for rows with so many equations, which are traced, too; what saves for it is
+        """Seconds to compile a program for rows of so many equations, which are traced, too; what saves for it is
         the whole program again, with more outputs.
         """
         priming_s = PRIMING * self.program_of_s(entry)
         return PROGRAM_S + ROW_EQUATION_S * num_eqns + priming_s * with_priming
 
     def equations_s(self, num_eqns: int) -> float:
-        """Of a program of so many equations."""
+        """Seconds to compile so many equations."""
         return self._slowness * usual_s(num_eqns)
 
     @property

@@ -91,7 +91,7 @@ class Ledger:
         self.granted = 0
         self._num_counted = 0
         self.is_timing_due = False
-        self.turn_s = 0.0  # of the newest call that bypassed and was timed
+        self.turn_s = 0.0  # running mean of the calls that bypassed and were timed
 
         # The present look stands for `weight` calls, those that bypassed before among them.
         self.weight = 1
@@ -100,7 +100,7 @@ class Ledger:
         self._num_deferred = 0
 
         self.credit_s = 0.0  # what looks may take
-        self.look_s = 0.0  # what one takes
+        self.look_s = 0.0  # what one takes, a running mean
 
         # Of all calls so far: see `Verdict`.
         self.calls = 0
@@ -150,7 +150,9 @@ class Ledger:
         self.turn_s += newest * (min(seconds, whole_s) - self.turn_s)
 
     def pass_by(self, whole_s: float) -> None:
-        """A part of a call, which takes so many seconds, goes by a look at another part."""
+        """A call of the whole program, which takes so many seconds and is compared with nothing,
+        counts as one that bypassed.
+        """
         self.bypassed += 1
         self._earn(LOOK_SHARE * whole_s)
 

@@ -17,7 +17,7 @@ from incrax.engine.compile.timing import TimedCompiler
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, Prices, plan_dirty
 from incrax.engine.plan.segmentation import Segmentation
-from incrax.engine.policy.accounts import num_in_turns
+from incrax.engine.policy.accounts import effective_number
 from incrax.engine.policy.autotune import Race
 from incrax.engine.policy.candidates import BARRED, MIN_GAIN, SEGMENTS_S, UPKEEP_S, Entry
 from incrax.engine.policy.compile_budget import Credit
@@ -44,12 +44,6 @@ MAX_DIVIDED_EQNS = 500
 """Equations up to which a function is divided for kinds in turns: 20 Gaussian processes in a loop have
 1,300, and segments of their own values promise nothing where plans take a twentieth.
 """
-
-MAX_UNUSABLE = 4
-"""Calls whose results left the range of numbers before a dirty set gets no plan any more."""
-
-USES_PER_CENTRE = 16
-"""Uses of a plan that statistics about another point must serve on the average."""
 
 
 class Planner:
@@ -96,38 +90,39 @@ class Planner:
         return len({id(program.executable.family) for program in programs if program is not None})
 
     def plan_if_due(self, entry: Entry) -> None:
-        """Plan what a hot dirty set needs, then compile a program of its own, each when free or
+        """Plan what a hot dirty set needs, then compile a program of its own, each on trust, or when
         earned.
         """
         # One decision at a time: what the last one costs is known when its programs are compiled.
         if entry.is_barred or self.compiler.clock.behind.num_waiting:
             return
         if self.facts.is_minimal:
-            if not entry.is_planned and self._has_room(entry):
-                entry.is_planned = True
+            if not entry.is_decided and self._has_room(entry):
+                entry.is_decided = True
                 self._compile(
                     entry, plan_dirty(self.facts, entry.dirty, saves=self.segments.wanted)
                 )
                 entry.settle("plan", "minimal planner")
-        elif not entry.is_planned:
+        elif not entry.is_decided:
             count = max(entry.count, self.accounts.of(entry).mean_calls)
             is_hot = count >= self.hot_after or entry.num_expected
             if is_hot and self.divides and self.segments.wanted:
-                entry.is_planned = entry.may_divide = True  # what serves others serves it
+                entry.is_decided = entry.may_divide = True  # what serves others serves it
                 entry.is_final = False
             elif is_hot and self._may_plan(entry):
                 self.plan(entry)
         elif entry.program is None:
             has_room = self.num_programs < FREE_PROGRAMS and not self.divides
-            is_early = entry.candidate == "segments" and has_room
+            on_trust = entry.candidate == "segments" and has_room
             price_s = self.credit.plan_price_s(entry)
-            is_allowed = self.credit.allows(entry, self.race.whole_s, price_s, is_early=is_early)
+            is_allowed = self.credit.allows(entry, self.race.whole_s, price_s, on_trust=on_trust)
             if is_allowed and self._has_room(entry):
                 self._compile_for_wanted(entry)
 
     def plan(self, entry: Entry, *, is_asked: bool = False) -> None:
         """Add what a dirty set needs to the wanted values, and a program, if that promises a gain
-        and there is credit. What segments load is not derived for one kind of change.
+        and there is credit. Where segments are to serve, no
+        value is derived for one kind alone.
 
         Without credit the dirty set stays unplanned, with the seconds that a plan promises.
         """
@@ -136,7 +131,7 @@ class Planner:
         is_kin = self.accounts.of(entry).num_programs > 0
         self.num_planned += 1
         self.num_tried += is_foretold or (entry.promise_s == math.inf and not is_kin)
-        entry.is_planned = True
+        entry.is_decided = True
         entry.is_final = False
         start_s = self.compiler.clock.now()
         plan = self._promising_plan(entry, divides=divides)
@@ -145,16 +140,16 @@ class Planner:
             entry.promise_s = entry.promise_s if is_foretold else plan.seconds
             entry.num_reached = len(plan.eqns)
             price_s = self.credit.plan_price_s(entry, divides=self.divides)
-            entry.is_planned = is_asked or self.credit.allows(
-                entry, self.race.whole_s, price_s, is_early=True
+            entry.is_decided = is_asked or self.credit.allows(
+                entry, self.race.whole_s, price_s, on_trust=True
             )
-            entry.may_divide = entry.is_planned
+            entry.may_divide = entry.is_decided
         # After the decision: what was spent on this plan must not stand against it.
         self.credit.note_plan(entry, took_s)
-        if plan is not None and entry.is_planned:
+        if plan is not None and entry.is_decided:
             self._want(entry, plan, divides=divides)
-            is_early = self.num_programs < FREE_PROGRAMS and not divides
-            if (is_asked or is_early) and self._has_room(entry):
+            on_trust = self.num_programs < FREE_PROGRAMS and not divides
+            if (is_asked or on_trust) and self._has_room(entry):
                 self._compile_for_wanted(entry)
 
     def _promising_plan(self, entry: Entry, *, divides: bool) -> Plan | None:
@@ -226,7 +221,7 @@ class Planner:
         """
         shares = [entry.uses for entry in self.entries.values() if entry.clean_share]
         known = [self.expectations.of(dirty).calls for dirty in self.expectations.kinds]
-        return max(num_in_turns(shares), num_in_turns(known)) >= MIN_IN_TURNS
+        return max(effective_number(shares), effective_number(known)) >= MIN_IN_TURNS
 
     def _may_plan(self, entry: Entry) -> bool:
         """Whether to plan for a dirty set; once more, if it was found promising, only when it may
@@ -238,9 +233,9 @@ class Planner:
             self.divides = is_small and self._are_in_turns()
         price_s = credit.plan_price_s(entry, divides=self.divides)
         if entry.promise_s < math.inf:
-            return credit.allows(entry, self.race.whole_s, price_s, is_early=True)
-        is_early = self.num_tried < FREE_PLANS
-        return credit.allows_planning(entry, self.race.whole_s, price_s, is_early=is_early)
+            return credit.allows(entry, self.race.whole_s, price_s, on_trust=True)
+        on_trust = self.num_tried < FREE_PLANS
+        return credit.allows_planning(entry, self.race.whole_s, price_s, on_trust=on_trust)
 
     def _compile_for_wanted(self, entry: Entry) -> None:
         """A program for the wanted values as they are; it saves those that become stale where that
@@ -272,7 +267,7 @@ class Planner:
         victim = min(programs, key=lambda e: e.count)
         if victim.count >= entry.count:
             return False
-        self._drop_program(victim)
+        self._drop_program(victim, "its program made room for another")
         self.journal.dropped_program(victim, MAX_PLANS)
         return True
 
@@ -283,12 +278,9 @@ class Planner:
         Statistics are made anew about the present point, so that now and then one may be too far
         from it.
         """
-        entry.num_unusable += 1
         plan = entry.program.plan if entry.program is not None else None
         is_centred = plan is not None and plan.statistics is not None
-        if entry.num_unusable >= MAX_UNUSABLE + (
-            entry.uses // USES_PER_CENTRE if is_centred else 0
-        ):
+        if entry.note_unusable(is_spared=is_centred):
             self.bar(entry)
 
     def give_up_algebra(self, entry: Entry, reason: str) -> None:
@@ -297,22 +289,22 @@ class Planner:
         for other in self.entries.values():
             plan = other.program.plan if other.program is not None else None
             if plan is not None and plan.statistics is not None:
-                self._drop_program(other)
-                other.is_planned = False
+                self._drop_program(other, reason)
+                other.is_decided = False
         entry.settle("whole", reason)
 
     def bar(self, entry: Entry) -> None:
         """Give a dirty set no plan any more."""
         if entry.program is not None:
-            self._drop_program(entry)
+            self._drop_program(entry, BARRED)
         entry.is_barred = True
         entry.settle("whole", BARRED)
 
-    def _drop_program(self, entry: Entry) -> None:
+    def _drop_program(self, entry: Entry, reason: str) -> None:
         entry.program = None
         entry.is_final = False
         entry.count = 0
-        entry.is_planned = not self.facts.is_minimal
-        entry.settle("whole", "its program made room for another")
+        entry.is_decided = not self.facts.is_minimal
+        entry.settle("whole", reason)
         plans = [e.program.plan for e in self.entries.values() if e.program is not None]
         self.loaded = {var: None for plan in plans if plan is not None for var in plan.loads}

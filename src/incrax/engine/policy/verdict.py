@@ -13,10 +13,10 @@ from incrax._table import many
 from incrax.engine.compile.background import CALLER_SHARE
 
 UNCHANGED_S = 1e-5
+"""Seconds that a call with nothing changed is taken to need."""
+
 BYPASS_S = 1.5e-6
-"""Seconds that a call with nothing changed is taken to need, and that one of a bypass needs beyond
-the whole program.
-"""
+"""Seconds that a call of a bypass needs beyond the whole program."""
 
 ENDED_CALLS = 1000
 """Calls, most of which bypassed, after which a plan that has not come is not waited for."""
@@ -39,7 +39,9 @@ class Verdict(NamedTuple):
     compile_s: float = 0.0  # of compiling the whole program
     behind_s: float = 0.0  # of a thread that compiled beside the calls
     num_behind: int = 0  # programs that it has yet to compile
-    ahead_since: int = 0  # the call since which there is a gain, learning included; 0: there is none
+    ahead_since: int = (
+        0  # the call since which there is a gain, learning included; 0: there is none
+    )
     turn_s: float = 0.0  # of a call that bypassed; 0: none was timed
     gained_s: float = 0.0  # by a call of late
     is_learning: bool = False  # plans are being earned
