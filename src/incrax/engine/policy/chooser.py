@@ -10,6 +10,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from heapq import nlargest
 
 from incrax import _jax
 from incrax._jax import Var
@@ -21,7 +22,7 @@ from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram, compiled
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.plan import Plan, Prices, plan_dirty
+from incrax.engine.plan.plan import Plan, Prices, plan_dirty, stale_seconds
 from incrax.engine.plan.segmentation import Group, Segmentation
 from incrax.engine.plan.slices import can_slice
 from incrax.engine.policy.autotune import Race
@@ -72,6 +73,9 @@ DIVIDED = 3.0
 """What all segments take to compile together, the one that fills them at first and that from them to
 the outputs, in whole programs.
 """
+
+NUM_BEFORE = 4
+"""Other kinds, the most frequent ones, by which it is judged what calls in turns leave stale."""
 
 LOOK_AGAIN_S = 0.05
 """Seconds after which a call is looked at while a thread compiles: what it has made may serve."""
@@ -155,6 +159,9 @@ class Chooser:
             budget_bytes,
             is_on=self.is_timed and not self.only_whole and can_slice(facts),
         )
+        self.previous: Entry | None = None
+        self.num_next = 0
+        self.num_other = 0
         self.loaded: dict[Var, None] = {}
         self._savable: dict[Var, None] = {}
         self._num_savable = 0
@@ -217,6 +224,7 @@ class Chooser:
         """
         entry = self.entries.get(dirty) or self._new_entry(dirty)
         self.credit.note_calls(entry, self.ledger.weight)
+        self._note_order(entry)
         if self.is_exact:
             entry.is_planned = entry.is_final = True
             entry.settle(
@@ -256,6 +264,14 @@ class Chooser:
         if len(self.entries) > MAX_ENTRIES:
             self._forget_one()
         return entry
+
+    def _note_order(self, entry: Entry) -> None:
+        """Whether a call changes something else than the one before it, where that did not bypass."""
+        is_next = self.ledger.weight > 0
+        if is_next and self.previous is not None:
+            self.num_next += 1
+            self.num_other += entry is not self.previous
+        self.previous = entry if is_next else None
 
     def _choose(self, entry: Entry) -> None:
         was_final = entry.is_final
@@ -323,7 +339,8 @@ class Chooser:
         entry.is_planned = True
         entry.is_final = False
         start_s = self.clock.now()
-        plan = self._promising_plan(entry, divides=divides)
+        is_in_turns = not is_asked and self._are_in_turns()
+        plan = self._promising_plan(entry, divides=divides, is_in_turns=is_in_turns)
         took_s = self.clock.now() - start_s
         if plan is not None:
             entry.promise_s = entry.promise_s if is_foretold else plan.seconds
@@ -340,7 +357,7 @@ class Chooser:
             if (is_asked or is_early) and self._has_room(entry):
                 self._compile_for_wanted(entry)
 
-    def _promising_plan(self, entry: Entry, *, divides: bool) -> Plan | None:
+    def _promising_plan(self, entry: Entry, *, divides: bool, is_in_turns: bool) -> Plan | None:
         """The plan for a dirty set, with the seconds of what is to serve it; None where it wins
         nothing, or cannot be afforded.
         """
@@ -356,8 +373,9 @@ class Chooser:
         if plan is None:
             entry.settle("whole", f"its saved values do not fit the budget of {budget_bytes} bytes")
             return None
-        if divides and plan.loads:
-            plan = replace(plan, seconds=self._divided_s(entry, plan))
+        if plan.loads and (divides or is_in_turns):
+            in_turns_s = self._divided_s if divides else self._refilled_s
+            plan = replace(plan, seconds=in_turns_s(entry, plan))
         self.credit.note_promise(entry, plan.seconds if plan.loads else self.whole_s)
         if not plan.loads:
             entry.settle("whole", "nothing to win: a plan would load no saved value")
@@ -367,6 +385,17 @@ class Chooser:
             entry.settle("whole", f"nothing to win: {what} estimated {plan.seconds * 1e3:.3g} ms")
             return None
         return plan
+
+    def _refilled_s(self, entry: Entry, plan: Plan) -> float:
+        """Estimated seconds of a plan and, as often as a call of another kind comes before it, of what
+        that leaves stale.
+        """
+        others = [other for other in self.entries.values() if other is not entry]
+        before = nlargest(NUM_BEFORE, others, key=lambda other: other.uses * other.clean_share)
+        kept = {*self.segments.wanted, *plan.base_loads}
+        stale_s = sum(stale_seconds(self.facts, plan, other.dirty, kept) for other in before)
+        share = self.num_other / max(self.num_next, 1)
+        return plan.seconds + share * self.race.run_price * stale_s / len(before)
 
     def _divided_s(self, entry: Entry, plan: Plan) -> float:
         """Estimated seconds of segments for a change, if what its plan and those of other kinds load
