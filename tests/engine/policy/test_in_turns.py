@@ -5,6 +5,8 @@ save to the outputs.
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -217,7 +219,9 @@ def apart(theta, x):
     return sum(jnp.sum(jnp.exp(-a * x) * jnp.sin(b * x)) for a, b in theta)
 
 
-def large(monkeypatch, function, changing=range(2 * NUM_TERMS)):
+def large(
+    monkeypatch, function: Callable[..., Any], changing: Sequence[int] = range(2 * NUM_TERMS)
+):
     """The chooser of a function that is too large to be divided, after calls."""
     monkeypatch.setattr("incrax.engine.policy.chooser.MAX_DIVIDED_EQNS", 10)
     ours = incrax.incremental(function, tuning=UNTIMED)
