@@ -1716,7 +1716,7 @@ MUTANTS = [
     Mutant(
         "segments are promised to take what a plan does",
         "engine/policy/chooser.py",
-        "plan = replace(plan, seconds=self._divided_s(entry, plan))",
+        "plan = replace(plan, seconds=in_turns_s(entry, plan))",
         "pass",
         "tests/engine/policy/test_in_turns.py",
     ),

@@ -220,11 +220,14 @@ def apart(theta, x):
 
 
 def large(
-    monkeypatch, function: Callable[..., Any], changing: Sequence[int] = range(2 * NUM_TERMS)
+    monkeypatch,
+    function: Callable[..., Any],
+    changing: Sequence[int] = range(2 * NUM_TERMS),
+    tuning: incrax.Tuning = UNTIMED,
 ):
     """The chooser of a function that is too large to be divided, after calls."""
     monkeypatch.setattr("incrax.engine.policy.chooser.MAX_DIVIDED_EQNS", 10)
-    ours = incrax.incremental(function, tuning=UNTIMED)
+    ours = incrax.incremental(function, tuning=tuning)
     jitted = jax.jit(function)
     for theta in in_turns(60, changing):
         same(ours(theta, X), jitted(theta, X), factor=2**14)
@@ -251,8 +254,9 @@ def test_a_large_function_has_none_where_each_call_leaves_stale_what_the_next_lo
 
 def test_what_calls_in_a_row_would_load_is_not_stale(monkeypatch):
     """Kinds that take turns in stretches: the call before is most often of the same kind."""
-    stretches = [kind for kind in range(0, 2 * NUM_TERMS, 2) for _ in range(12)]
-    assert large(monkeypatch, among_many, stretches).num_programs > 0
+    stretches = [kind for kind in range(0, 2 * NUM_TERMS, 2) for _ in range(5)]
+    tuning = incrax.Tuning(timed=False, compile_s=1e9, hot_after=6)
+    assert large(monkeypatch, among_many, stretches, tuning).num_programs > 0
 
 
 def test_the_next_process_divides_at_once(known_prices, monkeypatch, tmp_path):
