@@ -1651,6 +1651,20 @@ MUTANTS = [
         "tests/engine/policy/test_in_turns.py",
     ),
     Mutant(
+        "what the call before leaves stale is no part of a promise",
+        "engine/policy/accounts.py",
+        "return self.num_other / max(self.num_next, 1)",
+        "return 0.0",
+        "tests/engine/policy/test_in_turns.py",
+    ),
+    Mutant(
+        "each call is taken to change something else than the one before",
+        "engine/policy/accounts.py",
+        "return self.num_other / max(self.num_next, 1)",
+        "return 1.0",
+        "tests/engine/policy/test_in_turns.py",
+    ),
+    Mutant(
         "one look stands for all calls that bypassed",
         "engine/policy/ledger.py",
         "self._share = math.ceil(self._waiting / CENSUS)",
