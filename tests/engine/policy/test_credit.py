@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -469,6 +470,17 @@ def test_a_short_job_compiles_nothing(monkeypatch):
     assert not is_paid(0.1)
     monkeypatch.setattr(credit.clock, "spent_s", 0.3)
     assert is_paid(1.0)
+
+
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_what_a_plan_promised_is_not_hoped_to_be_more(is_planned, monkeypatch):
+    """Else a plan that saves 3 % would be refused, and made again, at each look."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    monkeypatch.setattr(credit.clock, "spent_s", 100.0)
+    monkeypatch.setattr(type(credit), "_price_s", lambda self, entry, work: 1.0)
+    entry = Entry(1, count=30_000, is_planned=is_planned, promise_s=0.97e-3)
+    assert not credit.has_earned(entry, 1e-3, 1.0)
+    assert credit.has_earned(replace(entry, count=40_000), 1e-3, 1.0)
 
 
 def test_planning_takes_what_it_took(monkeypatch):

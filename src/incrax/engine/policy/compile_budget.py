@@ -481,7 +481,9 @@ class Credit:
         times the time to compile.
         """
         served_s = min(entry.seconds.values(), default=whole_s)
-        is_promising = "segments" in entry.seconds or not (entry.is_planned or entry.is_foretold)
+        # What a plan promised holds: a better guess would have it made again, in vain, at each look.
+        is_known = entry.is_planned or entry.promise_s < math.inf
+        is_promising = "segments" in entry.seconds or not is_known
         usual_s = (1.0 - EARNED_SHARE) * served_s if is_promising else math.inf
         promise_s = min(entry.promise_s, usual_s)
         price_s = self._price_s(entry, work)
