@@ -76,7 +76,8 @@ def test_what_looks_lost_is_worth_as_many_calls():
     """A job like this one is not looked at again."""
     own = Ledger()
     for _ in range(2000):
-        skip(own) or look(own)
+        if not skip(own):
+            look(own)
     assert 1900 <= calls_worth(own.lost_s, WHOLE_S) <= 2300
     own.note_learning(SHARE)
     assert calls_worth(own.lost_s, WHOLE_S) >= 2900

@@ -37,7 +37,7 @@ WON_SHARE = 0.5
 """Share of what a function has gained in all, learning paid, that may be risked at once."""
 
 EARNED_SHARE = 0.1
-"""Share of what serves a dirty set now that a program of its own is expected to save."""
+"""Share of the seconds of segments that a program of its own is expected to save."""
 
 EARNED_FACTOR = 3.0
 """Compilations that the gain over all uses so far must have been worth, where many were made
@@ -482,9 +482,8 @@ class Credit:
         """
         served_s = min(entry.seconds.values(), default=whole_s)
         # What a plan promised holds: a better guess would have it made again, in vain, at each look.
-        is_known = entry.is_planned or entry.promise_s < math.inf
-        is_promising = "segments" in entry.seconds or not is_known
-        usual_s = (1.0 - EARNED_SHARE) * served_s if is_promising else math.inf
+        is_divided = "segments" in entry.seconds
+        usual_s = (1.0 - EARNED_SHARE) * served_s if is_divided else math.inf
         promise_s = min(entry.promise_s, usual_s)
         price_s = self._price_s(entry, work)
         return self._is_paid(
