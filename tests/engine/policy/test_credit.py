@@ -478,6 +478,18 @@ def test_a_short_job_compiles_nothing(monkeypatch):
     assert is_paid(1.0)
 
 
+@pytest.mark.parametrize("is_decided", [False, True])
+def test_what_a_plan_promised_is_not_hoped_to_be_more(is_decided, monkeypatch):
+    """Else a plan that saves 3 % would be refused, and made again, at each look."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    monkeypatch.setattr(credit.clock, "spent_s", 100.0)
+    entry = Entry(1, count=30_000, is_decided=is_decided, promise_s=0.97e-3)
+    allows = lambda entry: credit.allows(entry, 1e-3, 1.0, on_trust=True)
+    monkeypatch.setattr(credit, "_has_left", lambda _: False)
+    assert not allows(entry)
+    assert allows(replace(entry, count=40_000))
+
+
 def test_planning_takes_what_it_took(monkeypatch):
     credit = called(0.0)._traces.latest.engine.chooser.credit
     credit.costs.planning_s = 0.0

@@ -192,7 +192,7 @@ def test_where_it_is_off_nothing_is_collected(folder, monkeypatch):
 def analysed_at(folder, monkeypatch, num=60, **changes):
     """The call, counted from 1, at which a function is analysed, whose file says so."""
     file = learned(folder)
-    about = {"pays": False, "calls": 10, "learning_s": 1.0, "whole_s": 1e-3}
+    about = {"pays": False, "calls": 10, "lost_s": 1.0, "whole_s": 1e-3}
     file.write_text(json.dumps({**json.loads(file.read_text()), **about, **changes}))
     monkeypatch.setattr(ledger, "LOOK_SHARE", 0.005)
     ours = incrax.incremental(model)
@@ -208,8 +208,8 @@ def analysed_at(folder, monkeypatch, num=60, **changes):
     [
         ({}, 22),  # twice as many calls, after the first
         ({"calls": 1000}, None),
-        ({"calls": 1000, "learning_s": 5e-5}, 12),  # ten calls, of which a share is as much
-        ({"calls": 1000, "learning_s": 1e-9}, 2),
+        ({"calls": 1000, "lost_s": 5e-5}, 12),  # ten calls, of which a share is as much
+        ({"calls": 1000, "lost_s": 1e-9}, 2),
         ({"calls": 0}, 2),
         ({"calls": -3}, 2),
         ({"pays": True}, 2),
@@ -217,8 +217,8 @@ def analysed_at(folder, monkeypatch, num=60, **changes):
         ({"pays": None}, 2),
         ({"calls": "many"}, 2),
         ({"calls": 1e400}, 2),
-        ({"learning_s": -1.0}, 2),
-        ({"learning_s": None}, 2),
+        ({"lost_s": -1.0}, 2),
+        ({"lost_s": None}, 2),
         ({"whole_s": 0.0}, 2),
     ],
 )

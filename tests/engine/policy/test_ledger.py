@@ -9,7 +9,14 @@ import math
 import pytest
 
 from incrax.engine.policy import ledger
-from incrax.engine.policy.ledger import CENSUS, MAX_BYPASSED, MAX_CREDIT, MAX_DEFERRED, Ledger
+from incrax.engine.policy.ledger import (
+    CENSUS,
+    MAX_BYPASSED,
+    MAX_CREDIT,
+    MAX_DEFERRED,
+    Ledger,
+    calls_worth,
+)
 from incrax.engine.policy.verdict import BYPASS_S
 
 SHARE = 0.01
@@ -63,6 +70,19 @@ def test_looks_without_a_gain_take_their_share(whole_s):
     num_calls = 200_000
     lost_s = run(Ledger(), num_calls, whole_s=whole_s) * LOOK_S
     assert 0.5 * SHARE <= lost_s / (num_calls * whole_s) <= 1.2 * SHARE
+
+
+def test_what_looks_lost_is_worth_as_many_calls():
+    """A job like this one is not looked at again."""
+    own = Ledger()
+    for _ in range(2000):
+        if not skip(own):
+            look(own)
+    assert 1900 <= calls_worth(own.lost_s, WHOLE_S) <= 2300
+    own.note_learning(SHARE)
+    assert calls_worth(own.lost_s, WHOLE_S) >= 2900
+    look(own, gained_s=1.0)
+    assert own.lost_s == SHARE
 
 
 def test_a_function_that_takes_long_is_always_looked_at():

@@ -31,7 +31,7 @@ WON_SHARE = 0.5
 """Share of what a function has gained in all, learning paid, that may be risked at once."""
 
 EARNED_SHARE = 0.1
-"""Share of what serves a dirty set now that a program of its own is expected to save."""
+"""Share of the seconds of segments that a program of its own is expected to save."""
 
 EARNED_FACTOR = 3.0
 """Compilations that the gain over all uses so far must have been worth, where many were made
@@ -206,8 +206,9 @@ class Credit:
         if on_trust and self._has_left(price_s):
             return True
         served_s = min(entry.seconds.values(), default=whole_s)
-        is_promising = "segments" in entry.seconds or not (entry.is_decided or entry.is_foretold)
-        usual_s = (1.0 - EARNED_SHARE) * served_s if is_promising else math.inf
+        # What a plan promised holds: a better guess would have it made again, in vain, at each look.
+        is_divided = "segments" in entry.seconds
+        usual_s = (1.0 - EARNED_SHARE) * served_s if is_divided else math.inf
         promise_s = min(entry.promise_s, usual_s)
         earned_s = price_s if on_trust else EARNED_FACTOR * price_s
         return self.is_worth(entry, Offer(served_s, promise_s, earned_s, FORESEEN_FACTOR * price_s))

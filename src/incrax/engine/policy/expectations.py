@@ -33,7 +33,7 @@ from incrax.engine.plan.plan import RowKind
 from incrax.engine.policy.candidates import MIN_GAIN, UPKEEP_S, Entry, Known
 from incrax.engine.policy.ledger import Ledger, calls_worth
 
-LEAST_S = 0.02
+LEAST_S = 0.01
 """Seconds in the whole program from which on a job is worth a file."""
 
 LONGER = 2
@@ -195,7 +195,7 @@ class Expectations:
             "program": self._program,
             "calls": max(num_calls, ledger.verdict.num_calls),
             "pays": pays or ledger.unchanged * whole_s > ledger.learning_s,
-            "learning_s": ledger.learning_s,
+            "lost_s": ledger.lost_s,
             "whole_s": whole_s,
             "compile_s": max(self.compile_s, self._whole.first_s),
             "kinds": _most_often({f"{dirty:x}": known for dirty, known in found.items()}),
@@ -222,8 +222,8 @@ def calls_without_look(traced: Program, tuning: Tuning, *, is_algebra: bool) -> 
     earlier process, and none where a plan served, or would have, had as many calls been expected.
 
     A job is taken to be like the last one until it is `LONGER` times as long. One that is another
-    loses no more by that than until what was learned in vain would be a small share of it
-    (`calls_worth`).
+    loses no more by that than until what was lost by looking would be the share of it that looks
+    may take (`calls_worth`): in a job like the last one, that is not before its end.
     """
     if not is_remembered(tuning):
         return NOT_IDLE
@@ -233,7 +233,7 @@ def calls_without_look(traced: Program, tuning: Tuning, *, is_algebra: bool) -> 
         if data is None or data["pays"] is not False:
             return NOT_IDLE
         whole_s = _seconds(data["whole_s"])
-        affordable = calls_worth(_seconds(data["learning_s"]), whole_s)
+        affordable = calls_worth(_seconds(data["lost_s"]), whole_s)
         return Idle(min(LONGER * int(data["calls"]), affordable), whole_s)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         _cache_folder.ignore(key, error)

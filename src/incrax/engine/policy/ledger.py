@@ -251,6 +251,11 @@ class Ledger:
         return self.whole_s - self.spent_s - self.learning_s
 
     @property
+    def lost_s(self) -> float:
+        """Seconds that learning took, or looks, too, where they gained nothing."""
+        return max(self.learning_s, -self.net_s)
+
+    @property
     def verdict(self) -> Verdict:
         """What saving has been worth since the start."""
         return Verdict(
