@@ -7,7 +7,6 @@ tolerance or a hash alone. It must not know plans or saved values.
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Iterable
 from enum import Enum
@@ -22,6 +21,7 @@ from incrax._messages import masked_array, unsupported_dtype
 from incrax.engine.inputs import row_updates
 from incrax.engine.inputs.mutable import declare, mutable_part
 from incrax.engine.inputs.placement import plain_sharding
+from incrax.engine.inputs.row_updates import FEW, together
 
 T = TypeVar("T")
 
@@ -34,8 +34,9 @@ COPIED_BYTES = 2**14
 
 MIN_RELATED_BYTES = 2**20
 MAX_RELATED = 4
-"""Bytes of a value from which on it is remembered in which rows it differs from others, and from how
-many: those that were compared with the same third one need not be compared as a whole.
+"""It is remembered in which rows a value differs from others, from so many at most: those that were
+compared with the same third one need not be compared as a whole. Many rows are remembered of a value
+of so many bytes: fewer are compared faster than the numbers of these.
 """
 
 NUM_SAMPLED = 64
@@ -150,7 +151,7 @@ def has_type(x: Any, known: Any, anchor: Any = None) -> bool:
     """
     kind = type(x)
     if kind is _ARRAY and type(anchor) is _ARRAY and x.aval is anchor.aval:
-        if not x.committed and not anchor.committed:
+        if not _jax.is_committed(x) and not _jax.is_committed(anchor):
             return True
     elif (kind is np.ndarray or kind is np.float64) and x.dtype is known[1]:
         if (x.shape, False, None) == (known[0], *known[2:]):
@@ -243,7 +244,7 @@ def _read_bits(x: Any) -> np.ndarray | None:
         if x.is_deleted() or (_frozen and is_frozen(x)) or not _jax.is_held_whole(x):
             return None
         try:
-            return np.asarray(x if isinstance(x.dtype, np.dtype) else jax.random.key_data(x))
+            return np.asarray(x if isinstance(x.aval.dtype, np.dtype) else jax.random.key_data(x))
         except jax.errors.JaxRuntimeError:  # what computes it failed: it equals nothing
             return None
     return _python_int(x) if type(x) is int else np.asarray(x)
@@ -340,12 +341,17 @@ def changed_rows(new: LeafValue, old: LeafValue) -> np.ndarray | None:
     """Numbers of the rows, along the first axis, whose bits differ, or in which updates were
     written; None where only identity counts.
     """
-    if id(new.array) in row_updates.known:
-        written = row_updates.rows_between(new.array, old.array)
-        if written is not None:
-            return written
-    bits = new.bits
-    return None if bits is None or not bits.ndim else _different(new, old, len(bits))
+    is_update = id(new.array) in row_updates.known
+    numbers = _rows_by_a_third(new, old, is_update) if new.related else None
+    if numbers is None and is_update:
+        numbers = row_updates.rows_between(new.array, old.array)
+    if numbers is None:
+        bits = new.bits
+        numbers = None if bits is None or not bits.ndim else _different(new, old, len(bits))
+    if numbers is not None and (numbers.size <= FEW or new.feed.nbytes >= MIN_RELATED_BYTES):
+        new.related = ((weakref.ref(old), numbers), *new.related[: MAX_RELATED - 1])
+        old.related = ((weakref.ref(new), numbers), *old.related[: MAX_RELATED - 1])
+    return numbers
 
 
 def _different(new: LeafValue, old: LeafValue, num: int) -> np.ndarray | None:
@@ -356,26 +362,32 @@ def _different(new: LeafValue, old: LeafValue, num: int) -> np.ndarray | None:
     b = old.bits
     if a is None or b is None or a.dtype != b.dtype:
         return None
-    if a.nbytes < MIN_RELATED_BYTES or num != len(a):
-        return _parts_with(new.words != old.words, num)
-    near = _rows_by_a_third(new, old)
-    if near is None:
-        numbers = _parts_with(new.words != old.words, num)
-    else:
-        numbers = near[_parts_with(_words(a[near]) != _words(b[near]), near.size)]
-    for one, other in ((new, old), (old, new)):
-        one.related = ((weakref.ref(other), numbers), *one.related[: MAX_RELATED - 1])
-    return numbers
+    return _parts_with(new.words != old.words, num)
 
 
-def _rows_by_a_third(a: LeafValue, b: LeafValue) -> np.ndarray | None:
-    """Rows outside of which two values have the bits of a third one, and so of each other; None where
-    there is none with which both were compared.
+def _rows_by_a_third(new: LeafValue, old: LeafValue, is_update: bool) -> np.ndarray | None:
+    """Rows in which two values differ, if they were compared before, or both with a third, else None.
+
+    Where one of them has the third's bits, and the other has not, they differ. Only rows in which
+    both have others are read, and of updates not even these.
     """
-    pairs = itertools.product(a.related, b.related)
-    # Of a value there is one weak reference, also after it is gone.
-    near = (np.union1d(x[1], y[1]) for x, y in pairs if x[0] is y[0])
-    return next(near, None)
+    for third, ours in new.related:
+        if third() is old:
+            return ours
+        for other, theirs in old.related:
+            if other is third:  # of a value there is one weak reference, also after it is gone
+                near = together((ours, theirs))
+                if near.size == ours.size + theirs.size:
+                    return near
+                return None if is_update else _rows_among(near, new.bits, old.bits)
+    return None
+
+
+def _rows_among(near: np.ndarray, a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
+    """Those of some rows whose bits differ; None where only identity counts."""
+    if a is None or b is None:
+        return None
+    return near[_parts_with(_words(a[near]) != _words(b[near]), near.size)]
 
 
 def _parts_with(is_there: np.ndarray, num: int) -> np.ndarray:
@@ -384,7 +396,7 @@ def _parts_with(is_there: np.ndarray, num: int) -> np.ndarray:
         return is_there.nonzero()[0]
     if np.count_nonzero(is_there) > num:  # of few, their places are found ten times faster
         return np.flatnonzero(is_there.reshape(num, -1).any(axis=1))
-    return np.unique(is_there.nonzero()[0] // (is_there.size // max(num, 1)))
+    return together((is_there.nonzero()[0] // (is_there.size // max(num, 1)),))
 
 
 def _is_large_on_device(x: jax.Array) -> bool:
