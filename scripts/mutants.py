@@ -184,8 +184,15 @@ OPTIMISATIONS = [
     Mutant(
         "of a third value, only one's rows are looked at",
         "engine/inputs/leaves.py",
-        "near = (np.union1d(x[1], y[1])",
-        "near = (x[1]",
+        "near = together((ours, theirs))",
+        "near = ours",
+        "tests/engine/inputs/test_leaves.py",
+    ),
+    Mutant(
+        "rows in which two values differ from a third are not read",
+        "engine/inputs/leaves.py",
+        "if near.size == ours.size + theirs.size:",
+        "if True:",
         "tests/engine/inputs/test_leaves.py",
     ),
     Mutant(
@@ -1155,15 +1162,15 @@ MUTANTS = [
     ),
     Mutant(
         "a streak of rows takes another kind of change",
-        "engine/call/engine.py",
-        "        if not self._covers(sliced, numbers):",
-        "        if False:",
+        "engine/policy/slices.py",
+        "return numbers.size <= sliced.capacity",
+        "return True",
         "tests/engine/call/test_streak.py",
     ),
     Mutant(
         "a streak of rows adds differences without end",
-        "engine/call/engine.py",
-        "if not slices.allows_difference(plan):",
+        "engine/policy/slices.py",
+        "if plan.guard is not None and self.num_differences >= MAX_DIFFERENCES:",
         "if False:",
         "tests/engine/call/test_slices.py",
     ),
