@@ -34,9 +34,9 @@ COPIED_BYTES = 2**14
 
 MIN_RELATED_BYTES = 2**20
 MAX_RELATED = 4
-"""It is remembered in which rows a value differs from others, from so many at most: those that were
-compared with the same third one need not be compared as a whole. Many rows are remembered of a value
-of so many bytes: fewer are compared faster than the numbers of these.
+"""It is remembered in which rows a value differs from others, from so many at most; where these are
+many, of so many bytes. Such values are not compared as a whole with one that was compared with the
+same third one; smaller ones are compared faster than numbers are put together.
 """
 
 NUM_SAMPLED = 64
@@ -341,9 +341,8 @@ def changed_rows(new: LeafValue, old: LeafValue) -> np.ndarray | None:
     """Numbers of the rows, along the first axis, whose bits differ, or in which updates were
     written; None where only identity counts.
     """
-    is_update = id(new.array) in row_updates.known
-    numbers = _rows_by_a_third(new, old, is_update) if new.related else None
-    if numbers is None and is_update:
+    numbers = None
+    if id(new.array) in row_updates.known:
         numbers = row_updates.rows_between(new.array, old.array)
     if numbers is None:
         bits = new.bits
@@ -354,6 +353,16 @@ def changed_rows(new: LeafValue, old: LeafValue) -> np.ndarray | None:
     return numbers
 
 
+def is_farther(old: LeafValue, near: LeafValue, numbers: np.ndarray) -> bool:
+    """Whether a value is known to differ from an old one in more rows than from a near one, which are
+    these: the near one differs from the old one in others, in which the value has the near one's bits.
+    """
+    for other, rows in near.related:
+        if other() is old:
+            return rows.size > 0 and set(numbers.tolist()).isdisjoint(rows.tolist())
+    return False
+
+
 def _different(new: LeafValue, old: LeafValue, num: int) -> np.ndarray | None:
     """In which of as many equal parts the bits of two values differ; None where only identity
     counts.
@@ -362,32 +371,22 @@ def _different(new: LeafValue, old: LeafValue, num: int) -> np.ndarray | None:
     b = old.bits
     if a is None or b is None or a.dtype != b.dtype:
         return None
-    return _parts_with(new.words != old.words, num)
-
-
-def _rows_by_a_third(new: LeafValue, old: LeafValue, is_update: bool) -> np.ndarray | None:
-    """Rows in which two values differ, if they were compared before, or both with a third, else None.
-
-    Where one of them has the third's bits, and the other has not, they differ. Only rows in which
-    both have others are read, and of updates not even these.
-    """
-    for third, ours in new.related:
-        if third() is old:
-            return ours
-        for other, theirs in old.related:
-            if other is third:  # of a value there is one weak reference, also after it is gone
-                near = together((ours, theirs))
-                if near.size == ours.size + theirs.size:
-                    return near
-                return None if is_update else _rows_among(near, new.bits, old.bits)
-    return None
-
-
-def _rows_among(near: np.ndarray, a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
-    """Those of some rows whose bits differ; None where only identity counts."""
-    if a is None or b is None:
-        return None
+    is_large = a.nbytes >= MIN_RELATED_BYTES and num == len(a)
+    near = _rows_by_a_third(new, old) if is_large else None
+    if near is None:
+        return _parts_with(new.words != old.words, num)
     return near[_parts_with(_words(a[near]) != _words(b[near]), near.size)]
+
+
+def _rows_by_a_third(a: LeafValue, b: LeafValue) -> np.ndarray | None:
+    """Rows outside of which two values have the bits of a third one, and so of each other; None where
+    there is none with which both were compared.
+    """
+    for third, ours in a.related:
+        for other, theirs in b.related:
+            if other is third:  # of a value there is one weak reference, also after it is gone
+                return together((ours, theirs))
+    return None
 
 
 def _parts_with(is_there: np.ndarray, num: int) -> np.ndarray:

@@ -34,6 +34,7 @@ from incrax.engine.inputs.leaves import (
     changed_elements,
     changed_rows,
     has_bits_of,
+    is_farther,
     is_compared_by_identity,
     resolved,
     same_value,
@@ -361,8 +362,13 @@ class Comparison:
 
         None where one differs in none, or it is not known in which rows. Other leaves are equal.
         """
-        found = []
+        found: list[tuple[int, bool, int, State, np.ndarray]] = []
+        (leaf, *others) = leaves
         for state in reversed(self.store.states):
+            if found and not others:
+                near, numbers = found[0][3:]
+                if is_farther(state.values[leaf], near.values[leaf], numbers):
+                    continue
             numbers = self.rows(values, state, leaves)
             if numbers is None or not numbers.size:
                 return None
