@@ -184,16 +184,16 @@ OPTIMISATIONS = [
     Mutant(
         "of a third value, only one's rows are looked at",
         "engine/inputs/leaves.py",
-        "near = together((ours, theirs))",
-        "near = ours",
+        "return together((ours, theirs))",
+        "return ours",
         "tests/engine/inputs/test_leaves.py",
     ),
     Mutant(
-        "rows in which two values differ from a third are not read",
+        "of two versions the latest is taken for the nearest",
         "engine/inputs/leaves.py",
-        "if near.size == ours.size + theirs.size:",
-        "if True:",
-        "tests/engine/inputs/test_leaves.py",
+        "return rows.size > 0 and set(numbers.tolist()).isdisjoint(rows.tolist())",
+        "return True",
+        "tests/engine/call/test_slices.py::test_the_short_way_starts_where_fewest_rows_differ",
     ),
     Mutant(
         "what is overwritten is returned in another order",

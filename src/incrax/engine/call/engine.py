@@ -524,7 +524,7 @@ class Engine:
             plan,
             plan.num_eqns,
             self.clock.ticks,
-            Sources(self.facts, program),
+            saved.sources or Sources(self.facts, program),
             fills,
             sum([len(each.eqns) for each in saved.plans]) if fills else 0,
         )
@@ -532,6 +532,10 @@ class Engine:
             if len(self.repeats) >= MAX_REPEATS:
                 self.repeats.clear()
             self.repeats[kind] = repeat
+        elif plan.sliced is not None and saved.base is not None and repeat.is_settled():
+            # What would be decided once more for the next call has just been.
+            if not self.comparison.differ_beside(saved.values, plan.sliced.leaves):
+                self.again = Again(repeat, saved.base, [])
 
     def _fills_what_changed(self, candidate: Candidate, saved: SavedValues) -> bool:
         """Whether a plan, which fills nothing, or segments serve the same change so of any version that

@@ -34,8 +34,8 @@ from incrax.engine.inputs.leaves import (
     changed_elements,
     changed_rows,
     has_bits_of,
-    is_farther,
     is_compared_by_identity,
+    is_farther,
     resolved,
     same_value,
 )
@@ -90,8 +90,8 @@ class Store:
 
     Fields: how many versions are kept; bytes of saved values; in which order those of a version go;
     spare buffers; variables of the program that are returned, whose buffers users may hold; the
-    versions; bytes of all that may be saved, which of it is recycled, and what this is; what was evicted and nobody asked for
-    yet; bytes of each variable.
+    versions; bytes of all that may be saved, which of it is recycled, and what this is; what was evicted
+    and nobody asked for yet; bytes of each variable.
     """
 
     versions: int
