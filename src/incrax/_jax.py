@@ -929,13 +929,19 @@ def first_buffer(results: Iterable[Any]) -> list[ArrayImpl]:
     return []
 
 
+is_committed = operator.attrgetter("_committed")
+_sharding = operator.attrgetter("_sharding")
+"""Whether somebody bound an array to a device, and where it is, without a function of Python in front."""
+
+
 def is_held_whole(x: Any) -> bool:
     """Whether a device of this process holds all of an array, and no other process any: reading it
     gathers nothing.
     """
-    sharding = x.sharding
+    sharding = _sharding(x) if type(x) is ArrayImpl else x.sharding
     if type(sharding) is SingleDeviceSharding:
-        return sharding.is_fully_addressable
+        # What nobody bound to a device is on one of this process.
+        return not is_committed(x) or sharding.is_fully_addressable
     return x.is_fully_addressable and x.is_fully_replicated
 
 

@@ -77,7 +77,7 @@ def test_a_family_is_forgotten_with_its_arrays():
     for k in range(5 * MAX_STEPS):
         old, x = x, incrax.at(x)[k % 4].set(float(k))
     assert rows_between(x, old).tolist() == [3]
-    assert len(list(row_updates._origin(x).trail())) <= MAX_STEPS + 1
+    assert len(list(row_updates.known[id(x)].trail())) <= MAX_STEPS + 1
     made = [x]
     for k in range(5 * MAX_STEPS):
         made.append(incrax.at(made[-1])[k % 4].add(1.0))

@@ -16,7 +16,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from operator import and_, attrgetter, or_
+from operator import and_, attrgetter, is_, or_
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import jax
@@ -36,7 +36,7 @@ from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.leaves import LeafValue, LeafValues
 from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.plan import Plan, Sliced
+from incrax.engine.plan.plan import Plan
 from incrax.engine.plan.slices import value_at
 from incrax.engine.policy.candidates import Candidate, Entry
 from incrax.engine.policy.chooser import Chooser
@@ -462,13 +462,11 @@ class Engine:
         slices = self.slices
         sliced = plan.sliced
         assert sliced is not None
-        if not slices.allows_difference(plan):
-            return None
         found = self.comparison.nearest(values, sliced.leaves, slices.primed.keys())
         if found is None:
             return None
         base, numbers = found
-        if not self._covers(sliced, numbers):
+        if not slices.serves(plan, numbers):
             return None
         loads = repeat.loads_of(base, None, numbers)
         if loads is None:
@@ -483,13 +481,6 @@ class Engine:
         # Elements, not whole inputs: saved values may depend on one of them alone.
         dirty = self.comparison.dirty(values, base)
         return base, self._version(plan, base, dirty, values, results, {})
-
-    def _covers(self, sliced: Sliced, numbers: np.ndarray) -> bool:
-        """Whether a program for rows serves a change of these."""
-        if not self.slices.accumulates:
-            return numbers.size <= sliced.capacity
-        kind = self.slices.kind(sliced.leaves, numbers)
-        return kind is not None and sliced.kind.covers(kind)
 
     def _holds(self, repeat: Repeat, results: Results) -> bool:
         """Whether results may be used; the guard, if there is one, is taken from them."""
@@ -535,7 +526,7 @@ class Engine:
             plan,
             plan.num_eqns,
             self.clock.ticks,
-            Sources(self.facts, program),
+            saved.sources or Sources(self.facts, program),
             fills,
             sum([len(each.eqns) for each in saved.plans]) if fills else 0,
         )
@@ -543,6 +534,10 @@ class Engine:
             if len(self.repeats) >= MAX_REPEATS:
                 self.repeats.clear()
             self.repeats[kind] = repeat
+        elif plan.sliced is not None and saved.base is not None and repeat.is_settled():
+            # What would be decided once more for the next call has just been.
+            if not self.comparison.differ_beside(saved.values, plan.sliced.leaves):
+                self.again = Again(repeat, saved.base, [])
 
     def _fills_what_changed(self, candidate: Candidate, saved: SavedValues) -> bool:
         """Whether a plan, which fills nothing, or segments serve the same change so of any version that
@@ -845,13 +840,13 @@ class Engine:
         if plan is not None:
             held = [None] * len(self.facts.outvars) if base is None else base.outputs
             outputs = plan.outputs_with(held, results)
-            made = zip(plan.saves, results[len(plan.outputs) :], strict=True)
-            known = {**known, **dict(made)}
+            known = known | dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))
         if not self.chooser.is_exact:
             savable = self.chooser.savable
             saveable = self.facts.saveable
-            own = {v: outputs[i] for i, v in self.out_vars if v in savable and v in saveable}
-            known = {**known, **own}
+            for i, var in self.out_vars:
+                if var in savable and var in saveable:
+                    known = {**known, var: outputs[i]}
         table = self._carried_over(base, dirty, known)
         harmless = dirty if base is not None and table is base.saved else -1
         return State(values, outputs, table, harmless, None if base is None else base.culprit)
@@ -868,7 +863,7 @@ class Engine:
             if len(clean) < len(base.saved):
                 return {**clean, **added}
             base.harmless = dirty
-        if all([base.saved.get(var) is x for var, x in added.items()]):
+        if all(map(is_, map(base.saved.get, added), added.values())):
             return base.saved
         return {**base.saved, **added}
 

@@ -7,7 +7,6 @@ tolerance or a hash alone. It must not know plans or saved values.
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Iterable
 from enum import Enum
@@ -22,6 +21,7 @@ from incrax._messages import masked_array, unsupported_dtype
 from incrax.engine.inputs import row_updates
 from incrax.engine.inputs.mutable import declare, mutable_part
 from incrax.engine.inputs.placement import plain_sharding
+from incrax.engine.inputs.row_updates import FEW, together
 
 T = TypeVar("T")
 
@@ -34,8 +34,9 @@ COPIED_BYTES = 2**14
 
 MIN_RELATED_BYTES = 2**20
 MAX_RELATED = 4
-"""Bytes of a value from which on it is remembered in which rows it differs from others, and from how
-many: those that were compared with the same third one need not be compared as a whole.
+"""It is remembered in which rows a value differs from others, from so many at most; where these are
+many, of so many bytes. Such values are not compared as a whole with one that was compared with the
+same third one; smaller ones are compared faster than numbers are put together.
 """
 
 NUM_SAMPLED = 64
@@ -150,7 +151,7 @@ def has_type(x: Any, known: Any, anchor: Any = None) -> bool:
     """
     kind = type(x)
     if kind is _ARRAY and type(anchor) is _ARRAY and x.aval is anchor.aval:
-        if not x.committed and not anchor.committed:
+        if not _jax.is_committed(x) and not _jax.is_committed(anchor):
             return True
     elif (kind is np.ndarray or kind is np.float64) and x.dtype is known[1]:
         if (x.shape, False, None) == (known[0], *known[2:]):
@@ -243,7 +244,7 @@ def _read_bits(x: Any) -> np.ndarray | None:
         if x.is_deleted() or (_frozen and is_frozen(x)) or not _jax.is_held_whole(x):
             return None
         try:
-            return np.asarray(x if isinstance(x.dtype, np.dtype) else jax.random.key_data(x))
+            return np.asarray(x if isinstance(x.aval.dtype, np.dtype) else jax.random.key_data(x))
         except jax.errors.JaxRuntimeError:  # what computes it failed: it equals nothing
             return None
     return _python_int(x) if type(x) is int else np.asarray(x)
@@ -340,12 +341,26 @@ def changed_rows(new: LeafValue, old: LeafValue) -> np.ndarray | None:
     """Numbers of the rows, along the first axis, whose bits differ, or in which updates were
     written; None where only identity counts.
     """
+    numbers = None
     if id(new.array) in row_updates.known:
-        written = row_updates.rows_between(new.array, old.array)
-        if written is not None:
-            return written
-    bits = new.bits
-    return None if bits is None or not bits.ndim else _different(new, old, len(bits))
+        numbers = row_updates.rows_between(new.array, old.array)
+    if numbers is None:
+        bits = new.bits
+        numbers = None if bits is None or not bits.ndim else _different(new, old, len(bits))
+    if numbers is not None and (numbers.size <= FEW or new.feed.nbytes >= MIN_RELATED_BYTES):
+        new.related = ((weakref.ref(old), numbers), *new.related[: MAX_RELATED - 1])
+        old.related = ((weakref.ref(new), numbers), *old.related[: MAX_RELATED - 1])
+    return numbers
+
+
+def is_farther(old: LeafValue, near: LeafValue, numbers: np.ndarray) -> bool:
+    """Whether a value is known to differ from an old one in more rows than from a near one, which are
+    these: the near one differs from the old one in others, in which the value has the near one's bits.
+    """
+    for other, rows in near.related:
+        if other() is old:
+            return rows.size > 0 and set(numbers.tolist()).isdisjoint(rows.tolist())
+    return False
 
 
 def _different(new: LeafValue, old: LeafValue, num: int) -> np.ndarray | None:
@@ -356,26 +371,22 @@ def _different(new: LeafValue, old: LeafValue, num: int) -> np.ndarray | None:
     b = old.bits
     if a is None or b is None or a.dtype != b.dtype:
         return None
-    if a.nbytes < MIN_RELATED_BYTES or num != len(a):
-        return _parts_with(new.words != old.words, num)
-    near = _rows_by_a_third(new, old)
+    is_large = a.nbytes >= MIN_RELATED_BYTES and num == len(a)
+    near = _rows_by_a_third(new, old) if is_large else None
     if near is None:
-        numbers = _parts_with(new.words != old.words, num)
-    else:
-        numbers = near[_parts_with(_words(a[near]) != _words(b[near]), near.size)]
-    for one, other in ((new, old), (old, new)):
-        one.related = ((weakref.ref(other), numbers), *one.related[: MAX_RELATED - 1])
-    return numbers
+        return _parts_with(new.words != old.words, num)
+    return near[_parts_with(_words(a[near]) != _words(b[near]), near.size)]
 
 
 def _rows_by_a_third(a: LeafValue, b: LeafValue) -> np.ndarray | None:
     """Rows outside of which two values have the bits of a third one, and so of each other; None where
     there is none with which both were compared.
     """
-    pairs = itertools.product(a.related, b.related)
-    # Of a value there is one weak reference, also after it is gone.
-    near = (np.union1d(x[1], y[1]) for x, y in pairs if x[0] is y[0])
-    return next(near, None)
+    for third, ours in a.related:
+        for other, theirs in b.related:
+            if other is third:  # of a value there is one weak reference, also after it is gone
+                return together((ours, theirs))
+    return None
 
 
 def _parts_with(is_there: np.ndarray, num: int) -> np.ndarray:
@@ -384,7 +395,7 @@ def _parts_with(is_there: np.ndarray, num: int) -> np.ndarray:
         return is_there.nonzero()[0]
     if np.count_nonzero(is_there) > num:  # of few, their places are found ten times faster
         return np.flatnonzero(is_there.reshape(num, -1).any(axis=1))
-    return np.unique(is_there.nonzero()[0] // (is_there.size // max(num, 1)))
+    return together((is_there.nonzero()[0] // (is_there.size // max(num, 1)),))
 
 
 def _is_large_on_device(x: jax.Array) -> bool:

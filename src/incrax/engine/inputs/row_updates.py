@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -23,8 +24,8 @@ from incrax import _jax
 MAX_STEPS = 8
 """Updates that are traced back at most."""
 
-FEW = 16
-"""Numbers that are put together in Python."""
+FEW = 64
+"""Numbers that are put together in Python: of so few, NumPy would take most of the time of a call."""
 
 MAX_ROWS = 4096
 """Rows of one update that are remembered; more are found by comparison."""
@@ -58,19 +59,16 @@ class _Origin:
 
 
 known: dict[int, _Origin] = {}
-"""Of the arrays that belong to a family, by `id`; empty where none was made."""
-
-
-def _origin(x: Any) -> _Origin | None:
-    found = known.get(id(x))
-    return found if found is not None and found.array() is x else None
+"""Of the arrays that belong to a family, by `id`; empty where none was made. An array leaves it as it
+goes, before another one can have its `id`.
+"""
 
 
 def made_from(new: jax.Array, old: jax.Array, numbers: np.ndarray) -> jax.Array:
     """The new array, of which it is known from now on that it has the old one's rows but for
     these.
     """
-    parent = _origin(old) or _Origin(old, None, np.zeros(0, np.int64))
+    parent = known.get(id(old)) or _Origin(old, None, np.zeros(0, np.int64))
     last = parent.trail()[-1]
     if last.array() is None:
         last.parent = None  # else all of a chain of a million updates would be kept
@@ -82,8 +80,8 @@ def rows_between(new: Any, old: Any) -> np.ndarray | None:
     """Numbers of the rows in which two arrays may differ; None where they are not known to be of
     one family.
     """
-    ours = _origin(new)
-    theirs = None if ours is None else _origin(old)
+    ours = known.get(id(new))
+    theirs = known.get(id(old))
     if ours is None or theirs is None:
         return None
     written: list[np.ndarray] = []
@@ -94,17 +92,14 @@ def rows_between(new: Any, old: Any) -> np.ndarray | None:
         if ours.parent is None or len(written) > MAX_STEPS:
             return None
         ours = ours.parent
-    return _together(written)
+    return written[0] if len(written) == 1 else together(written)
 
 
-def _together(written: list[np.ndarray]) -> np.ndarray:
-    """All numbers of some lists, each once: of few, NumPy would take most of the time of a call."""
-    if len(written) == 1:
-        return written[0]
-    if sum(map(len, written)) <= FEW:
-        found = set().union(*map(np.ndarray.tolist, written))
-        return np.array(sorted(found), np.int64)
-    return np.unique(np.concatenate(written))
+def together(lists: Sequence[np.ndarray]) -> np.ndarray:
+    """All numbers of some lists, each once, in order."""
+    if sum(map(len, lists)) > FEW:
+        return np.unique(np.concatenate(lists))
+    return np.array(sorted(set().union(*map(np.ndarray.tolist, lists))), np.int64)
 
 
 def at(x: Any) -> RowUpdates:

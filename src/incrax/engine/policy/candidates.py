@@ -214,11 +214,11 @@ class Entry:
         is_time = self.uses in RETRY_USES or (self.uses > 0 and self.uses % RETRY_USES[-1] == 0)
         return is_time and self.is_final
 
-    def note_use(self, candidate: Candidate) -> None:
-        """Count a use; now and then forget the blame, so that a change of habit is noticed."""
-        self.uses += 1
-        self.stale_uses += candidate == self.candidate and self.leaves_stale(candidate)
-        if self.blame_s and self.uses % RETRY_USES[-1] == 0:
+    def note_use(self, candidate: Candidate, num: int = 1) -> None:
+        """Count uses; now and then forget the blame, so that a change of habit is noticed."""
+        self.uses += num
+        self.stale_uses += num * (candidate == self.candidate and self.leaves_stale(candidate))
+        if self.blame_s and self.uses % RETRY_USES[-1] < num:
             self.blame_s = self.prior_s
             self.stale_uses = 0
             self.is_final = False

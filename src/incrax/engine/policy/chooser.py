@@ -289,8 +289,7 @@ class Chooser:
         self.accounts.note_calls(entry, num_calls)
         if candidate != "whole":
             self.accounts.note_uses(entry, num_calls)
-        for _ in range(num_calls):
-            entry.note_use(candidate)
+        entry.note_use(candidate, num_calls)
         self.note_call(entry, candidate, spent_s, overhead_s, num_calls)
 
     def note_call(

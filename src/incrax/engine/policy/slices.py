@@ -325,9 +325,18 @@ class Slices:
         programs = (entry.program, self.priming)
         return all([p is None or p.is_at_hand(feeds) for p in programs])
 
-    def allows_difference(self, plan: Plan) -> bool:
-        """Whether a plan may add one more difference to a sum, if it does."""
-        return plan.guard is None or self.num_differences < MAX_DIFFERENCES
+    def serves(self, plan: Plan, numbers: np.ndarray) -> bool:
+        """Whether a plan is for a change of these rows, and may add one more difference to a sum, if
+        it does.
+        """
+        sliced = plan.sliced
+        assert sliced is not None
+        if plan.guard is not None and self.num_differences >= MAX_DIFFERENCES:
+            return False
+        if not self.accumulates:
+            return numbers.size <= sliced.capacity
+        kind = self.kind(sliced.leaves, numbers)
+        return kind is not None and sliced.kind.covers(kind)
 
     def note_unusable(self, entry: Entry) -> None:
         """A guard was false: the whole function served a change instead."""

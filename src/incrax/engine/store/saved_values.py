@@ -163,8 +163,9 @@ class SavedValues:
     """Values for one call with these leaf values: `pairs` are states with their dirty sets, the
     best one last, from which it starts: then these inputs are `dirty`.
 
-    `computed` and `found` is what it read, `plans` what it ran for that, `filled_by` the programs of
-    segments among these that are the same for all values.
+    `rows` are those that changed, `sources` where a program for these finds what it takes, and `taken`
+    that; `computed` and `found` is what it read, `plans` what it ran for that, `filled_by` the
+    programs of segments among these that are the same for all values.
     """
 
     def __init__(
@@ -177,6 +178,7 @@ class SavedValues:
     ) -> None:
         self.rows = rows
         self.taken: list[Any] | None = None
+        self.sources: Sources | None = None
         self.facts = owner.facts
         self.derived = owner.facts.derived
         self.store = owner.store
@@ -208,7 +210,7 @@ class SavedValues:
         rows = self.rows
         assert base is not None
         assert rows is not None
-        sources = Sources(self.facts, program)
+        self.sources = sources = Sources(self.facts, program)
         loads = sources.loads(base, base.saved, rows.numbers)
         pairs = zip(program.loads, loads, strict=True)
         loads = [

@@ -17,7 +17,8 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from operator import is_, itemgetter, methodcaller
+from itertools import compress
+from operator import is_, is_not, itemgetter, methodcaller
 from typing import Any, TypeAlias
 
 import jax
@@ -34,6 +35,7 @@ from incrax.engine.inputs.leaves import (
     changed_rows,
     has_bits_of,
     is_compared_by_identity,
+    is_farther,
     resolved,
     same_value,
 )
@@ -88,8 +90,8 @@ class Store:
 
     Fields: how many versions are kept; bytes of saved values; in which order those of a version go;
     spare buffers; variables of the program that are returned, whose buffers users may hold; the
-    versions; bytes of all that may be saved, and what this is; what was evicted and nobody asked for
-    yet; bytes of each variable.
+    versions; bytes of all that may be saved, which of it is recycled, and what this is; what was evicted
+    and nobody asked for yet; bytes of each variable.
     """
 
     versions: int
@@ -99,6 +101,7 @@ class Store:
     outputs: frozenset[Var]
     states: list[State] = field(default_factory=list)
     bound_bytes: int = 0
+    large: frozenset[Var] = frozenset()
     expected: Iterable[Var] = ()
     evicted: list[Var] = field(default_factory=list)
     var_bytes: VarBytes = field(default_factory=VarBytes)
@@ -114,6 +117,7 @@ class Store:
         self.expected = saved
         num_copies = self.versions + self.pool.is_active
         self.bound_bytes = num_copies * sum(self.var_bytes[var] for var in saved)
+        self.large = frozenset(var for var in saved if self.var_bytes[var] >= MIN_BYTES)
 
     def _keep(self, is_kept: Callable[[Var, Any], bool]) -> None:
         """Drop the saved values of which this does not hold, from every version."""
@@ -124,15 +128,19 @@ class Store:
 
     def commit(self, state: State, used: State | None) -> None:
         """Add a version; keep the one that it was made from, then the most recently used others."""
+        states = self.states.copy()
         if used is not None:
             used.uses += 1
-        others = [s for s in self.states if s is not used]
-        states = [*others, *([] if used is None else [used]), state]
+            if used in states:
+                states.remove(used)
+            states.append(used)
+        states.append(state)
         self.states = states[-self.versions :]
         dropped = states[: -self.versions]
         if dropped:
             self._recycle(dropped)
-        self._fit()
+        if self.bound_bytes > self.budget_bytes:
+            self._fit()
 
     def touch(self, state: State) -> None:
         """Mark a version as the most recently used."""
@@ -197,7 +205,7 @@ class Store:
             if id(saved) in are_held:
                 continue
             state.saved = {}
-            large = [var for var in saved if self.var_bytes[var] >= MIN_BYTES]
+            large = self.large.intersection(saved)
             if not large:
                 continue
             for table in tables:
@@ -225,8 +233,6 @@ class Store:
 
         A buffer that a newer version shares goes last, and then from all of them.
         """
-        if self.bound_bytes <= self.budget_bytes:
-            return
         if self.saved_bytes + self.pool.num_bytes > self.budget_bytes:
             self.pool.clear()
         if self.saved_bytes <= self.budget_bytes:
@@ -356,8 +362,13 @@ class Comparison:
 
         None where one differs in none, or it is not known in which rows. Other leaves are equal.
         """
-        found = []
+        found: list[tuple[int, bool, int, State, np.ndarray]] = []
+        (leaf, *others) = leaves
         for state in reversed(self.store.states):
+            if found and not others:
+                near, numbers = found[0][3:]
+                if is_farther(state.values[leaf], near.values[leaf], numbers):
+                    continue
             numbers = self.rows(values, state, leaves)
             if numbers is None or not numbers.size:
                 return None
@@ -388,7 +399,7 @@ class Comparison:
         offsets = self.layout.offsets
         widths = self.layout.widths
         known = state.values
-        for index in [i for i, (v, w) in enumerate(zip(values, known, strict=True)) if v is not w]:
+        for index in compress(range(len(known)), map(is_not, values, known)):
             width = widths[index]
             elements = 1 if width == 1 else changed_elements(values[index], known[index], width)
             dirty |= elements << offsets[index]
@@ -501,7 +512,10 @@ def is_any_deleted(values: Iterable[Any]) -> bool:
 
 def are_at_hand(values: Iterable[Any]) -> bool:
     """Whether none of them is None, or was deleted."""
-    return not any([x is None or (isinstance(x, jax.Array) and x.is_deleted()) for x in values])
+    for x in values:
+        if x is None or (isinstance(x, jax.Array) and x.is_deleted()):
+            return False
+    return True
 
 
 def available_in(states: Iterable[tuple[State, int]], var: Var, mask: int) -> Any | None:
