@@ -23,32 +23,6 @@ from incrax.engine.inputs.leaves import same_bits
 from incrax.primitives.row_axis import Reduction
 from incrax.primitives.table import algebra_of
 
-CONSTANTS = -2
-OUTPUTS = -1
-"""Stand for the equation of a place that is in none."""
-
-
-class NumberPlace(NamedTuple):
-    """Where a number made from the number of rows stands: equation (or `CONSTANTS`, `OUTPUTS`) and
-    input.
-    """
-
-    eqn: int
-    number: int
-
-    def atom_in(self, program: Program) -> Any:
-        """The constant, or what is read there."""
-        if self.eqn == CONSTANTS:
-            return program.constvars[self.number]
-        atoms = program.outvars if self.eqn == OUTPUTS else program.eqns[self.eqn].invars
-        return atoms[self.number]
-
-    def value_in(self, program: Program) -> Any:
-        """The number in the trace for one number of rows."""
-        is_constant = self.eqn == CONSTANTS
-        return program.consts[self.number] if is_constant else self.atom_in(program).val
-
-
 class SizeForm(NamedTuple):
     """How a number follows from n rows: `value(n)`, which is c (n - offset)**exponent."""
 
@@ -71,18 +45,24 @@ rows.
 """
 
 
-class Sized(NamedTuple):
-    """A function traced for a number of rows."""
+class Sized:
+    """A function traced for a number of rows; `atoms` are all that is read, the results last, by
+    places that are those of every other trace.
+    """
 
-    num_rows: int
-    program: Program
+    def __init__(self, num_rows: int, program: Program) -> None:
+        self.num_rows = num_rows
+        self.program = program
+        self.atoms = [atom for eqn in program.eqns for atom in eqn.invars]
+        self.atoms += program.outvars
 
 
-def fits(form: SizeForm, place: NumberPlace, trace: Sized) -> bool:
+def fits(form: SizeForm, place: int, trace: Sized) -> bool:
     """Whether the number at a place of a trace has a form, to the bit."""
-    dtype = place.atom_in(trace.program).aval.dtype
-    value = np.asarray(place.value_in(trace.program), dtype)
-    return same_bits(np.asarray(form.value(trace.num_rows)).astype(dtype), value)
+    atom = trace.atoms[place]
+    dtype = atom.aval.dtype
+    made = np.asarray(form.value(trace.num_rows)).astype(dtype)
+    return same_bits(made, np.asarray(atom.val, dtype))
 
 
 class Number(NamedTuple):
@@ -90,7 +70,7 @@ class Number(NamedTuple):
     `FORMS`).
     """
 
-    place: NumberPlace
+    place: int
     form: SizeForm | None
 
 
@@ -101,22 +81,17 @@ class Lifted(NamedTuple):
     sizes: dict[Var, Number]
 
 
-def lift(program: Program, forms: Mapping[NumberPlace, SizeForm | None]) -> Lifted:
+def lift(trace: Sized, forms: Mapping[int, SizeForm | None]) -> Lifted:
     """The program with a variable in each of these places."""
-    atoms = [list(eqn.invars) for eqn in program.eqns]
-    atoms += [list(program.constvars), list(program.outvars)]
+    atoms = list(trace.atoms)
     sizes: dict[Var, Number] = {}
-    for place, form in sorted(forms.items(), key=lambda item: item[0]):
-        own = atoms[place.eqn]
-        if place.eqn != CONSTANTS:
-            own[place.number] = _jax.new_var(own[place.number].aval)
-        sizes[own[place.number]] = Number(place, form)
-    eqns = [eqn.replace(invars=own) for eqn, own in zip(program.eqns, atoms, strict=False)]
-    constants = zip(program.constvars, program.consts, strict=True)
-    kept = {var: value for var, value in constants if var not in sizes}
-    outvars = tuple(atoms[OUTPUTS])
-    lifted = Program(program.invars, tuple(kept), tuple(kept.values()), tuple(eqns), outvars)
-    return Lifted(lifted, sizes)
+    for place in sorted(forms):
+        var = atoms[place] = _jax.new_var(atoms[place].aval)
+        sizes[var] = Number(place, forms[place])
+    rest = iter(atoms)
+    program = trace.program
+    eqns = [eqn.replace(invars=[next(rest) for _ in eqn.invars]) for eqn in program.eqns]
+    return Lifted(program.with_eqns(eqns, tuple(rest)), sizes)
 
 
 def typed_as(var: Var, value: Any) -> Any:

@@ -22,7 +22,7 @@ from incrax.engine.inputs.signature import Function, Signature
 from incrax.engine.program.simplify import drop_dead, inline_with_solves, run_passes
 from incrax.errors import IncraxError, MixedRowsError
 from incrax.rows.axis import CURE, RowsComparison
-from incrax.rows.numbers import FORMS, NumberPlace, Sized, SizeForm, fits, lift, typed_as
+from incrax.rows.numbers import FORMS, Sized, SizeForm, fits, lift, typed_as
 from incrax.rows.passes import RowProgram, analyse_rows
 
 MAX_TRACES = 4
@@ -54,14 +54,14 @@ class RowTrace:
         self.row_type = row_type
         self.feeds = [type_of(x) for x in feeds]
         self.out_tree: Any = None
-        self.forms: dict[NumberPlace, SizeForm | None] = {}
+        self.forms: dict[int, SizeForm | None] = {}
         self._first: Sized | None = None
         self._found: RowsComparison | None = None
         self._rows: RowProgram | None = None
         self._seen: set[int] = set()
         self._doubling = 0
         self._values: LruTable[int, dict[Var, Any]] = LruTable(MAX_VALUES)
-        self._programs: LruTable[int, Program] = LruTable(MAX_TRACES)
+        self._traces: LruTable[int, Sized] = LruTable(MAX_TRACES)
 
     def prepare(self, capacities: Iterable[int], num_rows: int) -> None:
         """Compare the traces that a call with such chunks and so many rows relies on.
@@ -83,7 +83,7 @@ class RowTrace:
             self._start(max(num_rows, 2), wanted)
         for number in wanted:
             if number not in self._seen:
-                self._compare(self._sized(number))
+                self._compare(self._traced(number))
                 self._seen.add(number)
         is_far = abs(doubling - self._doubling) > MAX_DOUBLINGS
         if is_far and any(phase.degrees for phase in self.rows.phases):
@@ -98,16 +98,13 @@ class RowTrace:
 
         JAX broadcasts one row in other equations than many, so that there is no trace for one.
         """
-        traces = [self._sized(n) for n in (num_rows, *wanted)]
+        traces = [self._traced(n) for n in (num_rows, *wanted)]
         far = min(8 * wanted[-1] + 7, MAX_FAR)
         with contextlib.suppress(MixedRowsError):  # there may be none for so many rows
-            traces.append(self._sized(far))
+            traces.append(self._traced(far))
         self._first = traces[1]
         self._compare(*traces)
         self._seen.update(wanted)
-
-    def _sized(self, num_rows: int) -> Sized:
-        return Sized(num_rows, self._traced(num_rows))
 
     def _compare(self, *traces: Sized) -> None:
         """Refuse a trace unlike the first one; enter the numbers that differ in it.
@@ -131,7 +128,7 @@ class RowTrace:
         if fitting != self.forms:
             self._renew(fitting)
 
-    def _renew(self, forms: dict[NumberPlace, SizeForm | None]) -> None:
+    def _renew(self, forms: dict[int, SizeForm | None]) -> None:
         self.forms = forms
         self._rows = None
         self._values.clear()
@@ -144,7 +141,7 @@ class RowTrace:
             found = self._found
             assert first is not None
             assert found is not None
-            lifted = lift(first.program, self.forms)
+            lifted = lift(first, self.forms)
             assumed_rows = 4 ** (self._doubling // 2)
             self._rows = analyse_rows(lifted, found, assumed_rows, len(self.row_type.shapes))
         return self._rows
@@ -153,7 +150,7 @@ class RowTrace:
         """Those of the analysed program, for chunks of a capacity that is prepared: other traces
         differ in parameters alone.
         """
-        pairs = zip(self.rows.program.eqns, self._traced(capacity).eqns, strict=True)
+        pairs = zip(self.rows.program.eqns, self._traced(capacity).program.eqns, strict=True)
         return [eqn.replace(params=other.params) for eqn, other in pairs]
 
     # --- numbers made from the number of rows -----------------------------------------------------
@@ -165,11 +162,11 @@ class RowTrace:
         found = self._values.get(num_rows)
         if found is None:
             if None in self.forms.values():
-                self._compare(self._sized(num_rows))
+                self._compare(self._traced(num_rows))
             found = {}
             for var, (place, form) in self.rows.sizes.items():
                 if form is None:
-                    value = place.value_in(self._traced(num_rows))
+                    value = self._traced(num_rows).atoms[place].val
                 else:
                     value = form.value(num_rows)
                 found[var] = typed_as(var, value)
@@ -178,12 +175,12 @@ class RowTrace:
 
     # --- traces -----------------------------------------------------------------------------------
 
-    def _traced(self, num_rows: int) -> Program:
+    def _traced(self, num_rows: int) -> Sized:
         """The function traced for a number of rows, calls opened."""
-        found = self._programs.get(num_rows)
+        found = self._traces.get(num_rows)
         if found is None:
-            found = self._trace(num_rows)
-            self._programs.add(num_rows, found)
+            found = Sized(num_rows, self._trace(num_rows))
+            self._traces.add(num_rows, found)
         return found
 
     def _trace(self, num_rows: int) -> Program:
@@ -193,7 +190,7 @@ class RowTrace:
         except IncraxError:
             raise
         except Exception as error:
-            if self._programs:
+            if self._traces:
                 raise MixedRowsError(
                     f"`incremental(f)` got `Rows`, and f cannot be traced for {num_rows} rows: "
                     f"{type(error).__name__}: {error} This is usually an array with one entry a "
