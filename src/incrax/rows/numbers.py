@@ -23,22 +23,33 @@ from incrax.engine.inputs.leaves import same_bits
 from incrax.primitives.row_axis import Reduction
 from incrax.primitives.table import algebra_of
 
+Degree: TypeAlias = tuple[float, float]
+"""The exponents of N and of N - 1 in a value."""
+
+NONE: Degree = (0.0, 0.0)
+ZERO: Degree = (math.inf, math.inf)
+"""Of the value zero, which grows as anything."""
+
+
 class SizeForm(NamedTuple):
-    """How a number follows from n rows: `value(n)`, which is c (n - offset)**exponent."""
+    """How a number follows from N rows, and how it grows: N**a (N - 1)**b, but for its sign."""
 
     value: Callable[[int], float]
-    offset: int
-    exponent: float
+    degree: Degree
+
+    def assumed(self, num_rows: int) -> float:
+        """The number as if what it grows with, N or N - 1, were so many."""
+        return self.value(num_rows + bool(self.degree[1]))
 
 
 FORMS = (
-    SizeForm(lambda n: n, 0, 1.0),
-    SizeForm(lambda n: 1 / n, 0, -1.0),
-    SizeForm(lambda n: n - 1, 1, 1.0),
-    SizeForm(lambda n: 1 / max(n - 1, 1), 1, -1.0),
-    SizeForm(lambda n: -n, 0, 1.0),
-    SizeForm(lambda n: -1 / n, 0, -1.0),
-    SizeForm(lambda n: math.sqrt(n), 0, 0.5),
+    SizeForm(lambda n: n, (1.0, 0.0)),
+    SizeForm(lambda n: 1 / n, (-1.0, 0.0)),
+    SizeForm(lambda n: n - 1, (0.0, 1.0)),
+    SizeForm(lambda n: 1 / max(n - 1, 1), (0.0, -1.0)),
+    SizeForm(lambda n: -n, (1.0, 0.0)),
+    SizeForm(lambda n: -1 / n, (-1.0, 0.0)),
+    SizeForm(lambda n: math.sqrt(n), (0.5, 0.0)),
 )
 """What numbers made from the number of rows usually are; others cost a trace for each number of
 rows.
@@ -112,13 +123,6 @@ def typed_as(var: Var, value: Any) -> Any:
 # not. M is chosen again when N is far from it. Factors made of parameters stay where they are (see
 # `engine.rewrites.factors` for what moving them takes).
 
-Degree: TypeAlias = tuple[float, float]
-"""The exponents of N and of N - 1 in a value."""
-
-NONE: Degree = (0.0, 0.0)
-ZERO: Degree = (math.inf, math.inf)
-"""Of the value zero, which grows as anything."""
-
 MIN_EXPONENT = 127
 """Powers of two that a dtype must hold for a factor to be moved: not half precision."""
 
@@ -132,12 +136,9 @@ def degrees_of(
     """How the targets grow with the number of rows; None where no number of rows is read, or one of
     them does not follow so, or is not the same in all targets but sums.
     """
-    if not sizes or None in sizes.values():
+    found = {var: form.degree for var, form in sizes.items() if form is not None}
+    if not found or len(found) < len(sizes):
         return None
-    found: dict[Var, Degree] = {}
-    for var, form in sizes.items():
-        exponent = 0.0 if form is None else form.exponent
-        found[var] = (0.0, exponent) if form and form.offset else (exponent, 0.0)
     for eqn in eqns:
         starts = {reductions[v].start for v in eqn.outvars if v in reductions}
         ins = [ZERO if n in starts else _degree(found, a) for n, a in enumerate(eqn.invars)]

@@ -162,11 +162,7 @@ def _phase(rows: RowProgram, number: int, last: int) -> Phase:
     degrees = degrees_of(eqns, forms, rows.reductions, chunk.targets)
     if degrees is None:
         return Phase(number, chunk, kinds, axes, rest)
-    assumed = {
-        v: typed_as(v, form.value(rows.assumed_rows + form.offset))
-        for v, form in forms.items()
-        if form
-    }
+    assumed = {v: typed_as(v, form.assumed(rows.assumed_rows)) for v, form in forms.items() if form}
     reads = tuple(v for v in chunk.reads if v not in assumed)
     chunk = Section(chunk.eqns, reads, chunk.targets)
     return Phase(number, chunk, kinds, axes, rest, assumed, degrees[: len(partials)])

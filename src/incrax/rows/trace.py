@@ -25,7 +25,7 @@ from incrax.rows.axis import CURE, RowsComparison
 from incrax.rows.numbers import FORMS, Sized, SizeForm, fits, lift, typed_as
 from incrax.rows.passes import RowProgram, analyse_rows
 
-MAX_TRACES = 4
+MAX_TRACES = 8
 """Traces for numbers of rows that are kept."""
 
 MAX_VALUES = 64
@@ -80,7 +80,11 @@ class RowTrace:
         wanted = [*capacities, 1 << (doubling - 1), (1 << doubling) - 1]
         if self._first is None:
             self._doubling = doubling
-            self._start(max(num_rows, 2), wanted)
+            # JAX broadcasts one row in other equations than many, so that there is no trace for one.
+            self._first = self._traced(max(num_rows, 2))
+            far = min(8 * wanted[-1] + 7, MAX_FAR)
+            with contextlib.suppress(MixedRowsError):  # there may be no trace for so many rows
+                wanted = [self._traced(far).num_rows, *wanted]
         for number in wanted:
             if number not in self._seen:
                 self._compare(self._traced(number))
@@ -92,21 +96,7 @@ class RowTrace:
         if num_rows > 1 and None in self.forms.values():
             self.sizes(num_rows)
 
-    def _start(self, num_rows: int, wanted: Sequence[int]) -> None:
-        """The first traces: for these rows (what fails is the function's own error), those that are
-        wanted, and far from all.
-
-        JAX broadcasts one row in other equations than many, so that there is no trace for one.
-        """
-        traces = [self._traced(n) for n in (num_rows, *wanted)]
-        far = min(8 * wanted[-1] + 7, MAX_FAR)
-        with contextlib.suppress(MixedRowsError):  # there may be none for so many rows
-            traces.append(self._traced(far))
-        self._first = traces[1]
-        self._compare(*traces)
-        self._seen.update(wanted)
-
-    def _compare(self, *traces: Sized) -> None:
+    def _compare(self, trace: Sized) -> None:
         """Refuse a trace unlike the first one; enter the numbers that differ in it.
 
         A number that is another one in this trace but was the same in all earlier ones has no form;
@@ -114,15 +104,15 @@ class RowTrace:
         """
         first = self._first
         assert first is not None
-        possible = FORMS if self._found is None else (None,)
-        forms = {place: (form,) for place, form in self.forms.items()}
-        for trace in traces:
-            if trace.num_rows != first.num_rows:
-                self._found = RowsComparison(first.num_rows, trace.num_rows)
-                self._found.match(first.program, trace.program)
-                forms = dict.fromkeys(self._found.places, possible) | forms
+        if trace.num_rows == first.num_rows:
+            return
+        possible = FORMS if self._found is None else ()
+        self._found = RowsComparison(first.num_rows, trace.num_rows)
+        self._found.match(first.program, trace.program)
+        forms = dict.fromkeys(self._found.places, possible)
+        forms.update((place, (form,) if form else ()) for place, form in self.forms.items())
         fitting = {
-            place: next((f for f in own if f and all(fits(f, place, t) for t in traces)), None)
+            place: next((f for f in own if fits(f, place, first) and fits(f, place, trace)), None)
             for place, own in forms.items()
         }
         if fitting != self.forms:
@@ -177,11 +167,7 @@ class RowTrace:
 
     def _traced(self, num_rows: int) -> Sized:
         """The function traced for a number of rows, calls opened."""
-        found = self._traces.get(num_rows)
-        if found is None:
-            found = Sized(num_rows, self._trace(num_rows))
-            self._traces.add(num_rows, found)
-        return found
+        return self._traces.made(num_rows, lambda: Sized(num_rows, self._trace(num_rows)))
 
     def _trace(self, num_rows: int) -> Program:
         avals = self.row_type.avals(num_rows)
