@@ -17,14 +17,13 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal
-from incrax._program import Env, Program, Values, from_jaxpr, read_vars
-from incrax.derivatives.row_sparse.rules import MAKERS, evaluated, folded, is_sum_of_rows
+from incrax._program import Env, Program, Values, from_jaxpr
+from incrax.derivatives.row_sparse.rules import RULES, evaluated, folded
 from incrax.derivatives.row_sparse.values import (
     DENSE,
     KEPT,
     Context,
     Value,
-    coalesced,
     dense,
     has_rows,
     is_by_rows,
@@ -43,10 +42,6 @@ def run(program: Program, values: Values, context: Context) -> list[Value]:
     env.update(zip(program.invars, values, strict=True))
     for eqn in program.eqns:
         inputs = [_read(atom, env) for atom in eqn.invars]
-        if not is_sum_of_rows(eqn, inputs):
-            # For all that follows, too: what is made of the same rows has the same set.
-            env.update((var, coalesced(env[var])) for var in read_vars(eqn))
-            inputs = [_read(atom, env) for atom in eqn.invars]
         env.update(zip(eqn.outvars, _results(eqn, inputs, context), strict=True))
     return [_read(atom, env) for atom in program.outvars]
 
@@ -76,7 +71,7 @@ def _results(eqn: Equation, values: Values, context: Context) -> Values:
     try:
         if name == "optimization_barrier":
             results = _plain_apart(values, partial(_jax.apply, eqn))
-        elif name in MAKERS or any(map(is_by_rows, values)):
+        elif name in RULES or any(map(is_by_rows, values)):
             results = [evaluated(eqn, values, context)]
     except NotByRowsError as error:
         why = str(error)

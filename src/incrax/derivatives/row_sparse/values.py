@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
@@ -43,6 +44,14 @@ class TouchedRows:
     def dtype(self) -> Any:
         """That of the array."""
         return self.row.dtype
+
+    @cached_property
+    def each_once(self) -> TouchedRows:
+        """Of a sum, each stored row once."""
+        assert self.of is not None
+        slots = distinct(self.of.numbers, self.shape[0])
+        of = named_rows(slots.numbers, self.shape[0])
+        return replace(self, of=of, rows=summed(self.rows, slots), is_sum=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,12 +139,10 @@ def added(values: Sequence[Value]) -> TouchedRows:
 
 
 def coalesced(value: Value) -> Value:
-    """The value with each stored row once."""
-    if not (is_structured(value) and value.is_sum):
-        return value
-    slots = distinct(value.of.numbers, value.shape[0])
-    of = named_rows(slots.numbers, value.shape[0])
-    return replace(value, of=of, rows=summed(value.rows, slots), is_sum=False)
+    """The value with each stored row once: one for all that reads it, since what is made of the
+    same rows has the same set.
+    """
+    return value.each_once if is_structured(value) and value.is_sum else value
 
 
 def rows_at(value: Value, axis: int, of: RowSet) -> Any:
