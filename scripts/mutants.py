@@ -2058,9 +2058,9 @@ MUTANTS = [
     ),
     Mutant(
         "row-sparse: rows that are not stored are read as stored ones",
-        "derivatives/row_sparse/values.py",
-        "return jnp.where(over_rows(is_found, below.ndim), value.rows[slots], below)",
-        "return value.rows[slots]",
+        "engine/plan/row_sets.py",
+        "return place, within.numbers[place] == of.numbers",
+        "return place, jnp.full(of.size, True)",
         "tests/derivatives/row_sparse/test_rules.py",
     ),
     Mutant(

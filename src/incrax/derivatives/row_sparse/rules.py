@@ -40,14 +40,13 @@ from incrax.derivatives.row_sparse.values import (
     is_written,
     is_zero,
     joined,
-    named_rows,
     num_stored,
     rows_at,
     untouched,
     written,
 )
 from incrax.engine.plan.environment import masked
-from incrax.engine.plan.row_sets import RowSet, ids_read, taken
+from incrax.engine.plan.row_sets import RowSet, ids_read, named_rows, taken
 from incrax.engine.program.constants import numpy_value
 from incrax.primitives.entry import Algebra, Kind
 from incrax.primitives.indexing import windows_of
@@ -73,8 +72,9 @@ def evaluated(eqn: Equation, values: Values, context: Context) -> Value:
     Raises:
         NotByRowsError: it is an array.
     """
-    if is_sum_of_rows(eqn, values):
-        return _sum(eqn, values, context)
+    terms = _sum(eqn, values, context)
+    if terms is not None:
+        return terms
     values = list(map(coalesced, values))
     name = eqn.primitive.name
     why = f"there is no rule for `{name}`"
@@ -265,28 +265,21 @@ def _sum_form(eqn: Equation) -> Algebra | None:
     return algebra if algebra is not None and algebra.form == "sum" else None
 
 
-def _are_alike(eqn: Equation, values: Values) -> bool:
-    """Whether nothing is spread."""
-    return all(np.shape(value) == eqn.outvars[0].aval.shape for value in values)
-
-
-def is_sum_of_rows(eqn: Equation, values: Values) -> bool:
-    """Whether an equation adds values that are zero but for stored rows, of which the numbers are
-    put one after the other; with the same distinct ones, rows are added as by any equation.
+def _sum(eqn: Equation, values: Values, context: Context) -> TouchedRows | None:
+    """The numbers of all terms one after the other, where an equation adds values that are zero but
+    for stored rows; None where it does not. With the same distinct ones, rows are added as by any.
     """
-    if _sum_form(eqn) is None or not any(map(has_rows, values)) or not all(map(is_sparse, values)):
-        return False
-    is_same = all(value.of is values[0].of and not value.is_sum for value in values)
-    return not is_same and _are_alike(eqn, values)
-
-
-def _sum(eqn: Equation, values: Values, context: Context) -> TouchedRows:
-    """Rows of all terms one after the other."""
-    context.check(sum(map(num_stored, values)), eqn.outvars[0].aval)
     form = _sum_form(eqn)
-    assert form is not None
-    held = [(n, value) for n, value in enumerate(values) if has_rows(value)]
-    return added([replace(x, rows=-x.rows) if form.is_negative(n) else x for n, x in held])
+    if form is None or not any(map(has_rows, values)) or not all(map(is_sparse, values)):
+        return None
+    aval = eqn.outvars[0].aval
+    is_same = all(value.of is values[0].of and not value.is_sum for value in values)
+    if is_same or any(value.shape != aval.shape for value in values):
+        return None
+    context.check(sum(map(num_stored, values)), aval)
+    is_less = [has_rows(x) and form.is_negative(n) for n, x in enumerate(values)]
+    pairs = zip(is_less, values, strict=True)
+    return added([replace(x, rows=-x.rows) if less else x for less, x in pairs])
 
 
 # --- reductions over rows -------------------------------------------------------------------------
@@ -365,7 +358,7 @@ def _filled(number: Any, aval: Any) -> np.ndarray:
 
 def _broadcast(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     """A number, or one row, made an array of equal rows."""
-    operand = dense(values[0])
+    operand = context.dense(values[0], eqn, "its rows are repeated")
     aval = eqn.outvars[0].aval
     if not context.is_large(aval):
         raise NotByRowsError("the array is small")

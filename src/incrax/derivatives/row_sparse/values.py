@@ -18,8 +18,16 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
-from incrax.derivatives.row_sparse.rows import RowSparse, distinct, found_at, over_rows, summed
-from incrax.engine.plan.row_sets import DirtyRows, RowSet, taken, with_rows
+from incrax.derivatives.row_sparse.rows import RowSparse, summed
+from incrax.engine.plan.row_sets import (
+    DirtyRows,
+    RowSet,
+    ascending,
+    named_rows,
+    overlaid,
+    taken,
+    with_rows,
+)
 from incrax.primitives.on_rows import NotByRowsError
 
 # --- forms ----------------------------------------------------------------------------------------
@@ -49,8 +57,7 @@ class TouchedRows:
     def each_once(self) -> TouchedRows:
         """Of a sum, each stored row once."""
         assert self.of is not None
-        slots = distinct(self.of.numbers, self.shape[0])
-        of = named_rows(slots.numbers, self.shape[0])
+        of, slots = ascending(self.of.numbers, self.shape[0])
         return replace(self, of=of, rows=summed(self.rows, slots), is_sum=False)
 
 
@@ -118,11 +125,6 @@ def num_stored(value: Value) -> int:
     return value.of.size if has_rows(value) else 0
 
 
-def named_rows(numbers: Any, num_rows: int) -> RowSet:
-    """The rows with these canonical numbers."""
-    return RowSet(numbers, numbers.shape[0], num_rows, numbers < num_rows, has_spare=True)
-
-
 def row_sparse(value: TouchedRows) -> RowSparse:
     """A value that is zero but for stored rows."""
     assert value.of is not None
@@ -158,18 +160,13 @@ def rows_at(value: Value, axis: int, of: RowSet) -> Any:
     below = jnp.broadcast_to(value.row, (of.size, *value.shape[1:]))
     if not num_stored(value) or not of.size:
         return below
-    # A step reads thousands of rows: they are searched for, not compared with all others.
-    slots, is_found = found_at(value.of.numbers, of.numbers)
-    return jnp.where(over_rows(is_found, below.ndim), value.rows[slots], below)
+    return overlaid(below, 0, of, DirtyRows(value.rows, None, 0, value.of))
 
 
 def joined(sets: Sequence[RowSet]) -> RowSet:
     """All rows of several sets of distinct ones."""
-    if len(sets) == 1:
-        return sets[0]
-    num_rows = sets[0].length
     numbers = jnp.concatenate([each.numbers for each in sets])
-    return named_rows(distinct(numbers, num_rows).numbers, num_rows)
+    return sets[0] if len(sets) == 1 else ascending(numbers, sets[0].length)[0]
 
 
 def written(array: Any, of: RowSet, rows: Any) -> Any:
