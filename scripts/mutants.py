@@ -2045,7 +2045,7 @@ MUTANTS = [
     Mutant(
         "chunks of a mean are taken for those of another number of rows",
         "rows/passes.py",
-        "total * scales[k].astype(total.dtype) if phase.is_scaled(k) else total",
+        "total * scales[k].astype(total.dtype) if is_scaled else total",
         "total",
         "tests/rows/test_rows.py",
     ),

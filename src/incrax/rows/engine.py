@@ -229,7 +229,7 @@ class RowEngine:
 
     def served(self, leaves: Values, rows: Rows, _: float) -> list[Any]:
         """Outputs at these leaves, the rows left out, and these rows."""
-        env = self._env(leaves, len(rows))
+        env = self._env(leaves, rows)
         per_row = [v for table in self.passes for v in table.phase.per_row]
         if per_row and any(chunk.is_streamed for chunk in rows.chunks):
             types = ", ".join(v.aval.str_short(short_dtypes=True) for v in per_row)
@@ -274,7 +274,7 @@ class RowEngine:
         capacity = len(columns[0]) if columns else 0
         self.stats.compiles += capacity not in table.compiled
         table.compiled.add(capacity)
-        scales = scales_at(phase.degrees, len(rows), self.rows.assumed_rows)
+        scales = scales_at(phase.factors, phase.assumed, self._sizes(rows))
         values = table.rest(count, columns, scales, _feeds(rest))
         outcome = dict(zip(phase.rest.targets, values, strict=True))
         pairs = zip(phase.per_row, phase.axes, strict=True)
@@ -283,16 +283,19 @@ class RowEngine:
         table.outcomes.add(key, outcome)
         return outcome, False
 
-    def _env(self, leaves: Values, num_rows: int) -> Env:
+    def _env(self, leaves: Values, rows: Rows) -> Env:
         """The leaves, and the numbers made from the number of rows, by variable."""
-        rows = self.rows
-        pairs = zip(self.paths, rows.program.invars, strict=True)
-        named = list(pairs)[rows.num_row_inputs :]
+        pairs = zip(self.paths, self.rows.program.invars, strict=True)
+        named = list(pairs)[self.rows.num_row_inputs :]
         for (path, _), x in zip(named, leaves, strict=True):
             if isinstance(x, jax.Array) and x.is_deleted():
                 raise deleted_input(path)
         env = {var: x for (_, var), x in zip(named, leaves, strict=True)}
-        return env | self.trace.sizes(max(num_rows, LEAST_CAPACITY))
+        return env | self._sizes(rows)
+
+    def _sizes(self, rows: Rows) -> Env:
+        """The numbers made from the number of rows."""
+        return self.trace.sizes(max(len(rows), LEAST_CAPACITY))
 
     def _version(self, section: Section, env: Env) -> Version:
         """What a section reads, as one object for all values of the same bits."""
@@ -395,7 +398,7 @@ class RowEngine:
         """What the first pass of a call would do; nothing is evaluated or kept."""
         table = self.passes[0]
         recent = dict(self.recent)
-        version = self._version(table.phase.chunk, self._env(leaves, len(rows)))
+        version = self._version(table.phase.chunk, self._env(leaves, rows))
         self.recent = recent
         known = table.results.peek(version) or {}
         num_known = sum((number,) in known for number in rows.places)

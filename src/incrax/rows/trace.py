@@ -22,7 +22,7 @@ from incrax.engine.inputs.signature import Function, Signature
 from incrax.engine.program.simplify import drop_dead, inline_with_solves, run_passes
 from incrax.errors import IncraxError, MixedRowsError
 from incrax.rows.axis import CURE, RowsComparison
-from incrax.rows.numbers import FORMS, Sized, SizeForm, fits, lift, typed_as
+from incrax.rows.numbers import FORMS, Sized, SizeForm, assumed_numbers, fits, lift, typed_as
 from incrax.rows.passes import RowProgram, analyse_rows
 
 MAX_TRACES = 8
@@ -90,7 +90,7 @@ class RowTrace:
                 self._compare(self._traced(number))
                 self._seen.add(number)
         is_far = abs(doubling - self._doubling) > MAX_DOUBLINGS
-        if is_far and any(phase.degrees for phase in self.rows.phases):
+        if is_far and any(phase.assumed for phase in self.rows.phases):
             self._doubling = doubling
             self._renew(self.forms)
         if num_rows > 1 and None in self.forms.values():
@@ -132,8 +132,8 @@ class RowTrace:
             assert first is not None
             assert found is not None
             lifted = lift(first, self.forms)
-            assumed_rows = 4 ** (self._doubling // 2)
-            self._rows = analyse_rows(lifted, found, assumed_rows, len(self.row_type.shapes))
+            assumed = assumed_numbers(lifted.sizes, 4 ** (self._doubling // 2))
+            self._rows = analyse_rows(lifted, found, assumed, len(self.row_type.shapes))
         return self._rows
 
     def equations(self, capacity: int) -> list[Equation]:
@@ -158,7 +158,7 @@ class RowTrace:
                 if form is None:
                     value = self._traced(num_rows).atoms[place].val
                 else:
-                    value = form.value(num_rows)
+                    value = form(num_rows)
                 found[var] = typed_as(var, value)
             self._values.add(num_rows, found)
         return found
