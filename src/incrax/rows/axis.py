@@ -151,17 +151,15 @@ class RowsComparison:
     def _match_atoms(self, pair: Pair, first: int, where: str) -> None:
         """What is read at one place and the following: the same values, or numbers."""
         for place, (a, b) in enumerate(zip(*pair, strict=True), first):
-            if isinstance(a, Literal) is not isinstance(b, Literal):
-                raise branches_on_rows(f"a number in the place of a value in {where}")
-            if isinstance(a, Var):
-                if self._partner.get(a) is not b:
-                    raise branches_on_rows(f"other inputs of {where}")
-            elif not _same_number(a.val, b.val):
-                if self._is_inner:
-                    raise branches_on_rows(
-                        f"the number {a.val} or {b.val} inside a loop or a branch, in {where}"
-                    )
-                self.places.append(place)
+            is_same = self._partner.get(a) is b if isinstance(a, Var) else isinstance(b, Literal)
+            if not is_same:
+                raise branches_on_rows(f"other inputs of {where}")
+            if isinstance(a, Var) or _same_number(a.val, b.val):
+                continue
+            if self._is_inner:
+                numbers = f"the number {a.val} or {b.val} inside a loop or a branch"
+                raise branches_on_rows(f"{numbers}, in {where}")
+            self.places.append(place)
 
     def _match_equation(self, pair: tuple[Equation, Equation], place: int) -> None:
         eqn, other = pair

@@ -55,8 +55,8 @@ class RowTrace:
         self.feeds = [type_of(x) for x in feeds]
         self.out_tree: Any = None
         self.forms: dict[int, SizeForm | None] = {}
-        self._first: Sized | None = None
-        self._found: RowsComparison | None = None
+        self._first: Any = None
+        self._found: Any = None
         self._rows: RowProgram | None = None
         self._seen: set[int] = set()
         self._doubling = 0
@@ -103,7 +103,6 @@ class RowTrace:
         all forms differ at all numbers of rows.
         """
         first = self._first
-        assert first is not None
         if trace.num_rows == first.num_rows:
             return
         possible = FORMS if self._found is None else ()
@@ -127,13 +126,9 @@ class RowTrace:
     def rows(self) -> RowProgram:
         """The analysis of what is prepared."""
         if self._rows is None:
-            first = self._first
-            found = self._found
-            assert first is not None
-            assert found is not None
-            lifted = lift(first, self.forms)
+            lifted = lift(self._first, self.forms)
             assumed = assumed_numbers(lifted.sizes, 4 ** (self._doubling // 2))
-            self._rows = analyse_rows(lifted, found, assumed, len(self.row_type.shapes))
+            self._rows = analyse_rows(lifted, self._found, assumed, len(self.row_type.shapes))
         return self._rows
 
     def equations(self, capacity: int) -> list[Equation]:
