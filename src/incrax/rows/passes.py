@@ -19,7 +19,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import DropVar, Equation, Var
-from incrax._program import Program, Values, read_vars
+from incrax._program import Program, Values, all_read, read_vars
 from incrax.engine.plan.environment import masked
 from incrax.engine.rewrites.forms import Factors
 from incrax.primitives.row_axis import Reduction
@@ -93,7 +93,7 @@ def analyse_rows(
     passes: dict[Var, int] = dict.fromkeys((*program.invars, *program.constvars, *sizes), 0)
     passes.update(dict.fromkeys(program.invars[:num_row_inputs], 1))
     for eqn in program.eqns:
-        is_row_wise = any(v in axes for v in (*read_vars(eqn), *eqn.outvars))
+        is_row_wise = _is_row_wise(eqn, axes)
         start = next((reductions[v].start for v in eqn.outvars if v in reductions), None)
         number = int(is_row_wise)
         for place, atom in enumerate(eqn.invars):
@@ -103,6 +103,11 @@ def analyse_rows(
                 number = max(number, passes[atom] + waits)
         passes.update(dict.fromkeys(eqn.outvars, number))
     return RowProgram(program, sizes, assumed, num_row_inputs, axes, reductions, passes)
+
+
+def _is_row_wise(eqn: Equation, axes: Collection[Var]) -> bool:
+    """Whether something that an equation reads or writes has a row axis."""
+    return any(var in axes for var in (*read_vars(eqn), *eqn.outvars))
 
 
 @dataclass(frozen=True)
@@ -168,15 +173,12 @@ def _lasting(rows: RowProgram, number: int, last: int) -> list[Var]:
     """What can be had after a pass and is read later; what depends on no rows is computed where it
     is read.
     """
-    found: dict[Var, None] = {}
-    for eqn in rows.program.eqns:
-        is_row_wise = any(v in rows.axes for v in (*read_vars(eqn), *eqn.outvars))
-        if is_row_wise or any(rows.passes[v] > number for v in eqn.outvars):
-            found.update(dict.fromkeys(v for v in read_vars(eqn) if rows.passes[v] == number))
     wanted = {number, 0} if number == last else {number}
-    outputs = (a for a in rows.program.outvars if isinstance(a, Var))
-    found.update(dict.fromkeys(v for v in outputs if rows.passes[v] in wanted))
-    return [v for v in found if v not in rows.axes]
+    outputs = {a for a in rows.program.outvars if isinstance(a, Var) and rows.passes[a] in wanted}
+    is_later = lambda eqn: rows.passes[eqn.outvars[0]] > number or _is_row_wise(eqn, rows.axes)
+    read = all_read(filter(is_later, rows.program.eqns))
+    outputs.update(var for var in read if rows.passes[var] == number)
+    return [var for var in rows.passes if var in outputs and var not in rows.axes]
 
 
 def _section(
