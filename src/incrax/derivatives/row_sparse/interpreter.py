@@ -38,7 +38,7 @@ from incrax.primitives.table import entry_of
 def run(program: Program, values: Values, context: Context) -> list[Value]:
     """The outputs of a program."""
     program = drop_dead(inline_jits(program))
-    env: Env = dict(zip(program.constvars, map(_constant, program.consts), strict=True))
+    env: Env = dict(zip(program.constvars, map(jnp.asarray, program.consts), strict=True))
     env.update(zip(program.invars, values, strict=True))
     for eqn in program.eqns:
         inputs = [_read(atom, env) for atom in eqn.invars]
@@ -46,15 +46,9 @@ def run(program: Program, values: Values, context: Context) -> list[Value]:
     return [_read(atom, env) for atom in program.outvars]
 
 
-def _constant(value: Any) -> Any:
-    return jnp.asarray(value) if isinstance(value, np.ndarray) and value.ndim else value
-
-
 def _read(atom: Atom, env: Env) -> Value:
     """A value; literals as NumPy scalars, by which rules know constants."""
-    if not isinstance(atom, Literal):
-        return env[atom]
-    return np.asarray(atom.val, atom.aval.dtype) if atom.aval.shape == () else atom.val
+    return np.asarray(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else env[atom]
 
 
 def _results(eqn: Equation, values: Values, context: Context) -> Values:
