@@ -2050,6 +2050,13 @@ MUTANTS = [
         "tests/rows/test_rows.py",
     ),
     Mutant(
+        "zeros that fill an array are a term that shares no factor",
+        "engine/rewrites/forms.py",
+        "found = rule(reading(eqn, self.zeros), forms)",
+        "found = rule(eqn, forms)",
+        "tests/engine/plan/test_forms.py",
+    ),
+    Mutant(
         "an array of replaced rows remembers others",
         "engine/inputs/chunks.py",
         "[at(x)[first:last].became(_overwritten(x, y, first, last)) for x, y in pairs]",
