@@ -2066,9 +2066,16 @@ MUTANTS = [
     Mutant(
         "chunks of a mean are taken for those of another number of rows",
         "rows/passes.py",
-        "total * scales[k].astype(total.dtype) if phase.is_scaled(k) else total",
+        "total * scales[k].astype(total.dtype) if is_scaled else total",
         "total",
         "tests/rows/test_rows.py",
+    ),
+    Mutant(
+        "zeros that fill an array are a term that shares no factor",
+        "engine/rewrites/forms.py",
+        "found = rule(reading(eqn, self.zeros), forms)",
+        "found = rule(eqn, forms)",
+        "tests/engine/plan/test_forms.py",
     ),
     Mutant(
         "an array of replaced rows remembers others",
@@ -2079,9 +2086,9 @@ MUTANTS = [
     ),
     Mutant(
         "row-sparse: rows that are not stored are read as stored ones",
-        "derivatives/row_sparse/values.py",
-        "return jnp.where(over_rows(is_found, below.ndim), value.rows[slots], below)",
-        "return value.rows[slots]",
+        "engine/plan/row_sets.py",
+        "return place, within.numbers[place] == of.numbers",
+        "return place, jnp.full(of.size, True)",
         "tests/derivatives/row_sparse/test_rules.py",
     ),
     Mutant(

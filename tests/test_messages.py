@@ -578,15 +578,15 @@ def test_rows_that_are_mixed():
         == "`incremental(f)` got `Rows`, which are evaluated chunk by chunk, and f mixes rows: `cumsum`"
     )
     assert "test_messages.py:" in after
-    assert after.endswith(f"<lambda>), of f64[8], accumulates along the rows. {ROWS_CURE}")
+    assert after.endswith(f"<lambda>), of f64[20], accumulates along the rows. {ROWS_CURE}")
 
 
 def test_a_function_that_branches_on_the_number_of_rows():
     refused_call(
         lambda s, d: s * jnp.sum(d["x"] if len(d["x"]) > 10 else jnp.sin(d["x"])),
         "`incremental(f)` got `Rows`, and f is another function for another number of rows: two "
-        "traces differ by 4 "
-        "and 3 "
+        "traces differ by 3 "
+        "and 4 "
         "equations. This is usually a Python branch on the number of rows, or a loop over them. "
         + ROWS_CURE,
     )
@@ -609,7 +609,7 @@ X20 = np.ones(20)
 def test_per_row_results_of_streamed_rows():
     refused_call(
         lambda s, d: s * d["x"],
-        "`incremental(f)` got `Rows` that are read from a file, and f returns f64[8], with an "
+        "`incremental(f)` got `Rows` that are read from a file, and f returns f64[20], with an "
         "entry for each row: "
         "that may "
         "be more than memory holds. Nothing was stored. Reduce over the rows, or evaluate slices: "

@@ -21,7 +21,6 @@ from incrax.engine.program.structure import value_key
 from incrax.errors import MixedRowsError
 from incrax.primitives.entry import GONE, Kind
 from incrax.primitives.row_axis import UNKNOWN, Reduction, Verdict, row_verdict
-from incrax.rows.numbers import CONSTANTS, OUTPUTS, NumberPlace
 
 Pair = tuple[Any, Any]
 
@@ -56,8 +55,8 @@ _SIZED_PARAMS = frozenset(
 )
 """Parameters of row-wise equations that may differ with the number of rows."""
 
-_BODIES = frozenset("jaxpr body_jaxpr cond_jaxpr branches ft_in ft_out".split())
-"""Parameters of loops and branches that are compared by themselves."""
+_BODIES = "jaxpr", "branches", "ft_in", "ft_out"
+"""How parameters end that hold equations: those of loops and branches are compared by themselves."""
 
 
 def refuse(eqn: Equation, kind: Kind) -> None:
@@ -101,7 +100,7 @@ class RowsComparison:
         self.refuse = refuse
         self.axes: dict[Var, int | None] = {}
         self.reductions: dict[Var, Reduction] = {}
-        self.places: list[NumberPlace] = []
+        self.places: list[int] = []
         self._partner: dict[Var, Var] = {}
         self._is_inner = False
 
@@ -113,14 +112,18 @@ class RowsComparison:
             MixedRowsError: rows are mixed, or the traces differ in more than shapes and numbers.
         """
         self._bind([*program.invars, *program.constvars], [*other.invars, *other.constvars])
-        for number, pair in enumerate(zip(program.consts, other.consts, strict=False)):
-            self._match_constants(program.constvars[number], pair, number)
+        for var, *pair in zip(program.constvars, program.consts, other.consts, strict=True):
+            if self.axes[var] is not None:
+                raise mixed_rows(f"`constant`, of {_type(var)}", "has one entry a row")
+            if not _same_number(*pair):
+                raise branches_on_rows(f"other values in a constant {_type(var)}")
         if len(program.eqns) != len(other.eqns):
             raise branches_on_rows(f"{len(program.eqns)} and {len(other.eqns)} equations")
-        for number, pair in enumerate(zip(program.eqns, other.eqns, strict=True)):
-            self._match_equation(pair, number)
-        for number, pair in enumerate(zip(program.outvars, other.outvars, strict=True)):
-            self._match_atom(pair, NumberPlace(OUTPUTS, number), "the result")
+        place = 0
+        for pair in zip(program.eqns, other.eqns, strict=True):
+            self._match_equation(pair, place)
+            place += len(pair[0].invars)
+        self._match_atoms((program.outvars, other.outvars), place, "the result")
 
     def _bind(self, variables: Sequence[Var], others: Sequence[Var]) -> None:
         if len(variables) != len(others):
@@ -145,49 +148,37 @@ class RowsComparison:
         """The row axis of an atom; None where it has none, `NO_PLACE` where it cannot be told."""
         return self.axes[atom] if isinstance(atom, Var) else None
 
-    def _match_constants(self, var: Var, pair: Pair, number: int) -> None:
-        if self.axes[var] is not None:
-            raise mixed_rows(f"`constant`, of {_type(var)}", "has one entry a row")
-        if _same_number(*pair):
-            return
-        if np.shape(pair[0]) != () or self._is_inner:
-            raise branches_on_rows(f"other values in a constant {_type(var)}")
-        self.places.append(NumberPlace(CONSTANTS, number))
-
-    def _match_atom(self, pair: Pair, place: NumberPlace, where: str) -> None:
-        a, b = pair
-        if isinstance(a, Literal) is not isinstance(b, Literal):
-            raise branches_on_rows(f"a number in the place of a value in {where}")
-        if isinstance(a, Var):
-            if self._partner.get(a) is not b:
+    def _match_atoms(self, pair: Pair, first: int, where: str) -> None:
+        """What is read at one place and the following: the same values, or numbers."""
+        for place, (a, b) in enumerate(zip(*pair, strict=True), first):
+            is_same = self._partner.get(a) is b if isinstance(a, Var) else isinstance(b, Literal)
+            if not is_same:
                 raise branches_on_rows(f"other inputs of {where}")
-        elif not _same_number(a.val, b.val):
+            if isinstance(a, Var) or _same_number(a.val, b.val):
+                continue
             if self._is_inner:
-                raise branches_on_rows(
-                    f"the number {a.val} or {b.val} inside a loop or a branch, in {where}"
-                )
+                numbers = f"the number {a.val} or {b.val} inside a loop or a branch"
+                raise branches_on_rows(f"{numbers}, in {where}")
             self.places.append(place)
 
-    def _match_equation(self, pair: tuple[Equation, Equation], number: int) -> None:
+    def _match_equation(self, pair: tuple[Equation, Equation], place: int) -> None:
         eqn, other = pair
         where = f"`{eqn.primitive.name}` at {_jax.source_line(eqn)}"
         if eqn.primitive is not other.primitive or len(eqn.invars) != len(other.invars):
             raise branches_on_rows(f"{where} in the place of `{other.primitive.name}`")
-        for place, atoms in enumerate(zip(eqn.invars, other.invars, strict=True)):
-            self._match_atom(atoms, NumberPlace(number, place), where)
+        self._match_atoms((eqn.invars, other.invars), place, where)
         self._bind(eqn.outvars, other.outvars)
         if eqn.effects or eqn.primitive.name in STATEFUL:
             self.refuse(eqn, EFFECT)
         is_row_wise = any(self.axis(a) is not None for a in (*eqn.invars, *eqn.outvars))
         if eqn.primitive.name in LOOPS:
-            self._note(eqn, self._nested(pair), is_row_wise=is_row_wise)
-            may_differ = _BODIES
+            verdict = self._nested(pair)
         else:
-            self._note(eqn, self._verdict(eqn) if is_row_wise else None, is_row_wise=is_row_wise)
-            of_rule = {name for name in eqn.params if name.endswith("_jaxpr") and eqn.params[name]}
-            may_differ = of_rule | _SIZED_PARAMS if is_row_wise else of_rule
+            verdict = self._verdict(eqn) if is_row_wise else None
+        self._note(eqn, verdict, is_row_wise=is_row_wise)
         for name, value in eqn.params.items():
-            if name not in may_differ and value_key(value) != value_key(other.params.get(name)):
+            may_differ = name.endswith(_BODIES) or (is_row_wise and name in _SIZED_PARAMS)
+            if not may_differ and value_key(value) != value_key(other.params.get(name)):
                 raise branches_on_rows(f"another `{name}` of {where}")
 
     def _note(self, eqn: Equation, verdict: Verdict, *, is_row_wise: bool) -> None:

@@ -141,6 +141,7 @@ class RowEngine:
             MixedRowsError: the function mixes rows, or is another one for another number of rows.
         """
         self.trace.prepare(rows.capacities, len(rows))
+        self.num_chunks = len(rows.chunks)
         if self.trace.rows is not self.rows:
             self.rows = self.trace.rows
             self.passes = [
@@ -228,7 +229,7 @@ class RowEngine:
 
     def served(self, leaves: Values, rows: Rows, _: float) -> list[Any]:
         """Outputs at these leaves, the rows left out, and these rows."""
-        env = self._env(leaves, len(rows))
+        env = self._env(leaves, rows)
         per_row = [v for table in self.passes for v in table.phase.per_row]
         if per_row and any(chunk.is_streamed for chunk in rows.chunks):
             types = ", ".join(v.aval.str_short(short_dtypes=True) for v in per_row)
@@ -273,7 +274,7 @@ class RowEngine:
         capacity = len(columns[0]) if columns else 0
         self.stats.compiles += capacity not in table.compiled
         table.compiled.add(capacity)
-        scales = scales_at(phase.degrees, len(rows), self.rows.assumed_rows)
+        scales = scales_at(phase.factors, phase.assumed, self._sizes(rows))
         values = table.rest(count, columns, scales, _feeds(rest))
         outcome = dict(zip(phase.rest.targets, values, strict=True))
         pairs = zip(phase.per_row, phase.axes, strict=True)
@@ -282,16 +283,19 @@ class RowEngine:
         table.outcomes.add(key, outcome)
         return outcome, False
 
-    def _env(self, leaves: Values, num_rows: int) -> Env:
+    def _env(self, leaves: Values, rows: Rows) -> Env:
         """The leaves, and the numbers made from the number of rows, by variable."""
-        rows = self.rows
-        pairs = zip(self.paths, rows.program.invars, strict=True)
-        named = list(pairs)[rows.num_row_inputs :]
+        pairs = zip(self.paths, self.rows.program.invars, strict=True)
+        named = list(pairs)[self.rows.num_row_inputs :]
         for (path, _), x in zip(named, leaves, strict=True):
             if isinstance(x, jax.Array) and x.is_deleted():
                 raise deleted_input(path)
         env = {var: x for (_, var), x in zip(named, leaves, strict=True)}
-        return env | self.trace.sizes(max(num_rows, LEAST_CAPACITY))
+        return env | self._sizes(rows)
+
+    def _sizes(self, rows: Rows) -> Env:
+        """The numbers made from the number of rows."""
+        return self.trace.sizes(max(len(rows), LEAST_CAPACITY))
 
     def _version(self, section: Section, env: Env) -> Version:
         """What a section reads, as one object for all values of the same bits."""
@@ -326,26 +330,26 @@ class RowEngine:
             for key in [key for key in known if not kept.keys() >= set(key)]:
                 del known[key]
         for engine in self.by_chunk.values():
-            engine.store.budget_bytes = self.limits.budget_bytes // len(rows.chunks)
+            engine.store.budget_bytes = self.limits.budget_bytes // self.num_chunks
 
     # --- engines ----------------------------------------------------------------------------------
 
-    def kin_of(self, chunk: Chunk, phase: Phase, num_chunks: int) -> Engine:
+    def kin_of(self, chunk: Chunk, phase: Phase) -> Engine:
         """The engine whose programs serve a pass for all chunks like this one."""
         key = _kind(chunk, phase)
         if key not in self.kin:
-            self.kin[key] = self._make_kin(chunk, phase, num_chunks)
+            self.kin[key] = self._make_kin(chunk, phase)
         return self.kin[key]
 
-    def engine_of(self, chunk: Chunk, phase: Phase, num_chunks: int) -> Engine:
+    def engine_of(self, chunk: Chunk, phase: Phase) -> Engine:
         """The engine of a chunk for a pass."""
         key = chunk.place, _kind(chunk, phase)
         if key not in self.by_chunk:
-            kin = self.kin_of(chunk, phase, num_chunks)
-            self.by_chunk[key] = kin.sibling(self.limits.budget_bytes // num_chunks)
+            budget_bytes = self.limits.budget_bytes // self.num_chunks
+            self.by_chunk[key] = self.kin_of(chunk, phase).sibling(budget_bytes)
         return self.by_chunk[key]
 
-    def _make_kin(self, chunk: Chunk, phase: Phase, num_chunks: int) -> Engine:
+    def _make_kin(self, chunk: Chunk, phase: Phase) -> Engine:
         is_exact = self.options.is_exact
         tuning = self.options.own_tuning()
         name = name_of(self.trace.fun)
@@ -353,7 +357,7 @@ class RowEngine:
         facts = facts_of(traced, tuning, is_exact=is_exact)
         recycles = can_recycle() and not self.signature.placed
         compiler = Compiler(facts, self.calls, name, recycles=recycles)
-        share = EXACT_SHARE if is_exact else num_chunks
+        share = EXACT_SHARE if is_exact else self.num_chunks
         limits = self.limits
         shared = Limits(
             limits.versions, limits.budget_bytes // share, limits.planned_bytes // share
@@ -386,7 +390,7 @@ class RowEngine:
 
     def first_kin(self, rows: Rows) -> Engine:
         """The engine whose programs serve the first pass for the first chunk."""
-        return self.kin_of(rows.chunks[0], self.passes[0].phase, len(rows.chunks))
+        return self.kin_of(rows.chunks[0], self.passes[0].phase)
 
     # --- without a result -------------------------------------------------------------------------
 
@@ -394,7 +398,7 @@ class RowEngine:
         """What the first pass of a call would do; nothing is evaluated or kept."""
         table = self.passes[0]
         recent = dict(self.recent)
-        version = self._version(table.phase.chunk, self._env(leaves, len(rows)))
+        version = self._version(table.phase.chunk, self._env(leaves, rows))
         self.recent = recent
         known = table.results.peek(version) or {}
         num_known = sum((number,) in known for number in rows.places)
@@ -435,11 +439,6 @@ class _PassEvaluation:
     _bypasses: dict[Chooser, bool] = field(default_factory=dict)
     """After one chunk was looked at."""
 
-    @property
-    def stats(self) -> Stats:
-        """What is counted."""
-        return self.engine.stats
-
     def results(self) -> list[Results]:
         """Partial results in order, those of runs of chunks combined; one by one, with per-row
         results, if the pass has any.
@@ -465,54 +464,55 @@ class _PassEvaluation:
 
     def _of(self, chunks: Sequence[Chunk]) -> Results:
         """The result of a chunk or a run."""
-        key = tuple([chunk.number for chunk in chunks])
-        found = self.known.get(key)
-        if found is not None and not is_any_deleted(found):
-            self.stats.chunks_reused += len(key)
-        elif len(chunks) == 1:
-            found = self._of_chunk(chunks[0])
-        else:
+        numbers = tuple([chunk.number for chunk in chunks])
+        found = self._kept(numbers)
+        if found is not None:
+            self.engine.stats.chunks_reused += len(chunks)
+            return found
+        if len(chunks) > 1:
             step = len(chunks) // RUN
             parts = [chunks[start : start + step] for start in range(0, len(chunks), step)]
             found = combine_all(self.phase.kinds, [self._of(part) for part in parts])
-        self.known[key] = found
+        else:
+            (chunk,) = chunks
+            found = self._joined(chunk.parents) if chunk.parents else None
+            found = self._evaluated(chunk) if found is None else found
+        self.known[numbers] = found
         return found
 
-    def _of_chunk(self, chunk: Chunk) -> Results:
-        options = self.engine.options
-        is_combined = not (options.is_exact or self.phase.per_row)
-        found = self._joined(chunk) if is_combined else None
-        if found is not None:
-            self.stats.chunks_joined += 1
-            return found
-        self.stats.chunks_run += 1
-        found = self._evaluated(chunk)
-        if chunk.is_streamed:
-            jax.block_until_ready(self._previous)
-            self._previous = found
-            self.meter.advance()
-        return found
+    def _kept(self, numbers: tuple[int, ...]) -> Results | None:
+        """The result of the chunks of these numbers, if it is known."""
+        found = self.known.get(numbers)
+        return None if found is None or is_any_deleted(found) else found
 
-    def _joined(self, chunk: Chunk) -> Results | None:
+    def _joined(self, parents: Sequence[int]) -> Results | None:
         """Results of a chunk from those of the chunks that it was joined from; None where one is
-        missing.
+        missing, or they must not be combined.
         """
-        parts = [self.known.get((number,)) for number in chunk.parents]
-        found = [part for part in parts if part is not None and not is_any_deleted(part)]
-        is_known = parts and len(found) == len(parts)
-        return combine_all(self.phase.kinds, found) if is_known else None
+        parts = [self._kept((number,)) for number in parents]
+        found = [part for part in parts if part is not None]
+        is_exact = self.engine.options.is_exact
+        if is_exact or self.phase.per_row or len(found) < len(parts):
+            return None
+        self.engine.stats.chunks_joined += 1
+        return combine_all(self.phase.kinds, found)
 
     def _evaluated(self, chunk: Chunk) -> Results:
         """Where saving does not pay, one of the chunks that share programs is looked at for all."""
-        num_chunks = len(self.chunks)
+        stats = self.engine.stats
+        stats.chunks_run += 1
         counts = [chunk.count] if chunk.is_padded else []
         leaves = [*chunk.arrays(), *counts, *self.feeds]
         if chunk.is_streamed:
-            kin = self.engine.kin_of(chunk, self.phase, num_chunks)
-            self.stats.ran += kin.num_eqns
-            self.stats.compiles += not kin.whole.num_runs
-            return kin.whole([LeafValue(x).feed for x in leaves], ())
-        engine = self.engine.engine_of(chunk, self.phase, num_chunks)
+            kin = self.engine.kin_of(chunk, self.phase)
+            stats.ran += kin.num_eqns
+            stats.compiles += not kin.whole.num_runs
+            found = kin.whole([LeafValue(x).feed for x in leaves], ())
+            jax.block_until_ready(self._previous)
+            self._previous = found
+            self.meter.advance()
+            return found
+        engine = self.engine.engine_of(chunk, self.phase)
         if self._bypasses.get(engine.chooser, False):
             return engine.without_saving(leaves)
         self._bypasses.setdefault(engine.chooser, engine.bypasses)

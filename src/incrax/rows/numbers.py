@@ -2,14 +2,13 @@
 with variables in their places, and how sums over rows grow with them.
 
 In: places where the traces of a function for several numbers of rows differ. Out: `Number`s, a
-program of which they are inputs, and the exponents of what equations compute. It must not know
-chunks.
+program of which they are inputs, and which of them multiply sums. It must not know chunks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -17,72 +16,48 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import Program
+from incrax._jax import Equation, Var
+from incrax._program import Program, read_vars
 from incrax.engine.inputs.leaves import same_bits
+from incrax.engine.rewrites.forms import Factors, Forms
+from incrax.primitives.entry import with_item
 from incrax.primitives.row_axis import Reduction
-from incrax.primitives.table import algebra_of
 
-CONSTANTS = -2
-OUTPUTS = -1
-"""Stand for the equation of a place that is in none."""
+SizeForm: TypeAlias = Callable[[int], float]
+"""How a number follows from the number of rows."""
 
-
-class NumberPlace(NamedTuple):
-    """Where a number made from the number of rows stands: equation (or `CONSTANTS`, `OUTPUTS`) and
-    input.
-    """
-
-    eqn: int
-    number: int
-
-    def atom_in(self, program: Program) -> Any:
-        """The constant, or what is read there."""
-        if self.eqn == CONSTANTS:
-            return program.constvars[self.number]
-        atoms = program.outvars if self.eqn == OUTPUTS else program.eqns[self.eqn].invars
-        return atoms[self.number]
-
-    def value_in(self, program: Program) -> Any:
-        """The number in the trace for one number of rows."""
-        is_constant = self.eqn == CONSTANTS
-        return program.consts[self.number] if is_constant else self.atom_in(program).val
-
-
-class SizeForm(NamedTuple):
-    """How a number follows from n rows: `value(n)`, which is c (n - offset)**exponent."""
-
-    value: Callable[[int], float]
-    offset: int
-    exponent: float
-
-
-FORMS = (
-    SizeForm(lambda n: n, 0, 1.0),
-    SizeForm(lambda n: 1 / n, 0, -1.0),
-    SizeForm(lambda n: n - 1, 1, 1.0),
-    SizeForm(lambda n: 1 / max(n - 1, 1), 1, -1.0),
-    SizeForm(lambda n: -n, 0, 1.0),
-    SizeForm(lambda n: -1 / n, 0, -1.0),
-    SizeForm(lambda n: math.sqrt(n), 0, 0.5),
+FORMS: tuple[SizeForm, ...] = (
+    lambda n: n,
+    lambda n: 1 / n,
+    lambda n: n - 1,
+    lambda n: 1 / max(n - 1, 1),
+    lambda n: -n,
+    lambda n: -1 / n,
+    lambda n: math.sqrt(n),
 )
 """What numbers made from the number of rows usually are; others cost a trace for each number of
 rows.
 """
 
 
-class Sized(NamedTuple):
-    """A function traced for a number of rows."""
+class Sized:
+    """A function traced for a number of rows; `atoms` are all that is read, the results last, by
+    places that are those of every other trace.
+    """
 
-    num_rows: int
-    program: Program
+    def __init__(self, num_rows: int, program: Program) -> None:
+        self.num_rows = num_rows
+        self.program = program
+        self.atoms = [atom for eqn in program.eqns for atom in eqn.invars]
+        self.atoms += program.outvars
 
 
-def fits(form: SizeForm, place: NumberPlace, trace: Sized) -> bool:
+def fits(form: SizeForm, place: int, trace: Sized) -> bool:
     """Whether the number at a place of a trace has a form, to the bit."""
-    dtype = place.atom_in(trace.program).aval.dtype
-    value = np.asarray(place.value_in(trace.program), dtype)
-    return same_bits(np.asarray(form.value(trace.num_rows)).astype(dtype), value)
+    atom = trace.atoms[place]
+    dtype = atom.aval.dtype
+    made = np.asarray(form(trace.num_rows)).astype(dtype)
+    return same_bits(made, np.asarray(atom.val, dtype))
 
 
 class Number(NamedTuple):
@@ -90,7 +65,7 @@ class Number(NamedTuple):
     `FORMS`).
     """
 
-    place: NumberPlace
+    place: int
     form: SizeForm | None
 
 
@@ -101,22 +76,20 @@ class Lifted(NamedTuple):
     sizes: dict[Var, Number]
 
 
-def lift(program: Program, forms: Mapping[NumberPlace, SizeForm | None]) -> Lifted:
-    """The program with a variable in each of these places."""
-    atoms = [list(eqn.invars) for eqn in program.eqns]
-    atoms += [list(program.constvars), list(program.outvars)]
+def lift(trace: Sized, forms: Mapping[int, SizeForm | None]) -> Lifted:
+    """The program with a variable in each of these places, the same for numbers of one form."""
+    atoms = list(trace.atoms)
+    known: dict[Any, Var] = {}
     sizes: dict[Var, Number] = {}
-    for place, form in sorted(forms.items(), key=lambda item: item[0]):
-        own = atoms[place.eqn]
-        if place.eqn != CONSTANTS:
-            own[place.number] = _jax.new_var(own[place.number].aval)
-        sizes[own[place.number]] = Number(place, form)
-    eqns = [eqn.replace(invars=own) for eqn, own in zip(program.eqns, atoms, strict=False)]
-    constants = zip(program.constvars, program.consts, strict=True)
-    kept = {var: value for var, value in constants if var not in sizes}
-    outvars = tuple(atoms[OUTPUTS])
-    lifted = Program(program.invars, tuple(kept), tuple(kept.values()), tuple(eqns), outvars)
-    return Lifted(lifted, sizes)
+    for place in sorted(forms):
+        aval = atoms[place].aval
+        var = known.setdefault((forms[place] or place, aval), _jax.new_var(aval))
+        atoms[place] = var
+        sizes[var] = Number(place, forms[place])
+    rest = iter(atoms)
+    program = trace.program
+    eqns = [eqn.replace(invars=[next(rest) for _ in eqn.invars]) for eqn in program.eqns]
+    return Lifted(program.with_eqns(eqns, tuple(rest)), sizes)
 
 
 def typed_as(var: Var, value: Any) -> Any:
@@ -129,98 +102,72 @@ def typed_as(var: Var, value: Any) -> Any:
 
 # --- sums over rows -------------------------------------------------------------------------------
 
-# The pullback of a mean multiplies every row by 1/N. What is appended changes N, and with it the
-# partial results of all chunks. But sum_n N**d r[n] = (N / M)**d sum_n M**d r[n]: chunks are
-# evaluated as if there were M rows, and the sum is multiplied once. New rows then leave the other
-# chunks alone. M is a power of four near N, so that it and its root round nothing, and values have
-# about the range that they had: in single precision sum_n r[n] may overflow where the mean does
-# not. M is chosen again when N is far from it. Factors made of parameters stay where they are (see
-# `engine.rewrites.factors` for what moving them takes).
-
-Degree: TypeAlias = tuple[float, float]
-"""The exponents of N and of N - 1 in a value."""
-
-NONE: Degree = (0.0, 0.0)
-ZERO: Degree = (math.inf, math.inf)
-"""Of the value zero, which grows as anything."""
+# The pullback of a mean multiplies every row by z = 1/N. What is appended changes N, and with it the
+# partial results of all chunks. But sum_n z r[n] = (z / p) sum_n p r[n]: chunks are evaluated as if
+# z was p, and the sum is multiplied once. New rows then leave the other chunks alone. p is a power of
+# two near z, so that it rounds nothing, and values have about the range that they had: in single
+# precision sum_n r[n] may overflow where the mean does not. p is chosen again when N is far from
+# where it was. Factors made of parameters stay where they are (see `engine.rewrites.factors` for
+# what moving them takes).
 
 MIN_EXPONENT = 127
 """Powers of two that a dtype must hold for a factor to be moved: not half precision."""
 
 
-def degrees_of(
+def assumed_numbers(sizes: Mapping[Var, Number], num_rows: int) -> dict[Var, Any]:
+    """What chunks are evaluated with in the place of the numbers that have a form, so that this
+    holds for about so many rows.
+    """
+    known = {var: form(num_rows) for var, (_, form) in sizes.items() if form is not None}
+    power = lambda value: math.copysign(2.0 ** round(math.log2(abs(value))), value)
+    return {var: typed_as(var, power(value)) for var, value in known.items()}
+
+
+def factors_of(
     eqns: Sequence[Equation],
-    sizes: Mapping[Var, SizeForm | None],
+    sizes: Collection[Var],
     reductions: Mapping[Var, Reduction],
     targets: Sequence[Var],
-) -> tuple[Degree, ...] | None:
-    """How the targets grow with the number of rows; None where no number of rows is read, or one of
-    them does not follow so, or is not the same in all targets but sums.
+) -> tuple[Factors, ...] | None:
+    """By which of some numbers each target is multiplied or divided; None where one of them depends
+    on these in another way, or is multiplied and no sum.
     """
-    if not sizes or None in sizes.values():
-        return None
-    found: dict[Var, Degree] = {}
-    for var, form in sizes.items():
-        exponent = 0.0 if form is None else form.exponent
-        found[var] = (0.0, exponent) if form and form.offset else (exponent, 0.0)
+    dirty = set(sizes)
+    eqns = [_started_from_zero(eqn, reductions) for eqn in eqns]
     for eqn in eqns:
-        starts = {reductions[v].start for v in eqn.outvars if v in reductions}
-        ins = [ZERO if n in starts else _degree(found, a) for n, a in enumerate(eqn.invars)]
-        degree = _grown(eqn, ins)
-        has_room = degree in (NONE, ZERO) or all(map(_has_range, eqn.outvars))
-        if degree is None or not has_room:
-            return None
-        found.update(dict.fromkeys(eqn.outvars, degree))
-    degrees = tuple(_degree(found, v) for v in targets)
-    sums = [v in reductions and reductions[v].kind == "sum" for v in targets]
-    is_same = all(flag or d in (NONE, ZERO) for d, flag in zip(degrees, sums, strict=True))
-    return degrees if is_same else None
+        if not dirty.isdisjoint(read_vars(eqn)):
+            dirty.update(eqn.outvars)
+    forms = Forms(eqns, dirty.__contains__, follows_scalars=True)
+    reached = dirty.intersection(targets)
+    sums = {var for var, reduction in reductions.items() if reduction.kind == "sum"}
+    found = {var: forms.of[var] for var in reached & sums & forms.of.keys()}
+    if len(found) < len(reached) or not all(map(_has_range, dirty)):
+        return None
+    read = {var for form in found.values() for var, _ in form.factors}
+    if any(form.degree for form in found.values()) or not read <= set(sizes):
+        return None
+    return tuple(found[var].factors if var in found else () for var in targets)
 
 
-def scales_at(degrees: Iterable[Degree], num_rows: int, assumed: int) -> np.ndarray:
-    """What to multiply sums by that were made as if there were so many rows."""
-    ratios = [(num_rows - offset) / assumed for offset in (0, 1)]
-    return np.array(
-        [1.0 if d == ZERO else _power(ratios[0], d[0]) * _power(ratios[1], d[1]) for d in degrees]
-    )
+def _started_from_zero(eqn: Equation, reductions: Mapping[Var, Reduction]) -> Equation:
+    """As chunks evaluate it."""
+    start = next((reductions[v].start for v in eqn.outvars if v in reductions), None)
+    if start is None:
+        return eqn
+    zero = _jax.literal(0, eqn.invars[start].aval)
+    return eqn.replace(invars=list(with_item(eqn.invars, start, zero)))
 
 
-def _power(ratio: float, exponent: float) -> float:
-    """As a quotient where the exponent is negative: it has the same digits for all assumed
-    numbers.
-    """
-    return 1 / ratio**-exponent if exponent < 0 else ratio**exponent
-
-
-def _degree(found: Mapping[Var, Degree], atom: Atom) -> Degree:
-    if isinstance(atom, Literal):
-        return NONE if np.any(atom.val) else ZERO
-    return found.get(atom, NONE)
+def scales_at(
+    factors: Sequence[Factors], assumed: Mapping[Var, Any], values: Mapping[Var, Any]
+) -> np.ndarray:
+    """What to multiply sums by that were made with the assumed numbers."""
+    ratios = {var: float(values[var]) / float(assumed[var]) for own in factors for var, _ in own}
+    powers = [[1 / ratios[var] if inverse else ratios[var] for var, inverse in x] for x in factors]
+    return np.array(list(map(math.prod, powers)))
 
 
 def _has_range(var: Any) -> bool:
     dtype = var.aval.dtype
     is_real = isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jnp.floating)
     return is_real and int(jnp.finfo(dtype).maxexp) >= MIN_EXPONENT
-
-
-def _grown(eqn: Equation, ins: Sequence[Degree]) -> Degree | None:
-    """The degree of what an equation computes; None where it is not homogeneous."""
-    algebra = algebra_of(eqn)
-    form = "" if algebra is None else algebra.form
-    first, *others = ins or [NONE]
-    is_fixed = all(d in (NONE, ZERO) for d in others)
-    if algebra is not None and form in ("linear", "sum", "joined"):
-        added = {d for n, d in enumerate(ins) if algebra.sign(n)} - {ZERO}
-        is_chosen = all(d in (NONE, ZERO) for n, d in enumerate(ins) if not algebra.sign(n))
-        return (added or {ZERO}).pop() if len(added) <= 1 and is_chosen else None
-    if form == "product":
-        return ZERO if ZERO in ins else (first[0] + others[0][0], first[1] + others[0][1])
-    if is_fixed and first in (NONE, ZERO):
-        return NONE
-    if form == "quotient" and ZERO not in ins:
-        return first[0] - others[0][0], first[1] - others[0][1]
-    if form == "power":
-        power = eqn.params.get("y", 2)
-        return first[0] * power, first[1] * power
-    return None

@@ -19,11 +19,12 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import DropVar, Equation, Var
-from incrax._program import Program, Values, read_vars
+from incrax._program import Program, Values, all_read, read_vars
 from incrax.engine.plan.environment import masked
+from incrax.engine.rewrites.forms import Factors
 from incrax.primitives.row_axis import Reduction
 from incrax.rows.axis import IDEMPOTENT, RowsComparison
-from incrax.rows.numbers import NONE, ZERO, Degree, Lifted, Number, degrees_of, typed_as
+from incrax.rows.numbers import Lifted, Number, factors_of
 
 _combine: dict[str, Callable[..., Any]] = {
     "sum": jnp.sum,
@@ -46,7 +47,7 @@ class RowProgram:
     """A program whose inputs start with arrays of rows, analysed.
 
     Fields: the program, in which numbers made from the number of rows are variables; those `sizes`;
-    for how many rows chunks are evaluated where their number is a factor; how many inputs are
+    what chunks may be evaluated with in the place of these; how many inputs are
     arrays of rows; the row axis of each row-wise variable;
     reductions by the variable that they write; for a row-wise variable the pass over the rows in
     which it can be computed (from 1), for any other the pass after which it can (from 0).
@@ -54,7 +55,7 @@ class RowProgram:
 
     program: Program
     sizes: Mapping[Var, Number]
-    assumed_rows: int
+    assumed: Mapping[Var, Any]
     num_row_inputs: int
     axes: Mapping[Var, int]
     reductions: Mapping[Var, Reduction]
@@ -83,7 +84,7 @@ class RowProgram:
 
 
 def analyse_rows(
-    lifted: Lifted, found: RowsComparison, assumed_rows: int, num_row_inputs: int
+    lifted: Lifted, found: RowsComparison, assumed: Mapping[Var, Any], num_row_inputs: int
 ) -> RowProgram:
     """The program, of which it was found what it does to rows, with the passes counted."""
     program, sizes = lifted
@@ -92,7 +93,7 @@ def analyse_rows(
     passes: dict[Var, int] = dict.fromkeys((*program.invars, *program.constvars, *sizes), 0)
     passes.update(dict.fromkeys(program.invars[:num_row_inputs], 1))
     for eqn in program.eqns:
-        is_row_wise = any(v in axes for v in (*read_vars(eqn), *eqn.outvars))
+        is_row_wise = _is_row_wise(eqn, axes)
         start = next((reductions[v].start for v in eqn.outvars if v in reductions), None)
         number = int(is_row_wise)
         for place, atom in enumerate(eqn.invars):
@@ -101,7 +102,12 @@ def analyse_rows(
                 waits = is_row_wise and atom not in axes and place != start
                 number = max(number, passes[atom] + waits)
         passes.update(dict.fromkeys(eqn.outvars, number))
-    return RowProgram(program, sizes, assumed_rows, num_row_inputs, axes, reductions, passes)
+    return RowProgram(program, sizes, assumed, num_row_inputs, axes, reductions, passes)
+
+
+def _is_row_wise(eqn: Equation, axes: Collection[Var]) -> bool:
+    """Whether something that an equation reads or writes has a row axis."""
+    return any(var in axes for var in (*read_vars(eqn), *eqn.outvars))
 
 
 @dataclass(frozen=True)
@@ -122,8 +128,8 @@ class Phase:
     Fields: its number, from 1; `chunk`, whose targets are reductions, then per-row results; the
     `kinds` of the reductions; the row `axes` of the per-row results; `rest`, which reads the
     combined reductions and earlier values and is for what later passes or the outputs need; the
-    numbers that chunks have `assumed`, as for another number of rows, and the `degrees` by which
-    the reductions grow with it (both empty where they do not follow so).
+    numbers that chunks have `assumed` in the place of others, and of these the `factors` of each
+    reduction (both empty where they do not follow so).
     """
 
     number: int
@@ -132,7 +138,7 @@ class Phase:
     axes: tuple[int, ...]
     rest: Section
     assumed: Mapping[Var, Any] = field(default_factory=dict)
-    degrees: tuple[Degree, ...] = ()
+    factors: tuple[Factors, ...] = ()
 
     @cached_property
     def partials(self) -> tuple[Var, ...]:
@@ -144,10 +150,6 @@ class Phase:
         """The results with a row axis."""
         return self.chunk.targets[len(self.kinds) :]
 
-    def is_scaled(self, number: int) -> bool:
-        """Whether a reduction grows with the number of rows that chunks are not asked for."""
-        return bool(self.degrees) and self.degrees[number] not in (NONE, ZERO)
-
 
 def _phase(rows: RowProgram, number: int, last: int) -> Phase:
     partials = [var for var in rows.reductions if rows.passes[var] == number]
@@ -157,34 +159,26 @@ def _phase(rows: RowProgram, number: int, last: int) -> Phase:
     kinds = tuple(rows.reductions[var] for var in partials)
     axes = tuple(rows.axes[var] for var in per_row)
     rest = _section(rows, _lasting(rows, number, last), earlier, partials)
-    forms = {v: rows.sizes[v].form for v in chunk.reads if v in rows.sizes}
+    assumed = {v: rows.assumed[v] for v in chunk.reads if v in rows.assumed}
     eqns = [rows.program.eqns[number] for number in chunk.eqns]
-    degrees = degrees_of(eqns, forms, rows.reductions, chunk.targets)
-    if degrees is None:
+    factors = factors_of(eqns, assumed, rows.reductions, chunk.targets) if assumed else None
+    if factors is None:
         return Phase(number, chunk, kinds, axes, rest)
-    assumed = {
-        v: typed_as(v, form.value(rows.assumed_rows + form.offset))
-        for v, form in forms.items()
-        if form
-    }
     reads = tuple(v for v in chunk.reads if v not in assumed)
     chunk = Section(chunk.eqns, reads, chunk.targets)
-    return Phase(number, chunk, kinds, axes, rest, assumed, degrees[: len(partials)])
+    return Phase(number, chunk, kinds, axes, rest, assumed, factors[: len(partials)])
 
 
 def _lasting(rows: RowProgram, number: int, last: int) -> list[Var]:
     """What can be had after a pass and is read later; what depends on no rows is computed where it
     is read.
     """
-    found: dict[Var, None] = {}
-    for eqn in rows.program.eqns:
-        is_row_wise = any(v in rows.axes for v in (*read_vars(eqn), *eqn.outvars))
-        if is_row_wise or any(rows.passes[v] > number for v in eqn.outvars):
-            found.update(dict.fromkeys(v for v in read_vars(eqn) if rows.passes[v] == number))
     wanted = {number, 0} if number == last else {number}
-    outputs = (a for a in rows.program.outvars if isinstance(a, Var))
-    found.update(dict.fromkeys(v for v in outputs if rows.passes[v] in wanted))
-    return [v for v in found if v not in rows.axes]
+    outputs = {a for a in rows.program.outvars if isinstance(a, Var) and rows.passes[a] in wanted}
+    is_later = lambda eqn: rows.passes[eqn.outvars[0]] > number or _is_row_wise(eqn, rows.axes)
+    read = all_read(filter(is_later, rows.program.eqns))
+    outputs.update(var for var in read if rows.passes[var] == number)
+    return [var for var in rows.passes if var in outputs and var not in rows.axes]
 
 
 def _section(
@@ -325,7 +319,8 @@ def rest_function(
         env = rows.constants | dict(zip(phase.rest.reads, reads, strict=True))
         totals = _combine_partials(phase.kinds, count, partials)
         for k, (var, total) in enumerate(zip(phase.partials, totals, strict=True)):
-            x = total * scales[k].astype(total.dtype) if phase.is_scaled(k) else total
+            is_scaled = bool(phase.factors and phase.factors[k])
+            x = total * scales[k].astype(total.dtype) if is_scaled else total
             env[var] = _jax.typed_as(x, var.aval)
         for eqn in eqns:
             var = eqn.outvars[0]

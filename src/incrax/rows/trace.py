@@ -22,10 +22,10 @@ from incrax.engine.inputs.signature import Function, Signature
 from incrax.engine.program.simplify import drop_dead, inline_with_solves, run_passes
 from incrax.errors import IncraxError, MixedRowsError
 from incrax.rows.axis import CURE, RowsComparison
-from incrax.rows.numbers import FORMS, NumberPlace, Sized, SizeForm, fits, lift, typed_as
+from incrax.rows.numbers import FORMS, Sized, SizeForm, assumed_numbers, fits, lift, typed_as
 from incrax.rows.passes import RowProgram, analyse_rows
 
-MAX_TRACES = 4
+MAX_TRACES = 8
 """Traces for numbers of rows that are kept."""
 
 MAX_VALUES = 64
@@ -54,14 +54,14 @@ class RowTrace:
         self.row_type = row_type
         self.feeds = [type_of(x) for x in feeds]
         self.out_tree: Any = None
-        self.forms: dict[NumberPlace, SizeForm | None] = {}
-        self._first: Sized | None = None
-        self._found: RowsComparison | None = None
+        self.forms: dict[int, SizeForm | None] = {}
+        self._first: Any = None
+        self._found: Any = None
         self._rows: RowProgram | None = None
         self._seen: set[int] = set()
         self._doubling = 0
         self._values: LruTable[int, dict[Var, Any]] = LruTable(MAX_VALUES)
-        self._programs: LruTable[int, Program] = LruTable(MAX_TRACES)
+        self._traces: LruTable[int, Sized] = LruTable(MAX_TRACES)
 
     def prepare(self, capacities: Iterable[int], num_rows: int) -> None:
         """Compare the traces that a call with such chunks and so many rows relies on.
@@ -80,58 +80,44 @@ class RowTrace:
         wanted = [*capacities, 1 << (doubling - 1), (1 << doubling) - 1]
         if self._first is None:
             self._doubling = doubling
-            self._start(max(num_rows, 2), wanted)
+            # JAX broadcasts one row in other equations than many, so that there is no trace for one.
+            self._first = self._traced(max(num_rows, 2))
+            far = min(8 * wanted[-1] + 7, MAX_FAR)
+            with contextlib.suppress(MixedRowsError):  # there may be no trace for so many rows
+                wanted = [self._traced(far).num_rows, *wanted]
         for number in wanted:
             if number not in self._seen:
-                self._compare(self._sized(number))
+                self._compare(self._traced(number))
                 self._seen.add(number)
         is_far = abs(doubling - self._doubling) > MAX_DOUBLINGS
-        if is_far and any(phase.degrees for phase in self.rows.phases):
+        if is_far and any(phase.assumed for phase in self.rows.phases):
             self._doubling = doubling
             self._renew(self.forms)
         if num_rows > 1 and None in self.forms.values():
             self.sizes(num_rows)
 
-    def _start(self, num_rows: int, wanted: Sequence[int]) -> None:
-        """The first traces: for these rows (what fails is the function's own error), those that are
-        wanted, and far from all.
-
-        JAX broadcasts one row in other equations than many, so that there is no trace for one.
-        """
-        traces = [self._sized(n) for n in (num_rows, *wanted)]
-        far = min(8 * wanted[-1] + 7, MAX_FAR)
-        with contextlib.suppress(MixedRowsError):  # there may be none for so many rows
-            traces.append(self._sized(far))
-        self._first = traces[1]
-        self._compare(*traces)
-        self._seen.update(wanted)
-
-    def _sized(self, num_rows: int) -> Sized:
-        return Sized(num_rows, self._traced(num_rows))
-
-    def _compare(self, *traces: Sized) -> None:
+    def _compare(self, trace: Sized) -> None:
         """Refuse a trace unlike the first one; enter the numbers that differ in it.
 
         A number that is another one in this trace but was the same in all earlier ones has no form;
         all forms differ at all numbers of rows.
         """
         first = self._first
-        assert first is not None
-        possible = FORMS if self._found is None else (None,)
-        forms = {place: (form,) for place, form in self.forms.items()}
-        for trace in traces:
-            if trace.num_rows != first.num_rows:
-                self._found = RowsComparison(first.num_rows, trace.num_rows)
-                self._found.match(first.program, trace.program)
-                forms = dict.fromkeys(self._found.places, possible) | forms
+        if trace.num_rows == first.num_rows:
+            return
+        possible = FORMS if self._found is None else ()
+        self._found = RowsComparison(first.num_rows, trace.num_rows)
+        self._found.match(first.program, trace.program)
+        forms = dict.fromkeys(self._found.places, possible)
+        forms.update((place, (form,) if form else ()) for place, form in self.forms.items())
         fitting = {
-            place: next((f for f in own if f and all(fits(f, place, t) for t in traces)), None)
+            place: next((f for f in own if fits(f, place, first) and fits(f, place, trace)), None)
             for place, own in forms.items()
         }
         if fitting != self.forms:
             self._renew(fitting)
 
-    def _renew(self, forms: dict[NumberPlace, SizeForm | None]) -> None:
+    def _renew(self, forms: dict[int, SizeForm | None]) -> None:
         self.forms = forms
         self._rows = None
         self._values.clear()
@@ -140,20 +126,16 @@ class RowTrace:
     def rows(self) -> RowProgram:
         """The analysis of what is prepared."""
         if self._rows is None:
-            first = self._first
-            found = self._found
-            assert first is not None
-            assert found is not None
-            lifted = lift(first.program, self.forms)
-            assumed_rows = 4 ** (self._doubling // 2)
-            self._rows = analyse_rows(lifted, found, assumed_rows, len(self.row_type.shapes))
+            lifted = lift(self._first, self.forms)
+            assumed = assumed_numbers(lifted.sizes, 4 ** (self._doubling // 2))
+            self._rows = analyse_rows(lifted, self._found, assumed, len(self.row_type.shapes))
         return self._rows
 
     def equations(self, capacity: int) -> list[Equation]:
         """Those of the analysed program, for chunks of a capacity that is prepared: other traces
         differ in parameters alone.
         """
-        pairs = zip(self.rows.program.eqns, self._traced(capacity).eqns, strict=True)
+        pairs = zip(self.rows.program.eqns, self._traced(capacity).program.eqns, strict=True)
         return [eqn.replace(params=other.params) for eqn, other in pairs]
 
     # --- numbers made from the number of rows -----------------------------------------------------
@@ -165,26 +147,22 @@ class RowTrace:
         found = self._values.get(num_rows)
         if found is None:
             if None in self.forms.values():
-                self._compare(self._sized(num_rows))
+                self._compare(self._traced(num_rows))
             found = {}
             for var, (place, form) in self.rows.sizes.items():
                 if form is None:
-                    value = place.value_in(self._traced(num_rows))
+                    value = self._traced(num_rows).atoms[place].val
                 else:
-                    value = form.value(num_rows)
+                    value = form(num_rows)
                 found[var] = typed_as(var, value)
             self._values.add(num_rows, found)
         return found
 
     # --- traces -----------------------------------------------------------------------------------
 
-    def _traced(self, num_rows: int) -> Program:
+    def _traced(self, num_rows: int) -> Sized:
         """The function traced for a number of rows, calls opened."""
-        found = self._programs.get(num_rows)
-        if found is None:
-            found = self._trace(num_rows)
-            self._programs.add(num_rows, found)
-        return found
+        return self._traces.made(num_rows, lambda: Sized(num_rows, self._trace(num_rows)))
 
     def _trace(self, num_rows: int) -> Program:
         avals = self.row_type.avals(num_rows)
@@ -193,7 +171,7 @@ class RowTrace:
         except IncraxError:
             raise
         except Exception as error:
-            if self._programs:
+            if self._traces:
                 raise MixedRowsError(
                     f"`incremental(f)` got `Rows`, and f cannot be traced for {num_rows} rows: "
                     f"{type(error).__name__}: {error} This is usually an array with one entry a "

@@ -71,6 +71,11 @@ POLYNOMIALS = {
 }
 
 
+def test_zeros_that_fill_an_array_are_no_terms():
+    chosen = lambda a, x: jnp.sum(jnp.where(x > 1.0, a * x, jnp.zeros(N)))
+    assert degrees(chosen, 1.0, X) == [0]
+
+
 @pytest.mark.parametrize("name", sorted(POLYNOMIALS))
 def test_polynomials_have_a_low_degree(name):
     fun, args, expected = POLYNOMIALS[name]

@@ -17,14 +17,13 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal
-from incrax._program import Env, Program, Values, from_jaxpr, read_vars
-from incrax.derivatives.row_sparse.rules import MAKERS, evaluated, folded, is_sum_of_rows
+from incrax._program import Env, Program, Values, from_jaxpr
+from incrax.derivatives.row_sparse.rules import RULES, evaluated, folded
 from incrax.derivatives.row_sparse.values import (
     DENSE,
     KEPT,
     Context,
     Value,
-    coalesced,
     dense,
     has_rows,
     is_by_rows,
@@ -39,27 +38,17 @@ from incrax.primitives.table import entry_of
 def run(program: Program, values: Values, context: Context) -> list[Value]:
     """The outputs of a program."""
     program = drop_dead(inline_jits(program))
-    env: Env = dict(zip(program.constvars, map(_constant, program.consts), strict=True))
+    env: Env = dict(zip(program.constvars, map(jnp.asarray, program.consts), strict=True))
     env.update(zip(program.invars, values, strict=True))
     for eqn in program.eqns:
         inputs = [_read(atom, env) for atom in eqn.invars]
-        if not is_sum_of_rows(eqn, inputs):
-            # For all that follows, too: what is made of the same rows has the same set.
-            env.update((var, coalesced(env[var])) for var in read_vars(eqn))
-            inputs = [_read(atom, env) for atom in eqn.invars]
         env.update(zip(eqn.outvars, _results(eqn, inputs, context), strict=True))
     return [_read(atom, env) for atom in program.outvars]
 
 
-def _constant(value: Any) -> Any:
-    return jnp.asarray(value) if isinstance(value, np.ndarray) and value.ndim else value
-
-
 def _read(atom: Atom, env: Env) -> Value:
     """A value; literals as NumPy scalars, by which rules know constants."""
-    if not isinstance(atom, Literal):
-        return env[atom]
-    return np.asarray(atom.val, atom.aval.dtype) if atom.aval.shape == () else atom.val
+    return np.asarray(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else env[atom]
 
 
 def _results(eqn: Equation, values: Values, context: Context) -> Values:
@@ -76,7 +65,7 @@ def _results(eqn: Equation, values: Values, context: Context) -> Values:
     try:
         if name == "optimization_barrier":
             results = _plain_apart(values, partial(_jax.apply, eqn))
-        elif name in MAKERS or any(map(is_by_rows, values)):
+        elif name in RULES or any(map(is_by_rows, values)):
             results = [evaluated(eqn, values, context)]
     except NotByRowsError as error:
         why = str(error)

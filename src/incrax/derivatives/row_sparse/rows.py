@@ -3,30 +3,21 @@
 In: indices, rows, a shape. Out: the same as a pytree with arithmetic. It must not know about
 programs.
 
-Canonical numbers are in [0, num_rows]; num_rows stands for "no row". Distinct numbers ascend,
-unused slots hold num_rows at the end.
+Canonical numbers are in [0, num_rows]; num_rows stands for "no row".
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax.engine.plan.row_sets import ids_read
+from incrax.engine.plan.environment import masked
+from incrax.engine.plan.row_sets import ascending, ids_read
 from incrax.errors import RowShapeError
-
-
-class Slots(NamedTuple):
-    """Distinct canonical numbers, ascending, and for each of the numbers they came from its
-    slot.
-    """
-
-    numbers: Any
-    slot_of: Any
 
 
 def canonical(indices: Any, num_rows: int) -> Any:
@@ -34,35 +25,9 @@ def canonical(indices: Any, num_rows: int) -> Any:
     return ids_read(jnp, indices, num_rows, clips=False, wraps=True)
 
 
-def distinct(numbers: Any, num_rows: int) -> Slots:
-    """Each number once, in as many slots as there are numbers."""
-    count = numbers.shape[0]
-    if count <= 1:
-        return Slots(numbers, jnp.zeros(count, numbers.dtype))
-    # Slots are searched for: XLA on a processor sorts numbers with their places ten times slower.
-    ascending = jnp.sort(numbers)
-    is_new = jnp.concatenate([jnp.zeros(1, bool), ascending[1:] != ascending[:-1]])
-    slots = jnp.cumsum(is_new, dtype=numbers.dtype)
-    found = jnp.full(count, num_rows, numbers.dtype).at[slots].set(ascending)
-    return Slots(found, jnp.searchsorted(found, numbers))
-
-
-def summed(values: Any, slots: Slots) -> Any:
+def summed(values: Any, slots: Any) -> Any:
     """Sums of the values of each slot, in the order of the values, as a dense scatter adds them."""
-    if values.shape[0] <= 1:
-        return values
-    return jnp.zeros_like(values).at[slots.slot_of].add(values)
-
-
-def found_at(distinct_numbers: Any, wanted: Any) -> tuple[Any, Any]:
-    """The slots of wanted numbers among distinct ones, at least one, and whether they are there."""
-    slots = jnp.minimum(jnp.searchsorted(distinct_numbers, wanted), distinct_numbers.shape[0] - 1)
-    return slots, distinct_numbers[slots] == wanted
-
-
-def over_rows(flags: Any, ndim: int) -> Any:
-    """Flags of rows, shaped to select whole rows of an array of `ndim` axes."""
-    return jax.lax.expand_dims(flags, tuple(range(1, ndim)))
+    return values if values.shape[0] <= 1 else jnp.zeros_like(values).at[slots].add(values)
 
 
 # --- an array of few rows -------------------------------------------------------------------------
@@ -162,10 +127,9 @@ class RowSparse:
         A spare slot has the index `shape[0]`, which is dropped, and zeros as values. The number of
         slots stays.
         """
-        slots = distinct(canonical(self.indices, self.shape[0]), self.shape[0])
-        is_row = over_rows(slots.numbers < self.shape[0], self.ndim)
-        values = jnp.where(is_row, summed(self.values, slots), jnp.zeros((), self.dtype))
-        return RowSparse(slots.numbers, values, self.shape)
+        of, slots = ascending(canonical(self.indices, self.shape[0]), self.shape[0])
+        values = masked(summed(self.values, slots), 0, of.is_row)
+        return RowSparse(of.numbers, values, self.shape)
 
     def todense(self) -> jax.Array:
         """The array itself."""
@@ -178,7 +142,7 @@ class RowSparse:
             raise _other_shape("add_to", table.shape, self.shape)
         dtype = jnp.promote_types(table.dtype, self.dtype)
         numbers = canonical(self.indices, self.shape[0])
-        return table.astype(dtype).at[numbers].add(self.values.astype(dtype), mode="drop")
+        return table.astype(dtype).at[numbers].add(self.values, mode="drop")
 
     # --- arithmetic -------------------------------------------------------------------------------
 
@@ -188,9 +152,8 @@ class RowSparse:
         if other.shape != self.shape:
             raise _other_shape("+", other.shape, self.shape)
         numbers = [canonical(rows.indices, rows.shape[0]) for rows in (self, other)]
-        dtype = jnp.promote_types(self.dtype, other.dtype)
-        values = [self.values.astype(dtype), other.values.astype(dtype)]
-        return RowSparse(jnp.concatenate(numbers), jnp.concatenate(values), self.shape)
+        values = jnp.concatenate([self.values, other.values])
+        return RowSparse(jnp.concatenate(numbers), values, self.shape)
 
     def __neg__(self) -> RowSparse:
         return RowSparse(self.indices, -self.values, self.shape)

@@ -30,6 +30,7 @@ from incrax.derivatives.row_sparse.values import (
     Value,
     WrittenRows,
     added,
+    coalesced,
     dense,
     has_rows,
     is_by_rows,
@@ -39,14 +40,13 @@ from incrax.derivatives.row_sparse.values import (
     is_written,
     is_zero,
     joined,
-    named_rows,
     num_stored,
     rows_at,
     untouched,
     written,
 )
 from incrax.engine.plan.environment import masked
-from incrax.engine.plan.row_sets import RowSet, ids_read, taken
+from incrax.engine.plan.row_sets import RowSet, ids_read, named_rows, taken
 from incrax.engine.program.constants import numpy_value
 from incrax.primitives.entry import Algebra, Kind
 from incrax.primitives.indexing import windows_of
@@ -72,30 +72,28 @@ def evaluated(eqn: Equation, values: Values, context: Context) -> Value:
     Raises:
         NotByRowsError: it is an array.
     """
-    if is_sum_of_rows(eqn, values):
-        return _sum(eqn, values, context)
+    terms = _sum(eqn, values, context)
+    if terms is not None:
+        return terms
+    values = list(map(coalesced, values))
     name = eqn.primitive.name
+    why = f"there is no rule for `{name}`"
     forms = (has_rows, is_structured, is_written)
     is_held = next((form for form in forms if any(map(form, values))), None)
     if is_held is not None:
         if len(eqn.outvars) != 1 or entry_of(eqn).index is None:
-            raise NotByRowsError(f"there is no rule for `{name}`")
+            raise NotByRowsError(why)
         axes = [0 if is_held(value) else None for value in values]
         aligned = aligned_by(eqn, axes)
         if aligned is not None:
             return _row_by_row(eqn, _along(values, aligned.operands), aligned, context)
-        if is_held is not is_written:
-            axes, verdict = reduced_by(eqn, axes)
-            if isinstance(verdict, Reduction):
-                return _reduced(eqn, _along(values, axes), axes, verdict)
-            if name not in BY_PLACE:
-                raise NotByRowsError(
-                    verdict.mixes if isinstance(verdict, Kind) else "rows become columns"
-                )
-            return BY_PLACE[name](eqn, values, context)
-    if name not in MAKERS:
-        raise NotByRowsError(f"there is no rule for `{name}`")
-    return MAKERS[name](eqn, list(map(dense, values)), context)
+        axes, verdict = reduced_by(eqn, axes)
+        if is_held is not is_written and isinstance(verdict, Reduction):
+            return _reduced(eqn, _along(values, axes), axes, verdict)
+        why = verdict.mixes if isinstance(verdict, Kind) else "rows become columns"
+    if name not in RULES:
+        raise NotByRowsError(why)
+    return RULES[name](eqn, values, context)
 
 
 def _along(values: Values, axes: Axes) -> list[Value]:
@@ -174,7 +172,7 @@ def _written(
     context.note(IN_PLACE, eqn, held, "rows written into an array that is there anyway")
     array = dense(values[passed])
     form = _sum_form(eqn)
-    if form is None or not _are_alike(eqn, values):
+    if form is None:
         return WrittenRows(written(array, of, rows), of, rows)
     terms = -held.rows if form.is_negative(1 - passed) else held.rows
     array = array.at[of.numbers].add(terms, mode="drop", indices_are_sorted=True)
@@ -267,28 +265,21 @@ def _sum_form(eqn: Equation) -> Algebra | None:
     return algebra if algebra is not None and algebra.form == "sum" else None
 
 
-def _are_alike(eqn: Equation, values: Values) -> bool:
-    """Whether nothing is spread."""
-    return all(np.shape(value) == eqn.outvars[0].aval.shape for value in values)
-
-
-def is_sum_of_rows(eqn: Equation, values: Values) -> bool:
-    """Whether an equation adds values that are zero but for stored rows, of which the numbers are
-    put one after the other; with the same distinct ones, rows are added as by any equation.
+def _sum(eqn: Equation, values: Values, context: Context) -> TouchedRows | None:
+    """The numbers of all terms one after the other, where an equation adds values that are zero but
+    for stored rows; None where it does not. With the same distinct ones, rows are added as by any.
     """
-    if _sum_form(eqn) is None or not any(map(has_rows, values)) or not all(map(is_sparse, values)):
-        return False
-    is_same = all(value.of is values[0].of and not value.is_sum for value in values)
-    return not is_same and _are_alike(eqn, values)
-
-
-def _sum(eqn: Equation, values: Values, context: Context) -> TouchedRows:
-    """Rows of all terms one after the other."""
-    context.check(sum(map(num_stored, values)), eqn.outvars[0].aval)
     form = _sum_form(eqn)
-    assert form is not None
-    held = [(n, value) for n, value in enumerate(values) if has_rows(value)]
-    return added([replace(x, rows=-x.rows) if form.is_negative(n) else x for n, x in held])
+    if form is None or not any(map(has_rows, values)) or not all(map(is_sparse, values)):
+        return None
+    aval = eqn.outvars[0].aval
+    is_same = all(value.of is values[0].of and not value.is_sum for value in values)
+    if is_same or any(value.shape != aval.shape for value in values):
+        return None
+    context.check(sum(map(num_stored, values)), aval)
+    is_less = [has_rows(x) and form.is_negative(n) for n, x in enumerate(values)]
+    pairs = zip(is_less, values, strict=True)
+    return added([replace(x, rows=-x.rows) if less else x for less, x in pairs])
 
 
 # --- reductions over rows -------------------------------------------------------------------------
@@ -367,7 +358,7 @@ def _filled(number: Any, aval: Any) -> np.ndarray:
 
 def _broadcast(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     """A number, or one row, made an array of equal rows."""
-    operand = values[0]
+    operand = context.dense(values[0], eqn, "its rows are repeated")
     aval = eqn.outvars[0].aval
     if not context.is_large(aval):
         raise NotByRowsError("the array is small")
@@ -376,16 +367,13 @@ def _broadcast(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     aligned = aligned_back(eqn, 0)
     if aligned is None or aligned.operands != (None,):
         raise NotByRowsError("its rows differ")
-    return TouchedRows(run_on_rows(eqn, aligned, 1, values)[0], aval.shape)
+    return TouchedRows(run_on_rows(eqn, aligned, 1, [operand])[0], aval.shape)
 
 
-Rule = Callable[[Equation, Values, Context], Value]
-BY_PLACE: dict[str, Rule] = {
+RULES: dict[str, Callable[[Equation, Values, Context], TouchedRows]] = {
     "scatter-add": _scatter_add,
     "dynamic_update_slice": _dynamic_update_slice,
     "pad": _pad,
+    "broadcast_in_dim": _broadcast,
 }
-"""Rules of what reads or writes rows by their place; they get each row once."""
-
-MAKERS: dict[str, Rule] = {"broadcast_in_dim": _broadcast, "pad": _pad}
-"""Rules that make rows of arrays."""
+"""Rules of what writes rows by their place, or makes rows of arrays."""

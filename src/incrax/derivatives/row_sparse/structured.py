@@ -241,12 +241,9 @@ class RowsExplanation(Printable):
             "stayed row-sparse": self.stayed_sparse,
         }
         header = ("primitive", "type", "rows stored", "why", "source")
+        row = lambda e: (e.primitive, e.type, e.num_rows, e.why, e.line)
         return [
-            Table(
-                title,
-                header,
-                [(e.primitive, e.type, e.num_rows, e.why, e.line) for e in events],
-            )
+            Table(title, header, list(map(row, events)))
             for title, events in found.items()
             if events
         ]

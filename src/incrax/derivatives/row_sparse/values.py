@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
@@ -17,8 +18,16 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
-from incrax.derivatives.row_sparse.rows import RowSparse, distinct, found_at, over_rows, summed
-from incrax.engine.plan.row_sets import DirtyRows, RowSet, taken, with_rows
+from incrax.derivatives.row_sparse.rows import RowSparse, summed
+from incrax.engine.plan.row_sets import (
+    DirtyRows,
+    RowSet,
+    ascending,
+    named_rows,
+    overlaid,
+    taken,
+    with_rows,
+)
 from incrax.primitives.on_rows import NotByRowsError
 
 # --- forms ----------------------------------------------------------------------------------------
@@ -43,6 +52,13 @@ class TouchedRows:
     def dtype(self) -> Any:
         """That of the array."""
         return self.row.dtype
+
+    @cached_property
+    def each_once(self) -> TouchedRows:
+        """Of a sum, each stored row once."""
+        assert self.of is not None
+        of, slots = ascending(self.of.numbers, self.shape[0])
+        return replace(self, of=of, rows=summed(self.rows, slots), is_sum=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,11 +125,6 @@ def num_stored(value: Value) -> int:
     return value.of.size if has_rows(value) else 0
 
 
-def named_rows(numbers: Any, num_rows: int) -> RowSet:
-    """The rows with these canonical numbers."""
-    return RowSet(numbers, numbers.shape[0], num_rows, numbers < num_rows, has_spare=True)
-
-
 def row_sparse(value: TouchedRows) -> RowSparse:
     """A value that is zero but for stored rows."""
     assert value.of is not None
@@ -130,12 +141,10 @@ def added(values: Sequence[Value]) -> TouchedRows:
 
 
 def coalesced(value: Value) -> Value:
-    """The value with each stored row once."""
-    if not (is_structured(value) and value.is_sum):
-        return value
-    slots = distinct(value.of.numbers, value.shape[0])
-    of = named_rows(slots.numbers, value.shape[0])
-    return replace(value, of=of, rows=summed(value.rows, slots), is_sum=False)
+    """The value with each stored row once: one for all that reads it, since what is made of the
+    same rows has the same set.
+    """
+    return value.each_once if is_structured(value) and value.is_sum else value
 
 
 def rows_at(value: Value, axis: int, of: RowSet) -> Any:
@@ -151,18 +160,13 @@ def rows_at(value: Value, axis: int, of: RowSet) -> Any:
     below = jnp.broadcast_to(value.row, (of.size, *value.shape[1:]))
     if not num_stored(value) or not of.size:
         return below
-    # A step reads thousands of rows: they are searched for, not compared with all others.
-    slots, is_found = found_at(value.of.numbers, of.numbers)
-    return jnp.where(over_rows(is_found, below.ndim), value.rows[slots], below)
+    return overlaid(below, 0, of, DirtyRows(value.rows, None, 0, value.of))
 
 
 def joined(sets: Sequence[RowSet]) -> RowSet:
     """All rows of several sets of distinct ones."""
-    if len(sets) == 1:
-        return sets[0]
-    num_rows = sets[0].length
     numbers = jnp.concatenate([each.numbers for each in sets])
-    return named_rows(distinct(numbers, num_rows).numbers, num_rows)
+    return sets[0] if len(sets) == 1 else ascending(numbers, sets[0].length)[0]
 
 
 def written(array: Any, of: RowSet, rows: Any) -> Any:

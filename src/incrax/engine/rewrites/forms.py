@@ -24,6 +24,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import read_vars
+from incrax.engine.program.simplify import reading
 from incrax.primitives.table import algebra_of
 
 Factor: TypeAlias = tuple[Var, bool]
@@ -70,11 +71,20 @@ class Forms:
     """The arrays of a program that have a form; `reductions` are the small ones, made from large
     ones.
 
-    `level` counts the reductions, one after the other, that a value depends on.
+    `level` counts the reductions, one after the other, that a value depends on. `follows_scalars`:
+    what is made of dirty scalars alone is a product of these, too, and not one more.
     """
 
-    def __init__(self, eqns: Sequence[Equation], is_dirty: Callable[[Var], bool]) -> None:
+    def __init__(
+        self,
+        eqns: Sequence[Equation],
+        is_dirty: Callable[[Var], bool],
+        *,
+        follows_scalars: bool = False,
+    ) -> None:
         self.is_dirty = is_dirty
+        self.follows_scalars = follows_scalars
+        self.zeros: dict[Var, Atom] = {}
         self.of: dict[Var, Polynomial] = {}
         self.steps: dict[Var, FormStep] = {}
         self.reductions: dict[Var, None] = {}
@@ -85,12 +95,15 @@ class Forms:
                 self._add(eqn, has_rows=not all(map(is_small, (*dirty, *eqn.outvars))))
                 level = max(self.level.get(var, 0) for var in dirty)
                 self.level.update((var, level + (var in self.reductions)) for var in eqn.outvars)
+            elif eqn.primitive.name == "broadcast_in_dim" and _is_zero(eqn.invars[0]):
+                self.zeros[eqn.outvars[0]] = eqn.invars[0]
 
     def _add(self, eqn: Equation, *, has_rows: bool) -> None:
         """Note the form of what is written: large arrays, reductions, and small arrays that are
         scaled clean ones.
         """
-        if not has_rows and all(var.aval.shape == () for var in eqn.outvars):
+        is_scalar = not has_rows and all(var.aval.shape == () for var in eqn.outvars)
+        if is_scalar and not self.follows_scalars:
             return
         eqn = _as_product(eqn)
         algebra = algebra_of(eqn)
@@ -99,7 +112,7 @@ class Forms:
         is_known = len(forms) == len(eqn.invars) and not _is_rounded(eqn)
         if rule is None or not is_known or not all(map(_is_inexact, eqn.outvars)):
             return
-        found = rule(eqn, forms)
+        found = rule(reading(eqn, self.zeros), forms)
         if found is None or found.degree > (MAX_DEGREE if has_rows else 0):
             return
         # A product takes all factors in front; of a sum those stay that not all terms share.
