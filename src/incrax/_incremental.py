@@ -11,7 +11,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast, overload
 
 import jax
 
@@ -48,6 +48,7 @@ _CURRENT = _jax.traces
 _EVALUATING = _jax.evaluating
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 
 
@@ -304,7 +305,11 @@ class Incremental(Generic[P, R]):
             finally:
                 self._lock.release()
 
-    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+    @overload
+    def explain(self) -> Explanation: ...
+    @overload
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation: ...
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """What the last call did and why; with arguments, what a call with them would do (nothing
         is evaluated).
 
@@ -336,7 +341,11 @@ class Incremental(Generic[P, R]):
             raise not_called(method)
         return Asked(latest)
 
-    def deps(self, *args: P.args, **kwargs: P.kwargs) -> DependenceTable:
+    @overload
+    def deps(self) -> DependenceTable: ...
+    @overload
+    def deps(self, *args: P.args, **kwargs: P.kwargs) -> DependenceTable: ...
+    def deps(self, *args: Any, **kwargs: Any) -> DependenceTable:
         """Which part of the work depends on which input leaf; with arguments, for their signature.
 
         Raises:
@@ -438,6 +447,12 @@ class Incremental(Generic[P, R]):
             for traced in self._traces.all():
                 traced.clear()
 
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+    @overload
+    def __get__(
+        self: Incremental[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+    ) -> Incremental[Q, R]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method, with `instance` as first argument: a static value, unless its class is a
         pytree.

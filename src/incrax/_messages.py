@@ -4,6 +4,8 @@ consequence, what to do.
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -32,6 +34,13 @@ def listed(names: Iterable[str], nothing: str = "none") -> str:
 def first_names(names: Sequence[str]) -> str:
     """The first names of a list."""
     return ", ".join([*names[:NUM_SHOWN], *["..."] * (len(names) > NUM_SHOWN)]) or "none"
+
+
+def did_you_mean(name: str, known: Sequence[str], otherwise: str = "") -> str:
+    """The known name, or the word in one, that is most like another."""
+    words = [*known, *re.findall(r"\w+", " ".join(known))]
+    found = difflib.get_close_matches(name, words, 1)
+    return f" Did you mean `{found[0]}`?" if found else otherwise
 
 
 def stale_result(name: str, output: str, error: float, changed: Sequence[str]) -> StaleResultError:
@@ -178,6 +187,7 @@ def unknown_input(name: str, known: Sequence[str]) -> UnknownInputError:
         f"`{name}` names no input of this function; its inputs are: {first_names(known)}. Use a path as "
         "`explain()` prints it, "
         "a prefix of one (all leaves below it), or `path[i]` for an element of a small array."
+        f"{did_you_mean(name, known)}"
     )
 
 

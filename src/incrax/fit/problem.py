@@ -17,7 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound, Incremental, incremental
-from incrax._messages import ambiguous_input, listed, unknown_input, wrong_option
+from incrax._messages import (
+    ambiguous_input,
+    listed,
+    unknown_input,
+    wrong_option,
+)
+from incrax._table import many
 from incrax._tables import LruTable
 from incrax.derivatives.cuts import is_mark, unmarked
 from incrax.derivatives.flat import Ends, FreeElements, element_names, ends
@@ -488,7 +494,7 @@ def _by_name(caller: str, layout: ArgumentLayout, pairs: Any) -> dict[str, Any]:
     num = len(layout.names)
     if len(pairs) != num:
         reason = f"`{layout.paths[0]}` has {num} elements"
-        raise _wrong_bounds(caller, f"{len(pairs)} pairs", reason)
+        raise _wrong_bounds(caller, many(len(pairs), "pair"), reason)
     return dict(zip(layout.names, pairs, strict=True))
 
 
@@ -549,5 +555,6 @@ def _wrong_bounds(caller: str, seen: str, reason: str) -> BoundsError:
     """Bounds that cannot be understood."""
     return BoundsError(
         f"`{caller}(bounds=...)` got {seen}: {reason}. Nothing was evaluated. Pass a mapping of "
-        "paths to pairs, with None for no bound: `bounds={\"params['sigma']\": (0, None)}`."
+        "paths to pairs, with None for no bound: `bounds={\"params['sigma']\": (0, None)}`; of one "
+        "array also a pair for each element."
     )

@@ -20,7 +20,7 @@ from incrax._names import name_of
 from incrax._stats import Stats
 from incrax._table import Printable, Table, many
 from incrax.derivatives.prepared import Flat, Prepared
-from incrax.derivatives.selection import type_name
+from incrax.derivatives.selection import parts_of, type_name
 from incrax.derivatives.transforms import (
     IncrementalOptions,
     hessian,
@@ -295,6 +295,21 @@ class Bound(Printable):
         return self.trainable_paths
 
     # --- inputs -----------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        """Never found: the error says how inputs are read."""
+        text = f"'Bound' object has no attribute '{name}'"
+        held = self.__dict__.get("_inputs")
+        is_input = held is not None and name in parts_of(held.trees, name)
+        hint = f"; write `model['{name}']`" * is_input
+        raise AttributeError(f"{text}{hint}", name=name, obj=self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Inputs are none: what is written so would be read by nobody."""
+        if not name.startswith("_"):
+            text = f"'Bound' object has no attribute '{name}' to set"
+            raise AttributeError(f"{text}; write `model.set({name}=...)`", name=name, obj=self)
+        super().__setattr__(name, value)
 
     def set(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
         """Set inputs, parts of them, or leaves, by name; all of them or, where one does not fit,
