@@ -218,7 +218,7 @@ class Incremental(Generic[P, R]):
 
         Args:
             *args: example arguments. Frozen data must be the same objects in every step, or arguments
-                of the function that is compiled, which is told by a fingerprint of 128 bits.
+                of the function that is compiled, which is known by a fingerprint of 128 bits.
             **kwargs: example keyword arguments.
 
         Returns:

@@ -248,6 +248,16 @@ def deleted_input(path: str) -> DeletedInputError:
     )
 
 
+def numpy_in_incremental(name: str, place: str) -> PythonBranchError:
+    """A function of NumPy in an incremental function."""
+    return PythonBranchError(
+        f"`incremental({name})` found NumPy, or another library, on a traced value: {place}. It "
+        "wants numbers, and JAX traces without any. Nothing was evaluated or stored. Write "
+        "`jax.numpy` in place of `numpy` there, or put what is outside of JAX into "
+        "`jax.pure_callback`."
+    )
+
+
 def branch_in_incremental(name: str, place: str) -> PythonBranchError:
     """A branch in an incremental function."""
     return PythonBranchError(

@@ -260,7 +260,9 @@ def _asked(name: str, wrt: Any, numbered: Any, names: Sequence[str], paths: Sequ
         if isinstance(x, str):
             return at_path(x, numbered, names, paths)
         if not -len(args) <= x < len(args):
-            raise wrong_wrt(name, x, f"the call has {len(args)} positional arguments")
+            num = len(args) or "no"
+            hint = "" if args else ": pass the first, or name one that is passed by keyword"
+            raise wrong_wrt(name, x, f"the call has {num} positional arguments{hint}")
         return args[x]
 
     if _is_one(wrt):

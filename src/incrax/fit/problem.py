@@ -53,6 +53,12 @@ def remembered(make: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *key: table.made(key, lambda: make(*key))
 
 
+def check_model(caller: str, model: Any) -> None:
+    """Raise where a bound model is needed, and a function was given."""
+    if not isinstance(model, Bound):
+        raise wrong_option(caller, model, "a bound model, `incrax.bind(f, ...)`")
+
+
 # --- what is free ---------------------------------------------------------------------------------
 
 
@@ -493,7 +499,7 @@ def _by_name(caller: str, layout: ArgumentLayout, pairs: Any) -> dict[str, Any]:
         raise _wrong_bounds(caller, repr(pairs), "it is no mapping of paths to pairs")
     num = len(layout.names)
     if len(pairs) != num:
-        reason = f"`{layout.paths[0]}` has {num} elements"
+        reason = f"`{layout.paths[0]}` has {many(num, 'element')}"
         raise _wrong_bounds(caller, many(len(pairs), "pair"), reason)
     return dict(zip(layout.names, pairs, strict=True))
 
