@@ -17,7 +17,7 @@ import jax
 
 from incrax import _jax
 from incrax._context import are_switches_on, switches
-from incrax._jax_options import METHODS, hint
+from incrax._jax_options import METHODS, missing
 from incrax._messages import not_called
 from incrax._names import reduced
 from incrax._program import Args, Kwargs
@@ -91,8 +91,7 @@ class Incremental(Generic[P, R]):
 
     def __getattr__(self, name: str) -> Any:
         """Never found: the error says what has the place of a method of `jax.jit`'s functions."""
-        text = f"'Incremental' object has no attribute '{name}'{hint(name, METHODS)}"
-        raise AttributeError(text, name=name, obj=self)
+        raise missing(self, name, METHODS)
 
     def _locked(self) -> threading.RLock:
         """The lock of saved values, programs and counters.
@@ -305,10 +304,6 @@ class Incremental(Generic[P, R]):
             finally:
                 self._lock.release()
 
-    @overload
-    def explain(self) -> Explanation: ...
-    @overload
-    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation: ...
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """What the last call did and why; with arguments, what a call with them would do (nothing
         is evaluated).
@@ -341,10 +336,6 @@ class Incremental(Generic[P, R]):
             raise not_called(method)
         return Asked(latest)
 
-    @overload
-    def deps(self) -> DependenceTable: ...
-    @overload
-    def deps(self, *args: P.args, **kwargs: P.kwargs) -> DependenceTable: ...
     def deps(self, *args: Any, **kwargs: Any) -> DependenceTable:
         """Which part of the work depends on which input leaf; with arguments, for their signature.
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from incrax._jax_options import hint
+from incrax._jax_options import missing
 from incrax._messages import listed
 from incrax._table import Printable, Table
 from incrax.engine.inputs.paths import completed, is_within
@@ -243,8 +243,7 @@ class FitResult(Printable):
         """Never found: the error says what has the place of what SciPy and iminuit have."""
         if name not in ELSEWHERE:
             return object.__getattribute__(self, name)  # the error that a property raised, if any
-        text = f"'FitResult' object has no attribute '{name}'{hint(name, ELSEWHERE)}"
-        raise AttributeError(text, name=name, obj=self)
+        raise missing(self, name, ELSEWHERE)
 
     @property
     def is_converged(self) -> bool:

@@ -15,12 +15,13 @@ import numpy as np
 
 from incrax._api import incremental
 from incrax._incremental import Incremental
+from incrax._jax_options import missing
 from incrax._messages import not_called
 from incrax._names import name_of
 from incrax._stats import Stats
 from incrax._table import Printable, Table, many
 from incrax.derivatives.prepared import Flat, Prepared
-from incrax.derivatives.selection import parts_of, type_name
+from incrax.derivatives.selection import type_name
 from incrax.derivatives.transforms import (
     IncrementalOptions,
     hessian,
@@ -298,17 +299,12 @@ class Bound(Printable):
 
     def __getattr__(self, name: str) -> Any:
         """Never found: the error says how inputs are read."""
-        text = f"'Bound' object has no attribute '{name}'"
-        held = self.__dict__.get("_inputs")
-        is_input = held is not None and name in parts_of(held.trees, name)
-        hint = f"; write `model['{name}']`" * is_input
-        raise AttributeError(f"{text}{hint}", name=name, obj=self)
+        raise missing(self, name, {} if name.startswith("_") else {name: f"`model['{name}']`"})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Inputs are none: what is written so would be read by nobody."""
+        """Inputs are no attributes: nobody would read what is written there."""
         if not name.startswith("_"):
-            text = f"'Bound' object has no attribute '{name}' to set"
-            raise AttributeError(f"{text}; write `model.set({name}=...)`", name=name, obj=self)
+            raise missing(self, name, {name: f"`model.set({name}=...)`"})
         super().__setattr__(name, value)
 
     def set(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
