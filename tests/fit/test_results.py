@@ -58,7 +58,7 @@ def test_a_row_says_why_an_error_is_none():
     loose = fit.levenberg_marquardt(lambda x: jnp.tile(slopes * x - 1.0, 2), np.zeros(3))
     assert lines(loose) == {"x[0]": "", "x[1]": "", "x[2]": "not determined"}
     saddle = fit.minimize(lambda x: x[0] ** 2 - x[1] ** 2, np.zeros(2), method="BFGS")
-    assert lines(saddle)["x[1]"] == "no minimum"
+    assert lines(saddle)["x[1]"] == "Hessian not positive"
 
 
 def test_a_result_says_what_second_derivatives_leave_to_gain():

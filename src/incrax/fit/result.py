@@ -509,7 +509,7 @@ class FitResult(Printable):
     def tables(self) -> list[Table]:
         """The free elements with their errors."""
         errors = self.errors
-        falls = "no degrees of freedom" if self.num_dof == 0 else "no minimum"
+        falls = "no degrees of freedom" if self.num_dof == 0 else "Hessian not positive"
         reasons = (self.is_held, np.isinf(errors), np.isnan(errors))
         columns = {
             "parameter": self.names,
