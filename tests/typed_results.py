@@ -13,6 +13,7 @@ from typing import Any, assert_type
 import jax
 
 import incrax
+from incrax import fit
 from incrax.explanation import DependenceTable, Explanation
 
 
@@ -28,6 +29,7 @@ def takes(x: jax.Array) -> None:
     f(1.0)  # pyright: ignore[reportCallIssue]
     assert_type(f.explain(), Explanation)  # of the last call
     assert_type(f.deps(), DependenceTable)
+    f.lower  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 
     assert_type(incrax.value_and_grad(loss)(1.0, x), tuple[jax.Array, Any])
     for derivative in (incrax.grad(loss), incrax.jacobian(loss), incrax.hessian(loss)):
@@ -65,3 +67,5 @@ def words(x: jax.Array) -> None:
     incrax.Tuning(planner="best")  # pyright: ignore[reportArgumentType]
     incrax.bind(loss, x=x, roles={"x": "observed"})  # pyright: ignore[reportArgumentType]
     incrax.bind(loss, x=x).set_role("x", "observed")  # pyright: ignore[reportArgumentType]
+    incrax.bind(loss, x=x).x = x  # pyright: ignore[reportAttributeAccessIssue]
+    fit.minimize(loss, 1.0, x).fun  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]

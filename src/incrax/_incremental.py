@@ -11,7 +11,18 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import jax
 
@@ -74,6 +85,8 @@ class Incremental(Generic[P, R]):
         (['scale'], 2)
     """
 
+    __wrapped__: Callable[P, R]
+
     def __init__(self, fun: Callable[P, R], options: Options) -> None:
         """Wrap `fun`; see `incremental`."""
         self._fun = fun
@@ -89,9 +102,11 @@ class Incremental(Generic[P, R]):
         self._streak: Streak | None = None
         self._lock = threading.RLock()
 
-    def __getattr__(self, name: str) -> Any:
-        """Never found: the error says what has the place of a method of `jax.jit`'s functions."""
-        raise missing(self, name, METHODS)
+    if not TYPE_CHECKING:  # else a checker would take any name
+
+        def __getattr__(self, name: str) -> Any:
+            """Never found: the error says what has the place of a method of `jax.jit`'s functions."""
+            raise missing(self, name, METHODS)
 
     def _locked(self) -> threading.RLock:
         """The lock of saved values, programs and counters.

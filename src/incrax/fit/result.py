@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -239,11 +239,15 @@ class FitResult(Printable):
 
     # --- where ------------------------------------------------------------------------------------
 
-    def __getattr__(self, name: str) -> Any:
-        """Never found: the error says what has the place of what SciPy and iminuit have."""
-        if name not in ELSEWHERE:
-            return object.__getattribute__(self, name)  # the error that a property raised, if any
-        raise missing(self, name, ELSEWHERE)
+    if not TYPE_CHECKING:  # else a checker would take any name
+
+        def __getattr__(self, name: str) -> Any:
+            """Never found: the error says what has the place of what SciPy and iminuit have."""
+            if name not in ELSEWHERE:
+                return object.__getattribute__(
+                    self, name
+                )  # the error that a property raised, if any
+            raise missing(self, name, ELSEWHERE)
 
     @property
     def is_converged(self) -> bool:
