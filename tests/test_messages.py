@@ -271,7 +271,8 @@ def test_element_of_an_array_too_large_to_be_tracked_by_elements(monkeypatch):
 def test_first_element_of_a_leaf_tracked_as_a_whole(name, monkeypatch):
     monkeypatch.setattr("incrax.engine.call.analysis.MAX_LEAF_ELEMENTS", 4)
     f = incrax.incremental(loss, tuning=MINIMAL)
-    text = UNKNOWN.format(name, "params['mu'], params['scale'], x")
+    near = " Did you mean `params['mu']`?" if name != "x[0]" else ""
+    text = UNKNOWN.format(name, "params['mu'], params['scale'], x") + near
     check_text(incrax.errors.UnknownInputError, text, f.warm_up, PARAMS, X, changing=[name])
 
 

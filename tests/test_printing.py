@@ -155,6 +155,13 @@ def test_columns_without_anything_are_left_out(at_width):
     assert "pull" in str(Table("", ("name", "pull"), []))
 
 
+def test_tables_without_rows_are_left_out():
+    report = Report(Table("candidates", ("", "seconds"), []), Table("", ("a", "b"), [("c", 1)]))
+    for text in (str(report), report._repr_html_()):
+        assert "candidates" not in text
+        assert "c" in text
+
+
 def test_without_a_terminal_text_has_a_hundred_columns(monkeypatch):
     monkeypatch.delenv("COLUMNS")
     monkeypatch.setattr(sys, "__stdout__", io.StringIO())

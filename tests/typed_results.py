@@ -13,6 +13,8 @@ from typing import Any, assert_type
 import jax
 
 import incrax
+from incrax import fit
+from incrax.explanation import DependenceTable, Explanation
 
 
 def loss(scale: float, x: jax.Array, *, power: int = 2) -> jax.Array:
@@ -25,6 +27,9 @@ def takes(x: jax.Array) -> None:
     assert_type(f.fresh(1.0, x), jax.Array)
     f("one", x)  # pyright: ignore[reportArgumentType]
     f(1.0)  # pyright: ignore[reportCallIssue]
+    assert_type(f.explain(), Explanation)  # of the last call
+    assert_type(f.deps(), DependenceTable)
+    f.lower  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 
     assert_type(incrax.value_and_grad(loss)(1.0, x), tuple[jax.Array, Any])
     for derivative in (incrax.grad(loss), incrax.jacobian(loss), incrax.hessian(loss)):
@@ -47,10 +52,20 @@ def with_options(x: jax.Array) -> jax.Array:
     return x
 
 
+class Model:
+    @incrax.incremental
+    def loss(self, x: jax.Array) -> jax.Array:
+        return x
+
+
 def words(x: jax.Array) -> None:
     assert_type(bare(x), jax.Array)
     assert_type(with_options(x), jax.Array)
+    assert_type(Model().loss(x), jax.Array)
+    Model().loss("one")  # pyright: ignore[reportArgumentType]
     incrax.incremental(loss, policy="quick")  # pyright: ignore[reportCallIssue, reportArgumentType]
     incrax.Tuning(planner="best")  # pyright: ignore[reportArgumentType]
     incrax.bind(loss, x=x, roles={"x": "observed"})  # pyright: ignore[reportArgumentType]
     incrax.bind(loss, x=x).set_role("x", "observed")  # pyright: ignore[reportArgumentType]
+    incrax.bind(loss, x=x).x = x  # pyright: ignore[reportAttributeAccessIssue]
+    fit.minimize(loss, 1.0, x).fun  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]

@@ -11,13 +11,24 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import jax
 
 from incrax import _jax
 from incrax._context import are_switches_on, switches
-from incrax._jax_options import METHODS, hint
+from incrax._jax_options import METHODS, missing
 from incrax._messages import not_called
 from incrax._names import reduced
 from incrax._program import Args, Kwargs
@@ -47,6 +58,7 @@ _CURRENT = _jax.traces
 _EVALUATING = _jax.evaluating
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 
 
@@ -72,6 +84,8 @@ class Incremental(Generic[P, R]):
         (['scale'], 2)
     """
 
+    __wrapped__: Callable[P, R]
+
     def __init__(self, fun: Callable[P, R], options: Options) -> None:
         """Wrap `fun`; see `incremental`."""
         self._fun = fun
@@ -87,10 +101,11 @@ class Incremental(Generic[P, R]):
         self._streak: Streak | None = None
         self._lock = threading.RLock()
 
-    def __getattr__(self, name: str) -> Any:
-        """Never found: the error says what has the place of a method of `jax.jit`'s functions."""
-        text = f"'Incremental' object has no attribute '{name}'{hint(name, METHODS)}"
-        raise AttributeError(text, name=name, obj=self)
+    if not TYPE_CHECKING:  # else a checker would take any name
+
+        def __getattr__(self, name: str) -> Any:
+            """Never found: the error says what has the place of a method of `jax.jit`'s functions."""
+            raise missing(self, name, METHODS)
 
     def _locked(self) -> threading.RLock:
         """The lock of saved values, programs and counters.
@@ -217,7 +232,7 @@ class Incremental(Generic[P, R]):
 
         Args:
             *args: example arguments. Frozen data must be the same objects in every step, or arguments
-                of the function that is compiled, which is told by a fingerprint of 128 bits.
+                of the function that is compiled, which is known by a fingerprint of 128 bits.
             **kwargs: example keyword arguments.
 
         Returns:
@@ -305,7 +320,7 @@ class Incremental(Generic[P, R]):
             finally:
                 self._lock.release()
 
-    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """What the last call did and why; with arguments, what a call with them would do (nothing
         is evaluated).
 
@@ -337,7 +352,7 @@ class Incremental(Generic[P, R]):
             raise not_called(method)
         return Asked(latest)
 
-    def deps(self, *args: P.args, **kwargs: P.kwargs) -> DependenceTable:
+    def deps(self, *args: Any, **kwargs: Any) -> DependenceTable:
         """Which part of the work depends on which input leaf; with arguments, for their signature.
 
         Raises:
@@ -440,6 +455,12 @@ class Incremental(Generic[P, R]):
             for traced in self._traces.all():
                 traced.clear()
 
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+    @overload
+    def __get__(
+        self: Incremental[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+    ) -> Incremental[Q, R]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method, with `instance` as first argument: a static value, unless its class is a
         pytree.

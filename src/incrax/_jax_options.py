@@ -162,6 +162,12 @@ def hint(name: str, names: Mapping[str, str]) -> str:
     return f"; write {names[name]}" if name in names else ""
 
 
+def missing(of: Any, name: str, names: Mapping[str, str]) -> AttributeError:
+    """The error of `__getattr__`, with what to write instead."""
+    text = f"'{type(of).__name__}' object has no attribute '{name}'{hint(name, names)}"
+    return AttributeError(text, name=name, obj=of)
+
+
 def _foreign(name: str, option: str, value: Any) -> TypeError:
     """An option of JAX in a call of ours."""
     advice = ADVICE_OF_ONE.get((name, option), ADVICE[option])

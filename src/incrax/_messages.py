@@ -4,6 +4,8 @@ consequence, what to do.
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -38,6 +40,13 @@ def first_few(texts: Sequence[str], at_most: int = 5) -> str:
 def first_names(names: Sequence[str]) -> str:
     """The first names of a list."""
     return ", ".join([*names[:NUM_SHOWN], *["..."] * (len(names) > NUM_SHOWN)]) or "none"
+
+
+def did_you_mean(name: str, known: Sequence[str], otherwise: str = "") -> str:
+    """The known name, or the word in one, that is most like another."""
+    words = [*known, *re.findall(r"\w+", " ".join(known))]
+    found = difflib.get_close_matches(name, words, 1)
+    return f" Did you mean `{found[0]}`?" if found else otherwise
 
 
 def stale_result(name: str, output: str, error: float, changed: Sequence[str]) -> StaleResultError:
@@ -184,6 +193,7 @@ def unknown_input(name: str, known: Sequence[str]) -> UnknownInputError:
         f"`{name}` names no input of this function; its inputs are: {first_names(known)}. Use a path as "
         "`explain()` prints it, "
         "a prefix of one (all leaves below it), or `path[i]` for an element of a small array."
+        f"{did_you_mean(name, known)}"
     )
 
 
@@ -241,6 +251,16 @@ def deleted_input(path: str) -> DeletedInputError:
         f"Array has been deleted: `incremental(f)` got `{path}` whose buffer was donated to "
         "another computation or deleted. The saved values are untouched and the next call works. "
         "Pass a copy, or do not donate this array."
+    )
+
+
+def numpy_in_incremental(name: str, place: str) -> PythonBranchError:
+    """A function of NumPy in an incremental function."""
+    return PythonBranchError(
+        f"`incremental({name})` found NumPy, or another library, on a traced value: {place}. It "
+        "wants numbers, and JAX traces without any. Nothing was evaluated or stored. Write "
+        "`jax.numpy` in place of `numpy` there, or put what is outside of JAX into "
+        "`jax.pure_callback`."
     )
 
 

@@ -49,6 +49,10 @@ class Printable:
         """All else."""
         raise NotImplementedError
 
+    def _filled(self) -> list[Table]:
+        """The tables that have rows."""
+        return [table for table in self.tables() if table.rows]
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.summary()}>"
 
@@ -62,14 +66,15 @@ class Printable:
         """For rich."""
         from rich.text import Text
 
+        tables = self._filled()  # first, as what they evaluate may be part of the summary
         yield Text(self.summary(), style="bold yellow" if self.is_alarming else "bold")
-        for table in self.tables():
+        for table in tables:
             yield ""
             yield table
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        tables = [table._repr_html_() for table in self.tables()]
+        tables = [table._repr_html_() for table in self._filled()]
         return "\n".join([f"<p><strong>{escape(self.summary())}</strong></p>", *tables])
 
     def _repr_pretty_(self, printer: Any, is_cycle: bool) -> None:

@@ -4,6 +4,7 @@ argument.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -75,6 +76,15 @@ FORMS = {
         Model(None, [Layer(None, None), LAYERS[1]], None, None),
     ),
 }
+
+
+@pytest.mark.parametrize("name", ["p.layers[1].w[2]", "w[0, 1]", "x[3]"])
+def test_an_element_of_an_array_is_taken_of_the_result(name):
+    leaf, _, index = name.rpartition("[")
+    whole = "p.layers[0].w" if leaf == "w" else leaf
+    text = f"Write `wrt={whole!r}`, and take `[{index}` of the result."
+    with pytest.raises(incrax.errors.SelectionError, match=re.escape(text)):
+        incrax.grad(loss, wrt=name)(model(), X)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -198,7 +208,9 @@ def test_an_unknown_path_lists_the_inputs():
 
 
 def test_no_argument_at_all_is_an_error():
-    with pytest.raises(incrax.errors.SelectionError, match="the call has 0 positional arguments"):
+    with pytest.raises(
+        incrax.errors.SelectionError, match="the call has no positional arguments: pass"
+    ):
         incrax.grad(lambda: 1.0)()
 
 

@@ -344,3 +344,15 @@ def test_points_that_are_no_minimum(fitted):
     assert text_of(stopped, "mu").startswith(
         "`impacts` goes out from a minimum, and this search ended as: step limit reached."
     )
+
+
+def test_an_amplitude_at_its_bound_leaves_its_rate_free_without_a_warning():
+    times = np.linspace(0.0, 3.0, 20)
+    curve = lambda p: jnp.exp(-jnp.outer(times, p["rate"])) @ p["a"]
+    start = {"a": np.array([0.8, 0.4]), "rate": np.array([1.5, 0.5])}
+    counts = np.asarray(curve(start))
+    loss = lambda p: 0.5 * jnp.sum((curve(p) - counts) ** 2)
+    bounds = {"a": (0.0, None), "rate": (0.1, 3.0)}
+    result = fit.minimize(loss, start, bounds=bounds, method="L-BFGS-B")
+    found = fit.impacts(result, "rate[1]")
+    assert found.held[found.names.index("p['a'][0]"), 0] == 0.0

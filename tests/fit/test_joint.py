@@ -192,7 +192,7 @@ ERRORS = {
     ),
     "no model": (
         lambda: fit.simultaneous({}),
-        f"`simultaneous(models)` got no model. {MADE} Pass a mapping of names to bound models.",
+        f"`simultaneous(models)` got no models by name. {MADE} Pass a mapping of names to bound models.",
     ),
     "name of a part": (
         lambda: fit.simultaneous({"a b": model()}),

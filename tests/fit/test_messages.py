@@ -12,7 +12,7 @@ from incrax import fit
 START = {"a": 1.0, "b": np.zeros(2)}
 USE = (
     " Nothing was evaluated. Pass a mapping of paths to pairs, with None for no bound: "
-    "`bounds={\"params['sigma']\": (0, None)}`."
+    "`bounds={\"params['sigma']\": (0, None)}`; of one array also a pair for each element."
 )
 
 
@@ -99,3 +99,28 @@ def test_a_function_without_residuals():
 
 def test_what_is_no_function():
     assert "`levenberg_marquardt(residuals)`" in text_of(TypeError, 3)
+
+
+def square(a):
+    return (a - 1.0) ** 2
+
+
+CONSTRAINT = fit.gaussian_constraint("a", 0.0, 1.0)
+NO_MODEL = {
+    "toys(model)": lambda: fit.toys(square, [{}]),
+    "constrained(model)": lambda: fit.constrained(square, CONSTRAINT),
+    "simultaneous(models)": lambda: fit.simultaneous({"a": square}),
+}
+
+
+@pytest.mark.parametrize("name", NO_MODEL)
+def test_a_function_where_a_bound_model_is_needed(name):
+    with pytest.raises(TypeError, match=r"`incrax.bind\(f, ...\)`\.$") as caught:
+        NO_MODEL[name]()
+    assert str(caught.value).startswith(f"`{name}` got <function square")
+
+
+@pytest.mark.parametrize("scan", [fit.profile, fit.impacts])
+def test_a_function_where_a_fit_is_needed(scan):
+    with pytest.raises(TypeError, match="it must be a fit, a bound model, or a tuple of what"):
+        scan(square, "a")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
 import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
@@ -10,6 +13,7 @@ from scipy.optimize import least_squares
 
 import incrax
 from incrax import fit
+from incrax.fit import result as result_module
 
 mpl.use("Agg")
 START = {"a": np.array([0.5, 0.1]), "b": 2.0}
@@ -29,7 +33,7 @@ def found():
 def test_a_result_prints_its_method_counters_and_table(found):
     text = str(found)
     assert text.startswith(f"migrad: converged, value {found.value:.8g}, edm")
-    assert f"; {found.counts.gradients} gradients" in text
+    assert f" {found.counts.gradients} gradients" in text
     for cell in (
         "p['a'][0]",
         "p['a'][1]",
@@ -38,11 +42,42 @@ def test_a_result_prints_its_method_counters_and_table(found):
         "error",
         "MINOS",
         "nan",
+        "at a bound",
         f"{found.errors[0]:.3g}",
     ):
         assert cell in text
     assert "p['a'][0]" in found._repr_html_().replace("&#x27;", "'")
     assert len(found.tables()[0].rows) == 3
+
+
+def test_a_row_says_why_an_error_is_none():
+    lines = lambda result: {str(row[0]): row[3] for row in result.tables()[0].rows}
+    slopes = np.array([1.0, 1.0, 0.0])
+    exact = fit.levenberg_marquardt(lambda x: x - 1.0, np.zeros(2))
+    assert lines(exact) == dict.fromkeys(("x[0]", "x[1]"), "no degrees of freedom")
+    loose = fit.levenberg_marquardt(lambda x: jnp.tile(slopes * x - 1.0, 2), np.zeros(3))
+    assert lines(loose) == {"x[0]": "", "x[1]": "", "x[2]": "not determined"}
+    saddle = fit.minimize(lambda x: x[0] ** 2 - x[1] ** 2, np.zeros(2), method="BFGS")
+    assert lines(saddle)["x[1]"] == "Hessian not positive"
+
+
+def test_a_result_says_what_second_derivatives_leave_to_gain():
+    at_minimum = fit.minimize(lambda x: (x - 1.0) ** 2, 0.5)
+    early = dataclasses.replace(at_minimum, values=np.array([0.5]), _edm=1e-6)
+    assert "edm 1e-06;" in early.summary()
+    assert ", edm 0.25 by second derivatives: minimise again from here;" in str(early)
+    assert "by second derivatives" not in str(at_minimum)
+
+
+@pytest.mark.parametrize("name", result_module.ELSEWHERE)
+def test_names_of_scipy_and_iminuit_say_what_has_their_place(found, name):
+    text = f"has no attribute '{name}'; write {result_module.ELSEWHERE[name]}"
+    with pytest.raises(AttributeError, match=re.escape(text)):
+        getattr(found, name)
+    for ours in re.findall(r"result\.(\w+)", text):
+        assert hasattr(found, ours)
+    with pytest.raises(AttributeError, match="no attribute 'chi2'$"):
+        found.chi2  # noqa: B018
 
 
 def test_values_are_read_by_name(found):

@@ -289,7 +289,7 @@ def test_a_function_with_several_types_has_one_verdict():
     f = incrax.incremental(model)
     for x in (X, X[:3]):
         f(1.0, x)
-    assert f.stats.verdict == "not known yet: no call has been weighed"
+    assert f.stats.verdict == "not known yet: the first calls tell how long the function takes"
     assert str(f.stats).startswith(f"{f.stats.verdict}\n\n")
     assert repr(f.stats) == "Stats(calls=2, ran=8, compiles=2, traces=2)"
 
@@ -303,7 +303,10 @@ def test_a_loss_says_what_to_do():
 
 
 def test_before_any_call_nothing_is_known():
-    assert weighed(1.0, 0).sentence == "not known yet: no call has been weighed"
+    assert (
+        weighed(1.0, 0).sentence
+        == "not known yet: the first calls tell how long the function takes"
+    )
 
 
 def test_the_ledger_is_kept_over_windows():

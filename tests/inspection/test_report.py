@@ -375,7 +375,10 @@ def test_where_nobody_takes_times_there_is_no_verdict():
     nothing = {"sentence": "", "ours": {}, "jit": {}}
     assert incrax.report(made("minimal")).as_dict()["verdict"] == nothing
     before = incrax.report(incrax.incremental(model), PARAMS, X).as_dict()["verdict"]
-    assert before == {**nothing, "sentence": "not known yet: no call has been weighed"}
+    assert before == {
+        **nothing,
+        "sentence": "not known yet: the first calls tell how long the function takes",
+    }
 
 
 def test_a_change_of_rows_has_the_numbers_of_explain(monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -242,3 +244,22 @@ def test_updates_that_do_not_fit():
         "of PyTreeDef(*). "
         f"{fit}"
     )
+
+
+def test_an_option_that_bind_has_not():
+    assert text_of(
+        incrax.errors.BindError, lambda: incrax.bind(loss, params=1.0, x=2.0, trainable=["params"])
+    ) == (
+        "`bind(loss)` got `trainable`, and the function takes `params`, `x`. This is usually a "
+        f"typing error. {NOTHING} Options of `bind` itself are `roles`, `bounds`."
+    )
+
+
+def test_an_input_is_no_attribute():
+    m = model()
+    with pytest.raises(AttributeError, match=r"no attribute 'params'; write `model\['params'\]`$"):
+        m.params  # noqa: B018
+    with pytest.raises(AttributeError, match=r"'mu'; write `model.set\(mu=...\)`$"):
+        m.mu = 2.0
+    assert m["mu"] == 1.0
+    assert copy.copy(m)["mu"] == 1.0

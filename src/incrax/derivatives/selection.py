@@ -177,6 +177,8 @@ def integer_parameter(name: str, path: str, type_name: str) -> SelectionError:
         "derivative: it would stay where it is. This is usually a number without a decimal point. "
         "Nothing was evaluated or stored. Write 1.0 instead of 1, `np.array([1.0, 2.0])`; if it is "
         "no parameter, pass it as another argument or leave it out of `wrt`."
+        + " Labels and spins are drawn by `samplers.Categorical`."
+        * (name == "gibbs")
     )
 
 
@@ -228,6 +230,15 @@ def type_name(value: Any) -> str:
     return f"{jax.dtypes.result_type(value)}[{','.join(map(str, np.shape(value)))}]"
 
 
+def element_of(leaf: str, path: str, index: str) -> SelectionError:
+    """An element of an array was to be differentiated by."""
+    return SelectionError(
+        f"`wrt={path!r}` names an element of `{leaf}`, and derivatives are by whole arrays. Nothing "
+        f"was evaluated or stored. Write `wrt={leaf!r}`, and take `[{index}` of the result. `wrt` "
+        "of a fit, `bounds=` and `fix` do take elements."
+    )
+
+
 # --- the forms of `wrt` ---------------------------------------------------------------------------
 
 
@@ -249,7 +260,9 @@ def _asked(name: str, wrt: Any, numbered: Any, names: Sequence[str], paths: Sequ
         if isinstance(x, str):
             return at_path(x, numbered, names, paths)
         if not -len(args) <= x < len(args):
-            raise wrong_wrt(name, x, f"the call has {len(args)} positional arguments")
+            num = len(args) or "no"
+            hint = "" if args else ": pass the first, or name one that is passed by keyword"
+            raise wrong_wrt(name, x, f"the call has {num} positional arguments{hint}")
         return args[x]
 
     if _is_one(wrt):
@@ -279,7 +292,9 @@ def at_path(path: str, numbered: Any, names: Sequence[str], paths: Sequence[str]
     if len(ends) > 1:
         raise ambiguous_input(path, ends)
     if not ends or path in ends:
-        raise unknown_input(path, paths)
+        whole, _, index = path.rpartition("[")
+        leaves = [leaf for leaf in completed(paths, whole) if leaf in paths]
+        raise element_of(leaves[0], path, index) if leaves else unknown_input(path, paths)
     return at_path(ends[0], numbered, names, paths)
 
 

@@ -66,6 +66,7 @@ class Follower:
 
     # --- inner ------------------------------------------------------------------------------------
 
+    @np.errstate(divide="ignore", invalid="ignore")  # a step along what is flat leads nowhere
     def _searched(self, near: Minimum, target: np.ndarray) -> Minimum:
         at = self._evaluated(near, self._predicted(near, target))
         if not np.isfinite(at.value):

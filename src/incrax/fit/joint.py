@@ -21,6 +21,7 @@ from incrax._names import names_in
 from incrax.derivatives.selection import parts_of, type_name
 from incrax.engine.inputs.paths import is_within
 from incrax.errors import AmbiguousInputError, BindError, UnknownInputError
+from incrax.fit.problem import check_model
 from incrax.models.names import with_part
 from incrax.models.roles import STATE
 
@@ -113,6 +114,7 @@ def constrained(model: Bound, *constraints: Constraint) -> Bound:
         >>> [round(value, 3) for value in result.values.tolist()]
         [2.0, 1.0]
     """
+    check_model("constrained(model)", model)
     names = tuple(model.inputs)
     terms = [([model.path(name) for name in names_in(each.names)], each) for each in constraints]
     for paths, each in terms:
@@ -163,11 +165,13 @@ def simultaneous(
         >>> float(m.value())
         2.0
     """
-    if not models:
+    if not models or not isinstance(models, Mapping):
         raise BindError(
-            "`simultaneous(models)` got no model. No model was made. Pass a mapping of names to "
-            "bound models."
+            "`simultaneous(models)` got no models by name. No model was made. Pass a mapping of "
+            "names to bound models."
         )
+    for model in models.values():
+        check_model("simultaneous(models)", model)
     words = {name: _word(name) for name in shared}
     parts = [_part(name, model, words) for name, model in models.items()]
     owners = _owners(parts)

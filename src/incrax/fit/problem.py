@@ -17,7 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound, Incremental, incremental
-from incrax._messages import ambiguous_input, listed, unknown_input, wrong_option
+from incrax._messages import (
+    ambiguous_input,
+    listed,
+    unknown_input,
+    wrong_option,
+)
+from incrax._table import many
 from incrax._tables import LruTable
 from incrax.derivatives.cuts import is_mark, unmarked
 from incrax.derivatives.flat import Ends, FreeElements, element_names, ends
@@ -45,6 +51,12 @@ def remembered(make: Callable[..., Any]) -> Callable[..., Any]:
     """A function that keeps what it returned lately, where its arguments can be hashed."""
     table: LruTable[Any, Any] = LruTable(NUM_PROGRAMS)
     return lambda *key: table.made(key, lambda: make(*key))
+
+
+def check_model(caller: str, model: Any) -> None:
+    """Raise where a bound model is needed, and a function was given."""
+    if not isinstance(model, Bound):
+        raise wrong_option(caller, model, "a bound model, `incrax.bind(f, ...)`")
 
 
 # --- what is free ---------------------------------------------------------------------------------
@@ -487,8 +499,8 @@ def _by_name(caller: str, layout: ArgumentLayout, pairs: Any) -> dict[str, Any]:
         raise _wrong_bounds(caller, repr(pairs), "it is no mapping of paths to pairs")
     num = len(layout.names)
     if len(pairs) != num:
-        reason = f"`{layout.paths[0]}` has {num} elements"
-        raise _wrong_bounds(caller, f"{len(pairs)} pairs", reason)
+        reason = f"`{layout.paths[0]}` has {many(num, 'element')}"
+        raise _wrong_bounds(caller, many(len(pairs), "pair"), reason)
     return dict(zip(layout.names, pairs, strict=True))
 
 
@@ -549,5 +561,6 @@ def _wrong_bounds(caller: str, seen: str, reason: str) -> BoundsError:
     """Bounds that cannot be understood."""
     return BoundsError(
         f"`{caller}(bounds=...)` got {seen}: {reason}. Nothing was evaluated. Pass a mapping of "
-        "paths to pairs, with None for no bound: `bounds={\"params['sigma']\": (0, None)}`."
+        "paths to pairs, with None for no bound: `bounds={\"params['sigma']\": (0, None)}`; of one "
+        "array also a pair for each element."
     )

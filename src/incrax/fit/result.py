@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from incrax._jax_options import missing
 from incrax._messages import listed
 from incrax._table import Printable, Table
 from incrax.engine.inputs.paths import completed, is_within
@@ -55,6 +56,21 @@ class Intervals(dict[str, Interval]):
         return self[found[0]]
 
 
+ELSEWHERE = {
+    "x": "`result.values`, or `result.params`",
+    "fun": "`result.value`",
+    "fval": "`result.value`",
+    "success": "`result.is_converged`",
+    "valid": "`result.is_converged`",
+    "jac": "`result.gradient`",
+    "cov": "`result.covariance`",
+    "hess_inv": "`result.covariance`",
+    "hesse": "`result.errors`",
+    "merrors": "`result.minos()`",
+    "nfev": "`result.counts`",
+    "nit": "`result.num_steps`",
+}
+"""What to write, by the names that results of SciPy and iminuit have."""
 NUM_ROWS = 100
 """Elements that are printed."""
 MOST = 256
@@ -222,6 +238,16 @@ class FitResult(Printable):
     _linear: LinearModel | None = field(default=None, repr=False)
 
     # --- where ------------------------------------------------------------------------------------
+
+    if not TYPE_CHECKING:  # else a checker would take any name
+
+        def __getattr__(self, name: str) -> Any:
+            """Never found: the error says what has the place of what SciPy and iminuit have."""
+            if name not in ELSEWHERE:
+                return object.__getattribute__(
+                    self, name
+                )  # the error that a property raised, if any
+            raise missing(self, name, ELSEWHERE)
 
     @property
     def is_converged(self) -> bool:
@@ -486,10 +512,14 @@ class FitResult(Printable):
 
     def tables(self) -> list[Table]:
         """The free elements with their errors."""
+        errors = self.errors
+        falls = "no degrees of freedom" if self.num_dof == 0 else "Hessian not positive"
+        reasons = (self.is_held, np.isinf(errors), np.isnan(errors))
         columns = {
             "parameter": self.names,
             "value": [f"{x:.8g}" for x in self.values],
-            "error": [f"{x:.3g}" for x in self.errors],
+            "error": [f"{x:.3g}" for x in errors],
+            "": np.select(reasons, ("at a bound", "not determined", falls), "").tolist(),
         }
         if self.intervals:
             found = [self.intervals.get(name) for name in self.names]
@@ -507,6 +537,8 @@ class FitResult(Printable):
             return f"{start}; {self.num_steps} steps, {self.num_jacobians} Jacobians"
         is_known = np.isfinite(self._edm) or "_left" in self.__dict__
         edm = f", edm {self.edm:.2g}" if is_known else ""
+        if "second_derivatives" in self.__dict__ and self.goal < self._left < np.inf:
+            edm = f", edm {self._left:.2g} by second derivatives: minimise again from here"
         return f"{start}{edm}; {self.counts.text(self.work)}"
 
     def plot(self, ax: Any = None) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 
 from incrax import Bound
 from incrax._forecast import Forecast
+from incrax._messages import wrong_option
 from incrax._progress import Meter
 from incrax._table import Printable, Table, many
 from incrax.errors import MinimumError
@@ -629,6 +630,10 @@ def _minimum_of(result: FitResult) -> Minimum:
 def _minimum(result: Any, what: str) -> FitResult:
     """What users gave, or where it is minimised."""
     if not isinstance(result, FitResult):
+        if not isinstance(result, (Bound, tuple)):
+            raise wrong_option(
+                what, result, "a fit, a bound model, or a tuple of what `minimize` takes"
+            )
         result = minimize(result) if isinstance(result, Bound) else minimize(*result)
     result.check_near(what)
     return result

@@ -18,6 +18,7 @@ from incrax._table import Printable, Table
 from incrax.errors import BindError
 from incrax.fit.axes import axes_for
 from incrax.fit.minimizing import minimize
+from incrax.fit.problem import check_model
 from incrax.fit.result import element_number
 
 HEADER = ("parameter", "mean", "spread", "mean error", "pull mean", "pull width")
@@ -149,6 +150,7 @@ def toys(
         >>> found.values.shape, bool(abs(found.pulls().mean()) < 1)
         ((20, 1), True)
     """
+    check_model("toys(model)", model)
     names = model.names
     start = model.flat().x0
     fits: list[tuple[Any, ...]] = []

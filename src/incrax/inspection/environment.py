@@ -153,7 +153,8 @@ class CacheFolder(Printable):
     def tables(self) -> list[Table]:
         """All of it for people."""
         rows: list[tuple[Cell, ...]] = [
-            (file.about, bytes_text(file.num_bytes), file.days, file.name) for file in self.files
+            (file.about, bytes_text(file.num_bytes), round(file.days, 1), file.name)
+            for file in self.files
         ]
         if self.num_programs:
             about = f"{self.num_programs} compiled programs of JAX"

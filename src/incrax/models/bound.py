@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
 
 from incrax._api import incremental
 from incrax._incremental import Incremental
+from incrax._jax_options import missing
 from incrax._messages import not_called
 from incrax._names import name_of
 from incrax._stats import Stats
@@ -295,6 +296,18 @@ class Bound(Printable):
         return self.trainable_paths
 
     # --- inputs -----------------------------------------------------------------------------------
+
+    if not TYPE_CHECKING:  # else a checker would take any name
+
+        def __getattr__(self, name: str) -> Any:
+            """Never found: the error says how inputs are read."""
+            raise missing(self, name, {} if name.startswith("_") else {name: f"`model['{name}']`"})
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Inputs are no attributes: nobody would read what is written there."""
+            if not name.startswith("_"):
+                raise missing(self, name, {name: f"`model.set({name}=...)`"})
+            super().__setattr__(name, value)
 
     def set(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
         """Set inputs, parts of them, or leaves, by name; all of them or, where one does not fit,

@@ -5,7 +5,6 @@ In: a user's function. Out: functions of all inputs by position, for the engine 
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from incrax._messages import listed
+from incrax._messages import did_you_mean, listed
 from incrax._names import name_of, parameters_of
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.derivatives.selection import parts_of, type_name
@@ -83,11 +82,11 @@ def _check_names(
                 f"my_{option}, ...: {name}({option}=my_{option}, ...), my_{option}=...)`."
             )
     if unknown:
-        near = difflib.get_close_matches(unknown[0], list(named), 1)
-        hint = f" Did you mean `{near[0]}`?" if near else ""
+        otherwise = f" Options of `bind` itself are {listed(OPTIONS)}."
         raise BindError(
             f"`bind({name})` got {listed(unknown)}, and the function takes {listed(list(named))}. "
-            f"This is usually a typing error. Nothing was bound.{hint}"
+            f"This is usually a typing error. Nothing was bound."
+            f"{did_you_mean(unknown[0], list(named), otherwise)}"
         )
     missing = [key for key in required if key not in inputs]
     if missing:

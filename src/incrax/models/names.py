@@ -5,16 +5,14 @@ In: inputs by name, pytrees. Out: paths of their leaves, and what a user's name 
 
 from __future__ import annotations
 
-import difflib
 import functools
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from incrax._messages import listed
+from incrax._messages import did_you_mean, listed
 from incrax.derivatives.selection import children
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import AmbiguousInputError, UnknownInputError
@@ -45,14 +43,11 @@ class Names(NamedTuple):
             )
         if not found:
             known = list(dict.fromkeys((*self.inputs, *self.paths)))
-            words = re.findall(r"\w+", " ".join(self.paths))
-            near = difflib.get_close_matches(name, [*known, *words], 1)
-            hint = "Use an input's name, a path as `print(model)` shows it, or its end."
-            if near:
-                hint = f"Did you mean `{near[0]}`?"
+            otherwise = " Use an input's name, a path as `print(model)` shows it, or its end."
             raise UnknownInputError(
                 f"`{name}` names no input of this model, which has "
-                f"{listed(known)}. The model is as it was. {hint}"
+                f"{listed(known)}. The model is as it was."
+                f"{did_you_mean(name, known, otherwise)}"
             )
         return found[0]
 

@@ -53,11 +53,11 @@ def inference_data(arviz: Any, groups: dict[str, dict[str, Any]]) -> Any:
 
 def _by_arviz(name: str, samples: np.ndarray, **options: Any) -> np.ndarray:
     """A statistic of each element; NaN where chains are too short."""
-    arviz = needed("arviz", "Chain.r_hat, ess_bulk and ess_tail", "samplers")
     if samples.shape[1] < MIN_SWEEPS:
         return np.full(samples.shape[2], np.nan)
     # Of an element that never moved variances are zero.
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
+        arviz = needed("arviz", "Chain.r_hat, ess_bulk and ess_tail", "samplers")
         data = inference_data(arviz, {"posterior": {"x": samples}})
         return np.asarray(getattr(arviz, name)(data, **options)["x"])

@@ -204,11 +204,12 @@ def _categorical(
     dtype = density.dtypes[density.paths.index(path)]
     values = update.candidates
     expected = x.shape[1:]
+    by_number = " To draw each number of a matrix, sample it as a vector." if expected else ""
     if values.shape[1:] != expected or not np.array_equal(values.astype(dtype), values):
         raise ProposalError(
             f"The `Categorical` of `{shown}` has values of dtype {values.dtype} and shape "
             f"{values.shape}, where a row has dtype {dtype} and shape {expected}. Nothing was "
-            "sampled. Pass values of the type and shape of one row."
+            f"sampled. Pass values of the type and shape of one row.{by_number}"
         )
     num_rows = len(x) if x.ndim else None
     block = SweepBlock(

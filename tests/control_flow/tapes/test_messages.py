@@ -155,6 +155,18 @@ def test_a_branch_in_a_part_that_jax_traces():
     )
 
 
+def test_numpy_in_an_incremental_function():
+    def by_numpy(x):
+        return np.sin(x)
+
+    assert text_of(incrax.errors.PythonBranchError, incrax.incremental(by_numpy), 2.0) == (
+        "`incremental(by_numpy)` found NumPy, or another library, on a traced value: "
+        f"test_messages.py:{line_of(by_numpy)}: np.sin(x). It wants numbers, and JAX traces "
+        "without any. Nothing was evaluated or stored. Write `jax.numpy` in place of `numpy` "
+        "there, or put what is outside of JAX into `jax.pure_callback`."
+    )
+
+
 def test_a_branch_in_an_incremental_function():
     assert text_of(incrax.errors.PythonBranchError, incrax.incremental(branching), 2.0) == (
         "`incremental(branching)` found Python control flow on a traced value: "

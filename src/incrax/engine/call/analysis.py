@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 from incrax import _jax
 from incrax._collection import paused
 from incrax._locations import NO_VALUE, place_of_error
-from incrax._messages import branch_in_incremental
+from incrax._messages import branch_in_incremental, numpy_in_incremental
 from incrax._names import as_program_name, name_of
 from incrax._program import Function, Program, Values, trace_jitted
 from incrax._tuning import Tuning
@@ -114,7 +116,9 @@ def _trace(
             return trace_jitted(of_leaves, name, tuple(feeds), {})
         return trace_jitted(fun, name, args, kwargs)
     except NO_VALUE as error:
-        raise branch_in_incremental(name_of(fun), place_of_error(error)) from error
+        is_numpy = isinstance(error, jax.errors.TracerArrayConversionError)
+        refused = numpy_in_incremental if is_numpy else branch_in_incremental
+        raise refused(name_of(fun), place_of_error(error)) from error
 
 
 def trace_for(fun: Function, signature: Signature, leaves: Values) -> Program:

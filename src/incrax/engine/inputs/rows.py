@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from incrax._table import many
 from incrax.engine.inputs.chunks import (
     CHUNK_ROWS,
     Chunk,
@@ -215,7 +216,7 @@ class Rows:
 
     def __repr__(self) -> str:
         """Number of rows, their type and number of chunks."""
-        return f"Rows({len(self)} rows of {self.row_type} in {len(self.chunks)} chunks)"
+        return f"Rows({len(self)} rows of {self.row_type} in {many(len(self.chunks), 'chunk')})"
 
 
 def _rebuild(tree: Any, chunk_rows: int) -> Rows:

@@ -105,7 +105,7 @@ class Verdict(NamedTuple):
                 "an earlier process"
             )
         if self.gain is None:
-            return "not known yet: no call has been weighed"
+            return "not known yet: the first calls tell how long the function takes"
         learning = f" and {_time(self.learning_s)} learning" if self.learning_s else ""
         if self.behind_s:
             learning += f" ({_time(self.behind_s)} more in the background)"
