@@ -150,18 +150,6 @@ class FirstCall(NamedTuple):
     program_s: float
 
 
-class Masks(dict[Var, int]):
-    """The inputs that saved values depend on, found once."""
-
-    def __init__(self, facts: Facts) -> None:
-        super().__init__()
-        self._facts = facts
-
-    def __missing__(self, var: Var) -> int:
-        self[var] = mask = self._facts.mask(var)
-        return mask
-
-
 class Engine:
     """Evaluates one traced program incrementally."""
 
@@ -183,7 +171,7 @@ class Engine:
         self.journal = journal
         self.tuning = tuning
         self.layout = facts.layout
-        self.masks = Masks(facts)
+        self.masks = facts.all_masks
         pool = Pool(is_active=compiler.recycles)
         planned = limits.planned_bytes
         chooser = Chooser(
