@@ -20,7 +20,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import DropVar, Equation, Var
 from incrax._program import Program, Values, read_vars
-from incrax.engine.plan.environment import masked
+from incrax.engine.plan.row_sets import masked
 from incrax.primitives.row_axis import Reduction
 from incrax.rows.axis import IDEMPOTENT, RowsComparison
 from incrax.rows.numbers import NONE, ZERO, Degree, Lifted, Number, degrees_of, typed_as

@@ -17,7 +17,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Equation, Var
-from incrax.engine.plan.environment import MIXED, RowEnvironment, check_few, is_few, masked
+from incrax.engine.plan.environment import MIXED, RowEnvironment, check_few, is_few
 from incrax.engine.plan.row_sets import (
     MAX_JOINED,
     DirtyRows,
@@ -26,6 +26,7 @@ from incrax.engine.plan.row_sets import (
     grouped,
     ids_read,
     listed_members,
+    masked,
     taken,
 )
 from incrax.engine.rewrites.derived import HostRecipe
@@ -209,7 +210,7 @@ def _scatter_change(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None
     _, indices, _ = eqn.invars
     (total,) = eqn.outvars
     places = env.rows_of(indices, 0, rows.of, is_old=False)
-    new, old = (env.counted(value, rows.axis, rows) for value in (rows.new, rows.old))
+    new, old = rows.counted(False), rows.counted(True)
     change = new - old
     before = env.baseline(total)
     axis = added_axis(eqn)
