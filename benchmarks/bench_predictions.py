@@ -180,7 +180,7 @@ def predictions(problem: Problem) -> tuple[list[Prediction], list[Prediction]]:
     run_price = whole_s / max(facts.total_seconds, 1e-12)
     run_s = [Prediction("whole", facts.total_seconds, whole_s)]
     compile_s = []
-    compiler = engine.chooser.compiler
+    compiler = engine.chooser.compiler.compiler
     for number, dirty in enumerate(kinds_of(engine)):
         plan = plan_dirty(facts, dirty, prices=Prices(1.0, run_price))
         if not plan.loads:
@@ -193,7 +193,7 @@ def predictions(problem: Problem) -> tuple[list[Prediction], list[Prediction]]:
         run = lambda program=program, loads=loads: program(feeds, loads)
         took_s = first_s(run)
         if not program.is_shared:
-            predicted_s = engine.chooser.credit.compiling_s(num_in_all(plan.eqns))
+            predicted_s = engine.chooser.credit.costs.equations_s(num_in_all(plan.eqns))
             compile_s.append(Prediction(f"plan {number}", predicted_s, took_s))
         run_s.append(Prediction(f"plan {number}", plan.seconds, best_s(run)))
     return run_s, compile_s

@@ -21,7 +21,7 @@ import jax
 import pytest
 from jax._src import compiler
 
-from incrax.engine.policy import candidates, chooser, compile_budget, ledger
+from incrax.engine.policy import candidates, compile_budget, ledger, planner
 from incrax.engine.program import cost
 from incrax.engine.program.cost import Calibration
 
@@ -30,7 +30,7 @@ jax.config.update("jax_enable_x64", True)
 # The functions of tests take no time: every call is looked at, and small gains count.
 ledger.LOOK_SHARE = 1e9
 compile_budget.SHORT_S = 0.0
-candidates.UPKEEP_S = chooser.UPKEEP_S = 5e-6
+candidates.UPKEEP_S = planner.UPKEEP_S = 5e-6
 
 common = {"deadline": None, "suppress_health_check": list(hypothesis.HealthCheck)}
 hypothesis.settings.register_profile("default run", derandomize=True, max_examples=3, **common)

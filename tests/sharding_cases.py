@@ -242,7 +242,7 @@ def test_the_budget_is_that_of_each_device(rows):
     f = incrax.incremental(likelihood, policy="exact")
     call(f, PARAMS, rows)
     call(f, PARAMS, jnp.asarray(ROWS))
-    over_rows, alone = (traced.engine.chooser.budget_bytes for traced in f._traces.table.values())
+    over_rows, alone = (traced.engine.planner.budget_bytes for traced in f._traces.table.values())
     assert over_rows == 4 * alone
 
 

@@ -65,7 +65,7 @@ def made(f, **options):
 @pytest.fixture(autouse=True)
 def _statistics_are_made_at_once(monkeypatch):
     """Not only when as much time was lost for want of them as they cost."""
-    monkeypatch.setattr(Chooser, "pays_to_fill", lambda *_: True)
+    monkeypatch.setattr(Chooser, "decide_fill", lambda *_: True)
 
 
 def warmed(f, c, data):

@@ -361,7 +361,7 @@ def test_copies_of_arguments_are_not_kept_alive():
 
 def test_the_plan_table_is_bounded(monkeypatch):
     """Each element has a program of its own here; those that share one count once."""
-    monkeypatch.setattr("incrax.engine.policy.chooser.MAX_PLANS", 4)
+    monkeypatch.setattr("incrax.engine.policy.planner.MAX_PLANS", 4)
     model = lambda t, x: sum(t[k] ** (k + 2) for k in range(12)) * jnp.sum(x)
     f = incrax.incremental(model, tuning=MINIMAL)
     whole = jax.jit(model)
@@ -431,7 +431,7 @@ def test_as_a_method():
 
 @pytest.mark.parametrize("warm", [True, False])
 def test_programs_are_bounded_whoever_asks_for_them(warm, monkeypatch):
-    monkeypatch.setattr("incrax.engine.policy.chooser.MAX_PLANS", 2)
+    monkeypatch.setattr("incrax.engine.policy.planner.MAX_PLANS", 2)
     tuning = incrax.Tuning(timed=False, compile_s=math.inf)
     x = np.linspace(0.1, 2, 20_000)
     f = incrax.incremental(
@@ -444,7 +444,7 @@ def test_programs_are_bounded_whoever_asks_for_them(warm, monkeypatch):
         for k in range(6):
             t = t + 0.1 * np.eye(6)[k]
             f(t, x)
-    assert f._traces.latest.engine.chooser.num_programs <= 2
+    assert f._traces.latest.engine.planner.num_programs <= 2
 
 
 def test_values_that_no_program_loads_any_more_are_dropped():
@@ -465,7 +465,7 @@ def test_values_that_no_program_loads_any_more_are_dropped():
         var for state in store.states for var in state.saved if var in engine.facts.derived.recipes
     ]
     assert derived
-    chooser.bar(entry)
+    chooser.planner.bar(entry)
     for a in range(2, 9):
         f(np.array([1.0, -a]), x)
     assert all(var in chooser.savable for state in store.states for var in state.saved)

@@ -30,8 +30,7 @@ from incrax.engine.call.streak import NOT_SERVED, Streak
 from incrax.engine.call.traced import Given
 from incrax.engine.call.verification import due_verification, verifying
 from incrax.engine.inputs.rows import as_plain
-from incrax.engine.inputs.signature import make_signature
-from incrax.engine.policy.log import what_differs
+from incrax.engine.inputs.signature import make_signature, what_differs
 from incrax.errors import ReentrantCallError
 from incrax.explanation import (
     DependenceTable,

@@ -29,6 +29,12 @@ def listed(names: Iterable[str], nothing: str = "none") -> str:
     return ", ".join([*shown[:NUM_SHOWN], *more]) or nothing
 
 
+def first_few(texts: Sequence[str], at_most: int = 5) -> str:
+    """The first of some texts, and how many more there are."""
+    rest = [f"{len(texts) - at_most} more"] if len(texts) > at_most else []
+    return ", ".join([*texts[:at_most], *rest])
+
+
 def first_names(names: Sequence[str]) -> str:
     """The first names of a list."""
     return ", ".join([*names[:NUM_SHOWN], *["..."] * (len(names) > NUM_SHOWN)]) or "none"

@@ -14,10 +14,9 @@ import pytest
 from helpers import MINIMAL
 
 import incrax
-from incrax.engine.inputs.signature import make_signature
+from incrax.engine.inputs.signature import differences, make_signature
 from incrax.engine.policy import ledger
 from incrax.engine.policy.ledger import Ledger
-from incrax.engine.policy.log import differences
 from incrax.engine.policy.verdict import BYPASS_S, together
 
 X = np.linspace(0.1, 2.0, 50)

@@ -27,6 +27,7 @@ from incrax.engine.policy import expectations
 from incrax.engine.policy import slices as policy
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.compile_budget import Credit
+from incrax.engine.policy.slices import RowChanges
 from incrax.engine.program.cost import Calibration
 
 FACTOR = 1024.0
@@ -173,11 +174,11 @@ def test_one_element_that_is_read_by_itself_gets_a_plan_of_its_own(monkeypatch):
         served.append(engine.last.candidate)
         if number == 11:
             element = engine.chooser.entries[engine.layout.leaf_mask(0) & engine.last.dirty]
-            assert element.is_planned
+            assert element.is_decided
     chooser = engine.chooser
     (entry,) = chooser.slices.entries.values()
     assert "slices" not in served[:12]
-    assert not chooser.slices.deferred
+    assert not any(known.is_deferred for known in chooser.slices.changes.values())
     assert entry.program is not None
 
 
@@ -773,7 +774,7 @@ def test_an_element_that_came_once_in_an_earlier_process_gets_no_plan(monkeypatc
         expectations.write()
     chooser = ours._traces.latest.engine.chooser
     assert any(entry.num_expected == 1 for entry in chooser.entries.values())
-    assert chooser.num_planned == 0
+    assert chooser.planner.num_planned == 0
 
 
 def test_what_rows_were_not_worth_is_known_to_the_next_process(monkeypatch, tmp_path):
@@ -855,10 +856,9 @@ def test_a_kind_that_came_once_widens_no_program():
     job = Job("processes, gradient")
     width, length, *others = job.args
     job.call()
-    job.engine.slices.looks[RowKind((1,), 1)] = 1
-    job.engine.slices.counts[RowKind((1,), 1)] = 1
-    job.engine.slices.looks[RowKind((0,), 1)] = 20
-    job.engine.slices.counts[RowKind((0,), 1)] = 20
+    changes = job.engine.slices.changes
+    changes[RowKind((1,), 1)] = RowChanges(num_calls=1, num_looks=1)
+    changes[RowKind((0,), 1)] = RowChanges(num_calls=20, num_looks=20)
     for row in range(4):
         width = width + 0.01 * (np.arange(NUM) == row)
         job.args = width, length, *others

@@ -24,7 +24,7 @@ GRADIENT = jax.value_and_grad(model, argnums=(0, 1, 2, 3))
 
 def entries(ours):
     return [
-        entry for entry in ours._traces.latest.engine.chooser.entries.values() if entry.is_planned
+        entry for entry in ours._traces.latest.engine.chooser.entries.values() if entry.is_decided
     ]
 
 

@@ -93,4 +93,4 @@ def test_a_name_of_other_letters_is_short_in_bytes():
     f = incrax.incremental(fun)
     f(np.ones(3))
     (traced,) = f._traces.table.values()
-    assert len(traced.engine.chooser.compiler.name.encode()) <= 80
+    assert len(traced.engine.chooser.compiler.compiler.name.encode()) <= 80

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 import incrax
 from incrax._program import trace
-from incrax.engine.compile.timing import compiled
 from incrax.engine.plan.families import MAX_PIECE, canonical_form
 from incrax.engine.plan.plan import plan_dirty
-from incrax.engine.policy.chooser import FREE_PROGRAMS
+from incrax.engine.policy.planner import FREE_PROGRAMS
 from incrax.engine.rewrites.partial_sums import MAX_TERMS
 
 pytestmark = pytest.mark.usefixtures("known_prices")
@@ -223,8 +222,7 @@ def test_seconds_of_a_family_are_those_of_its_first_member():
     engine = ours._traces.latest.engine
     (first,) = programs(ours)
     assert first.is_settled
-    compiler = engine.chooser.compiler
-    other = compiled(first.plan, compiler, engine.stats, engine.clock, engine.store.pool)
+    other = engine.chooser.compiler.compile(first.plan)
     assert other.executable.is_shared
     assert other.is_settled
     assert other.seconds == first.seconds
@@ -265,7 +263,7 @@ def plans_of_parts(numbers):
     ours(*theta[1:], np.float64(2.0))
     engine = ours._traces.latest.engine
     masks = map(engine.facts.layout.leaf_mask, numbers)
-    return engine.chooser.compiler, [plan_dirty(engine.facts, mask) for mask in masks]
+    return engine.chooser.compiler.compiler, [plan_dirty(engine.facts, mask) for mask in masks]
 
 
 def test_each_part_of_a_total_makes_as_much_run_and_load():
@@ -305,7 +303,7 @@ def test_every_part_gets_its_plan_though_there_are_more_than_programs_on_trust()
             np.testing.assert_allclose(value, total(*theta), rtol=1e-12)
             if turn == 3:
                 assert ours.explain().served_by == "plan"
-    assert ours._traces.latest.engine.chooser.num_programs <= 3
+    assert ours._traces.latest.engine.planner.num_programs <= 3
 
 
 # --- what is known before plans are made ----------------------------------------------------------

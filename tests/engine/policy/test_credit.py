@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -15,19 +16,23 @@ from helpers import same
 import incrax
 from incrax.engine.compile import timing
 from incrax.engine.plan import facts
-from incrax.engine.policy import compile_budget, ledger
+from incrax.engine.policy import compile_budget, learning_costs, ledger
+from incrax.engine.policy.accounts import LEAST_CLEAN_SHARE, NUM_GRANTED, SELDOM
 from incrax.engine.policy.candidates import RECENT, Entry
 from incrax.engine.policy.chooser import MIN_BYPASSED
 from incrax.engine.policy.compile_budget import (
-    CALIBRATION_S,
+    CAUTION,
     COMPILE_SHARE,
+    DIVIDED,
     DOUBT,
-    FIRST_PLAN,
     LASTING,
-    LEAST_CLEAN_SHARE,
-    NUM_GRANTED,
+    Offer,
+)
+from incrax.engine.policy.learning_costs import (
+    CALIBRATION_S,
+    FIRST_PLAN,
+    PRIMING,
     ROW_EQUATION_S,
-    SELDOM,
     SOLVER,
     SOLVER_S,
 )
@@ -44,7 +49,7 @@ NUM_CALLS = 12
 @pytest.fixture(autouse=True)
 def no_slow_call_earns_a_program(monkeypatch):
     """A call of a busy machine may take as long as compiling does."""
-    monkeypatch.setattr(compile_budget, "MIN_COMPILE_S", 5.0)
+    monkeypatch.setattr(learning_costs, "MIN_COMPILE_S", 5.0)
 
 
 def model(a, b, x):
@@ -111,7 +116,7 @@ def test_what_a_plan_promises_a_kind_without_a_family_is_known():
     chooser = called(0.0)._traces.latest.engine.chooser
     entry = Entry(chooser.facts.layout.leaf_mask(0), count=1)
     chooser.whole.seconds = 1e6
-    chooser.plan(entry)
+    chooser.planner.plan(entry)
     assert entry.family is None
     assert entry.promise_s < 1e6
 
@@ -123,7 +128,7 @@ def test_a_plan_that_loads_nothing_is_not_compiled():
     chooser = f._traces.latest.engine.chooser
     mask = chooser.facts.layout.leaf_mask
     chooser.whole.seconds = 1e6
-    chooser.plan(Entry(mask(0) | mask(1), count=10**9))
+    chooser.planner.plan(Entry(mask(0) | mask(1), count=10**9))
     assert f.stats.compiles == 1
 
 
@@ -135,7 +140,7 @@ def test_plans_are_as_slow_to_compile_as_the_whole_program_within_limits(times, 
     chooser.whole.first_s = times * timing.usual_s(len(eqns))
     credit = chooser.credit
     usual_s = timing.usual_s(len(eqns))
-    assert credit.compiling_s(len(eqns)) == pytest.approx(expected * usual_s)
+    assert credit.costs.equations_s(len(eqns)) == pytest.approx(expected * usual_s)
 
 
 def test_what_constants_take_to_compile_is_not_a_plans():
@@ -144,13 +149,13 @@ def test_what_constants_take_to_compile_is_not_a_plans():
     f = incrax.incremental(lambda a, b: model(a, b, x))
     f(1.0, 2.0)
     credit = f._traces.latest.engine.chooser.credit
-    num_eqns = len(credit.facts.eqns)
+    num_eqns = len(credit.costs.facts.eqns)
     usual_s = timing.usual_s(num_eqns)
-    assert credit._constants_s == pytest.approx(0.2)
-    credit.whole.first_s = 1.5 * (usual_s + 0.2)
-    assert credit.compiling_s(num_eqns) == pytest.approx(1.5 * usual_s)
-    credit.whole.first_s = 100.0
-    assert credit._program_s == pytest.approx(100.0 * usual_s / (usual_s + 0.2))
+    assert credit.costs._constants_s == pytest.approx(0.2)
+    credit.costs.whole.first_s = 1.5 * (usual_s + 0.2)
+    assert credit.costs.equations_s(num_eqns) == pytest.approx(1.5 * usual_s)
+    credit.costs.whole.first_s = 100.0
+    assert credit.costs.program_s == pytest.approx(100.0 * usual_s / (usual_s + 0.2))
 
 
 def test_equations_inside_a_loop_are_compiled_as_well():
@@ -160,24 +165,23 @@ def test_equations_inside_a_loop_are_compiled_as_well():
     f = incrax.incremental(filtered)
     f(0.5, X)
     credit = f._traces.latest.engine.chooser.credit
-    eqns = credit.facts.eqns
+    eqns = credit.costs.facts.eqns
     assert num_in_all(eqns) >= len(eqns) + 5
     rows_s = timing.PROGRAM_S + ROW_EQUATION_S * num_in_all(eqns)
-    first_s = credit.whole.first_s
-    assert first_s * credit.work(num_in_all(eqns), with_priming=False) == pytest.approx(rows_s)
-    priming_s = compile_budget.PRIMING * first_s
-    assert first_s * credit.work(num_in_all(eqns), with_priming=True) == pytest.approx(
-        rows_s + priming_s
-    )
+    price_s = credit.rows_price_s(Entry(1), num_in_all(eqns), with_priming=False)
+    assert price_s == pytest.approx(CAUTION * rows_s)
+    price_s = credit.rows_price_s(Entry(1), num_in_all(eqns), with_priming=True)
+    assert price_s == pytest.approx(CAUTION * (rows_s + PRIMING * credit.costs.program_s))
 
 
 def test_as_much_as_two_programs_must_be_earned_twice():
     credit = called(0.0)._traces.latest.engine.chooser.credit
-    whole_s = 0.15 * credit._program_s
+    whole_s = 0.15 * credit.costs.program_s
     entry = Entry(1, count=10, promise_s=whole_s / DOUBT)
     whole_s += entry.promise_s
-    assert credit.allows(entry, whole_s, is_early=True)
-    assert not credit.allows(entry, whole_s, is_early=True, work=2.0)
+    price_s = credit.plan_price_s(entry)
+    assert credit.allows(entry, whole_s, price_s, on_trust=True)
+    assert not credit.allows(entry, whole_s, 2.0 * price_s, on_trust=True)
 
 
 def test_a_short_job_neither_measures_the_machine_nor_plans(monkeypatch):
@@ -189,7 +193,7 @@ def test_a_short_job_neither_measures_the_machine_nor_plans(monkeypatch):
     f = incrax.incremental(model)
     for a in range(40):
         same(f(float(a), 1.5, X), model(float(a), 1.5, X))
-    assert f._traces.latest.engine.chooser.num_planned == 0
+    assert f._traces.latest.engine.planner.num_planned == 0
     assert f.stats.compiles == 1
 
 
@@ -199,18 +203,20 @@ def test_planning_is_earned_by_the_work_that_a_change_does_not_reach(
     count, is_allowed, share, monkeypatch
 ):
     credit = called(0.0)._traces.latest.engine.chooser.credit
-    credit.planning_s = 0.0  # slow calls may have earned a plan
-    monkeypatch.setattr(compile_budget, "MIN_COMPILE_S", 0.5)
+    credit.costs.planning_s = 0.0  # slow calls may have earned a plan
+    monkeypatch.setattr(learning_costs, "MIN_COMPILE_S", 0.5)
     monkeypatch.delitem(sys.modules, SOLVER, raising=False)
-    monkeypatch.setattr("incrax.engine.policy.compile_budget.MAX_EDGES", 0)
-    monkeypatch.setattr(type(credit.facts), "is_calibrated", property(lambda _: False))
+    monkeypatch.setattr("incrax.engine.policy.learning_costs.MAX_EDGES", 0)
+    monkeypatch.setattr(type(credit.costs.facts), "is_calibrated", property(lambda _: False))
     entry = Entry(1, count=count, clean_share=share)
-    plan_s = CALIBRATION_S + SOLVER_S + credit._program_s
+    plan_s = CALIBRATION_S + SOLVER_S + credit.costs.program_s
     whole_s = 0.2 * plan_s / max(share, LEAST_CLEAN_SHARE)
-    assert credit.allows_planning(entry, whole_s) is is_allowed
-    assert not credit.allows_planning(entry, whole_s, overhead_s=whole_s)
-    monkeypatch.setattr(type(credit.facts), "is_calibrated", property(lambda _: True))
-    assert credit.allows_planning(entry, whole_s)
+    program_s = credit.costs.program_s
+    assert credit.allows_planning(entry, whole_s, program_s) is is_allowed
+    slow = replace(entry, fixed_s=whole_s)
+    assert not credit.allows_planning(slow, whole_s, program_s)
+    monkeypatch.setattr(type(credit.costs.facts), "is_calibrated", property(lambda _: True))
+    assert credit.allows_planning(entry, whole_s, program_s)
 
 
 def test_the_clean_share_is_that_of_the_equations_a_change_does_not_reach():
@@ -225,31 +231,31 @@ def test_the_clean_share_is_that_of_the_equations_a_change_does_not_reach():
 def noted(credit, entries, counts):
     """Entries that were called so often."""
     for entry, count in zip(entries, counts, strict=True):
-        credit.note_kind(entry)
-        credit.note_calls(entry, count)
+        credit.accounts.note_kind(entry)
+        credit.accounts.note_calls(entry, count)
     return entries
 
 
 def of_family(credit, *counts):
     """Entries of one family, called so often."""
-    entries = [Entry(1 << k, family=7, is_planned=True) for k in range(len(counts))]
+    entries = [Entry(1 << k, family=7, is_decided=True) for k in range(len(counts))]
     return noted(credit, entries, counts)
 
 
 def test_a_program_is_as_dear_as_plans_of_the_family_needed_one_of_their_own():
     credit = called(0.0)._traces.latest.engine.chooser.credit
-    credit.accounts.clear()
+    credit.accounts.families.clear()
     (entry,) = of_family(credit, 1)
-    alone_s = credit._price_s(entry, 1.0)
-    assert alone_s == credit._program_s
+    alone_s = credit.plan_price_s(entry)
+    assert alone_s == credit.costs.program_s
     credit.note_program(entry, is_new=True)
-    assert credit._price_s(entry, 1.0) == pytest.approx(SELDOM * alone_s)
+    assert credit.plan_price_s(entry) == pytest.approx(SELDOM * alone_s)
     for _ in range(9):
         credit.note_program(entry, is_new=False)
-    assert credit._price_s(entry, 1.0) == pytest.approx(SELDOM * alone_s / 10)
+    assert credit.plan_price_s(entry) == pytest.approx(SELDOM * alone_s / 10)
     credit.note_program(entry, is_new=True)
-    assert credit._price_s(entry, 1.0) == pytest.approx((1 + SELDOM) * alone_s / 11)
-    assert credit._price_s(Entry(1, family=8), 1.0) == alone_s
+    assert credit.plan_price_s(entry) == pytest.approx((1 + SELDOM) * alone_s / 11)
+    assert credit.plan_price_s(Entry(1, family=8)) == alone_s
 
 
 def test_kin_of_what_has_a_program_is_worth_its_own_calls():
@@ -257,7 +263,7 @@ def test_kin_of_what_has_a_program_is_worth_its_own_calls():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     entry, other = of_family(credit, 20, 20)
     credit.note_learning(entry, 10.0)
-    is_paid = lambda price_s: credit._is_paid(other, 2e-3, 1e-3, price_s, math.inf)
+    is_paid = lambda price_s: credit.is_worth(other, Offer(2e-3, 1e-3, price_s, math.inf))
     assert not is_paid(0.019)
     credit.note_program(entry, is_new=True)
     assert is_paid(0.019)
@@ -269,47 +275,47 @@ def test_all_of_a_family_earn_for_each():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     enough, too_few = ([500, 501], [500, 499])
     for counts, is_paid in ((enough, True), (too_few, False)):
-        credit.accounts.clear()
+        credit.accounts.families.clear()
         entry, _ = of_family(credit, *counts)
-        credit.clean_calls = 0.0
-        assert credit._is_paid(entry, 2e-3, 1e-3, 1.0, math.inf) is is_paid
-        assert not credit._is_paid(Entry(1, count=501), 2e-3, 1e-3, 1.0, math.inf)
+        credit.accounts.clean_calls = 0.0
+        assert credit.is_worth(entry, Offer(2e-3, 1e-3, 1.0, math.inf)) is is_paid
+        assert not credit.is_worth(Entry(1, count=501), Offer(2e-3, 1e-3, 1.0, math.inf))
 
 
 def test_calls_expected_of_a_family_count_together():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     entries = [Entry(1 << k, family=7, num_expected=500) for k in range(3)]
     for entry in entries:
-        credit.note_kind(entry)
-    assert credit._is_paid(entries[0], 2e-3, 1e-3, math.inf, 1.0)
-    assert not credit._is_paid(Entry(1, num_expected=500), 2e-3, 1e-3, math.inf, 1.0)
+        credit.accounts.note_kind(entry)
+    assert credit.is_worth(entries[0], Offer(2e-3, 1e-3, math.inf, 1.0))
+    assert not credit.is_worth(Entry(1, num_expected=500), Offer(2e-3, 1e-3, math.inf, 1.0))
 
 
 def test_what_a_family_has_spent_is_spent():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     entry, other = of_family(credit, 600, 401)
     credit.note_plan(other, 0.5)
-    assert credit._is_paid(entry, 2e-3, 1e-3, 0.5, math.inf)
-    assert not credit._is_paid(entry, 2e-3, 1e-3, 0.6, math.inf)
+    assert credit.is_worth(entry, Offer(2e-3, 1e-3, 0.5, math.inf))
+    assert not credit.is_worth(entry, Offer(2e-3, 1e-3, 0.6, math.inf))
     credit.note_program(other, is_new=True)
-    assert credit.account(entry).spent_s == pytest.approx(0.5 + credit._program_s)
+    assert credit.accounts.of(entry).spent_s == pytest.approx(0.5 + credit.costs.program_s)
 
 
 def test_what_took_longer_than_it_was_priced_is_dearer_next_time(monkeypatch):
     """Also for another family; where no clock may decide, it is what it was priced at."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
-    credit.accounts.clear()
+    credit.accounts.families.clear()
     (entry,) = of_family(credit, 1)
     other = Entry(1, family=8)
-    price_s = credit._price_s(other, 1.0)
+    price_s = credit.plan_price_s(other)
     credit.note_program(entry, is_new=True)
-    credit.note_learning(entry, 3.0 * credit._program_s)
-    assert credit._price_s(other, 1.0) == pytest.approx(3.0 * price_s)
-    assert credit.account(entry).spent_s == pytest.approx(3.0 * price_s)
+    credit.note_learning(entry, 3.0 * credit.costs.program_s)
+    assert credit.plan_price_s(other) == pytest.approx(3.0 * price_s)
+    assert credit.accounts.of(entry).spent_s == pytest.approx(3.0 * price_s)
     monkeypatch.setattr(credit.clock, "is_running", False)
     credit.note_learning(entry, 1e9)
-    assert credit.account(entry).spent_s == pytest.approx(3.0 * price_s)
-    assert credit._price_s(Entry(1), 1.0) == price_s
+    assert credit.accounts.of(entry).spent_s == pytest.approx(3.0 * price_s)
+    assert credit.plan_price_s(Entry(1)) == price_s
 
 
 def families(credit, *counts):
@@ -321,23 +327,24 @@ def families(credit, *counts):
 def test_families_in_turns_earn_programs_for_all_of_them():
     """Served as a whole, one would leave stale what the plan of another loads."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
-    credit.accounts.clear()
+    credit.accounts.families.clear()
     entry, *_ = families(credit, 100, 100, 100, 100, 1)
-    assert 4.0 < credit.num_families < 4.2
-    others_s = (credit.num_families - 1.0) * credit.compiling_s(entry.num_reached)
-    assert credit._price_s(entry, 1.0) == pytest.approx(credit._program_s + others_s)
-    assert credit._price_s(entry, 3.0) == pytest.approx(
-        3.0 * credit._program_s
-    )  # segments serve all
-    credit.has_learned = True
-    assert credit.num_families == 1.0
+    assert 4.0 < credit.accounts.families_in_turns < 4.2
+    others_s = (credit.accounts.families_in_turns - 1.0) * credit.costs.equations_s(
+        entry.num_reached
+    )
+    assert credit.plan_price_s(entry) == pytest.approx(credit.costs.program_s + others_s)
+    segments_s = credit.plan_price_s(entry, divides=True)
+    assert segments_s == pytest.approx(DIVIDED * credit.costs.program_s)  # they serve all
+    credit.accounts.has_learned = True
+    assert credit.accounts.families_in_turns == 1.0
 
 
 def test_a_family_that_is_rare_is_not_the_one_to_begin_with():
     credit = called(0.0)._traces.latest.engine.chooser.credit
-    credit.accounts.clear()
+    credit.accounts.families.clear()
     often, _, seldom = families(credit, 500, 500, 20)
-    pays = lambda entry: credit._is_paid(entry, 2e-3, 1e-3, 0.9, math.inf)
+    pays = lambda entry: credit.is_worth(entry, Offer(2e-3, 1e-3, 0.9, math.inf))
     assert pays(often)
     assert not pays(seldom)
 
@@ -346,12 +353,12 @@ def test_what_is_promised_counts_as_often_as_it_came_true():
     """Of a gain of 1 ms, 0.5 ms: others left stale in half of the calls what is loaded."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
     entry = Entry(1, count=1000)
-    is_paid = lambda price_s: credit._is_paid(entry, 2e-3, 1e-3, price_s, math.inf)
-    assert credit.hit_rate == 1.0
+    is_paid = lambda price_s: credit.is_worth(entry, Offer(2e-3, 1e-3, price_s, math.inf))
+    assert credit.accounts.hit_rate == 1.0
     assert is_paid(0.9)
-    credit.note_uses(entry, 100 - NUM_GRANTED)
-    credit.note_missed(entry, 50.0)
-    assert credit.hit_rate == pytest.approx(0.5)
+    credit.accounts.note_uses(entry, 100 - NUM_GRANTED)
+    credit.accounts.note_missed(entry, 50.0)
+    assert credit.accounts.hit_rate == pytest.approx(0.5)
     assert is_paid(0.49)
     assert not is_paid(0.51)
 
@@ -359,7 +366,7 @@ def test_what_is_promised_counts_as_often_as_it_came_true():
 def test_programs_for_what_was_left_stale_must_be_worth_it():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     entry, _ = of_family(credit, 500, 500)
-    credit.clean_calls = 0.0
+    credit.accounts.clean_calls = 0.0
     pays = lambda compiling_s: credit.pays_for_fill(entry, 2e-3, 1e-3, compiling_s)
     assert pays(0.0)
     assert pays(0.9)
@@ -371,10 +378,10 @@ def test_once_something_is_saved_a_program_is_priced_by_the_equations_that_it_ru
     """What it loads is there; the first one has most of the function computed to be saved."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
     few = Entry(1, family=8, num_reached=2)
-    before_s = credit._price_s(few, 1.0)
-    credit.has_learned = True
-    assert credit._price_s(few, 1.0) == pytest.approx(credit.compiling_s(2))
-    assert credit._price_s(few, 1.0) < before_s
+    before_s = credit.plan_price_s(few)
+    credit.accounts.has_learned = True
+    assert credit.plan_price_s(few) == pytest.approx(credit.costs.equations_s(2))
+    assert credit.plan_price_s(few) < before_s
 
 
 def test_rows_are_traced_only_where_their_program_would_be_compiled_too(monkeypatch):
@@ -382,39 +389,39 @@ def test_rows_are_traced_only_where_their_program_would_be_compiled_too(monkeypa
     credit = called(0.0)._traces.latest.engine.chooser.credit
     monkeypatch.setattr(compile_budget, "COMPILE_SHARE", 1.0)
     credit.clock.spent_s = 1.0
-    work = 2.0 / credit._program_s
     entry = Entry(1, count=1, clean_share=0.5)
-    assert credit.allows_planning(entry, 1e-3)
-    assert not credit.allows_planning(entry, 1e-3, work=work, is_for_rows=True)
+    assert credit.allows_planning(entry, 1e-3, 2.0)
+    of_rows = replace(entry, fixed_s=1e-4)
+    assert not credit.allows_planning(of_rows, 1e-3, 2.0)
     credit.clock.spent_s = 3.0
-    assert credit.allows_planning(entry, 1e-3, work=work, is_for_rows=True)
+    assert credit.allows_planning(of_rows, 1e-3, 2.0)
 
 
 def test_the_first_of_a_family_must_be_worth_plans_of_all_its_kinds(monkeypatch):
     credit = called(0.0)._traces.latest.engine.chooser.credit
-    monkeypatch.setattr(type(credit.facts), "is_calibrated", property(lambda _: True))
+    monkeypatch.setattr(type(credit.costs.facts), "is_calibrated", property(lambda _: True))
     monkeypatch.setattr(credit.clock, "is_running", True)
-    credit.planning_s = 1.0
-    price_s = 10.0 + credit._program_s
+    credit.costs.planning_s = 1.0
+    price_s = 10.0 + credit.costs.program_s
     entry = of_family(credit, *[10] * 10)[0]
     entry.clean_share = 0.5
-    credit.clean_calls = 0.0
-    allows = lambda whole_s: credit.allows_planning(entry, whole_s, overhead_s=0.0)
-    assert allows(1.01 * price_s / 50)
-    assert not allows(0.99 * price_s / 50)
+    credit.accounts.clean_calls = 0.0
+    allows = lambda whole_s, price_s: credit.allows_planning(entry, whole_s, price_s)
+    assert allows(1.01 * price_s / 50, credit.costs.program_s)
+    assert not allows(0.99 * price_s / 50, credit.costs.program_s)
     credit.note_program(entry, is_new=False)
-    assert allows(1.01 / 50)
+    assert allows(1.01 / 50, 0.0)
 
 
 def test_what_gains_nothing_once_is_not_planned_again_for_its_kin():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     entry, other = of_family(credit, 10**9, 10**9)
-    assert credit.allows_planning(entry, 1.0)
+    assert credit.allows_planning(entry, 1.0, 0.0)
     assert credit.may_gain(entry, 1.0)
-    credit.note_promise(other, 1.0)
-    assert not credit.allows_planning(entry, 1.0)
+    credit.accounts.of(other).served_s = 1.0
+    assert not credit.allows_planning(entry, 1.0, 0.0)
     assert not credit.may_gain(entry, 1.0)
-    assert credit.allows_planning(Entry(1, count=10**9, family=8), 1.0)
+    assert credit.allows_planning(Entry(1, count=10**9, family=8), 1.0, 0.0)
 
 
 def test_a_gain_that_no_doubt_can_spoil_is_relied_on_sooner():
@@ -423,8 +430,8 @@ def test_a_gain_that_no_doubt_can_spoil_is_relied_on_sooner():
     """
     credit = called(0.0)._traces.latest.engine.chooser.credit
     count = math.ceil(1000 / LASTING)
-    is_paid = lambda count, promise_s: credit._is_paid(
-        Entry(1, count=count), 1e-3, promise_s, 1.0, math.inf
+    is_paid = lambda count, promise_s: credit.is_worth(
+        Entry(1, count=count), Offer(1e-3, promise_s, 1.0, math.inf)
     )
     assert is_paid(count, 0.0)
     assert not is_paid(count - 1, 0.0)
@@ -437,8 +444,8 @@ def test_what_is_known_of_a_promise_is_doubted_less():
     """Of 0.6 ms 0.5 are known: at most 2.5 * 0.5 + 2 * 0.1 = 1.45 of the 10 ms that calls take now."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
     count = math.ceil(1.0 / (LASTING * 8.55e-3))
-    is_paid = lambda count, fixed_s: credit._is_paid(
-        Entry(1, count=count, fixed_s=fixed_s), 1e-2, 6e-4, 1.0, math.inf
+    is_paid = lambda count, fixed_s: credit.is_worth(
+        Entry(1, count=count, fixed_s=fixed_s), Offer(1e-2, 6e-4, 1.0, math.inf)
     )
     assert is_paid(count, 5e-4)
     assert not is_paid(count - 1, 5e-4)
@@ -448,8 +455,8 @@ def test_what_is_known_of_a_promise_is_doubted_less():
 def test_rows_that_may_take_as_long_must_pay_twice():
     """1 ms for 2 ms, of which 0.5 are known: 2.25 ms at most."""
     credit = called(0.0)._traces.latest.engine.chooser.credit
-    is_paid = lambda count: credit._is_paid(
-        Entry(1, count=count, fixed_s=5e-4), 2e-3, 1e-3, 1.0, math.inf
+    is_paid = lambda count: credit.is_worth(
+        Entry(1, count=count, fixed_s=5e-4), Offer(2e-3, 1e-3, 1.0, math.inf)
     )
     assert is_paid(2001)
     assert not is_paid(1999)
@@ -461,7 +468,7 @@ def test_a_short_job_compiles_nothing(monkeypatch):
     monkeypatch.setattr(compile_budget, "SHORT_S", 0.3)
     monkeypatch.setattr(credit.clock, "is_running", True)
     entry = Entry(1, count=10**6)
-    is_paid = lambda price_s: credit._is_paid(entry, 1e-3, 0.0, price_s, math.inf)
+    is_paid = lambda price_s: credit.is_worth(entry, Offer(1e-3, 0.0, price_s, math.inf))
     monkeypatch.setattr(credit.clock, "spent_s", 0.27)
     credit.take_due_in()
     assert not is_paid(1.0)
@@ -473,14 +480,14 @@ def test_a_short_job_compiles_nothing(monkeypatch):
 
 def test_planning_takes_what_it_took(monkeypatch):
     credit = called(0.0)._traces.latest.engine.chooser.credit
-    credit.planning_s = 0.0
+    credit.costs.planning_s = 0.0
     credit.note_plan(Entry(1), 0.3)
-    assert credit._plan_s == pytest.approx(0.3 / FIRST_PLAN)
+    assert credit.costs.plan_s == pytest.approx(0.3 / FIRST_PLAN)
     for _ in range(20):
         credit.note_plan(Entry(1), 0.004)
-    assert credit._plan_s == pytest.approx(0.004, rel=1e-3)
+    assert credit.costs.plan_s == pytest.approx(0.004, rel=1e-3)
     monkeypatch.setattr(credit.clock, "is_running", False)
-    assert credit._plan_s != pytest.approx(0.004, rel=1e-3)
+    assert credit.costs.plan_s != pytest.approx(0.004, rel=1e-3)
 
 
 def refused(monkeypatch, *, count, num_calls, num_before=0):
@@ -489,10 +496,9 @@ def refused(monkeypatch, *, count, num_calls, num_before=0):
     """
     credit = called(0.0)._traces.latest.engine.chooser.credit
     credit.take_due_in()
-    monkeypatch.setattr(credit, "num_calls", num_calls)
-    monkeypatch.setattr(type(credit), "_price_s", lambda self, entry, work: 1.0)
-    entry = Entry(1, count=count, num_before=num_before, is_planned=True, promise_s=1e-3)
-    assert not credit.has_earned(entry, 2e-3, 1.0)
+    monkeypatch.setattr(credit.accounts, "num_calls", num_calls)
+    entry = Entry(1, count=count, num_before=num_before)
+    assert not credit.is_worth(entry, Offer(2e-3, 1e-3, 1.0, 2.0))
     return credit
 
 
@@ -540,7 +546,7 @@ def test_calls_are_looked_at_while_a_program_is_likely_to_serve_the_next(
     however much was spent before.
     """
     chooser, entry = weighed(monkeypatch)
-    monkeypatch.setattr(chooser.credit, "num_calls", 10**6)
+    monkeypatch.setattr(chooser.accounts, "num_calls", 10**6)
     chooser.ledger.look_s = 1e-4
     program = SimpleNamespace(seconds=5e-4)
     served = Entry(2, program=program, candidate="plan", recent=recent, seen_at=10**6)
@@ -562,9 +568,10 @@ def test_a_kind_that_comes_no_more_has_no_share_of_the_latest_calls():
 def test_a_decision_does_not_count_the_program_again(monkeypatch):
     """Each call that is looked at may ask, and a function has thousands of equations."""
     chooser, entry = weighed(monkeypatch)
-    before = chooser.credit.allows_planning(entry, 1e-3)
+    credit = chooser.credit
+    before = credit.allows_planning(entry, 1e-3, credit.plan_price_s(entry))
     monkeypatch.setattr(facts, "num_in_all", None)
-    assert chooser.credit.allows_planning(entry, 1e-3) == before
+    assert credit.allows_planning(entry, 1e-3, credit.plan_price_s(entry)) == before
 
 
 @pytest.mark.parametrize("is_new", [True, False])
@@ -613,7 +620,7 @@ def turns_until_learned(function, num, changing, rounds):
 @pytest.mark.parametrize("is_alike", [True, False])
 def test_all_kinds_earn_what_is_learned_first_together(is_alike, monkeypatch):
     """None of them alone has, by then."""
-    monkeypatch.setattr(compile_budget, "MIN_COMPILE_S", 0.05)
+    monkeypatch.setattr(learning_costs, "MIN_COMPILE_S", 0.05)
     function = branches(20, is_alike)
     assert turns_until_learned(function, 20, range(20), 40) < 40
     assert turns_until_learned(function, 20, [7], 40) == 40

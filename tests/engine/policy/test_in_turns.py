@@ -62,8 +62,8 @@ UNTIMED = incrax.Tuning(timed=False, compile_s=1e9)
 
 def test_they_are_served_by_segments_and_get_no_programs_of_their_own():
     ours = called(in_turns(60), tuning=UNTIMED)
-    assert chooser(ours).divides
-    assert chooser(ours).num_programs == 0
+    assert chooser(ours).planner.divides
+    assert chooser(ours).planner.num_programs == 0
     assert ours.explain().as_dict()["served_by"] == "segments"
     compiled = ours.stats.compiles
     for theta in in_turns(40):
@@ -94,18 +94,18 @@ def test_one_program_serves_the_segments_of_terms_that_are_alike():
 @pytest.mark.parametrize("num_companions", [2, 16])
 def test_what_the_first_had_saved_serves_the_others(num_companions, monkeypatch):
     """Each is planned for once, and needs no credit where all that it loads is there."""
-    monkeypatch.setattr("incrax.engine.policy.compile_budget.MIN_COMPILE_S", 0.05)
+    monkeypatch.setattr("incrax.engine.policy.learning_costs.MIN_COMPILE_S", 0.05)
     monkeypatch.setattr("incrax.engine.policy.materialize.NUM_COMPANIONS", num_companions)
     ours = called(in_turns(200), tuning=incrax.Tuning(timed=False, compile_s=0.8))
     entries = chooser(ours).entries
     masks = map(chooser(ours).facts.layout.leaf_mask, range(2 * NUM_TERMS))
     assert {entries[mask].candidate for mask in masks} == {"segments"}
-    assert chooser(ours).num_planned <= 2 * NUM_TERMS + 1
+    assert chooser(ours).planner.num_planned <= 2 * NUM_TERMS + 1
 
 
 def test_what_segments_would_not_gain_is_not_divided(monkeypatch):
     """Each of them takes some time to be started, which a plan for one kind does not show."""
-    monkeypatch.setattr("incrax.engine.policy.chooser.SEGMENTS_S", 1.0)
+    monkeypatch.setattr("incrax.engine.policy.planner.SEGMENTS_S", 1.0)
     ours = called(in_turns(60), tuning=UNTIMED)
     assert ours.stats.compiles == 1
     reasons = {entry.reason for entry in chooser(ours).entries.values()}
@@ -114,8 +114,8 @@ def test_what_segments_would_not_gain_is_not_divided(monkeypatch):
 
 def test_one_kind_alone_has_a_program_of_its_own():
     ours = called(in_turns(60, changing=(3,)), tuning=UNTIMED)
-    assert not chooser(ours).divides
-    assert chooser(ours).num_programs == 1
+    assert not chooser(ours).planner.divides
+    assert chooser(ours).planner.num_programs == 1
 
 
 @pytest.fixture(scope="module")
@@ -208,15 +208,15 @@ def test_what_is_asked_for_has_a_program_of_its_own():
     ours = incrax.incremental(GRADIENT, tuning=UNTIMED)
     (theta,) = in_turns(0)
     ours.warm_up(theta, X, changing=[f"theta[{k}][1]" for k in range(NUM_TERMS)])
-    assert chooser(ours).num_programs > 0
-    assert not chooser(ours).divides
+    assert chooser(ours).planner.num_programs > 0
+    assert not chooser(ours).planner.divides
 
 
 def test_a_large_function_is_not_divided(monkeypatch):
-    monkeypatch.setattr("incrax.engine.policy.chooser.MAX_DIVIDED_EQNS", 10)
+    monkeypatch.setattr("incrax.engine.policy.planner.MAX_DIVIDED_EQNS", 10)
     ours = called(in_turns(60), tuning=UNTIMED)
-    assert not chooser(ours).divides
-    assert chooser(ours).num_programs > 0
+    assert not chooser(ours).planner.divides
+    assert chooser(ours).planner.num_programs > 0
 
 
 def test_the_next_process_divides_at_once(known_prices, monkeypatch, tmp_path):
@@ -227,15 +227,15 @@ def test_the_next_process_divides_at_once(known_prices, monkeypatch, tmp_path):
     monkeypatch.setattr(expectations, "_pending", {})
     tuning = incrax.Tuning(compile_s=1e9)
     first = called(in_turns(60), tuning=tuning)
-    assert chooser(first).divides
+    assert chooser(first).planner.divides
     chooser(first).whole.seconds = 10.0
     for entry in chooser(first).entries.values():
         entry.settle("segments", "")
         entry.seconds = {"segments": 1.0}
     expectations.write()
     again = called(in_turns(4), tuning=tuning)
-    assert chooser(again).divides
-    assert chooser(again).num_programs == 0
+    assert chooser(again).planner.divides
+    assert chooser(again).planner.num_programs == 0
 
 
 def test_the_last_program_has_products_of_matrices():

@@ -121,7 +121,7 @@ def test_who_left_values_stale_bears_what_they_cost_later_calls():
     chooser.segments.want([saved])
     of_a.is_final = of_b.is_final = True
     chooser.regret_s = math.inf
-    assert chooser.pays_to_fill(of_a, [saved], [], of_b)
+    assert chooser.decide_fill(of_a, [saved], [], of_b)
     assert of_b.blame_s > 0
     assert not of_b.is_final
     assert (of_a.blame_s, of_a.is_final) == (0.0, True)

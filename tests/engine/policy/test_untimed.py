@@ -87,7 +87,7 @@ def blocks(a, b, c, x):
 
 
 def test_segments_serve_a_change_that_has_no_plan_of_its_own(monkeypatch):
-    monkeypatch.setattr("incrax.engine.policy.chooser.MAX_PLANS", 1)
+    monkeypatch.setattr("incrax.engine.policy.planner.MAX_PLANS", 1)
     f = incrax.incremental(blocks, tuning=incrax.Tuning(timed=False, compile_s=1.0))
     served = []
     for number in range(40):

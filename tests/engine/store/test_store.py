@@ -430,7 +430,7 @@ def test_a_version_from_which_fewer_inputs_changed_is_tried_whatever_is_expected
     )
     baselines = Baselines(chooser, 0)
     assert baselines.ranked([(near, 1), (far, 3)])[-1] == (near, 1)
-    chooser.seen = lambda _: SimpleNamespace(is_planned=True)  # tried, and it lacks nothing
+    chooser.seen = lambda _: SimpleNamespace(is_decided=True)  # tried, and it lacks nothing
     assert baselines.ranked([(far, 3), (near, 1)])[-1] == (near, 1)
     chooser.loads = lambda dirty: ("v",) if dirty == 1 else ()
     assert baselines.ranked([(near, 1), (far, 3)])[-1] == (far, 3)

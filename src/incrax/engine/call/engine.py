@@ -28,6 +28,7 @@ from incrax._messages import deleted_input
 from incrax._program import Env, Results, Values
 from incrax._stats import Stats
 from incrax._tuning import Tuning
+from incrax.engine.call.agreement import difference
 from incrax.engine.call.record import BYPASSED, UNCHANGED, CallRecord
 from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
@@ -37,7 +38,6 @@ from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, Sliced
 from incrax.engine.plan.slices import value_at
-from incrax.engine.policy.agreement import difference
 from incrax.engine.policy.candidates import Candidate, Entry
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.ledger import Ledger
@@ -196,6 +196,7 @@ class Engine:
         self.ledger = chooser.ledger
         self.whole = chooser.whole
         self.segments = chooser.segments
+        self.planner = chooser.planner
         self.slices = chooser.slices
         self.store = store
         self.comparison = Comparison(store, self.layout)
@@ -465,7 +466,7 @@ class Engine:
         results = run([*map(feed_of, values)], loads)
         if results is None:
             return None
-        slices.is_primed(repeat.entry, is_complete=True)
+        slices.take_priming(repeat.entry, is_complete=True)
         # Elements, not whole inputs: saved values may depend on one of them alone.
         dirty = self.comparison.dirty(values, base)
         return base, self._version(plan, base, dirty, values, results, {})
@@ -601,7 +602,7 @@ class Engine:
 
     def _num_prepared(self) -> int:
         """How often something was compiled or planned so far."""
-        return self.stats.compiles + self.chooser.num_planned + self.slices.num_planned
+        return self.stats.compiles + self.planner.num_planned + self.slices.num_planned
 
     def _chosen(self, saved: SavedValues) -> tuple[Entry, Candidate]:
         """What serves this call, with its record."""
@@ -618,7 +619,7 @@ class Engine:
         entry = chooser.entry(saved.dirty, may_wait=is_open)
         is_at_hand = self._is_at_hand(entry, saved)
         candidate = self.choose(entry, saved) if is_at_hand else self._meanwhile(entry, saved)
-        is_primed = candidate == "whole" and slices.pays_to_prime()
+        is_primed = candidate == "whole" and slices.decide_priming()
         return entry, "priming" if is_primed else candidate
 
     def _chosen_for_rows(
@@ -643,7 +644,7 @@ class Engine:
         if saved.taken is None and slices.priming is not None:
             saved.prime(slices.priming)
             saved.taken = saved.for_rows(entry.program)
-        is_primed = slices.is_primed(entry, is_complete=saved.taken is not None)
+        is_primed = slices.take_priming(entry, is_complete=saved.taken is not None)
         return entry, "slices" if is_primed else "priming"
 
     def _is_at_hand(self, entry: Entry, saved: SavedValues) -> bool:
@@ -695,7 +696,7 @@ class Engine:
         dirty = None if saved.base is None else saved.base.culprit
         to_blame = None if dirty is None else self.chooser.seen(dirty)
         groups = segments.missing_groups(missing, lambda var: saved.find(var) is None)
-        pays = self.chooser.pays_to_fill(entry, missing, groups, to_blame)
+        pays = self.chooser.decide_fill(entry, missing, groups, to_blame)
         return candidate if pays else "whole"
 
     def plan_of(self, candidate: Candidate, entry: Entry) -> Plan | None:
@@ -721,7 +722,7 @@ class Engine:
             try:
                 return candidate, *self._run_from_saved(candidate, entry, saved)
             except UnusableError:
-                self.chooser.bar(entry)
+                self.planner.bar(entry)
         return "whole", self._run_whole(saved), None
 
     def _run_whole(self, saved: SavedValues) -> Results:
@@ -770,7 +771,7 @@ class Engine:
         assert plan is not None
         statistics = plan.statistics
         if not self.clock.read(guard):
-            (self.slices if candidate == "slices" else self.chooser).note_unusable(entry)
+            (self.slices if candidate == "slices" else self.planner).note_unusable(entry)
             instead = self._run_whole(saved)
         elif statistics is None or entry.is_compared:
             return None
@@ -787,7 +788,7 @@ class Engine:
                 "of the largest element"
             )
             logger.warning("%s (%s)", reason, "; ".join(statistics.lines))
-            self.chooser.give_up_algebra(entry, reason)
+            self.planner.give_up_algebra(entry, reason)
         centred = statistics.centred if statistics is not None else ()
         saved.drop(centred)
         self.store.forget(centred)
@@ -941,7 +942,7 @@ class Engine:
         other = copy.copy(self)
         other.stats = Stats()
         full = self.layout.full
-        entry = Entry(full, blame_s=0.0, prior_s=0.0)
+        entry = Entry(full)
 
         def run(values: LeafValues) -> Results:
             candidate, results, _ = self.run(

@@ -134,8 +134,8 @@ def prepare(engine: Engine, leaves: Values, dirty: int) -> None:
     pairs = engine.baselines.ranked(engine.comparison.pairs(values))
     entry = engine.chooser.entry(dirty)
     entry.count = max(entry.count, engine.tuning.hot_after)
-    if not entry.is_planned:
-        engine.chooser.plan(entry, is_asked=True)
+    if not entry.is_decided:
+        engine.planner.plan(entry, is_asked=True)
     pairs = [(state, changed | dirty) for state, changed in pairs[-1:]]
     saved = SavedValues(engine, pairs, dirty, values)
     for _ in range(MAX_TRIES):

@@ -13,7 +13,7 @@ from typing import Any
 
 from incrax._messages import not_deterministic, stale_result
 from incrax._program import Values
-from incrax.engine.policy.agreement import difference
+from incrax.engine.call.agreement import difference
 
 _active: ContextVar[verify | None] = ContextVar("incrax.verify", default=None)
 

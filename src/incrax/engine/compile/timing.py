@@ -280,23 +280,30 @@ class TimedProgram:
         return results
 
 
-def compiled(
-    plan: Plan, compiler: Compiler, stats: Stats, clock: Clock, pool: Pool
-) -> TimedProgram:
-    """The program of a plan, which is then in the program's order; counted unless its family has
-    one: then it needs no first run, and is as fast as that.
-    """
-    executable = compiler.compile_plan(plan)
-    stats.compiles += not executable.is_shared
-    program = TimedProgram(executable.plan, executable, clock, pool)
-    known = clock.families.get(executable.family)
-    if known is None:
-        return program
-    times = deque(known.latest, WINDOW)
-    return replace(
-        program,
-        num_runs=known.num_runs,
-        times=times,
-        seconds=known.seconds,
-        is_settled=known.is_settled,
-    )
+@dataclass(frozen=True)
+class TimedCompiler:
+    """Makes the programs of one engine."""
+
+    compiler: Compiler
+    clock: Clock
+    pool: Pool
+    stats: Stats
+
+    def compile(self, plan: Plan) -> TimedProgram:
+        """The program of a plan, which is then in the program's order; counted unless its family has
+        one: then it needs no first run, and is as fast as that.
+        """
+        executable = self.compiler.compile_plan(plan)
+        self.stats.compiles += not executable.is_shared
+        program = TimedProgram(executable.plan, executable, self.clock, self.pool)
+        known = self.clock.families.get(executable.family)
+        if known is None:
+            return program
+        times = deque(known.latest, WINDOW)
+        return replace(
+            program,
+            num_runs=known.num_runs,
+            times=times,
+            seconds=known.seconds,
+            is_settled=known.is_settled,
+        )

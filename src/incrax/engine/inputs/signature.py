@@ -16,11 +16,14 @@ from typing import Any
 import jax
 
 from incrax._context import context_key
-from incrax._messages import mutable_static, unhashable_static
+from incrax._messages import first_few, mutable_static, unhashable_static
 from incrax._program import Args, Function, Kwargs, Values
 from incrax.engine.inputs.leaves import check_dynamic, descriptor, has_type, is_dynamic
 from incrax.engine.inputs.mutable import mutable_part
 from incrax.engine.inputs.placement import Placed
+
+NUM_CHARACTERS = 40
+"""Of a static value, in a line that says how signatures differ."""
 
 
 @dataclass(frozen=True)
@@ -231,3 +234,63 @@ def leaf_path(names: Sequence[str], path: tuple[Any, ...]) -> str:
     where, first, *rest = path
     name = names[first.idx] if where.idx == 0 else first.key
     return f"{name}{jax.tree_util.keystr(tuple(rest))}"
+
+
+# --- differences ----------------------------------------------------------------------------------
+
+
+def what_differs(signature: Signature, known: Iterable[Signature]) -> str:
+    """What differs from the most similar other signature, in words; empty if there is no other."""
+    others = [other for other in known if other is not signature]
+    found = (differences(signature, other) for other in reversed(others))
+    return first_few(min(found, key=len, default=[]))
+
+
+def differences(signature: Signature, other: Signature) -> list[str]:
+    """What differs between two signatures, leaf by leaf; never empty."""
+    if signature.treedef != other.treedef or signature.paths != other.paths:
+        new = set(signature.paths)
+        old = set(other.paths)
+        added = [f"`{path}` is new" for path in signature.paths if path not in old]
+        gone = [f"`{path}` is gone" for path in other.paths if path not in new]
+        return [*added, *gone] or ["the arguments are nested otherwise"]
+    statics = signature.named_statics
+    other_statics = other.named_statics
+    found = []
+    for path, new, old in zip(
+        signature.paths, signature.descriptors, other.descriptors, strict=True
+    ):
+        shown = _shown(new, statics.get(path)), _shown(old, other_statics.get(path))
+        if new != old or (
+            path in statics and not same_static(statics[path], other_statics.get(path))
+        ):
+            found.append(
+                f"`{path}` is {shown[0]}, was "
+                f"{shown[1]}{_how(new, old) if shown[0] == shown[1] else ''}"
+            )
+    return found or ["JAX's configuration or a switch of incrax is another"]
+
+
+def _shown(descriptor: Any, static: Any) -> str:
+    """A leaf in a few words; what a user's class says of itself may be anything, even an error."""
+    if descriptor is not None:
+        return type_text(descriptor)
+    try:
+        text = repr(static)
+    except Exception:
+        text = f"a {type(static).__name__}"
+    return " ".join(text.split())[:NUM_CHARACTERS]
+
+
+def _how(new: Any, old: Any) -> str:
+    """How descriptors differ that have one text: in their third element, whether the type is weak,
+    or in the fourth.
+    """
+    if not isinstance(new, tuple) or not isinstance(old, tuple):
+        return " (another object)"
+    is_weak, was_weak = (len(known) > 2 and bool(known[2]) for known in (new, old))
+    if is_weak == was_weak:
+        return " on another device, or sharded otherwise"
+    if was_weak:
+        return " as a Python number (of weak type), and an array or number of NumPy now"
+    return " as an array or number of NumPy (of strong type), and a Python number now"

@@ -15,6 +15,7 @@ from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.plan.facts import Facts
 from incrax.engine.policy.candidates import MIN_BLAMED_USES, Candidate, Entry
 from incrax.engine.policy.expectations import Expectations
+from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.segments import Segments
 from incrax.engine.program.cost import CALLBACK_S
 
@@ -22,8 +23,10 @@ MAX_RUN_PRICE = 10.0
 """Bound of the measured factor on the estimated seconds of equations, either way."""
 
 RACE_FREE_S = 0.05
+"""Seconds that trying candidates may lose."""
+
 RACE_SHARE = 0.02
-"""Trying candidates may lose this many seconds, and beyond them this share of all time."""
+"""Share of all time that it may lose beyond these."""
 
 
 class Race:
@@ -35,12 +38,14 @@ class Race:
         whole: TimedProgram,
         segments: Segments,
         expectations: Expectations,
+        ledger: Ledger,
         stats: Stats,
     ) -> None:
         self.facts = facts
         self.whole = whole
         self.segments = segments
         self.expectations = expectations
+        self.ledger = ledger
         self.clock = whole.clock
         self.stats = stats
         self.callback_s = len(facts.called_back) * MIN_BLAMED_USES * CALLBACK_S
@@ -50,6 +55,15 @@ class Race:
 
     @property
     def whole_s(self) -> float:
+        """Seconds of a call that the whole program serves: as it was timed, or in calls in a row, if
+        one of those was: timed runs find colder caches. What was measured a few times may be far too
+        long: what earlier processes know bounds it.
+        """
+        known_s = None if self.whole.is_settled else self.expectations.whole_s
+        return min(self.timed_s, self.ledger.turn_s or math.inf, known_s or math.inf)
+
+    @property
+    def timed_s(self) -> float:
         """Seconds of the whole program, measured if it was timed, or in earlier processes
         if that is known; the machine is not measured for this.
         """
@@ -65,7 +79,7 @@ class Race:
         """How much slower this program is than its equations add up to (what XLA does not fuse
         well), measured.
         """
-        factor = self.whole_s / max(self.facts.total_seconds, 1e-12)
+        factor = self.timed_s / max(self.facts.total_seconds, 1e-12)
         return min(max(factor, 1.0 / MAX_RUN_PRICE), MAX_RUN_PRICE)
 
     @property
@@ -84,14 +98,14 @@ class Race:
 
     def choose(self, entry: Entry) -> None:
         """Choose by seconds; what was not timed yet is estimated."""
-        if not entry.is_planned and not self.segments.wanted:
+        if not entry.is_decided and not self.segments.wanted:
             return
         segments = self.segments
         dirty = entry.dirty
         is_refused = entry.is_barred and segments.top_plan().guard is not None
         is_at_hand = entry.may_divide or self.has_marked or segments.is_compiled(dirty)
         serve = bool(segments.wanted) and is_at_hand and not is_refused
-        seconds: dict[Candidate, float] = {"whole": self.whole_s}
+        seconds: dict[Candidate, float] = {"whole": self.timed_s}
         if serve:
             seconds["segments"] = self._segments_s(dirty)
         if entry.program is not None:
@@ -103,7 +117,7 @@ class Race:
         if untimed is not None and untimed != entry.candidate:
             entry.settle(untimed, "being timed, to compare others with it")
         was_final = entry.is_final
-        entry.is_final = entry.is_planned and untimed is None
+        entry.is_final = entry.is_decided and untimed is None
         self.stats.races += entry.is_final and not was_final and len(seconds) > 1
 
     def _untimed(self, entry: Entry) -> Candidate | None:

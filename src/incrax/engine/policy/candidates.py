@@ -1,6 +1,6 @@
-"""Which candidate serves a dirty set: its own plan, the segments, or the whole program.
+"""What is known of one kind of change (`Entry`), and what may serve it.
 
-In: measured and estimated seconds. Out: `Entry`, the record of one dirty set. It must not know
+In: measured and estimated seconds. Out: `Entry`, the record of one kind of change. It must not know
 values.
 """
 
@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from incrax.engine.compile.timing import TimedProgram
 
 Candidate = Literal["whole", "segments", "plan", "slices", "priming"]
-"""What serves a call. Of slices: rows alone, or the whole function, which saves what they read."""
+"""What serves a call: "plan" is a program of its own, "segments" those that all kinds share, "slices" a
+program for the rows that changed, "priming" the whole function, which saves what that reads.
+"""
 
 MIN_GAIN = 0.02
 """Share of the whole program's time that another candidate must save to be chosen."""
@@ -31,9 +33,13 @@ MIN_BLAMED_USES = 3
 """Uses of a dirty set over which their cost to later calls is spread at least."""
 
 RETRY_USES = (16, 64, 256)
-"""Uses after which contenders are timed again; after the last, every so many, when blame is
-forgotten too.
-"""
+"""Uses after which contenders are timed again, then after every 256; the blame is forgotten then."""
+
+MAX_UNUSABLE = 4
+"""Calls whose results could not be used before a kind of change gets no program any more."""
+
+USES_PER_UNUSABLE = 16
+"""Uses that make up for one more of these, where results may be unusable now and then."""
 
 
 RECENT = 512
@@ -42,58 +48,60 @@ RECENT = 512
 BARRED = "no plan: values derived for it left the range of numbers in which they may be used"
 
 
+class Known(NamedTuple):
+    """What hints and earlier processes say of a kind of change."""
+
+    calls: int  # to expect
+    plan_s: float = math.inf  # of a call that something else than the whole program served
+    was_compiled: bool = False  # its family had a program
+    kin_calls: int = 0  # to expect of its family
+
+
 @dataclass
 class Entry:
-    """What is known of one dirty set.
+    """What is known of one kind of change: of a dirty set, or of a number of rows of some inputs."""
 
-    Fields: how often it was seen, and how many calls there were before it; how many of the latest
-    ones it was, at which call; what changes of its family have in common (None: it has none, or it
-    is not known); how many equations it makes run, as far as is known; whether its needs are among
-    the wanted values; whether segments may be compiled for it; whether it gets no plan any more;
-    how often results of its plan could not be used; whether algebra in it was compared with the
-    direct form; its own plan, compiled; the present candidate and why; the share of the program's
-    work, roughly, that the change does not reach; of a change of rows, the mean share of the axis
-    from the first of them on; seconds estimated for a program of its own, and which of them are
-    known; seconds by candidate; whether they were measured, up to which tick of the clock; uses;
-    how many calls are expected by hints or from earlier processes, and of all its family; whether
-    that had a program in these; how many of its family, had they been expected, would have got it
-    one that was refused (infinite: none was, or none would); how many left saved values stale by choice; seconds that
-    these cost later calls, and what is assumed of these at first; calls that saved values were to
-    serve, and of how many of these the gain was lost since something was stale.
-    """
+    dirty: int  # the inputs, or elements of them, that change
+    clean_share: float = 1.0  # of the program's work, roughly, what the change does not reach
+    dirty_share: float = 0.0  # of rows: mean share of the axis from the first of them on
+    family: int | None = None  # what changes of its family have in common; None: it has none
+    num_reached: int = 0  # equations that it makes run, as far as is known
 
-    dirty: int
-    count: int = 0
-    num_before: int = 0
-    recent: float = 0.0
+    # How often it comes.
+    count: int = 0  # calls since its program, if it had one, was dropped last
+    num_before: int = 0  # calls of the function before the first of them
+    recent: float = 0.0  # of the latest calls, up to number `seen_at`
     seen_at: int = 0
-    family: int | None = None
-    num_reached: int = 0
-    is_planned: bool = False
-    may_divide: bool = False
-    is_barred: bool = False
-    num_unusable: int = 0
-    is_compared: bool = False
+    num_expected: int = 0  # calls, by hints or from earlier processes
+    num_kin_expected: int = 0  # the same of all its family
+
+    # Whether it gets a program.
+    is_decided: bool = False  # whether a plan of its own is to serve it; False: ask again
+    may_divide: bool = False  # segments may be compiled for it
+    is_barred: bool = False  # it gets no plan any more
+    num_unusable: int = 0  # how often results of its plan could not be used
+    is_compared: bool = False  # algebra in its plan was compared with the direct form
+    promise_s: float = math.inf  # seconds of a call, if it had a program
+    fixed_s: float = 0.0  # of rows: which of these do not depend on the work
+    # Calls that, had they been expected, would have had a program made that was refused.
+    num_paying: float = math.inf
+    was_compiled: bool = False  # its family had a program in an earlier process
     program: TimedProgram | None = None
+
+    # What serves it.
     candidate: Candidate = "whole"
     reason: str = "seen for the first time"
-    clean_share: float = 1.0
-    dirty_share: float = 0.0
-    promise_s: float = math.inf
-    fixed_s: float = 0.0
     seconds: dict[Candidate, float] = field(default_factory=dict)
-    is_final: bool = False
-    ticks: int = -1
+    is_final: bool = False  # all candidates were timed
+    ticks: int = -1  # of the clock, at the last choice
     uses: int = 0
-    num_expected: int = 0
-    num_kin_expected: int = 0
-    was_compiled: bool = False
-    num_paying: float = math.inf
-    stale_uses: int = 0
-    blame_s: float = 0.0
-    prior_s: float = 0.0
-    num_asked: int = 0
-    num_missed: float = 0.0
+
+    # Saved values that were stale.
+    stale_uses: int = 0  # calls that left some behind by choice
+    blame_s: float = 0.0  # seconds that these cost later calls
+    prior_s: float = 0.0  # what is assumed of these at first
+    num_asked: int = 0  # calls that saved values were to serve
+    num_missed: float = 0.0  # of these, each times the share of its gain that was lost
 
     def note_seen(self, num_calls: int, num_in_all: int) -> None:
         """So many calls came, the last ones of so many of the function."""
@@ -117,6 +125,39 @@ class Entry:
         """Seconds of a call that a program saves, where the whole takes so many; 0: it serves none."""
         is_served = self.program is not None and self.candidate != "whole"
         return max(whole_s - self.served_s, 0.0) if is_served else 0.0
+
+    @property
+    def is_for_rows(self) -> bool:
+        """Whether a program of its own would be one for rows."""
+        return self.fixed_s > 0.0
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds that a call takes beyond such a program's work."""
+        return self.fixed_s or UPKEEP_S
+
+    def expect(self, known: Known) -> None:
+        """Take what hints and earlier processes say of it."""
+        self.num_expected = known.calls
+        self.num_kin_expected = known.kin_calls
+        self.was_compiled = known.was_compiled
+        self.promise_s = known.plan_s
+
+    def bar(self, reason: str) -> None:
+        """It gets no program any more."""
+        self.program = None
+        self.is_barred = True
+        self.is_decided = True
+        self.is_final = True
+        self.settle("whole", reason)
+
+    def note_unusable(self, *, is_spared: bool) -> bool:
+        """Count a call whose results could not be used; whether there were too many. An entry may be
+        spared some, in proportion to its uses.
+        """
+        self.num_unusable += 1
+        num_spared = self.uses // USES_PER_UNUSABLE if is_spared else 0
+        return self.num_unusable >= MAX_UNUSABLE + num_spared
 
     def settle(self, candidate: Candidate, reason: str) -> None:
         """Choose, for the time being."""

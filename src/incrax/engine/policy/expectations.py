@@ -30,7 +30,7 @@ from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.paths import each_mask, paths_mask
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import RowKind
-from incrax.engine.policy.candidates import MIN_GAIN, UPKEEP_S, Entry
+from incrax.engine.policy.candidates import MIN_GAIN, UPKEEP_S, Entry, Known
 from incrax.engine.policy.ledger import Ledger, calls_worth
 
 LEAST_S = 0.02
@@ -47,17 +47,6 @@ MAX_WRITTEN = 100
 
 HINTED_CALLS = 1000
 """Of each kind of change that a user names without a number."""
-
-
-class Known(NamedTuple):
-    """Of a dirty set: how many calls to expect, seconds of what served it beside the whole program
-    (infinite: not known), whether its family had a program, and how many calls of that to expect.
-    """
-
-    calls: int
-    plan_s: float = math.inf
-    was_compiled: bool = False
-    kin_calls: int = 0
 
 
 NOTHING = Known(0)
@@ -87,6 +76,7 @@ class Expectations:
         name: str,
         paths: Sequence[str],
         entries: Mapping[int, Entry],
+        row_entries: Mapping[RowKind, Entry],
         whole: TimedProgram,
         ledger: Ledger,
         *,
@@ -106,8 +96,8 @@ class Expectations:
         self._is_algebra = facts.algebra.is_on
         self._hinted = hinted(facts, paths, tuning)
         self._known: dict[int, Known] = {}
-        self.of_rows: dict[RowKind, Known] = {}
-        self.row_entries: Mapping[RowKind, Entry] = {}
+        self._known_rows: dict[RowKind, Known] = {}
+        self._row_entries = row_entries
         _living[id(self)] = weakref.ref(self)
 
     def of(self, dirty: int) -> Known:
@@ -121,7 +111,7 @@ class Expectations:
         """What is known of a change of so many rows of some inputs."""
         if self._is_kept and not self._key:
             self._read()
-        return self.of_rows.get(kind, NOTHING)
+        return self._known_rows.get(kind, NOTHING)
 
     def is_lost(self, known: Known) -> bool:
         """Whether calls of a kind came, and a plan had nothing to win for them."""
@@ -132,25 +122,25 @@ class Expectations:
 
     def compiled_row_kinds(self) -> list[RowKind]:
         """Changes of rows that had a program in earlier processes."""
-        return [kind for kind, known in self.of_rows.items() if known.was_compiled]
+        return [kind for kind, known in self._known_rows.items() if known.was_compiled]
 
     @property
     def kinds(self) -> list[int]:
         """The dirty sets of which something is known."""
-        return [*self._hinted, *self._known]
+        return list(dict.fromkeys([*self._hinted, *self._known]))
 
     @property
     def moving(self) -> int:
         """The bits of all inputs that changed so far, but in the first call, or in earlier processes."""
         full = self._layout.full
         known = [*self.kinds, *(d for d, x in self._entries.items() if d != full or x.count > 1)]
-        for kind in self.row_entries:
+        for kind in self._row_entries:
             known += map(self._layout.leaf_mask, kind.leaves)
         return reduce(or_, known, 0)
 
     @functools.cached_property
     def num_families(self) -> float:
-        """How many families of changes came in turns in earlier processes, as by `num_in_turns`."""
+        """How many families of changes came in turns in earlier processes, each as often as its calls say."""
         known = [self.of(dirty) for dirty in self.kinds]
         squares = sum(each.calls * max(each.calls, each.kin_calls) for each in known)
         return sum(each.calls for each in known) ** 2 / squares if squares else 1.0
@@ -170,13 +160,13 @@ class Expectations:
                 found = {int(k, 16): _known(v) for k, v in data["kinds"].items()}
                 full = facts.layout.full
                 self._known = {dirty: found[dirty] for dirty in found if 0 < dirty < full}
-                self.of_rows = {_row_kind(k): _known(v) for k, v in data["rows"].items()}
+                self._known_rows = {_row_kind(k): _known(v) for k, v in data["rows"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             _cache_folder.ignore(self._key, error)
             self.whole_s = None
             self.compile_s = 0.0
             self._known = {}
-            self.of_rows = {}
+            self._known_rows = {}
 
     def collect(self) -> None:
         """Put what this process has learned where it is written from at its end."""
@@ -184,7 +174,7 @@ class Expectations:
         if not self._is_kept or whole_s is None:
             return
         found = _learned_of(dict(self._entries), whole_s)
-        rows = _learned_of(dict(self.row_entries), whole_s)
+        rows = _learned_of(dict(self._row_entries), whole_s)
         num_calls = sum(known.calls for known in (*found.values(), *rows.values()))
         if num_calls * whole_s < LEAST_S:
             return
@@ -193,11 +183,11 @@ class Expectations:
         ledger = self._ledger
         whole_s = min(whole_s, ledger.turn_s or math.inf)
         known = [k for kind, k in self._known.items() if kind not in found]
-        known += [k for kind, k in self.of_rows.items() if kind not in rows]
-        seen = [*self._entries.values(), *self.row_entries.values()]
+        known += [k for kind, k in self._known_rows.items() if kind not in rows]
+        seen = [*self._entries.values(), *self._row_entries.values()]
         pays = _any_pays(seen) or any(k.was_compiled for k in known)
         _join(found, self._known)
-        _join(rows, self.of_rows)
+        _join(rows, self._known_rows)
         found.pop(self._layout.full, None)
         _pending.pop(self._key, None)  # the latest is the last one
         _pending[self._key] = {
@@ -330,7 +320,7 @@ def _learned(entry: Entry, whole_s: float) -> Known:
         plan_s = program.seconds
     elif entry.candidate == "segments":
         plan_s = entry.seconds.get("segments", math.inf)
-    elif entry.is_planned:
+    elif entry.is_decided:
         plan_s = whole_s  # nothing to win
     else:
         plan_s = entry.promise_s
@@ -353,7 +343,7 @@ def _pays(entry: Entry, num_calls: int) -> bool:
     """The same for one, which has so many calls with its family."""
     if entry.program is not None or entry.candidate == "segments":
         return entry.candidate != "whole"
-    is_open = entry.num_paying == math.inf and not entry.is_planned  # was not asked about
+    is_open = entry.num_paying == math.inf and not entry.is_decided  # was not asked about
     return num_calls > entry.num_paying or (is_open and entry.promise_s < math.inf)
 
 

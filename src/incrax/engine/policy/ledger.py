@@ -56,11 +56,6 @@ def calls_worth(seconds: float, whole_s: float) -> int:
 class Ledger:
     """The account of one engine.
 
-    Fields: an iterator of which each call that bypasses takes one, and how many it had; how many
-    calls the present look stands for; seconds that looks may take, and that one takes; seconds of
-    the newest call that bypassed and was timed; counts and seconds of all calls so far, see
-    `Verdict`.
-
     After a bypass two calls are looked at: the first is compared with a version that is long gone,
     which tells nothing of what changes from call to call, the second with the first. Where that one
     was a proposal that was refused, the second differs from it in what both propose: so one or two
@@ -91,17 +86,23 @@ class Ledger:
     )
 
     def __init__(self) -> None:
+        # The present bypass: each of its calls takes one of `turns`, and counts nothing.
         self.turns: Iterator[None] = repeat(None, 0)
         self.granted = 0
         self._num_counted = 0
-        self._num_deferred = 0
         self.is_timing_due = False
-        self.turn_s = 0.0
+        self.turn_s = 0.0  # running mean of the calls that bypassed and were timed
+
+        # The present look stands for `weight` calls, those that bypassed before among them.
         self.weight = 1
         self._waiting = 0
         self._share = 0
-        self.credit_s = 0.0
-        self.look_s = 0.0
+        self._num_deferred = 0
+
+        self.credit_s = 0.0  # what looks may take
+        self.look_s = 0.0  # what one takes, a running mean
+
+        # Of all calls so far: see `Verdict`.
         self.calls = 0
         self.unchanged = 0
         self.bypassed = 0
@@ -149,7 +150,9 @@ class Ledger:
         self.turn_s += newest * (min(seconds, whole_s) - self.turn_s)
 
     def pass_by(self, whole_s: float) -> None:
-        """A part of a call, which takes so many seconds, goes by a look at another part."""
+        """A call of the whole program, which takes so many seconds and is compared with nothing,
+        counts as one that bypassed.
+        """
         self.bypassed += 1
         self._earn(LOOK_SHARE * whole_s)
 

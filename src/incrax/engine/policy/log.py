@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from incrax._jax import Var, aval_bytes
+from incrax._messages import first_few
 from incrax.engine.inputs.paths import mask_paths
-from incrax.engine.inputs.signature import Signature, same_static, type_text
+from incrax.engine.inputs.signature import Signature, what_differs
 from incrax.engine.plan.plan import Plan
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.program.dependence import Layout
 
 logger = logging.getLogger("incrax")
-
-NUM_SHOWN = 5
-"""Inputs, or values, that a line names."""
-
-NUM_CHARACTERS = 40
-"""Of a static value, in a line."""
 
 
 class Journal(NamedTuple):
@@ -76,7 +71,7 @@ class Journal(NamedTuple):
                 self.name,
                 len(variables),
                 total / 1e6,
-                _shown([_type(var) for var in variables]),
+                first_few([_type(var) for var in variables]),
                 budget_bytes / 1e6,
             ),
         )
@@ -92,7 +87,7 @@ class Journal(NamedTuple):
 
     def _inputs(self, dirty: int) -> str:
         return (
-            _shown([f"`{path}`" for path in mask_paths(self.paths, self.layout, dirty)])
+            first_few([f"`{path}`" for path in mask_paths(self.paths, self.layout, dirty)])
             or "nothing"
         )
 
@@ -123,49 +118,6 @@ def note_forgotten(name: str, max_signatures: int) -> None:
     )
 
 
-def what_differs(signature: Signature, known: Iterable[Signature]) -> str:
-    """What differs from the most similar other signature, in words; empty if there is no other."""
-    others = [other for other in known if other is not signature]
-    found = (differences(signature, other) for other in reversed(others))
-    return _shown(min(found, key=len, default=[]))
-
-
-def differences(signature: Signature, other: Signature) -> list[str]:
-    """What differs between two signatures, leaf by leaf; never empty."""
-    if signature.treedef != other.treedef or signature.paths != other.paths:
-        new = set(signature.paths)
-        old = set(other.paths)
-        added = [f"`{path}` is new" for path in signature.paths if path not in old]
-        gone = [f"`{path}` is gone" for path in other.paths if path not in new]
-        return [*added, *gone] or ["the arguments are nested otherwise"]
-    statics = signature.named_statics
-    other_statics = other.named_statics
-    found = []
-    for path, new, old in zip(
-        signature.paths, signature.descriptors, other.descriptors, strict=True
-    ):
-        shown = _leaf(new, statics.get(path)), _leaf(old, other_statics.get(path))
-        if new != old or (
-            path in statics and not same_static(statics[path], other_statics.get(path))
-        ):
-            found.append(
-                f"`{path}` is {shown[0]}, was "
-                f"{shown[1]}{_kind(new, old) if shown[0] == shown[1] else ''}"
-            )
-    return found or ["JAX's configuration or a switch of incrax is another"]
-
-
-def _leaf(descriptor: Any, static: Any) -> str:
-    """A leaf in a few words; what a user's class says of itself may be anything, even an error."""
-    if descriptor is not None:
-        return type_text(descriptor)
-    try:
-        text = repr(static)
-    except Exception:
-        text = f"a {type(static).__name__}"
-    return " ".join(text.split())[:NUM_CHARACTERS]
-
-
 def _promise(plan_s: float, whole_s: float | None) -> str:
     return (
         ""
@@ -174,24 +126,5 @@ def _promise(plan_s: float, whole_s: float | None) -> str:
     )
 
 
-def _kind(new: Any, old: Any) -> str:
-    """How descriptors differ that have one text: in their third element, whether the type is weak,
-    or in the fourth.
-    """
-    if not isinstance(new, tuple) or not isinstance(old, tuple):
-        return " (another object)"
-    is_weak, was_weak = (len(known) > 2 and bool(known[2]) for known in (new, old))
-    if is_weak == was_weak:
-        return " on another device, or sharded otherwise"
-    if was_weak:
-        return " as a Python number (of weak type), and an array or number of NumPy now"
-    return " as an array or number of NumPy (of strong type), and a Python number now"
-
-
 def _type(var: Var) -> str:
     return var.aval.str_short(short_dtypes=True)
-
-
-def _shown(items: Sequence[str]) -> str:
-    rest = [f"{len(items) - NUM_SHOWN} more"] if len(items) > NUM_SHOWN else []
-    return ", ".join([*items[:NUM_SHOWN], *rest])

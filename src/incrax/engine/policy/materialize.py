@@ -22,10 +22,10 @@ NUM_COMPANIONS = 16
 """Other dirty sets, seen before, whose needs are considered when wanted values are first chosen."""
 
 NUM_TYPICAL = 48
+"""Typical changes that are planned for in advance at most."""
+
 TYPICAL_EQNS = 100_000
-"""Typical changes that are planned for in advance at most, and equations to be planned in all of
-them together.
-"""
+"""Equations to be planned in all of them together."""
 
 LARGE_SIZE = 4096
 """Elements of an input from which on it is taken for data, that stay while all others change."""

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from incrax._jax import Var
-from incrax._stats import Stats
-from incrax.engine.compile.executables import Compiler
-from incrax.engine.compile.recycling import Pool
-from incrax.engine.compile.timing import Clock, TimedProgram, compiled, usual_s
+from incrax.engine.compile.timing import TimedCompiler, TimedProgram, usual_s
 from incrax.engine.plan.blocks import RowValues
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.families import operation_digest
@@ -31,19 +28,13 @@ class Segments(Segmentation):
     def __init__(
         self,
         facts: Facts,
-        compiler: Compiler,
-        stats: Stats,
-        clock: Clock,
-        pool: Pool,
+        compiler: TimedCompiler,
         row_values: Sequence[RowValues] = (),
         *,
         may_factor: bool = False,
     ) -> None:
         super().__init__(facts, row_values, may_factor=may_factor)
         self.compiler = compiler
-        self.stats = stats
-        self.clock = clock
-        self.pool = pool
         self._programs: dict[Group, TimedProgram] = {}
         self._joint: dict[frozenset[Var], TimedProgram] = {}
         self._top: TimedProgram | None = None
@@ -55,7 +46,8 @@ class Segments(Segmentation):
         """Add variables of the program to the wanted ones; whether any was new."""
         if not super().want(variables):
             return False
-        self.clock.ticks += 1
+        clock = self.compiler.clock
+        clock.ticks += 1
         for group in [g for g in self._programs if not self.is_current(g)]:
             del self._programs[group]
         self._joint = {}
@@ -69,7 +61,7 @@ class Segments(Segmentation):
         """The program of one group."""
         found = self._programs.get(group)
         if found is None:
-            found = self._programs[group] = self._compile(self.plan(group))
+            found = self._programs[group] = self.compiler.compile(self.plan(group))
             self._made.add(self._digest(group))
             self._is_filled = True
         return found
@@ -114,18 +106,15 @@ class Segments(Segmentation):
         """The program of that plan."""
         found = self._joint.get(frozenset(plan.saves))
         if found is None:
-            found = self._joint[frozenset(plan.saves)] = self._compile(plan)
+            found = self._joint[frozenset(plan.saves)] = self.compiler.compile(plan)
             self._is_filled = True
         return found
 
     def top(self) -> TimedProgram:
         """The program from the wanted values to the outputs."""
         if self._top is None:
-            self._top = self._compile(self.top_plan())
+            self._top = self.compiler.compile(self.top_plan())
         return self._top
-
-    def _compile(self, plan: Plan) -> TimedProgram:
-        return compiled(plan, self.compiler, self.stats, self.clock, self.pool)
 
     def is_compiled(self, dirty: int) -> bool:
         """Whether a change is served without compiling anything."""

@@ -10,7 +10,9 @@ priming program takes its place.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,11 +20,8 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Var
-from incrax._stats import Stats
 from incrax._tuning import Tuning
-from incrax.engine.compile.executables import Compiler
-from incrax.engine.compile.recycling import Pool
-from incrax.engine.compile.timing import Clock, TimedProgram, compiled
+from incrax.engine.compile.timing import TimedCompiler, TimedProgram
 from incrax.engine.plan.environment import ValueOf
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, RowKind, lines_of, plan_whole
@@ -43,14 +42,11 @@ ROWS_S = 8e-5
 """Seconds per call that it costs to find the rows and to look after what is saved for them."""
 
 START_S = 6e-5
-ACCELERATED_START_S = 4e-4
-"""Seconds that a program for rows takes beyond its work: it has many short steps. On a GPU (H200)
-even updates by hand took 0.42 to 0.46 ms where the whole function took 0.48.
-"""
+"""Seconds that a program for rows takes beyond its work: it has many short steps."""
 
-CAUTION = 1.2
-"""Times what compiling takes that must be lost before, since both estimates are rough: a job that
-just reached once the price lost a fifth of its time.
+ACCELERATED_START_S = 4e-4
+"""The same on a GPU: on an H200 even updates by hand took 0.42 to 0.46 ms where the whole function
+took 0.48.
 """
 
 ROWS_GROWTH = 2
@@ -70,10 +66,12 @@ same again.
 """
 
 PARTS = (64, 16, 4)
-LEAST_GAIN = 0.1
 """Shares of an axis, one in so many, of which all rows may run, where its rows depend on those before
-or after them; and how much more of the work must be left out so than with the changed rows alone.
+or after them.
 """
+
+LEAST_GAIN = 0.1
+"""How much more of the work must be left out so than with the changed rows alone."""
 
 MAX_TRIED = 10.0
 """Times what else serves a change that a program may take in its first runs to be timed again."""
@@ -86,24 +84,34 @@ look stands for many calls, so that counts of these say less.
 MAX_DIFFERENCES = 512
 """Differences added to a sum before it is summed anew."""
 
-MAX_UNUSABLE = 4
-USES_PER_GUARD = 16
-"""Calls whose results must not be used before an entry gets no program any more, and one more for
-so many uses.
-"""
+
+@dataclass
+class RowChanges:
+    """What is known of changes of a number of rows of some inputs, whatever serves them."""
+
+    num_calls: int = 0
+    num_looks: int = 0
+    plan: Plan | None = None
+    # The dirty set, if there was one only (0: several): a plan for these elements may be better.
+    element: int | None = None
+    is_deferred: bool = False  # it is
 
 
 class Slices:
-    """The kinds of change of rows of one engine."""
+    """The kinds of change of rows of one engine.
+
+    A *kind* is a number of rows of some inputs; what is counted of one stands in `changes`. Its
+    program serves any kind that it covers, with fewer rows or inputs: the *serving* kind of a change
+    is that whose program does, or is to. Where several kinds come as often and none has a program,
+    that is their *joint* kind, which covers all of them. `entries` has the serving ones.
+    """
 
     def __init__(
         self,
         facts: Facts,
-        compiler: Compiler,
-        clock: Clock,
-        pool: Pool,
-        stats: Stats,
+        compiler: TimedCompiler,
         credit: Credit,
+        entries: dict[RowKind, Entry],
         tuning: Tuning,
         budget_bytes: int,
         *,
@@ -111,9 +119,7 @@ class Slices:
     ) -> None:
         self.facts = facts
         self.compiler = compiler
-        self.clock = clock
-        self.pool = pool
-        self.stats = stats
+        self.clock = compiler.clock
         self.credit = credit
         self.start_s = START_S if jax.default_backend() == "cpu" else ACCELERATED_START_S
         self.budget_bytes = budget_bytes
@@ -127,19 +133,14 @@ class Slices:
         self.accumulates = bool(self.lengths) and accumulates(facts)
         self.shares: dict[tuple[tuple[int, ...], int], float] = {}
         self.hot_after = tuning.hot_after
-        self.counts: dict[RowKind, int] = {}
-        self.looks: dict[RowKind, int] = {}
-        self.entries: dict[RowKind, Entry] = {}
-        self.expectations = credit.expectations
-        self.expectations.row_entries = self.entries
-        self.plans: dict[RowKind, Plan] = {}
+        self.changes: defaultdict[RowKind, RowChanges] = defaultdict(RowChanges)
+        self.entries = entries
+        self.accounts = credit.accounts
+        self.expectations = self.accounts.expectations
         self.saved: dict[Var, None] = {}
         self.primed: dict[Var, None] = {}
         self.priming: TimedProgram | None = None
         self.tables: dict[Var, None] = {}
-        # Of each kind the dirty set, if there was one only; a plan for that may be the better one.
-        self.elements: dict[RowKind, int] = {}
-        self.deferred: set[RowKind] = set()
         self.is_priming_used = False
         self.num_differences = 0
         self.num_planned = 0
@@ -169,7 +170,7 @@ class Slices:
         return None if capacity is None else RowKind(leaves, capacity)
 
     def _within(self, leaves: tuple[int, ...], num_last: int, num_first: int) -> int:
-        """Of how many rows at the end, or, below 0, at the begin, all are to run; 0: of none."""
+        """Of how many rows at the end, or, below 0, at the beginning, all are to run; 0: of none."""
         length = self.lengths[leaves[0]]
         for part in PARTS:
             size = -(-length // part)
@@ -195,12 +196,21 @@ class Slices:
         other_s: float,
         value_of: ValueOf,
     ) -> Entry | None:
-        """The record of a change that is used now, and stands for so many calls, if its program
-        serves it; else it takes `other_s`. `first` is the first row that changed; `value_of` has the
-        inputs' values, of which a program may need indices.
+        """The record of what serves a change of rows, counted; None where the dirty set is to be
+        served.
+
+        Args:
+            kind: that of the change.
+            dirty: its dirty set.
+            first: the first row that changed.
+            weight: calls that it stands for.
+            whole_s: seconds of a call that the whole program serves.
+            other_s: seconds of what serves the dirty set, if this does not.
+            value_of: the inputs' values, of which a program may need indices.
         """
-        self.counts[kind] = self.counts.get(kind, 0) + weight
-        self.looks[kind] = self.looks.get(kind, 0) + 1
+        changes = self.changes[kind]
+        changes.num_calls += weight
+        changes.num_looks += 1
         serving = self._serving(kind)
         entry = self._entry(serving)
         self._note(entry, serving, dirty, first, weight)
@@ -216,23 +226,26 @@ class Slices:
             self._choose(entry, entry.program, other_s)
         if entry.candidate != "slices":
             return None
-        self.credit.num_calls += weight
+        self.accounts.num_calls += weight  # else the dirty set's entry counts them
         return entry
 
     def _note(self, entry: Entry, kind: RowKind, dirty: int, first: int, weight: int) -> None:
         """So many calls came for which an entry stands, the last one from this row on."""
-        num_calls = self.counts_of(kind)
+        num_calls = self._calls_of(kind)
         share = 1.0 - first / self.lengths[kind.leaves[0]]
         entry.dirty_share += (share - entry.dirty_share) * weight / max(num_calls, 1)
-        entry.note_seen(weight, self.credit.num_calls + weight)
-        entry.count = max(entry.count, num_calls)
-        if self.elements.setdefault(kind, dirty) != dirty:
-            self.elements[kind] = 0
-            self.deferred.discard(kind)
+        entry.note_seen(weight, self.accounts.num_calls + weight)
+        entry.count = max(entry.count, num_calls)  # of all kinds that it covers
+        changes = self.changes[kind]
+        if changes.element is None:
+            changes.element = dirty
+        elif changes.element != dirty:
+            changes.element = 0
+            changes.is_deferred = False
 
-    def counts_of(self, kind: RowKind) -> int:
+    def _calls_of(self, kind: RowKind) -> int:
         """Calls so far that a program for a kind would have served."""
-        return sum([num for other, num in self.counts.items() if kind.covers(other)])
+        return sum([known.num_calls for other, known in self.changes.items() if kind.covers(other)])
 
     def _serving(self, kind: RowKind) -> RowKind:
         """The kind whose program serves a change, or will if one is made: one for more rows, and of
@@ -256,9 +269,9 @@ class Slices:
         length = self.lengths[kind.leaves[0]]
         made = [other for other, entry in self.entries.items() if entry.program is not None]
         alike = {
-            other: num
-            for other, num in self.looks.items()
-            if self.counts[other]
+            other: known.num_looks
+            for other, known in self.changes.items()
+            if known.num_calls
             and not (other.within or kind.within)
             and self.lengths[other.leaves[0]] == length
             and self._may_be_made(other)
@@ -281,8 +294,7 @@ class Slices:
         if seconds is None or not (program.is_settled and self._may_be_made(kind)):
             return
         entry = self._entry(kind)
-        entry.count = self.counts_of(kind)
-        self.elements.setdefault(kind, 0)
+        entry.count = self._calls_of(kind)
         self._plan_if_due(entry, kind, 0, min(seconds, whole_s), whole_s, value_of)
 
     def _choose(self, entry: Entry, program: TimedProgram, other_s: float) -> None:
@@ -295,7 +307,7 @@ class Slices:
         else:
             entry.choose({"whole": other_s, "slices": seconds + ROWS_S})
 
-    def is_primed(self, entry: Entry, *, is_complete: bool) -> bool:
+    def take_priming(self, entry: Entry, *, is_complete: bool) -> bool:
         """Count a change of rows; whether its program may serve it: the baseline has all that it
         reads, and is not the end of too long a row of differences.
         """
@@ -319,12 +331,10 @@ class Slices:
 
     def note_unusable(self, entry: Entry) -> None:
         """A guard was false: the whole function served a change instead."""
-        entry.num_unusable += 1
-        if entry.num_unusable >= MAX_UNUSABLE + entry.uses // USES_PER_GUARD:
-            entry.program = None
-            self._bar(entry, "rows alone: too much was lost to rounding too often")
+        if entry.note_unusable(is_spared=True):
+            entry.bar("rows alone: too much was lost to rounding too often")
 
-    def pays_to_prime(self) -> bool:
+    def decide_priming(self) -> bool:
         """Whether the whole function is to save what programs for rows read: not if nobody has read
         what was saved last.
         """
@@ -348,7 +358,7 @@ class Slices:
     def _may_be_made(self, kind: RowKind) -> bool:
         entry = self.entries.get(kind)
         is_closed = entry is not None and (entry.is_barred or entry.program is not None)
-        return not is_closed and kind not in self.deferred
+        return not is_closed and not self.changes[kind].is_deferred
 
     def _entry(self, kind: RowKind) -> Entry:
         entry = self.entries.get(kind)
@@ -357,17 +367,12 @@ class Slices:
             num_rows = abs(kind.within) or kind.capacity
             share = 1.0 - num_rows / self.lengths[kind.leaves[0]]
             known = self.expectations.of_row_kind(kind)
-            entry = Entry(
-                dirty,
-                num_before=self.credit.num_calls,
-                clean_share=share,
-                num_expected=known.calls,
-                promise_s=known.plan_s,
-                was_compiled=known.was_compiled,
-            )
+            entry = Entry(dirty, num_before=self.accounts.num_calls, clean_share=share)
+            entry.fixed_s = self.start_s + ROWS_S
+            entry.expect(known)
             self.entries[kind] = entry
             if self.expectations.is_lost(known):
-                self._bar(entry, "rows alone: nothing to win in an earlier process")
+                entry.bar("rows alone: nothing to win in an earlier process")
         return entry
 
     def _plan_if_due(
@@ -382,10 +387,10 @@ class Slices:
         """Find out what a program would save of the seconds that calls take now, and compile it, each
         when that is paid for.
         """
-        entry.fixed_s = self.start_s + ROWS_S
-        plan = self.plans.get(kind)
+        changes = self.changes[kind]
+        plan = changes.plan
         if entry.count < self.hot_after or not self.credit.allows_planning(
-            entry, served_s, overhead_s=entry.fixed_s, work=self._work(plan), is_for_rows=True
+            entry, served_s, self._price_s(entry, plan)
         ):
             return
         facts = self.facts.unmeasured
@@ -393,14 +398,14 @@ class Slices:
             share, widened = rough_share(self.facts, kind.leaves, kind.within)
             if share < LEAST_SHARE:
                 where = f", from {lines_of(widened)} on" if widened else ""
-                self._bar(entry, f"rows alone: most of the function needs all rows{where}")
+                entry.bar(f"rows alone: most of the function needs all rows{where}")
                 return
-            if self.elements[kind] and share <= self.facts.clean_share(dirty):
+            if changes.element and share <= self.facts.clean_share(dirty):
                 entry.settle("whole", "rows alone: a plan for these elements leaves out as much")
-                self.deferred.add(kind)
+                changes.is_deferred = True
                 return
             self.num_planned += 1
-            plan = self.plans[kind] = slice_plan(
+            plan = changes.plan = slice_plan(
                 facts,
                 kind.leaves,
                 kind.capacity,
@@ -412,22 +417,20 @@ class Slices:
         saved = (*plan.saves, *plan.base_loads)
         num_bytes = NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in saved)
         if served_s - entry.promise_s < MIN_GAIN * whole_s or num_bytes > self.budget_bytes:
-            self._bar(
-                entry, f"rows alone: nothing to win, estimated {entry.promise_s * 1e3:.3g} ms"
-            )
+            entry.bar(f"rows alone: nothing to win, estimated {entry.promise_s * 1e3:.3g} ms")
             return
-        if self.credit.allows(entry, served_s, is_early=True, work=self._work(plan)):
+        if self.credit.allows(entry, served_s, self._price_s(entry, plan), on_trust=True):
             self._compile(entry, plan)
 
-    def _work(self, plan: Plan | None) -> float:
-        """What a plan's program takes to compile, in whole programs, with some caution; before there
-        is a plan, what most take.
-        """
+    def _price_s(self, entry: Entry, plan: Plan | None) -> float:
+        """What a plan's program takes to compile; before there is a plan, what most take."""
         if plan is None:
             num_eqns = ROWS_GROWTH * self.facts.num_compiled
-            return CAUTION * self.credit.work(num_eqns, with_priming=self.priming is None)
-        with_priming = self._needs_priming(plan)
-        return CAUTION * self.credit.work(plan.num_compiled, with_priming=with_priming)
+            with_priming = self.priming is None
+        else:
+            num_eqns = plan.num_compiled
+            with_priming = self._needs_priming(plan)
+        return self.credit.rows_price_s(entry, num_eqns, with_priming=with_priming)
 
     def _promised_s(self, plan: Plan, whole_s: float, dirty_share: float) -> float:
         """Estimated seconds of a plan, where the whole function takes so many."""
@@ -440,16 +443,12 @@ class Slices:
         moved_s = sliced.moved_s * (1.0 if sliced.resumed else min(run_price, COPY_PRICE))
         return loops_s * run_price + beside_s + moved_s
 
-    def _bar(self, entry: Entry, reason: str) -> None:
-        entry.is_barred = entry.is_final = entry.is_planned = True
-        entry.settle("whole", reason)
-
     def _compile(self, entry: Entry, plan: Plan) -> None:
         assert plan.sliced is not None
-        entry.program = self._program(plan)
+        entry.program = self.compiler.compile(plan)
         if self._needs_priming(plan):
             self.primed |= dict.fromkeys(priming_saves(self.facts, plan))
-            self.priming = self._program(plan_whole(self.facts.unmeasured, self.primed))
+            self.priming = self.compiler.compile(plan_whole(self.facts.unmeasured, self.primed))
         self.tables |= dict.fromkeys(plan.sliced.tables)
         self.saved |= {**self.primed, **self.tables, **dict.fromkeys(plan.saves)}
 
@@ -462,6 +461,3 @@ class Slices:
         return self.priming is None or not self.primed.keys() >= set(
             priming_saves(self.facts, plan)
         )
-
-    def _program(self, plan: Plan) -> TimedProgram:
-        return compiled(plan, self.compiler, self.stats, self.clock, self.pool)

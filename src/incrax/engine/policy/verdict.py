@@ -13,10 +13,10 @@ from incrax._table import many
 from incrax.engine.compile.background import CALLER_SHARE
 
 UNCHANGED_S = 1e-5
+"""Seconds that a call with nothing changed is taken to need."""
+
 BYPASS_S = 1.5e-6
-"""Seconds that a call with nothing changed is taken to need, and that one of a bypass needs beyond
-the whole program.
-"""
+"""Seconds that a call of a bypass needs beyond the whole program."""
 
 ENDED_CALLS = 1000
 """Calls, most of which bypassed, after which a plan that has not come is not waited for."""
@@ -28,30 +28,23 @@ ADVICE = (
 
 
 class Verdict(NamedTuple):
-    """What calls took so far.
+    """What calls took so far."""
 
-    Fields: calls that were weighed; their seconds, in programs and of the overhead; seconds of the
-    whole program for them; calls with nothing changed and calls of bypasses, beside them; seconds of
-    planning, compiling and trying; seconds to compile the whole program; seconds that a thread
-    compiled beside the calls, and programs that it has yet to compile; the call since which those
-    that were weighed, learning included, have taken less than the whole program would have (0: they
-    have not); seconds of a call that bypassed (0: none was timed); seconds that a call of late has
-    gained; whether plans are being earned.
-    """
-
-    calls: int = 0
-    spent_s: float = 0.0
-    whole_s: float = 0.0
-    unchanged: int = 0
-    bypassed: int = 0
-    learning_s: float = 0.0
-    compile_s: float = 0.0
-    behind_s: float = 0.0
-    num_behind: int = 0
-    ahead_since: int = 0
-    turn_s: float = 0.0
-    gained_s: float = 0.0
-    is_learning: bool = False
+    calls: int = 0  # that were looked at, with a change
+    spent_s: float = 0.0  # what these took, in programs and of the overhead
+    whole_s: float = 0.0  # what the whole program would have taken for them
+    unchanged: int = 0  # calls with nothing changed
+    bypassed: int = 0  # calls that nobody looked at
+    learning_s: float = 0.0  # of planning, compiling and trying
+    compile_s: float = 0.0  # of compiling the whole program
+    behind_s: float = 0.0  # of a thread that compiled beside the calls
+    num_behind: int = 0  # programs that it has yet to compile
+    ahead_since: int = (
+        0  # the call since which there is a gain, learning included; 0: there is none
+    )
+    turn_s: float = 0.0  # of a call that bypassed; 0: none was timed
+    gained_s: float = 0.0  # by a call of late
+    is_learning: bool = False  # plans are being earned
 
     @property
     def num_calls(self) -> int:

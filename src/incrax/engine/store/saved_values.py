@@ -300,7 +300,9 @@ class SavedValues:
         plan = self._joint_plan(variables)
         if plan is not None:
             is_minimal = self.facts.is_minimal
-            program = self.chooser.compile_plan(plan) if is_minimal else self.segments.joint(plan)
+            program = (
+                self.chooser.compiler.compile(plan) if is_minimal else self.segments.joint(plan)
+            )
             assert program.plan is not None
             loads = [self.find(var) for var in program.loads]
             run = program.executable if is_minimal else program  # the minimal planner times nothing

@@ -435,7 +435,7 @@ class Baselines:
             if dirty == best or dirty & ~best:
                 continue
             entry = self.chooser.seen(dirty | self.always)
-            if entry is None or not entry.is_planned or self._has_values(state, dirty):
+            if entry is None or not entry.is_decided or self._has_values(state, dirty):
                 pairs.append(pairs.pop(number))
                 return
 

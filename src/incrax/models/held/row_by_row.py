@@ -15,9 +15,9 @@ import numpy as np
 
 from incrax._jax import Equation, Var, is_key_dtype, source_line
 from incrax._program import Program, trace
+from incrax.engine.call.agreement import difference
 from incrax.engine.inputs.frames import framed
 from incrax.engine.inputs.leaves import is_dynamic
-from incrax.engine.policy.agreement import difference
 from incrax.engine.program.simplify import drop_dead, inline_with_solves, run_passes
 from incrax.errors import MixedRowsError
 from incrax.models.held.encoding import taken

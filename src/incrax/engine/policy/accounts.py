@@ -1,0 +1,160 @@
+"""How often changes came and what was spent on them: of each family, and of all.
+
+In: entries, as calls use them. Out: counts and seconds. It must not decide anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from incrax.engine.policy.candidates import Entry
+from incrax.engine.policy.expectations import Expectations
+
+SELDOM = 0.1
+"""How likely the second plan of a family needs a program of its own."""
+
+LEAST_CLEAN_SHARE = 0.02
+"""Of the whole program: what a plan may save where estimates see nothing that it could."""
+
+NUM_GRANTED = 32
+"""Calls that are taken to have found all that they load, before any did."""
+
+
+@dataclass
+class Account:
+    """What changes of one family have been, and have cost, together.
+
+    Before plans are made, changes are taken for a family that make the same equations run, whatever
+    these read (`Facts.reached`); most often their plans then share a program. What was lost for
+    want of it, each of them has lost, and it is compiled once.
+    """
+
+    num_kinds: int = 0  # of change
+    num_calls: int = 0
+    num_expected: int = 0  # calls, by hints or from earlier processes
+    num_programs: int = 0  # kinds that have a program
+    num_new: int = 0  # of these, how many needed a new one
+    priced_s: float = 0.0  # what plans and programs were priced at
+    learning_s: float = 0.0  # what they took, with all that was compiled for them
+    served_s: float = math.inf  # of a call that a plan serves: as promised, then as measured
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds spent on the family."""
+        return max(self.priced_s, self.learning_s)
+
+    @property
+    def mean_calls(self) -> float:
+        """Calls of each kind: changes that never come again are of no family's use."""
+        return self.num_calls / max(self.num_kinds, 1)
+
+    @property
+    def novelty(self) -> float:
+        """How likely it is that the next plan needs a new program: the first one does, later ones as
+        often as those after it so far, and seldom before any of these.
+        """
+        if not self.num_programs:
+            return 1.0
+        return (self.num_new - 1 + SELDOM) / self.num_programs
+
+
+class Accounts:
+    """The families of one function, and the calls of all of them."""
+
+    def __init__(self, expectations: Expectations) -> None:
+        self.expectations = expectations
+        self.families: dict[int, Account] = {}
+        self.num_calls = 0
+        self.clean_calls = 0.0  # calls, each times the share of the work that it leaves clean
+        self.num_asked = 0  # calls that saved values were to serve
+        self.num_missed = 0.0  # of these, each times the share of its gain that did not come true
+        self.has_learned = False
+
+    def of(self, entry: Entry) -> Account:
+        """The account of an entry's family. One without a family, as all of rows, has a new account
+        each time: what is written to it is lost, so that nothing was ever spent on it.
+        """
+        if entry.family is None:
+            return Account(1, entry.count, entry.num_expected)
+        return self.families.setdefault(entry.family, Account())
+
+    def note_kind(self, entry: Entry) -> None:
+        """A kind of change was seen for the first time."""
+        account = self.of(entry)
+        account.num_kinds += 1
+        account.num_expected += entry.num_expected
+        account.num_expected = max(account.num_expected, entry.num_kin_expected)
+
+    def note_calls(self, entry: Entry, num_calls: int) -> None:
+        """So many calls of a kind came."""
+        self.num_calls += num_calls
+        self.clean_calls += num_calls * entry.clean_share
+        entry.note_seen(num_calls, self.num_calls)
+        self.of(entry).num_calls += num_calls
+
+    def note_uses(self, entry: Entry, num_calls: int) -> None:
+        """Saved values were to serve so many calls."""
+        self.num_asked += num_calls
+        entry.num_asked += num_calls
+
+    def note_missed(self, entry: Entry, share: float) -> None:
+        """Of one of these, such a share of the gain was lost since something that is loaded was stale."""
+        self.num_missed += share
+        entry.num_missed += share
+
+    def note_choice(self, entry: Entry) -> None:
+        """What serves a change was chosen: it is known how long each of the family takes."""
+        if entry.program is not None:
+            self.of(entry).served_s = min(entry.seconds.values())
+
+    def note_program(self, entry: Entry, price_s: float, *, is_new: bool) -> None:
+        """A plan got a program: a new one, at this price, or that of its family."""
+        account = self.of(entry)
+        account.priced_s += price_s * is_new
+        account.num_programs += 1
+        account.num_new += is_new
+
+    def calls(self, entry: Entry) -> int:
+        """Calls so far of a kind of change and its kin."""
+        own = max(entry.count, self.of(entry).num_calls)
+        if entry.family is None or self.has_learned or self._is_rare(entry):
+            return own
+        # Before anything is saved, all have lost for want of the same: what each loads comes then.
+        return max(own, int(self.clean_calls / max(entry.clean_share, LEAST_CLEAN_SHARE)))
+
+    def _is_rare(self, entry: Entry) -> bool:
+        """Whether its family comes less than half as often as others: not the one to begin with."""
+        total = sum(account.num_calls for account in self.families.values())
+        return 2 * self.families_in_turns * self.of(entry).num_calls < total
+
+    @property
+    def families_in_turns(self) -> float:
+        """How many families come in turns, each of which needs a program of its own where all are to
+        earn the first one together: served as a whole, one would leave stale what others load.
+        """
+        if self.has_learned:
+            return 1.0
+        calls = [account.num_calls for account in self.families.values()]
+        return max(effective_number(calls), self.expectations.num_families)
+
+    @property
+    def dearness(self) -> float:
+        """How many times dearer learning is than it was priced: values that plans load have to be
+        computed by programs, too, other ones for each change.
+        """
+        learned = [account for account in self.families.values() if account.num_programs]
+        priced_s = sum(account.priced_s for account in learned)
+        return max(sum(account.learning_s for account in learned) / max(priced_s, 1e-9), 1.0)
+
+    @property
+    def hit_rate(self) -> float:
+        """Of the gain that is promised, what comes true: plans load what others may have left stale."""
+        return 1.0 - self.num_missed / (self.num_asked + NUM_GRANTED)
+
+
+def effective_number(shares: Sequence[float]) -> float:
+    """How many kinds come in turns: n for n equal shares, one where the others are rare."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / squares if squares else 0.0

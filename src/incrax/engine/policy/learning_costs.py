@@ -1,0 +1,173 @@
+"""What it takes to plan and to compile, before it is done: estimates, in seconds.
+
+In: `Facts`, the whole program's first run, what planning took. Out: seconds. It must not know whether
+they are worth it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from incrax.engine.compile.background import CALLER_SHARE
+from incrax.engine.compile.timing import (
+    CONSTANT_S,
+    ONE_BY_ONE_S,
+    PROGRAM_S,
+    Clock,
+    TimedProgram,
+    is_large,
+    usual_s,
+)
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.frontier import MAX_EDGES
+from incrax.engine.policy.candidates import Entry
+from incrax.engine.policy.expectations import Expectations
+
+PLANNED_EQUATION_S = 5e-5
+"""Seconds of the first plan of a function, for each of its equations."""
+
+FIRST_PLAN = 5.0
+"""Times the seconds of a later plan that it takes: it finds out what all share."""
+
+CALIBRATION_S = 0.25
+"""Seconds to measure the machine, in the first process that does."""
+
+SOLVER_S = 0.25
+"""Seconds to import what finds cuts, once in a process."""
+
+SOLVER = "scipy.sparse.csgraph"
+
+ROW_EQUATION_S = 2e-3
+"""Seconds to trace an equation for rows, and to compile what comes of it: as fitted to 28 programs
+of `benchmarks/bench_slices.py`, half of which it meets within a quarter.
+"""
+
+PRIMING = 1.5
+"""Times the whole function's first run that it takes to compile it once more, with more outputs."""
+
+KEPT_SHARE = 0.5
+"""Of the seconds that the whole program took to compile in an earlier process: it took less now,
+hence was not compiled.
+"""
+
+MIN_COMPILE_S = 0.05
+"""Seconds that a compilation is taken to need at least."""
+
+MAX_SLOWNESS = 2.0
+"""Times the usual seconds that a machine is believed to need."""
+
+
+class LearningCosts:
+    """Of one function, on this machine."""
+
+    def __init__(
+        self, facts: Facts, clock: Clock, whole: TimedProgram, expectations: Expectations
+    ) -> None:
+        self.facts = facts
+        self.clock = clock
+        self.whole = whole
+        self.expectations = expectations
+        self.planning_s = 0.0
+
+    # --- planning ---------------------------------------------------------------------------------
+
+    def note_plan(self, seconds: float) -> None:
+        """A plan was made in so many seconds; the first tells what a later one takes at most."""
+        before_s = self.planning_s
+        self.planning_s = 0.5 * (before_s + seconds) if before_s else seconds / FIRST_PLAN
+
+    @property
+    def plan_s(self) -> float:
+        """Seconds to make the next plan, beside measuring the machine."""
+        if self._is_known:
+            return self.planning_s
+        # An equation stands for some two edges of the graph that is cut.
+        is_first = SOLVER not in sys.modules and len(self.facts.eqns) > MAX_EDGES // 2
+        return FIRST_PLAN * self.later_plan_s + SOLVER_S * is_first
+
+    @property
+    def later_plan_s(self) -> float:
+        """Seconds to make a plan after the first."""
+        if self._is_known:
+            return self.planning_s
+        return PLANNED_EQUATION_S * len(self.facts.eqns) / FIRST_PLAN
+
+    @property
+    def _is_known(self) -> bool:
+        return bool(self.planning_s) and self.clock.is_running
+
+    @property
+    def calibration_s(self) -> float:
+        """Seconds to measure the machine, if no process has."""
+        return 0.0 if self.facts.is_calibrated else CALIBRATION_S
+
+    # --- compiling --------------------------------------------------------------------------------
+
+    @property
+    def caller_share(self) -> float:
+        """Share of compiling that the caller bears."""
+        return CALLER_SHARE if self.clock.behind.is_on else 1.0
+
+    @property
+    def program_s(self) -> float:
+        """Seconds to compile a program with about all equations: what the whole program needed, if it was not
+        taken from JAX's compilation cache, is the best guess; beside its constants, which plans take
+        as arguments.
+        """
+        own_share = self._usual_s / (self._usual_s + self._constants_s)
+        compile_s = max(self.whole.first_s, self.expectations.compile_s)
+        return max(own_share * compile_s, MIN_COMPILE_S)
+
+    def program_of_s(self, entry: Entry) -> float:
+        """Seconds to compile a program for an entry, before its plan is known: where JAX kept the
+        whole program from an earlier process, it kept what was compiled there for this change, too.
+        """
+        is_kept = self.whole.first_s < KEPT_SHARE * self.expectations.compile_s
+        if entry.was_compiled and is_kept:
+            return max(self.whole.first_s, MIN_COMPILE_S)
+        return self.program_s
+
+    def plan_program_s(self, entry: Entry, *, has_learned: bool) -> float:
+        """Seconds to compile the program of an entry's plan: of a family, what it loads is there once something was
+        learned, and is not compiled in large functions.
+        """
+        program_s = self.program_of_s(entry)
+        if entry.family is None:
+            return program_s
+        if is_large(len(self.facts.eqns)):
+            # What is loaded is computed one equation after the other at first.
+            beside_s = ONE_BY_ONE_S * len(self.facts.eqns)
+            return min(program_s, self.equations_s(entry.num_reached) + beside_s)
+        if not has_learned:
+            return program_s
+        return min(program_s, self.equations_s(entry.num_reached))
+
+    def rows_program_s(self, entry: Entry, num_eqns: int, *, with_priming: bool) -> float:
+        """Seconds to compile a program for rows of so many equations, which are traced, too; what saves for it is
+        the whole program again, with more outputs.
+        """
+        priming_s = PRIMING * self.program_of_s(entry)
+        return PROGRAM_S + ROW_EQUATION_S * num_eqns + priming_s * with_priming
+
+    def equations_s(self, num_eqns: int) -> float:
+        """Seconds to compile so many equations."""
+        return self._slowness * usual_s(num_eqns)
+
+    @property
+    def _slowness(self) -> float:
+        """By how much this machine is slower than usual, as it was with the whole program. One that
+        compiled faster says little of other equations; what is far beyond the usual was something
+        else.
+        """
+        slowness = self.whole.first_s / (self._usual_s + self._constants_s)
+        return min(max(slowness, 1.0), MAX_SLOWNESS)
+
+    @property
+    def _usual_s(self) -> float:
+        """Of the whole program's equations, usually."""
+        return usual_s(self.facts.num_compiled)
+
+    @property
+    def _constants_s(self) -> float:
+        """The same of what it closes over."""
+        return CONSTANT_S * self.facts.constant_bytes

@@ -1,0 +1,310 @@
+"""Which dirty sets get a plan, and a program of their own: where that pays.
+
+In: `Facts`, entries, seconds. Out: entries with programs, and wanted values. It must not know which
+candidate serves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from incrax._jax import Var
+from incrax._tables import make_room
+from incrax._tuning import Tuning
+from incrax.engine.compile.timing import TimedCompiler
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.plan import Plan, Prices, plan_dirty
+from incrax.engine.plan.segmentation import Segmentation
+from incrax.engine.policy.accounts import effective_number
+from incrax.engine.policy.autotune import Race
+from incrax.engine.policy.candidates import BARRED, MIN_GAIN, SEGMENTS_S, UPKEEP_S, Entry
+from incrax.engine.policy.compile_budget import Credit
+from incrax.engine.policy.log import Journal
+from incrax.engine.policy.materialize import affordable_plan, needs_of_companions
+
+MAX_PLANS = 64
+"""Compiled programs of plans; other sets of changed inputs run the whole program."""
+
+FREE_PLANS = 12
+"""Dirty sets that are planned for as soon as they are hot and there is credit, beside the kin of
+those that have a program; later ones must earn it.
+"""
+
+FREE_PROGRAMS = 12
+"""Programs that are compiled as soon as a dirty set is hot and there is credit; later ones must be
+earned.
+"""
+
+MIN_IN_TURNS = 2.5
+"""Kinds of change from which on they are said to come in turns: three, one of them a little rarer."""
+
+MAX_DIVIDED_EQNS = 500
+"""Equations up to which a function is divided for kinds in turns: 20 Gaussian processes in a loop have
+1,300, and segments of their own values promise nothing where plans take a twentieth.
+"""
+
+
+class Planner:
+    """The plans of one engine's dirty sets.
+
+    Kinds of change that come in turns are served by segments, which all of them share (`divides`):
+    each would leave stale what another's program loads, and have one of its own compiled.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        compiler: TimedCompiler,
+        race: Race,
+        credit: Credit,
+        entries: Mapping[int, Entry],
+        tuning: Tuning,
+        budget_bytes: int,
+        journal: Journal,
+    ) -> None:
+        self.facts = facts
+        self.compiler = compiler
+        self.race = race
+        self.whole = race.whole
+        self.segments = race.segments
+        self.credit = credit
+        self.accounts = credit.accounts
+        self.expectations = race.expectations
+        self.entries = entries
+        self.hot_after = tuning.hot_after
+        self.budget_bytes = budget_bytes
+        self.journal = journal
+        self.divides = False
+        # What segments would be if all kinds were served by them: nothing of it is compiled.
+        self.trial = Segmentation(facts, may_factor=self.segments.may_factor)
+        self.loaded: dict[Var, None] = {}  # by some program; another object where that changes
+        self.num_planned = 0
+        self.num_tried = 0
+
+    @property
+    def num_programs(self) -> int:
+        """Compiled programs of plans; a family has one."""
+        programs = [entry.program for entry in self.entries.values()]
+        return len({id(program.executable.family) for program in programs if program is not None})
+
+    def plan_if_due(self, entry: Entry) -> None:
+        """Plan what a hot dirty set needs, then compile a program of its own, each on trust, or when
+        earned.
+        """
+        # One decision at a time: what the last one costs is known when its programs are compiled.
+        if entry.is_barred or self.compiler.clock.behind.num_waiting:
+            return
+        if self.facts.is_minimal:
+            if not entry.is_decided and self._has_room(entry):
+                entry.is_decided = True
+                self._compile(
+                    entry, plan_dirty(self.facts, entry.dirty, saves=self.segments.wanted)
+                )
+                entry.settle("plan", "minimal planner")
+        elif not entry.is_decided:
+            count = max(entry.count, self.accounts.of(entry).mean_calls)
+            is_hot = count >= self.hot_after or entry.num_expected
+            if is_hot and self.divides and self.segments.wanted:
+                entry.is_decided = entry.may_divide = True  # what serves others serves it
+                entry.is_final = False
+            elif is_hot and self._may_plan(entry):
+                self.plan(entry)
+        elif entry.program is None:
+            has_room = self.num_programs < FREE_PROGRAMS and not self.divides
+            on_trust = entry.candidate == "segments" and has_room
+            price_s = self.credit.plan_price_s(entry)
+            is_allowed = self.credit.allows(entry, self.race.whole_s, price_s, on_trust=on_trust)
+            if is_allowed and self._has_room(entry):
+                self._compile_for_wanted(entry)
+
+    def plan(self, entry: Entry, *, is_asked: bool = False) -> None:
+        """Add what a dirty set needs to the wanted values, and a program, if that promises a gain
+        and there is credit. Where segments are to serve, no
+        value is derived for one kind alone.
+
+        Without credit the dirty set stays unplanned, with the seconds that a plan promises.
+        """
+        divides = self.divides and not is_asked
+        is_foretold = entry.is_foretold
+        is_kin = self.accounts.of(entry).num_programs > 0
+        self.num_planned += 1
+        self.num_tried += is_foretold or (entry.promise_s == math.inf and not is_kin)
+        entry.is_decided = True
+        entry.is_final = False
+        start_s = self.compiler.clock.now()
+        plan = self._promising_plan(entry, divides=divides)
+        took_s = self.compiler.clock.now() - start_s
+        if plan is not None:
+            entry.promise_s = entry.promise_s if is_foretold else plan.seconds
+            entry.num_reached = len(plan.eqns)
+            price_s = self.credit.plan_price_s(entry, divides=self.divides)
+            entry.is_decided = is_asked or self.credit.allows(
+                entry, self.race.whole_s, price_s, on_trust=True
+            )
+            entry.may_divide = entry.is_decided
+        # After the decision: what was spent on this plan must not stand against it.
+        self.credit.note_plan(entry, took_s)
+        if plan is not None and entry.is_decided:
+            self._want(entry, plan, divides=divides)
+            on_trust = self.num_programs < FREE_PROGRAMS and not divides
+            if (is_asked or on_trust) and self._has_room(entry):
+                self._compile_for_wanted(entry)
+
+    def _promising_plan(self, entry: Entry, *, divides: bool) -> Plan | None:
+        """The plan for a dirty set, with the seconds of what is to serve it; None where it wins
+        nothing, or cannot be afforded.
+        """
+        budget_bytes = self.budget_bytes
+        plan = affordable_plan(
+            self.facts,
+            entry.dirty,
+            self.segments.wanted,
+            run_price=self.race.run_price,
+            budget_bytes=budget_bytes,
+            may_derive=not divides,
+        )
+        if plan is None:
+            entry.settle("whole", f"its saved values do not fit the budget of {budget_bytes} bytes")
+            return None
+        if divides and plan.loads:
+            plan = replace(plan, seconds=self._divided_s(entry, plan))
+        self.accounts.of(entry).served_s = plan.seconds if plan.loads else self.race.whole_s
+        if not plan.loads:
+            entry.settle("whole", "nothing to win: a plan would load no saved value")
+            return None
+        if self.race.whole_s - plan.seconds < MIN_GAIN * self.race.whole_s + UPKEEP_S:
+            what = "segments" if divides else "plan"
+            entry.settle("whole", f"nothing to win: {what} estimated {plan.seconds * 1e3:.3g} ms")
+            return None
+        return plan
+
+    def _divided_s(self, entry: Entry, plan: Plan) -> float:
+        """Estimated seconds of segments for a change, if what its plan and those of other kinds load
+        were saved; nothing is compiled for that.
+        """
+        trial = self.trial
+        if not trial.wanted:
+            trial.want(self._with_companions(entry, [], may_derive=False))
+        trial.want(plan.base_loads)
+        plans = [trial.top_plan(), *map(trial.plan, trial.route(entry.dirty).groups)]
+        return SEGMENTS_S + self.race.run_price * sum(each.seconds for each in plans)
+
+    def _want(self, entry: Entry, plan: Plan, *, divides: bool) -> None:
+        """Add what a plan loads to the wanted values; to the first ones, what other changes need."""
+        needs = list(plan.base_loads)
+        if divides:
+            needs = list(self.trial.wanted)
+        elif not self.segments.wanted:
+            needs = self._with_companions(entry, needs, may_derive=True)
+        self.segments.want(needs)
+        self.accounts.has_learned = True
+
+    def _with_companions(
+        self, entry: Entry, needs: Sequence[Var], *, may_derive: bool
+    ) -> list[Var]:
+        """What other kinds of change would load besides."""
+        seen = (*self.expectations.kinds, *self.entries)
+        return needs_of_companions(
+            self.facts,
+            [dirty for dirty in dict.fromkeys(seen) if dirty != entry.dirty],
+            needs,
+            run_price=self.race.run_price,
+            budget_bytes=self.budget_bytes,
+            may_derive=may_derive,
+        )
+
+    def _are_in_turns(self) -> bool:
+        """Whether several kinds of change, which leave something as it is, share the calls that were
+        looked at, or those of earlier processes.
+        """
+        shares = [entry.uses for entry in self.entries.values() if entry.clean_share]
+        known = [self.expectations.of(dirty).calls for dirty in self.expectations.kinds]
+        return max(effective_number(shares), effective_number(known)) >= MIN_IN_TURNS
+
+    def _may_plan(self, entry: Entry) -> bool:
+        """Whether to plan for a dirty set; once more, if it was found promising, only when it may
+        be compiled for.
+        """
+        credit = self.credit
+        if not self.segments.wanted:
+            is_small = len(self.facts.eqns) <= MAX_DIVIDED_EQNS
+            self.divides = is_small and self._are_in_turns()
+        price_s = credit.plan_price_s(entry, divides=self.divides)
+        if entry.promise_s < math.inf:
+            return credit.allows(entry, self.race.whole_s, price_s, on_trust=True)
+        on_trust = self.num_tried < FREE_PLANS
+        return credit.allows_planning(entry, self.race.whole_s, price_s, on_trust=on_trust)
+
+    def _compile_for_wanted(self, entry: Entry) -> None:
+        """A program for the wanted values as they are; it saves those that become stale where that
+        was missed.
+        """
+        prices = Prices(1.0, self.race.run_price)
+        wanted = self.segments.wanted
+        saves = wanted if entry.blame_s else ()
+        plan = plan_dirty(
+            self.facts, entry.dirty, wanted=wanted, saves=saves, prices=prices, only_wanted=True
+        )
+        self._compile(entry, plan)
+
+    def _compile(self, entry: Entry, plan: Plan) -> None:
+        entry.program = program = self.compiler.compile(plan)
+        self.credit.note_program(entry, is_new=not program.executable.is_shared)
+        entry.is_final = entry.is_compared = False
+        self.loaded = self.loaded | dict.fromkeys(plan.loads)
+        self.journal.planned(entry, plan, len(self.facts.eqns), self.whole.seconds)
+        make_room()
+
+    def _has_room(self, entry: Entry) -> bool:
+        """Whether a program can be added; one that is used less often than this entry makes
+        room.
+        """
+        if self.num_programs < MAX_PLANS:
+            return True
+        programs = [e for e in self.entries.values() if e.program is not None]
+        victim = min(programs, key=lambda e: e.count)
+        if victim.count >= entry.count:
+            return False
+        self._drop_program(victim, "its program made room for another")
+        self.journal.dropped_program(victim, MAX_PLANS)
+        return True
+
+    def note_unusable(self, entry: Entry) -> None:
+        """Results of a dirty set's plan could not be used; after several times it gets none any
+        more.
+
+        Statistics are made anew about the present point, so that now and then one may be too far
+        from it.
+        """
+        plan = entry.program.plan if entry.program is not None else None
+        is_centred = plan is not None and plan.statistics is not None
+        if entry.note_unusable(is_spared=is_centred):
+            self.bar(entry)
+
+    def give_up_algebra(self, entry: Entry, reason: str) -> None:
+        """Plan without algebra over rows from now on."""
+        self.facts.algebra.give_up(reason)
+        for other in self.entries.values():
+            plan = other.program.plan if other.program is not None else None
+            if plan is not None and plan.statistics is not None:
+                self._drop_program(other, reason)
+                other.is_decided = False
+        entry.settle("whole", reason)
+
+    def bar(self, entry: Entry) -> None:
+        """Give a dirty set no plan any more."""
+        if entry.program is not None:
+            self._drop_program(entry, BARRED)
+        entry.is_barred = True
+        entry.settle("whole", BARRED)
+
+    def _drop_program(self, entry: Entry, reason: str) -> None:
+        entry.program = None
+        entry.is_final = False
+        entry.count = 0
+        entry.is_decided = not self.facts.is_minimal
+        entry.settle("whole", reason)
+        plans = [e.program.plan for e in self.entries.values() if e.program is not None]
+        self.loaded = {var: None for plan in plans if plan is not None for var in plan.loads}
