@@ -30,7 +30,7 @@ from incrax.engine.plan.row_sets import (
     taken,
 )
 from incrax.engine.rewrites.derived import HostRecipe
-from incrax.primitives.entry import shape_of
+from incrax.primitives.entry import shape_of, with_parameters
 from incrax.primitives.indexing import windows_of
 from incrax.primitives.on_rows import NotByRowsError
 
@@ -256,9 +256,8 @@ def sum_by_ids(
     kind = ("sum by ids", others, rows.axis, parent.length, members.clips)
     partial = env.derived_values.make(kind, [operand, indices], per_id)
     sums = DirtyRows(_sums(per_row(rows.new), members, parent), None, 0, parent)
-    together = eqn.replace(params={**eqn.params, "axes": (0,)})
-    (value,) = _jax.apply(together, [env.written(partial, sums)])
-    env.set_whole(eqn.outvars[0], value)
+    together = with_parameters(eqn, {"axes": (0,)})
+    env.set_whole(eqn.outvars[0], together(env.written(partial, sums)))
 
 
 def added_axis(eqn: Equation) -> int | None:

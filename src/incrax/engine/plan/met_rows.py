@@ -33,7 +33,7 @@ from incrax.engine.plan.row_sets import (
     with_rows,
 )
 from incrax.engine.rewrites.row_reductions import REDUCTIONS
-from incrax.primitives.entry import shape_of
+from incrax.primitives.entry import shape_of, with_parameters
 from incrax.primitives.on_rows import Aligned, NotByRowsError, crossed_by
 
 MAX_PARTIAL = 2**17
@@ -72,24 +72,21 @@ def _reduce(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
         return
     last = rows
     if others:
-        apart = eqn.replace(params={**eqn.params, "axes": others})
-        of_rows = lambda x: _jax.apply(apart, [x])[0]
+        of_rows = with_parameters(eqn, {"axes": others})
         operand = env.derived_values.make((eqn.primitive.name, others), [operand], of_rows)
         axis = rows.axis - sum(d < rows.axis for d in others)
         last = DirtyRows(of_rows(rows.new), None, axis, rows.of)
-    together = eqn.replace(params={**eqn.params, "axes": (last.axis,)})
-    (value,) = _jax.apply(together, [env.all_rows(operand, last)])
-    env.set_whole(eqn.outvars[0], value)
+    together = with_parameters(eqn, {"axes": (last.axis,)})
+    env.set_whole(eqn.outvars[0], together(env.all_rows(operand, last)))
 
 
 def _reduce_interval(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     """Of an interval: with what the other rows make together, which stays."""
-    reduced = lambda x: _jax.apply(eqn, [x])[0]
     rest = _beside(env, eqn, [rows.axis], rows.of)
-    value = reduced(rows.new)
+    (value,) = _jax.apply(eqn, [rows.new])
     if rest is not None:
-        both = eqn.replace(params={**eqn.params, "axes": (0,)})
-        (value,) = _jax.apply(both, [lax.concatenate([rest[None], value[None]], 0)])
+        both = lax.concatenate([rest[None], value[None]], 0)
+        value = with_parameters(eqn, {"axes": (0,)})(both)
     env.set_whole(eqn.outvars[0], value)
 
 
