@@ -416,8 +416,8 @@ class Engine:
         if repeat is None or sliced is None or not repeat.is_settled():
             return None
         begun = start_s, self.clock.spent_s, self.clock.passed_s
-        values = self.comparison.anew(leaves, changed, sliced.leaves)
-        if values is None or self.comparison.differ_beside(values, sliced.leaves):
+        values = self.comparison.anew(leaves, changed, sliced.kind.leaves)
+        if values is None or self.comparison.differ_beside(values, sliced.kind.leaves):
             return None
 
         def run(feeds: Values, loads: Values) -> Results | None:
@@ -451,7 +451,7 @@ class Engine:
         assert sliced is not None
         if not slices.allows_difference(plan):
             return None
-        found = self.comparison.nearest(values, sliced.leaves, slices.primed.keys())
+        found = self.comparison.nearest(values, sliced.kind.leaves, slices.primed.keys())
         if found is None:
             return None
         base, numbers = found
@@ -474,8 +474,8 @@ class Engine:
     def _covers(self, sliced: Sliced, numbers: np.ndarray) -> bool:
         """Whether a program for rows serves a change of these."""
         if not self.slices.accumulates:
-            return numbers.size <= sliced.capacity
-        kind = self.slices.kind(sliced.leaves, numbers)
+            return numbers.size <= sliced.kind.capacity
+        kind = self.slices.kind(sliced.kind.leaves, numbers)
         return kind is not None and sliced.kind.covers(kind)
 
     def _holds(self, repeat: Repeat, results: Results) -> bool:

@@ -196,29 +196,28 @@ def _run(
     inputs = [*known, *names.values(), numbers]
     body = _jax.trace_body(fun, *(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in inputs))
     eqns = written_by(body, inputs, list(results))
-    seconds_of = {False: 0.0, True: 0.0}
-    for loop, is_endless in slicer.resumed:
-        price = loop.price if is_endless else 1.0
-        seconds_of[is_endless] += price * facts.seconds(loop.eqn)
     given = {*facts.returned, *facts.invars}
+    written = (var for var in slicer.row_saves if var in names and var not in given)
     sliced = Sliced(
-        kind.leaves,
-        kind.capacity,
+        kind,
         length,
         numbers,
-        {name: var for var, name in names.items()},
-        len(reached),
-        tuple(slicer.made),
-        tuple(asked.tables),
-        tuple(loop.eqn for loop, _ in slicer.resumed),
-        seconds_of[False],
-        seconds_of[True],
-        kind.within,
-        in_place=tuple(
-            (names[var], var) for var in slicer.row_saves if var in names and var not in given
-        ),
+        olds={name: var for var, name in names.items()},
+        num_eqns=len(reached),
+        made=tuple(slicer.made),
+        tables=tuple(asked.tables),
+        resumed=tuple(loop.eqn for loop, _ in slicer.resumed),
+        agreeing_s=_loop_seconds(slicer, is_endless=False),
+        endless_s=_loop_seconds(slicer, is_endless=True),
+        in_place=tuple((names[var], var) for var in written),
     )
     return _Traced(eqns, sliced, guard if slicer.guards else None)
+
+
+def _loop_seconds(slicer: Slicer, *, is_endless: bool) -> float:
+    """Estimated, of all steps of the scans that are resumed, and end or do not."""
+    loops = [loop for loop, own in slicer.resumed if own == is_endless]
+    return sum(slicer.facts.seconds(x.eqn) * (x.price if is_endless else 1.0) for x in loops)
 
 
 def _clean(facts: Facts, dirty: int) -> list[Var]:
