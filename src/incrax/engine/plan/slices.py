@@ -91,26 +91,26 @@ def slice_plan(
     traced = _traced(slicer, RowKind(tuple(leaves), capacity, within), dirty, outputs)
     sliced = traced.sliced
     read = dict.fromkeys(var for eqn in traced.eqns for var in read_vars(eqn))
-    written = {var for eqn in traced.eqns for var in written_vars(eqn)}
-    extra = {sliced.numbers, *sliced.olds}
-    needed = [var for var in read if var not in written and var not in extra]
+    written = (var for eqn in traced.eqns for var in written_vars(eqn))
+    own = [var for var in read if var is sliced.numbers or var in sliced.olds]
+    at_hand = {*written, *own, *sliced.tables}
     frontier = choose_frontier(
         facts.listing,
-        [var for var in needed if var not in sliced.tables],
+        [var for var in read if var not in at_hand],
         (),
         lambda var: facts.load_seconds(var) + NEW_VALUE_S if facts.is_saveable(var) else None,
         lambda number: facts.seconds(facts.eqns[number]),
     )
     ran = (*(facts.eqns[number] for number in frontier.run), *traced.eqns)
-    own_loads = [*frontier.load, *(var for var in read if var in extra)]
-    moved_s = sum(map(facts.load_seconds, own_loads)) + sum(map(facts.save_seconds, slicer.saves))
+    moved_s = sum(map(facts.load_seconds, [*frontier.load, *own]))
+    moved_s += sum(map(facts.save_seconds, slicer.saves))
     # Of a table a row is read.
     moved_s += len(sliced.tables) * facts.calibration.load_seconds(0)
     apart = [eqn for eqn in ran if eqn.params.get("name") != NAME]
     base_loads = (*frontier.load, *sliced.tables)
     return Plan(
         dirty,
-        (*base_loads, *(var for var in read if var in extra)),
+        (*base_loads, *own),
         ran,
         tuple(var for var in slicer.saves if var not in facts.returned),
         outputs,
