@@ -1086,7 +1086,7 @@ MUTANTS = [
     Mutant(
         "a call that bypasses is not verified",
         "_incremental.py",
-        "is_at_top and verifying() is None and (",
+        "is_at_top and not verifying() and (",
         "is_at_top and (",
         "tests/engine/call/test_bypass.py",
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -71,6 +73,25 @@ def test_wrong_results_without_verification_show_that_the_test_above_can_fail():
     f(1.0, 1.5)
     spoil(f)
     assert not np.isclose(f(3.0, 1.5), 3.0 * np.exp(np.sin(1.5)))
+
+
+def test_one_verification_is_open_in_several_threads():
+    both_are_inside = threading.Barrier(2)
+    first_is_out = threading.Event()
+
+    @incrax.verify()
+    def work(is_first):
+        both_are_inside.wait(60)
+        is_first or first_is_out.wait(60)
+        return is_first
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.submit(work, True), pool.submit(work, False)
+        try:
+            assert first.result()
+        finally:
+            first_is_out.set()
+        assert not second.result()
 
 
 def test_one_in_so_many_calls_is_verified():

@@ -113,7 +113,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
         """Evaluate at these arguments; equals `jax.jit(f)(*args, **kwargs)`."""
         bypass = streak = None
         is_at_top = _CURRENT.trace is _EVALUATING
-        if is_at_top and verifying() is None and (not switches or are_switches_on()):
+        if is_at_top and not verifying() and (not switches or are_switches_on()):
             bypass = self._bypass
             streak = self._streak
         if bypass is not None:
@@ -132,12 +132,13 @@ class Incremental(WrapsFunction, Generic[P, R]):
                 bypass.last = args, kwargs, (result if bypass.holds_results else NOT_HELD), None
                 return result
         if streak is not None:
-            with self._lock:
-                result = streak.call(args, kwargs)
+            with self._lock:  # another thread may have ended it while this one waited
+                result = streak.call(args, kwargs) if streak is self._streak else NOT_SERVED
             if result is not NOT_SERVED:
                 if bypass is not None:
                     bypass.hold(args, kwargs, result)
                 return result
+            streak = None  # it holds a version
         return self._looked_at(args, kwargs, bypass)
 
     def _looked_at(self, args: Args, kwargs: Kwargs, bypass: Bypass | None) -> Any:
@@ -175,7 +176,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
                 raise
             result = jax.tree_util.tree_unflatten(traced.out_tree, outputs)
             bypass = traced.bypass
-            if bypass is not None:
+            if bypass is not None and are_switches_on():  # `jax.jit` does not know them
                 bypass.hold(args, kwargs, result)
                 self._bypass = bypass
             return result
@@ -279,9 +280,10 @@ class Incremental(WrapsFunction, Generic[P, R]):
             >>> float(sites.inputs(sites.settle(state, delta))["theta"].sum())
             1.0
         """
+        given = as_plain((args, kwargs))
         with self._locked():
-            signature = make_signature(self._fun, args, kwargs)
-            leaves = signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
+            signature = make_signature(self._fun, *given)
+            leaves = signature.dynamic_leaves(jax.tree.leaves(given))
             return self._traces.sites(signature, leaves, moves)
 
     # --- reports ----------------------------------------------------------------------------------
@@ -433,6 +435,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
     def clear(self) -> None:
         """Drop all saved values; traces and compiled programs stay."""
         with self._locked():
+            self._streak = None
             for traced in self._traces.all():
                 traced.clear()
 

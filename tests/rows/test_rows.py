@@ -116,7 +116,9 @@ def test_chunks_that_nothing_touched_are_the_same_objects():
 def test_nothing_appended_or_replaced_changes_nothing():
     rows = rows_of(21)
     assert rows.append(make(0)) is rows
-    assert rows.replace(21, make(0)).chunks == rows.chunks
+    assert all(rows.replace(start, make(0)) is rows for start in (0, 5, 21))
+    with pytest.raises(incrax.errors.RowsError):
+        rows.replace(22, make(0))
 
 
 def test_capacities_are_powers_of_two_between_the_bounds():
@@ -705,6 +707,14 @@ def test_deps_are_those_of_a_chunk(f):
     paths = [row["path"] for row in f.deps(T, rows).as_dict()["leaves"]]
     assert paths[:3] == ["d['a']", "d['g']", "d['y']"]
     assert {"t['w']", "t['b']"} <= set(paths)
+
+
+def test_sites_take_all_rows(f):
+    rows = rows_of(21)
+    state, sites = f.sites(T, rows, moves=["t['w']"])
+    w = 2.0 * T["w"]
+    out = sites.look(state, {"t['w']": w})[1]
+    same(out, jax.jit(loss)({**T, "w": w}, rows.tree()))
 
 
 def test_the_pure_form_takes_all_rows(f):

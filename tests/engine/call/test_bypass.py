@@ -323,6 +323,18 @@ def test_a_switch_that_is_off_is_looked_at():
     assert ours.stats.traces == 2
 
 
+def test_what_was_traced_with_a_switch_off_serves_no_call_where_it_is_on():
+    from incrax import bijectors
+
+    ours = incrax.incremental(lambda x: x if bijectors.is_recording() else -x)
+    with bijectors.set_record_flow_graph(False):
+        for number in range(3):
+            assert float(ours(1.0 + number)) == -1.0 - number
+        ledger(ours).grant(LONG)
+    for number in range(3):
+        assert float(ours(5.0 + number)) == 5.0 + number
+
+
 def test_a_deleted_input_raises_with_its_name():
     a = jnp.asarray(2.0)
     ours = bypassing(model, 1.0, 2.0, V, X)

@@ -480,6 +480,14 @@ def test_frozen_data_must_be_the_same_object():
     assert not any(leaf.size == X.size for leaf in state.inputs)
 
 
+def test_a_step_knows_which_arguments_are_frozen():
+    f = minimal(lambda a, b: jnp.sum(a - 2 * b))
+    data = incrax.frozen(X)
+    for args in ((data, X), (X, data), (data, data)):
+        state, step = f.pure(*args)
+        same(step(state, *args)[1], jax.jit(f.__wrapped__)(*args))
+
+
 def test_what_is_left_for_inputs_that_move_reads_what_the_others_decide():
     f = lambda a, b, x: (a * b * jnp.sum(jnp.exp(b * x)), jnp.sum(jnp.sin(x)))
     state, step = minimal(f).pure(2.0, 0.5, X)

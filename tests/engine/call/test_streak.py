@@ -21,6 +21,7 @@ import incrax
 from incrax.engine.call.engine import LONG_WAY_EVERY
 from incrax.engine.call.streak import NOT_SERVED, RowStreak, Streak
 from incrax.engine.call.traced import Traced
+from incrax.engine.inputs import leaves
 
 X = np.linspace(0.1, 2.0, 100_000)
 TUNING = incrax.Tuning(timed=False, compile_s=10.0)
@@ -156,7 +157,6 @@ def start_looked_at(ours, args):
 
 def _versions(ours):
     """What the store holds: bits of the inputs and how often each version was a baseline."""
-    states = ours._traces.latest.engine.store.states
     return [
         (
             state.uses,
@@ -165,8 +165,12 @@ def _versions(ours):
                 for value in state.values
             ],
         )
-        for state in states
+        for state in versions(ours)
     ]
+
+
+def versions(ours):
+    return ours._traces.latest.engine.store.states
 
 
 def served(monkeypatch):
@@ -283,6 +287,81 @@ def test_what_was_written_in_between_ends_a_streak(made, monkeypatch):
     assert not any(seen)
 
 
+def test_calls_of_a_streak_are_counted_when_what_is_saved_is_dropped(made):
+    ours = copy.copy(made[0])
+    args = renewed(ours, start(ours))
+    before = ours.stats.calls
+    for k in range(3):
+        _a(args, 500.0 + k)
+        ours(*args)
+    held = [weakref.ref(x) for s in versions(ours) for x in s.saved.values()]
+    assert ours._streak._num == 3
+    assert held
+    ours.clear()
+    gc.collect()
+    assert not any(ref() is not None for ref in held)
+    _a(args, 9.0)
+    for mine, known in zip(ours(*args), made[1](*args), strict=True):
+        same(mine, known)
+    assert ours.stats.calls == before + 4
+
+
+def test_without_memory_nothing_holds_what_was_saved(made, monkeypatch):
+    """Not even the streak that refused the call."""
+    ours = copy.copy(made[0])
+    args = renewed(ours, start(ours))
+    engine = ours._traces.latest.engine
+    held = [weakref.ref(x) for s in versions(ours) for x in s.saved.values()]
+    alive = []
+
+    def fail(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    def fresh(leaves):
+        gc.collect()
+        alive.extend(ref for ref in held if ref() is not None)
+        return type(engine).fresh(engine, leaves)
+
+    monkeypatch.setattr(engine, "_evaluate", fail)
+    monkeypatch.setattr(engine, "fresh", fresh)
+    _b(args, 0.0)
+    for mine, known in zip(ours(*args), made[1](*args), strict=True):
+        same(mine, known)
+    assert held
+    assert not alive
+
+
+class Late:
+    """A lock that another thread's call gets first."""
+
+    def __init__(self, lock, call):
+        self.lock, self.call = lock, call
+
+    def __enter__(self):
+        self.call()
+        self.lock.acquire()
+
+    def __exit__(self, *_):
+        self.lock.release()
+
+
+def test_a_streak_that_another_thread_ended_serves_no_call(made, monkeypatch):
+    ours = copy.copy(made[0])
+    args = renewed(ours, start(ours))
+    before = ours.stats.calls
+    lock = ours._lock
+
+    def call_first():
+        ours._lock = lock
+        ours._looked_at(tuple(args), {}, None)
+
+    ours._lock = Late(lock, call_first)
+    seen = served(monkeypatch)
+    ours({**args[0], "a": -3.0}, *args[1:])
+    assert not any(seen)
+    assert ours.stats.calls == before + 2
+
+
 def test_another_tree_is_looked_at(made, monkeypatch):
     ours = copy.copy(made[0])
     p, w, v, x = renewed(ours, start(ours))
@@ -304,6 +383,23 @@ def test_a_deleted_input_or_result_is_looked_at(made):
     _a(args, 7.5)
     with pytest.raises(incrax.errors.DeletedInputError):
         ours(*args)
+
+
+def test_inputs_that_the_next_step_overwrites_make_a_streak(monkeypatch):
+    """As an optimizer's do; compared where they are, as on a GPU."""
+    monkeypatch.setattr(leaves, "_is_large_on_device", lambda x: x.size > 1)
+    tall = lambda w, x: jnp.sum(w) * jnp.sum(jnp.exp(-x))
+    ours = incrax.incremental(tall, tuning=TUNING)
+    step = jax.jit(lambda w: 1.5 * w, donate_argnums=0)
+    w, x = jnp.ones(1000), jnp.asarray(X)
+    for _ in range(2 * LONG_WAY_EVERY):
+        ours(w, x)
+        w = step(w)
+        if ours._streak is not None and ours._streak._limit > 4:
+            break
+    seen = served(monkeypatch)
+    same(ours(w, x), jax.jit(tall)(w, x))
+    assert seen == [True]
 
 
 def test_nothing_is_held_longer(made):

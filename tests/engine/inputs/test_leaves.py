@@ -237,6 +237,13 @@ def test_the_comparison_on_a_device_is_one_of_bits():
     assert not leaves._equal_on_device(jax.random.key(1), jax.random.key(2))
 
 
+def test_a_deleted_array_equals_nothing_on_a_device():
+    old = LeafValue(jnp.ones(LARGE))
+    assert leaves._same_on_device(old, jnp.ones(LARGE))
+    old.array.delete()
+    assert not leaves._same_on_device(old, jnp.ones(LARGE))
+
+
 # --- elements -------------------------------------------------------------------------------------
 
 

@@ -271,7 +271,8 @@ class Engine:
             dropped_mb = self.saved_bytes / 1e6
             logger.warning("the device has no memory left: %.3g MB were dropped", dropped_mb)
             self.store.clear()
-            traceback.clear_frames(error.__traceback__)  # they hold saved values, too
+            traceback.clear_frames(error.__traceback__)  # they hold saved values, as do the pairs
+            pairs = []
             self._last = BYPASSED
             return self.fresh(leaves)
 
@@ -924,6 +925,7 @@ class Engine:
 
     def clear(self) -> None:
         """Drop all saved values, and what functions on the host returned."""
+        self.catch_up()  # calls of a streak are counted by its latest version
         self.clear_saved()
         self.calls.clear()
         self.clock.unproven = []
@@ -931,6 +933,7 @@ class Engine:
     def clear_saved(self) -> None:
         """Drop all saved values."""
         self._forget_repeats()
+        self.again = self.streak = None  # they hold a version
         self.store.clear()
 
     def anew(self, leaves: Values) -> Results:

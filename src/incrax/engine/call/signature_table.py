@@ -227,7 +227,8 @@ class Traces:
             NotCalledError: an input is mutable.
         """
         is_traced = not _jax.is_top_level() or has_tracer(leaves)
-        key = (signature.key, tuple(id(x) for x in leaves if is_frozen(x)))
+        data = tuple((i, id(x)) for i, x in enumerate(leaves) if is_frozen(x))  # the step holds them
+        key = signature.key, data
         found = None if is_traced else self.steps.get(key)
         if found is None:
             analysis = self._analysed(

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ContextDecorator
 from contextvars import ContextVar
-from typing import Any
 
 from incrax._messages import not_deterministic, stale_result
 from incrax._program import Values
 from incrax.engine.call.agreement import difference
 
-_active: ContextVar[verify | None] = ContextVar("incrax.verify", default=None)
+_active: ContextVar[tuple[verify, ...]] = ContextVar("incrax.verify", default=())
+"""The blocks that are open here, the innermost last. As a decorator, one object opens some in several
+threads at a time.
+"""
 
 
 class verify(ContextDecorator):  # noqa: N801
@@ -52,14 +54,13 @@ class verify(ContextDecorator):  # noqa: N801
         self.rtol = rtol
         self.atol = atol
         self.count: int = 0
-        self._tokens: list[Any] = []
 
     def __enter__(self) -> verify:
-        self._tokens.append(_active.set(self))
+        _active.set((*_active.get(), self))
         return self
 
     def __exit__(self, *exception: object) -> None:
-        _active.reset(self._tokens.pop())
+        _active.set(_active.get()[:-1])
 
     def is_due(self) -> bool:
         """Count a call; whether it is to be verified."""
@@ -68,13 +69,13 @@ class verify(ContextDecorator):  # noqa: N801
 
 
 verifying = _active.get
-"""The verification that the present context asks for, if any."""
+"""The verifications that the present context asks for."""
 
 
 def due_verification() -> verify | None:
-    """What the present context asks of this call."""
-    settings = _active.get()
-    return settings if settings is not None and settings.is_due() else None
+    """What the innermost of these asks of this call."""
+    open_blocks = _active.get()
+    return open_blocks[-1] if open_blocks and open_blocks[-1].is_due() else None
 
 
 def check_outputs(

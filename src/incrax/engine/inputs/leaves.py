@@ -394,10 +394,14 @@ def _is_large_on_device(x: jax.Array) -> bool:
 
 
 def _same_on_device(value: LeafValue, x: jax.Array) -> bool:
-    """Compare where the data are; only one boolean comes to the host."""
+    """Compare where the data are; only one boolean comes to the host. What was deleted equals
+    nothing.
+    """
     old = value.feed
     are_frozen = is_frozen(x) or is_frozen(old)
     if are_frozen or not isinstance(old, jax.Array) or not _jax.is_held_whole(x):
+        return False
+    if value.is_deleted():
         return False
     try:
         return bool(_equal_on_device(old, x))

@@ -171,6 +171,8 @@ class Rows:
         stop = start + len(leaves[0])
         if not 0 <= start <= stop <= len(self):
             raise outside_rows(start, stop, len(self))
+        if start == stop:
+            return self
         chunks = list(self.chunks)
         for number, chunk in enumerate(chunks):
             first = int(self._starts[number])
