@@ -170,8 +170,8 @@ OPTIMISATIONS = [
     Mutant(
         "what was arranged by ids outlives the data",
         "engine/plan/facts.py",
-        "masks = map(self.mask, self.derived.on_host[var].sources)",
-        "masks = map(self.mask, self.derived.on_host[var].sources[-1:])",
+        "self[var] = self.of_all(derived.on_host[var].sources)",
+        "self[var] = self.of_all(derived.on_host[var].sources[-1:])",
         "tests/engine/call/test_slices.py::test_what_was_arranged_by_ids_follows_the_data",
     ),
     Mutant(
@@ -204,9 +204,9 @@ OPTIMISATIONS = [
     ),
     Mutant(
         "rows that fill up a change count in a difference",
-        "engine/plan/environment.py",
-        "        return masked(value, axis, rows.of.counts)",
-        "        return value",
+        "engine/plan/row_sets.py",
+        "        return masked(self.at(is_old), self.axis, self.of.counts)",
+        "        return self.at(is_old)",
         "tests/engine/plan/test_slices.py::test_spare_slots_count_once",
     ),
     Mutant(
@@ -408,7 +408,7 @@ OPTIMISATIONS = [
     Mutant(
         "rows of two blocks count twice in the gradient by a kernel",
         "engine/plan/moved_rows.py",
-        "own = env.counted(env.rows_of(kernel, axis, of, is_old=is_old), axis, known)",
+        "own = masked(env.rows_of(kernel, axis, of, is_old=is_old), axis, of.counts)",
         "own = env.rows_of(kernel, axis, of, is_old=is_old)",
         "tests/engine/plan/test_slices.py::test_windows_of_rows_side_by_side_and_at_the_ends",
     ),
@@ -1163,7 +1163,7 @@ MUTANTS = [
     Mutant(
         "a streak of rows takes another kind of change",
         "engine/policy/slices.py",
-        "return numbers.size <= sliced.capacity",
+        "return numbers.size <= sliced.kind.capacity",
         "return True",
         "tests/engine/call/test_streak.py",
     ),

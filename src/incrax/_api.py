@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
+from typing import (
+    Any,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+    runtime_checkable,
+)
 
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
@@ -63,31 +72,25 @@ def _check(f: Any, policy: Any, memory: Any, versions: Any, tuning: Any, *, alge
         )
 
 
+class IncrementalOptions(TypedDict, total=False):
+    """Options of `incremental`."""
+
+    policy: Policy
+    memory: int | None
+    versions: int
+    algebra: bool
+    calls: int | None
+    changing: Iterable[str | Iterable[str]]
+    tuning: Tuning | None
+
+
 @overload
-def incremental(
-    f: Callable[P, R],
-    *,
-    policy: Policy = ...,
-    memory: int | None = ...,
-    versions: int = ...,
-    algebra: bool = ...,
-    calls: int | None = ...,
-    changing: Iterable[str | Iterable[str]] = ...,
-    tuning: Tuning | None = ...,
-) -> Incremental[P, R]: ...
+def incremental(f: Callable[P, R], **options: Unpack[IncrementalOptions]) -> Incremental[P, R]: ...
 
 
 @overload
 def incremental(
-    f: None = None,
-    *,
-    policy: Policy = ...,
-    memory: int | None = ...,
-    versions: int = ...,
-    algebra: bool = ...,
-    calls: int | None = ...,
-    changing: Iterable[str | Iterable[str]] = ...,
-    tuning: Tuning | None = ...,
+    f: None = None, **options: Unpack[IncrementalOptions]
 ) -> Callable[[Callable[P, R]], Incremental[P, R]]: ...
 
 

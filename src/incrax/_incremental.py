@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 import time
-import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -30,7 +29,7 @@ from incrax import _jax
 from incrax._context import are_switches_on, switches
 from incrax._jax_options import METHODS, missing
 from incrax._messages import not_called
-from incrax._names import reduced
+from incrax._names import WrapsFunction, reduced
 from incrax._program import Args, Kwargs
 from incrax._stats import Stats
 from incrax._tuning import is_disabled
@@ -71,7 +70,7 @@ class Asked(NamedTuple):
     given: Given | None = None
 
 
-class Incremental(Generic[P, R]):
+class Incremental(WrapsFunction, Generic[P, R]):
     """A function that is re-evaluated only where its inputs changed. Made by `incremental`.
 
     Example:
@@ -462,10 +461,8 @@ class Incremental(Generic[P, R]):
         self: Incremental[Concatenate[Any, Q], R], instance: object, owner: type | None = None
     ) -> Incremental[Q, R]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """As a method, with `instance` as first argument: a static value, unless its class is a
-        pytree.
-        """
-        return self if instance is None else types.MethodType(self, instance)
+        """The method, whose signature checkers know."""
+        return super().__get__(instance, owner)
 
     def __reduce__(self) -> Any:
         """By name where the function was decorated, else as a new function; saved values and

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,6 +53,16 @@ def is_global(x: Any) -> bool:
     for part in name.split("."):
         found = getattr(found, part, None)
     return found is x
+
+
+class WrapsFunction:
+    """Base of what stands for a function: in a class it is a method, with the instance as first
+    argument: a static value of what is compiled, unless its class is a pytree.
+    """
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """The method."""
+        return self if instance is None else types.MethodType(self, instance)  # pyright: ignore
 
 
 def reduced(x: Any, otherwise: Any) -> Any:

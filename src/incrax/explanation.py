@@ -100,10 +100,11 @@ def _statistics(engine: Engine, plan: Plan | None) -> Sequence[str]:
 
 
 def _rows(paths: Sequence[str], sliced: Sliced) -> str:
-    names = ", ".join(str(paths[leaf]) for leaf in sliced.leaves)
-    which = f"at most {sliced.capacity}"
-    if sliced.within:
-        which = f"the {'last' if sliced.within > 0 else 'first'} {abs(sliced.within)}"
+    leaves, capacity, within = sliced.kind
+    names = ", ".join(str(paths[leaf]) for leaf in leaves)
+    which = f"at most {capacity}"
+    if within:
+        which = f"the {'last' if within > 0 else 'first'} {abs(within)}"
     found = f"{which} of {sliced.length} along the first axis of {names}"
     if sliced.resumed:
         found += f"; from the first of these on all steps of {lines_of(sliced.resumed)}"

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._api import incremental
+from incrax._api import IncrementalOptions, incremental
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
 from incrax._messages import check_function
@@ -28,7 +28,6 @@ from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import (
     Derivative,
-    IncrementalOptions,
     grad,
     hessian,
     hvp,

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, ParamSpec, TypeVar, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._api import incremental
+from incrax._api import IncrementalOptions, incremental
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
 from incrax._messages import check_function
 from incrax._names import name_of, parameters_of
 from incrax._program import Values
-from incrax._tuning import Policy, Tuning
+from incrax._tuning import Policy
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
 from incrax.derivatives.row_sparse.rows import RowSparse
 from incrax.derivatives.row_sparse.structured import sparse_outputs
@@ -319,18 +319,6 @@ def fitting(
 
 
 # --- what users call ------------------------------------------------------------------------------
-
-
-class IncrementalOptions(TypedDict, total=False):
-    """Options of `incremental`."""
-
-    policy: Policy
-    memory: int | None
-    versions: int
-    algebra: bool
-    calls: int | None
-    changing: Iterable[str | Iterable[str]]
-    tuning: Tuning | None
 
 
 P = ParamSpec("P")

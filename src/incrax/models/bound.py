@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._api import incremental
+from incrax._api import IncrementalOptions, incremental
 from incrax._incremental import Incremental
 from incrax._jax_options import missing
 from incrax._messages import not_called
@@ -22,13 +22,7 @@ from incrax._stats import Stats
 from incrax._table import Printable, Table, many
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.selection import type_name
-from incrax.derivatives.transforms import (
-    IncrementalOptions,
-    hessian,
-    options_of,
-    plain,
-    value_and_grad,
-)
+from incrax.derivatives.transforms import hessian, options_of, plain, value_and_grad
 from incrax.errors import BindError
 from incrax.explanation import Explanation
 from incrax.models.functions import (
@@ -262,10 +256,10 @@ class Bound(Printable):
         self.trained(method)
         self._differentiate(self.differentiated_paths)
 
-    def _called(self, method: Method, **kwargs: Any) -> Any:
+    def _called(self, method: Method) -> Any:
         if method not in VALUES:
             self._ready(method)
-        return self._function(method)(*self._inputs.args, **kwargs)
+        return self._function(method)(*self._inputs.args)
 
     def _function(self, method: Method) -> Incremental[..., Any]:
         """The incremental function of `args` behind a method."""

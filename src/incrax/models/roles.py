@@ -48,13 +48,9 @@ def roles_of(names: Names, leaves: list[Any], roles: Roles) -> tuple[str, ...]:
     for path in sorted(parts, key=len):
         for number in names.numbers(path):
             found[number] = parts[path]
-    for (path, leaf), role in zip(_pairs(names, leaves), found, strict=True):
-        check_role(path, leaf, role)
+    for each in zip(names.paths, leaves, found, strict=True):
+        check_role(*each)
     return tuple(found)
-
-
-def _pairs(names: Names, leaves: list[Any]) -> list[tuple[str, Any]]:
-    return list(zip(names.paths, leaves, strict=True))
 
 
 def check_role(path: str, leaf: Any, role: Any) -> None:

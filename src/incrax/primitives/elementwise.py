@@ -170,7 +170,6 @@ _COPY = replace(
     _MOVE,
     constant=_plain(lambda x: x),
     algebra=LINEAR,
-    is_identity=True,
     is_free=True,
 )
 _PLACED = Primitive(index=in_place, work=no_work)
@@ -262,7 +261,7 @@ FAMILY: Family = {
     **each("real imag", replace(_MOVE, algebra=LINEAR, is_free=True)),
     **each("copy copy_p", _COPY),
     "stop_gradient": replace(_COPY, algebra=None),
-    "optimization_barrier_single": replace(_MOVE, is_identity=True),
+    "optimization_barrier_single": _MOVE,
     "optimization_barrier": replace(_PLACED, index=pairwise, puts_together=True, is_free=True),
     # marks of where values are
     **each("pvary mesh_cast sharding_constraint", _PLACED),

@@ -302,7 +302,6 @@ class Primitive:
         constant: its value on NumPy arrays, with the bits of XLA; None where these are not sure.
         algebra: its algebraic form, or a function that finds it.
         is_elementwise: each output element is a function of the operands' elements of that place.
-        is_identity: the output is the first operand.
         puts_together: the result may be of several operands, side by side.
         draws: it makes numbers by their place.
         is_free: XLA fuses it into its readers; it costs no time of its own.
@@ -320,7 +319,6 @@ class Primitive:
     constant: Callable[..., Any] | None = None
     algebra: Algebra | Callable[[Equation], Algebra | None] | None = None
     is_elementwise: bool = False
-    is_identity: bool = False
     puts_together: bool = False
     draws: bool = False
     is_free: bool = False

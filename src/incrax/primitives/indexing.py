@@ -201,11 +201,6 @@ def windows_of(eqn: Equation) -> Windows:
     )
 
 
-def gathered_numbers(eqn: Equation, indices: np.ndarray) -> np.ndarray:
-    """Which element of the operand each output of a gather reads; -1 where it is filled."""
-    return windows_of(eqn).numbers(indices)
-
-
 def _gather(eqn: Equation, view: View) -> list[Reads]:
     windows = windows_of(eqn)
     axes = []
@@ -215,7 +210,7 @@ def _gather(eqn: Equation, view: View) -> list[Reads]:
     where = tuple(Axis(d) for d in windows.batch)
     indices = Read((*where, Axis(-1 - len(axes), INDICES)))
     known = view.value(eqn.invars[1])
-    moved = None if known is None else lambda: gathered_numbers(eqn, known)
+    moved = None if known is None else lambda: windows.numbers(known)
     return [Reads([Read(tuple(axes)), indices], moved)]
 
 

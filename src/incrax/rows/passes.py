@@ -20,7 +20,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import DropVar, Equation, Var
 from incrax._program import Program, Values, all_read, read_vars
-from incrax.engine.plan.environment import masked
+from incrax.engine.plan.row_sets import masked
 from incrax.engine.rewrites.forms import Factors
 from incrax.primitives.row_axis import Reduction
 from incrax.rows.axis import IDEMPOTENT, RowsComparison

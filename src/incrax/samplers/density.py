@@ -121,26 +121,13 @@ class Density:
 
     def of_tree(self) -> Callable[[Any], Any]:
         """The log-density as a function of a tree in the shape of the selection, None where nothing
-        is sampled; see `of_leaves`.
+        is sampled: what does not depend on that is evaluated here, and read.
 
         The function raises `PositionError` where a tree has another structure, or a value where
-        nothing is sampled.
+        nothing is sampled. It is a pytree of what it reads, for compiled functions to take as an
+        argument.
         """
-        rest = self.of_leaves()
-
-        def evaluate(arrays, x):
-            leaves = zip(self._placed(x), self.dtypes, strict=True)
-            return rest.func(arrays, *[jnp.asarray(leaf).astype(dtype) for leaf, dtype in leaves])
-
-        return jax.tree_util.Partial(evaluate, *rest.args)
-
-    def of_leaves(self) -> jax.tree_util.Partial:
-        """The log-density as a function of the sampled leaves: what does not depend on them is
-        evaluated here, and read.
-
-        It is a pytree of what it reads, for compiled functions to take as an argument.
-        """
-        values = [_strong(x) for x in self.selection.values]
+        values = list(map(jnp.asarray, self.selection.values, self.dtypes))
         kept = [
             frozen(x) if isinstance(x, (np.ndarray, _jax.ArrayImpl)) else x
             for x in self.selection.others
@@ -149,7 +136,13 @@ class Density:
         # The minimal planner saves all that data alone decide.
         pure: Any = incremental(self.plain, tuning=Tuning(planner="minimal")).pure
         state, step = pure(*args)
-        return step.remainder(state, *args, moving=self.paths)
+        rest = step.remainder(state, *args, moving=self.paths)
+
+        def evaluate(arrays, x):
+            leaves = zip(self._placed(x), self.dtypes, strict=True)
+            return rest.func(arrays, *[jnp.asarray(leaf).astype(dtype) for leaf, dtype in leaves])
+
+        return jax.tree_util.Partial(evaluate, *rest.args)
 
     def _placed(self, tree: Any) -> list[Any]:
         """The leaves of a tree in the shape of the selection.
@@ -210,10 +203,6 @@ def _with_discrete(
     positions = [None if k is None else kept.get(k) for k in found.mirror.positions]
     mirror = Mirror(found.mirror.treedef, tuple(positions))
     return Selection(found.treedef, tuple(leaves), numbers, mirror, paths)
-
-
-def _strong(x: Any) -> Any:
-    return jnp.asarray(x, jax.dtypes.result_type(x))
 
 
 # --- for samplers whose loops are compiled: NumPyro, BlackJAX -------------------------------------

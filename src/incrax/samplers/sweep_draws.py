@@ -78,7 +78,7 @@ def _draw_together(
         at = lambda row, rows=rows, own=own: where_rows(
             own, jnp.broadcast_to(row, rows.shape), rows
         )
-        all_at = lambda row, at=at: sites.parts(state, {path: at(row)}, coloured=True)
+        all_at = lambda row, at=at: sites.parts(state, {path: at(row)})
         log_weights = lax.map(all_at, candidates)
         chosen, is_possible = jax.vmap(chosen_of, (0, 1, 0))(rows, log_weights, uniform)
         rows = where_rows(is_possible & own, candidates[chosen], rows)

@@ -172,7 +172,7 @@ def _walks_of_rows(
     """What each row of a colour adds to the density; and a step by walks, or along the gradient,
     each accepted by that.
     """
-    parts_of = lambda rows: jnp.where(own, sites.parts(state, rows, coloured=True), 0)
+    parts_of = lambda rows: jnp.where(own, sites.parts(state, rows), 0)
     # What others do not move has no gradient, and no velocity.
     log_density = lambda new: jnp.sum(parts_of(_where_accepted(own, new, rows)))
 

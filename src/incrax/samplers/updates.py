@@ -231,27 +231,22 @@ class Kernel:
 # --- widths ---------------------------------------------------------------------------------------
 
 
-def acceptance_target(size: int) -> float:
-    """The share of accepted steps of a random walk of so many elements at which widths are best, of
-    a normal distribution.
-
-    Source: Gelman, Roberts & Gilks (1996), in one dimension and in many.
-    """
-    return 0.44 if size == 1 else 0.234
-
-
 def target_of(update: Any, size: int) -> float | None:
-    """The share of steps of so many elements that the warm-up wants accepted; None: their widths
-    are given.
+    """The share of steps of so many elements that the warm-up wants accepted, at which widths are
+    best, of a normal distribution; None: their widths are given.
 
-    Source: for trajectories, the Stan Reference Manual (`delta`).
+    Source: of walks Gelman, Roberts & Gilks (1996), in one dimension and in many; of trajectories
+    the Stan Reference Manual (`delta`).
     """
-    if isinstance(update, Kernel):
-        return update.target if update.step_size is None else None
-    if isinstance(update, Hamiltonian):
-        return 0.8 if update.step_size is None else None
-    is_adapted = isinstance(update, Walk) and update.width is None
-    return acceptance_target(size) if is_adapted else None
+    if isinstance(update, Walk):
+        best, given = 0.44 if size == 1 else 0.234, update.width
+    elif isinstance(update, Hamiltonian):
+        best, given = 0.8, update.step_size
+    elif isinstance(update, Kernel):
+        best, given = update.target, update.step_size
+    else:
+        return None
+    return best if given is None else None
 
 
 def adaptation_gain(sweep: int) -> float:

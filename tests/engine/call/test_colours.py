@@ -55,7 +55,7 @@ def test_rows_of_one_colour_have_parts(case):
     colours = sites.colours(state, ["x"])
     if num_colours is not None:
         assert set(colours.tolist()) == set(range(num_colours))
-    parts = jax.jit(lambda state, x: sites.parts(state, {"x": x}, coloured=True))
+    parts = jax.jit(lambda state, x: sites.parts(state, {"x": x}))
     old = parts(state, x)
     for colour in range(colours.max() + 1):
         own = colours == colour
@@ -75,7 +75,7 @@ def test_where_nothing_is_known_there_are_none(case):
     state, sites = incrax.incremental(UNKNOWN[case]).sites(x, w, moves=["x[*]", "w"])
     assert sites.colours(state, ["x"]) is None
     with pytest.raises(NotByRowsError):
-        sites.parts(state, {"x": x}, coloured=True)
+        sites.parts(state, {"x": x})
 
 
 def test_integers_of_several_axes_and_inputs():
@@ -88,7 +88,7 @@ def test_integers_of_several_axes_and_inputs():
     assert colours.max() == 1
     own = colours == 1
     new_s, new_v = jnp.where(own[:, None], -s, s), jnp.where(own, v + 1, v)
-    parts = lambda s, v: sites.parts(state, {"s": s, "v": v}, coloured=True)
+    parts = lambda s, v: sites.parts(state, {"s": s, "v": v})
     gains = (parts(new_s, new_v) - parts(s, v))[own]
     expected = [
         bonds(s.at[k].set(new_s[k]), v.at[k].set(new_v[k])) - bonds(s, v)

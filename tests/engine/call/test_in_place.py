@@ -89,7 +89,7 @@ def test_a_refused_proposal_is_written_over_by_the_next_one(name):
         job.args = place
         job.change(row)
         assert job.engine.last.candidate == "slices"
-        assert job.engine.last.plan.sliced.capacity == 4
+        assert job.engine.last.plan.sliced.kind.capacity == 4
 
 
 def test_after_an_error_the_values_that_are_gone_are_made_again(monkeypatch):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import incrax
-from incrax.primitives.on_rows import NotByRowsError
 
 RNG = np.random.default_rng(3)
 NUM = 12
@@ -74,7 +73,7 @@ def test_a_part_is_what_its_row_adds(case):
     at = start()
     path = f"p['{name}']"
     state, sites = incrax.incremental(fun).sites(at, moves=[f"{path}[*]", "p['s']", "p['b'][*]"])
-    assert sites.are_independent(state, [path])
+    assert not sites.colours(state, [path]).any()
     new = at[name] + 0.3
     gains = jax.jit(lambda state, x: sites.parts(state, {path: x}))(state, new) - sites.parts(
         state, {path: at[name]}
@@ -88,13 +87,12 @@ def test_a_part_is_what_its_row_adds(case):
 
 
 @pytest.mark.parametrize("case", INTERACTING)
-def test_rows_that_interact_have_no_parts(case):
+def test_rows_that_interact_have_not_one_colour(case):
     fun = INTERACTING[case]
     at = start()
     state, sites = incrax.incremental(fun).sites(at, moves=["p['x'][*]"])
-    assert not sites.are_independent(state, ["p['x']"])
-    with pytest.raises(NotByRowsError):
-        sites.parts(state, {"p['x']": at["x"]})
+    colours = sites.colours(state, ["p['x']"])
+    assert colours is None or colours.any()
 
 
 def test_rows_of_several_inputs_belong_together():
@@ -115,7 +113,7 @@ def test_labels_that_look_up():
     np.testing.assert_allclose(
         sites.parts(state, {"z": z}), -((FLAT[:NUM] - mu[z]) ** 2), rtol=1e-12
     )
-    assert sites.are_independent(state, ["mu"])
+    assert not sites.colours(state, ["mu"]).any()
 
 
 def test_counts_of_labels_are_sums():
@@ -124,7 +122,7 @@ def test_counts_of_labels_are_sums():
     state, sites = incrax.incremental(fun).sites(z, 2.5, moves=["z[*]"])
     halved = lambda z, w: jnp.sum(z) // 2 * w
     other, rounding = incrax.incremental(halved).sites(z, 2.5, moves=["z[*]"])
-    assert not rounding.are_independent(other, ["z"])
+    assert rounding.colours(other, ["z"]) is None
     np.testing.assert_allclose(
         sites.parts(state, {"z": z}), (2 * (z == 1) - (z > 1.0)) * 2.5 + z, rtol=1e-12
     )

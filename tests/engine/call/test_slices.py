@@ -401,7 +401,7 @@ def test_the_version_with_the_fewest_changed_rows_is_the_baseline():
         job.args = accepted
         job.change(row)
         assert job.engine.last.candidate == "slices"
-        assert job.engine.last.plan.sliced.capacity == 1
+        assert job.engine.last.plan.sliced.kind.capacity == 1
     assert job.ours.stats.compiles == compiles
 
 
@@ -418,7 +418,7 @@ def test_one_version_that_all_calls_start_from_is_made_to_save_what_rows_need(na
         served.append(job.engine.last.candidate)
     assert served[-6:] == ["slices"] * 6
     assert served.count("priming") <= 1
-    assert job.engine.last.plan.sliced.capacity == 1
+    assert job.engine.last.plan.sliced.kind.capacity == 1
     assert job.ours.stats.compiles <= 4
 
 
@@ -457,7 +457,7 @@ def test_several_inputs_may_change_by_rows_together():
         job.args = (job.args[0], job.args[1] + 0.01 * (np.arange(NUM) == row))
         job.change(row)
     assert job.engine.last.candidate == "slices"
-    assert job.engine.last.plan.sliced.leaves == (0, 1)
+    assert job.engine.last.plan.sliced.kind.leaves == (0, 1)
 
 
 ACTIONS = st.one_of(
@@ -863,7 +863,7 @@ def test_a_kind_that_came_once_widens_no_program():
         width = width + 0.01 * (np.arange(NUM) == row)
         job.args = width, length, *others
         job.call()
-    assert job.engine.last.plan.sliced.leaves == (0,)
+    assert job.engine.last.plan.sliced.kind.leaves == (0,)
 
 
 @pytest.mark.parametrize(

@@ -298,20 +298,22 @@ def test_bytes_are_read_where_data_are_taken():
         for eqn in equations(lambda x, i: x.at[i].get(mode="clip"), np.ones(10**6), np.arange(8))
         if eqn.primitive.name == "gather"
     ]
-    assert leaf_cost(take).bytes_read == 8 * 8 + 8 * _index_bytes(take)
+    assert _bytes_read(leaf_cost(take)) == 8 * 8 + 8 * _index_bytes(take)
     (cut,) = equations(lambda x: x[3:9], V)
-    assert (leaf_cost(cut).bytes_read, leaf_cost(cut).bytes_written) == (48, 48)
+    assert (_bytes_read(leaf_cost(cut)), leaf_cost(cut).bytes_written) == (48, 48)
 
 
 def _index_bytes(eqn):
     return np.dtype(eqn.invars[1].aval.dtype).itemsize
 
 
-def test_bytes_read_and_written_make_all_bytes():
+def _bytes_read(found):
+    return found.bytes - found.bytes_written
+
+
+def test_bytes_written_are_those_of_the_result():
     for eqn in equations(lambda a: jnp.exp(a @ a) + 1.0, S):
-        found = leaf_cost(eqn)
-        assert found.bytes_read + found.bytes_written == found.bytes
-        assert found.bytes_written == S.nbytes
+        assert leaf_cost(eqn).bytes_written == S.nbytes
 
 
 # --- what is not registered -----------------------------------------------------------------------

@@ -86,10 +86,10 @@ def per_configuration(maker: Callable[..., T]) -> Callable[..., T]:
 
 def parted(mask: Iterable[bool], values: Iterable[T]) -> tuple[list[T], list[T]]:
     """Values where the mask is True, and the others."""
-    marked = list(zip(mask, values, strict=True))
-    return [x for is_chosen, x in marked if is_chosen], [
-        x for is_chosen, x in marked if not is_chosen
-    ]
+    found: tuple[list[T], list[T]] = ([], [])
+    for is_chosen, x in zip(mask, values, strict=True):
+        found[not is_chosen].append(x)
+    return found
 
 
 def merged(mask: Sequence[bool], chosen: Sequence[Any], others: Values) -> list[Any]:

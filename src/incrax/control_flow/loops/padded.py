@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import operator
 import threading
-import types
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from jax import lax
 from incrax import _jax
 from incrax._jax_options import spelled_here
 from incrax._messages import check_function, wrong_option
-from incrax._names import names_in, parameters_of, reduced
+from incrax._names import WrapsFunction, names_in, parameters_of, reduced
 from incrax.engine.inputs.signature import Args, Function, Kwargs
 from incrax.errors import CapacityError, LoopTypeError
 
@@ -398,7 +397,7 @@ def bucketed(fun: Function, *, ragged: str | int | Names = ()) -> Bucketed:
     return Bucketed(fun, ragged)
 
 
-class Bucketed:
+class Bucketed(WrapsFunction):
     """A function compiled per capacity. Made by `bucketed`.
 
     `num_traces` counts how often the function was traced, and so compiled.
@@ -423,10 +422,6 @@ class Bucketed:
         args, kwargs, lengths = self._ragged.given(args, kwargs, is_padded=not is_inside)
         found = self._fun(*args, **kwargs) if is_inside else self._program(args, kwargs)
         return exact(found, lengths)
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """As a method, with `instance` as first argument, which must be a pytree."""
-        return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
         """By name where the function was decorated, else as a new function; compiled programs stay

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import types
 import warnings
 from collections.abc import Callable, Sequence
 from typing import (
@@ -31,7 +30,7 @@ from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
 from incrax._locations import NO_VALUE, place_of_error
 from incrax._messages import check_function, wrong_option
-from incrax._names import name_of, names_in, reduced
+from incrax._names import WrapsFunction, name_of, names_in, reduced
 from incrax._program import Values
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import is_disabled
@@ -69,7 +68,7 @@ def _tapes_bytes(tapes: Sequence[Tape]) -> int:
     return program_bytes(sum(len(path.program.eqns) for path in paths), len(paths))
 
 
-class Guarded(Generic[P, R]):
+class Guarded(WrapsFunction, Generic[P, R]):
     """A function compiled path by path; made by `guarded`.
 
     Example:
@@ -285,10 +284,8 @@ class Guarded(Generic[P, R]):
         and compiling.
         """
         with self._lock:
-            return explain(self._stats, self._all_tapes())
-
-    def _all_tapes(self) -> list[Tape]:
-        return [tape for group in self._tapes.values() for tape in group]
+            tapes = (tape for group in self._tapes.values() for tape in group)
+            return explain(self._stats, tapes)
 
     def clear(self) -> None:
         """Forget all paths and programs."""
@@ -299,12 +296,6 @@ class Guarded(Generic[P, R]):
     def with_incremental_paths(self, make: Any) -> Guarded[P, R]:
         """The same function with another way to evaluate paths: `make(function of flat leaves)`."""
         return Guarded(self._fun, self._options, make)
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """As a method, with `instance` as first argument: a static value, unless its class is a
-        pytree.
-        """
-        return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
         """By name where the function was decorated, else as a new function; paths stay behind."""

@@ -15,8 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax.engine.plan.environment import masked
-from incrax.engine.plan.row_sets import ascending, ids_read
+from incrax.engine.plan.row_sets import ascending, ids_read, masked
 from incrax.errors import RowShapeError
 
 

@@ -45,8 +45,7 @@ from incrax.derivatives.row_sparse.values import (
     untouched,
     written,
 )
-from incrax.engine.plan.environment import masked
-from incrax.engine.plan.row_sets import RowSet, ids_read, named_rows, taken
+from incrax.engine.plan.row_sets import RowSet, ids_read, masked, named_rows, taken
 from incrax.engine.program.constants import numpy_value
 from incrax.primitives.entry import Algebra, Kind
 from incrax.primitives.indexing import windows_of

@@ -150,18 +150,6 @@ class FirstCall(NamedTuple):
     program_s: float
 
 
-class Masks(dict[Var, int]):
-    """The inputs that saved values depend on, found once."""
-
-    def __init__(self, facts: Facts) -> None:
-        super().__init__()
-        self._facts = facts
-
-    def __missing__(self, var: Var) -> int:
-        self[var] = mask = self._facts.mask(var)
-        return mask
-
-
 class Engine:
     """Evaluates one traced program incrementally."""
 
@@ -183,7 +171,7 @@ class Engine:
         self.journal = journal
         self.tuning = tuning
         self.layout = facts.layout
-        self.masks = Masks(facts)
+        self.masks = facts.all_masks
         pool = Pool(is_active=compiler.recycles)
         planned = limits.planned_bytes
         chooser = Chooser(
@@ -429,8 +417,8 @@ class Engine:
         if repeat is None or sliced is None or not repeat.is_settled():
             return None
         begun = start_s, self.clock.spent_s, self.clock.passed_s
-        values = self.comparison.anew(leaves, changed, sliced.leaves)
-        if values is None or self.comparison.differ_beside(values, sliced.leaves):
+        values = self.comparison.anew(leaves, changed, sliced.kind.leaves)
+        if values is None or self.comparison.differ_beside(values, sliced.kind.leaves):
             return None
 
         def run(feeds: Values, loads: Values) -> Results | None:
@@ -462,7 +450,7 @@ class Engine:
         slices = self.slices
         sliced = plan.sliced
         assert sliced is not None
-        found = self.comparison.nearest(values, sliced.leaves, slices.primed.keys())
+        found = self.comparison.nearest(values, sliced.kind.leaves, slices.primed.keys())
         if found is None:
             return None
         base, numbers = found
@@ -536,7 +524,7 @@ class Engine:
             self.repeats[kind] = repeat
         elif plan.sliced is not None and saved.base is not None and repeat.is_settled():
             # What would be decided once more for the next call has just been.
-            if not self.comparison.differ_beside(saved.values, plan.sliced.leaves):
+            if not self.comparison.differ_beside(saved.values, plan.sliced.kind.leaves):
                 self.again = Again(repeat, saved.base, [])
 
     def _fills_what_changed(self, candidate: Candidate, saved: SavedValues) -> bool:

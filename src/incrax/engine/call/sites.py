@@ -379,46 +379,40 @@ class Sites:
         counts = jnp.where(is_reached, made.num_differences, state.num_differences)
         return SitesState(made.values, counts)
 
-    def parts(
-        self, state: SitesState, rows: Mapping[str, Any], *, coloured: bool = False
-    ) -> jax.Array:
+    def parts(self, state: SitesState, rows: Mapping[str, Any]) -> jax.Array:
         """What each row of some inputs adds to the function, up to a constant.
 
-        Promise: where some rows of x change to those of y, f(y) - f(x) is the sum of
-        `parts(state, {"x": y}) - parts(state, {"x": x})` over these rows.
+        Promise: where some rows of x, of one of the `colours`, change to those of y, f(y) - f(x) is
+        the sum of `parts(state, {"x": y}) - parts(state, {"x": x})` over these rows.
 
         Args:
             state: the newest one, of whose other inputs the parts depend.
             rows: inputs by path, as a whole; of several, rows of the same number belong together.
-            coloured: whether rows may interact; the law then holds of rows of one colour, see
-                `colours`.
 
         Returns:
             An array of shape (number of rows,).
 
         Raises:
-            NotByRowsError: rows may interact; see `are_independent`.
+            NotByRowsError: no such parts are known, and no colours.
 
         Cost: one evaluation of what the inputs reach.
         """
-        found = self._by_rows(state, rows)
-        if not (coloured or found.are_apart):
-            raise NotByRowsError
-        return found.parts
+        return self._by_rows(state, rows).parts
 
     def colours(self, state: SitesState, paths: Sequence[str]) -> np.ndarray | None:
         """A colour for each row of some inputs, such that rows of one colour do not interact, as on
-        a chessboard, shape (number of rows,); None where nothing is known, or it takes over 16.
+        a chessboard, shape (number of rows,): all may move at once, each by its own part. None where
+        nothing is known, or it takes over 16; all are 0 where no row interacts with another.
 
         Cost: a trace, and some microseconds for each row; once.
         """
         colours = self._form.colours
         key = tuple(paths)
         if key not in colours:
-            found = self._terms(state, paths)
+            colours[key] = None
             with contextlib.suppress(NotByRowsError):
-                colours[key] = None if found is None else found.colours()
-        return colours.setdefault(key, None)
+                colours[key] = self._terms(state, paths).colours()
+        return colours[key]
 
     def _by_rows(self, state: SitesState, rows: Mapping[str, Any]) -> RowParts:
         """The function by its terms, some inputs given."""
@@ -429,10 +423,8 @@ class Sites:
         by_var = {form.facts.invars[leaf]: value for leaf, value in given.items()}
         return RowParts(form.facts, by_var, known, form.value_of)
 
-    def _terms(self, state: SitesState, paths: Sequence[str]) -> RowParts | None:
-        """The same where nothing is computed, for what is known of the terms; None where nothing
-        is.
-        """
+    def _terms(self, state: SitesState, paths: Sequence[str]) -> RowParts:
+        """The same where nothing is computed, for what is known of the terms."""
         found: list[RowParts] = []
 
         def look(state: SitesState, rows: Mapping[str, Any]) -> Any:
@@ -440,20 +432,8 @@ class Sites:
             return found[0].parts
 
         inputs = self.inputs(state)
-        try:
-            jax.eval_shape(look, state, {path: inputs[path] for path in paths})
-        except NotByRowsError:
-            return None
+        jax.eval_shape(look, state, {path: inputs[path] for path in paths})
         return found[0]
-
-    def are_independent(self, state: SitesState, paths: Sequence[str]) -> bool:
-        """Whether rows of some inputs are known not to interact: the function is a sum of parts, of
-        which each depends on one row. Then all may move at once, each by its own part.
-
-        Cost: a trace of the equations that the inputs reach.
-        """
-        found = self._terms(state, paths)
-        return found is not None and found.are_apart
 
     def inputs(self, state: SitesState) -> dict[str, jax.Array]:
         """The inputs that move, by path, at a state."""

@@ -430,10 +430,6 @@ class RowEnvironment(abc.ABC):
             self.asked.old_rows = True
             raise AgainError
 
-    def counted(self, value: Any, axis: int, rows: DirtyRows) -> Any:
-        """Rows, zero where they repeat others."""
-        return masked(value, axis, rows.of.counts)
-
 
 def is_few(num_rows: int, length: int) -> bool:
     """Whether to run that many rows of an axis, rather than all: one always, as where the levels of
@@ -452,12 +448,6 @@ def check_few(num_rows: int, length: int) -> None:
 def zeros_of(var: Var) -> Any:
     """Zeros of its type."""
     return jnp.zeros(var.aval.shape, var.aval.dtype)
-
-
-def masked(value: Any, axis: int, mask: Any, fill: Any = 0) -> Any:
-    """Zero, or another number, where the mask of an axis is false."""
-    mask = lax.broadcast_in_dim(mask, jnp.shape(value), (axis,))
-    return lax.select(mask, value, lax.full_like(value, fill))
 
 
 def size_of(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import or_
@@ -35,6 +35,31 @@ class AlgebraState:
         self.reason = reason
 
 
+class Masks(dict[Var, int]):
+    """The inputs that each variable of a program, or derived from it, depends on; found once."""
+
+    def __init__(self, dependence: Dependence, derived: DerivedTable) -> None:
+        super().__init__()
+        self._known = dependence.masks
+        self._derived = derived
+
+    def __missing__(self, var: Var) -> int:
+        derived = self._derived
+        if var in self._known:
+            self[var] = self._known[var]
+        elif var in derived.on_host:
+            self[var] = self.of_all(derived.on_host[var].sources)
+        else:
+            for eqn in derived.recipes[var]:
+                mask = 0 if eqn.params.get("is_narrowed") else self.of_all(read_vars(eqn))
+                self.update(dict.fromkeys(written_vars(eqn), mask))
+        return self[var]
+
+    def of_all(self, variables: Iterable[Var]) -> int:
+        """The inputs that some of these depend on."""
+        return reduce(or_, [self[var] for var in variables], 0)
+
+
 class Reached(NamedTuple):
     """Equations that a change makes run: a digest, equal where they are the same ones in any order
     and whatever they read, so that plans are most often of one family; and their number.
@@ -61,7 +86,6 @@ class Facts:
     algebra: AlgebraState = field(default_factory=AlgebraState)
     digest: str = ""
     derived: DerivedTable = field(default_factory=DerivedTable)
-    _masks: dict[Var, int] = field(default_factory=dict)
     _seconds: dict[int, tuple[Equation, float]] = field(default_factory=dict)
 
     @property
@@ -94,26 +118,19 @@ class Facts:
         """The inputs that each variable of the program depends on."""
         return self.dependence.masks
 
-    def mask(self, var: Var) -> int:
+    @cached_property
+    def all_masks(self) -> Masks:
+        """The same of derived variables, too."""
+        return Masks(self.dependence, self.derived)
+
+    @cached_property
+    def mask(self) -> Callable[[Var], int]:
         """The inputs that a variable of the program or a derived one depends on."""
-        mask = self.masks.get(var)
-        if mask is None:
-            mask = self._masks.get(var)
-        if mask is None and var in self.derived.on_host:
-            masks = map(self.mask, self.derived.on_host[var].sources)
-            mask = self._masks[var] = reduce(or_, masks)
-        if mask is None:
-            for eqn in self.derived.recipes[var]:
-                inputs = 0
-                for read in () if eqn.params.get("is_narrowed") else read_vars(eqn):
-                    inputs |= self._masks[read] if read in self._masks else self.masks[read]
-                self._masks.update((written, inputs) for written in written_vars(eqn))
-            mask = self._masks[var]
-        return mask
+        return self.all_masks.__getitem__
 
     def is_known(self, var: Var) -> bool:
         """Whether a variable is one of the program, or derived from it: its mask is known."""
-        return var in self.masks or var in self._masks or var in self.derived.recipes
+        return var in self.masks or var in self.all_masks or var in self.derived.recipes
 
     @cached_property
     def calibration(self) -> Calibration:

@@ -17,7 +17,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Equation, Var
-from incrax.engine.plan.environment import MIXED, RowEnvironment, check_few, is_few, masked
+from incrax.engine.plan.environment import MIXED, RowEnvironment, check_few, is_few
 from incrax.engine.plan.row_sets import (
     MAX_JOINED,
     DirtyRows,
@@ -26,10 +26,11 @@ from incrax.engine.plan.row_sets import (
     grouped,
     ids_read,
     listed_members,
+    masked,
     taken,
 )
 from incrax.engine.rewrites.derived import HostRecipe
-from incrax.primitives.entry import shape_of
+from incrax.primitives.entry import shape_of, with_parameters
 from incrax.primitives.indexing import windows_of
 from incrax.primitives.on_rows import NotByRowsError
 
@@ -209,7 +210,7 @@ def _scatter_change(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None
     _, indices, _ = eqn.invars
     (total,) = eqn.outvars
     places = env.rows_of(indices, 0, rows.of, is_old=False)
-    new, old = (env.counted(value, rows.axis, rows) for value in (rows.new, rows.old))
+    new, old = rows.counted(False), rows.counted(True)
     change = new - old
     before = env.baseline(total)
     axis = added_axis(eqn)
@@ -255,9 +256,8 @@ def sum_by_ids(
     kind = ("sum by ids", others, rows.axis, parent.length, members.clips)
     partial = env.derived_values.make(kind, [operand, indices], per_id)
     sums = DirtyRows(_sums(per_row(rows.new), members, parent), None, 0, parent)
-    together = eqn.replace(params={**eqn.params, "axes": (0,)})
-    (value,) = _jax.apply(together, [env.written(partial, sums)])
-    env.set_whole(eqn.outvars[0], value)
+    together = with_parameters(eqn, {"axes": (0,)})
+    env.set_whole(eqn.outvars[0], together(env.written(partial, sums)))
 
 
 def added_axis(eqn: Equation) -> int | None:

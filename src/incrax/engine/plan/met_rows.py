@@ -21,11 +21,19 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Equation, Var
-from incrax.engine.plan.environment import MIXED, RowEnvironment, masked
+from incrax.engine.plan.environment import MIXED, RowEnvironment
 from incrax.engine.plan.looked_up_rows import add_back, look_up, sum_by_ids
-from incrax.engine.plan.row_sets import DirtyRows, RowSet, Slabs, in_no_row, taken, with_rows
+from incrax.engine.plan.row_sets import (
+    DirtyRows,
+    RowSet,
+    Slabs,
+    in_no_row,
+    masked,
+    taken,
+    with_rows,
+)
 from incrax.engine.rewrites.row_reductions import REDUCTIONS
-from incrax.primitives.entry import shape_of
+from incrax.primitives.entry import shape_of, with_parameters
 from incrax.primitives.on_rows import Aligned, NotByRowsError, crossed_by
 
 MAX_PARTIAL = 2**17
@@ -64,24 +72,21 @@ def _reduce(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
         return
     last = rows
     if others:
-        apart = eqn.replace(params={**eqn.params, "axes": others})
-        of_rows = lambda x: _jax.apply(apart, [x])[0]
+        of_rows = with_parameters(eqn, {"axes": others})
         operand = env.derived_values.make((eqn.primitive.name, others), [operand], of_rows)
         axis = rows.axis - sum(d < rows.axis for d in others)
         last = DirtyRows(of_rows(rows.new), None, axis, rows.of)
-    together = eqn.replace(params={**eqn.params, "axes": (last.axis,)})
-    (value,) = _jax.apply(together, [env.all_rows(operand, last)])
-    env.set_whole(eqn.outvars[0], value)
+    together = with_parameters(eqn, {"axes": (last.axis,)})
+    env.set_whole(eqn.outvars[0], together(env.all_rows(operand, last)))
 
 
 def _reduce_interval(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     """Of an interval: with what the other rows make together, which stays."""
-    reduced = lambda x: _jax.apply(eqn, [x])[0]
     rest = _beside(env, eqn, [rows.axis], rows.of)
-    value = reduced(rows.new)
+    (value,) = _jax.apply(eqn, [rows.new])
     if rest is not None:
-        both = eqn.replace(params={**eqn.params, "axes": (0,)})
-        (value,) = _jax.apply(both, [lax.concatenate([rest[None], value[None]], 0)])
+        both = lax.concatenate([rest[None], value[None]], 0)
+        value = with_parameters(eqn, {"axes": (0,)})(both)
     env.set_whole(eqn.outvars[0], value)
 
 
@@ -127,7 +132,7 @@ def _contract(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     if any(env.axis_of(atom) not in (None, d) for atom, d in zip(eqn.invars, axes, strict=True)):
         raise NotByRowsError(MIXED)
     operands = lambda is_old: [
-        env.counted(env.rows_of(atom, axis, rows.of, is_old=is_old), axis, rows)
+        masked(env.rows_of(atom, axis, rows.of, is_old=is_old), axis, rows.of.counts)
         for atom, axis in zip(eqn.invars, axes, strict=True)
     ]
     if is_interval:
@@ -139,7 +144,7 @@ def _contract(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
 
 
 def _add_change_of_rows(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
-    _add_change(env, eqn, lambda is_old: [env.counted(rows.at(is_old), rows.axis, rows)])
+    _add_change(env, eqn, lambda is_old: [rows.counted(is_old)])
 
 
 def _add_change(env: RowEnvironment, eqn: Equation, operands: Callable[[bool], list[Any]]) -> None:
@@ -270,12 +275,11 @@ def _sum_slabs(env: RowEnvironment, eqn: Equation, sides: Sequence[Sequence[Dirt
     is_left = along.axis in found.places
 
     def part(is_old: bool) -> Any:
-        one = env.counted(across.at(is_old), across.axis, across)
+        one = across.counted(is_old)
         if is_left:
             return found.of(env, one, across)
         one = masked(one, along.axis, in_no_row(along.of))
-        other = env.counted(along.at(is_old), along.axis, along)
-        return found.of(env, one, across) + found.of(env, other, along)
+        return found.of(env, one, across) + found.of(env, along.counted(is_old), along)
 
     def with_rows_left(after: Any) -> Any:
         if not is_left:

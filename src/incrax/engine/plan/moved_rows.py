@@ -27,6 +27,7 @@ from incrax.engine.plan.row_sets import (
     correlated,
     ends_of_all,
     is_by_slots,
+    masked,
     offsets_of,
     places_of,
     window_of_block,
@@ -205,11 +206,10 @@ def _correlate(env: RowEnvironment, eqn: Equation) -> None:
     of = env.joined([*sets, *([] if taps is None else [taps.of])])
     env.check_size(of)
     source = env.sets.read(of, window, shape_of(image)[window.source])
-    known = DirtyRows(None, None, axis, of)
 
     def part(is_old: bool) -> Any:
         value = env.rows_of(image, window.source, source, is_old=is_old)
-        own = env.counted(env.rows_of(kernel, axis, of, is_old=is_old), axis, known)
+        own = masked(env.rows_of(kernel, axis, of, is_old=is_old), axis, of.counts)
         return correlated(window, of, source, value, own, axis)
 
     env.add_difference(eqn, part)

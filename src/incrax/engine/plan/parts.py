@@ -148,18 +148,13 @@ class RowParts:
             raise NotByRowsError
         self.parts = found.parts
 
-    @property
-    def are_apart(self) -> bool:
-        """Whether each term has one row, at most."""
-        return all(rows.num_met == 1 for rows in self._met)
-
     def colours(self) -> np.ndarray | None:
         """A colour for each row; see `colours_of`.
 
         Raises:
             NotByRowsError: it is not known which rows meet.
         """
-        if self.are_apart:
+        if all(rows.num_met == 1 for rows in self._met):
             return np.zeros(self._length, np.int32)
         return colours_of([rows.known for rows in self._met], self._length)
 

@@ -91,19 +91,17 @@ class RowKind(NamedTuple):
 class Sliced:
     """What a plan for rows takes besides leaves and saved values.
 
-    Fields: numbers of the leaves of which rows change; how many rows at most; their number in all;
+    Fields: the changes that it serves, and others that this covers; how many rows there are in all;
     the variable of the rows' numbers; for some variables that it reads, of which variable they are
     the baseline's value; how many equations of the function it stands for, and what becomes of each;
     what is loaded and made of indices alone; scans that are resumed; of all
     steps of these, estimated seconds that `seconds` of the plan leave out, where their carry may be
-    the same again, and where it will not; if it serves rows of a part of the axis alone, how many
-    these are: the last ones, or, below 0, the first; of `seconds`, those in which saved values are
-    read and written; the values that rows are written into, as they are at the baseline and then:
+    the same again, and where it will not; of `seconds`, those in which saved values are read and
+    written; the values that rows are written into, as they are at the baseline and then:
     what is loaded, and what is saved.
     """
 
-    leaves: tuple[int, ...]
-    capacity: int
+    kind: RowKind
     length: int
     numbers: Var
     olds: dict[Var, Var]
@@ -113,14 +111,8 @@ class Sliced:
     resumed: tuple[Equation, ...] = ()
     agreeing_s: float = 0.0
     endless_s: float = 0.0
-    within: int = 0
     moved_s: float = 0.0
     in_place: tuple[tuple[Var, Var], ...] = ()
-
-    @property
-    def kind(self) -> RowKind:
-        """The changes that it serves, and others that this covers."""
-        return RowKind(self.leaves, self.capacity, self.within)
 
     @property
     def by_rows(self) -> list[Equation]:

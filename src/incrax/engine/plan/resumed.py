@@ -27,7 +27,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom, Body, Equation, Var
-from incrax._program import Values, read_vars
+from incrax._program import Values, from_jaxpr, read_vars
 from incrax.engine.plan.row_sets import RowSet
 from incrax.engine.program.cost import Calibration
 
@@ -219,14 +219,10 @@ class Resumable(NamedTuple):
         self, values: Values, carry: Values, sums: Values, xs: Values
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """One step."""
-        body = self.body
         both = iter(carry), iter(sums)
         carried = [next(both[is_sum]) for is_sum in self.is_sum]
-        env = dict(zip(body.constvars, body.consts, strict=True))
-        given = (*values[: self.num_consts], *carried, *xs)
-        env.update(zip(body.invars, given, strict=True))
-        _jax.evaluate(body.eqns, env)
-        results = [_strong(_jax.read(atom, env), atom) for atom in body.outvars]
+        made = from_jaxpr(self.body)(*values[: self.num_consts], *carried, *xs)
+        results = list(map(_strong, made, self.body.outvars))
         return *self._parted(results[: self.num_carry]), results[self.num_carry :]
 
     def _parted(self, carry: Values) -> tuple[list[Any], list[Any]]:

@@ -147,6 +147,10 @@ class DirtyRows(NamedTuple):
         """The values at the baseline, or now."""
         return self.old if is_old else self.new
 
+    def counted(self, is_old: bool) -> Any:  # noqa: FBT001  one of the two
+        """The same, zero where they repeat others."""
+        return masked(self.at(is_old), self.axis, self.of.counts)
+
 
 class Slabs(NamedTuple):
     """Dirty rows along one axis, and along another: of each all elements, also where they meet."""
@@ -619,6 +623,12 @@ def by_one_thread(rows: Any, value: Any, of: RowSet) -> Any:
     start = (place, *[np.int32(0)] * rows.ndim)
     written = lax.dynamic_update_slice(room, rows[None], start, allow_negative_indices=False)
     return lax.index_in_dim(written, 0, keepdims=False)
+
+
+def masked(value: Any, axis: int, mask: Any, fill: Any = 0) -> Any:
+    """Zero, or another number, where the mask of an axis is false."""
+    mask = lax.broadcast_in_dim(mask, jnp.shape(value), (axis,))
+    return lax.select(mask, value, lax.full_like(value, fill))
 
 
 def with_rows(old: Any, rows: DirtyRows) -> Any:

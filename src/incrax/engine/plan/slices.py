@@ -91,26 +91,26 @@ def slice_plan(
     traced = _traced(slicer, RowKind(tuple(leaves), capacity, within), dirty, outputs)
     sliced = traced.sliced
     read = dict.fromkeys(var for eqn in traced.eqns for var in read_vars(eqn))
-    written = {var for eqn in traced.eqns for var in written_vars(eqn)}
-    extra = {sliced.numbers, *sliced.olds}
-    needed = [var for var in read if var not in written and var not in extra]
+    written = (var for eqn in traced.eqns for var in written_vars(eqn))
+    own = [var for var in read if var is sliced.numbers or var in sliced.olds]
+    at_hand = {*written, *own, *sliced.tables}
     frontier = choose_frontier(
         facts.listing,
-        [var for var in needed if var not in sliced.tables],
+        [var for var in read if var not in at_hand],
         (),
         lambda var: facts.load_seconds(var) + NEW_VALUE_S if facts.is_saveable(var) else None,
         lambda number: facts.seconds(facts.eqns[number]),
     )
     ran = (*(facts.eqns[number] for number in frontier.run), *traced.eqns)
-    own_loads = [*frontier.load, *(var for var in read if var in extra)]
-    moved_s = sum(map(facts.load_seconds, own_loads)) + sum(map(facts.save_seconds, slicer.saves))
+    moved_s = sum(map(facts.load_seconds, [*frontier.load, *own]))
+    moved_s += sum(map(facts.save_seconds, slicer.saves))
     # Of a table a row is read.
     moved_s += len(sliced.tables) * facts.calibration.load_seconds(0)
     apart = [eqn for eqn in ran if eqn.params.get("name") != NAME]
     base_loads = (*frontier.load, *sliced.tables)
     return Plan(
         dirty,
-        (*base_loads, *(var for var in read if var in extra)),
+        (*base_loads, *own),
         ran,
         tuple(var for var in slicer.saves if var not in facts.returned),
         outputs,
@@ -196,29 +196,28 @@ def _run(
     inputs = [*known, *names.values(), numbers]
     body = _jax.trace_body(fun, *(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in inputs))
     eqns = written_by(body, inputs, list(results))
-    seconds_of = {False: 0.0, True: 0.0}
-    for loop, is_endless in slicer.resumed:
-        price = loop.price if is_endless else 1.0
-        seconds_of[is_endless] += price * facts.seconds(loop.eqn)
     given = {*facts.returned, *facts.invars}
+    written = (var for var in slicer.row_saves if var in names and var not in given)
     sliced = Sliced(
-        kind.leaves,
-        kind.capacity,
+        kind,
         length,
         numbers,
-        {name: var for var, name in names.items()},
-        len(reached),
-        tuple(slicer.made),
-        tuple(asked.tables),
-        tuple(loop.eqn for loop, _ in slicer.resumed),
-        seconds_of[False],
-        seconds_of[True],
-        kind.within,
-        in_place=tuple(
-            (names[var], var) for var in slicer.row_saves if var in names and var not in given
-        ),
+        olds={name: var for var, name in names.items()},
+        num_eqns=len(reached),
+        made=tuple(slicer.made),
+        tables=tuple(asked.tables),
+        resumed=tuple(loop.eqn for loop, _ in slicer.resumed),
+        agreeing_s=_loop_seconds(slicer, is_endless=False),
+        endless_s=_loop_seconds(slicer, is_endless=True),
+        in_place=tuple((names[var], var) for var in written),
     )
     return _Traced(eqns, sliced, guard if slicer.guards else None)
+
+
+def _loop_seconds(slicer: Slicer, *, is_endless: bool) -> float:
+    """Estimated, of all steps of the scans that are resumed, and end or do not."""
+    loops = [loop for loop, own in slicer.resumed if own == is_endless]
+    return sum(slicer.facts.seconds(x.eqn) * (x.price if is_endless else 1.0) for x in loops)
 
 
 def _clean(facts: Facts, dirty: int) -> list[Var]:

@@ -334,8 +334,8 @@ class Slices:
         if plan.guard is not None and self.num_differences >= MAX_DIFFERENCES:
             return False
         if not self.accumulates:
-            return numbers.size <= sliced.capacity
-        kind = self.kind(sliced.leaves, numbers)
+            return numbers.size <= sliced.kind.capacity
+        kind = self.kind(sliced.kind.leaves, numbers)
         return kind is not None and sliced.kind.covers(kind)
 
     def note_unusable(self, entry: Entry) -> None:

@@ -50,11 +50,6 @@ class Cost(NamedTuple):
         return Cost(*(float(part * n) for part in self))
 
     @property
-    def bytes_read(self) -> float:
-        """Bytes that equations read."""
-        return self.bytes - self.bytes_written
-
-    @property
     def operations(self) -> float:
         """FLOPs, with `TRANSCENDENTAL_FLOPS` for an exponential."""
         return self.flops + TRANSCENDENTAL_FLOPS * self.transcendentals

@@ -65,27 +65,20 @@ class DerivedTable:
         """
         key = (kind, tuple(inputs))
         if key not in self._made:
-            traced = self.traced if is_alike else lambda _, inputs, fun: _traced(inputs, fun)
-            self._add(key, inputs, *renamed(traced(kind, inputs, fun), inputs))
+            body = self.traced(kind, inputs, fun) if is_alike else _traced(inputs, fun)
+            (var, *flag), eqns = renamed(body, inputs)
+            self._made[key] = var
+            if var not in inputs:  # what hands on an input is no other variable
+                self.recipes[var] = (*self.recipe(inputs), *eqns)
+            if flag:
+                self.flags[var] = flag[0]
         return self._made[key]
 
     def make_matrix(self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
         """The same of a matrix, with a flag if `fun` returns two values; see `traced` for its kind."""
-        key = (kind, tuple(inputs))
-        if key not in self._made:
-            self._add(key, inputs, *renamed(self.traced(kind, inputs, fun), inputs))
-            self.matrices.add(self._made[key])
-        return self._made[key]
-
-    def _add(
-        self, key: Hashable, inputs: Sequence[Var], made: Sequence[Var], eqns: Sequence[Equation]
-    ) -> None:
-        var, *flag = made
-        self._made[key] = var
-        if var not in inputs:  # what hands on an input is no other variable
-            self.recipes[var] = (*self.recipe(inputs), *eqns)
-        if flag:
-            self.flags[var] = flag[0]
+        matrix = self.make(kind, inputs, fun, is_alike=True)
+        self.matrices.add(matrix)
+        return matrix
 
     def traced(self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., Any]) -> Body:
         """The trace of a function of which a kind, in tuples, says all but the names of variables:

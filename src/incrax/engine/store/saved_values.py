@@ -86,7 +86,7 @@ class Sources:
         places = list(enumerate(self._saved))
         self._inputs = [(place, inputs[var]) for place, var in places if var in inputs]
         self._outputs = [(place, outputs[var]) for place, var in places if var in outputs]
-        self._capacity = 0 if sliced is None else sliced.capacity
+        self._capacity = 0 if sliced is None else sliced.kind.capacity
         self._numbers = [place for place, var in places if sliced and var is sliced.numbers]
         self._held = [i for i in range(len(facts.outvars)) if i not in plan.outputs]
 

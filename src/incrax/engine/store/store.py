@@ -496,17 +496,12 @@ def _is_sound(x: Any) -> bool:
     return True
 
 
-def is_deleted(x: Any) -> bool:
-    """Whether a value's buffer was donated or deleted by its owner."""
-    return isinstance(x, jax.Array) and x.is_deleted()
-
-
 is_array_deleted = methodcaller("is_deleted")
-"""The same of what is known to be an array, for `map`: no frame of Python for each."""
+"""Whether an array's buffer was donated or deleted by its owner; for `map`: no frame for each."""
 
 
 def is_any_deleted(values: Iterable[Any]) -> bool:
-    """Whether the buffer of one of them was."""
+    """Whether that of one of these was, of which not all need be arrays."""
     return any([isinstance(x, jax.Array) and x.is_deleted() for x in values])
 
 
@@ -524,6 +519,6 @@ def available_in(states: Iterable[tuple[State, int]], var: Var, mask: int) -> An
     """
     for state, dirty in states:
         value = None if mask & dirty else state.saved.get(var)
-        if value is not None and not is_deleted(value):
+        if value is not None and not is_any_deleted([value]):
             return value
     return None
