@@ -222,22 +222,23 @@ def test_deleted_input_of_a_method(method):
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "meant"),
     [
-        "nu",
-        "params['nu']",
-        "param",
-        "x[5]",
-        "x[-1]",
-        "x[a]",
-        "params['mu'][0][0]",
-        "params['scale'][2]",
-        "",
+        ("nu", ""),
+        ("params['nu']", "params['mu']"),
+        ("param", "params"),
+        ("x[5]", ""),
+        ("x[-1]", ""),
+        ("x[a]", ""),
+        ("params['mu'][0][0]", "params['mu']"),
+        ("params['scale'][2]", "params['scale']"),
+        ("", ""),
     ],
 )
-def test_path_that_names_no_input(name):
+def test_path_that_names_no_input(name, meant):
     f = incrax.incremental(loss, tuning=MINIMAL)
     text = UNKNOWN.format(name, "params['mu'], params['scale'], x")
+    text += f" Did you mean `{meant}`?" * bool(meant)
     with unharmed(f, PARAMS, X):
         check_text(
             incrax.errors.UnknownInputError, text, f.warm_up, PARAMS, X, changing=["x", name]
