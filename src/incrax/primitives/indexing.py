@@ -101,23 +101,17 @@ def _dynamic_update_slice(eqn: Equation, view: View) -> list[Reads]:
 
 
 class Windows(NamedTuple):
-    """Windows of an array at indices: a gather reads them, a scatter writes them.
+    """Windows of an array at indices: a gather reads them, a scatter writes them."""
 
-    Fields: shape of the array; sizes of a window in it; its axes that a window lacks; its axes that
-    the indices number; its batching axes, and those of the indices; the axes of the windows, and
-    the batch, in what is read or written; its rank; whether a window that is not all inside counts
-    as none.
-    """
-
-    shape: tuple[int, ...]
-    sizes: tuple[int, ...]
-    collapsed: tuple[int, ...]
-    indexed: tuple[int, ...]
-    batching: tuple[int, ...]
-    indices_batching: tuple[int, ...]
-    offsets: tuple[int, ...]
-    batch: tuple[int, ...]
-    is_dropping: bool
+    shape: tuple[int, ...]  # of the array
+    sizes: tuple[int, ...]  # of a window in it
+    collapsed: tuple[int, ...]  # axes that a window lacks
+    indexed: tuple[int, ...]  # axes that the indices number
+    batching: tuple[int, ...]  # axes of the array
+    indices_batching: tuple[int, ...]  # those of the indices
+    offsets: tuple[int, ...]  # axes of the windows, in what is read or written
+    batch: tuple[int, ...]  # the other axes of that
+    is_dropping: bool  # a window that is not all inside counts as none
 
     @property
     def window_axes(self) -> list[int]:

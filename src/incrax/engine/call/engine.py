@@ -78,21 +78,17 @@ MAX_REPEATS = 64
 class Repeat(NamedTuple):
     """What a call did, if another of its kind may do the same. It holds no values: what is loaded is
     found anew in the version that such a call starts from.
-
-    Fields: the record of that call, and what serves its kind; the program that ran last, its plan, and
-    how many equations this has; ticks of the clock then; where the program finds what it loads; the
-    segments that ran before it, in order, and their equations.
     """
 
-    record: CallRecord
-    entry: Entry
-    program: TimedProgram
-    plan: Plan
-    num_eqns: int
-    ticks: int
-    sources: Sources
-    fills: tuple[TimedProgram, ...] = ()
-    num_filled: int = 0
+    record: CallRecord  # of that call
+    entry: Entry  # what serves its kind
+    program: TimedProgram  # that ran last
+    plan: Plan  # its plan
+    num_eqns: int  # of the function that this stands for
+    ticks: int  # of the clock then
+    sources: Sources  # where the program finds what it loads
+    fills: tuple[TimedProgram, ...] = ()  # segments that ran before it, in order
+    num_filled: int = 0  # equations of these
 
     def is_settled(self) -> bool:
         """Whether what serves is chosen, and not to be looked at again."""

@@ -14,21 +14,16 @@ from incrax.engine.policy.candidates import Entry
 
 
 class CallRecord(NamedTuple):
-    """What one call did; calls that are alike share it.
+    """What one call did; calls that are alike share it."""
 
-    Fields: the dirty set; what served it; its entry, if it was compared in full; the plan that ran
-    last; values loaded, and filled before; the plans that filled them; whether it was the first
-    call.
-    """
-
-    dirty: int
-    candidate: str
-    entry: Entry | None = None
-    plan: Plan | None = None
+    dirty: int  # the inputs that had changed
+    candidate: str  # what served it
+    entry: Entry | None = None  # if it was compared in full
+    plan: Plan | None = None  # that ran last
     loads: tuple[Var, ...] = ()
-    filled: tuple[Var, ...] = ()
-    segments: tuple[Plan, ...] = ()
-    is_first: bool = False
+    filled: tuple[Var, ...] = ()  # values that were computed before
+    segments: tuple[Plan, ...] = ()  # plans that did that
+    is_first: bool = False  # of this signature
 
 
 UNCHANGED = CallRecord(0, "saved outputs")

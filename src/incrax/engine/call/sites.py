@@ -128,23 +128,18 @@ class FoundDelta(NamedTuple):
 
 @dataclass(eq=False)
 class _Form:
-    """What is known while JAX traces, of a function and the inputs of it that move.
+    """What is known while JAX traces, of a function and the inputs of it that move."""
 
-    Fields: the analysis; paths of the inputs; numbers of those that move; the result's tree; a
-    clean variable's value, for look-ups; what the state has, and what all states share; what changes
-    of rows read, and what others need as it was; what is written in rows that were looked up.
-    """
-
-    facts: Facts
-    paths: tuple[str, ...]
-    moving: tuple[int, ...]
-    out_tree: Any
-    value_of: Any
-    tables: Env = field(default_factory=dict)
-    slots: list[Var] = field(default_factory=list)
+    facts: Facts  # the analysis
+    paths: tuple[str, ...]  # of the inputs
+    moving: tuple[int, ...]  # numbers of those that move
+    out_tree: Any  # of the result
+    value_of: Any  # of a clean variable, for look-ups
+    tables: Env = field(default_factory=dict)  # what all states share
+    slots: list[Var] = field(default_factory=list)  # what a state has
     fixed: list[Var] = field(default_factory=list)
-    needed: set[Var] = field(default_factory=set)
-    looked_up: set[Var] = field(default_factory=set)
+    needed: set[Var] = field(default_factory=set)  # what others need as it was
+    looked_up: set[Var] = field(default_factory=set)  # what is written in rows that were looked up
     colours: dict[tuple[str, ...], np.ndarray | None] = field(default_factory=dict)
 
     @functools.cached_property

@@ -172,16 +172,12 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(eq=False)
 class Background:
-    """What one engine has compiled behind its calls.
+    """What one engine has compiled behind its calls."""
 
-    Fields: whether it has anything; seconds of jobs whose programs were run; jobs that have not
-    ended; the thread that took the latest.
-    """
-
-    is_on: bool = False
-    seconds: float = 0.0
-    _jobs: list[Compilation] = field(default_factory=list)
-    _worker: Worker = field(default_factory=lambda: _Process.worker)
+    is_on: bool = False  # whether it has anything compiled
+    seconds: float = 0.0  # of jobs whose programs were run
+    _jobs: list[Compilation] = field(default_factory=list)  # that have not ended
+    _worker: Worker = field(default_factory=lambda: _Process.worker)  # that took the latest
 
     def compile(self, call: Callable[..., Any], types: Sequence[Any]) -> Compilation | None:
         """A job of the thread; None where too many wait."""

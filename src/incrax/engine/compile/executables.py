@@ -65,15 +65,13 @@ class Writing(NamedTuple):
 
     They are a program of their own, which nothing reads these buffers in: else XLA, to which reads and
     writes of one buffer have no order, copies it first.
-
-    Fields: the jitted function of these values, which it overwrites, and of what the plan's own
-    program returns last for it; the loads; what is saved; what is returned for it.
     """
 
+    # Of these values, which it overwrites, and of what the program returns last for it.
     run: Callable[..., Results]
-    olds: tuple[Var, ...]
-    saves: tuple[Var, ...]
-    given: tuple[Var, ...]
+    olds: tuple[Var, ...]  # the loads
+    saves: tuple[Var, ...]  # what is saved
+    given: tuple[Var, ...]  # what is returned for it
 
 
 NO_WRITING = Writing(lambda: [], (), (), ())
@@ -81,36 +79,28 @@ NO_WRITING = Writing(lambda: [], (), (), ())
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """What plans that differ only in what they read have in common.
+    """What plans that differ only in what they read have in common."""
 
-    Fields: the jitted function of (leaves, constants, loads, donated buffers); number of equations;
-    types of the buffers to donate; loads that the function overwrites with what is saved of them,
-    which it returns first; how rows are written into other loads; of what computes values to save,
-    the same function evaluated equation by equation.
-    """
-
-    call: Callable[..., Results]
+    call: Callable[..., Results]  # of (leaves, constants, loads, donated buffers)
     num_eqns: int
-    donated: tuple[Any, ...] = ()
+    donated: tuple[Any, ...] = ()  # types of the buffers to donate
+    # Loads that it overwrites with what is saved of them, which it returns first.
     overwritten: tuple[Var, ...] = ()
-    writing: Writing = NO_WRITING
+    writing: Writing = NO_WRITING  # how rows are written into other loads
+    # Of what computes values to save: the same, evaluated equation by equation.
     one_by_one: Callable[..., Results] | None = None
 
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled plan and where its arguments come from.
+    """A compiled plan and where its arguments come from."""
 
-    Fields: what it shares with its family; leaf numbers; constants; loads; whether the family had a
-    member before; the plan, in whose order outputs and values to save are returned (None: the whole
-    program).
-    """
-
-    family: Family
-    leaves: tuple[int, ...]
+    family: Family  # what it shares with others
+    leaves: tuple[int, ...]  # numbers of those that it takes
     constants: tuple[Any, ...] = ()
     loads: tuple[Var, ...] = ()
-    is_shared: bool = False
+    is_shared: bool = False  # the family had a member before
+    # In whose order outputs and saved values are returned; None: the whole program.
     plan: Plan | None = None
 
     def specimen(self, feeds: Values) -> tuple[Function, list[Any]]:

@@ -53,32 +53,26 @@ WINDOW = 5
 
 @dataclass(slots=True, eq=False)
 class Clock:
-    """What the programs of one engine share.
+    """What the programs of one engine share."""
 
-    Fields: timed runs per program at the start; what tells the time; `ticks` counts what may change
-    a choice between programs (timed runs, changes of the wanted values); whether measured seconds
-    may decide anything; seconds spent in programs so far, each run as long as it usually takes;
-    seconds that passed in calls of programs and in waiting for their results; seconds of first runs
-    of plans, most of it compilation; a result of each run that was not waited for, by which one sees
-    whether it failed; the times of each family of plans; seconds that it was evaluated equation by
-    equation; what a thread compiles.
-    """
-
-    rounds: int
-    now: Callable[[], float]
-    ticks: int = 0
-    is_running: bool = True
-    spent_s: float = 0.0
-    passed_s: float = 0.0
-    compiling_s: float = 0.0
+    rounds: int  # timed runs per program at the start
+    now: Callable[[], float]  # what tells the time
+    ticks: int = 0  # counts what may change a choice: timed runs, changes of the wanted values
+    is_running: bool = True  # measured seconds may decide something
+    spent_s: float = 0.0  # in programs so far, each run as long as it usually takes
+    passed_s: float = 0.0  # in calls of programs and in waiting for their results
+    compiling_s: float = 0.0  # of first runs of plans, most of it compilation
+    # A result of each run that was not waited for, to see whether it failed.
     unproven: list[Any] = field(default_factory=list)
+    # Times of each family of plans.
     families: weakref.WeakKeyDictionary[Family, Times] = field(
         default_factory=weakref.WeakKeyDictionary
     )
+    # Seconds that each was evaluated equation by equation.
     one_by_one_s: weakref.WeakKeyDictionary[Family, float] = field(
         default_factory=weakref.WeakKeyDictionary
     )
-    behind: Background = field(default_factory=Background)
+    behind: Background = field(default_factory=Background)  # what a thread compiles
 
     def began(self, begin_s: float | None) -> float:
         """When a call began, by this clock; `begin_s` is that of `perf_counter`, None stands for
@@ -142,25 +136,20 @@ class Times(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class TimedProgram:
-    """One executable with its times.
+    """One executable with its times."""
 
-    Fields: its plan (None: the whole program); the executable; what it shares with others; how often
-    it ran; the latest timed runs; seconds of a run, None until it was timed; whether the first timed
-    runs were made, or took long enough to be believed; seconds of the first run, compilation
-    included; whether the next one is timed all the same; what a thread compiles of it.
-    """
-
-    plan: Plan | None
+    plan: Plan | None  # None: the whole program
     executable: Executable
     clock: Clock
     pool: Pool
     num_runs: int = 0
+    # The latest timed runs.
     times: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    seconds: float | None = None
-    is_settled: bool = False
-    first_s: float = 0.0
-    is_due: bool = False
-    job: Compilation | None = None
+    seconds: float | None = None  # of a run; None until one was timed
+    is_settled: bool = False  # the first timed runs were made, or took long enough to be believed
+    first_s: float = 0.0  # of the first run, compilation included
+    is_due: bool = False  # the next run is timed all the same
+    job: Compilation | None = None  # what a thread compiles of it
 
     @property
     def loads(self) -> tuple[Var, ...]:

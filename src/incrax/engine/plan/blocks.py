@@ -49,19 +49,15 @@ MIN_VALUE_S = 5e-5
 
 @dataclass(frozen=True)
 class RowValues:
-    """Values that are computed in blocks of rows, of axes of one length.
+    """Values that are computed in blocks of rows, of axes of one length."""
 
-    Fields: how many rows; rows of a block; what rows reach row by row; the variables with enough
-    work behind them; those of them that something else reads than equations from rows to rows;
-    estimated seconds of all such equations.
-    """
-
-    length: int
-    size: int
-    rows: RowAxes
-    divided: frozenset[Var]
+    length: int  # how many rows there are
+    size: int  # rows of a block
+    rows: RowAxes  # what they reach row by row
+    divided: frozenset[Var]  # variables with enough work behind them
+    # Those of them that something else reads than equations from rows to rows.
     ends: tuple[Var, ...]
-    seconds: float
+    seconds: float  # estimated, of all such equations
 
     @property
     def saved_s(self) -> float:
@@ -119,17 +115,14 @@ def _ends(facts: Facts, rows: RowAxes, divided: frozenset[Var]) -> tuple[Var, ..
 class _InBlocks:
     """Equations that run inside the loop, on rows, and those in front of it, as a whole, both in
     order.
-
-    Fields: the rows; of what the loop makes for others, and of what is read in blocks, the axis of
-    rows; the equations inside, those in front; variables that are needed whole.
     """
 
     values: RowValues
-    group: Mapping[Var, int]
-    rows: dict[Var, int]
+    group: Mapping[Var, int]  # of what the loop makes for others, the axis of rows
+    rows: dict[Var, int]  # of what is read in blocks, the axis of rows
     inside: list[tuple[Equation, Aligned]] = field(default_factory=list)
     outside: list[Equation] = field(default_factory=list)
-    whole: set[Var] = field(default_factory=set)
+    whole: set[Var] = field(default_factory=set)  # variables that are needed whole
 
     @property
     def made(self) -> set[Var]:

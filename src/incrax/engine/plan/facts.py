@@ -71,21 +71,17 @@ class Reached(NamedTuple):
 
 @dataclass(frozen=True)
 class Facts:
-    """An analysed program.
+    """An analysed program."""
 
-    Fields: the simplified program; its dependence; the prices to plan with (None: this machine's,
-    measured when they are first needed); whether the planner runs exactly the dirty equations;
-    whether reductions may be replaced by statistics; the digest of the program as it was traced;
-    derived variables made so far.
-    """
-
-    program: Program
+    program: Program  # simplified
     dependence: Dependence
+    # To plan with; None: this machine's, measured when they are first needed.
     given_prices: Calibration | None
-    is_minimal: bool
+    is_minimal: bool  # the planner runs exactly the dirty equations
+    # Whether reductions may be replaced by statistics.
     algebra: AlgebraState = field(default_factory=AlgebraState)
-    digest: str = ""
-    derived: DerivedTable = field(default_factory=DerivedTable)
+    digest: str = ""  # of the program as it was traced
+    derived: DerivedTable = field(default_factory=DerivedTable)  # variables made so far
     _seconds: dict[int, tuple[Equation, float]] = field(default_factory=dict)
 
     @property

@@ -72,17 +72,13 @@ class Elements(NamedTuple):
 
 
 class CanonicalPlan(NamedTuple):
-    """A plan's equations in canonical order.
-
-    Fields: the key; the pieces of arguments; the equations that follow; all arguments; which outputs
-    are returned, in order; what is saved.
-    """
+    """A plan's equations in canonical order."""
 
     key: Hashable
-    pieces: tuple[Elements, ...]
-    eqns: tuple[Equation, ...]
+    pieces: tuple[Elements, ...]  # of arguments
+    eqns: tuple[Equation, ...]  # that follow these
     arguments: tuple[Var, ...]
-    outputs: tuple[int, ...]
+    outputs: tuple[int, ...]  # which are returned, in order
     saves: tuple[Var, ...]
 
 

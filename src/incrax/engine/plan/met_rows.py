@@ -219,17 +219,13 @@ def _slab(
 
 
 class _SumOfSlabs(NamedTuple):
-    """A sum over axes of an operand that has slabs, or a product with a clean one summed over them.
-
-    Fields: the equation; the operand's number; these axes, and those of the other operand; of each
-    of its axes that is left, the place in the result.
-    """
+    """A sum over axes of an operand that has slabs, or a product with a clean one summed over them."""
 
     eqn: Equation
-    number: int
-    axes: Sequence[int]
-    beside: Sequence[int]
-    places: Mapping[int, int]
+    number: int  # of the operand
+    axes: Sequence[int]  # that are summed over
+    beside: Sequence[int]  # the same of the other operand
+    places: Mapping[int, int]  # in the result, of each of the operand's axes that is left
 
     def of(self, env: RowEnvironment, value: Any, rows: DirtyRows | None = None) -> Any:
         """The sum of all of the operand, or of these rows of an axis that is summed over."""

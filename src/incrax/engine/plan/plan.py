@@ -58,17 +58,13 @@ class Extent(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What a plan for rows makes of an equation of the function.
+    """What a plan for rows makes of an equation of the function."""
 
-    Fields: the equation; the rows that it reads, and those that it makes, along one axis or two (none:
-    it has none, or all); if it does not run by rows, why; whether it does not run at all, but for the
-    factors of rows that it reads or has (`weighted_rows`).
-    """
-
-    eqn: Equation
-    read: tuple[Extent, ...]
-    made: tuple[Extent, ...]
-    why_all: str = ""
+    eqn: Equation  # of the function
+    read: tuple[Extent, ...]  # rows that it reads, along one axis or two; none: it has none, or all
+    made: tuple[Extent, ...]  # rows that it makes
+    why_all: str = ""  # why it does not run by rows
+    # It does not run, but for the factors of rows that it reads or has (`weighted_rows`).
     is_put_off: bool = False
 
 
@@ -89,29 +85,21 @@ class RowKind(NamedTuple):
 
 @dataclass(frozen=True)
 class Sliced:
-    """What a plan for rows takes besides leaves and saved values.
+    """What a plan for rows takes besides leaves and saved values."""
 
-    Fields: the changes that it serves, and others that this covers; how many rows there are in all;
-    the variable of the rows' numbers; for some variables that it reads, of which variable they are
-    the baseline's value; how many equations of the function it stands for, and what becomes of each;
-    what is loaded and made of indices alone; scans that are resumed; of all
-    steps of these, estimated seconds that `seconds` of the plan leave out, where their carry may be
-    the same again, and where it will not; of `seconds`, those in which saved values are read and
-    written; the values that rows are written into, as they are at the baseline and then:
-    what is loaded, and what is saved.
-    """
-
-    kind: RowKind
-    length: int
-    numbers: Var
-    olds: dict[Var, Var]
-    num_eqns: int = 0
-    made: tuple[Made, ...] = ()
-    tables: tuple[Var, ...] = ()
-    resumed: tuple[Equation, ...] = ()
+    kind: RowKind  # the changes that it serves, with those that this covers
+    length: int  # how many rows there are in all
+    numbers: Var  # of the rows
+    olds: dict[Var, Var]  # of variables that it reads, those of which they are the baseline's value
+    num_eqns: int = 0  # of the function that it stands for
+    made: tuple[Made, ...] = ()  # what becomes of each of these
+    tables: tuple[Var, ...] = ()  # what is loaded and made of indices alone
+    resumed: tuple[Equation, ...] = ()  # scans that start at the first dirty step
+    # Of steps whose carry may be the same again: what `seconds` of the plan leaves out.
     agreeing_s: float = 0.0
-    endless_s: float = 0.0
-    moved_s: float = 0.0
+    endless_s: float = 0.0  # the same of steps whose carry will not be
+    moved_s: float = 0.0  # of `seconds`, those in which saved values are read and written
+    # What is loaded, and saved, of values that rows are written into.
     in_place: tuple[tuple[Var, Var], ...] = ()
 
     @property
@@ -127,22 +115,17 @@ class Sliced:
 
 @dataclass(frozen=True)
 class Blocked:
-    """What a plan that computes values in blocks of rows takes besides leaves and saved values.
+    """What a plan that computes values in blocks of rows takes besides leaves and saved values."""
 
-    Fields: how many rows there are; rows of a block; the inputs of which a row reaches its own block
-    alone, as a mask; the variables of the blocks' numbers and of how many of these are meant; for
-    variables that it reads, of which variable they are the value to write to; equations of the
-    function that it stands for; how many blocks ran, in the record of a call.
-    """
-
-    length: int
-    size: int
-    by_rows: int
-    numbers: Var
-    count: Var
+    length: int  # how many rows there are
+    size: int  # rows of a block
+    by_rows: int  # the inputs of which a row reaches its own block alone, as a mask
+    numbers: Var  # of the blocks
+    count: Var  # how many of these are meant
+    # Of variables that it reads, those of which they are the value to write to.
     olds: dict[Var, Var]
-    eqns: tuple[Equation, ...]
-    num_run: int | None = None
+    eqns: tuple[Equation, ...]  # of the function that it stands for
+    num_run: int | None = None  # blocks that ran, in the record of a call
 
     @property
     def num(self) -> int:
@@ -162,28 +145,21 @@ class Blocked:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to load, run, save and return for one dirty set.
+    """What to load, run, save and return for one dirty set."""
 
-    Fields: the dirty set as a mask; variables loaded from the store; equations to run, in order;
-    variables to save; positions of the program outputs that are computed (the others are kept);
-    estimated seconds; the loads before rows were stacked; a boolean that it computes, if any, which
-    must be true for its results to be used; the algebra over rows in it, if any; what it takes
-    besides, if it is for a change of some rows; whether terms of sums may be added in any order;
-    what it takes besides, if it computes values in blocks of rows.
-    """
-
-    dirty: int
-    loads: tuple[Var, ...]
-    eqns: tuple[Equation, ...]
-    saves: tuple[Var, ...]
-    outputs: tuple[int, ...]
-    seconds: float
-    base_loads: tuple[Var, ...]
+    dirty: int  # the dirty set, as a mask
+    loads: tuple[Var, ...]  # from the store
+    eqns: tuple[Equation, ...]  # to run, in order
+    saves: tuple[Var, ...]  # to the store
+    outputs: tuple[int, ...]  # positions of those that are computed; the others are kept
+    seconds: float  # estimated
+    base_loads: tuple[Var, ...]  # before rows were stacked
+    # A boolean that it computes: its results may be used only where it is true.
     guard: Var | None = None
-    statistics: Statistics | None = None
-    sliced: Sliced | None = None
-    may_reorder: bool = False
-    blocked: Blocked | None = None
+    statistics: Statistics | None = None  # the algebra over rows in it
+    sliced: Sliced | None = None  # what it takes besides, for a change of some rows
+    may_reorder: bool = False  # terms of sums may be added in any order
+    blocked: Blocked | None = None  # what it takes besides, if it computes in blocks of rows
 
     @functools.cached_property
     def num_compiled(self) -> int:

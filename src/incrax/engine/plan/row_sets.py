@@ -83,36 +83,27 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RowSet:
-    """Some rows of an axis.
+    """Some rows of an axis."""
 
-    Fields: their numbers, shape (size,); how many; the axis' length; whether each counts: the
-    others repeat one, or stand for none, where `length` is their number; whether there may be some
-    of none; the set from which it was looked up, by which indices, and whether those out of range
-    read the last row; the set that it is the image of; those that it joins; of blocks of
-    consecutive rows, the first of each, and of what these are multiples; of an interval that is
-    known before the program runs, its ends; how often, on the way, every other row was taken, and
-    whether of what is made of it rows elsewhere are kept; what it is for each argument, where that is
-    known; whether it is read from this list; whether its numbers are distinct and ascend.
-    """
-
-    numbers: Any
+    numbers: Any  # of the rows, shape (size,)
     size: int
-    length: int
+    length: int  # of the axis
+    # Whether each does: the others repeat one, or, with number `length`, stand for none.
     counts: Any
-    has_spare: bool = False
-    parent: RowSet | None = None
-    indices: Atom | None = None
-    clips: bool = False
-    image: Image | None = None
-    parts: frozenset[RowSet] = frozenset()
-    starts: Any = None
-    aligned: int = 1
-    ends: tuple[int, int] | None = None
-    halvings: int = 0
-    is_kept: bool = False
-    listed: Listed | None = None
-    is_from_list: bool = False
-    ascends: bool = False
+    has_spare: bool = False  # some may stand for none
+    parent: RowSet | None = None  # the set from which it was looked up
+    indices: Atom | None = None  # by these
+    clips: bool = False  # indices out of range read the last row
+    image: Image | None = None  # of another set
+    parts: frozenset[RowSet] = frozenset()  # those that it joins
+    starts: Any = None  # of blocks of consecutive rows, the first of each
+    aligned: int = 1  # of what these are multiples
+    ends: tuple[int, int] | None = None  # of an interval that is known before the program runs
+    halvings: int = 0  # how often, on the way, every other row was taken
+    is_kept: bool = False  # of what is made of it, rows elsewhere are kept
+    listed: Listed | None = None  # what it is for each argument, where that is known
+    is_from_list: bool = False  # it is read from this list
+    ascends: bool = False  # its numbers are distinct and ascend
 
     @property
     def num_blocks(self) -> int:

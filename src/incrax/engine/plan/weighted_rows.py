@@ -39,17 +39,13 @@ MAX_TERMS = 4
 
 
 class Weighted(NamedTuple):
-    """A product D_kn u_n, D of the shape of the product (None: ones).
+    """A product D_kn u_n, D of the shape of the product (None: ones)."""
 
-    Fields: the variable of D; the value u; of each of its axes, the one of the product; whether it is
-    subtracted; the variable of what D lost, in units of `_unit` (None: nothing).
-    """
-
-    rows: Var | None
-    weight: Any
-    axes: tuple[int, ...]
-    is_negative: bool = False
-    lost: Var | None = None
+    rows: Var | None  # the variable of D; None: ones
+    weight: Any  # u
+    axes: tuple[int, ...]  # of each axis of u, that of the product
+    is_negative: bool = False  # it is subtracted
+    lost: Var | None = None  # the variable of what D lost, in units of `_unit`; None: nothing
 
 
 Sum = tuple[Weighted, ...]

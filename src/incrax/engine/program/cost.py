@@ -82,21 +82,16 @@ each other without a return to the caller.
 
 @dataclass(frozen=True)
 class Calibration:
-    """Seconds per unit of work on one machine and backend.
+    """Seconds per unit of work on one machine and backend."""
 
-    Fields: seconds per cheap arithmetic element, per transcendental element, per byte read, per
-    byte written, per extra argument of an executable, per matrix-product FLOP, per call of an
-    executable, whatever it does, and per kernel that it starts.
-    """
-
-    flop_s: float = 5e-11
-    transcendental_s: float = 5e-10
-    read_s: float = 2e-11
-    write_s: float = 4e-11
-    argument_s: float = 5e-7
-    dot_flop_s: float = 2e-11
-    call_s: float = 1e-5
-    kernel_s: float = 1e-6
+    flop_s: float = 5e-11  # per cheap arithmetic element
+    transcendental_s: float = 5e-10  # per transcendental element
+    read_s: float = 2e-11  # per byte read
+    write_s: float = 4e-11  # per byte written
+    argument_s: float = 5e-7  # per extra argument of an executable
+    dot_flop_s: float = 2e-11  # per matrix-product FLOP
+    call_s: float = 1e-5  # per call of an executable, whatever it does
+    kernel_s: float = 1e-6  # per kernel that it starts
 
     def seconds(self, eqn: Equation) -> float:
         """Estimated seconds of one equation inside a fused program."""

@@ -45,22 +45,17 @@ from incrax.engine.program.dependence import Layout
 
 @dataclass(slots=True, eq=False)
 class State:
-    """One version of everything that depends on the inputs.
+    """One version of everything that depends on the inputs."""
 
-    Fields: leaf values; outputs; saved values; a dirty set that reaches none of these (-1: not
-    known); the dirty set whose evaluation left saved values stale by choice, if any, here or in a
-    version before; how often it was a baseline since; whether some saved values were overwritten by
-    those of a later version; whether a change of its rows was not served for want of saved values.
-    """
-
-    values: LeafValues
+    values: LeafValues  # of the leaves
     outputs: Results
     saved: Env
-    harmless: int = -1
+    harmless: int = -1  # a dirty set that reaches none of these; -1: not known
+    # The change, here or in a version before, that left saved values stale by choice.
     culprit: int | None = None
-    uses: int = 0
-    is_written_over: bool = False
-    has_lacked: bool = False
+    uses: int = 0  # how often it was a baseline
+    is_written_over: bool = False  # some saved values were overwritten by those of a later version
+    has_lacked: bool = False  # a change of its rows was not served for want of saved values
     _anchors: tuple[Any, ...] | None = None
 
     @property
@@ -86,24 +81,18 @@ Pairs: TypeAlias = list[tuple[State, int]]
 
 @dataclass(slots=True, eq=False)
 class Store:
-    """The only mutable holder of saved values of one traced signature.
+    """The only mutable holder of saved values of one traced signature."""
 
-    Fields: how many versions are kept; bytes of saved values; in which order those of a version go;
-    spare buffers; variables of the program that are returned, whose buffers users may hold; the
-    versions; bytes of all that may be saved, which of it is recycled, and what this is; what was evicted
-    and nobody asked for yet; bytes of each variable.
-    """
-
-    versions: int
-    budget_bytes: int
-    order: Callable[[State], list[Var]]
-    pool: Pool
-    outputs: frozenset[Var]
-    states: list[State] = field(default_factory=list)
-    bound_bytes: int = 0
-    large: frozenset[Var] = frozenset()
-    expected: Iterable[Var] = ()
-    evicted: list[Var] = field(default_factory=list)
+    versions: int  # how many are kept
+    budget_bytes: int  # of saved values
+    order: Callable[[State], list[Var]]  # in which saved values of a version go
+    pool: Pool  # spare buffers
+    outputs: frozenset[Var]  # variables that are returned, whose buffers users may hold
+    states: list[State] = field(default_factory=list)  # the versions, the latest last
+    bound_bytes: int = 0  # of all that may be saved
+    large: frozenset[Var] = frozenset()  # which of it is recycled
+    expected: Iterable[Var] = ()  # what may be saved
+    evicted: list[Var] = field(default_factory=list)  # what nobody has asked for yet
     var_bytes: VarBytes = field(default_factory=VarBytes)
 
     def expect(self, saved: Iterable[Var]) -> None:
