@@ -2237,8 +2237,8 @@ MUTANTS = [
     ),
     Mutant(
         "structure missing in the fast look-up",
-        "engine/call/traced.py",
-        "return treedef == self.signature.treedef and",
+        "engine/inputs/signature.py",
+        "return treedef == self.treedef and",
         "return",
     ),
     Mutant(

@@ -33,7 +33,7 @@ from incrax._names import WrapsFunction, reduced
 from incrax._program import Args, Kwargs
 from incrax._stats import Stats
 from incrax._tuning import is_disabled
-from incrax.engine.call.bypass import NOT_HELD, Bypass
+from incrax.engine.call.bypass import NO_CALL, NOT_HELD, Bypass
 from incrax.engine.call.pure import PureState, Step
 from incrax.engine.call.signature_table import Options
 from incrax.engine.call.sites import Sites, SitesState
@@ -144,7 +144,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
                 except Exception:  # noqa: BLE001  the long way has the right words for it
                     bypass.ledger.take_back()
                     break
-                bypass.last = args, kwargs, (result if bypass.holds_results else NOT_HELD), None
+                bypass.last = (args, kwargs, result, None) if bypass.holds_results else NO_CALL
                 return result
         if streak is not None:
             with self._lock:  # another thread may have ended it while this one waited
@@ -315,7 +315,8 @@ class Incremental(WrapsFunction, Generic[P, R]):
         """Enter calls in the counters that did not do so themselves."""
         if self._lock.acquire(blocking=False):  # else a call is under way, which enters them
             try:
-                _catch_up(self._traces)
+                for traced in self._traces.all():
+                    traced.catch_up()
             finally:
                 self._lock.release()
 
@@ -342,7 +343,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
         Raises:
             NotCalledError: there are neither arguments nor calls.
         """
-        _catch_up(self._traces)
+        self._catch_up()
         if args or kwargs:
             given = self._traces.looked_up(args, kwargs, method)
             return Asked(given.traced, given)
@@ -481,11 +482,6 @@ class Incremental(WrapsFunction, Generic[P, R]):
             f"incremental({self._name}): {self._stats.calls} calls, {self._stats.unchanged} "
             "unchanged"
         )
-
-
-def _catch_up(traces: RowTraces) -> None:
-    for traced in traces.all():
-        traced.catch_up()
 
 
 _living: weakref.WeakSet[Incremental[..., Any]] = weakref.WeakSet()

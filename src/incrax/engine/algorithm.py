@@ -21,8 +21,8 @@ from incrax._program import Program, read_vars, trace_with_tree, written_vars
 
 ONCE = -2
 ALWAYS = -1
-"""Stand for inputs that change at the first call, on which every equation depends, and at every
-call, on which those with an effect depend.
+"""Numbers of two inputs that no function has: `ONCE` changes at the first call alone, and every
+equation depends on it; `ALWAYS` changes at every call, and equations with an effect depend on it.
 """
 
 Depends = Mapping[Var, Set[int]]

@@ -165,6 +165,17 @@ def test_large_results_are_not_held():
     assert num_bypassed(ours) == 2
 
 
+def test_arguments_are_held_with_a_result_alone():
+    size = MAX_HELD_BYTES // 8 + 1
+    ours = bypassing(lambda x: jnp.broadcast_to(x[0], (size,)), jnp.ones(3))
+    x = jnp.ones(3)
+    held = weakref.ref(x)
+    ours(x)
+    del x
+    gc.collect()
+    assert held() is None
+
+
 def test_calls_are_counted():
     ours = bypassing(model, 1.0, 2.0, V, X)
     before = ours.stats.as_dict()

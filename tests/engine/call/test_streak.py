@@ -21,7 +21,9 @@ import incrax
 from incrax.engine.call.engine import LONG_WAY_EVERY
 from incrax.engine.call.streak import NOT_SERVED, RowStreak, Streak
 from incrax.engine.call.traced import Traced
+from incrax.engine.compile.timing import SAMPLE
 from incrax.engine.inputs import leaves
+from incrax.engine.policy.candidates import RETRY_USES
 
 X = np.linspace(0.1, 2.0, 100_000)
 TUNING = incrax.Tuning(timed=False, compile_s=10.0)
@@ -206,6 +208,19 @@ def test_a_streak_serves_and_now_and_then_a_call_is_looked_at(made, monkeypatch)
         _a(args, 200.0 + k)
         ours(*args)
     assert len(seen) - LONG_WAY_EVERY < sum(seen) < len(seen)
+
+
+def test_no_streak_is_made_that_may_serve_no_call(made):
+    ours = copy.copy(made[0])
+    renewed(ours, start(ours))
+    traced = ours._traces.latest
+    assert traced.streak() is not None
+    traced.engine.again.repeat.program.num_runs = SAMPLE
+    assert traced.streak() is None
+
+
+def test_programs_are_timed_again_where_calls_go_the_long_way():
+    assert not any(uses % LONG_WAY_EVERY for uses in RETRY_USES)
 
 
 CHANGES = {

@@ -140,6 +140,15 @@ def test_what_fits_is_kept():
     assert len(store.evicted) == 0
 
 
+def test_while_all_fit_nobody_counts_bytes(monkeypatch):
+    a, b = variable(), variable()
+    store = store_of(expected=(a, b))
+    monkeypatch.setattr(Store, "_fit", None)
+    store.commit(state(a), None)
+    store.add(store.states[-1], {b: value(b)})
+    assert store.states[-1].saved.keys() == {a, b}
+
+
 def test_the_least_seconds_per_byte_are_evicted_first():
     cheap, dear, large = variable(2), variable(2), variable(4)
     seconds = {cheap: 3.0, dear: 9.0, large: 4.0}

@@ -4,7 +4,7 @@ Between two looks (`engine.policy.ledger`) a call is neither flattened nor compa
 `jax.jit` dispatches it by its own fast path. Arguments of another tree or other types make it trace
 the function, which refuses (`OtherTypesError`): such a call is looked at. How many calls may go by
 is granted by `Ledger.note_call`, and taken back by `Engine._begin_look`. `Incremental.__call__`
-does all this by itself, since each function of Python that is called takes a microsecond.
+does all this by itself, since a call through more functions of Python takes longer than what they do.
 
 In: the arguments of calls. Out: what is held of the last one.
 """
@@ -88,7 +88,7 @@ class Bypass:
 
     def timed(self, args: Args, kwargs: Kwargs) -> Any:
         """The result of the last call before a look, which is timed; `NOT_HELD` where the call is
-        to be looked at. Those before it have ended.
+        to be looked at. Those before it have ended, if their results are small enough to be held.
         """
         ledger = self.ledger
         if not ledger.is_timing_due or ledger.left:
@@ -100,7 +100,7 @@ class Bypass:
             return NOT_HELD
         whole_s = self.whole_s if self.whole is None else self.whole.seconds
         ledger.note_turn(time.perf_counter() - start_s, whole_s or math.inf)
-        self.last = args, kwargs, (result if self.holds_results else NOT_HELD), None
+        self.last = (args, kwargs, result, None) if self.holds_results else NO_CALL
         return result
 
     def held(self, args: tuple[Any, ...]) -> Any:

@@ -1,9 +1,10 @@
 """Stage 11, run: compare the leaves, choose a program, load, execute, commit.
 
 One `Engine` serves one traced signature. Each call reads the store, computes, and commits by one
-assignment at the end: an exception leaves the store as it was. A call goes one of three ways, the
-first that applies:
+assignment at the end: an exception leaves the store as it was, but for values that a program
+overwrote. A call goes one of four ways, the first that applies:
 
+- `_again_by_rows`: what the last call did, if that changed rows of the same inputs;
 - `_again`: what the last call of its kind did, where nothing is to be decided;
 - `_unchanged`: outputs of a saved version that no changed input reaches;
 - `_evaluate`: the candidate chosen for the dirty set, from the best version.
@@ -65,8 +66,8 @@ from incrax.engine.store.store import (
 logger = logging.getLogger("incrax")
 
 LONG_WAY_EVERY = 16
-"""Uses of a dirty set of which one is compared with all versions; those at which programs are timed
-again are among them.
+"""Of so many uses of a dirty set one goes the long way, which ranks the versions. It divides each of
+`RETRY_USES`, since nothing else asks there whether to time programs again.
 """
 
 feed_of = attrgetter("feed")
@@ -84,7 +85,6 @@ class Repeat(NamedTuple):
     entry: Entry  # what serves its kind
     program: TimedProgram  # that ran last
     plan: Plan  # its plan
-    num_eqns: int  # of the function that this stands for
     ticks: int  # of the clock then
     sources: Sources  # where the program finds what it loads
     fills: tuple[TimedProgram, ...] = ()  # segments that ran before it, in order
@@ -147,7 +147,15 @@ class FirstCall(NamedTuple):
 
 
 class Engine:
-    """Evaluates one traced program incrementally."""
+    """Evaluates one traced program incrementally.
+
+    Fields, of the program: `reach`, the inputs that its outputs depend on; `always`, the bit of what
+    runs at every call, 0 where nothing does; `must_wait`, whether it calls the host; `out_vars`, its
+    outputs but for literals, with their places. Of the last call: `_last`, its record; `_dirty`, what
+    changed, since calls of other rows share a record; `again`, what it did, if it went the short way.
+    For the next ones: `repeats`, what the last call of each kind did; `repeat`, what the last one did
+    that went the long way, be it one of rows; `streak`, what serves calls like the last one.
+    """
 
     def __init__(
         self,
@@ -235,8 +243,8 @@ class Engine:
     def call(
         self, leaves: Values, changed: Sequence[int] | None, begin_s: float | None = None
     ) -> Results:
-        """Outputs at these leaves; `changed`: those that are other objects than before, if known
-        (since `begin_s`).
+        """Outputs at these leaves; `changed`: those that are other objects than before, if known;
+        `begin_s`: when the call began, of `perf_counter`, None for now.
         """
         clock = self.clock
         ledger = self.ledger
@@ -295,7 +303,7 @@ class Engine:
     def count_repeats(self, repeat: Repeat, num: int, overhead_s: float) -> None:
         """So many calls did what the one before did, the last of which made the latest version."""
         self.stats.calls += num
-        self.stats.ran += num * repeat.num_eqns
+        self.stats.ran += num * repeat.plan.num_eqns
         self.stats.loaded += num * len(repeat.plan.loads)
         program = repeat.program
         program.num_runs += num
@@ -336,7 +344,7 @@ class Engine:
         rank = lambda rows: (rows.numbers.size, slices.lacks(rows.base.saved))
         return min(found, key=rank, default=None)
 
-    def _unchanged(self, state: State, dirty: int = 0) -> Results:
+    def _unchanged(self, state: State, dirty: int) -> Results:
         self.stats.unchanged += 1
         self.ledger.unchanged += 1
         self.store.touch(state)
@@ -367,7 +375,7 @@ class Engine:
     def _again(self, pairs: Pairs, values: LeafValues, start_s: float) -> Results | None:
         """Outputs the short way: what the last call of its kind did.
 
-        None, and nothing happened, where something is to be decided.
+        None where something is to be decided, or results must not be used: nothing is committed.
         """
         begun = start_s, self.clock.spent_s, self.clock.passed_s
         kind = self._common(pairs)
@@ -475,7 +483,7 @@ class Engine:
         clock = self.clock
         start_s, spent_s, passed_s = begun
         self.store.commit(state, base)
-        self.stats.ran += repeat.num_eqns
+        self.stats.ran += repeat.plan.num_eqns
         self.stats.filled += repeat.num_filled
         self.stats.loaded += len(repeat.plan.loads)
         self._last = repeat.record
@@ -486,8 +494,8 @@ class Engine:
         return state.outputs
 
     def _note_repeat(self, record: CallRecord, candidate: Candidate, saved: SavedValues) -> None:
-        """The next calls of this kind may do what this one did, if nothing was to be found out, or
-        filled but by segments that the change reaches.
+        """The next calls of this kind may do what this one did, if nothing was tried in it, and nothing
+        was filled, or only by segments that the change reaches.
         """
         kind = self._common(saved.pairs)
         self.repeat = None
@@ -508,7 +516,6 @@ class Engine:
             entry,
             program,
             plan,
-            plan.num_eqns,
             self.clock.ticks,
             saved.sources or Sources(self.facts, program),
             fills,
@@ -524,8 +531,9 @@ class Engine:
                 self.again = Again(repeat, saved.base, [])
 
     def _fills_what_changed(self, candidate: Candidate, saved: SavedValues) -> bool:
-        """Whether a plan, which fills nothing, or segments serve the same change so of any version that
-        has what they read: what is reached was computed, and all else was current there.
+        """Whether the same change can be served alike from any version that has what this call read:
+        by a plan that filled nothing, or by segments that computed all that the change reaches, and
+        nothing else.
         """
         if candidate == "plan":
             return not saved.computed
@@ -705,10 +713,9 @@ class Engine:
     def run(
         self, candidate: Candidate, entry: Entry, saved: SavedValues
     ) -> tuple[Candidate, Results, Any]:
-        """The results of a candidate's program, and a boolean, if any, which must be true for them
-        to be used.
+        """What ran, its results, and a boolean, if any, which must be true for them to be used.
 
-        The whole program's where values derived for another candidate must not be used.
+        That is the whole program where a value that the candidate derives must not be used.
         """
         if candidate != "whole":
             try:
@@ -900,13 +907,11 @@ class Engine:
 
     def expect(self, calls: int) -> None:
         """So many more calls will come."""
-        chooser = self.chooser
-        chooser.credit.expect(calls)
+        self.chooser.credit.expect(calls)
 
     def plans(self) -> list[Plan]:
         """The plans that have programs."""
-        entries = self.chooser.entries
-        programs = [entry.program for entry in list(entries.values())]
+        programs = [entry.program for entry in list(self.chooser.entries.values())]
         return [x.plan for x in programs if x is not None and x.plan is not None]
 
     @property

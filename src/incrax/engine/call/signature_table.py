@@ -122,13 +122,13 @@ class Traces:
     def serving_rows(
         self, leaves: Values, treedef: Any, args: Args, kwargs: Kwargs
     ) -> Given | None:
-        """The same with `Rows` among the leaves: for what stands in front of this table."""
+        """The same with `Rows` among the leaves: none here; see `RowTraces`."""
         del leaves, treedef, args, kwargs
         return None
 
     def aside(self, leaves: Values, args: Args, kwargs: Kwargs) -> Traced | None:
-        """The trace for a call without becoming the latest, or forgetting another; None: call the
-        function as it is.
+        """The trace for a call, which does not become the latest one, and for which none is forgotten;
+        None: call the function as it is.
         """
         if has_tracer(leaves):
             return None

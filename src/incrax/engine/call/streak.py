@@ -27,7 +27,7 @@ import numpy as np
 from incrax import _jax
 from incrax._context import context_key
 from incrax._program import Args, Kwargs, Results, Values
-from incrax.engine.call.engine import LONG_WAY_EVERY, Again, Engine
+from incrax.engine.call.engine import LONG_WAY_EVERY, Again, Engine, Repeat
 from incrax.engine.compile.timing import SAMPLE
 from incrax.engine.inputs.leaves import NO_ANCHOR, LeafValue
 from incrax.engine.inputs.signature import Signature
@@ -75,9 +75,7 @@ class Streak(abc.ABC):
         self._num = 0
         self._overhead_s = 0.0
         self._run_s = 0.0
-        uses = entry.uses
-        runs = repeat.program.num_runs
-        self._limit = min(-uses % LONG_WAY_EVERY, -runs % SAMPLE)
+        self._limit = num_alike(repeat)
 
     def call(self, args: Args, kwargs: Kwargs) -> Any:
         """The result of a call like the last one; `NOT_SERVED` where it is to be looked at."""
@@ -235,10 +233,18 @@ class RowStreak(Streak):
         return state.outputs
 
 
+def num_alike(repeat: Repeat) -> int:
+    """How many calls may repeat the last one before versions are ranked, or its program timed, again."""
+    return min(-repeat.entry.uses % LONG_WAY_EVERY, -repeat.program.num_runs % SAMPLE)
+
+
 def streak_of(signature: Signature, out_tree: Any, engine: Engine, again: Again) -> Streak | None:
-    """What serves calls like one that went the short way; None where that one saved values: inputs
-    that change in turns, each from where the last one was, have no one version to start from.
+    """What serves calls like one that went the short way; None where the next one goes the long way,
+    and where that one saved values: inputs that change in turns, each from where the last one was,
+    have no one version to start from.
     """
+    if not num_alike(again.repeat):
+        return None
     plan = again.repeat.plan
     if plan.sliced is not None:
         return RowStreak(signature, out_tree, engine, again)

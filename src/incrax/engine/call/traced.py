@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import jax
 
 from incrax import _jax
-from incrax._context import context_key
 from incrax._jax import Equation
 from incrax._names import as_program_name, name_of
 from incrax._program import STATEFUL, Program, Results, Values
@@ -108,14 +107,14 @@ class Traced:
 
     def serves(self, treedef: Any) -> bool:
         """Whether a call may have this signature: same tree and configuration."""
-        return treedef == self.signature.treedef and context_key() == self.signature.config
+        return self.signature.is_of(treedef)
 
     def given(self, leaves: Values) -> Given | None:
         """What a call of the same tree gives; None if its signature is another."""
         signature = self.signature
         if signature.statics and not signature.same_statics(leaves):
             return None
-        dynamic = signature.dynamic_leaves(leaves) if signature.statics else leaves
+        dynamic = signature.dynamic_leaves(leaves)
         changed = self.changed_leaves(dynamic)
         engine = self._engine
         states = () if engine is None else engine.store.states
@@ -178,13 +177,11 @@ class Traced:
         engine = self._engine
         if engine is None or engine.again is None:
             return None
-        clock = engine.clock
-        behind = clock.behind
+        behind = engine.clock.behind
         if engine.ledger.granted or behind.is_on:
             return None
-        made = streak_of(self.signature, self.out_tree, engine, engine.again)
-        engine.streak = made
-        return made
+        engine.streak = streak_of(self.signature, self.out_tree, engine, engine.again)
+        return engine.streak
 
     # --- as a function's methods ask it -----------------------------------------------------------
 
@@ -243,7 +240,7 @@ class Given(NamedTuple):
     """What a call gives: the trace that serves it, the leaves that are values, and which are other
     objects than before.
 
-    `changed` is None where that is not known; a trace of another kind gets what it needs there.
+    `changed` is None where that is not known; of a `RowEngine` it is the `Rows`.
     """
 
     traced: Any
@@ -264,7 +261,7 @@ def of_leaves(analysis: Analysis, signature: Signature) -> Callable[..., Results
         args, kwargs = jax.tree.unflatten(treedef, leaves)
         return jax.tree.leaves(jitted(*args, **kwargs))
 
-    run.__name__ = f"{as_program_name(name_of(jitted))}"
+    run.__name__ = as_program_name(name_of(jitted))
     return run
 
 

@@ -1,7 +1,7 @@
 """Verification: results compared with fresh evaluations.
 
-In: the outputs that a call returned, and what evaluates it anew. Out: nothing, or an error. It must
-not change what is saved unless it is wrong.
+In: the outputs that a call returned, and what evaluates it anew. Out: nothing, or an error, before
+which what is saved is dropped; else that must stay.
 """
 
 from __future__ import annotations

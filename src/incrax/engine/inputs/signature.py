@@ -43,7 +43,9 @@ class Signature:
 
     @property
     def key(self) -> Hashable:
-        """Equal keys share a trace; a static 1, 1.0 and True differ."""
+        """Equal keys share a trace: of static values those that are equal and of one class, as under
+        `jax.jit`. Equal members of two `IntEnum` differ.
+        """
         statics = tuple((type(x), x) for x in self.statics)
         return self.treedef, self.descriptors, statics, self.config
 
@@ -54,16 +56,20 @@ class Signature:
 
     @cached_property
     def is_static(self) -> tuple[bool, ...]:
-        """Which leaves are none."""
+        """Which leaves are static."""
         return tuple(known is None for known in self.descriptors)
 
     def dynamic_leaves(self, leaves: Values) -> Values:
         """The leaves that are values."""
         return list(compress(leaves, self.is_dynamic)) if self.statics else leaves
 
+    def is_of(self, treedef: Any) -> bool:
+        """Whether a call of this tree, in the present configuration, may have this signature."""
+        return treedef == self.treedef and context_key() == self.config
+
     def serves(self, leaves: Values, treedef: Any) -> bool:
         """Whether a call with these leaves has this signature."""
-        if treedef != self.treedef or context_key() != self.config or not self.same_statics(leaves):
+        if not self.is_of(treedef) or not self.same_statics(leaves):
             return False
         dynamic = self.dynamic_leaves(leaves)
         return self.same_types(dynamic, range(len(dynamic)), ())
@@ -113,14 +119,9 @@ class Signature:
         """The leaves that are bound to a device or a sharding, by their numbers among those that
         are values.
         """
-        known = [
-            (i, d) for i, d in enumerate(self.dynamic_types) if isinstance(d, tuple) and len(d) == 4
-        ]
-        return {
-            i: Placed(shape, sharding)
-            for i, (shape, _, _, sharding) in known
-            if sharding is not None
-        }
+        types: Any = self.dynamic_types
+        placed = ((i, d) for i, d in enumerate(types) if len(d) == 4 and d[3] is not None)
+        return {i: Placed(shape, sharding) for i, (shape, _, _, sharding) in placed}
 
     @property
     def num_parts(self) -> int:
@@ -142,7 +143,7 @@ class Signature:
 
 
 def same_static(x: Any, y: Any) -> bool:
-    """Whether two static leaves are one value; 1, 1.0 and True differ."""
+    """Whether two static leaves are one value: equal, and of one class."""
     return type(x) is type(y) and (x is y or x == y)
 
 

@@ -90,7 +90,7 @@ class Entry:
 
     # What serves it.
     candidate: Candidate = "whole"
-    reason: str = "seen for the first time"
+    reason: str = "no plan was made yet"
     seconds: dict[Candidate, float] = field(default_factory=dict)
     is_final: bool = False  # all candidates were timed
     ticks: int = -1  # of the clock, at the last choice

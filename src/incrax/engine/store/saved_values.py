@@ -92,7 +92,7 @@ class Sources:
 
     def loads(self, base: State, saved: Env, rows: np.ndarray | None = None) -> list[Any]:
         """What the program takes of a version with these saved values, as rows of these numbers
-        change; None where something is lacking.
+        change; None in the place of what is lacking.
         """
         found = list(map(saved.get, self._saved))
         for place, leaf in self._inputs:

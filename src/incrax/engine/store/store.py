@@ -1,5 +1,5 @@
-"""Stage 10, store: saved values, keyed by the input values that they depend on, under a byte
-budget.
+"""Stage 10, store: the latest few versions of inputs, outputs and saved values, under a byte budget;
+which inputs differ from each version (`Comparison`), and which one to start from (`Baselines`).
 
 A `State` is one version: input values, outputs, and saved values that are current for exactly these
 inputs. The store keeps a few states, most recently used last.
@@ -96,8 +96,8 @@ class Store:
     var_bytes: VarBytes = field(default_factory=VarBytes)
 
     def expect(self, saved: Iterable[Var]) -> None:
-        """Announce which variables may be saved, and drop others: while all fit, no account is kept
-        per call.
+        """Announce which variables may be saved, and drop others: while all fit, nobody counts the bytes
+        of what is stored.
         """
         if saved is self.expected:
             return
@@ -140,7 +140,8 @@ class Store:
         """Add values computed for an existing version."""
         state.saved = {**state.saved, **filled}
         state.harmless = -1
-        self._fit()
+        if self.bound_bytes > self.budget_bytes:
+            self._fit()
 
     def take(self, state: State, variables: Sequence[Var]) -> Results:
         """Saved values of a version to be overwritten, which it has no more; copies of those that
@@ -502,12 +503,12 @@ def are_at_hand(values: Iterable[Any]) -> bool:
     return True
 
 
-def available_in(states: Iterable[tuple[State, int]], var: Var, mask: int) -> Any | None:
+def available_in(pairs: Pairs, var: Var, mask: int) -> Any | None:
     """A saved value that is current under one of the (state, dirty set) pairs and still has its
     buffer.
     """
-    for state, dirty in states:
+    for state, dirty in pairs:
         value = None if mask & dirty else state.saved.get(var)
-        if value is not None and not is_any_deleted([value]):
+        if are_at_hand((value,)):
             return value
     return None

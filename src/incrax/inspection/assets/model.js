@@ -128,7 +128,7 @@ function outlookOf(change, slice = -1) {
   if (!outlooks.size) return certain('whole', 'first call with this signature', new Uint8Array(numEquations).fill(1));
   if (!sums(reach(change)).num) return certain('saved outputs', 'no input changed that a result depends on', new Uint8Array(numEquations));
   if (data.function.planner === 'cost planner') {
-    return certain('whole', 'seen for the first time', new Uint8Array(numEquations).fill(1));
+    return certain('whole', 'no plan was made yet', new Uint8Array(numEquations).fill(1));
   }
   const name = data.function.planner === 'minimal planner' ? 'plan' : 'segments';
   return certain(name, 'by dependence alone: calls with this combination were not looked at', reach(change));
