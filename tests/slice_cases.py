@@ -171,6 +171,14 @@ def products(theta, scale):
     return jnp.prod(1.0 + 0.1 * jnp.tanh(theta)) * scale, jnp.all(theta < 9.0), jnp.argmax(theta)
 
 
+def norms(table, scale):
+    """A reduction by a function that no primitive has: a hypotenuse, and where it is the longest."""
+    longer = lambda a, b: jax.tree.map(lambda x, y: jnp.where(a[0] >= b[0], x, y), a, b)
+    numbers = jnp.broadcast_to(jnp.arange(7.0), table.shape)
+    most, place = jax.lax.reduce((jnp.abs(table), numbers), (-1.0, -1.0), longer, (1,))
+    return jnp.sum(most * scale), jnp.sum(jnp.sin(place * most))
+
+
 def columns(table, scale):
     """The rows are columns on the way."""
     turned = jnp.exp(table.T * scale)
@@ -516,6 +524,14 @@ def cut_twice(x, scale):
     return jnp.sum(y[2:, 1:] ** 3) + jnp.sum(around**3) + jnp.sum(jnp.flip(y, (0, 1)) * y)
 
 
+def halves(x, scale):
+    """Columns that are split and joined, of which rows meet those of their neighbours."""
+    first, second = jnp.split(jnp.sin(x * scale), 2, axis=1)
+    beside = jnp.roll(jnp.sum(first * scale, axis=1), 1)
+    both = jnp.concatenate([second, first**2], axis=1)
+    return jnp.sum(jnp.sum(second, axis=1) * beside) + jnp.sum(both[: NUM // 3] ** 3)
+
+
 class Case(NamedTuple):
     """A function, its arguments, and whether a change of a row of the first runs that row alone."""
 
@@ -536,6 +552,8 @@ _WAVES = THETA + 3.0, np.full(NUM, 0.1)
 
 CASES = {
     "groups": Case(groups, _PAIR),
+    "halves": Case(halves, (Y[:, :2], 0.7)),
+    "halves, gradient": Case(with_gradient(halves, 0, 1), (Y[:, :2], 0.7)),
     "cut twice": Case(cut_twice, (WAVY, 0.7)),
     "cut twice, gradient": Case(with_gradient(cut_twice, 0, 1), (WAVY, 0.7)),
     "groups, gradient": Case(with_gradient(groups, 0, 1, 2), _PAIR),
@@ -572,6 +590,7 @@ CASES = {
     "constant gradient": Case(with_gradient(indifferent, 0, 1), (THETA, 0.5)),
     "largest": Case(with_gradient(largest, 0), (THETA, 0.5)),
     "products": Case(products, (THETA, 0.5)),
+    "norms": Case(norms, (Y, 0.3)),
     "columns": Case(with_gradient(columns, 1), (RNG.normal(size=(NUM, 4)), 0.3)),
     "ring": Case(ring, (THETA, 0.5)),
     "ring, gradient": Case(with_gradient(ring, 0, 1), (THETA, 0.5)),

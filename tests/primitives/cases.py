@@ -35,6 +35,15 @@ def windows(x, places, mode):
     return lax.gather(x, places, GATHER, (2, 1), mode=mode, fill_value=0.0)
 
 
+RNG_OF_PAIRS = np.random.default_rng(7).normal(size=(2, 3))
+
+
+def pair_product(one, other):
+    """Of complex numbers as pairs: each part of the result is made of both."""
+    (a, b), (c, d) = one, other
+    return a * c - b * d, a * d + b * c
+
+
 EXACT = {
     "add": (lax.add, T, T[::-1].copy()),
     "mul of a scalar": (lambda x, a: lax.mul(x, a), T, 2.0),
@@ -74,6 +83,13 @@ EXACT = {
     ),
     "reduce_sum": (lambda x: lax.reduce_sum(x, (1,)), B),
     "reduce_prod": (lambda x: lax.reduce_prod(x, (0, 2)), B),
+    "reduce": (
+        lambda x, y, a, b: lax.reduce((x, y), (a, b), pair_product, (1,)),
+        M,
+        RNG_OF_PAIRS,
+        1.5,
+        0.5,
+    ),
     "cumsum": (lambda x: lax.cumsum(x, 1), M),
     "cumsum from the end": (lambda x: lax.cumsum(x, 0, reverse=True), B),
     "cumprod": (lambda x: lax.cumprod(x, 1), M),

@@ -45,11 +45,11 @@ def aligned_by(eqn: Equation, rows: Axes) -> Aligned | None:
 
 
 def aligned_back(eqn: Equation, axis: int) -> Aligned | None:
-    """Where the rows of an equation's only output come from, likewise."""
+    """Where the rows of an equation's outputs come from, likewise: of all along one axis."""
     found = _reads(eqn)
-    if found is None or len(found) != 1:
+    if found is None or len({shape_of(var)[axis:][:1] for var in eqn.outvars}) != 1:
         return None
-    aligned = _aligned(eqn, found, [axis], [None] * len(eqn.invars))
+    aligned = _aligned(eqn, found, [axis] * len(found), [None] * len(eqn.invars))
     is_spread = eqn.primitive.name == "broadcast_in_dim"  # its rows may all be alike
     has_rows = aligned is not None and aligned.operands != (None,) * len(eqn.invars)
     return aligned if has_rows or is_spread else None
@@ -112,6 +112,15 @@ def run_on_rows(eqn: Equation, aligned: Aligned, count: int, values: Sequence[An
 
 
 _ONE_SHAPE = "it cannot be run on another number of rows"
+
+
+def runs_along(eqn: Equation, axis: int) -> Sequence[Sequence[Run]] | None:
+    """For each output, the runs of rows that an equation moves along an axis; None if it moves none:
+    what joins, splits or reverses arrays does so along the axes that it names.
+    """
+    runs, params = entry_of(eqn).runs, eqn.params
+    axes = params.get("dimensions", [params.get("dimension", params.get("axis", axis))])
+    return runs(eqn, axis) if runs is not None and axis in axes else None
 
 
 def sources_of_runs(
@@ -201,8 +210,10 @@ def _resized(name: str) -> Change:
 
 
 def _windows(params: dict[str, Any], to: Aligned, count: int) -> dict[str, Any]:
-    """Windows that are as long as the operand's axis of rows."""
-    return {"slice_sizes": _at(params["slice_sizes"], to.operands[0], count)}
+    """Windows that are as long as the operand's axis of rows; of a batch each has one."""
+    axis = to.operands[0]
+    is_batch = axis in params["dimension_numbers"].operand_batching_dims
+    return {"slice_sizes": _at(params["slice_sizes"], None if is_batch else axis, count)}
 
 
 def _at(sizes: Sequence[int], axis: int | None, count: int) -> tuple[int, ...]:

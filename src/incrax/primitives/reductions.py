@@ -18,6 +18,7 @@ from incrax.primitives.entry import (
     Family,
     Kind,
     Primitive,
+    Read,
     Reads,
     View,
     Window,
@@ -38,6 +39,7 @@ REDUCED = {
     for kind in "sum prod max min and or xor".split()
 }
 COMPLEX = Kind("compares complex numbers, of which none is the least or the largest", is_final=True)
+REDUCED_BY = Kind("reduces over the rows by a function", is_final=True)
 SEARCHED = Kind("looks for a row by its place", is_final=True)
 SORTED = Kind("sorts the rows", is_final=True)
 ONWARDS = Kind("accumulates along the rows", running=1, is_final=True)
@@ -63,6 +65,14 @@ def _reduced(kind: Kind) -> Callable[[Equation, View], list[Reads]]:
         return [Reads([read])]
 
     return index
+
+
+def _reduced_together(eqn: Equation, _: View) -> list[Reads]:
+    """Several operands by one function, each result of all of them, and of what each begins with."""
+    operands = eqn.invars[: len(eqn.outvars)]
+    axes = eqn.params["dimensions"]
+    read = [without(rank_of(atom), axes, REDUCED_BY) for atom in operands]
+    return of_all(eqn, [*read, *(Read(()) for _ in operands)])
 
 
 def mixing(
@@ -298,7 +308,8 @@ FAMILY: Family = {
     "reduce_window_sum": _pooling(lambda _: 0),
     "reduce_window_max": _pooling(_least),
     "reduce_window_min": _pooling(_most),
-    **each("reduce reduce_window", Primitive(work=_by_a_function)),
+    "reduce": Primitive(index=_reduced_together, work=_by_a_function),
+    "reduce_window": Primitive(work=_by_a_function),
     **each("psum pmax pmin", Primitive(work=_sum_over_axes)),
     "select_and_gather_add": Primitive(
         work=lambda eqn: EquationWork(int_ops=float(_num_in_windows(eqn)))

@@ -70,11 +70,23 @@ def test_results_are_the_same(steps, ends):
                 y = STEPS[name](y, axis)
         return [ENDS[end](y) for end in ends]
 
+    check_narrowed(fun)
+
+
+def check_narrowed(fun):
     program = drop_dead(inline(trace(fun, X)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(read_rows, "MIN_SIZE", 0)
         narrowed = drop_dead(make_read_rows(program))
     same(value(narrowed, X), value(program, X))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_along_either_axis_is_read_in_part_along_each(name, axis):
+    """Arrays that are joined along columns are read along rows, too."""
+    check_narrowed(lambda y: [ENDS[end](STEPS[name](y, axis)) for end in ("last row", "some")])
+    check_narrowed(lambda y: ENDS["last column"](STEPS[name](y, axis)))
 
 
 @pytest.mark.parametrize("num", [4096, 5001])

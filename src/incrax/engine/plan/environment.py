@@ -403,9 +403,7 @@ class RowEnvironment(abc.ABC):
         saved.
         """
         (total,) = eqn.outvars
-        if _jax.is_key_dtype(total.aval.dtype) or total.aval.dtype == np.bool_:
-            raise NotByRowsError("of its type there are no differences")
-        self.want_old_rows()
+        self.want_difference(total)
         new, old = part(False), part(True)
         before = self.baseline(total)
         self.set_changed(total, before, finished(before + (new - old)), new, old)
@@ -424,8 +422,16 @@ class RowEnvironment(abc.ABC):
             left = lax.max(_largest(after), _largest(new))
             self.guards += [lost <= MAX_LOST * left, lax.is_finite(lost)]
 
-    def want_old_rows(self) -> None:
-        """The rows as they were are computed again, by the next run."""
+    def want_difference(self, total: Var) -> None:
+        """The rows as they were are computed again, by the next run.
+
+        Raises:
+            NotByRowsError: of such numbers there are no differences, or `MAX_LOST` is all their digits.
+        """
+        dtype = total.aval.dtype
+        is_coarse = jnp.issubdtype(dtype, jnp.inexact) and jnp.finfo(dtype).eps * MAX_LOST >= 1.0
+        if _jax.is_key_dtype(dtype) or dtype == np.bool_ or is_coarse:
+            raise NotByRowsError("of its type there are no differences")
         if not self.asked.old_rows:
             self.asked.old_rows = True
             raise AgainError

@@ -173,21 +173,19 @@ def add_back(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     into, indices, updates = eqn.invars
     of = rows.of
     if env.rows(updates) is None or env.rows(indices) is not None:
-        raise NotByRowsError("its indices changed, too")
+        raise NotByRowsError("its indices, or what it adds to, changed")
     windows = windows_of(eqn)
-    is_back = of.parent is not None and of.indices is indices and of.clips == _clips(eqn)
-    is_back = is_back and env.rows(into) is None
-    if is_back and len(windows.indexed) == 1 and windows.batch == (rows.axis,):
-        (axis,) = windows.indexed
-        if windows.collapsed != (axis,) or windows.batching:
-            raise NotByRowsError("an index stands for more than one row")
-        _sum_of_members(env, eqn, rows, axis)
-    elif env.rows(into) is None and windows.batch == (rows.axis,) and not windows.batching:
-        _scatter_change(env, eqn, rows)
-    else:
+    if env.rows(into) is not None or windows.batch != (rows.axis,) or windows.batching:
         raise NotByRowsError(
             "what it adds to changed, too, or an index stands for more than one row"
         )
+    axis = added_axis(eqn)
+    is_back = of.parent is not None and of.indices is indices and of.clips == _clips(eqn)
+    # Of another length, other indices are out of range than those of the look-up.
+    if is_back and axis is not None and shape_of(into)[axis] == of.parent.length:
+        _sum_of_members(env, eqn, rows, axis)
+    else:
+        _scatter_change(env, eqn, rows)
 
 
 def _sum_of_members(env: RowEnvironment, eqn: Equation, rows: DirtyRows, axis: int) -> None:
@@ -206,9 +204,9 @@ def _scatter_change(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None
     """`x.at[ids].add(r)`, r dirty in some rows: the change of the rows that these name, or, where
     they are too many, of all.
     """
-    env.want_old_rows()
     _, indices, _ = eqn.invars
     (total,) = eqn.outvars
+    env.want_difference(total)
     places = env.rows_of(indices, 0, rows.of, is_old=False)
     new, old = rows.counted(False), rows.counted(True)
     change = new - old

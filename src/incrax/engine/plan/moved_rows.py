@@ -34,7 +34,13 @@ from incrax.engine.plan.row_sets import (
     windowed,
 )
 from incrax.primitives.entry import Run, Window, shape_of, with_item
-from incrax.primitives.on_rows import NotByRowsError, fill_of, interval_of_runs, moved_beside
+from incrax.primitives.on_rows import (
+    NotByRowsError,
+    fill_of,
+    interval_of_runs,
+    moved_beside,
+    runs_along,
+)
 from incrax.primitives.products import across
 from incrax.primitives.reductions import unpooled as window_back
 from incrax.primitives.table import entry_of
@@ -42,9 +48,7 @@ from incrax.primitives.table import entry_of
 
 def move(env: RowEnvironment, eqn: Equation, axis: int) -> None:
     """Rows go to other places of the results."""
-    entry = entry_of(eqn)
-    assert entry.runs is not None
-    for var, runs in zip(eqn.outvars, entry.runs(eqn, axis), strict=True):
+    for var, runs in zip(eqn.outvars, runs_along(eqn, axis) or (), strict=True):
         _check_moves(env, eqn, runs, axis)
         length = shape_of(var)[axis]
         if not length:
@@ -103,9 +107,9 @@ def moved_back(
     env: RowEnvironment, eqn: Equation, var: Var, axis: int, of: RowSet, *, is_old: bool
 ) -> Any:
     """Rows of a result, from where they were moved."""
-    entry = entry_of(eqn)
-    assert entry.runs is not None
-    runs = [run for run in entry.runs(eqn, axis)[eqn.outvars.index(var)] if run.num]
+    all_runs = runs_along(eqn, axis)
+    assert all_runs is not None
+    runs = [run for run in all_runs[eqn.outvars.index(var)] if run.num]
     _check_moves(env, eqn, runs, axis)
     if of.ends is not None:
         return _interval_back(env, eqn, axis, runs, of, is_old=is_old)
@@ -119,7 +123,7 @@ def moved_back(
         rows = env.rows_of(atom, axis, source, is_old=is_old)
         values.append(moved_beside(eqn, axis, rows, fill))
     if sum(run.num for run in runs) < of.length:
-        value = lax.broadcast(fill, values[0].shape)
+        value = lax.broadcast(fill, with_item(shape_of(var), axis, of.size))
         return by_slots([of, *sources], [value, *values], axis)
     return by_slots(sources, values, axis)
 

@@ -34,8 +34,7 @@ from incrax.engine.plan.looked_up_rows import batch_of, member_table
 from incrax.engine.plan.plan import reached_equations
 from incrax.engine.plan.row_sets import ids_read
 from incrax.primitives.entry import shape_of
-from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_by
-from incrax.primitives.table import entry_of
+from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_by, runs_along
 
 LINEAR_IN_ALL = frozenset(
     """add add_any sub neg convert_element_type reduce_sum reshape squeeze broadcast_in_dim
@@ -177,7 +176,8 @@ class RowParts:
             "dot_general": self._contracted,
             "gather": self._looked_up,
         }
-        rule = self._moved if entry_of(eqn).runs else rules.get(eqn.primitive.name)
+        is_moved = any(axis is not None and runs_along(eqn, axis) for axis in axes)
+        rule = self._moved if is_moved else rules.get(eqn.primitive.name)
         if rule is None or len(eqn.outvars) > 1:
             raise NotByRowsError
         self._states[eqn.outvars[0]] = rule(eqn, operands, axes)
@@ -266,11 +266,9 @@ class RowParts:
 
     def _moved(self, eqn: Equation, operands: Mapping[int, _Entries], axes: Any) -> _Entries:
         """Entries go to other places."""
-        (axis,) = {axis for axis in axes if axis is not None}
-        runs_of = entry_of(eqn).runs
-        assert runs_of is not None
-        (runs,) = runs_of(eqn, axis)
-        if not operands.keys() <= {run.operand for run in runs}:
+        axis, *others = {axis for axis in axes if axis is not None}
+        (runs,) = runs_along(eqn, axis) or [()]
+        if others or not operands.keys() <= {run.operand for run in runs}:
             raise NotByRowsError
         terms = []
         for place in range(max(len(x.terms) for x in operands.values())):

@@ -363,7 +363,7 @@ def _moved(of: RowSet, run: Run, length: int) -> RowSet:
 
 def _image(of: RowSet, run: Run) -> Image | None:
     """Of the set that a moved one is an image of already, if any."""
-    if run.out_step != 1:
+    if run.out_step != 1 or not run.num:
         return None
     last = run.first + run.step * (run.num - 1)
     modulus = abs(run.step)

@@ -27,9 +27,8 @@ from incrax.engine.plan.row_sets import (
     reading_ends,
 )
 from incrax.primitives.entry import shape_of
-from incrax.primitives.on_rows import aligned_by, crossed_by
+from incrax.primitives.on_rows import aligned_by, crossed_by, runs_along
 from incrax.primitives.products import across
-from incrax.primitives.table import entry_of
 
 
 def accumulates(facts: Facts) -> bool:
@@ -167,15 +166,14 @@ def _rough_places(  # noqa: C901  one case per kind of equation
     """Where its dirty rows go; these ends have all of them."""
     axes = [state.axis for state in states]
     axis = next(axis for axis in axes if axis is not None)
-    entry = entry_of(eqn)
     name = eqn.primitive.name
     outputs: list[_Rough] = [WHOLE] * len(eqn.outvars)
     if (aligned := aligned_by(eqn, axes)) is not None:
         return [_Rough(axis, ends) for axis in aligned.outputs]
-    if entry.runs is not None:
+    if (all_runs := runs_along(eqn, axis)) is not None:
         moved = [
             [places_of(run, own) if (own := states[run.operand].ends) else None for run in runs]
-            for runs in entry.runs(eqn, axis)
+            for runs in all_runs
         ]
         return [_Rough(axis, ends_of_all(places)) for places in moved]
     if name == "select_and_scatter_add" and len({*axes} - {None}) == 1:

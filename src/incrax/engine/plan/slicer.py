@@ -33,7 +33,13 @@ from incrax.engine.plan.resumed import (
 )
 from incrax.engine.plan.row_sets import DirtyRows, RowSet, as_argument, overlaid, taken
 from incrax.engine.plan.weighted_rows import weigh
-from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, aligned_by
+from incrax.primitives.on_rows import (
+    Aligned,
+    NotByRowsError,
+    aligned_back,
+    aligned_by,
+    runs_along,
+)
 from incrax.primitives.table import entry_of
 
 MAX_PULLED = 64
@@ -112,7 +118,7 @@ class Slicer(RowEnvironment):
             aligned = aligned_by(eqn, [self.axis_of(atom) for atom in eqn.invars])
             if aligned is not None:
                 self._map(eqn, aligned, self.joined([each.of for each in rows]))
-            elif entry_of(eqn).runs is not None:
+            elif runs_along(eqn, rows[0].axis) is not None:
                 move(self, eqn, rows[0].axis)
             elif entry_of(eqn).windows is not None:
                 slide(self, eqn)
@@ -195,8 +201,9 @@ class Slicer(RowEnvironment):
                 if eqn.primitive.name == "gather" and self.rows(eqn.invars[0]) is not None:
                     return looked_up_at(self, eqn, axis, of, is_old=is_old)
                 if aligned is not None:
-                    return self.on_rows(eqn, aligned, of, is_old=is_old)[0]
-                if entry_of(eqn).runs is not None:
+                    made = self.on_rows(eqn, aligned, of, is_old=is_old)
+                    return made[eqn.outvars.index(var)]
+                if runs_along(eqn, axis) is not None:
                     return moved_back(self, eqn, var, axis, of, is_old=is_old)
                 if eqn.primitive.name == "select_and_scatter_add":
                     return unpooled(self, eqn, axis, of, is_old=is_old)

@@ -31,9 +31,9 @@ from incrax.primitives.on_rows import (
     fill_of,
     interval_of_runs,
     run_on_rows,
+    runs_along,
     sources_of_runs,
 )
-from incrax.primitives.table import entry_of
 
 PIECES = frozenset({"split", "unstack"})
 """Equations that take a value to pieces along an axis."""
@@ -135,9 +135,9 @@ def _hull(one: Part | None, other: Part | None) -> Part | None:
 
 def _sources(eqn: Equation, part: Part) -> list[tuple[Atom, Part | None]] | None:
     """What is read of which operands for a part of the result; None if all of them."""
-    runs = entry_of(eqn).runs
+    runs = runs_along(eqn, part.axis)
     if runs is not None:
-        found = sources_of_runs(eqn, part.axis, runs(eqn, part.axis)[0], part.ends)
+        found = sources_of_runs(eqn, part.axis, runs[0], part.ends)
         moved: list[tuple[Atom, Part | None]]
         moved = [(atom, Part(part.axis, *ends)) for atom, ends in found]
         fill = fill_of(eqn)
@@ -216,15 +216,15 @@ class _Narrowing:
         """What an equation makes: all rows, or those that are read."""
         (var,) = eqn.outvars
         part = self.parts.get(var)
-        runs = entry_of(eqn).runs
+        axis = part.axis if part is not None else self._axis_of(eqn)
+        runs = runs_along(eqn, axis)
         whole = lambda atom: atom.val if isinstance(atom, Literal) else env[atom]
         if runs is not None:
-            axis = part.axis if part is not None else self._axis_of(eqn)
             ends = part.ends if part is not None else (0, shape_of(var)[axis])
             rows_of = lambda atom, ends: self._rows(atom, Part(axis, *ends), env)
             fill = fill_of(eqn)
             value = None if fill is None else whole(fill)
-            return interval_of_runs(eqn, axis, runs(eqn, axis)[0], ends, rows_of, value)
+            return interval_of_runs(eqn, axis, runs[0], ends, rows_of, value)
         assert part is not None
         aligned = aligned_back(eqn, part.axis)
         assert aligned is not None
