@@ -35,7 +35,7 @@ def windows(x, places, mode):
     return lax.gather(x, places, GATHER, (2, 1), mode=mode, fill_value=0.0)
 
 
-RNG_OF_PAIRS = np.random.default_rng(7).normal(size=(2, 3))
+OTHERS = np.random.default_rng(7).normal(size=(2, 3))
 
 
 def pair_product(one, other):
@@ -86,7 +86,7 @@ EXACT = {
     "reduce": (
         lambda x, y, a, b: lax.reduce((x, y), (a, b), pair_product, (1,)),
         M,
-        RNG_OF_PAIRS,
+        OTHERS,
         1.5,
         0.5,
     ),

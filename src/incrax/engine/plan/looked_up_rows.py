@@ -180,9 +180,10 @@ def add_back(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
             "what it adds to changed, too, or an index stands for more than one row"
         )
     axis = added_axis(eqn)
-    is_back = of.parent is not None and of.indices is indices and of.clips == _clips(eqn)
+    parent = of.parent
+    is_same = of.indices is indices and of.clips == _clips(eqn)
     # Of another length, other indices are out of range than those of the look-up.
-    if is_back and axis is not None and shape_of(into)[axis] == of.parent.length:
+    if is_same and parent and axis is not None and shape_of(into)[axis] == parent.length:
         _sum_of_members(env, eqn, rows, axis)
     else:
         _scatter_change(env, eqn, rows)
