@@ -808,6 +808,13 @@ OPTIMISATIONS = [
         "tests/engine/plan/test_derived.py::test_clean_terms_are_added_up_first",
     ),
     Mutant(
+        "a sum of two clean terms is kept beside the program's own",
+        "engine/rewrites/partial_sums.py",
+        "chain.size >= MIN_LARGE and _num_loaded(eqns, chain, is_clean) > 1",
+        "chain.size >= MIN_LARGE",
+        "tests/engine/plan/test_derived.py",
+    ),
+    Mutant(
         "stacked rows are off",
         "engine/rewrites/partial_sums.py",
         "    if not groups:\n        return tuple(eqns), tuple(loads)",

@@ -21,6 +21,7 @@ from incrax.engine.rewrites import derived
 from incrax.engine.rewrites.derived import DerivedTable, in_order, nameless
 from incrax.engine.rewrites.partial_sums import (
     MIN_CLEAN_TERMS,
+    MIN_LARGE,
     MIN_ROW_SIZE,
     regroup,
     stack_rows,
@@ -139,6 +140,16 @@ def test_the_least_number_of_clean_terms_is_enough():
     fun = lambda *terms: sum(terms[1:], terms[0])
     _, eqns, table = regrouped(fun, TERMS[: MIN_CLEAN_TERMS + 1], [0])
     assert len(table.recipes) == 1
+
+
+@pytest.mark.parametrize("size", [MIN_LARGE - 1, MIN_LARGE])
+@pytest.mark.parametrize(("dirty", "num_loaded"), [(0, 2), (1, 2), (2, 1)])
+def test_of_a_large_sum_two_values_are_not_loaded_where_one_will_do(size, dirty, num_loaded):
+    """`a + b` is a value of the program."""
+    terms = [RNG.normal(size=size) for _ in range(3)]
+    program, eqns, table = regrouped(lambda a, b, c: a + b + c, terms, [dirty])
+    assert len(table.recipes) == (size >= MIN_LARGE and num_loaded == 2)
+    check_same_sums(program, eqns, terms)
 
 
 def test_partial_sums_are_written_down_and_not_traced(monkeypatch):

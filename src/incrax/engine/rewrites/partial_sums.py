@@ -29,6 +29,11 @@ MIN_CLEAN_TERMS = 4
 makes it stale.
 """
 
+MIN_LARGE = 2**14
+"""Elements of a sum from which on that is so for two that would be loaded: to read one less saves more
+than to keep their sum costs.
+"""
+
 MIN_SIZE = 256
 """Elements of a sum from which on that is so: what is smaller is added up again, all of it."""
 
@@ -62,7 +67,10 @@ def regroup(
         if any(eqns[number].outvars[0] in kept for number in chain.eqns if number != chain.last):
             continue
         clean = [var for var in chain.terms if is_clean(var)]
-        if chain.size < MIN_SIZE or len(clean) < MIN_CLEAN_TERMS or len(clean) == len(chain.terms):
+        if chain.size < MIN_SIZE or len(clean) == len(chain.terms):
+            continue
+        is_large = chain.size >= MIN_LARGE and _num_loaded(eqns, chain, is_clean) > 1
+        if len(clean) < MIN_CLEAN_TERMS and not is_large:
             continue
         dirty = [var for var in chain.terms if not is_clean(var)]
         last = eqns[chain.last]
@@ -72,6 +80,13 @@ def regroup(
         replaced.update({number: () for number in chain.eqns})
         replaced[chain.last] = additions([partial, *dirty], last, last.outvars[0])
     return replaced
+
+
+def _num_loaded(eqns: Sequence[Equation], chain: SumChain, is_clean: Callable[[Var], bool]) -> int:
+    """Clean values that the additions of a sum read which a change reaches."""
+    added = [eqns[number] for number in chain.eqns]
+    dirty = [eqn for eqn in added if not is_clean(eqn.outvars[0])]
+    return sum(is_clean(var) for eqn in dirty for var in read_vars(eqn))
 
 
 def is_added_anew(chain: SumChain) -> bool:
