@@ -20,7 +20,7 @@ from incrax.primitives.on_rows import (
     run_on_rows,
 )
 from incrax.primitives.row_axis import row_verdict
-from primitives.cases import EXACT, SOUND
+from primitives.cases import BATCHED, CLIP, EXACT, SOUND
 from primitives.test_index_rules import choices
 
 ALL = EXACT | SOUND
@@ -123,6 +123,17 @@ def test_a_rule_that_said_that_rows_are_apart_where_they_are_not_would_be_notice
                 f"`{eqn.primitive.name}` treats each row by itself along axes {ins} of operands "
                 f"and {outs} of results, and its rule does not say so"
             )
+
+
+def test_rows_of_a_batch_of_look_ups_are_by_rows():
+    """Of each row of the batch a window has one, however many rows there are."""
+    table = np.arange(12.0).reshape(4, 3)
+    places = np.array([[[0], [2]], [[1], [1]], [[2], [0]], [[0], [1]]])
+    look_up = lambda x, i: lax.gather(x, i, BATCHED, (1, 1), mode=CLIP)
+    (eqn,), env = ran("batch", {"batch": (look_up, table, places)})
+    aligned = aligned_by(eqn, [0, None])
+    assert aligned == Aligned((0,), (0, 0))
+    assert compared(eqn, env, aligned)
 
 
 # --- loops ----------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ class Kind(NamedTuple):
     """What happens along an axis of an operand.
 
     Fields:
-        mixes: what is said where the axis is that of rows, each to be treated by itself.
+        mixes: why rows along the axis are not treated each by itself; empty if they are.
         is_map: element i is read by element i of the output's axis, and by no other; else by all of
             them.
         running: element i is read by i and those after it (1) or before it (-1).

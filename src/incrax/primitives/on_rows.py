@@ -72,7 +72,7 @@ def crossed_by(eqn: Equation, rows: Sequence[Sequence[int]]) -> dict[int, Aligne
 
 def reduced_by(eqn: Equation, rows: Axes) -> tuple[Axes, Verdict]:
     """The axis of each operand that goes where the rows of some operands go, and what becomes of
-    these: the equation has one output, and treats not each row by itself.
+    these: the equation has one output, and does not treat each row by itself.
     """
     found = _reads(eqn)
     if found is None:
@@ -124,7 +124,7 @@ def runs_along(eqn: Equation, axis: int) -> Sequence[Sequence[Run]] | None:
 
 
 def sources_of_runs(
-    eqn: Equation, axis: int, runs: Sequence[Run], ends: tuple[int, int]
+    eqn: Equation, runs: Sequence[Run], ends: tuple[int, int]
 ) -> list[tuple[Atom, tuple[int, int]]]:
     """The intervals of operands from which runs of rows come that are in an interval of the result."""
     found = []
@@ -154,7 +154,7 @@ def interval_of_runs(
     for run, moved in found:
         if not moved:
             continue
-        ((atom, source),) = sources_of_runs(eqn, axis, [run], ends)
+        ((atom, source),) = sources_of_runs(eqn, [run], ends)
         part = moved_beside(eqn, axis, rows_of(atom, source), fill)
         part = lax.slice_in_dim(part, 0, None, abs(run.step), axis)
         part = lax.rev(part, (axis,)) if run.step < 0 else part

@@ -880,3 +880,21 @@ def test_one_slow_run_does_not_bar_a_program(seconds, is_settled, candidate):
     entry.program.is_settled = is_settled
     slices._choose(entry, entry.program, 1.0)
     assert entry.candidate == candidate
+
+
+def test_the_arguments_of_the_call_before_where_one_of_two_inputs_changed():
+    """Of NumPy arrays, which are compared anew in each call, two versions may hold one value each."""
+    ours = incrax.incremental(lambda x, y: (jnp.sin(x) * y, jnp.sum(x * y)), tuning=EAGER)
+    args = [np.linspace(0.0, 1.0, 4000).reshape(400, 10) for _ in range(2)]
+    rng = np.random.default_rng(0)
+    served = set()
+    for call in range(24):
+        for which in range(1 + call % 2):
+            args[which] = args[which].copy()
+            args[which][rng.choice(400, 1 + call % 3)] = rng.normal()
+        result = ours(*args)
+        served.add(ours._traces.latest.engine.last.candidate)
+        unchanged = ours.stats.unchanged
+        same(ours(*args), result)
+        assert ours.stats.unchanged == unchanged + 1
+    assert "slices" in served

@@ -508,6 +508,24 @@ def check(fun, rng, capacity, within=0):
             sliced.prime()
 
 
+@pytest.mark.parametrize("ends", [(5, -2000), (-2000, 5)])
+def test_a_pad_that_cuts_all_rows_off_puts_none_anywhere(ends):
+    """Beside rows of the same set, and where it meets others."""
+
+    def fun(x, scale):
+        none = lax.pad(x * scale, 1.0, [(*ends, 0)])
+        beside = [none, x[1:]] if ends[0] > 0 else [x[:-1], none]
+        return jnp.concatenate(beside), jnp.roll(none, 1) * x[:5]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+        patch.setattr(environment, "ANEW_S", -1.0)
+        sliced = Sliced(Case(fun, (np.linspace(0.1, 1.0, 2000), 0.9)), 4)
+        for row in (0, 1999, 7):
+            assert sliced.change(np.array([row]), 3.0)
+            sliced.check()
+
+
 def test_the_same_indices_read_other_rows_where_they_are_clipped():
     ids = jnp.asarray([[0], [NUM - 1], [NUM + 3], [4]])
 

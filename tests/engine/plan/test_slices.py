@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import same
-from slice_cases import CASES, EARLY, IDS, LATE, MANY, NUM
+from slice_cases import CASES, EARLY, IDS, LATE, MANY, NUM, THETA, Y
 
 import incrax
 from incrax import _jax
@@ -546,6 +546,51 @@ def test_what_a_look_up_reads_lies_side_by_side(moving, most, num_tables, monkey
     for row in (3, 0, NUM - 1):
         assert sliced.change(np.array([row]), 0.7)
         sliced.check()
+
+
+@pytest.mark.parametrize("num", [NUM - 3, NUM, NUM + 2])
+@pytest.mark.parametrize("modes", [("clip", "clip"), ("fill", "drop"), ("clip", "drop")])
+def test_a_sum_back_to_the_ids_of_another_number_of_rows(num, modes, monkeypatch):
+    """Then other ids are out of range than in the look-up."""
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+    ids = np.append(np.arange(NUM), [NUM + 1, NUM, 2]).astype(np.uint32)
+
+    def fun(theta, ids):
+        read = jnp.sin(theta.at[ids].get(mode=modes[0], fill_value=0.5))
+        return jnp.zeros(num).at[ids].add(read, mode=modes[1])
+
+    sliced = Sliced((fun, (THETA, ids)), 4)
+    for rows in ([0, NUM - 1], [NUM - 4], [1, 2, 3]):
+        assert sliced.change(np.array(rows), 0.3 * len(rows))
+        sliced.check(terms=4.0)
+
+
+def test_a_sum_back_of_a_part_of_each_row():
+    """A window of two columns of three."""
+    gather = jax.lax.GatherDimensionNumbers((1,), (0,), (0,))
+    scatter = jax.lax.ScatterDimensionNumbers((1,), (0,), (0,))
+
+    def fun(table, ids):
+        read = jnp.sin(jax.lax.gather(table, ids, gather, (1, 2), mode="fill"))
+        return [
+            jax.lax.scatter_add(jnp.zeros((NUM, 3)), ids, part, scatter, mode="drop")
+            for part in (read, read[:, :1])
+        ]
+
+    sliced = Sliced((fun, (Y[:, :2], np.arange(NUM)[:, None])), 1)
+    for row in (0, NUM - 1):
+        assert sliced.change(np.array([row]), 0.3)
+        sliced.check(terms=4.0)
+
+
+@pytest.mark.parametrize(("dtype", "has_difference"), [("float16", False), ("float32", True)])
+def test_numbers_of_few_digits_have_no_differences(dtype, has_difference, monkeypatch):
+    """What may be lost would be all of them."""
+    monkeypatch.setattr(met_rows, "MIN_PRODUCT_S", 0.0)
+    table = Y.astype(dtype)
+    sliced = Sliced((lambda x, y: x.T @ y, (table, np.cos(table))), 1)
+    assert (sliced.plan.guard is not None) is has_difference
+    assert bool(sliced.plan.sliced.widened) is not has_difference
 
 
 def test_a_look_up_of_most_rows_is_not_divided():

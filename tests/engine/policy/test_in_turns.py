@@ -212,50 +212,11 @@ def test_what_is_asked_for_has_a_program_of_its_own():
     assert not chooser(ours).planner.divides
 
 
-def apart(theta, x):
-    """The same terms, of which each is a sum over the rows by itself."""
-    return sum(jnp.sum(jnp.exp(-a * x) * jnp.sin(b * x)) for a, b in theta)
-
-
-def large(
-    monkeypatch,
-    function,
-    changing=range(2 * NUM_TERMS),
-    tuning=UNTIMED,
-):
-    """The planner of a function that is too large to be divided, after calls."""
+def test_a_large_function_is_not_divided(monkeypatch):
     monkeypatch.setattr("incrax.engine.policy.planner.MAX_DIVIDED_EQNS", 10)
-    ours = incrax.incremental(function, tuning=tuning)
-    jitted = jax.jit(function)
-    for theta in in_turns(60, changing):
-        same(ours(theta, X), jitted(theta, X), factor=2**14)
-    planner = chooser(ours).planner
-    assert not planner.divides
-    return planner
-
-
-def test_a_large_function_has_programs_where_a_call_leaves_little_stale(monkeypatch):
-    assert large(monkeypatch, apart).num_programs > 0
-
-
-def among_many(theta, x):
-    """The same terms, added to many that no call changes."""
-    others = sum(jnp.sin(jnp.exp(-0.1 * k * x)) for k in range(60))
-    return jnp.sum(jnp.log(99.0 + others + sum(jnp.exp(-a * x) * jnp.sin(b * x) for a, b in theta)))
-
-
-def test_a_large_function_has_none_where_each_call_leaves_stale_what_the_next_loads(monkeypatch):
-    """The sum of all other terms would be computed again in each call."""
-    made = large(monkeypatch, among_many, range(0, 2 * NUM_TERMS, 2))
-    assert made.num_programs == 0
-    assert made.compiler.stats.compiles == 1
-
-
-def test_what_calls_in_a_row_would_load_is_not_stale(monkeypatch):
-    """Kinds that take turns in stretches: the call before is most often of the same kind."""
-    stretches = [kind for kind in range(0, 2 * NUM_TERMS, 2) for _ in range(5)]
-    tuning = incrax.Tuning(timed=False, compile_s=1e9, hot_after=6)
-    assert large(monkeypatch, among_many, stretches, tuning).num_programs > 0
+    ours = called(in_turns(60), tuning=UNTIMED)
+    assert not chooser(ours).planner.divides
+    assert chooser(ours).planner.num_programs > 0
 
 
 def test_the_next_process_divides_at_once(known_prices, monkeypatch, tmp_path):

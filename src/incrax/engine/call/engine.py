@@ -339,7 +339,10 @@ class Engine:
             leaves = slices.leaves_of(dirty)
             numbers = self.comparison.rows(values, state, leaves) if leaves else None
             kind = None if numbers is None else slices.kind(leaves, numbers)
-            if numbers is not None and kind is not None and not state.is_written_over:
+            if numbers is None or kind is None or state.is_written_over:
+                continue
+            # Of inputs that changed in turns two values may be the same: then no row differs.
+            if numbers.size:
                 found.append(ChangedRows(state, dirty, numbers, kind))
         rank = lambda rows: (rows.numbers.size, slices.lacks(rows.base.saved))
         return min(found, key=rank, default=None)

@@ -52,7 +52,7 @@ beside those of its bytes: to return it, look after it and hand it to the next c
 """
 
 MAX_INTERVAL_SHARE = 0.5
-"""The same of an interval that is known when the plan is made."""
+"""Of all rows, those that an interval that is known when the plan is made may have."""
 
 MIXED = "rows meet along different axes"
 
@@ -163,7 +163,7 @@ class RowEnvironment(abc.ABC):
         self.later[var] = as_what
 
     def put_off_as(self, atom: Atom) -> tuple[Any, ...]:
-        """What a variable is that was put off; nothing of all others."""
+        """The products that stand for a variable that was put off; none of any other."""
         return self.later.get(atom, ()) if isinstance(atom, Var) else ()
 
     def set_rows(self, var: Var, axis: int, of: RowSet, make: Callable[..., Any]) -> None:
@@ -238,7 +238,7 @@ class RowEnvironment(abc.ABC):
         return found
 
     def _all_of(self, atom: Atom, *, is_old: bool) -> Any:
-        """An operand that has no rows."""
+        """All of an operand that is not read row by row."""
         if self.rows(atom) is not None and not self.crosses:
             raise NotByRowsError("each row meets all rows of another operand that changed")
         is_dirty = isinstance(atom, Var) and atom in self.dirty
@@ -416,7 +416,9 @@ class RowEnvironment(abc.ABC):
         self.guard_difference(before, after, new, old)
 
     def guard_difference(self, before: Any, after: Any, new: Any, old: Any) -> None:
-        """Require that no more was lost to rounding than what is left may lose."""
+        """Require that no more was lost to rounding than what is left may lose: of the largest
+        elements. One by one, sums that vanish exactly, as in sparse gradients, would all be refused.
+        """
         if jnp.issubdtype(after.dtype, jnp.inexact):
             lost = lax.max(_largest(before), _largest(old))
             left = lax.max(_largest(after), _largest(new))

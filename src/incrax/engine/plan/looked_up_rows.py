@@ -114,7 +114,7 @@ def _from_table(
     table = _table(env, eqn, of.length, width)
     width = min(width, env.widths.get(table, width))
     slots = lax.slice_in_dim(taken(env.table(table), 0, of), 0, width, axis=1)
-    if of.has_spare:  # no row has no members
+    if of.has_spare:  # a slot of no row has no members
         is_row = lax.broadcast_in_dim(of.is_row, slots.shape, (0,))
         slots = lax.select(is_row, slots, lax.full_like(slots, length))
     size = of.size * width

@@ -10,7 +10,7 @@ current values of `outputs` and `saves`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -388,15 +388,6 @@ def plan_fill(facts: Facts, missing: Iterable[Var], is_available: Callable[[Var]
         return MIN_LOAD_S if facts.is_minimal else facts.load_seconds(var)
 
     return _Search(facts, load_seconds, saves=missing).plan((), missing)
-
-
-def stale_seconds(facts: Facts, plan: Plan, changed: int, kept: Collection[Var]) -> float:
-    """Estimated seconds to compute again what a plan loads and another change reaches, from the
-    inputs and what is kept that it does not reach.
-    """
-    stale = [var for var in plan.loads if facts.mask(var) & changed]
-    is_current = lambda var: var in kept and not facts.mask(var) & changed
-    return plan_fill(facts, stale, is_current).seconds if stale else 0.0
 
 
 def reached_equations(

@@ -103,7 +103,7 @@ class RowSet:
     is_kept: bool = False  # of what is made of it, rows elsewhere are kept
     listed: Listed | None = None  # what it is for each argument, where that is known
     is_from_list: bool = False  # it is read from this list
-    ascends: bool = False  # its numbers are distinct and ascend
+    ascends: bool = False  # each row has one slot, in order, and spare ones are last
 
     @property
     def num_blocks(self) -> int:
@@ -151,7 +151,7 @@ class Slabs(NamedTuple):
 
 
 def row_set(numbers: Any, capacity: int, length: int) -> RowSet:
-    """The rows of an argument, which repeats the first to be as long as it is."""
+    """The rows that an argument names, filled up by repeating the first."""
     first = lax.index_in_dim(numbers, 0, keepdims=False)
     counts = (numbers != first) | (lax.iota(np.int32, capacity) == 0)
     return RowSet(numbers, capacity, length, counts)

@@ -2,8 +2,8 @@
 
 In: equations, the new rows of inputs. Out: what of each variable is dirty, values to be saved, what
 must hold. An equation that maps rows to rows runs on the dirty ones; where rows meet, rules say what
-is made: `moved_rows`, `looked_up_rows`, `met_rows`; a scan is resumed (`resumed`); all else runs as a
-whole, and the report says why.
+is made: `moved_rows`, `looked_up_rows`, `met_rows`, `weighted_rows`; a scan is resumed (`resumed`); all
+else runs as a whole, and the report says why.
 """
 
 from __future__ import annotations

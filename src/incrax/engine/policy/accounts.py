@@ -71,10 +71,6 @@ class Accounts:
         self.num_asked = 0  # calls that saved values were to serve
         self.num_missed = 0.0  # of these, each times the share of its gain that did not come true
         self.has_learned = False
-        # Of calls next to each other, and of these, those that change something else.
-        self.num_next = 0
-        self.num_other = 0
-        self._previous: Entry | None = None
 
     def of(self, entry: Entry) -> Account:
         """The account of an entry's family. One without a family, as all of rows, has a new account
@@ -97,13 +93,6 @@ class Accounts:
         self.clean_calls += num_calls * entry.clean_share
         entry.note_seen(num_calls, self.num_calls)
         self.of(entry).num_calls += num_calls
-
-    def note_order(self, entry: Entry, *, is_next: bool) -> None:
-        """A call came, right after the one before it or after some that bypassed."""
-        if is_next and self._previous is not None:
-            self.num_next += 1
-            self.num_other += entry is not self._previous
-        self._previous = entry if is_next else None
 
     def note_uses(self, entry: Entry, num_calls: int) -> None:
         """Saved values were to serve so many calls."""
@@ -149,11 +138,6 @@ class Accounts:
             return 1.0
         calls = [account.num_calls for account in self.families.values()]
         return max(effective_number(calls), self.expectations.num_families)
-
-    @property
-    def share_of_others(self) -> float:
-        """How often a call changes something else than the one before it."""
-        return self.num_other / max(self.num_next, 1)
 
     @property
     def dearness(self) -> float:

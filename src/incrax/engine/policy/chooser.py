@@ -174,7 +174,6 @@ class Chooser:
         """
         entry = self.entries.get(dirty) or self._new_entry(dirty)
         self.accounts.note_calls(entry, self.ledger.weight)
-        self.accounts.note_order(entry, is_next=self.ledger.weight > 0)
         if self.is_exact:
             entry.is_decided = entry.is_final = True
             entry.settle(

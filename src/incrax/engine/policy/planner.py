@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from heapq import nlargest
 
 from incrax._jax import Var
 from incrax._tables import make_room
 from incrax._tuning import Tuning
 from incrax.engine.compile.timing import TimedCompiler
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.plan import Plan, Prices, plan_dirty, stale_seconds
+from incrax.engine.plan.plan import Plan, Prices, plan_dirty
 from incrax.engine.plan.segmentation import Segmentation
 from incrax.engine.policy.accounts import effective_number
 from incrax.engine.policy.autotune import Race
@@ -45,9 +44,6 @@ MAX_DIVIDED_EQNS = 500
 """Equations up to which a function is divided for kinds in turns: 20 Gaussian processes in a loop have
 1,300, and segments of their own values promise nothing where plans take a twentieth.
 """
-
-NUM_BEFORE = 4
-"""Other kinds, the most frequent ones, by which it is judged what calls in turns leave stale."""
 
 
 class Planner:
@@ -138,8 +134,7 @@ class Planner:
         entry.is_decided = True
         entry.is_final = False
         start_s = self.compiler.clock.now()
-        is_in_turns = not is_asked and self._are_in_turns()
-        plan = self._promising_plan(entry, divides=divides, is_in_turns=is_in_turns)
+        plan = self._promising_plan(entry, divides=divides)
         took_s = self.compiler.clock.now() - start_s
         if plan is not None:
             entry.promise_s = entry.promise_s if is_foretold else plan.seconds
@@ -157,7 +152,7 @@ class Planner:
             if (is_asked or on_trust) and self._has_room(entry):
                 self._compile_for_wanted(entry)
 
-    def _promising_plan(self, entry: Entry, *, divides: bool, is_in_turns: bool) -> Plan | None:
+    def _promising_plan(self, entry: Entry, *, divides: bool) -> Plan | None:
         """The plan for a dirty set, with the seconds of what is to serve it; None where it wins
         nothing, or cannot be afforded.
         """
@@ -173,10 +168,8 @@ class Planner:
         if plan is None:
             entry.settle("whole", f"its saved values do not fit the budget of {budget_bytes} bytes")
             return None
-        if plan.loads and divides:
+        if divides and plan.loads:
             plan = replace(plan, seconds=self._divided_s(entry, plan))
-        elif plan.loads and is_in_turns:
-            plan = replace(plan, seconds=self._refilled_s(entry, plan))
         self.accounts.of(entry).served_s = plan.seconds if plan.loads else self.race.whole_s
         if not plan.loads:
             entry.settle("whole", "nothing to win: a plan would load no saved value")
@@ -186,17 +179,6 @@ class Planner:
             entry.settle("whole", f"nothing to win: {what} estimated {plan.seconds * 1e3:.3g} ms")
             return None
         return plan
-
-    def _refilled_s(self, entry: Entry, plan: Plan) -> float:
-        """Estimated seconds of a plan and, as often as a call of another kind comes before it, of what
-        that leaves stale.
-        """
-        others = [other for other in self.entries.values() if other is not entry]
-        before = nlargest(NUM_BEFORE, others, key=lambda other: other.uses * other.clean_share)
-        kept = {*self.segments.wanted, *plan.base_loads}
-        stale_s = sum(stale_seconds(self.facts, plan, other.dirty, kept) for other in before)
-        share = self.accounts.share_of_others
-        return plan.seconds + share * self.race.run_price * stale_s / max(len(before), 1)
 
     def _divided_s(self, entry: Entry, plan: Plan) -> float:
         """Estimated seconds of segments for a change, if what its plan and those of other kinds load

@@ -94,7 +94,7 @@ class RowChanges:
     plan: Plan | None = None
     # The dirty set, if there was one only (0: several): a plan for these elements may be better.
     element: int | None = None
-    is_deferred: bool = False  # it is
+    is_deferred: bool = False  # it is: a plan for rows waits
 
 
 class Slices:

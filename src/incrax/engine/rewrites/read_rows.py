@@ -137,7 +137,7 @@ def _sources(eqn: Equation, part: Part) -> list[tuple[Atom, Part | None]] | None
     """What is read of which operands for a part of the result; None if all of them."""
     runs = runs_along(eqn, part.axis)
     if runs is not None:
-        found = sources_of_runs(eqn, part.axis, runs[0], part.ends)
+        found = sources_of_runs(eqn, runs[0], part.ends)
         moved: list[tuple[Atom, Part | None]]
         moved = [(atom, Part(part.axis, *ends)) for atom, ends in found]
         fill = fill_of(eqn)

@@ -297,7 +297,7 @@ class Comparison:
     def resolve_leaf(self, index: int, x: Any) -> LeafValue:
         """The stored value with these bits, or a new one."""
         is_numpy = type(x) is np.ndarray
-        for state in self.store.states:
+        for state in reversed(self.store.states):
             old = state.values[index]
             if old.anchor is x or (is_numpy and has_bits_of(x, old)):
                 return old
