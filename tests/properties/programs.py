@@ -125,17 +125,6 @@ def _of_rows(fun, least=2):
     return lambda x: fun(x) if x.ndim and x.shape[0] >= least else x
 
 
-def _of_columns(fun):
-    """What is for arrays with columns, which it splits, joins or reverses."""
-    return lambda x: fun(x) if x.ndim == 2 and x.shape[1] > 1 else x
-
-
-def _met_columns(x):
-    """The first column and the others of the row before."""
-    first, others = jnp.split(x, [1], axis=1)
-    return first - 0.5 * jnp.roll(others, 1, axis=0)
-
-
 def _gram(x):
     """The factor of a small matrix for each row."""
     wide = jnp.tanh(x[..., None] * LINE)
@@ -177,9 +166,6 @@ ON_ROWS = {
     "rolled": _of_rows(lambda x: x - 0.5 * jnp.roll(x, 1, axis=0)),
     "reversed": _of_rows(lambda x: x[::-1]),
     "differences": _of_rows(lambda x: x[1:] - x[:-1]),
-    "split columns": _of_columns(_met_columns),
-    "columns beside": _of_columns(lambda x: jnp.concatenate([jnp.cos(x), x], 1)[:, :4]),
-    "columns reversed": _of_columns(lambda x: jnp.flip(x, 1)),
     "every other": _of_rows(lambda x: x[::2]),
     "padded": _of_rows(lambda x: jnp.concatenate([x[:1] * 0.5, x])[:MANY]),
     "looked up": _of_rows(lambda x: x[IDS % x.shape[0]]),
