@@ -66,6 +66,7 @@ class Planner:
     ) -> None:
         self.facts = facts
         self.compiler = compiler
+        self.clock = compiler.clock
         self.race = race
         self.whole = race.whole
         self.segments = race.segments
@@ -94,7 +95,7 @@ class Planner:
         earned.
         """
         # One decision at a time: what the last one costs is known when its programs are compiled.
-        if entry.is_barred or self.compiler.clock.behind.num_waiting:
+        if entry.is_barred or self.clock.behind.num_waiting:
             return
         if self.facts.is_minimal:
             if not entry.is_decided and self._has_room(entry):
@@ -133,9 +134,9 @@ class Planner:
         self.num_tried += is_foretold or (entry.promise_s == math.inf and not is_kin)
         entry.is_decided = True
         entry.is_final = False
-        start_s = self.compiler.clock.now()
+        start_s = self.clock.now()
         plan = self._promising_plan(entry, divides=divides)
-        took_s = self.compiler.clock.now() - start_s
+        took_s = self.clock.now() - start_s
         if plan is not None:
             entry.promise_s = entry.promise_s if is_foretold else plan.seconds
             entry.num_reached = len(plan.eqns)
