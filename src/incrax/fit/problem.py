@@ -17,12 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound, Incremental, incremental
-from incrax._messages import (
-    ambiguous_input,
-    listed,
-    unknown_input,
-    wrong_option,
-)
+from incrax._messages import ambiguous_input, listed, unknown_input, wrong_option
 from incrax._table import many
 from incrax._tables import LruTable
 from incrax.derivatives.cuts import is_mark, unmarked

@@ -243,10 +243,8 @@ class FitResult(Printable):
 
         def __getattr__(self, name: str) -> Any:
             """Never found: the error says what has the place of what SciPy and iminuit have."""
-            if name not in ELSEWHERE:
-                return object.__getattribute__(
-                    self, name
-                )  # the error that a property raised, if any
+            if name not in ELSEWHERE:  # raises what a property raised, if any
+                return object.__getattribute__(self, name)
             raise missing(self, name, ELSEWHERE)
 
     @property

@@ -293,7 +293,8 @@ class Primitive:
     Fields:
         index: how outputs read operands.
         runs: where rows along an axis go that an equation moves by fixed distances: for each output,
-            the runs of rows of its operands; a last operand fills what no run covers.
+            the runs of rows of its operands; a last operand fills what no run covers. To be asked
+            by `on_rows.runs_along`: it means nothing along an axis that is not moved.
         windows: the axes along which each row of the only output reads some rows of the first
             operand, one after the other.
         inside: what outputs depend on, for equations that hold jaxprs: `(eqn, operands, known,

@@ -838,9 +838,10 @@ class Engine:
         if not self.chooser.is_exact:
             savable = self.chooser.savable
             saveable = self.facts.saveable
+            known = known.copy()
             for i, var in self.out_vars:
                 if var in savable and var in saveable:
-                    known = {**known, var: outputs[i]}
+                    known[var] = outputs[i]
         table = self._carried_over(base, dirty, known)
         harmless = dirty if base is not None and table is base.saved else -1
         return State(values, outputs, table, harmless, None if base is None else base.culprit)

@@ -227,9 +227,8 @@ class Traces:
             NotCalledError: an input is mutable.
         """
         is_traced = not _jax.is_top_level() or has_tracer(leaves)
-        data = tuple(
-            (i, id(x)) for i, x in enumerate(leaves) if is_frozen(x)
-        )  # the step holds them
+        # By identity: the step holds them.
+        data = tuple((i, id(x)) for i, x in enumerate(leaves) if is_frozen(x))
         key = signature.key, data
         found = None if is_traced else self.steps.get(key)
         if found is None:
