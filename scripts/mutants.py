@@ -1135,8 +1135,8 @@ MUTANTS = [
     Mutant(
         "a look is not earlier where a decision is due",
         "engine/policy/chooser.py",
-        "elif due_in < ledger.granted:",
-        "elif False:",
+        "if e.due_at < now + ledger.granted]",
+        "if False]",
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(

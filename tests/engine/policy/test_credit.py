@@ -470,12 +470,12 @@ def test_a_short_job_compiles_nothing(monkeypatch):
     entry = Entry(1, count=10**6)
     is_paid = lambda price_s: credit.is_worth(entry, Offer(1e-3, 0.0, price_s, math.inf))
     monkeypatch.setattr(credit.clock, "spent_s", 0.27)
-    credit.take_due_in()
     assert not is_paid(1.0)
-    assert credit.take_due_in() == pytest.approx(30.0)
+    assert entry.due_at - credit.ledger.num_calls == pytest.approx(30.0)
     assert not is_paid(0.1)
     monkeypatch.setattr(credit.clock, "spent_s", 0.3)
     assert is_paid(1.0)
+    assert entry.due_at == math.inf
 
 
 @pytest.mark.parametrize("is_decided", [False, True])
@@ -502,28 +502,18 @@ def test_planning_takes_what_it_took(monkeypatch):
     assert credit.costs.plan_s != pytest.approx(0.004, rel=1e-3)
 
 
-def refused(monkeypatch, *, count, num_calls, num_before=0):
-    """The account of a function of which a kind of change was refused a program that takes 1 s and
-    saves 1 ms a call.
-    """
-    credit = called(0.0)._traces.latest.engine.chooser.credit
-    credit.take_due_in()
-    monkeypatch.setattr(credit.accounts, "num_calls", num_calls)
-    entry = Entry(1, count=count, num_before=num_before)
-    assert not credit.is_worth(entry, Offer(2e-3, 1e-3, 1.0, 2.0))
-    return credit
-
-
 @pytest.mark.parametrize(
     ("num_calls", "num_before", "due_in"), [(400, 0, 600.0), (800, 0, 1200.0), (800, 400, 600.0)]
 )
 def test_what_was_refused_says_when_to_look_again(num_calls, num_before, due_in, monkeypatch):
-    """1 s of gain: after 1,000 calls like it, of which 400 came, alone or every other time; what was
-    called before the first of them tells nothing.
+    """A program takes 1 s and saves 1 ms a call: after 1,000 calls like it, of which 400 came, alone
+    or every other time; what was called before the first of them tells nothing.
     """
-    credit = refused(monkeypatch, count=400, num_calls=num_calls, num_before=num_before)
-    assert credit.take_due_in() == pytest.approx(due_in)
-    assert credit.take_due_in() == math.inf
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    monkeypatch.setattr(credit.accounts, "num_calls", num_calls)
+    entry = Entry(1, count=400, num_before=num_before)
+    assert not credit.is_worth(entry, Offer(2e-3, 1e-3, 1.0, 2.0))
+    assert entry.due_at - credit.ledger.num_calls == pytest.approx(due_in)
 
 
 def weighed(monkeypatch):
@@ -536,16 +526,30 @@ def weighed(monkeypatch):
     chooser.ledger.grant(0)
     chooser.ledger.credit_s = -1000.0
     chooser.ledger.weight = 1
-    chooser.credit.take_due_in()
     return chooser, max(chooser.entries.values(), key=lambda e: e.count)
 
 
+@pytest.mark.parametrize("is_of_the_call", [True, False])
 @pytest.mark.parametrize(("due_in", "expected"), [(40.0, 40), (3.0, MIN_BYPASSED), (1e9, None)])
-def test_a_bypass_ends_where_a_decision_is_due(due_in, expected, monkeypatch):
+def test_a_bypass_ends_where_a_decision_is_due(due_in, expected, is_of_the_call, monkeypatch):
+    """On the change that was looked at last, or on another one: a rare one may come then."""
     chooser, entry = weighed(monkeypatch)
-    chooser.credit.due_in = due_in
+    is_decided_on = entry if is_of_the_call else chooser.entry(entry.dirty ^ 1)
+    chooser.ledger.note_call(1e-3, 1e-3, 0.0)
+    is_decided_on.due_at = chooser.ledger.num_calls + 1 + due_in
     chooser.note_call(entry, "whole", 1e-3, 1e-4)
     assert chooser.ledger.granted + 1 == (expected or MAX_BYPASSED)
+
+
+def test_what_does_not_come_when_it_is_due_is_looked_out_for_once(monkeypatch):
+    chooser, entry = weighed(monkeypatch)
+    chooser.entry(entry.dirty ^ 1).due_at = 1.0
+    granted = []
+    for _ in range(2):
+        chooser.ledger.grant(0)
+        chooser.note_call(entry, "whole", 1e-3, 1e-4)
+        granted.append(chooser.ledger.granted + 1)
+    assert granted == [MIN_BYPASSED, MAX_BYPASSED]
 
 
 @pytest.mark.parametrize(

@@ -309,7 +309,6 @@ class Chooser:
             return
         ledger = self.ledger
         whole_s = self.whole_s
-        due_in = self.credit.take_due_in()
         may_gain = not entry.is_decided and self.credit.may_gain(entry, whole_s)
         may_learn = self.clock.behind.num_waiting > 0 or may_gain
         spent_s = program_s + overhead_s
@@ -321,19 +320,29 @@ class Chooser:
         if bypasses and (is_new or is_awaited or self._hoped_s() > ledger.look_s):
             ledger.grant(0)
         elif bypasses:
-            self._begin_bypass(candidate, due_in)
+            self._begin_bypass(candidate)
 
-    def _begin_bypass(self, candidate: Candidate, due_in: float) -> None:
-        """Calls bypass from now on, until something is compiled, or a decision is due, which is worth
-        a look.
+    def _begin_bypass(self, candidate: Candidate) -> None:
+        """Calls bypass from now on, until something is compiled, or a decision on any kind is due, which
+        is worth a look.
+
+        A kind that did not come when it was due is looked out for once more: the look may have met
+        a rare one. Then it is left to the looks that are due anyway.
         """
         ledger = self.ledger
         if candidate != "whole":  # the machine may have changed since programs were timed
             self.race.retime(entry.program for entry in self._all_entries())
         if self.clock.behind.num_waiting:
             ledger.grant(min(ledger.granted, int(LOOK_AGAIN_S / self.whole_s)))
-        elif due_in < ledger.granted:
-            ledger.grant(max(math.ceil(due_in), MIN_BYPASSED))
+        else:
+            now = ledger.num_calls
+            due = [e for e in self._all_entries() if e.due_at < now + ledger.granted]
+            if due:
+                due_in = min(e.due_at for e in due) - now
+                ledger.grant(max(math.ceil(due_in), MIN_BYPASSED))
+            for entry in due:
+                if entry.due_at <= now:
+                    entry.due_at = math.inf
         self.journal.bypassed(ledger.left, self.verdict.sentence)
 
     def _hoped_s(self) -> float:

@@ -106,7 +106,6 @@ class Credit:
         self.compile_s = tuning.compile_s
         self.hinted_calls = tuning.calls or 0
         self.expected_calls = self.hinted_calls
-        self.due_in = math.inf
 
     def expect(self, calls: int) -> None:
         """So many more calls will come, of each kind as many as its share so far; no fewer in all
@@ -231,12 +230,6 @@ class Credit:
         promise_s = min(entry.promise_s, self.accounts.of(entry).served_s)
         return entry.clean_share > 0.0 if promise_s == math.inf else promise_s < whole_s
 
-    def take_due_in(self) -> float:
-        """After how many calls to decide anew what was refused in this one; infinite: nothing was."""
-        due_in = self.due_in
-        self.due_in = math.inf
-        return due_in
-
     def _has_left(self, seconds: float) -> bool:
         """Whether so many more seconds are short against what ran, or what was gained: a short fit
         must not pay for what it hardly uses.
@@ -250,6 +243,7 @@ class Credit:
         beside what was spent on the family, unless it has a program: then the calls of one kind must
         be worth the price. Where not, notes when to ask again.
         """
+        entry.due_at = math.inf
         gain_s = offer.served_s - offer.promise_s
         if gain_s > 0.0:
             gain_s *= self.accounts.hit_rate
@@ -271,7 +265,8 @@ class Credit:
             num_missing = price_s / sure_s - calls
             calls_per_use = max(self.accounts.num_calls - entry.num_before, calls) / calls
             num_short = short_s / max(offer.served_s, 1e-9)
-            self.due_in = min(self.due_in, max(num_missing * calls_per_use, num_short))
+            due_in = max(num_missing * calls_per_use, num_short)
+            entry.due_at = self.ledger.num_calls + due_in
         return False
 
     def _sure_s(self, entry: Entry, offer: Offer, gain_s: float) -> float:

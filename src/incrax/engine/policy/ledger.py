@@ -243,7 +243,12 @@ class Ledger:
         if self.net_s <= 0:
             self.ahead_since = 0
         elif not self.ahead_since:
-            self.ahead_since = self.calls + self.unchanged + self.bypassed
+            self.ahead_since = self.num_calls
+
+    @property
+    def num_calls(self) -> int:
+        """All calls up to the last look."""
+        return self.calls + self.unchanged + self.bypassed
 
     @property
     def net_s(self) -> float:
