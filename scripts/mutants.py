@@ -1135,7 +1135,7 @@ MUTANTS = [
     Mutant(
         "a look is not earlier where a decision is due",
         "engine/policy/chooser.py",
-        "if e.due_at < now + ledger.granted]",
+        "if each.due_at < now + ledger.granted]",
         "if False]",
         "tests/engine/policy/test_credit.py",
     ),

@@ -516,6 +516,18 @@ def test_what_was_refused_says_when_to_look_again(num_calls, num_before, due_in,
     assert entry.due_at - credit.ledger.num_calls == pytest.approx(due_in)
 
 
+def test_a_family_is_asked_again_together():
+    """The last of it that was refused says when: the others would be looked out for in vain."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    kinds = [Entry(dirty, count=1, family=7) for dirty in (1, 2)]
+    for entry in kinds:
+        credit.accounts.note_calls(entry, 100)
+        assert not credit.is_worth(entry, Offer(2e-3, 1e-3, 1.0, 2.0))
+    assert [entry.due_at for entry in kinds] == [math.inf] * 2
+    due_in = credit.accounts.families[7].due_at - credit.ledger.num_calls
+    assert due_in == pytest.approx((1000 - 200) * 202 / 200, rel=0.02)
+
+
 def weighed(monkeypatch):
     """What decides, in debt for looks, by a clock that runs, and an entry of it."""
     chooser = called(0.0)._traces.latest.engine.chooser
@@ -534,16 +546,16 @@ def weighed(monkeypatch):
 def test_a_bypass_ends_where_a_decision_is_due(due_in, expected, is_of_the_call, monkeypatch):
     """On the change that was looked at last, or on another one: a rare one may come then."""
     chooser, entry = weighed(monkeypatch)
-    is_decided_on = entry if is_of_the_call else chooser.entry(entry.dirty ^ 1)
-    chooser.ledger.note_call(1e-3, 1e-3, 0.0)
-    is_decided_on.due_at = chooser.ledger.num_calls + 1 + due_in
+    other = chooser.entries[-1] = Entry(-1)
+    due_at = chooser.ledger.num_calls + 1 + due_in
+    (entry if is_of_the_call else other).due_at = due_at
     chooser.note_call(entry, "whole", 1e-3, 1e-4)
     assert chooser.ledger.granted + 1 == (expected or MAX_BYPASSED)
 
 
 def test_what_does_not_come_when_it_is_due_is_looked_out_for_once(monkeypatch):
     chooser, entry = weighed(monkeypatch)
-    chooser.entry(entry.dirty ^ 1).due_at = 1.0
+    chooser.entries[-1] = Entry(-1, due_at=1.0)
     granted = []
     for _ in range(2):
         chooser.ledger.grant(0)

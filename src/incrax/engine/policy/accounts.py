@@ -39,6 +39,7 @@ class Account:
     priced_s: float = 0.0  # what plans and programs were priced at
     learning_s: float = 0.0  # what they took, with all that was compiled for them
     served_s: float = math.inf  # of a call that a plan serves: as promised, then as measured
+    due_at: float = math.inf  # calls of the function, bypassed ones too, at which to ask again
 
     @property
     def spent_s(self) -> float:

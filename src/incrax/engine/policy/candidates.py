@@ -85,7 +85,7 @@ class Entry:
     fixed_s: float = 0.0  # of rows: which of these do not depend on the work
     # Calls that, had they been expected, would have had a program made that was refused.
     num_paying: float = math.inf
-    due_at: float = math.inf  # calls of the function, bypassed ones too, at which to ask again
+    due_at: float = math.inf  # calls at which to ask again; of a family, see its account
     was_compiled: bool = False  # its family had a program in an earlier process
     program: TimedProgram | None = None
 

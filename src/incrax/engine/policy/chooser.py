@@ -326,8 +326,8 @@ class Chooser:
         """Calls bypass from now on, until something is compiled, or a decision on any kind is due, which
         is worth a look.
 
-        A kind that did not come when it was due is looked out for once more: the look may have met
-        a rare one. Then it is left to the looks that are due anyway.
+        What did not come when it was due is looked out for once more: the look may have met a rare
+        kind. Then it is left to the looks that are due anyway.
         """
         ledger = self.ledger
         if candidate != "whole":  # the machine may have changed since programs were timed
@@ -336,13 +336,14 @@ class Chooser:
             ledger.grant(min(ledger.granted, int(LOOK_AGAIN_S / self.whole_s)))
         else:
             now = ledger.num_calls
-            due = [e for e in self._all_entries() if e.due_at < now + ledger.granted]
+            asked = (*self._all_entries(), *self.accounts.families.values())
+            due = [each for each in asked if each.due_at < now + ledger.granted]
             if due:
-                due_in = min(e.due_at for e in due) - now
+                due_in = min(each.due_at for each in due) - now
                 ledger.grant(max(math.ceil(due_in), MIN_BYPASSED))
-            for entry in due:
-                if entry.due_at <= now:
-                    entry.due_at = math.inf
+            for each in due:
+                if each.due_at <= now:
+                    each.due_at = math.inf
         self.journal.bypassed(ledger.left, self.verdict.sentence)
 
     def _hoped_s(self) -> float:

@@ -243,11 +243,12 @@ class Credit:
         beside what was spent on the family, unless it has a program: then the calls of one kind must
         be worth the price. Where not, notes when to ask again.
         """
-        entry.due_at = math.inf
+        account = self.accounts.of(entry)
+        asked = entry if entry.family is None else account
+        asked.due_at = math.inf
         gain_s = offer.served_s - offer.promise_s
         if gain_s > 0.0:
             gain_s *= self.accounts.hit_rate
-        account = self.accounts.of(entry)
         of_one_kind = max(entry.count, account.mean_calls)
         if account.num_programs and of_one_kind * gain_s > offer.price_s:
             return True
@@ -266,7 +267,7 @@ class Credit:
             calls_per_use = max(self.accounts.num_calls - entry.num_before, calls) / calls
             num_short = short_s / max(offer.served_s, 1e-9)
             due_in = max(num_missing * calls_per_use, num_short)
-            entry.due_at = self.ledger.num_calls + due_in
+            asked.due_at = self.ledger.num_calls + due_in
         return False
 
     def _sure_s(self, entry: Entry, offer: Offer, gain_s: float) -> float:
