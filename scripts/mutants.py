@@ -2273,14 +2273,14 @@ MUTANTS = [
     Mutant(
         "buffers recycled while a version holds them",
         "engine/store/store.py",
-        "if id(saved[v]) not in kept and v not in self.outputs]",
+        "if id(saved[v]) not in in_use and v not in self.outputs]",
         "if v not in self.outputs]",
     ),
     Mutant(
         "buffers of results recycled",
         "engine/store/store.py",
-        "if id(saved[v]) not in kept and v not in self.outputs]",
-        "if id(saved[v]) not in kept]",
+        "if id(saved[v]) not in in_use and v not in self.outputs]",
+        "if id(saved[v]) not in in_use]",
     ),
     Mutant(
         "sums of products merged without a guard",

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import incrax
 from incrax.engine.call.engine import LONG_WAY_EVERY
 from incrax.engine.compile.timing import Clock
-from incrax.engine.store import store as comparison
+from incrax.engine.store import comparison
 
 X = jnp.linspace(0.1, 2.0, 200_000)
 NUMBERS = st.sampled_from([1.0, 2.0, -0.0, 0.0, float("nan")])

@@ -44,7 +44,9 @@ from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.ledger import Ledger
 from incrax.engine.policy.log import Journal
 from incrax.engine.program.dependence import ALWAYS
+from incrax.engine.store.baselines import Baselines
 from incrax.engine.store.budget import Limits
+from incrax.engine.store.comparison import Comparison
 from incrax.engine.store.eviction import cheapest_first
 from incrax.engine.store.saved_values import (
     ChangedRows,
@@ -54,8 +56,6 @@ from incrax.engine.store.saved_values import (
     given_up,
 )
 from incrax.engine.store.store import (
-    Baselines,
-    Comparison,
     Pairs,
     State,
     Store,

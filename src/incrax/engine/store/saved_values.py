@@ -24,8 +24,8 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Blocked, Plan, RowKind, plan_fill
 from incrax.engine.plan.segmentation import Group
 from incrax.engine.policy.chooser import Chooser
+from incrax.engine.store.comparison import Comparison
 from incrax.engine.store.store import (
-    Comparison,
     Pairs,
     State,
     Store,
