@@ -760,8 +760,8 @@ OPTIMISATIONS = [
     Mutant(
         "what an element decides stays saved on the short way of rows",
         "engine/call/engine.py",
-        "dirty = self.comparison.dirty(values, base)\n        return base",
-        "dirty = 0\n        return base",
+        "dirty = self.comparison.dirty(values, base)",
+        "dirty = 0",
         "tests/engine/call/test_slices.py::"
         "test_what_one_element_decides_is_not_current_after_a_short_way_changed_it",
     ),
@@ -2236,7 +2236,7 @@ MUTANTS = [
     ),
     Mutant(
         "residual reused across a parameter",
-        "engine/call/engine.py",
+        "engine/store/store.py",
         "{var: x for var, x in base.saved.items() if not masks[var] & dirty}",
         "dict(base.saved)",
     ),
@@ -2273,13 +2273,13 @@ MUTANTS = [
     Mutant(
         "buffers recycled while a version holds them",
         "engine/store/store.py",
-        "if id(saved[v]) not in in_use and v not in self.outputs]",
-        "if v not in self.outputs]",
+        "if id(saved[v]) not in in_use and v not in self.facts.returned]",
+        "if v not in self.facts.returned]",
     ),
     Mutant(
         "buffers of results recycled",
         "engine/store/store.py",
-        "if id(saved[v]) not in in_use and v not in self.outputs]",
+        "if id(saved[v]) not in in_use and v not in self.facts.returned]",
         "if id(saved[v]) not in in_use]",
     ),
     Mutant(
@@ -2308,7 +2308,7 @@ MUTANTS = [
     ),
     Mutant(
         "saved values of a baseline kept whole",
-        "engine/call/engine.py",
+        "engine/store/store.py",
         "            if len(clean) < len(base.saved):",
         "            if False:",
     ),

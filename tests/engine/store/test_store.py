@@ -40,10 +40,12 @@ def state(*saved, inputs=(0.0,), outputs=()):
 def store_of(versions=2, budget_kb=1000, seconds=None, expected=()):
     """An empty store."""
 
-    def cheapest_first(state):
-        return sorted(state.saved, key=lambda var: (seconds or {}).get(var, 0.0) / var.aval.size)
+    def cheapest_first(saved):
+        return sorted(saved, key=lambda var: (seconds or {}).get(var, 0.0) / var.aval.size)
 
-    store = Store(versions, budget_kb * 1024, cheapest_first, Pool(is_active=True), frozenset())
+    facts = SimpleNamespace(returned=(), outvars=(), saveable=frozenset())
+    pool = Pool(is_active=True)
+    store = Store(versions, budget_kb * 1024, cheapest_first, pool, facts, saves_outputs=True)
     store.expect(expected)
     return store
 

@@ -16,15 +16,14 @@ import copy
 import logging
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
-from operator import and_, attrgetter, is_, or_
+from functools import partial, reduce
+from operator import and_, attrgetter, or_
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import jax
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Var
 from incrax._messages import deleted_input
 from incrax._program import Env, Results, Values
 from incrax._stats import Stats
@@ -150,11 +149,11 @@ class Engine:
     """Evaluates one traced program incrementally.
 
     Fields, of the program: `reach`, the inputs that its outputs depend on; `always`, the bit of what
-    runs at every call, 0 where nothing does; `must_wait`, whether it calls the host; `out_vars`, its
-    outputs but for literals, with their places. Of the last call: `_last`, its record; `_dirty`, what
-    changed, since calls of other rows share a record; `again`, what it did, if it went the short way.
-    For the next ones: `repeats`, what the last call of each kind did; `repeat`, what the last one did
-    that went the long way, be it one of rows; `streak`, what serves calls like the last one.
+    runs at every call, 0 where nothing does; `must_wait`, whether it calls the host. Of the last
+    call: `_last`, its record; `_dirty`, what changed, since calls of other rows share a record;
+    `again`, what it did, if it went the short way. For the next ones: `repeats`, what the last call
+    of each kind did; `repeat`, what the last one did that went the long way, be it one of rows;
+    `streak`, what serves calls like the last one.
     """
 
     def __init__(
@@ -175,7 +174,6 @@ class Engine:
         self.journal = journal
         self.tuning = tuning
         self.layout = facts.layout
-        self.masks = facts.all_masks
         pool = Pool(is_active=compiler.recycles)
         planned = limits.planned_bytes
         chooser = Chooser(
@@ -185,12 +183,17 @@ class Engine:
         self.always = ALWAYS if facts.has_effects else 0
         self.must_wait = facts.calls_host
         self.calls = compiler.calls
-        self.out_vars = tuple((i, a) for i, a in enumerate(facts.outvars) if isinstance(a, Var))
-        self.reach = reduce(or_, (facts.mask(var) for _, var in self.out_vars), self.always)
+        self.reach = reduce(or_, map(facts.mask, facts.returned), self.always)
         self._last: CallRecord | None = None
         self._dirty = 0
-        outputs = frozenset(var for _, var in self.out_vars)
-        store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, outputs)
+        store = Store(
+            limits.versions,
+            limits.budget_bytes,
+            partial(cheapest_first, facts, chooser.segments),
+            pool,
+            facts,
+            saves_outputs=not is_exact,
+        )
         self._begin(store, chooser, stats)
 
     def _begin(self, store: Store, chooser: Chooser, stats: Stats) -> Self:
@@ -218,13 +221,7 @@ class Engine:
         """
         other = copy.copy(self)
         other._last = None
-        known = self.store
-        order = other._eviction_order
-        store = Store(known.versions, budget_bytes, order, known.pool, known.outputs)
-        return other._begin(store, self.chooser, self.stats)
-
-    def _eviction_order(self, state: State) -> list[Var]:
-        return cheapest_first(self.facts, self.segments, state.saved)
+        return other._begin(self.store.emptied(budget_bytes), self.chooser, self.stats)
 
     # --- a call -----------------------------------------------------------------------------------
 
@@ -400,7 +397,7 @@ class Engine:
         are_usable = [self.clock.read(filled.pop(flags[v])) for v in [*filled] if v in flags]
         if not all(are_usable) or not self._holds(repeat, results):
             return None
-        state = self._version(repeat.plan, base, dirty, values, results, filled)
+        state = self.store.successor(base, dirty, values, repeat.plan, results, filled)
         self._blame(state, base, repeat.entry.candidate, repeat.entry)
         if kind == dirty:  # else the next call differs from this one in other inputs
             self.again = Again(repeat, base, loads)
@@ -475,7 +472,8 @@ class Engine:
         slices.take_priming(repeat.entry, is_complete=True)
         # Elements, not whole inputs: saved values may depend on one of them alone.
         dirty = self.comparison.dirty(values, base)
-        return base, self._version(plan, base, dirty, values, results, {})
+        self._dirty = dirty
+        return base, self.store.successor(base, dirty, values, plan, results, {})
 
     def _holds(self, repeat: Repeat, results: Results) -> bool:
         """Whether results may be used; the guard, if there is one, is taken from them."""
@@ -541,7 +539,9 @@ class Engine:
         if candidate == "plan":
             return not saved.computed
         is_by_segments = candidate == "segments" and not self.chooser.is_exact
-        reached = {var for var in (*saved.computed, *saved.found) if self.masks[var] & saved.dirty}
+        reached = {
+            var for var in (*saved.computed, *saved.found) if self.facts.mask(var) & saved.dirty
+        }
         is_same = len(saved.plans) == len(saved.filled_by)
         return is_by_segments and is_same and reached == saved.computed.keys()
 
@@ -807,7 +807,8 @@ class Engine:
         plan = self.plan_of(candidate, entry)
         known = {**saved.found, **saved.computed}
         base = saved.base
-        state = self._version(plan, base, saved.dirty, saved.values, results, known)
+        self._dirty = saved.dirty
+        state = self.store.successor(base, saved.dirty, saved.values, plan, results, known)
         self._blame(state, base, candidate, entry)
         return state
 
@@ -816,51 +817,6 @@ class Engine:
         is_forced = entry.candidate != candidate and base is not None
         if entry.leaves_stale(candidate) and not is_forced:
             state.culprit = entry.dirty
-
-    def _version(
-        self,
-        plan: Plan | None,
-        base: State | None,
-        dirty: int,
-        values: LeafValues,
-        results: Results,
-        known: Env,
-    ) -> State:
-        """The version that follows the baseline: outputs, and what it saves; without a plan, results
-        are all outputs.
-        """
-        self._dirty = dirty
-        outputs = results
-        if plan is not None:
-            held = [None] * len(self.facts.outvars) if base is None else base.outputs
-            outputs = plan.outputs_with(held, results)
-            known = known | dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))
-        if not self.chooser.is_exact:
-            savable = self.chooser.savable
-            saveable = self.facts.saveable
-            known = known.copy()
-            for i, var in self.out_vars:
-                if var in savable and var in saveable:
-                    known[var] = outputs[i]
-        table = self._carried_over(base, dirty, known)
-        harmless = dirty if base is not None and table is base.saved else -1
-        return State(values, outputs, table, harmless, None if base is None else base.culprit)
-
-    def _carried_over(self, base: State | None, dirty: int, added: Env) -> Env:
-        """The saved values of a new version; the very table of its baseline where nothing changes
-        in it.
-        """
-        if base is None:
-            return added
-        if base.harmless != dirty:
-            masks = self.masks
-            clean = {var: x for var, x in base.saved.items() if not masks[var] & dirty}
-            if len(clean) < len(base.saved):
-                return {**clean, **added}
-            base.harmless = dirty
-        if all(map(is_, map(base.saved.get, added), added.values())):
-            return base.saved
-        return {**base.saved, **added}
 
     def _account(
         self, candidate: Candidate, entry: Entry, saved: SavedValues, *, is_first: bool

@@ -136,6 +136,7 @@ def prepare(engine: Engine, leaves: Values, dirty: int) -> None:
     entry.count = max(entry.count, engine.tuning.hot_after)
     if not entry.is_decided:
         engine.planner.plan(entry, is_asked=True)
+    engine.store.expect(engine.chooser.savable)
     pairs = [(state, changed | dirty) for state, changed in pairs[-1:]]
     saved = SavedValues(engine, pairs, dirty, values)
     for _ in range(MAX_TRIES):

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from operator import methodcaller
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from operator import is_, methodcaller
+from typing import Any, Self, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,8 @@ from incrax._jax import Tracer, Var, aval_bytes
 from incrax._program import Env, Results
 from incrax.engine.compile.recycling import MIN_BYTES, Pool
 from incrax.engine.inputs.leaves import LeafValues
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.plan import Plan
 
 
 @dataclass(slots=True, eq=False)
@@ -69,13 +71,19 @@ class Store:
 
     versions: int  # how many are kept
     budget_bytes: int  # of saved values
-    order: Callable[[State], list[Var]]  # in which saved values of a version go
+    order: Callable[[Env], list[Var]]  # in which the saved values of a version go
     pool: Pool  # spare buffers
-    outputs: frozenset[Var]  # variables that are returned, whose buffers users may hold
+    facts: Facts  # of the program
+    # Outputs may be saved values, too. Not where equal inputs must give equal bits: another program
+    # may have made them.
+    saves_outputs: bool
     states: list[State] = field(default_factory=list)  # the versions, the latest last
-    bound_bytes: int = 0  # of all that may be saved
-    large: frozenset[Var] = frozenset()  # which of it is recycled
     expected: Iterable[Var] = ()  # what may be saved
+    expected_outputs: list[tuple[int, Var]] = field(
+        default_factory=list
+    )  # those of it, with places
+    large: frozenset[Var] = frozenset()  # what of it is recycled
+    bound_bytes: int = 0  # of all of it, in all versions
     evicted: list[Var] = field(default_factory=list)  # what nobody has asked for yet
     var_bytes: VarBytes = field(default_factory=VarBytes)
 
@@ -89,6 +97,9 @@ class Store:
         num_copies = self.versions + self.pool.is_active
         self.bound_bytes = num_copies * sum(self.var_bytes[var] for var in saved)
         self.large = frozenset(var for var in saved if self.var_bytes[var] >= MIN_BYTES)
+        may_be = allowed & self.facts.saveable if self.saves_outputs else ()
+        outputs = [(i, x) for i, x in enumerate(self.facts.outvars) if isinstance(x, Var)]
+        self.expected_outputs = [(i, var) for i, var in outputs if var in may_be]
 
     def _retain(self, is_good: Callable[[Var, Any], bool]) -> None:
         """Drop the saved values of which this does not hold, from every version."""
@@ -96,6 +107,52 @@ class Store:
             good = {var: x for var, x in state.saved.items() if is_good(var, x)}
             if len(good) < len(state.saved):
                 state.saved = good
+
+    def emptied(self, budget_bytes: int) -> Self:
+        """A store without versions, for other data of the same types."""
+        return replace(
+            self, budget_bytes=budget_bytes, states=[], expected=(), evicted=[], bound_bytes=0
+        )
+
+    def successor(
+        self,
+        base: State | None,
+        dirty: int,
+        values: LeafValues,
+        plan: Plan | None,
+        results: Results,
+        known: Env,
+    ) -> State:
+        """The version that follows a baseline, from which these inputs differ: what a plan returned
+        (None: the whole program, all of whose results are outputs), and what else was found for it.
+        """
+        outputs = results
+        added = known.copy()
+        if plan is not None:
+            others = [None] * len(self.facts.outvars) if base is None else base.outputs
+            outputs = plan.outputs_with(others, results)
+            added.update(zip(plan.saves, results[len(plan.outputs) :], strict=True))
+        for i, var in self.expected_outputs:
+            added[var] = outputs[i]
+        if base is None:
+            return State(values, outputs, added)
+        saved = self._carried_over(base, dirty, added)
+        harmless = dirty if saved is base.saved else -1
+        return State(values, outputs, saved, harmless, base.culprit)
+
+    def _carried_over(self, base: State, dirty: int, added: Env) -> Env:
+        """The saved values of a new version; the very table of its baseline where nothing changes
+        in it.
+        """
+        if base.harmless != dirty:
+            masks = self.facts.all_masks
+            clean = {var: x for var, x in base.saved.items() if not masks[var] & dirty}
+            if len(clean) < len(base.saved):
+                return {**clean, **added}
+            base.harmless = dirty
+        if all(map(is_, map(base.saved.get, added), added.values())):
+            return base.saved
+        return {**base.saved, **added}
 
     def commit(self, state: State, used: State | None) -> None:
         """Add a version; keep the one that it was made from, then the most recently used others."""
@@ -180,7 +237,11 @@ class Store:
                 continue
             for table in tables:
                 in_use.update(map(id, table.values()))
-            free = [saved[v] for v in large if id(saved[v]) not in in_use and v not in self.outputs]
+            free = [
+                saved[v]
+                for v in large
+                if id(saved[v]) not in in_use and v not in self.facts.returned
+            ]
             self.pool.give(free, saved.values())
             in_use.update(map(id, free))
 
@@ -216,7 +277,7 @@ class Store:
         for only_own in (True, False):
             for number, state in enumerate(self.states):
                 newer = {id(x) for other in self.states[number + 1 :] for x in other.saved.values()}
-                for var in self.order(state):
+                for var in self.order(state.saved):
                     value = state.saved.get(var)
                     if value is not None and not (only_own and id(value) in newer):
                         yield var, value
