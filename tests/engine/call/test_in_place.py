@@ -53,7 +53,7 @@ def pointers(job):
 
 def test_what_is_read_once_is_written_by_the_program_itself():
     job = Job("groups, gradient").settle()
-    executable = job.engine.repeat.program.executable
+    executable = job.engine.repeats.latest.program.executable
     assert not executable.family.writing.olds
     num_overwritten = len(executable.family.overwritten)
     assert num_overwritten >= 2
@@ -94,7 +94,7 @@ def test_a_refused_proposal_is_written_over_by_the_next_one(name):
 
 def test_after_an_error_the_values_that_are_gone_are_made_again(monkeypatch):
     job = Job("sparse graph").settle()
-    run = type(job.engine.repeat.program).__call__
+    run = type(job.engine.repeats.latest.program).__call__
     errors = [RuntimeError("lost")]
 
     def fails_once(program, feeds, loads):
@@ -103,7 +103,7 @@ def test_after_an_error_the_values_that_are_gone_are_made_again(monkeypatch):
             raise errors.pop()
         return results
 
-    monkeypatch.setattr(type(job.engine.repeat.program), "__call__", fails_once)
+    monkeypatch.setattr(type(job.engine.repeats.latest.program), "__call__", fails_once)
     job.ours._streak = None
     for row in range(4, 9):
         try:

@@ -44,7 +44,7 @@ def dry_run(engine: Engine, leaves: Values) -> CallRecord | None:
 
 def _by_rows(engine: Engine, pairs: Pairs, values: LeafValues) -> CallRecord | None:
     """What a call would do that a program for rows serves."""
-    rows = engine.changed_rows(pairs, values)
+    rows = engine.rows.changed(pairs, values)
     entry = None if rows is None else engine.slices.serving(rows.kind)
     if rows is None or entry is None or entry.program is None or entry.candidate != "slices":
         return None

@@ -7,16 +7,16 @@ version, the rows that differ. It must not know what is saved, nor from which ve
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from operator import is_, is_not, itemgetter
+from operator import is_, is_not
 from typing import Any
 
 import jax
 import numpy as np
 
-from incrax._jax import ArrayImpl, Var
+from incrax._jax import ArrayImpl
 from incrax._program import Values
 from incrax.engine.inputs.leaves import (
     LeafValue,
@@ -25,7 +25,6 @@ from incrax.engine.inputs.leaves import (
     changed_rows,
     has_bits_of,
     is_compared_by_identity,
-    is_farther,
     resolved,
     same_value,
 )
@@ -99,57 +98,6 @@ class Comparison:
         if len(known) < len(found):
             return None
         return np.unique(np.concatenate(known))
-
-    def anew(
-        self, leaves: Values, changed: Sequence[int], fresh: Sequence[int]
-    ) -> LeafValues | None:
-        """The leaves, some of them compared with nothing, all others the latest version's.
-
-        None where others differ from it, or an array was deleted.
-        """
-        values = list(self.store.states[-1].values)
-        for index in changed:
-            x = leaves[index]
-            if index in fresh:
-                values[index] = LeafValue(x)
-            elif self.resolve_leaf(index, x) is not values[index]:
-                return None
-        return None if any([value.is_deleted() for value in values]) else tuple(values)
-
-    def differ_beside(self, values: LeafValues, leaves: Sequence[int]) -> bool:
-        """Whether some version differs in others than these leaves."""
-        for state in self.store.states:
-            pairs = enumerate(zip(values, state.values, strict=True))
-            if any([new is not old and i not in leaves for i, (new, old) in pairs]):
-                return True
-        return False
-
-    def nearest(
-        self,
-        values: LeafValues,
-        leaves: Sequence[int],
-        read: Set[Var],
-    ) -> tuple[State, np.ndarray] | None:
-        """The version of which the fewest rows of some leaves differ, and their numbers, of those whose
-        values were not written over; of several one that does not lack saved values that are read,
-        and of these the one that was most often a baseline, as the last accepted proposal is.
-
-        None where one differs in none, or it is not known in which rows. Other leaves are equal.
-        """
-        found: list[tuple[int, bool, int, State, np.ndarray]] = []
-        (leaf, *others) = leaves
-        for state in reversed(self.store.states):
-            if found and not others:
-                near, numbers = found[0][3:]
-                if is_farther(state.values[leaf], near.values[leaf], numbers):
-                    continue
-            numbers = self.rows(values, state, leaves)
-            if numbers is None or not numbers.size:
-                return None
-            if not state.is_written_over:
-                lacks = not read <= state.saved.keys()
-                found.append((numbers.size, lacks, -state.uses, state, numbers))
-        return min(found, key=itemgetter(0, 1, 2))[3:] if found else None
 
     def pairs(self, values: LeafValues) -> Pairs:
         """Each state with its dirty set; the latest alone where that has these very values."""
