@@ -37,7 +37,7 @@ from incrax.engine.call.bypass import NO_CALL, NOT_HELD, Bypass
 from incrax.engine.call.pure import PureState, Step
 from incrax.engine.call.signature_table import Options
 from incrax.engine.call.sites import Sites, SitesState
-from incrax.engine.call.streak import NOT_SERVED, Streak
+from incrax.engine.call.streak import NOT_ALIKE, Streak
 from incrax.engine.call.traced import Given
 from incrax.engine.call.verification import due_verification, verifying
 from incrax.engine.inputs.rows import as_plain
@@ -148,8 +148,8 @@ class Incremental(WrapsFunction, Generic[P, R]):
                 return result
         if streak is not None:
             with self._lock:  # another thread may have ended it while this one waited
-                result = streak.call(args, kwargs) if streak is self._streak else NOT_SERVED
-            if result is not NOT_SERVED:
+                result = streak.call(args, kwargs) if streak is self._streak else NOT_ALIKE
+            if result is not NOT_ALIKE:
                 if bypass is not None:
                     bypass.hold(args, kwargs, result)
                 return result
@@ -445,7 +445,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
             outputs = engine.fresh(dynamic)
         else:
             with self._locked():  # segments are compiled, and their buffers taken, as in a call
-                outputs = engine.anew(dynamic)
+                outputs = engine.fresh_by_segments(dynamic)
         return jax.tree_util.tree_unflatten(traced.out_tree, outputs)
 
     def clear(self) -> None:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slice_cases import NUM, serve_by_rows
 
-from incrax.engine.compile import executables, recycling
+from incrax.engine.compile import in_place as written
+from incrax.engine.compile import recycling
 from incrax.engine.plan import slicer
 
 
@@ -21,8 +22,8 @@ def in_place(monkeypatch):
     """Also where values are small."""
     serve_by_rows(monkeypatch)
     monkeypatch.setattr(recycling, "MIN_BYTES", 0)
-    monkeypatch.setattr(executables, "MIN_WRITTEN_BYTES", 0)
-    monkeypatch.setattr(executables, "MIN_OVERWRITTEN_BYTES", 0)
+    monkeypatch.setattr(written, "MIN_WRITTEN_BYTES", 0)
+    monkeypatch.setattr(written, "MIN_OVERWRITTEN_BYTES", 0)
     monkeypatch.setattr(slicer, "MIN_OVERLAID_BYTES", 0)
 
 
@@ -47,15 +48,15 @@ def pointers(job):
     (entry,) = job.engine.slices.entries.values()
     saved = job.engine.store.states[-1].saved
     executable = entry.program.executable
-    written = executable.plan.saves[: len(executable.given_up)]
-    return [saved[var].unsafe_buffer_pointer() for var in written]
+    saves = executable.family.in_place.saves
+    return [saved[var].unsafe_buffer_pointer() for var in saves]
 
 
 def test_what_is_read_once_is_written_by_the_program_itself():
     job = Job("groups, gradient").settle()
-    executable = job.engine.repeat.program.executable
-    assert not executable.family.writing.olds
-    num_overwritten = len(executable.family.overwritten)
+    executable = job.engine.repeats.latest.program.executable
+    assert not executable.family.in_place.writing.olds
+    num_overwritten = len(executable.family.in_place.overwritten)
     assert num_overwritten >= 2
     call, types = executable.specimen([value.feed for value in job.engine.store.states[-1].values])
     compiled = call.lower(*types).compile()
@@ -94,7 +95,7 @@ def test_a_refused_proposal_is_written_over_by_the_next_one(name):
 
 def test_after_an_error_the_values_that_are_gone_are_made_again(monkeypatch):
     job = Job("sparse graph").settle()
-    run = type(job.engine.repeat.program).__call__
+    run = type(job.engine.repeats.latest.program).__call__
     errors = [RuntimeError("lost")]
 
     def fails_once(program, feeds, loads):
@@ -103,7 +104,7 @@ def test_after_an_error_the_values_that_are_gone_are_made_again(monkeypatch):
             raise errors.pop()
         return results
 
-    monkeypatch.setattr(type(job.engine.repeat.program), "__call__", fails_once)
+    monkeypatch.setattr(type(job.engine.repeats.latest.program), "__call__", fails_once)
     job.ours._streak = None
     for row in range(4, 9):
         try:

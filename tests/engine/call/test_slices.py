@@ -20,6 +20,7 @@ from slice_cases import CASES, EARLY, IDS, LATE, NUM, THETA, Case, serve_by_rows
 import incrax
 from incrax.engine.call import analysis
 from incrax.engine.call.rehearsal import dry_run
+from incrax.engine.call.row_calls import RowCalls
 from incrax.engine.call.streak import RowStreak
 from incrax.engine.plan import looked_up_rows, met_rows, row_share, weighted_rows
 from incrax.engine.plan.plan import RowKind
@@ -186,7 +187,7 @@ def test_of_versions_with_as_many_changed_rows_the_one_with_saved_values_is_take
     """Else the whole function would save for rows at every call, and nobody would read it."""
     job = Job("groups, gradient").settle()
     engine = job.engine
-    engine.repeat = None  # the long way
+    engine.repeats.latest = None  # the long way
     emptied, kept = engine.store.states  # they differ in row 3
     emptied.saved = {}
     emptied.uses = kept.uses + 1000
@@ -198,11 +199,12 @@ def test_of_versions_with_as_many_changed_rows_the_one_with_saved_values_is_take
 def short_ways(monkeypatch, job):
     """The outcomes of calls that tried to go the short way of rows, from now on."""
     seen = []
-    again = type(job.engine)._again_by_rows
+    repeated = RowCalls.repeated
 
-    def watched(engine, *args):
-        seen.append(again(engine, *args) is not None)
-        return engine.store.states[-1].outputs if seen[-1] else None
+    def watched(rows, *args):
+        found = repeated(rows, *args)
+        seen.append(found is not None)
+        return found
 
     evaluated = RowStreak._evaluated
 
@@ -211,7 +213,7 @@ def short_ways(monkeypatch, job):
         seen.extend([True] if outputs is not None else [])
         return outputs
 
-    monkeypatch.setattr(type(job.engine), "_again_by_rows", watched)
+    monkeypatch.setattr(RowCalls, "repeated", watched)
     monkeypatch.setattr(RowStreak, "_evaluated", in_a_row)
     return seen
 
@@ -357,7 +359,7 @@ def test_the_short_way_needs_what_the_last_call_saved():
     job = Job("groups, gradient").settle()
     for row in range(8):
         job.change(row)
-    assert job.engine.repeat is not None
+    assert job.engine.repeats.latest is not None
     job.engine.store.forget(list(job.engine.store.states[-1].saved)[:1])
     job.change(8)
 
@@ -366,7 +368,7 @@ def test_an_error_on_the_short_way_is_left_to_the_long_one(monkeypatch):
     job = Job("groups, gradient").settle()
     for row in range(8):
         job.change(row)
-    run = type(job.engine.repeat.program).__call__
+    run = type(job.engine.repeats.latest.program).__call__
     calls = []
 
     def fails_once(program, feeds, loads):
@@ -375,12 +377,12 @@ def test_an_error_on_the_short_way_is_left_to_the_long_one(monkeypatch):
             raise RuntimeError("lost")
         return run(program, feeds, loads)
 
-    monkeypatch.setattr(type(job.engine.repeat.program), "__call__", fails_once)
-    monkeypatch.setattr(type(job.engine.repeat), "is_settled", lambda repeat: True)
+    monkeypatch.setattr(type(job.engine.repeats.latest.program), "__call__", fails_once)
+    monkeypatch.setattr(type(job.engine.repeats.latest), "applies", lambda repeat: True)
     job.ours._streak = None
     job.change(3)
     assert len(calls) == 2  # once more, the long way
-    assert job.engine.repeat is not None  # of the long way
+    assert job.engine.repeats.latest is not None  # of the long way
 
 
 def test_only_what_the_rows_need_is_counted():

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from slice_cases import serve_by_rows
 
 import incrax
-from incrax.engine.call.engine import LONG_WAY_EVERY
-from incrax.engine.call.streak import NOT_SERVED, RowStreak, Streak
+from incrax.engine.call.repeats import LONG_WAY_EVERY
+from incrax.engine.call.streak import NOT_ALIKE, RowStreak, Streak
 from incrax.engine.call.traced import Traced
 from incrax.engine.compile.timing import SAMPLE
 from incrax.engine.inputs import leaves
@@ -182,7 +182,7 @@ def served(monkeypatch):
 
     def noted(streak, args, kwargs):
         result = call(streak, args, kwargs)
-        seen.append(result is not NOT_SERVED)
+        seen.append(result is not NOT_ALIKE)
         return result
 
     monkeypatch.setattr(Streak, "call", noted)
@@ -215,7 +215,7 @@ def test_no_streak_is_made_that_may_serve_no_call(made):
     renewed(ours, start(ours))
     traced = ours._traces.latest
     assert traced.streak() is not None
-    traced.engine.again.repeat.program.num_runs = SAMPLE
+    traced.engine.repeated.repeat.program.num_runs = SAMPLE
     assert traced.streak() is None
 
 

@@ -277,7 +277,7 @@ def test_a_function_on_the_host_knows_that_a_call_waits_for_it():
 def test_nobody_waits_in_other_threads_in_compiled_loops_and_in_fresh_evaluations():
     calls = HostCalls(BUDGET)
     assert awaited_inside(calls, is_awaited=False) == [False]
-    assert awaited_inside(calls, calls.anew) == [False]
+    assert awaited_inside(calls, calls.unremembered) == [False]
     told = []
 
     def elsewhere(x):

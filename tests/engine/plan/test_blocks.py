@@ -205,7 +205,7 @@ def test_rows_that_were_written_by_updates_are_known_without_comparing(monkeypat
 
 def test_an_array_of_which_only_the_identity_counts_runs_all_blocks(monkeypatch):
     divide_into_blocks(monkeypatch, 5)
-    monkeypatch.setattr("incrax.engine.store.store.changed_rows", lambda new, old: None)
+    monkeypatch.setattr("incrax.engine.store.comparison.changed_rows", lambda new, old: None)
     job = Job("groups")
     job.call()
     assert job.change(7) == [5, 5]

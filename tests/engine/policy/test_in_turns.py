@@ -149,9 +149,9 @@ def test_calls_by_segments_go_the_short_way_and_count_as_the_long_one(divided, m
     short = counted(divided, calls[20:40])
     assert len(seen) <= 4  # one call in sixteen of each kind
     assert divided.explain().as_dict()["served_by"] == "segments"
-    repeats = divided._traces.latest.engine.repeats
+    repeats = divided._traces.latest.engine.repeats.by_kind
     with monkeypatch.context() as patch:
-        patch.setattr(type(repeats[min(repeats)]), "is_settled", lambda repeat: False)
+        patch.setattr(type(repeats[min(repeats)]), "applies", lambda repeat: False)
         long = counted(divided, calls[40:60])
     assert len(seen) >= 20
     assert short == long

@@ -16,7 +16,8 @@ from incrax import _jax
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.program.dependence import ALWAYS
-from incrax.engine.store.store import Baselines, State, Store, available_in
+from incrax.engine.store.baselines import Baselines
+from incrax.engine.store.store import State, Store, available_in
 
 KB = 128
 """Elements of float64 that make a kilobyte."""
@@ -39,10 +40,12 @@ def state(*saved, inputs=(0.0,), outputs=()):
 def store_of(versions=2, budget_kb=1000, seconds=None, expected=()):
     """An empty store."""
 
-    def cheapest_first(state):
-        return sorted(state.saved, key=lambda var: (seconds or {}).get(var, 0.0) / var.aval.size)
+    def cheapest_first(saved):
+        return sorted(saved, key=lambda var: (seconds or {}).get(var, 0.0) / var.aval.size)
 
-    store = Store(versions, budget_kb * 1024, cheapest_first, Pool(is_active=True), frozenset())
+    facts = SimpleNamespace(returned=(), outvars=(), saveable=frozenset())
+    pool = Pool(is_active=True)
+    store = Store(versions, budget_kb * 1024, cheapest_first, pool, facts, saves_outputs=True)
     store.expect(expected)
     return store
 
@@ -143,7 +146,7 @@ def test_what_fits_is_kept():
 def test_while_all_fit_nobody_counts_bytes(monkeypatch):
     a, b = variable(), variable()
     store = store_of(expected=(a, b))
-    monkeypatch.setattr(Store, "_fit", None)
+    monkeypatch.setattr(Store, "saved_bytes", None)
     store.commit(state(a), None)
     store.add(store.states[-1], {b: value(b)})
     assert store.states[-1].saved.keys() == {a, b}

@@ -44,7 +44,7 @@ def dry_run(engine: Engine, leaves: Values) -> CallRecord | None:
 
 def _by_rows(engine: Engine, pairs: Pairs, values: LeafValues) -> CallRecord | None:
     """What a call would do that a program for rows serves."""
-    rows = engine.changed_rows(pairs, values)
+    rows = engine.rows.changed(pairs, values)
     entry = None if rows is None else engine.slices.serving(rows.kind)
     if rows is None or entry is None or entry.program is None or entry.candidate != "slices":
         return None
@@ -136,6 +136,7 @@ def prepare(engine: Engine, leaves: Values, dirty: int) -> None:
     entry.count = max(entry.count, engine.tuning.hot_after)
     if not entry.is_decided:
         engine.planner.plan(entry, is_asked=True)
+    engine.store.expect(engine.chooser.savable)
     pairs = [(state, changed | dirty) for state, changed in pairs[-1:]]
     saved = SavedValues(engine, pairs, dirty, values)
     for _ in range(MAX_TRIES):

@@ -2,11 +2,11 @@
 plan.
 
 What such a call finds is what the last one found, so that it compares the leaves that change, runs
-the plan and puts the results together. Its version takes the place of the last one's; `settle`
-counts them all at once. After a few the next call is looked at as others are (`Engine.call`), which
+the plan and puts the results together. Its version takes the place of the last one's; `count`
+enters them all at once. After a few the next call is looked at as others are (`Engine.call`), which
 times programs and weighs versions.
 
-In: the arguments of calls. Out: results, or `NOT_SERVED`, in which case nothing happened. It must
+In: the arguments of calls. Out: results, or `NOT_ALIKE`, in which case nothing happened. It must
 not choose what serves.
 
 Promise: results, versions and counters are those of calls that were looked at.
@@ -27,13 +27,14 @@ import numpy as np
 from incrax import _jax
 from incrax._context import context_key
 from incrax._program import Args, Kwargs, Results, Values
-from incrax.engine.call.engine import LONG_WAY_EVERY, Again, Engine, Repeat
+from incrax.engine.call.engine import Engine
+from incrax.engine.call.repeats import LONG_WAY_EVERY, Repeat, Repeated
 from incrax.engine.compile.timing import SAMPLE
 from incrax.engine.inputs.leaves import NO_ANCHOR, LeafValue
 from incrax.engine.inputs.signature import Signature
 from incrax.engine.store.store import State, is_array_deleted
 
-NOT_SERVED: Any = object()
+NOT_ALIKE: Any = object()
 """Stands for a result."""
 
 
@@ -47,8 +48,10 @@ class Streak(abc.ABC):
     program, and those of its newest run.
     """
 
-    def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
-        repeat, base, _ = again
+    def __init__(
+        self, signature: Signature, out_tree: Any, engine: Engine, repeated: Repeated
+    ) -> None:
+        repeat, base = repeated[:2]
         plan = repeat.plan
         entry = repeat.entry
         self._signature = signature
@@ -69,8 +72,8 @@ class Streak(abc.ABC):
         self._numbers = range(len(elements))
         anchors = [NO_ANCHOR if mask else x for x, mask in zip(base.anchors, elements, strict=True)]
         self._anchors = anchors
-        kept = [x for i, x in enumerate(base.outputs) if i not in plan.outputs]
-        self._arrays = [x for x in (*anchors, *kept) if isinstance(x, jax.Array)]
+        handed_on = [x for i, x in enumerate(base.outputs) if i not in plan.outputs]
+        self._arrays = [x for x in (*anchors, *handed_on) if isinstance(x, jax.Array)]
         self._running = [i for i in self._moving if base.values[i].array is not None]
         self._num = 0
         self._overhead_s = 0.0
@@ -78,18 +81,18 @@ class Streak(abc.ABC):
         self._limit = num_alike(repeat)
 
     def call(self, args: Args, kwargs: Kwargs) -> Any:
-        """The result of a call like the last one; `NOT_SERVED` where it is to be looked at."""
+        """The result of a call like the last one; `NOT_ALIKE` where it is to be looked at."""
         if self._num >= self._limit or self._store.states is not self._states:
-            return NOT_SERVED
+            return NOT_ALIKE
         start_s = perf_counter()
         leaves = self._leaves(args, kwargs)
         if leaves is None:
-            return NOT_SERVED
+            return NOT_ALIKE
         running = self._running
         waited_s = self._comparison.wait(leaves, running, perf_counter) if running else 0.0
         outputs = self._evaluated(leaves)
         if outputs is None:
-            return NOT_SERVED
+            return NOT_ALIKE
         self._states = self._store.states
         self._num += 1
         self._overhead_s += perf_counter() - start_s - self._run_s - waited_s
@@ -143,7 +146,7 @@ class Streak(abc.ABC):
         resolve = self._comparison.resolve_leaf
         return all([resolve(i, leaves[i]) is values[i] for i in numbers])
 
-    def settle(self) -> None:
+    def count(self) -> None:
         """Enter the calls so far in all that counts."""
         num = self._num
         if not num:
@@ -162,11 +165,13 @@ class PlanStreak(Streak):
     with, and what it loads.
     """
 
-    def __init__(self, signature: Signature, out_tree: Any, engine: Engine, again: Again) -> None:
-        super().__init__(signature, out_tree, engine, again)
-        entry = again.repeat.entry
-        self._base = again.base
-        self._loads = again.loads
+    def __init__(
+        self, signature: Signature, out_tree: Any, engine: Engine, repeated: Repeated
+    ) -> None:
+        super().__init__(signature, out_tree, engine, repeated)
+        entry = repeated.repeat.entry
+        self._base = repeated.base
+        self._loads = repeated.loads
         elements = engine.layout.elements(entry.dirty)
         self._changed = [(i, elements[i]) for i in self._moving]
         self._feeds = [value.feed for value in self._values]
@@ -225,7 +230,7 @@ class RowStreak(Streak):
             value = values[i] = LeafValue(leaves[i])
             if value.is_deleted():
                 return None
-        made = self._engine.made_by_rows(self._repeat, tuple(values), self._results)
+        made = self._engine.rows.made(self._repeat, tuple(values), self._results)
         if made is None:
             return None
         base, state = made
@@ -238,15 +243,17 @@ def num_alike(repeat: Repeat) -> int:
     return min(-repeat.entry.uses % LONG_WAY_EVERY, -repeat.program.num_runs % SAMPLE)
 
 
-def streak_of(signature: Signature, out_tree: Any, engine: Engine, again: Again) -> Streak | None:
+def streak_of(
+    signature: Signature, out_tree: Any, engine: Engine, repeated: Repeated
+) -> Streak | None:
     """What serves calls like one that went the short way; None where the next one goes the long way,
     and where that one saved values: inputs that change in turns, each from where the last one was,
     have no one version to start from.
     """
-    if not num_alike(again.repeat):
+    repeat = repeated.repeat
+    if repeated.is_in_turn or not num_alike(repeat):
         return None
-    plan = again.repeat.plan
-    if plan.sliced is not None:
-        return RowStreak(signature, out_tree, engine, again)
-    is_kept = engine.store.states[-1].saved is again.base.saved
-    return PlanStreak(signature, out_tree, engine, again) if is_kept else None
+    if repeat.moving:
+        return RowStreak(signature, out_tree, engine, repeated)
+    is_plan = repeated.state.saved is repeated.base.saved
+    return PlanStreak(signature, out_tree, engine, repeated) if is_plan else None

@@ -175,12 +175,12 @@ class Traced:
     def streak(self) -> Streak | None:
         """What serves calls like the last one, if that went the short way."""
         engine = self._engine
-        if engine is None or engine.again is None:
+        if engine is None or engine.repeated is None:
             return None
         behind = engine.clock.behind
         if engine.ledger.granted or behind.is_on:
             return None
-        engine.streak = streak_of(self.signature, self.out_tree, engine, engine.again)
+        engine.streak = streak_of(self.signature, self.out_tree, engine, engine.repeated)
         return engine.streak
 
     # --- as a function's methods ask it -----------------------------------------------------------

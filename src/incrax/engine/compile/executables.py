@@ -1,9 +1,15 @@
 """Stage 9, compile: a plan becomes an XLA executable that takes leaves, constants and saved values.
 
-Plans of one family (`engine.plan.families`) share what was compiled for the first of them: leaves,
-constants, loads and places of elements are its arguments.
+An `Executable` is what runs: a jitted function, and where its arguments come from. It never changes,
+and holds no values but constants. XLA compiles the function when it first runs, or a thread does
+(`engine.compile.background`); how often it ran and how long it took is known to the `TimedProgram`
+that owns it (`engine.compile.timing`), one for each plan that serves.
 
-In: `Facts` and a `Plan`. Out: `Executable`. It must not know where saved values are kept.
+Plans that differ only in what they read (`engine.plan.families`) share the function, which is their
+`Family`: leaves, constants, loads and places of elements are its arguments. It lives as long as one
+of its members does; the `Compiler` of a program finds it for the next one.
+
+In: `Facts` and a `Plan`. Out: `Executable`. It must not know where saved values are.
 """
 
 from __future__ import annotations
@@ -11,7 +17,6 @@ from __future__ import annotations
 import functools
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -35,9 +40,9 @@ from incrax._program import (
     evaluated,
     evaluated_sparingly,
     evaluator,
-    read_vars,
 )
 from incrax.engine.compile.host_calls import HostCalls
+from incrax.engine.compile.in_place import NOTHING, InPlace, in_place
 from incrax.engine.compile.recycling import is_recyclable
 from incrax.engine.inputs.placement import Placed, on_all_devices, placed_array, placed_as
 from incrax.engine.plan.facts import Facts
@@ -45,55 +50,29 @@ from incrax.engine.plan.families import CanonicalPlan, Elements, canonical_form
 from incrax.engine.plan.plan import Plan
 from incrax.engine.program.simplify import needed_equations
 
-WRITES = ("dynamic_update_slice", "scatter")
-
-MIN_OVERWRITTEN_BYTES = 2**17
-MIN_WRITTEN_BYTES = 2**18
-"""Bytes of a value that a plan saves again with other rows, from which on these are written where it
-is: less is copied in no time, and stays what a refused proposal goes back to; and from which on a
-program of its own does so: it costs 15 us, which is what copying as much takes.
-"""
-
 EMBED_BYTES = 64
 """Bytes up to which a constant is written into the program; larger ones are arguments (compile
 time).
 """
 
 
-class Writing(NamedTuple):
-    """Writes into values that a plan loads and saves again, in the same buffers.
-
-    They are a program of their own, which nothing reads these buffers in: else XLA, to which reads and
-    writes of one buffer have no order, copies it first.
-    """
-
-    # Of these values, which it overwrites, and of what the program returns last for it.
-    run: Callable[..., Results]
-    olds: tuple[Var, ...]  # the loads
-    saves: tuple[Var, ...]  # what is saved
-    given: tuple[Var, ...]  # what is returned for it
-
-
-NO_WRITING = Writing(lambda: [], (), (), ())
-
-
 @dataclass(frozen=True, eq=False)
 class Family:
-    """What plans that differ only in what they read have in common."""
+    """What plans that differ only in what they read have in common: the function, and how it treats
+    its arguments.
+    """
 
     call: Callable[..., Results]  # of (leaves, constants, loads, donated buffers)
     num_eqns: int
     donated: tuple[Any, ...] = ()  # types of the buffers to donate
-    # Loads that it overwrites with what is saved of them, which it returns first.
-    overwritten: tuple[Var, ...] = ()
-    writing: Writing = NO_WRITING  # how rows are written into other loads
+    in_place: InPlace = NOTHING  # loads that are overwritten with what is saved of them
     # Of what computes values to save: the same, evaluated equation by equation.
     one_by_one: Callable[..., Results] | None = None
 
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled plan and where its arguments come from."""
+    """A plan as a program, and where its arguments come from."""
 
     family: Family  # what it shares with others
     leaves: tuple[int, ...]  # numbers of those that it takes
@@ -119,8 +98,9 @@ class Executable:
         family = self.family
         read = map(feeds.__getitem__, self.leaves)
         results = family.call(*read, *self.constants, *loaded, *donated)
-        num_first = len(family.overwritten)
-        writing = family.writing
+        in_place = family.in_place
+        writing = in_place.writing
+        num_first = len(in_place.replaced)
         if not num_first and not writing.olds:
             return results
         assert self.plan is not None
@@ -130,12 +110,6 @@ class Executable:
         written = writing.run(*olds, *results[num_last:])
         outputs = results[num_first:num_before]
         return [*outputs, *results[:num_first], *written, *results[num_before:num_last]]
-
-    @functools.cached_property
-    def given_up(self) -> tuple[Var, ...]:
-        """The loads that a run overwrites."""
-        family = self.family
-        return (*family.overwritten, *family.writing.olds)
 
     def evaluated(self, feeds: Values, loaded: Values) -> Results:
         """The same results, one equation after the other; nothing but what each of them is by itself
@@ -148,12 +122,7 @@ class Executable:
 
 
 class Compiler:
-    """Compiles plans of one program.
-
-    Fields: its facts; calls to the host; the function's name, for profiles; a clock that does not
-    count them; whether saved values are written to recycled buffers; the leaves that are bound to
-    devices, by number, and with them where a value is that depends on none of these.
-    """
+    """Compiles plans of one program."""
 
     def __init__(
         self,
@@ -165,14 +134,16 @@ class Compiler:
         placed: Mapping[int, Placed] | None = None,
     ) -> None:
         self.facts = facts
-        self.calls = calls
-        self.name = as_program_name(name)
-        self.now = calls.now if facts.calls_host else time.perf_counter
+        self.calls = calls  # to the host
+        self.name = as_program_name(name)  # for profiles
+        self.now = calls.now if facts.calls_host else time.perf_counter  # does not count these
         self._given = dict(zip(facts.program.constvars, facts.program.consts, strict=True))
-        self.placed = placed or {}
+        self.placed = placed or {}  # the leaves that are bound to devices, by number
+        # Where a value is that depends on none of these.
         self.placement = on_all_devices(
             [*self.placed.values(), *self._placed_constants(self._given)]
         )
+        # Whether saved values are written to recycled buffers.
         self.recycles = recycles and self.placement is None
         self._leaf_numbers = {var: i for i, var in enumerate(facts.invars)}
         self._families: weakref.WeakValueDictionary[Hashable, Family] = (
@@ -189,8 +160,10 @@ class Compiler:
         recycles), its guard; the program of a family that is known serves another member.
         """
         form = self._form(plan)
-        overwritten, writing = self._written_in_place(plan)
-        first = (*overwritten.values(), *writing.saves)
+        written = NOTHING
+        if plan.sliced is not None and self.recycles:
+            written = in_place(plan, [self.facts.outvars[i] for i in plan.outputs], self.name)
+        first = written.saves
         others = [var for var in form.saves if var not in first]
         outputs = tuple([plan.outputs[place] for place in form.outputs])
         plan = replace(plan, outputs=outputs, saves=(*first, *others))
@@ -202,7 +175,7 @@ class Compiler:
         family = None if key is None else self._families.get(key)
         is_shared = family is not None
         if family is None:
-            family = self._compiled(plan, form, read, donated, (overwritten, writing))
+            family = self._compiled(plan, form, read, donated, written)
             if key is not None:
                 self._families[key] = family
         places = [index for piece in form.pieces for index in piece.start]
@@ -272,19 +245,18 @@ class Compiler:
         form: CanonicalPlan,
         read: _Arguments,
         donated: tuple[Any, ...],
-        in_place: tuple[dict[Var, Var], Writing],
+        written: InPlace,
     ) -> Family:
         """The program of a plan."""
-        overwritten, writing = in_place
-        returned = self._returned(plan, in_place)
+        returned = self._returned(plan, written)
         eqns = self._wrapped(form.eqns)
-        if writing.olds:
+        if written.writing.olds:
             eqns = tuple(needed_equations(eqns, returned))
         leaves = [self.facts.invars[i] for i in read.leaves]
         places = [_PLACES] if form.pieces else []
         names: list[Any] = [*leaves, *read.passed, *places, *read.loads]
         embedded = {var: self.constants[var] for var in read.embedded}
-        num_first = len(overwritten) + len(plan.outputs)
+        num_first = len(written.replaced) + len(plan.outputs)
         runner = functools.partial(_runner, names, embedded, form.pieces, eqns, returned, num_first)
         run_plan = runner(evaluated)
         run_plan.__name__ = f"{self.name}_plan"
@@ -293,19 +265,18 @@ class Compiler:
         out_shardings = self._out_shardings(returned, read)
         options: Kwargs = {} if out_shardings is None else {"out_shardings": out_shardings}
         num = len(names)
-        given_up = (*map(names.index, overwritten), *range(num, num + len(donated)))
+        given_up = (*map(names.index, written.overwritten), *range(num, num + len(donated)))
         call = jax.jit(run_plan, donate_argnums=given_up, keep_unused=bool(given_up), **options)
-        return Family(call, len(plan.eqns), donated, tuple(overwritten), writing, one_by_one)
+        return Family(call, len(plan.eqns), donated, written, one_by_one)
 
-    def _returned(self, plan: Plan, in_place: tuple[dict[Var, Var], Writing]) -> list[Atom]:
+    def _returned(self, plan: Plan, written: InPlace) -> list[Atom]:
         """What a plan's own program returns: what is written over values, the outputs, other saves,
         the guard, and what the program that writes in place is given.
         """
-        overwritten, writing = in_place
         outputs = [self.facts.outvars[i] for i in plan.outputs]
-        saves = plan.saves[len(overwritten) + len(writing.saves) :]
+        saves = plan.saves[len(written.saves) :]
         guard = () if plan.guard is None else (plan.guard,)
-        return [*overwritten.values(), *outputs, *saves, *guard, *writing.given]
+        return [*written.replaced, *outputs, *saves, *guard, *written.writing.given]
 
     def _is_bound(self, read: _Arguments) -> bool:
         """Whether what a plan reads is where all inputs are: saved values are, and what loads one
@@ -355,45 +326,6 @@ class Compiler:
             return None
         return [placed_as(atom.aval, placement) for atom in results]
 
-    def _written_in_place(self, plan: Plan) -> tuple[dict[Var, Var], Writing]:
-        """Of large values that a plan loads and saves again with other rows: which are overwritten by
-        its own program, where this reads nothing else of them; the writes of others, where nothing
-        else reads what is written.
-        """
-        if plan.sliced is None or not self.recycles:
-            return {}, NO_WRITING
-        writers = {var: eqn for eqn in plan.eqns for var in eqn.outvars}
-        outputs = [self.facts.outvars[i] for i in plan.outputs]
-        num_reads = Counter([*outputs, *(x for eqn in plan.eqns for x in read_vars(eqn))])
-        overwritten: dict[Var, Var] = {}
-        chains: dict[tuple[Var, Var], list[Equation]] = {}
-        for old, saved in plan.sliced.in_place:
-            num_bytes = _jax.aval_bytes(saved.aval)
-            chain = _writes_into(old, saved, writers, num_reads)
-            if not chain:
-                continue
-            if num_reads[old] == 1 and num_bytes >= MIN_OVERWRITTEN_BYTES:
-                overwritten[old] = saved
-            elif not num_reads[saved] and num_bytes >= MIN_WRITTEN_BYTES:
-                chains[old, saved] = chain
-        return overwritten, self._writing(chains)
-
-    def _writing(self, chains: Mapping[tuple[Var, Var], list[Equation]]) -> Writing:
-        """The program of some writes, by what is overwritten and by what is saved."""
-        if not chains:
-            return NO_WRITING
-        olds, saves = zip(*chains, strict=True)
-        eqns = tuple(eqn for chain in chains.values() for eqn in chain)
-        made = {*olds, *(eqn.outvars[0] for eqn in eqns)}
-        given = tuple(dict.fromkeys(x for eqn in eqns for x in read_vars(eqn) if x not in made))
-
-        def run_writes(*values: Any) -> Results:
-            return evaluated(eqns, saves, dict(zip([*olds, *given], values, strict=True)))
-
-        run_writes.__name__ = f"{self.name}_writes"
-        run = jax.jit(run_writes, donate_argnums=tuple(range(len(olds))))
-        return Writing(run, olds, saves, given)
-
 
 _PLACES = "places"
 """Names the argument that has the places of pieces, one after the other."""
@@ -440,26 +372,6 @@ def _take_pieces(pieces: Iterable[Elements], env: Env, places: Values) -> None:
     for piece in pieces:
         start = [places[next(at)] for _ in piece.start]
         env[piece.written] = piece.taken(env[piece.argument], start)
-
-
-def _writes_into(
-    old: Var, saved: Var, writers: Mapping[Var, Equation], num_reads: Mapping[Var, int]
-) -> list[Equation]:
-    """The equations that write rows into one value, one after the other, of which another is made;
-    none if there is something else in between, or something else reads what is.
-    """
-    var = saved
-    chain: list[Equation] = []
-    while var is not old:
-        eqn = writers.get(var)
-        if eqn is None or eqn.primitive.name not in WRITES or (chain and num_reads[var] > 1):
-            return []
-        chain.insert(0, eqn)
-        into = eqn.invars[0]
-        if not isinstance(into, Var):
-            return []
-        var = into
-    return chain
 
 
 def device_constants(program: Program) -> Env:

@@ -60,7 +60,7 @@ class HostCalls:
         self._max_entry_bytes = int(ENTRY_SHARE * self.max_bytes)
         self._results: OrderedDict[_Key, tuple[list[np.ndarray], int]] = OrderedDict()
         self._lock = threading.Lock()
-        self._anew: set[object] = set()
+        self._unremembered: set[object] = set()
 
     def now(self) -> float:
         """A clock that stands still while a function on the host runs: whichever program calls it,
@@ -86,7 +86,7 @@ class HostCalls:
         waits.
         """
         callers = _thread.callers
-        return bool(callers) and self in callers and not self._anew
+        return bool(callers) and self in callers and not self._unremembered
 
     # --- what is remembered -----------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class HostCalls:
         """What a pure function returns; it runs if it was not called with these bits, or that was
         forgotten.
         """
-        key = None if self._anew else _key(function, operands, self._max_entry_bytes)
+        key = None if self._unremembered else _key(function, operands, self._max_entry_bytes)
         if key is None:
             return self._run(function, operands)
         with self._lock:
@@ -104,14 +104,14 @@ class HostCalls:
                 return found[0]
         return self._remember(key, self._run(function, operands))
 
-    def anew(self, run: Callable[[], T]) -> T:
+    def unremembered(self, run: Callable[[], T]) -> T:
         """The awaited results of `run`, in which every function on the host runs."""
         token = object()
         try:
-            self._anew.add(token)
+            self._unremembered.add(token)
             return jax.block_until_ready(run())
         finally:
-            self._anew.discard(token)
+            self._unremembered.discard(token)
 
     def clear(self) -> None:
         """Forget all results."""

@@ -325,7 +325,7 @@ class Slices:
         programs = (entry.program, self.priming)
         return all([p is None or p.is_at_hand(feeds) for p in programs])
 
-    def serves(self, plan: Plan, numbers: np.ndarray) -> bool:
+    def may_run(self, plan: Plan, numbers: np.ndarray) -> bool:
         """Whether a plan is for a change of these rows, and may add one more difference to a sum, if
         it does.
         """

@@ -24,8 +24,8 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Blocked, Plan, RowKind, plan_fill
 from incrax.engine.plan.segmentation import Group
 from incrax.engine.policy.chooser import Chooser
+from incrax.engine.store.comparison import Comparison
 from incrax.engine.store.store import (
-    Comparison,
     Pairs,
     State,
     Store,
@@ -113,7 +113,7 @@ def given_up(store: Store, base: State, program: TimedProgram, loads: Values) ->
     """What a program for rows takes, of which it overwrites some: the baseline has these no more, and
     of those that others hold there are copies.
     """
-    overwritten = program.executable.given_up
+    overwritten = program.executable.family.in_place.loads
     if not overwritten:
         return list(loads)
     plan = program.plan
