@@ -1386,7 +1386,7 @@ MUTANTS = [
     ),
     Mutant(
         "the narrowest tables of look-ups are read, also for ids of more rows",
-        "engine/call/sites.py",
+        "engine/call/site_program.py",
         "number = functools.reduce(lax.add, (",
         "number = functools.reduce(lax.min, (",
         "tests/engine/call/test_sites.py",
@@ -1492,8 +1492,8 @@ MUTANTS = [
     Mutant(
         "candidates of a site make all rows run",
         "engine/call/sites.py",
-        "is_sound = _everywhere(_all([is_few, *guards]))",
-        "is_sound = _all([is_few, *guards])",
+        "is_sound = _everywhere(_all([is_few, *found.guards]))",
+        "is_sound = _all([is_few, *found.guards])",
         "tests/engine/call/test_sites.py",
     ),
     Mutant(

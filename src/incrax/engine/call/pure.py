@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from incrax import _jax
-from incrax._jax import Equation, Var
+from incrax._jax import Equation, Var, as_strong
 from incrax._messages import (
     other_frozen,
     other_statics,
@@ -110,7 +109,7 @@ class PureFunction:
         _jax.evaluate(
             plan.eqns if self.calls is None else self.calls.wrap(plan.eqns, is_awaited=False), env
         )
-        return tuple(strong(_jax.read(atom, env)) for atom in self._targets(plan))
+        return tuple(as_strong(_jax.read(atom, env)) for atom in self._targets(plan))
 
     def _targets(self, plan: Plan) -> Results:
         return [*(self.facts.outvars[i] for i in plan.outputs), *plan.saves]
@@ -314,7 +313,7 @@ class Step:
             for i, x in zip(chosen, moved, strict=True):
                 self._check_type(i, x)
             values = dict(zip(names, map(unfolded, arrays), strict=True))
-            values.update(zip(inputs, map(strong, moved), strict=True))
+            values.update(zip(inputs, map(as_strong, moved), strict=True))
             results = list(function.evaluated(plan, values))
             return self._result(plan.outputs_with(kept, results), are_weak)
 
@@ -359,7 +358,7 @@ class Step:
             if is_other and index not in hidden:
                 raise other_frozen(self._paths[index])
             self._check_type(index, x)
-        return tuple([x if i in self._frozen else strong(x) for i, x in enumerate(leaves)])
+        return tuple([x if i in self._frozen else as_strong(x) for i, x in enumerate(leaves)])
 
     def _check_type(self, index: int, x: Any) -> None:
         known = self._signature.dynamic_types[index]
@@ -435,9 +434,3 @@ def _computed_types(eqns: Sequence[Equation]) -> Iterator[tuple[Any, ...]]:
         yield eqn.primitive.name, tuple(avals)
         for body in _jax.sub_bodies(eqn):
             yield from _computed_types(body.eqns)
-
-
-def strong(x: Any) -> jax.Array:
-    """A value as an array without weak type: loops carry no other."""
-    array = jnp.array(x) if isinstance(x, np.ndarray) else jnp.asarray(x)
-    return array if _jax.is_key_dtype(array.dtype) else lax.convert_element_type(array, array.dtype)

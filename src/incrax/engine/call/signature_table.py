@@ -31,7 +31,8 @@ from incrax.engine.call.analysis import (
 )
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.pure import Step, make_step
-from incrax.engine.call.sites import Sites, SitesState, make_sites, named_move
+from incrax.engine.call.site_changes import named_move
+from incrax.engine.call.sites import Sites, SitesState, make_sites
 from incrax.engine.call.traced import Given, Traced, of_leaves
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.host_calls import HostCalls
