@@ -1198,15 +1198,15 @@ MUTANTS = [
     Mutant(
         "a first call has the function analysed",
         "engine/call/traced.py",
-        "            is_first = self._first is None",
-        "            is_first = False",
+        "            serve = self._served_first if self._first is None else self._served_in_turn",
+        "            serve = self._served_in_turn",
         "tests/engine/call/test_first_call.py",
     ),
     Mutant(
         "a second call that is not analysed is served as the first",
         "engine/call/traced.py",
-        "            serve = self._served_first if is_first else self._served_in_turn",
-        "            serve = self._served_first if is_first else lambda run, leaves, _: run(*leaves)",
+        "            serve = self._served_first if self._first is None else self._served_in_turn",
+        "            serve = self._served_first",
         "tests/engine/call/test_first_call.py",
     ),
     Mutant(
@@ -1376,6 +1376,20 @@ MUTANTS = [
         "all(_jax.aval_size(atom.aval) <= MAX_ELEMENTS for atom in made)",
         "True",
         "tests/engine/compile/test_one_kernel.py",
+    ),
+    Mutant(
+        "calls of a signature that is not the latest any more are counted when it is looked at",
+        "engine/call/signature_table.py",
+        "            before.count_calls()\n",
+        "            pass\n",
+        "tests/engine/call/test_forgotten.py",
+    ),
+    Mutant(
+        "a call in turn counts twice",
+        "engine/call/traced.py",
+        "            self.stats.calls -= 1",
+        "            pass",
+        "tests/engine/call/test_forgotten.py",
     ),
     Mutant(
         "sums of sites are never summed anew for their number of differences",
