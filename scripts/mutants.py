@@ -1198,15 +1198,15 @@ MUTANTS = [
     Mutant(
         "a first call has the function analysed",
         "engine/call/traced.py",
-        "            is_first = self._first is None",
-        "            is_first = False",
+        "            serve = self._served_first if self._first is None else self._served_in_turn",
+        "            serve = self._served_in_turn",
         "tests/engine/call/test_first_call.py",
     ),
     Mutant(
         "a second call that is not analysed is served as the first",
         "engine/call/traced.py",
-        "            serve = self._served_first if is_first else self._served_in_turn",
-        "            serve = self._served_first if is_first else lambda run, leaves, _: run(*leaves)",
+        "            serve = self._served_first if self._first is None else self._served_in_turn",
+        "            serve = self._served_first",
         "tests/engine/call/test_first_call.py",
     ),
     Mutant(
@@ -1378,6 +1378,20 @@ MUTANTS = [
         "tests/engine/compile/test_one_kernel.py",
     ),
     Mutant(
+        "calls of a signature that is not the latest any more are counted when it is looked at",
+        "engine/call/signature_table.py",
+        "            before.count_calls()\n",
+        "            pass\n",
+        "tests/engine/call/test_forgotten.py",
+    ),
+    Mutant(
+        "a call in turn counts twice",
+        "engine/call/traced.py",
+        "            self.stats.calls -= 1",
+        "            pass",
+        "tests/engine/call/test_forgotten.py",
+    ),
+    Mutant(
         "sums of sites are never summed anew for their number of differences",
         "engine/call/sites.py",
         "is_few = lax.lt(most, np.int32(self._limit(given)))",
@@ -1386,7 +1400,7 @@ MUTANTS = [
     ),
     Mutant(
         "the narrowest tables of look-ups are read, also for ids of more rows",
-        "engine/call/sites.py",
+        "engine/call/site_program.py",
         "number = functools.reduce(lax.add, (",
         "number = functools.reduce(lax.min, (",
         "tests/engine/call/test_sites.py",
@@ -1492,8 +1506,8 @@ MUTANTS = [
     Mutant(
         "candidates of a site make all rows run",
         "engine/call/sites.py",
-        "is_sound = _everywhere(_all([is_few, *guards]))",
-        "is_sound = _all([is_few, *guards])",
+        "is_sound = _everywhere(_all([is_few, *found.guards]))",
+        "is_sound = _all([is_few, *found.guards])",
         "tests/engine/call/test_sites.py",
     ),
     Mutant(

@@ -491,10 +491,20 @@ def test_text_of_the_error_of_a_callback_that_calls_its_function():
     def model(a):
         return jax.pure_callback(lambda a: f(a), jax.ShapeDtypeStruct((), np.float64), a)
 
-    f = incrax.incremental(model, tuning=MINIMAL)
-    with pytest.raises(Exception, match="ReentrantCallError") as caught:
-        f(1.0)
-    assert text in str(caught.value)
+    for options in ({"tuning": MINIMAL}, {"policy": "exact"}):
+        f = incrax.incremental(model, **options)
+        for evaluate in (f, f.fresh):
+            with pytest.raises(Exception, match="ReentrantCallError") as caught:
+                evaluate(1.0)
+            assert text in str(caught.value)
+
+
+def test_without_the_engine_a_callback_may_call_its_function(monkeypatch):
+    monkeypatch.setenv("INCRAX_DISABLE", "1")
+    whole = lambda a: np.asarray(f(2), a.dtype) if a.dtype == float else a
+    f = incrax.incremental(lambda a: jax.pure_callback(whole, jax.typeof(a), a))
+    assert f(1.5) == 2.0
+    assert f.fresh(1.5) == 2.0
 
 
 # --- errors of others -----------------------------------------------------------------------------

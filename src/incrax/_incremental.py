@@ -431,6 +431,9 @@ class Incremental(WrapsFunction, Generic[P, R]):
         """Evaluate from scratch; saved values are neither read nor written.
 
         With `policy="exact"` the result has the bits of a call.
+
+        Raises:
+            ReentrantCallError: in a callback that a call, or another fresh evaluation, waits for.
         """
         args, kwargs = cast(Any, as_plain((args, kwargs)))
         leaves = jax.tree_util.tree_leaves((args, kwargs))
@@ -439,13 +442,15 @@ class Incremental(WrapsFunction, Generic[P, R]):
             engine = None if traced is None else traced.engine
         if traced is None or engine is None:
             return self._fun(*args, **kwargs)
-        options = self._traces.options
+        is_exact = self._traces.options.is_exact
         dynamic = traced.signature.dynamic_leaves(leaves)
-        if self._is_disabled or not options.is_exact:
+        if self._is_disabled or not (is_exact or engine.must_wait):
             outputs = engine.fresh(dynamic)
         else:
-            with self._locked():  # segments are compiled, and their buffers taken, as in a call
-                outputs = engine.fresh_by_segments(dynamic)
+            # As in a call, segments are compiled, and their buffers taken; and functions on the host
+            # are waited for, which know by whom, but not whether it holds the lock.
+            with self._locked():
+                outputs = engine.fresh_by_segments(dynamic) if is_exact else engine.fresh(dynamic)
         return jax.tree_util.tree_unflatten(traced.out_tree, outputs)
 
     def clear(self) -> None:

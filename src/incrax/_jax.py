@@ -728,6 +728,12 @@ def as_weak(x: Any) -> Any:
     return _lax._convert_element_type(x, x.dtype, weak_type=True)
 
 
+def as_strong(x: Any) -> jax.Array:
+    """The value as an array without weak type: loops carry no other."""
+    array = jnp.array(x) if isinstance(x, np.ndarray) else jnp.asarray(x)
+    return array if is_key_dtype(array.dtype) else jax.lax.convert_element_type(array, array.dtype)
+
+
 def typed_as(x: Any, aval: Any) -> Any:
     """The value, with a weak type where a type has one."""
     return as_weak(x) if getattr(aval, "weak_type", False) else x

@@ -97,12 +97,14 @@ def other_type(path: str, seen: str, expected: str) -> StepTypeError:
     )
 
 
-def wrong_site(path: str, seen: str, expected: str) -> StepTypeError:
-    """A change of an input that does not fit it."""
+def wrong_site(method: str, path: str, seen: str, expected: str) -> StepTypeError:
+    """What a method of sites was given for an input is no value, or no rows, of it."""
     return StepTypeError(
-        f"`look` got `{path}` as {seen}; expected {expected}. A compiled loop cannot change types. "
-        "Give `(number, row)` for one row, `(numbers, rows)` for several, or the whole value, of "
-        "the input's dtype."
+        f"`{method}` got `{path}` as {seen}; expected {expected}. This is usually a value that was "
+        "computed in another dtype, or without its first axis. A compiled loop cannot change "
+        "types, and nothing was evaluated. Convert it to the input's own type: `look` takes the "
+        "whole value, `(number, row)` for one row or `(numbers, rows)` for several, all else the "
+        "whole value."
     )
 
 

@@ -14,7 +14,7 @@ class Stats(Counters):
     Fields:
         calls: how often it was called.
         unchanged: calls in which nothing changed that results depend on.
-        ran: equations run.
+        ran: equations run; of a signature that was forgotten after one call, they are not known.
         loaded: saved values loaded.
         filled: equations run to fill in missing saved values.
         compiles: programs compiled.

@@ -29,7 +29,6 @@ from incrax._tables import LruTable
 from incrax._tuning import is_disabled
 from incrax.derivatives.cuts import is_mark
 from incrax.derivatives.selection import Selection
-from incrax.engine.call.pure import strong
 from incrax.engine.compile.executables import device_constants
 from incrax.engine.inputs.leaves import LeafValue, has_tracer, is_dynamic
 from incrax.engine.inputs.signature import Function, Signature, make_signature
@@ -202,7 +201,7 @@ def _split(fun: Function, selection: Selection, *, is_compiled: bool) -> AtPoint
         linear = jax.tree.unflatten(treedef, residuals)
         return list(linear(jax.tree.unflatten(types.treedef, types.filled(cotangents))))
 
-    inputs = list(map(strong, active))
+    inputs = list(map(_jax.as_strong, active))
     program = run_passes(trace(pull, inputs, residuals), PASSES)
     return AtPoint(value, LinearProgram(program, len(inputs), is_compiled), residuals, types)
 

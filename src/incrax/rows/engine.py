@@ -130,8 +130,10 @@ class RowEngine:
     def streak(self) -> None:
         """No call goes by what the last one found."""
 
-    def catch_up(self) -> None:
+    def count_calls(self) -> None:
         """Every call is counted as it is made."""
+
+    catch_up = count_calls
 
     def prepare(self, rows: Rows) -> None:
         """Analyse the function for these chunks and this number of rows; where that tells new

@@ -40,7 +40,7 @@ class RowTraces(Traces):
         rows = self._only_rows(leaves, args, kwargs)
         if len(rows) > 1:
             given = self._given(rows, leaves, treedef)
-            self.latest = given.traced
+            self.set_latest(given.traced)
             return given
         args, kwargs = as_plain((args, kwargs))
         leaves, treedef = jax.tree.flatten((args, kwargs))

@@ -498,6 +498,23 @@ def test_what_is_left_for_inputs_that_move_reads_what_the_others_decide():
     assert "exp" not in text
     assert "sin" not in text
     assert "mul" in text
+    with pytest.raises(incrax.errors.UnknownInputError, match="`c` names no input"):
+        step.remainder(state, 2.0, 0.5, X, moving=["a", "c"])
+
+
+def test_what_is_left_has_the_types_of_jit():
+    """Where a number or an array moves, and the other one was the example."""
+    product = lambda a, b: a * b
+    state, step = minimal(product).pure(2.0, 0.5)
+    rest = step.remainder(state, 2.0, 0.5, moving=["a"])
+    for a in (3.0, jnp.asarray(4.0), 5.0):
+        same(rest(a), jax.jit(product)(a, 0.5))
+    b = jnp.float16(0.5)
+    state, step = minimal(product).pure(2.0, b)
+    rest = step.remainder(state, 2.0, b, moving=["a"])
+    same(rest(3.0), jax.jit(product)(3.0, b))
+    with pytest.raises(incrax.errors.StepTypeError, match="`a` as a Python number where"):
+        rest(jnp.float64(3.0))
 
 
 def test_declared_names_and_flags_are_checked():

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from engine.plan.test_row_sets import NUM, programs
-from helpers import examples
+from helpers import check_text, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
 import incrax
+from incrax.engine.call import site_program
 from incrax.engine.call import sites as module
 from incrax.engine.plan.row_sets import RowSet, taken
 from incrax.engine.program.simplify import needed_equations
@@ -429,14 +430,55 @@ def test_bad_input():
     state, sites = f.sites(start(), moves=["p['theta'][*]"])
     with pytest.raises(UnknownInputError):
         sites.look(state, {"p['scale']": 1.0})
-    with pytest.raises(StepTypeError, match=r"`look` got `p\['theta'\]` as rows of shape \(2,\)"):
-        sites.look(state, {"p['theta']": (1, jnp.zeros(2))})
-    with pytest.raises(StepTypeError, match=r"values of dtype int64; expected float64"):
-        sites.look(state, {"p['theta']": (1, jnp.zeros((), int))})
-    with pytest.raises(StepTypeError, match=r"numbers of dtype float64 and shape \(\)"):
-        sites.look(state, {"p['theta']": (1.0, 0.0)})
-    with pytest.raises(StepTypeError, match=r"a value of shape \(2,\); expected \(40,\)"):
-        sites.look(state, {"p['theta']": jnp.zeros(2)})
+    with pytest.raises(UnknownInputError):
+        sites.start({"p['scale']": 1.0}, state)
+    with pytest.raises(UnknownInputError):
+        sites.parts(state, {"p['scale']": 1.0})
+    with pytest.raises(UnknownInputError):
+        sites.colours(state, ["p['scale']"])
+
+
+WRONG_TYPE = (
+    "`{}` got `p['theta']` as {}; expected {}. This is usually a value that was computed in "
+    "another dtype, or without its first axis. A compiled loop cannot change types, and nothing "
+    "was evaluated. Convert it to the input's own type: `look` takes the whole value, `(number, "
+    "row)` for one row or `(numbers, rows)` for several, all else the whole value."
+)
+VALUES = {
+    "a value of type int64[40]": jnp.zeros(LENGTH, int),
+    "a value of type float64[2]": np.zeros(2),
+    "a value of type float64[]": 0.5,
+    "a value of type str": "theta",
+    "a value of type object": object(),
+}
+NEEDED = "integers, and rows of an array"
+ROWS = {
+    "rows of type float64[2]": ((1, jnp.zeros(2)), "float64[]"),
+    "rows of type float64[]": ((np.array([1, 2]), 0.5), "float64[2]"),
+    "rows of type int64[]": ((1, jnp.zeros((), int)), "float64[]"),
+    "rows of type str": ((1, "theta"), "float64[]"),
+    "a tuple of float64[] and float64[]": ((1.0, 0.0), NEEDED),
+    "a tuple of int64[1, 1] and float64[]": ((np.ones((1, 1), int), 0.0), NEEDED),
+    "a tuple of str and float64[]": (("theta", 0.0), NEEDED),
+    "a tuple of int64[] and float64[] and float64[]": ((1, 2.0, 3.0), NEEDED),
+}
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("method", ["look", "start", "parts"])
+def test_a_value_of_another_type_is_refused(method):
+    state, sites = incrax.incremental(groups).sites(start(), moves=["p['theta'][*]"])
+    run = {
+        "look": lambda x: sites.look(state, {"p['theta']": x}),
+        "start": lambda x: sites.start({"p['theta']": x}, state),
+        "parts": lambda x: sites.parts(state, {"p['theta']": x}),
+    }[method]
+    for seen, value in VALUES.items():
+        check_text(StepTypeError, WRONG_TYPE.format(method, seen, "float64[40]"), run, value)
+    for seen, (rows, expected) in ROWS.items():
+        if method != "look":
+            seen, expected = "rows by number", "its whole value"
+        check_text(StepTypeError, WRONG_TYPE.format(method, seen, expected), run, rows)
 
 
 def test_a_function_with_effects_has_none():
@@ -469,7 +511,7 @@ def skewed_rows(p):
 
 @pytest.fixture
 def narrow_tables(monkeypatch):
-    monkeypatch.setattr(module, "MIN_SLOTS", 0)
+    monkeypatch.setattr(site_program, "MIN_SLOTS", 0)
 
 
 @pytest.mark.parametrize("fun", [skewed, skewed_rows], ids=lambda fun: fun.__name__)
@@ -522,9 +564,12 @@ def longest_float(jaxpr):
 
 
 def test_where_all_ids_have_about_as_many_rows_there_is_one_width():
-    assert module._levels([np.array([80, 90, 100])]) == [(100,)]
-    assert module._levels([np.array([1] * 90 + [1000] * 10), np.full(5, 7)]) == [(1, 7), (1000, 7)]
-    assert module._levels([]) == []
+    assert site_program.levels_of([np.array([80, 90, 100])]) == [(100,)]
+    assert site_program.levels_of([np.array([1] * 90 + [1000] * 10), np.full(5, 7)]) == [
+        (1, 7),
+        (1000, 7),
+    ]
+    assert site_program.levels_of([]) == []
 
 
 def test_what_only_a_change_of_all_reads_is_not_written_row_by_row():

@@ -274,10 +274,29 @@ def test_a_function_on_the_host_knows_that_a_call_waits_for_it():
     assert not calls.is_awaited_here()
 
 
-def test_nobody_waits_in_other_threads_in_compiled_loops_and_in_fresh_evaluations():
+def test_a_call_waits_while_another_thread_evaluates_anew():
+    calls = HostCalls(BUDGET)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def held(x):
+        begun.set()
+        assert may_end.wait(60)
+        return np.asarray(x)
+
+    run = wrapped(calls, outside(held), 1.0)
+    thread = threading.Thread(target=lambda: calls.unremembered(lambda: run(1.0)))
+    thread.start()
+    assert begun.wait(60)
+    told = awaited_inside(calls)
+    may_end.set()
+    thread.join()
+    assert told == [True]
+
+
+def test_nobody_waits_in_other_threads_and_in_compiled_loops():
     calls = HostCalls(BUDGET)
     assert awaited_inside(calls, is_awaited=False) == [False]
-    assert awaited_inside(calls, calls.unremembered) == [False]
+    assert awaited_inside(calls, calls.unremembered) == [True]
     told = []
 
     def elsewhere(x):

@@ -289,8 +289,8 @@ def test_more_nested_groups_than_python_nests_calls_are_ordered():
     segmentation = Segmentation(facts)
     segmentation.want(eqn.outvars[0] for eqn in facts.program.eqns if eqn.primitive.name == "tanh")
     function = PureFunction(facts, segmentation, HostCalls(0))
-    assert len(function.groups) == 1200
-    masks = [mask.bit_count() for mask in function.masks]
+    assert len(function.segments) == 1200
+    masks = [facts.mask(plan.saves[0]).bit_count() for plan in function.segments]
     assert masks == sorted(masks)
 
 

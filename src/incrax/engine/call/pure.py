@@ -12,23 +12,23 @@ arguments, to any order; the state that is returned belongs to `args` and has no
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from incrax import _jax
-from incrax._jax import Equation, Var
+from incrax._jax import Equation, Var, as_strong
 from incrax._messages import (
     other_frozen,
     other_statics,
     other_structure,
     other_type,
     other_weak_type,
+    unknown_input,
 )
 from incrax._program import (
     Args,
@@ -56,61 +56,60 @@ from incrax.engine.policy.materialize import LARGE_SIZE, lasting_needs
 
 Retrace = Callable[[Values], Program]
 
+Saved = tuple[tuple[Any, ...], ...]
+"""The saved values of each segment."""
+
 
 class PureState(NamedTuple):
-    """What a step carries: inputs that are not frozen, and the saved values and outputs that are
-    current for them.
-    """
+    """What a step carries."""
 
-    inputs: tuple[Any, ...]
-    saved: tuple[tuple[Any, ...], ...]
-    outputs: tuple[Any, ...]
+    inputs: tuple[Any, ...]  # those that are not frozen
+    saved: Saved  # current for them
+    outputs: tuple[Any, ...]  # likewise
 
 
 class PureFunction:
-    """The segments of one function as functions of arrays; `groups` are in the order in which they
-    are computed.
-    """
+    """One function, segment by segment, as a function of arrays."""
 
     def __init__(self, facts: Facts, segmentation: Segmentation, calls: HostCalls) -> None:
         self.facts = facts
         self.calls = calls if facts.calls_host and not is_disabled() else None
         self.constants = device_constants(facts.program)
-        self.top = segmentation.top_plan()
-        needed = segmentation.missing_groups(self.top.loads, lambda _: True)
-        self.groups = tuple(segmentation.in_order(needed))
-        self.plans = tuple(map(segmentation.plan, self.groups))
-        self.masks = tuple(facts.mask(group[0]) for group in self.groups)
+        self.top = segmentation.top_plan()  # from saved values to outputs
+        groups = segmentation.missing_groups(self.top.loads, lambda _: True)
+        self.segments = tuple(map(segmentation.plan, segmentation.in_order(groups)))
         self.outputs = self._differentiable_outputs()
 
-    def update(
-        self, leaves: Values, saved: tuple[tuple[Any, ...], ...] | None, flags: Flags
-    ) -> tuple[Any, ...]:
-        """The saved values at new leaves: those of the groups that a flag reaches are computed, the
-        others kept.
+    def update(self, leaves: Values, saved: Saved | None, flags: Flags) -> Saved:
+        """The saved values at new leaves: those of the segments that a flag reaches are computed,
+        the others kept.
         """
         values: Env = {}
         updated = []
-        for number, (group, plan) in enumerate(zip(self.groups, self.plans, strict=True)):
-            run = functools.partial(self._run, plan, leaves, values)
-            flag = saved is None or flags.reach(self.masks[number])
+        for number, segment in enumerate(self.segments):
+            run = functools.partial(self._run, segment, leaves, values)
+            flag = saved is None or flags.reach(self.facts.mask(segment.saves[0]))
             new = _either(flag, run, () if saved is None else saved[number])
             updated.append(new)
-            values.update(zip(group, new, strict=True))
+            values.update(zip(segment.saves, new, strict=True))
         return tuple(updated)
 
     def _run(self, plan: Plan, leaves: Values, values: Mapping[Var, Any]) -> tuple[Any, ...]:
         """The saves, or the outputs, of a plan."""
-        inputs = zip(self.facts.invars, leaves, strict=True)
-        return self.evaluated(plan, {**self.constants, **dict(inputs), **values})
+        return self.evaluated(plan, self._known(leaves, values))
+
+    def _known(self, leaves: Values, values: Mapping[Var, Any]) -> Env:
+        """Constants, inputs and saved values, by variable."""
+        return {**self.constants, **dict(zip(self.facts.invars, leaves, strict=True)), **values}
 
     def evaluated(self, plan: Plan, known: Mapping[Var, Any]) -> tuple[Any, ...]:
         """The same from values by variable, of which it needs to read some."""
         env = {var: _jax.typed_as(known[var], var.aval) for var in self._read(plan)}
-        _jax.evaluate(
-            plan.eqns if self.calls is None else self.calls.wrap(plan.eqns, is_awaited=False), env
-        )
-        return tuple(strong(_jax.read(atom, env)) for atom in self._targets(plan))
+        eqns = plan.eqns
+        if self.calls is not None:
+            eqns = self.calls.wrap(eqns, is_awaited=False)
+        _jax.evaluate(eqns, env)
+        return tuple(as_strong(_jax.read(atom, env)) for atom in self._targets(plan))
 
     def _targets(self, plan: Plan) -> Results:
         return [*(self.facts.outvars[i] for i in plan.outputs), *plan.saves]
@@ -123,16 +122,14 @@ class PureFunction:
         given = (*program.constvars, *program.invars, *plan.loads)
         return [var for var in dict.fromkeys(given) if var in used]
 
-    def remainder(
-        self, leaves: Values, saved: tuple[tuple[Any, ...], ...], moving: Sequence[int]
-    ) -> tuple[Plan, Env]:
+    def remainder(self, leaves: Values, saved: Saved, moving: Sequence[int]) -> tuple[Plan, Env]:
         """A plan for the part of the function that some inputs reach, and what it reads of these
         values, but for these inputs.
         """
         facts = self.facts
         layout = facts.layout
         by_variable = self._by_variable(saved)
-        known = {**self.constants, **dict(zip(facts.invars, leaves, strict=True)), **by_variable}
+        known = self._known(leaves, by_variable)
         dirty = sum(map(layout.leaf_mask, moving))
         plan = plan_dirty(facts, dirty, wanted=by_variable, only_wanted=True, may_derive=False)
         inputs = [facts.invars[i] for i in moving]
@@ -166,9 +163,11 @@ class PureFunction:
         outputs.defjvp(rule, symbolic_zeros=True)
         return outputs
 
-    def _by_variable(self, saved: tuple[tuple[Any, ...], ...]) -> Env:
-        pairs = zip(self.groups, saved, strict=True)
-        return {var: x for group, values in pairs for var, x in zip(group, values, strict=True)}
+    def _by_variable(self, saved: Saved) -> Env:
+        values: Env = {}
+        for segment, own in zip(self.segments, saved, strict=True):
+            values.update(zip(segment.saves, own, strict=True))
+        return values
 
 
 class Step:
@@ -202,17 +201,21 @@ class Step:
         analysis: Analysis,
         retrace: Retrace,
     ) -> None:
-        self._function = function
-        self._signature = signature
-        self._out_tree = analysis.out_tree
-        self._traced = analysis.traced
-        self._retrace = retrace
-        self._weak_outputs = {_weak_types(leaves): _weak_types(function.facts.outvars)}
+        """`leaves` are examples; `retrace` gives the program for leaves of other types."""
         self.num_equations = len(analysis.traced.eqns)
+        self._function = function
         self._layout = function.facts.layout
+        self._signature = signature
         self._paths = signature.dynamic_paths
+        self._out_tree = analysis.out_tree
+        self._traced = analysis.traced  # as it is for the examples
+        self._retrace = retrace
+        # Which results are of weak type, by which leaves are.
+        self._weak_outputs = {
+            _are_weak(map(type_of, leaves)): _are_weak(map(type_of, function.facts.outvars))
+        }
         self._is_disabled = is_disabled()
-        self._frozen = {
+        self._frozen = {  # by number
             i: x for i, x in enumerate(leaves) if not isinstance(x, _jax.Tracer) and is_frozen(x)
         }
 
@@ -230,9 +233,10 @@ class Step:
     ) -> tuple[PureState, Any]:
         """The state and the result at these arguments; see the class."""
         given = self._dynamic(args, kwargs)
+        # Frozen data that are an argument of the program that is compiled.
         hidden = [i for i in self._frozen if isinstance(given[i], _jax.Tracer)]
         leaves = self._checked(given, hidden)
-        are_weak = self._are_weak(given)
+        are_weak = self._weak_results(map(type_of, given))
         state, moved = _jax.varying_alike((state, self._carried(leaves)))
         leaves = tuple(self._all_inputs(moved, leaves))
         stepped = lambda: self._stepped(state, leaves, changed)
@@ -257,19 +261,19 @@ class Step:
         """The state and the outputs at some leaves, the frozen ones among them."""
         function = self._function
         layout = self._layout
-        state, fixed = lax.stop_gradient((state, leaves))
-        old = self._all_inputs(state.inputs, fixed)
+        state, primals = lax.stop_gradient((state, leaves))
+        old = self._all_inputs(state.inputs, primals)
         if self._is_disabled:
             flags = all_set(layout)
         elif changed is None:
-            flags = compared(layout, old, fixed)
+            flags = compared(layout, old, primals)
         else:
             flags = declared(layout, self._paths, changed)
-        saved = function.update(fixed, state.saved, flags)
+        saved = function.update(primals, state.saved, flags)
         flag = True if function.facts.has_effects else flags.reach(layout.full)
         kept = (None, None) if flag is True else (state.outputs, jnp.asarray(flag))
         outputs = function.outputs(leaves, saved, *kept)
-        inputs = self._carried([_newer(flags.of_leaf(i), old[i], x) for i, x in enumerate(fixed)])
+        inputs = self._carried([_newer(flags.of_leaf(i), old[i], x) for i, x in enumerate(primals)])
         return PureState(inputs, saved, lax.stop_gradient(outputs)), outputs
 
     def _anew(self, leaves: Values) -> tuple[Any, tuple[Any, ...]]:
@@ -299,46 +303,57 @@ class Step:
             A function of these inputs, in this order. It is a pytree (`jax.tree_util.Partial`) of
             the arrays that it reads: passed to a compiled function as an argument, they are
             arguments of the program; closed over, they are constants, over which XLA folds nothing.
+
+        Raises:
+            UnknownInputError: a path names no input.
+            StepTypeError: as a step; by the function as well, where an input is of another type.
         """
         given = self._dynamic(args, {})
         function = self._function
-        chosen = [self._paths.index(path) for path in moving]
+        unknown = [path for path in moving if path not in self._paths]
+        if unknown:
+            raise unknown_input(unknown[0], self._paths)
+        chosen = list(map(self._paths.index, moving))
         plan, held = function.remainder(self._checked(given), state.saved, chosen)
         names = list(held)
         facts = function.facts
         inputs = [facts.invars[i] for i in chosen]
-        are_weak = self._are_weak(given)
+        types = dict(enumerate(map(type_of, given)))
 
         def evaluate(read: tuple[Values, Results], *moved: Any) -> Any:
             arrays, kept = read
-            for i, x in zip(chosen, moved, strict=True):
+            new = dict(zip(chosen, moved, strict=True))
+            for i, x in new.items():
                 self._check_type(i, x)
+            now = types | {i: type_of(x) for i, x in new.items()}
+            are_weak = self._weak_results(now.values())
             values = dict(zip(names, map(unfolded, arrays), strict=True))
-            values.update(zip(inputs, map(strong, moved), strict=True))
+            values.update(zip(inputs, map(as_strong, moved), strict=True))
             results = list(function.evaluated(plan, values))
             return self._result(plan.outputs_with(kept, results), are_weak)
 
         return jax.tree_util.Partial(evaluate, (tuple(held.values()), list(state.outputs)))
 
-    def _are_weak(self, leaves: Values) -> tuple[bool, ...]:
-        """Which results are of weak type at these leaves, which may be so where the examples were
-        not, and not be.
+    def _weak_results(self, types: Iterable[Any]) -> tuple[bool, ...]:
+        """Which results are of weak type at leaves of these types, which may be weak where the
+        examples' were not, and the other way round.
 
         Raises:
             StepTypeError: another type than a weak one makes the function compute with other
                 dtypes.
         """
-        weak = _weak_types(leaves)
+        types = tuple(types)
+        weak = _are_weak(types)
         known = self._weak_outputs.get(weak)
         if known is None:
-            traced = self._retrace([type_of(x) for x in leaves])
+            traced = self._retrace(types)
             if list(_computed_types(traced.eqns)) != list(_computed_types(self._traced.eqns)):
                 examples = next(iter(self._weak_outputs))
                 other = [
                     path for path, a, b in zip(self._paths, weak, examples, strict=True) if a != b
                 ]
                 raise other_weak_type(other)
-            known = self._weak_outputs[weak] = _weak_types(traced.outvars)
+            known = self._weak_outputs[weak] = _are_weak(map(type_of, traced.outvars))
         return known
 
     def _dynamic(self, args: Args, kwargs: Kwargs) -> Values:
@@ -359,7 +374,7 @@ class Step:
             if is_other and index not in hidden:
                 raise other_frozen(self._paths[index])
             self._check_type(index, x)
-        return tuple([x if i in self._frozen else strong(x) for i, x in enumerate(leaves)])
+        return tuple([x if i in self._frozen else as_strong(x) for i, x in enumerate(leaves)])
 
     def _check_type(self, index: int, x: Any) -> None:
         known = self._signature.dynamic_types[index]
@@ -413,11 +428,9 @@ def _newer(flag: Any, old: Any, new: Any) -> Any:
 _fingerprint = jax.jit(fingerprint)
 
 
-def _weak_types(values: Values) -> tuple[bool, ...]:
-    """Which of some variables, literals or values are of weak type, as what a Python number became
-    is.
-    """
-    return tuple([bool(getattr(type_of(x), "weak_type", False)) for x in values])
+def _are_weak(types: Iterable[Any]) -> tuple[bool, ...]:
+    """Which of some types are weak, as that of a Python number is."""
+    return tuple([bool(getattr(known, "weak_type", False)) for known in types])
 
 
 def _computed_types(eqns: Sequence[Equation]) -> Iterator[tuple[Any, ...]]:
@@ -435,9 +448,3 @@ def _computed_types(eqns: Sequence[Equation]) -> Iterator[tuple[Any, ...]]:
         yield eqn.primitive.name, tuple(avals)
         for body in _jax.sub_bodies(eqn):
             yield from _computed_types(body.eqns)
-
-
-def strong(x: Any) -> jax.Array:
-    """A value as an array without weak type: loops carry no other."""
-    array = jnp.array(x) if isinstance(x, np.ndarray) else jnp.asarray(x)
-    return array if _jax.is_key_dtype(array.dtype) else lax.convert_element_type(array, array.dtype)

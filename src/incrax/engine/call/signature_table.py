@@ -31,7 +31,8 @@ from incrax.engine.call.analysis import (
 )
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.pure import Step, make_step
-from incrax.engine.call.sites import Sites, SitesState, make_sites, named_move
+from incrax.engine.call.site_changes import named_move
+from incrax.engine.call.sites import Sites, SitesState, make_sites
 from incrax.engine.call.traced import Given, Traced, of_leaves
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.host_calls import HostCalls
@@ -70,7 +71,9 @@ class Options(NamedTuple):
 
 
 class Traces:
-    """The table; `latest` is the trace that the last call used."""
+    """The table; `latest` is the trace that the last call used, and the only one of which calls may not
+    have been counted yet: one that is not the latest may be forgotten at any time.
+    """
 
     def __init__(self, fun: Function, options: Options, stats: Stats) -> None:
         self.fun = fun
@@ -86,8 +89,9 @@ class Traces:
         self._has_warned = False
 
     def all(self) -> Results:
-        """The traces that are kept."""
-        return list(self.table.values())
+        """The traces that are kept, and the latest, which serves on where others made room for it."""
+        kept = self.table.values()
+        return kept if self.latest is None or self.latest in kept else [*kept, self.latest]
 
     @property
     def verdict(self) -> str:
@@ -115,9 +119,16 @@ class Traces:
             found = self._enter(signature, self._make(signature, leaves, self.stats))
         if has_mutable_inputs(found.analysis):
             return None
-        self.latest = found
+        self.set_latest(found)
         dynamic = signature.dynamic_leaves(leaves)
         return Given(found, dynamic, found.changed_leaves(dynamic))
+
+    def set_latest(self, traced: Any) -> None:
+        """Have a trace be the latest, now that the calls of the one before it are counted."""
+        before = self.latest
+        if before is not None and before is not traced:
+            before.count_calls()
+        self.latest = traced
 
     def serving_rows(
         self, leaves: Values, treedef: Any, args: Args, kwargs: Kwargs
@@ -200,7 +211,8 @@ class Traces:
         self._note_trace(signature, made_room)
         for forgotten in made_room:
             note_forgotten(self.name, MAX_SIGNATURES)
-            self.latest = None if forgotten is self.latest else self.latest
+            if forgotten is self.latest:
+                self.set_latest(None)
             self._warn_of_functions(signature)
         return traced
 

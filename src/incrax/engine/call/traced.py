@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
@@ -58,49 +58,49 @@ class Traced:
         self.analysis = analysis
         self.out_tree = analysis.out_tree
         self.stats = stats
-        self.bypass: Bypass | None = None
-        self._make_engine: Callable[[Ledger], Engine] | None = make_engine
-        self._ledger = Ledger()
-        self._find_idle = find_idle
-        self.served: Served = self._served_early
+        self.served: Served = self._served_early  # a call; by the engine, once there is one
+        self.bypass: Bypass | None = None  # for calls that nobody looks at
+        self._ledger = Ledger()  # of these, and of the engine
         self._engine: Engine | None = None
-        self._first: FirstCall | None = None
+        # Until there is one:
+        self._make_engine: Callable[[Ledger], Engine] | None = make_engine
         self._settings = read_settings()  # a report may ask where others hold
+        self._find_idle = find_idle
         may_wait = bool(find_idle) and signature.num_parts == 1 and _is_plain(analysis.traced)
+        # What serves in its place; None: it must serve the first call itself.
         self._run_first = of_leaves(analysis, signature) if may_wait else None
+        self._first: FirstCall | None = None
+        self._num_turns = 0  # calls that are counted, of which the equations are not
 
     @property
     def engine(self) -> Engine:
         """What evaluates it; made when this is first asked for."""
-        if self._engine is None:
-            assert self._make_engine is not None
-            start_s = perf_counter()
-            with set_as(self._settings), _jax.outside_traces():
-                engine = self._make_engine(self._ledger)
-                if self._first is not None:
-                    engine.enter(self._first)
-            engine.ledger.note_learning(perf_counter() - start_s)
-            self._adopt(engine)
-            return engine
-        return self._engine
-
-    def _adopt(self, engine: Engine) -> Self:
+        if self._engine is not None:
+            return self._engine
+        assert self._make_engine is not None
+        start_s = perf_counter()
+        with set_as(self._settings), _jax.outside_traces():
+            engine = self._make_engine(self._ledger)
+            if self._first is not None:
+                engine.enter(self._first)
+        engine.ledger.note_learning(perf_counter() - start_s)
+        self.stats.ran += self._num_turns * engine.num_eqns
         self._engine = engine
         self.served = engine.call
         self._make_engine = self._first = self._run_first = None
         if self.bypass is None and not (engine.must_wait or engine.always):
-            self.bypass = self._made_bypass(engine.ledger)
+            self.bypass = self._made_bypass()
         if self.bypass is not None:
             self.bypass.whole = engine.whole
-        return self
+        return engine
 
-    def _made_bypass(self, ledger: Ledger) -> Bypass | None:
+    def _made_bypass(self) -> Bypass | None:
         analysis = self.analysis
         if analysis.jitted is None:
             return None
         result_bytes = sum(_jax.aval_bytes(atom.aval) for atom in analysis.traced.outvars)
         return Bypass(
-            analysis.jitted, self.signature, self.out_tree, result_bytes, ledger, self.stats
+            analysis.jitted, self.signature, self.out_tree, result_bytes, self._ledger, self.stats
         )
 
     # --- a call -----------------------------------------------------------------------------------
@@ -132,14 +132,11 @@ class Traced:
         """As `Engine.call`, while there is no engine: a first call and those that need not be
         looked at have none.
         """
-        run = self._run_first
-        outputs = None
-        if run is not None:
-            is_first = self._first is None
-            serve = self._served_first if is_first else self._served_in_turn
-            outputs = serve(run, leaves)
-        if outputs is not None:
-            return outputs
+        if self._run_first is not None:
+            serve = self._served_first if self._first is None else self._served_in_turn
+            outputs = serve(self._run_first, leaves)
+            if outputs is not None:
+                return outputs
         engine = self.engine
         return engine.call(leaves, engine.comparison.changed_leaves(leaves), perf_counter())
 
@@ -153,7 +150,7 @@ class Traced:
             return None
         self._first = FirstCall(values, outputs, perf_counter() - start_s)
         idle = NOT_IDLE if self._find_idle is None else self._find_idle()
-        bypass = self._made_bypass(self._ledger) if idle.num_calls > 1 else None
+        bypass = self._made_bypass() if idle.num_calls > 1 else None
         if bypass is not None:
             self._ledger.grant(idle.num_calls)
             bypass.whole_s = idle.whole_s
@@ -166,10 +163,12 @@ class Traced:
         """
         for _ in self._ledger.turns:
             try:
-                return run(*leaves)
+                outputs = run(*leaves)
             except Exception:  # noqa: BLE001  the engine has the right words for it
                 self._ledger.take_back()
                 break
+            self.stats.calls -= 1  # it is counted as one that bypassed
+            return outputs
         return None
 
     def streak(self) -> Streak | None:
@@ -207,9 +206,18 @@ class Traced:
         return program_bytes(num_eqns, 1 + len(plans))
 
     def catch_up(self) -> None:
-        """Enter calls in the counters that did not do so themselves."""
+        """Enter all that happened in the counters, where it did not do so itself."""
         if self._engine is not None or self._first is not None:
             self.engine.catch_up()
+
+    def count_calls(self) -> None:
+        """The same of calls; of equations that ran only where there is an engine already."""
+        if self._engine is not None:
+            self._engine.catch_up()
+            return
+        number = self._ledger.uncounted()
+        self.stats.calls += number
+        self._num_turns += number
 
     def check(self, name: str, leaves: Values, _: Any, outputs: Values, settings: verify) -> None:
         """Compare outputs with a fresh evaluation.

@@ -41,6 +41,7 @@ from incrax._program import (
     evaluated_sparingly,
     evaluator,
 )
+from incrax._tuning import is_disabled
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.in_place import NOTHING, InPlace, in_place
 from incrax.engine.compile.recycling import is_recyclable
@@ -312,8 +313,8 @@ class Compiler:
         )
 
     def _wrapped(self, eqns: tuple[Equation, ...]) -> tuple[Equation, ...]:
-        """Equations whose functions on the host are remembered."""
-        return self.calls.wrap(eqns) if self.facts.calls_host else eqns
+        """Equations whose functions on the host are remembered, and know that a call waits."""
+        return self.calls.wrap(eqns) if self.facts.calls_host and not is_disabled() else eqns
 
     def _placed_constants(self, variables: Iterable[Var]) -> list[Placed]:
         found = (placed_array(self._given[var]) for var in variables if var in self._given)

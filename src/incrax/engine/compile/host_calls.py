@@ -82,11 +82,10 @@ class HostCalls:
         return tuple([_jax.with_host_functions(eqn, wrapped) for eqn in eqns])
 
     def is_awaited_here(self) -> bool:
-        """Whether this thread runs a function on the host for a call, which holds its lock and
-        waits.
+        """Whether this thread runs a function on the host for a call, or a fresh evaluation, which
+        holds its lock and waits.
         """
-        callers = _thread.callers
-        return bool(callers) and self in callers and not self._unremembered
+        return self in _thread.callers
 
     # --- what is remembered -----------------------------------------------------------------------
 
@@ -105,7 +104,9 @@ class HostCalls:
         return self._remember(key, self._run(function, operands))
 
     def unremembered(self, run: Callable[[], T]) -> T:
-        """The awaited results of `run`, in which every function on the host runs."""
+        """The awaited results of `run`, in which every function on the host runs, as it does
+        meanwhile in other threads.
+        """
         token = object()
         try:
             self._unremembered.add(token)
