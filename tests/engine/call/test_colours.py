@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import incrax
-from incrax.engine.plan.parts import colours_of
+from incrax.engine.call.row_parts import colours_of
 from incrax.primitives.on_rows import NotByRowsError
 
 SIDE = 4

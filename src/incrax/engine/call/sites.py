@@ -34,13 +34,13 @@ from incrax._jax import Var
 from incrax._messages import no_sites, not_by_rows, unknown_input, wrong_site
 from incrax._program import Env, Results, Values, read_vars, type_of
 from incrax.engine.call.pure import strong
+from incrax.engine.call.row_parts import RowParts
 from incrax.engine.compile.executables import device_constants
 from incrax.engine.compile.one_kernel import in_one_kernel
 from incrax.engine.inputs.leaves import different_bits
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.plan.environment import AgainError, ValueOf
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.parts import RowParts
 from incrax.engine.plan.plan import plan_fill, reached_equations
 from incrax.engine.plan.row_sets import DirtyRows, RowSet, row_set, taken, with_rows
 from incrax.engine.plan.slicer import Slicer
