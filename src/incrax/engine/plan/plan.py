@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from incrax import _jax
 from incrax._collection import paused
 from incrax._jax import Equation, Var
-from incrax._program import read_vars, written_vars
+from incrax._program import reads_of, writes_of, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
 from incrax.engine.program.nested import num_in_all
@@ -466,8 +466,8 @@ class _Search(NamedTuple):
     ) -> tuple[list[Equation], tuple[Var, ...]]:
         """What to run and to load so that these equations can run, and all that is wanted is there."""
         facts = self.facts
-        written = {var for eqn in eqns for var in written_vars(eqn)}
-        read = [var for eqn in eqns for var in read_vars(eqn)]
+        written = set(writes_of(eqns))
+        read = reads_of(eqns)
         needed = [var for var in dict.fromkeys([*read, *wanted]) if var not in written]
         listing = facts.listing.extended(facts.derived.recipe(needed))
 

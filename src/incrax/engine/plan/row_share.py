@@ -172,20 +172,15 @@ def _rough_places(
     if way == "maps":
         return [_Rough(axis, ends) for axis in found.outputs]
     if way == "moves":
-        moved = [
-            [places_of(run, own) if (own := states[run.operand].ends) else None for run in runs]
+        places = [
+            [places_of(run, own) for run in runs if (own := states[run.operand].ends)]
             for runs in found
         ]
-        return [_Rough(axis, ends_of_all(places)) for places in moved]
+        return [_Rough(axis, ends_of_all(each)) for each in places]
     if way == "unpools":
         return [_Rough(axis, ends)] if len({*axes} - {None}) == 1 else None
-    if way == "slides":
-        return _rough_windows(eqn, axes, ends)
-    return _rough_meeting(eqn, axes, axis, ends)
-
-
-def _rough_windows(eqn: Equation, axes: Axes, ends: tuple[int, int] | None) -> list[_Rough] | None:
-    """What the windows along an axis of the first operand read; the gradient by their weights."""
+    if way == "meets":
+        return _rough_meeting(eqn, axes, axis, ends)
     if eqn.primitive.name == "conv_general_dilated" and axes[1] is not None:
         return [WHOLE] if across(eqn, axes[0], axes[1]) is not None else None
     window = window_at(eqn, axes[0])

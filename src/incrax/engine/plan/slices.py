@@ -27,7 +27,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Equation, Var
-from incrax._program import read_vars, written_vars
+from incrax._program import reads_of, writes_of
 from incrax.engine.plan.environment import AgainError, Requested, ValueOf
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
@@ -91,8 +91,8 @@ def slice_plan(
     traced, sliced, guard = _traced(
         slicer, RowKind(tuple(leaves), capacity, within), dirty, outputs
     )
-    read = dict.fromkeys(var for eqn in traced for var in read_vars(eqn))
-    written = (var for eqn in traced for var in written_vars(eqn))
+    read = dict.fromkeys(reads_of(traced))
+    written = writes_of(traced)
     own = [var for var in read if var is sliced.numbers or var in sliced.olds]
     at_hand = {*written, *own, *sliced.tables}
     frontier = choose_frontier(
@@ -221,6 +221,6 @@ def _loop_seconds(slicer: Slicer, *, is_endless: bool) -> float:
 def _clean(facts: Facts, dirty: int) -> list[Var]:
     """What a change does not reach."""
     program = facts.program
-    written = (var for eqn in program.eqns for var in written_vars(eqn))
+    written = writes_of(program.eqns)
     known = (*program.invars, *program.constvars, *written)
     return [var for var in known if not facts.mask(var) & dirty]
