@@ -1483,6 +1483,13 @@ MUTANTS = [
         "tests/engine/call/test_colours.py",
     ),
     Mutant(
+        "a quotient of integers is linear",
+        "engine/call/row_parts.py",
+        "(is_cut or any(map(_is_real, eqn.invars)))",
+        "any(map(_is_real, eqn.invars))",
+        "tests/engine/call/test_colours.py",
+    ),
+    Mutant(
         "a row that a term has twice counts twice",
         "engine/call/row_parts.py",
         "np.sort(np.where(is_same, spare, found), axis=1)",

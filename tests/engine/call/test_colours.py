@@ -97,6 +97,21 @@ def test_integers_of_several_axes_and_inputs():
     np.testing.assert_allclose(gains, expected, rtol=1e-9, atol=1e-10)
 
 
+ROUNDED = {
+    "quotient": lambda s: jnp.sum(jax.lax.div(s + s[RIGHT], 2)),
+    "truth of a sum": lambda s: jnp.sum(s).astype(bool).astype(int),
+}
+
+
+@pytest.mark.parametrize("case", ROUNDED)
+def test_rows_that_are_rounded_together_have_not_one_colour(case):
+    """Of integers: (a + b) // 2 is not a // 2 + b // 2, though a quotient is linear."""
+    s = jnp.asarray(np.random.default_rng(4).integers(-1, 2, NUM))
+    state, sites = incrax.incremental(ROUNDED[case]).sites(s, moves=["s[*]"])
+    colours = sites.colours(state, ["s"])
+    assert colours is None or np.all(colours != colours[RIGHT])
+
+
 def test_too_many_colours():
     state, sites = incrax.incremental(lambda x: jnp.sum(x * x[IDS[:NUM] * 0])).sites(
         jnp.ones(NUM), moves=["x[*]"]

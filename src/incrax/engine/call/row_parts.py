@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
@@ -41,6 +40,7 @@ from incrax.engine.plan.plan import reached_equations
 from incrax.engine.plan.row_sets import ids_read
 from incrax.engine.plan.slicer import way_of
 from incrax.primitives.entry import Run, shape_of
+from incrax.primitives.indexing import windows_of
 from incrax.primitives.on_rows import Aligned, NotByRowsError
 
 LINEAR_IN_ALL = frozenset(
@@ -315,7 +315,7 @@ class RowParts:
         """Which rows look-ups read; by the same indices, the same."""
         operand, indices = eqn.invars
         is_first = term.rows is self._own
-        clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
+        clips = not windows_of(eqn).is_dropping
         key = (id(indices), clips)
         if is_first and key in self._ids:
             return self._ids[key]
@@ -405,7 +405,7 @@ class RowParts:
         is_divided = name == "div" and is_sum == [True, False]
         if not (name in LINEAR_IN_ALL or is_scaled or is_divided):
             raise NotByRowsError
-        if _rounds(eqn) or (is_divided and not _is_real(eqn.outvars[0])):
+        if _rounds(eqn):
             raise NotByRowsError
         clean = [None if own else self._clean(x) for x, own in zip(eqn.invars, is_sum, strict=True)]
         if name in LINEAR_IN_ALL:  # what is added is a constant, of which no row has a part
@@ -424,8 +424,12 @@ def _is_real(atom: Atom) -> bool:
 
 
 def _rounds(eqn: Equation) -> bool:
-    """Whether an equation makes integers of other numbers."""
-    return not _is_real(eqn.outvars[0]) and any(map(_is_real, eqn.invars))
+    """Whether an equation is not linear, for all that the tables say: it makes integers of other numbers,
+    truth values, or quotients of integers.
+    """
+    var = eqn.outvars[0]
+    is_cut = eqn.primitive.name == "div" or var.aval.dtype == np.bool_
+    return not _is_real(var) and (is_cut or any(map(_is_real, eqn.invars)))
 
 
 def _bounded(terms: Any) -> tuple[Any, ...]:
