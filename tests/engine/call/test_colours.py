@@ -33,6 +33,8 @@ CASES = {
     "padded": (lambda x, w: jnp.sum(jnp.tanh(x * jnp.pad(x, (1, 0), constant_values=2.0)[:-1])) - w, 2),
     "reversed": (lambda x, w: jnp.sum(x * x[::-1]) * w, 2),
     "look-ups": (lambda x, w: jnp.sum(jnp.log1p((x[IDS] - x[IDS[::-1]]) ** 2)) + w, None),
+    "look-up of a sum, out of range": (
+        lambda x, w: jnp.sum((x + x[RIGHT]).at[IDS + 3].get(mode="fill", fill_value=7.0) * x[IDS]) * w, None),
     "the same row twice": (lambda x, w: jnp.sum(x[IDS] * x[IDS] * w), 1),
     "difference, squared and scaled": (
         lambda x, w: jnp.sum(((x[1:] - 2 * x[:-1] + 3) / w) ** 2 * FIELD[1:]), 2),

@@ -305,10 +305,11 @@ class RowParts:
         if 0 not in operands or 1 in operands:
             raise NotByRowsError
         batch = batch_of(eqn, axes[0])
-        terms = [
-            _Term(self._applied(eqn, {0: term}, is_first=not place)[0], self._read(eqn, axes, term))
-            for place, term in enumerate(operands[0].terms)
-        ]
+        terms = []
+        for term in operands[0].terms:
+            (value,) = self._applied(eqn, {0: term})
+            terms.append(_Term(value, self._read(eqn, axes, term)))
+            eqn = eqn.replace(params={**eqn.params, "fill_value": 0})  # in one term alone
         return _Entries(_bounded(terms), batch)
 
     def _read(self, eqn: Equation, axes: Any, term: _Term) -> _Rows:
