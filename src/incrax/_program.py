@@ -203,12 +203,22 @@ def read_vars(eqn: Equation) -> list[Var]:
 def all_read(eqns: Iterable[Equation], outputs: Iterable[Atom] = ()) -> set[Var]:
     """The variables that equations read, and those among outputs."""
     found = {atom for atom in outputs if isinstance(atom, Var)}
-    return found.union(*map(read_vars, eqns))
+    return found.union(reads_of(eqns))
 
 
 def written_vars(eqn: Equation) -> list[Var]:
     """The variables that an equation writes, dropped ones left out."""
     return [var for var in eqn.outvars if not isinstance(var, _jax.DropVar)]
+
+
+def reads_of(eqns: Iterable[Equation]) -> list[Var]:
+    """The variables that equations read, in order, each as often as it is read."""
+    return [var for eqn in eqns for var in read_vars(eqn)]
+
+
+def writes_of(eqns: Iterable[Equation]) -> list[Var]:
+    """The variables that equations write, in order."""
+    return [var for eqn in eqns for var in written_vars(eqn)]
 
 
 class Listing(NamedTuple):

@@ -18,7 +18,14 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Body, Equation, LoopParts, Var
-from incrax._program import Program, Values, evaluator, from_jaxpr, read_vars, written_vars
+from incrax._program import (
+    Program,
+    Values,
+    evaluator,
+    from_jaxpr,
+    reads_of,
+    writes_of,
+)
 from incrax.engine.program.constants import Known, known_values, value_of
 from incrax.engine.program.nested import inner_bodies, num_turns
 from incrax.engine.program.simplify import (
@@ -82,8 +89,8 @@ def cut(program: Program, groups: Sequence[Sequence[Equation]]) -> list[Program]
     constants = dict(zip(program.constvars, program.consts, strict=True))
     parts: list[Program] = []
     for eqns in reversed(groups):
-        written = [var for eqn in eqns for var in written_vars(eqn)]
-        read = dict.fromkeys(var for eqn in eqns for var in read_vars(eqn))
+        written = writes_of(eqns)
+        read = dict.fromkeys(reads_of(eqns))
         inputs = tuple(var for var in read if var not in constants and var not in set(written))
         own = {var: constants[var] for var in read if var in constants}
         outputs = tuple(var for var in written if var in needed)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import incrax
-from incrax.engine.plan.parts import colours_of
+from incrax.engine.call.row_parts import colours_of
 from incrax.primitives.on_rows import NotByRowsError
 
 SIDE = 4
@@ -33,6 +33,8 @@ CASES = {
     "padded": (lambda x, w: jnp.sum(jnp.tanh(x * jnp.pad(x, (1, 0), constant_values=2.0)[:-1])) - w, 2),
     "reversed": (lambda x, w: jnp.sum(x * x[::-1]) * w, 2),
     "look-ups": (lambda x, w: jnp.sum(jnp.log1p((x[IDS] - x[IDS[::-1]]) ** 2)) + w, None),
+    "look-up of a sum, out of range": (
+        lambda x, w: jnp.sum((x + x[RIGHT]).at[IDS + 3].get(mode="fill", fill_value=7.0) * x[IDS]) * w, None),
     "the same row twice": (lambda x, w: jnp.sum(x[IDS] * x[IDS] * w), 1),
     "difference, squared and scaled": (
         lambda x, w: jnp.sum(((x[1:] - 2 * x[:-1] + 3) / w) ** 2 * FIELD[1:]), 2),
@@ -95,6 +97,21 @@ def test_integers_of_several_axes_and_inputs():
         for k in np.flatnonzero(own)
     ]
     np.testing.assert_allclose(gains, expected, rtol=1e-9, atol=1e-10)
+
+
+ROUNDED = {
+    "quotient": lambda s: jnp.sum(jax.lax.div(s + s[RIGHT], 2)),
+    "truth of a sum": lambda s: jnp.sum(s).astype(bool).astype(int),
+}
+
+
+@pytest.mark.parametrize("case", ROUNDED)
+def test_rows_that_are_rounded_together_have_not_one_colour(case):
+    """Of integers: (a + b) // 2 is not a // 2 + b // 2, though a quotient is linear."""
+    s = jnp.asarray(np.random.default_rng(4).integers(-1, 2, NUM))
+    state, sites = incrax.incremental(ROUNDED[case]).sites(s, moves=["s[*]"])
+    colours = sites.colours(state, ["s"])
+    assert colours is None or np.all(colours != colours[RIGHT])
 
 
 def test_too_many_colours():

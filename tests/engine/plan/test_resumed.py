@@ -17,7 +17,7 @@ from incrax import _jax
 from incrax._program import trace
 from incrax.engine.plan import resumed
 from incrax.engine.plan.plan import plan_whole
-from incrax.engine.plan.resumed import Spans, joined, resumable
+from incrax.engine.plan.resumed import Spans, resumable, union_of
 from incrax.engine.plan.slices import priming_saves
 from incrax.engine.program.simplify import inline
 
@@ -227,8 +227,8 @@ def test_too_large_sums_are_not_kept_per_block(monkeypatch):
 def test_many_spans_are_one():
     starts = jnp.arange(100, dtype=jnp.int32)[::-1] * 5 + 7
     few = Spans(starts[:3], starts[:3] + 1)
-    assert joined([few, few]).starts.size == 3
-    many = joined([Spans(starts, starts + 2), Spans(starts, starts - 2)])
+    assert union_of([few, few]).starts.size == 3
+    many = union_of([Spans(starts, starts + 2), Spans(starts, starts - 2)])
     assert (many.starts.tolist(), many.stops.tolist()) == ([7], [504])
 
 

@@ -490,6 +490,21 @@ def test_a_table_of_too_few_slots_must_not_be_used():
     assert not sliced.change(np.array([0]), 0.7)
 
 
+def test_what_is_out_of_range_reads_the_first_row_or_the_last():
+    """As XLA does where JAX says nothing of it: then no row has all of its look-ups in the table."""
+    fun = lambda theta, ids: jnp.sin(theta)[ids]
+    ids = np.array([3, NUM + 1, 5, NUM, 2] * 4)
+    outside = Sliced((lambda theta, _: fun(theta, ids), (THETA, 0.5)), 1)
+    inside = Sliced((fun, (THETA, ids % NUM)), 1)
+    assert inside.change(np.array([3]), 0.7)
+    inside.check()
+    inside.leaves[1] = jnp.asarray(ids)
+    inside.prime()
+    assert not inside.change(np.array([NUM - 1]), 0.8)
+    assert outside.change(np.array([NUM - 1]), 0.8)
+    outside.check()
+
+
 def with_a_prior(theta, y):
     """Of the prior all is cheap; of the likelihood each row has observations of its own."""
     scores = jnp.sum(jnp.log1p((y - theta[:, None]) ** 2), axis=1)

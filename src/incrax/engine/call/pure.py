@@ -38,7 +38,7 @@ from incrax._program import (
     Program,
     Results,
     Values,
-    read_vars,
+    all_read,
     type_of,
 )
 from incrax._tuning import is_disabled
@@ -117,7 +117,7 @@ class PureFunction:
     def _read(self, plan: Plan) -> list[Var]:
         """The constants, inputs and saved values that a plan reads."""
         program = self.facts.program
-        used = {var for eqn in plan.eqns for var in read_vars(eqn)}
+        used = all_read(plan.eqns)
         used.update(atom for atom in self._targets(plan) if isinstance(atom, Var))
         given = (*program.constvars, *program.invars, *plan.loads)
         return [var for var in dict.fromkeys(given) if var in used]

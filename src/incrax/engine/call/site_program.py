@@ -28,10 +28,10 @@ from incrax import _jax
 from incrax._jax import Var, as_strong
 from incrax._messages import unknown_input
 from incrax._program import Env, Results, Values, read_vars, type_of
+from incrax.engine.call.row_parts import RowParts
 from incrax.engine.call.site_changes import Change, Changes, Move, NewRows, changed
 from incrax.engine.plan.environment import AgainError, ValueOf
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.parts import RowParts
 from incrax.engine.plan.plan import plan_fill, reached_equations
 from incrax.engine.plan.row_sets import RowSet, row_set, taken
 from incrax.engine.plan.slicer import Slicer

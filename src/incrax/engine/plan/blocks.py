@@ -29,7 +29,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import Values, read_vars, written_vars
+from incrax._program import Values, read_vars, reads_of, writes_of, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Blocked, Plan, plan_fill
 from incrax.engine.rewrites.derived import traced_equations
@@ -127,7 +127,7 @@ class _InBlocks:
     @property
     def made(self) -> set[Var]:
         """What the loop makes."""
-        return {var for eqn, _ in self.inside for var in written_vars(eqn)}
+        return set(writes_of(eqn for eqn, _ in self.inside))
 
     def run(self, env: dict[Var, Any], numbers: Any, count: Any, olds: Values) -> list[Any]:
         """The values with these blocks written in."""
@@ -284,8 +284,8 @@ def _traced(group: Sequence[Var], fill: Plan, division: _InBlocks, by_rows: int)
         olds={_jax.new_var(var.aval): var for var in group},
         eqns=fill.eqns,
     )
-    written = {var for eqn in fill.eqns for var in written_vars(eqn)}
-    read = dict.fromkeys(var for eqn in fill.eqns for var in read_vars(eqn))
+    written = set(writes_of(fill.eqns))
+    read = dict.fromkeys(reads_of(fill.eqns))
     known = [var for var in read if var not in written]
 
     def fun(*given: Any) -> list[Any]:

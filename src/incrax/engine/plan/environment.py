@@ -4,18 +4,19 @@ In: equations, `Facts`, what the change made of variables so far. Out: rows, or 
 as they are now or were at the baseline; what is to be saved, and what must hold. It must not know
 what an equation does with rows that meet.
 
-Of a variable that is dirty in some rows of one axis there is nothing else; of clean ones, rows are
-taken, or made of rows of what they are made of (`pulled`). What reads all of a dirty one gets the
-baseline's value with the new rows written in, which is saved again.
+A variable that is not in `dirty` is clean: rows of it are taken, or made of rows of what it is made of
+(`pulled`). One that is dirty in rows has nothing else: what reads all of it gets the baseline's value
+with the new rows written in, which is saved again.
 """
 
 from __future__ import annotations
 
 import abc
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import read_vars, written_vars
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.resumed import Spans
+from incrax.engine.plan.resumed import Spans, spans_of
 from incrax.engine.plan.row_sets import (
     MAX_HALVINGS,
     DirtyRows,
@@ -75,22 +76,27 @@ class Requested:
     old_rows: bool = False
 
 
+class PutOff(NamedTuple):
+    """How what changed as a whole is known before it is made: the products that it is the sum of."""
+
+    terms: tuple[Any, ...]  # see `weighted_rows`
+
+
+class InSpans(NamedTuple):
+    """How what was made as a whole changed: in these intervals of an axis alone."""
+
+    axis: int
+    spans: Spans
+
+
 class RowEnvironment(abc.ABC):
     """The variables of one run.
-
-    `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
-    None: as a whole. `slabs` has, of these, rows along two axes of which alone they are dirty, `later`
-    what `weighted_rows` put off; what all else reads of them is made when it is read. `spans` has an
-    axis of which only these rows changed. `anew` has all of what costs little, now or (true) at the
-    baseline. `saves` is what is to be saved, `guards` what must hold, `met` what was made where different
-    sets met and is known for each argument, `drifting` what stands on differences.
 
     `adds_changes`: sums get their difference whatever it costs to sum anew, so that nothing but the
     new rows is made: for steps of compiled loops.
 
     `widths`: of the table of a look-up, how many slots are read; the caller knows that the others
-    of these rows are spare. `looked_up` has the tables, and the rows that were found in each;
-    `moving` are the bits of inputs that are known to change.
+    of these rows are spare. `moving` are the bits of inputs that are known to change.
     """
 
     def __init__(
@@ -110,38 +116,49 @@ class RowEnvironment(abc.ABC):
         self.moving = moving
         self.writer = {var: eqn for eqn in facts.eqns for var in written_vars(eqn)}
         self.asked = Requested()
-        self.looked_up: dict[Var, RowSet] = {}
+        self.looked_up: dict[Var, RowSet] = {}  # by table, the rows that were found in it
         self.begin({}, {})
 
     def begin(self, known: dict[Var, Any], olds: dict[Var, Any]) -> None:
         """Begin a run with these values, and these of the baseline; see `Slicer.run`."""
-        self.whole = known
-        self.olds = olds
-        self.dirty: dict[Var, DirtyRows | None] = {}
-        self.slabs: dict[Var, Slabs] = {}
-        self.later: dict[Var, tuple[Any, ...]] = {}
-        self.spans: dict[Var, tuple[int, Spans]] = {}
-        self.sets = RowSets()
-        self.rows_at: dict[Any, Any] = {}
+        # How what the change reaches changed: `DirtyRows`, `Slabs`, `PutOff`, `InSpans`, or (None) as
+        # a whole, of which nothing more is known.
+        self.dirty: dict[Var, Any] = {}
+        self.whole = known  # values as they are now, of all rows
+        self.olds = olds  # the same at the baseline
+        # What costs little of either, computed anew: with whether it is of the baseline.
         self.anew: dict[tuple[Var, bool], Any] = {}
-        self.saves: dict[Var, Any] = {}
-        self.row_saves: dict[Var, DirtyRows] = {}
-        self.guards: list[Any] = []
-        self.met: set[Var] = set()
-        self.drifting: set[Var] = set()
-        self.crosses = False
+        self.sets = RowSets()
+        self.rows_at: dict[Any, Any] = {}  # rows that were made besides the dirty ones
+        self.saves: dict[Var, Any] = {}  # what the next call reads
+        self.row_saves: dict[Var, DirtyRows] = {}  # of these, what was written into the baseline's
+        self.guards: list[Any] = []  # what must hold
+        self.kept_rows: set[Var] = set()  # of which other rows are kept, not made
+        self.drifting: set[Var] = set()  # what stands on differences
+        self.crosses = False  # rows along two axes meet
         self.num_changed = 0
+
+    def _how(self, atom: Atom) -> Any:
+        return self.dirty.get(atom) if isinstance(atom, Var) else None
 
     def rows(self, atom: Atom) -> DirtyRows | None:
         """Its dirty rows along one axis, if that is how it changed."""
-        return self.dirty.get(atom) if isinstance(atom, Var) else None
+        how = self._how(atom)
+        return how if isinstance(how, DirtyRows) else None
 
     def sides(self, atom: Atom) -> Sequence[DirtyRows]:
         """Its dirty rows, along each axis that has some."""
-        rows = self.rows(atom)
-        if rows is not None:
-            return (rows,)
-        return self.slabs.get(atom, ()) if isinstance(atom, Var) else ()
+        how = self._how(atom)
+        if isinstance(how, DirtyRows):
+            return (how,)
+        return how if isinstance(how, Slabs) else ()
+
+    def spans(self, atom: Atom) -> InSpans | None:
+        """The intervals of an axis outside of which it is as it was, if there are any known."""
+        how = self._how(atom)
+        if isinstance(how, DirtyRows):
+            return InSpans(how.axis, spans_of(how.of))
+        return how if isinstance(how, InSpans) else None
 
     def axis_of(self, atom: Atom) -> int | None:
         """The axis of these."""
@@ -157,14 +174,14 @@ class RowEnvironment(abc.ABC):
         self.dirty[var] = None
         self.whole[var] = value
 
-    def put_off(self, var: Var, as_what: tuple[Any, ...]) -> None:
+    def put_off(self, var: Var, terms: tuple[Any, ...]) -> None:
         """Note a variable that changed as a whole, of which nothing is made before it is read."""
-        self.dirty[var] = None
-        self.later[var] = as_what
+        self.dirty[var] = PutOff(terms)
 
     def put_off_as(self, atom: Atom) -> tuple[Any, ...]:
         """The products that stand for a variable that was put off; none of any other."""
-        return self.later.get(atom, ()) if isinstance(atom, Var) else ()
+        how = self._how(atom)
+        return how.terms if isinstance(how, PutOff) else ()
 
     def set_rows(self, var: Var, axis: int, of: RowSet, make: Callable[..., Any]) -> None:
         """Note the dirty rows of a variable: `make(is_old=...)`, the old ones where they are asked
@@ -175,7 +192,7 @@ class RowEnvironment(abc.ABC):
 
     # --- which rows -------------------------------------------------------------------------------
 
-    def joined(self, sets: Sequence[RowSet]) -> RowSet:
+    def union(self, sets: Sequence[RowSet]) -> RowSet:
         """The rows of all sets."""
         found = self.sets.union(sets, self._are_apart)
         if found is None:
@@ -277,15 +294,15 @@ class RowEnvironment(abc.ABC):
             raise NotByRowsError(MIXED)
         low, high = ends
         first, stop = (min(max(end, low), high) for end in rows.of.ends)
-        parts = []
+        pieces = []
         if low < first:
-            parts.append(self.piece(var, axis, low, first))
+            pieces.append(self.piece(var, axis, low, first))
         if first < stop:
             inside = (place - rows.of.ends[0] for place in (first, stop))
-            parts.append(lax.slice_in_dim(rows.at(is_old), *inside, axis=axis))
+            pieces.append(lax.slice_in_dim(rows.at(is_old), *inside, axis=axis))
         if stop < high:
-            parts.append(self.piece(var, axis, stop, high))
-        return lax.concatenate(parts, axis)
+            pieces.append(self.piece(var, axis, stop, high))
+        return lax.concatenate(pieces, axis)
 
     def piece(self, var: Var, axis: int, low: int, high: int) -> Any:
         """An interval of the baseline's value, which this change does not reach."""
@@ -303,35 +320,42 @@ class RowEnvironment(abc.ABC):
         """A value as a whole, new rows written in."""
         if isinstance(atom, Literal):
             return atom.val
-        state = self.dirty.get(atom)
-        if atom in self.later and atom not in self.whole:
-            eqn = self.writer[atom]
-            (self.whole[atom],) = _jax.apply(eqn, [self.result(x) for x in eqn.invars])
-        if atom in self.slabs and atom not in self.whole:
-            first, second = self.slabs[atom]
-            self.saves[atom] = self.whole[atom] = with_rows(
-                with_rows(self.baseline(atom), first), second
-            )
-        return self.whole[atom] if state is None else self.all_rows(atom, state)
+        how = self.dirty.get(atom)
+        if isinstance(how, DirtyRows):
+            return self.all_rows(atom, how)
+        if isinstance(how, PutOff) and atom not in self.whole:
+            (self.whole[atom],) = self.results(self.writer[atom])
+        if isinstance(how, Slabs) and atom not in self.whole:
+            value = functools.reduce(with_rows, how, self.baseline(atom))
+            self.saves[atom] = self.whole[atom] = value
+        return self.whole[atom]
+
+    def results(self, eqn: Equation) -> Sequence[Any]:
+        """What an equation makes of all of its operands."""
+        return _jax.apply(eqn, list(map(self.result, eqn.invars)))
 
     def all_rows(self, var: Var, rows: DirtyRows) -> Any:
         """All of a variable of which some rows changed: computed from inputs where that costs little,
         else the baseline's with the new rows, which is saved.
         """
-        if self._is_cheap(var, is_old=False):
-            return self.anew[var, False]
-        return self.written(var, rows)
+        value = self._anew(var, is_old=False)
+        return self.written(var, rows) if value is None else value
 
     def all_old_rows(self, var: Var) -> Any:
         """All of a dirty variable at the baseline: computed from its inputs, or kept, likewise."""
-        return self.anew[var, True] if self._is_cheap(var, is_old=True) else self.kept(var)
+        value = self._anew(var, is_old=True)
+        return self.kept(var) if value is None else value
 
-    def _is_cheap(self, var: Var, *, is_old: bool) -> bool:
-        """Whether all of a variable costs little to compute; if so, it is noted."""
+    def _anew(self, var: Var, *, is_old: bool) -> Any | None:
+        """All of a variable, computed, where that costs little; None where it does not."""
         rows = self.rows(var)
-        is_known = (var, is_old) in self.anew
-        if is_known or self.adds_changes or (rows is not None and rows.of.ends is not None):
-            return is_known
+        known = self.anew.get((var, is_old))
+        if (
+            known is not None
+            or self.adds_changes
+            or (rows is not None and rows.of.ends is not None)
+        ):
+            return known
         prices = self.facts.calibration
         num_bytes = _jax.aval_bytes(var.aval)
         most = ANEW_S + prices.load_seconds(num_bytes) + prices.save_seconds(num_bytes)
@@ -342,7 +366,7 @@ class RowEnvironment(abc.ABC):
             eqn = self.writer.get(pending.pop())
             seconds += math.inf if eqn is None else self.facts.seconds(eqn)
             if eqn is None or seconds > most:
-                return False
+                return None
             if eqn not in eqns:
                 eqns.append(eqn)
                 pending += [x for x in read_vars(eqn) if not self._is_at_hand(x, is_old=is_old)]
@@ -350,7 +374,7 @@ class RowEnvironment(abc.ABC):
             values = [self._at_hand(atom, is_old=is_old) for atom in eqn.invars]
             made = _jax.apply(eqn, values)
             self.anew.update(((x, is_old), y) for x, y in zip(eqn.outvars, made, strict=True))
-        return True
+        return self.anew[var, is_old]
 
     def _is_at_hand(self, var: Var, *, is_old: bool) -> bool:
         """Whether all of a variable is there without computing it."""

@@ -10,7 +10,14 @@ from typing import NamedTuple
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
-from incrax._program import Listing, Program, listing_of, read_vars, written_vars
+from incrax._program import (
+    Listing,
+    Program,
+    listing_of,
+    read_vars,
+    writes_of,
+    written_vars,
+)
 from incrax.engine.plan.families import operation_digest
 from incrax.engine.program.chains import SumChain, find_chains
 from incrax.engine.program.cost import Calibration, calibrate, is_calibrated, num_host_calls
@@ -280,7 +287,7 @@ class Facts:
     def called_back(self) -> tuple[Var, ...]:
         """What equations return that call pure functions on the host, themselves or inside."""
         pure = [eqn for eqn in self.eqns if not eqn.effects and num_host_calls(eqn)]
-        return tuple(var for eqn in pure for var in written_vars(eqn))
+        return tuple(writes_of(pure))
 
     @cached_property
     def kept(self) -> dict[Var, str | None]:
@@ -303,7 +310,7 @@ class Facts:
         """Variables whose value can be kept."""
         masks = self.masks
         eqns = [eqn for eqn in self.eqns if eqn.params.get("is_kept", True)]
-        written = (var for eqn in eqns for var in written_vars(eqn))
+        written = writes_of(eqns)
         return frozenset(var for var in written if not masks[var] & ALWAYS and _is_array(var))
 
     @cached_property

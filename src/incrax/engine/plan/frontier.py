@@ -84,50 +84,52 @@ def choose_frontier(
     must_run = frozenset(must_run)
     price = cache(load_seconds)
     run_seconds = cache(run_seconds)
-    ran, wanted = _forced(listing, targets, must_run, price)
+    ran, found = _forced(listing, targets, must_run, price)
     is_cheap = cache(_Saving(listing, frozenset(targets), price, run_seconds).is_cheap)
-    loads = {var for var in wanted if is_cheap(var)}
-    ends = _Ends(listing, (var for var in wanted if var not in loads))
+    loads = {var for var in found if is_cheap(var)}
+    wanted = _Wanted(listing, (var for var in found if var not in loads))
     is_had = lambda var: (
-        var not in listing.writer or listing.writer[var] in ran or var in loads or var in ends
+        var not in listing.writer or listing.writer[var] in ran or var in loads or var in wanted
     )
-    left = set(ends.at)
+    unseen = set(wanted.by_writer)  # equations that no window has had
     is_last = False
-    while ends.at and not is_last:
-        is_last = not left
-        window, here = _window(listing, ends, ran, is_cheap)
-        left -= window
+    while wanted.by_writer and not is_last:
+        is_last = not unseen
+        window, here = _window(listing, wanted, ran, is_cheap)
+        unseen -= window
         chosen, available = _minimum_cut(listing, window, here, is_had, price, run_seconds)
         ran.update(chosen)
         for var in available:
             if listing.writer[var] in window or is_cheap(var):
                 loads.add(var)
             else:
-                ends.add(var)
-    return _trimmed(listing, ran, loads.union(*ends.at.values()), targets, must_run)
+                wanted.add(var)
+    # What the last window left wanted can be loaded.
+    loads.update(*wanted.by_writer.values())
+    return _trimmed(listing, ran, loads, targets, must_run)
 
 
-class _Ends:
+class _Wanted:
     """Variables that must be available, by the number of the equation that writes them; the last
     number first.
     """
 
     def __init__(self, listing: Listing, variables: Iterable[Var]) -> None:
         self.listing = listing
-        self.at: dict[int, dict[Var, None]] = {}
+        self.by_writer: dict[int, dict[Var, None]] = {}
         self._heap: list[int] = []
         for var in variables:
             self.add(var)
 
     def add(self, var: Var) -> None:
         number = self.listing.writer[var]
-        if number not in self.at:
-            self.at[number] = {}
+        if number not in self.by_writer:
+            self.by_writer[number] = {}
             heapq.heappush(self._heap, -number)
-        self.at[number][var] = None
+        self.by_writer[number][var] = None
 
     def __contains__(self, var: Var) -> bool:
-        return var in self.at.get(self.listing.writer[var], ())
+        return var in self.by_writer.get(self.listing.writer[var], ())
 
     @property
     def last(self) -> int:
@@ -136,7 +138,7 @@ class _Ends:
 
     def pop_last(self) -> dict[Var, None]:
         """Take out the variables of the greatest number."""
-        return self.at.pop(-heapq.heappop(self._heap))
+        return self.by_writer.pop(-heapq.heappop(self._heap))
 
 
 def _forced(
@@ -207,19 +209,19 @@ class _Saving(NamedTuple):
 
 
 def _window(
-    listing: Listing, ends: _Ends, ran: Collection[int], is_cheap: Callable[[Var], bool]
+    listing: Listing, wanted: _Wanted, ran: Collection[int], is_cheap: Callable[[Var], bool]
 ) -> tuple[set[int], list[Var]]:
-    """The last equations, up to `WINDOW`, from which ends are computed, and the ends that these
+    """The last equations, up to `WINDOW`, from which what is wanted is computed, and of this what they
     write, taken out.
     """
     heap: list[int] = []
     seen: set[int] = set()
     window: set[int] = set()
     targets: list[Var] = []
-    while len(window) < WINDOW and (heap or ends.at):
-        number = max(ends.last, -heap[0] if heap else -1)
-        if number == ends.last:
-            targets += ends.pop_last()
+    while len(window) < WINDOW and (heap or wanted.by_writer):
+        number = max(wanted.last, -heap[0] if heap else -1)
+        if number == wanted.last:
+            targets += wanted.pop_last()
         if heap and number == -heap[0]:
             heapq.heappop(heap)
         window.add(number)

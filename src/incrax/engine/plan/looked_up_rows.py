@@ -92,6 +92,8 @@ def _members(env: RowEnvironment, eqn: Equation, of: RowSet) -> RowSet:
         if is_again and not env.are_fixed(indices):
             raise NotByRowsError(_AGAIN)
         ids = env.ids_of(indices, of.length, clips=_clips(eqn))
+        if not windows_of(eqn).is_dropping and np.any(ids == of.length):
+            raise NotByRowsError("an index that was to be in range is not")
         listed = listed_members(of, ids) if env.are_fixed(indices) else None
         if not is_again:
             env.rows_at[key] = _from_table(env, eqn, of, ids, listed)
@@ -136,8 +138,9 @@ def _table(env: RowEnvironment, eqn: Equation, length: int, width: int) -> Var:
     aval = _jax.array_aval((length, width), np.int32)
     table = derived.make_on_host(("members", *kind), aval, recipe)
     if not env.are_fixed(indices):
-        recipe = HostRecipe((indices,), functools.partial(_fits, **options))
-        fits = derived.make_on_host(("fits", *kind), _jax.bool_aval(), recipe)
+        drops = windows_of(eqn).is_dropping
+        recipe = HostRecipe((indices,), functools.partial(_fits, drops=drops, **options))
+        fits = derived.make_on_host(("fits", drops, *kind), _jax.bool_aval(), recipe)
         env.guards.append(env.table(fits))
     return table
 
@@ -317,7 +320,10 @@ def _arranged(value: np.ndarray, table: np.ndarray, *, axis: int) -> np.ndarray:
     return np.take(np.moveaxis(value, axis, 0), table, axis=0, mode="clip")
 
 
-def _fits(indices: np.ndarray, length: int, width: int, *, clips: bool) -> np.ndarray:
-    """Whether no id has more rows than there are slots."""
+def _fits(indices: np.ndarray, length: int, width: int, *, clips: bool, drops: bool) -> np.ndarray:
+    """Whether no id has more rows than there are slots, and, unless it drops these, none is out of range:
+    where nothing is said of them, XLA reads the first row or the last.
+    """
     ids = ids_read(np, indices, length, clips=clips)
-    return np.asarray(np.bincount(ids, minlength=length + 1)[:-1].max() <= width)
+    counts = np.bincount(ids, minlength=length + 1)
+    return np.asarray(counts[:-1].max() <= width and (drops or not counts[-1]))

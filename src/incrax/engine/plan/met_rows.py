@@ -192,8 +192,7 @@ def cross(env: RowEnvironment, eqn: Equation) -> bool:
     try:
         if crossed is not None:
             made = [_slab(env, eqn, sides, *each) for each in crossed.items()]
-            env.dirty[eqn.outvars[0]] = None
-            env.slabs[eqn.outvars[0]] = Slabs(*made)
+            env.dirty[eqn.outvars[0]] = Slabs(*made)
         elif not _sum_slabs(env, eqn, sides):
             return False
     except NotByRowsError:
@@ -212,7 +211,7 @@ def _slab(
 ) -> DirtyRows:
     """The rows along one axis, each all of the other."""
     pairs = zip(sides, aligned.operands, strict=True)
-    of = env.joined([side.of for own, place in pairs for side in own if side.axis == place])
+    of = env.union([side.of for own, place in pairs for side in own if side.axis == place])
     (new,) = env.on_rows(eqn, aligned, of, is_old=False)
     old = env.on_rows(eqn, aligned, of, is_old=True)[0] if env.asked.old_rows else None
     return DirtyRows(new, old, axis, of)

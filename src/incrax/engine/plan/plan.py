@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from incrax import _jax
 from incrax._collection import paused
 from incrax._jax import Equation, Var
-from incrax._program import read_vars, written_vars
+from incrax._program import reads_of, writes_of, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
 from incrax.engine.program.nested import num_in_all
@@ -47,6 +47,57 @@ def lines_of(eqns: Sequence[Equation]) -> str:
     """Some equations, the first few, with their lines, for reports."""
     lines = [f"{eqn.primitive.name} {_jax.source_line(eqn)}".strip() for eqn in eqns[:MAX_LISTED]]
     return ", ".join([*lines, *["..."] * (len(eqns) > MAX_LISTED)])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to load, run, save and return for one dirty set."""
+
+    dirty: int  # the dirty set, as a mask
+    loads: tuple[Var, ...]  # from the store
+    eqns: tuple[Equation, ...]  # to run, in order
+    saves: tuple[Var, ...]  # to the store
+    outputs: tuple[int, ...]  # positions of those that are computed; the others are kept
+    seconds: float  # estimated
+    base_loads: tuple[Var, ...]  # before rows were stacked
+    # A boolean that it computes: its results may be used only where it is true.
+    guard: Var | None = None
+    statistics: Statistics | None = None  # the algebra over rows in it
+    may_reorder: bool = False  # terms of sums may be added in any order
+    sliced: Sliced | None = None  # what it takes besides, for a change of some rows
+    blocked: Blocked | None = None  # the same, if it computes in blocks of rows
+
+    @functools.cached_property
+    def num_compiled(self) -> int:
+        """Equations that XLA compiles for it, those inside of others as well; counted once, since
+        calls that are looked at ask.
+        """
+        return num_in_all(self.eqns)
+
+    @property
+    def num_eqns(self) -> int:
+        """Equations of the function that it runs, on rows or as a whole."""
+        return len((self.sliced or self.blocked or self).eqns)
+
+    @property
+    def current_loads(self) -> tuple[Var, ...]:
+        """What it loads of a segment's values, all of them current."""
+        return self.loads if self.blocked is None else self.base_loads
+
+    def outputs_with(self, held: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """The program's outputs: its results in their places, what is held in all others."""
+        outputs = list(held)
+        for position, value in zip(self.outputs, results, strict=False):
+            outputs[position] = value
+        return outputs
+
+    def __str__(self) -> str:
+        lines = [f"load  {_type(var)}" for var in self.loads]
+        lines += [
+            f"run   {eqn.primitive.name} -> {' '.join(map(_type, eqn.outvars))}"
+            for eqn in self.eqns
+        ]
+        return "\n".join(lines + [f"save  {_type(var)}" for var in self.saves])
 
 
 class Extent(NamedTuple):
@@ -84,15 +135,21 @@ class RowKind(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sliced:
-    """What a plan for rows takes besides leaves and saved values."""
+class RowArguments:
+    """What a plan that runs on some rows takes besides leaves and saved values."""
+
+    length: int  # how many rows there are in all
+    numbers: Var  # of the rows, or of the blocks of rows, that run
+    olds: dict[Var, Var]  # of variables that it reads, those of which they are the baseline's value
+    eqns: tuple[Equation, ...]  # of the function that it stands for
+
+
+@dataclass(frozen=True)
+class Sliced(RowArguments):
+    """The same, for a change of a few rows, whichever these are."""
 
     kind: RowKind  # the changes that it serves, with those that this covers
-    length: int  # how many rows there are in all
-    numbers: Var  # of the rows
-    olds: dict[Var, Var]  # of variables that it reads, those of which they are the baseline's value
-    num_eqns: int = 0  # of the function that it stands for
-    made: tuple[Made, ...] = ()  # what becomes of each of these
+    made: tuple[Made, ...] = ()  # what becomes of those that the change reaches
     tables: tuple[Var, ...] = ()  # what is loaded and made of indices alone
     resumed: tuple[Equation, ...] = ()  # scans that start at the first dirty step
     # Of steps whose carry may be the same again: what `seconds` of the plan leaves out.
@@ -103,28 +160,18 @@ class Sliced:
     in_place: tuple[tuple[Var, Var], ...] = ()
 
     @property
-    def by_rows(self) -> list[Equation]:
-        """Equations that run on rows, or from the first of them on."""
-        return [each.eqn for each in self.made if not each.why_all]
-
-    @property
     def widened(self) -> list[Equation]:
         """Equations that read some rows, and run as a whole."""
         return [each.eqn for each in self.made if each.why_all and each.read]
 
 
 @dataclass(frozen=True)
-class Blocked:
-    """What a plan that computes values in blocks of rows takes besides leaves and saved values."""
+class Blocked(RowArguments):
+    """The same, where values are computed in blocks of rows, as many as are dirty."""
 
-    length: int  # how many rows there are
     size: int  # rows of a block
     by_rows: int  # the inputs of which a row reaches its own block alone, as a mask
-    numbers: Var  # of the blocks
-    count: Var  # how many of these are meant
-    # Of variables that it reads, those of which they are the value to write to.
-    olds: dict[Var, Var]
-    eqns: tuple[Equation, ...]  # of the function that it stands for
+    count: Var  # how many of the numbers are meant
     num_run: int | None = None  # blocks that ran, in the record of a call
 
     @property
@@ -133,70 +180,9 @@ class Blocked:
         return -(-self.length // self.size)
 
     @property
-    def num_eqns(self) -> int:
-        """How many equations it stands for."""
-        return len(self.eqns)
-
-    @property
     def share(self) -> float:
         """The share of the rows that ran; all of them where nothing is known."""
         return 1.0 if self.num_run is None else self.num_run / self.num
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to load, run, save and return for one dirty set."""
-
-    dirty: int  # the dirty set, as a mask
-    loads: tuple[Var, ...]  # from the store
-    eqns: tuple[Equation, ...]  # to run, in order
-    saves: tuple[Var, ...]  # to the store
-    outputs: tuple[int, ...]  # positions of those that are computed; the others are kept
-    seconds: float  # estimated
-    base_loads: tuple[Var, ...]  # before rows were stacked
-    # A boolean that it computes: its results may be used only where it is true.
-    guard: Var | None = None
-    statistics: Statistics | None = None  # the algebra over rows in it
-    sliced: Sliced | None = None  # what it takes besides, for a change of some rows
-    may_reorder: bool = False  # terms of sums may be added in any order
-    blocked: Blocked | None = None  # what it takes besides, if it computes in blocks of rows
-
-    @functools.cached_property
-    def num_compiled(self) -> int:
-        """Equations that XLA compiles for it, those inside of others as well; counted once, since
-        calls that are looked at ask.
-        """
-        return num_in_all(self.eqns)
-
-    @property
-    def num_eqns(self) -> int:
-        """Equations of the function that it runs, on rows or as a whole."""
-        by_rows = self.sliced or self.blocked
-        return len(self.eqns) if by_rows is None else by_rows.num_eqns
-
-    @property
-    def current_loads(self) -> tuple[Var, ...]:
-        """What it loads of a segment's values, all of them current."""
-        return self.loads if self.blocked is None else self.base_loads
-
-    def outputs_with(self, held: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        """The program's outputs: its results in their places, what is held in all others."""
-        outputs = list(held)
-        for position, value in zip(self.outputs, results, strict=False):
-            outputs[position] = value
-        return outputs
-
-    def describe(self) -> list[str]:
-        """The plan as lines: what it loads, runs, saves."""
-        lines = [f"load  {_type(var)}" for var in self.loads]
-        lines += [
-            f"run   {eqn.primitive.name} -> {' '.join(map(_type, eqn.outvars))}"
-            for eqn in self.eqns
-        ]
-        return lines + [f"save  {_type(var)}" for var in self.saves]
-
-    def __str__(self) -> str:
-        return "\n".join(self.describe())
 
 
 def _type(var: Var) -> str:
@@ -480,8 +466,8 @@ class _Search(NamedTuple):
     ) -> tuple[list[Equation], tuple[Var, ...]]:
         """What to run and to load so that these equations can run, and all that is wanted is there."""
         facts = self.facts
-        written = {var for eqn in eqns for var in written_vars(eqn)}
-        read = [var for eqn in eqns for var in read_vars(eqn)]
+        written = set(writes_of(eqns))
+        read = reads_of(eqns)
         needed = [var for var in dict.fromkeys([*read, *wanted]) if var not in written]
         listing = facts.listing.extended(facts.derived.recipe(needed))
 

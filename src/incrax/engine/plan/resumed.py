@@ -65,11 +65,11 @@ def spans_of(rows: RowSet) -> Spans:
     return Spans(rows.numbers, rows.numbers + 1)
 
 
-def joined(parts: Iterable[Spans]) -> Spans:
+def union_of(spans: Iterable[Spans]) -> Spans:
     """All intervals, as one where they are many."""
-    parts = list({id(part): part for part in parts}.values())
-    starts = jnp.concatenate([part.starts for part in parts])
-    stops = jnp.concatenate([part.stops for part in parts])
+    own = {id(each): each for each in spans}.values()
+    starts = jnp.concatenate([each.starts for each in own])
+    stops = jnp.concatenate([each.stops for each in own])
     if starts.size <= MAX_SPANS:
         return Spans(starts, stops)
     is_there = starts < stops
@@ -79,26 +79,30 @@ def joined(parts: Iterable[Spans]) -> Spans:
 
 
 class Records(NamedTuple):
-    """Of each block: the carry at its start, and at the end of the last; of what is only added to,
-    the sum.
-    """
+    """What is recorded of each block of steps."""
 
-    starts: list[Any]
-    sums: list[Any]
+    carries: list[Any]  # the carry at its start, and at the end of the last
+    sums: list[Any]  # of what is only added to, what it adds
+
+    def with_block(self, block: Any, carry: Values, sums: Values) -> Records:
+        """With what a block leaves behind."""
+        after = block + 1
+        return Records(
+            [_put(buffer, x, after) for buffer, x in zip(self.carries, carry, strict=True)],
+            [_put(buffer, x, block) for buffer, x in zip(self.sums, sums, strict=True)],
+        )
 
 
 class Resumable(NamedTuple):
-    """A scan with its body; which carries are only added to; steps of a block; how much longer,
-    roughly, all steps take in blocks.
-    """
+    """A scan that may be resumed."""
 
     eqn: Equation
     body: Body
     num_consts: int
     num_carry: int
-    is_sum: tuple[bool, ...]
-    stride: int
-    price: float
+    is_sum: tuple[bool, ...]  # of each carry, whether it is only added to
+    stride: int  # steps of a block
+    price: float  # how much longer, roughly, all steps take in blocks
 
     @property
     def length(self) -> int:
@@ -127,20 +131,18 @@ class Resumable(NamedTuple):
         num_blocks = -(-self.length // self.stride)
         carry, sums = self._parted(values[self.num_consts : self.first_row])
         room = lambda x, count: jnp.zeros((count, *x.shape), x.dtype)
-        starts = [_put(room(x, num_blocks + 1), x, 0) for x in carry]
-        records = Records(starts, [room(x, num_blocks) for x in sums])
+        carries = [_put(room(x, num_blocks + 1), x, 0) for x in carry]
+        records = Records(carries, [room(x, num_blocks) for x in sums])
         zeros = [jnp.zeros_like(x) for x in sums]
 
         def turn(state: Any, xs: Values) -> Any:
-            step, carry, sums, (starts, parts) = state
+            step, carry, sums, records = state
             block = lax.div(step, np.int32(self.stride))
             is_first = lax.rem(step, np.int32(self.stride)) == 0
             sums = [jnp.where(is_first, jnp.zeros_like(x), x) for x in sums]
-            carry, sums, ys = self._turn(values, carry, sums, xs)
-            after = block + 1  # what stays there is that of the last step
-            starts = [_put(buffer, x, after) for buffer, x in zip(starts, carry, strict=True)]
-            parts = [_put(buffer, x, block) for buffer, x in zip(parts, sums, strict=True)]
-            return (step + 1, carry, sums, Records(starts, parts)), ys
+            carry, sums, ys = self._one_step(values, carry, sums, xs)
+            # What stays there is what the last step of a block leaves behind.
+            return (step + 1, carry, sums, records.with_block(block, carry, sums)), ys
 
         rows = list(values[self.first_row :])
         state = (np.int32(0), carry, zeros, records)
@@ -159,27 +161,28 @@ class Resumable(NamedTuple):
             spans: rows of the operands that changed; where the initial carry did is found out.
         """
         init, zeros = self._parted(values[self.num_consts : self.first_row])
-        given = _Blocks(self, values, [jnp.zeros_like(x) for x in zeros], old)
+        given = _Resumed(self, values, [jnp.zeros_like(x) for x in zeros], old)
         steps = self._turned(spans)
-        is_other = ~_agree(init, _at(old.starts, 0))
+        is_other = ~_agree(init, _at(old.carries, 0))
         next_block = self._next_block(steps, is_other)
         first = next_block(np.int32(0))
         carry = [
-            jnp.where(first == 0, x, y) for x, y in zip(init, _at(old.starts, first), strict=True)
+            jnp.where(first == 0, x, y) for x, y in zip(init, _at(old.carries, first), strict=True)
         ]
-        starts = [_put(buffer, x, 0) for buffer, x in zip(old.starts, init, strict=True)]
+        carries = [_put(buffer, x, 0) for buffer, x in zip(old.carries, init, strict=True)]
         none = jnp.zeros(steps.starts.size + 2, np.int32)  # the last may begin after all blocks
-        runs = Spans(_put(none, first, 0), none)
-        state = _State(first, carry, list(ys), Records(starts, list(old.sums)), runs, np.int32(0))
+        ran = Spans(_put(none, first, 0), none)
+        records = Records(carries, list(old.sums))
+        state = _State(first, carry, list(ys), records, ran, np.int32(0))
         state = lax.while_loop(
             lambda state: state.block < self.num_whole,
             lambda state: given.run_block(state, next_block),
             state,
         )
-        runs = Spans(state.runs.starts * self.stride, state.runs.stops * self.stride)
-        state = given.run_rest(state._replace(runs=runs), steps)
+        ran = Spans(state.ran.starts * self.stride, state.ran.stops * self.stride)
+        state = given.run_rest(state._replace(ran=ran), steps)
         results = self._results(values, state.carry, state.records, state.ys)
-        return results, state.records, self._turned(state.runs)
+        return results, state.records, self._turned(state.ran)
 
     def _next_block(self, steps: Spans, is_other: Any) -> Callable[[Any], Any]:
         """Which is the first block, from some one on, that reads something else."""
@@ -196,7 +199,7 @@ class Resumable(NamedTuple):
 
         return found
 
-    # --- parts ------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def run_steps(
         self, values: Values, carry: Any, sums: Any, rows: list[Any], length: int
@@ -205,7 +208,7 @@ class Resumable(NamedTuple):
 
         def turn(state: Any, xs: Values) -> Any:
             carry, sums = state
-            carry, sums, ys = self._turn(values, carry, sums, xs)
+            carry, sums, ys = self._one_step(values, carry, sums, xs)
             return (carry, sums), ys
 
         (carry, sums), ys = self._scan(turn, (carry, sums), rows, length)
@@ -215,7 +218,7 @@ class Resumable(NamedTuple):
         unroll = min(self.eqn.params["unroll"], length)
         return lax.scan(turn, state, rows, length, reverse=self.is_reverse, unroll=unroll)
 
-    def _turn(
+    def _one_step(
         self, values: Values, carry: Values, sums: Values, xs: Values
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """One step."""
@@ -235,12 +238,12 @@ class Resumable(NamedTuple):
     def _results(self, values: Values, carry: Values, records: Records, ys: Values) -> list[Any]:
         """The scan's results, typed as they are."""
         last = iter(carry)
-        parts = iter(records.sums)
+        sums = iter(records.sums)
         init = values[self.num_consts : self.first_row]
         results: list[Any] = []
         for x, var, is_sum in zip(init, self.body.outvars, self.is_sum, strict=False):
             if is_sum:
-                results.append(_strong(x, var) + next(parts).sum(0, dtype=var.aval.dtype))
+                results.append(_strong(x, var) + next(sums).sum(0, dtype=var.aval.dtype))
             else:
                 results.append(next(last))
         return [
@@ -284,25 +287,23 @@ class Resumable(NamedTuple):
 
 
 class _State(NamedTuple):
-    """Which block is next, and what is carried to it; results and records so far; blocks that ran,
-    in runs one after the other, and the number of the run.
-    """
+    """Where a scan that is resumed has come to."""
 
-    block: Any
-    carry: list[Any]
-    ys: list[Any]
-    records: Records
-    runs: Spans
-    run: Any
+    block: Any  # that is next
+    carry: list[Any]  # to it
+    ys: list[Any]  # results that have a row per step, so far
+    records: Records  # so far
+    ran: Spans  # blocks that ran, one after the other without a gap in each
+    last: Any  # the number of the last of these spans
 
 
-class _Blocks(NamedTuple):
-    """What all blocks read: operands, zero for what is only added to, the baseline's records."""
+class _Resumed(NamedTuple):
+    """A scan, and what all of its blocks read."""
 
     loop: Resumable
-    values: Values
-    zeros: list[Any]
-    old: Records
+    values: Values  # of its operands
+    zeros: list[Any]  # from which what is only added to begins
+    old: Records  # the baseline's
 
     def run_block(self, state: _State, next_block: Callable[[Any], Any]) -> _State:
         """After one block: at the one that follows, or, where the carry is the baseline's again, at
@@ -311,37 +312,35 @@ class _Blocks(NamedTuple):
         loop = self.loop
         block = state.block
         after = block + 1
-        ran = self._ran(state, loop.row_of(block), loop.stride, block)
-        is_left = _agree(ran.carry, _at(self.old.starts, after))
+        state = self._after(state, loop.row_of(block), loop.stride, block)
+        is_left = _agree(state.carry, _at(self.old.carries, after))
         there = jnp.where(is_left, next_block(after), after)
         carry = [
             lax.select(lax.broadcast(is_left, x.shape), then, x)
-            for x, then in zip(ran.carry, _at(self.old.starts, there), strict=True)
+            for x, then in zip(state.carry, _at(self.old.carries, there), strict=True)
         ]
-        following = state.run + 1  # empty, unless blocks are skipped
-        runs = state.runs
-        runs = Spans(_put(runs.starts, there, following), _put(runs.stops, after, state.run))
-        run = jnp.where(there > after, following, state.run)
-        return ran._replace(block=there, carry=carry, runs=runs, run=run)
+        following = state.last + 1  # empty, unless blocks are skipped
+        ran = state.ran
+        ran = Spans(_put(ran.starts, there, following), _put(ran.stops, after, state.last))
+        last = jnp.where(there > after, following, state.last)
+        return state._replace(block=there, carry=carry, ran=ran, last=last)
 
     def run_rest(self, state: _State, steps: Spans) -> _State:
-        """After the steps behind the last whole block, which always run; runs count rows."""
+        """After the steps behind the last whole block, which always run; what ran is in steps here."""
         loop = self.loop
         num = np.int32(loop.num_whole)
-        state = state._replace(carry=_at(state.records.starts, num))
+        state = state._replace(carry=_at(state.records.carries, num))
         begin = loop.num_whole * loop.stride
         if begin == loop.length:
             return state
-        is_other = ~_agree(state.carry, _at(self.old.starts, num))
+        is_other = ~_agree(state.carry, _at(self.old.carries, num))
         is_read = jnp.any((steps.starts < loop.length) & (steps.stops > begin))
         end = jnp.where(is_other | is_read, np.int32(loop.length), np.int32(begin))
-        runs = Spans(
-            jnp.append(state.runs.starts, np.int32(begin)), jnp.append(state.runs.stops, end)
-        )
+        ran = Spans(jnp.append(state.ran.starts, np.int32(begin)), jnp.append(state.ran.stops, end))
         place = 0 if loop.is_reverse else begin
-        return self._ran(state, place, loop.length - begin, num)._replace(runs=runs)
+        return self._after(state, place, loop.length - begin, num)._replace(ran=ran)
 
-    def _ran(self, state: _State, place: Any, count: int, block: Any) -> _State:
+    def _after(self, state: _State, place: Any, count: int, block: Any) -> _State:
         """After so many steps from a row on, whose results and records are written."""
         rows = self.values[self.loop.first_row :]
         own = [lax.dynamic_slice_in_dim(x, place, count) for x in rows]
@@ -350,12 +349,7 @@ class _Blocks(NamedTuple):
             lax.dynamic_update_slice_in_dim(x, y, place, 0)
             for x, y in zip(state.ys, new, strict=True)
         ]
-        starts, parts = state.records
-        after = block + 1
-        records = Records(
-            [_put(buffer, x, after) for buffer, x in zip(starts, carry, strict=True)],
-            [_put(buffer, x, block) for buffer, x in zip(parts, sums, strict=True)],
-        )
+        records = state.records.with_block(block, carry, sums)
         return state._replace(carry=carry, ys=ys, records=records)
 
 

@@ -1,8 +1,8 @@
 """How much of a program's work a change of rows leaves out, roughly, before anything is traced.
 
 In: `Facts`, the inputs of which rows change, and whether these are among the first or the last. Out:
-a share of the work. It follows the equations as `engine.plan.slicer` does, and is to know no more of
-them than where rows go; what it says too much of costs a plan that is not used.
+a share of the work. It asks `slicer.way_of` what an equation does with rows, and is to know no more of it
+than where rows go; what it says too much of costs a plan that is not used.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from incrax.engine.plan.row_sets import (
     places_of,
     reading_ends,
 )
+from incrax.engine.plan.slicer import way_of
 from incrax.primitives.entry import shape_of
-from incrax.primitives.on_rows import aligned_by, crossed_by, runs_along
+from incrax.primitives.on_rows import crossed_by
 from incrax.primitives.products import across
+from incrax.primitives.row_axis import Axes
 
 
 def accumulates(facts: Facts) -> bool:
@@ -160,37 +162,50 @@ def _rough_slabs(eqn: Equation, states: Sequence[_Rough]) -> list[_Rough] | None
     return [WHOLE] if is_sum else None
 
 
-def _rough_places(  # noqa: C901  one case per kind of equation
+def _rough_places(
     eqn: Equation, states: Sequence[_Rough], ends: tuple[int, int] | None
 ) -> list[_Rough] | None:
     """Where its dirty rows go; these ends have all of them."""
     axes = [state.axis for state in states]
     axis = next(axis for axis in axes if axis is not None)
-    name = eqn.primitive.name
-    outputs: list[_Rough] = [WHOLE] * len(eqn.outvars)
-    if (aligned := aligned_by(eqn, axes)) is not None:
-        return [_Rough(axis, ends) for axis in aligned.outputs]
-    if (all_runs := runs_along(eqn, axis)) is not None:
-        moved = [
-            [places_of(run, own) if (own := states[run.operand].ends) else None for run in runs]
-            for runs in all_runs
+    way, found = way_of(eqn, axes)
+    if way == "maps":
+        return [_Rough(axis, ends) for axis in found.outputs]
+    if way == "moves":
+        places = [
+            [places_of(run, own) for run in runs if (own := states[run.operand].ends)]
+            for runs in found
         ]
-        return [_Rough(axis, ends_of_all(places)) for places in moved]
-    if name == "select_and_scatter_add" and len({*axes} - {None}) == 1:
-        return [_Rough(axis, ends)]
-    if name == "conv_general_dilated" and axes[1] is not None and across(eqn, *axes) is not None:
-        return outputs
-    if (window := window_at(eqn, axes[0])) is not None:
-        length = shape_of(eqn.outvars[0])[window.out]
-        return [_Rough(window.out, reading_ends(ends, window, length) if ends else None)]
-    if ends is not None and name in RUNNING and axis == eqn.params["axis"]:
+        return [_Rough(axis, ends_of_all(each)) for each in places]
+    if way == "unpools":
+        return [_Rough(axis, ends)] if len({*axes} - {None}) == 1 else None
+    if way == "meets":
+        return _rough_meeting(eqn, axes, axis, ends)
+    if eqn.primitive.name == "conv_general_dilated" and axes[1] is not None:
+        return [WHOLE] if across(eqn, axes[0], axes[1]) is not None else None
+    window = window_at(eqn, axes[0])
+    if window is None:
+        return None
+    length = shape_of(eqn.outvars[0])[window.out]
+    return [_Rough(window.out, reading_ends(ends, window, length) if ends else None)]
+
+
+def _rough_meeting(
+    eqn: Equation, axes: Axes, axis: int, ends: tuple[int, int] | None
+) -> list[_Rough] | None:
+    """What is made where rows meet."""
+    name = eqn.primitive.name
+    if name in RUNNING:
+        if ends is None or axis != eqn.params["axis"]:
+            return None
         length = shape_of(eqn.outvars[0])[axis]
         return [_Rough(axis, (0, ends[1]) if eqn.params["reverse"] else (ends[0], length))]
     if ends is None and name == "gather" and axes[0] is not None:
         return [_Rough(0)]  # a look-up, maybe
     if ends is None and name == "scatter-add" and axes[2] is not None:
         return [_Rough(added_axis(eqn))]
+    outputs = [WHOLE] * len(eqn.outvars)
     if ends is None and resumable(eqn) is not None:
         num_carry = _jax.scan_counts(eqn)[1]
         return [*outputs[:num_carry], *[_Rough(0)] * (len(outputs) - num_carry)]
-    return outputs if name in MEETINGS and name not in RUNNING else None
+    return outputs if name in MEETINGS else None

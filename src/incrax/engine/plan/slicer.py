@@ -17,7 +17,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import read_vars
-from incrax.engine.plan.environment import MIXED, RowEnvironment, zeros_of
+from incrax.engine.plan.environment import MIXED, InSpans, RowEnvironment, zeros_of
 from incrax.engine.plan.looked_up_rows import arranged_rows, looked_up_at
 from incrax.engine.plan.met_rows import EACH_READS_ALL, MEETINGS, cross
 from incrax.engine.plan.moved_rows import move, moved_back, slid, slide, unpool, unpooled, window_of
@@ -26,10 +26,9 @@ from incrax.engine.plan.resumed import (
     Records,
     Resumable,
     Spans,
-    joined,
     named,
     resumable,
-    spans_of,
+    union_of,
 )
 from incrax.engine.plan.row_sets import DirtyRows, RowSet, as_argument, overlaid, taken
 from incrax.engine.plan.weighted_rows import weigh
@@ -40,6 +39,7 @@ from incrax.primitives.on_rows import (
     aligned_by,
     runs_along,
 )
+from incrax.primitives.row_axis import Axes
 from incrax.primitives.table import entry_of
 
 MAX_PULLED = 64
@@ -47,6 +47,24 @@ MAX_PULLED = 64
 
 MIN_OVERLAID_BYTES = 2**17
 """Bytes of a value from which on rows of it are those of the baseline, over which new ones are laid."""
+
+
+def way_of(eqn: Equation, axes: Axes) -> tuple[str, Any]:
+    """What an equation does with rows along these axes of its operands, the first that is so, and what
+    tells where they go: it maps them to rows, moves them, slides windows over them, distributes along
+    windows ("unpools"), or makes them meet.
+    """
+    aligned = aligned_by(eqn, axes)
+    if aligned is not None:
+        return "maps", aligned
+    runs = runs_along(eqn, next(axis for axis in axes if axis is not None))
+    if runs is not None:
+        return "moves", runs
+    if entry_of(eqn).windows is not None:
+        return "slides", None
+    if eqn.primitive.name == "select_and_scatter_add":
+        return "unpools", None
+    return "meets", None
 
 
 class Slicer(RowEnvironment):
@@ -104,25 +122,24 @@ class Slicer(RowEnvironment):
 
     def _step(self, eqn: Equation) -> str:
         """Make what an equation writes, on rows, or from the first of them on; else, why on all."""
-        states = [self.dirty[var] for var in read_vars(eqn) if var in self.dirty]
-        rows = [state for state in states if state is not None]
+        dirty = list(filter(self.is_dirty, read_vars(eqn)))
+        rows = [each for each in map(self.rows, dirty) if each is not None]
         self.num_pulled = 0
-        if not states:  # of what no row reaches, though the loop that makes it is reached
-            values = _jax.apply(eqn, [self.result(atom) for atom in eqn.invars])
-            self.whole.update(zip(eqn.outvars, values, strict=True))
+        if not dirty:  # of what no row reaches, though the loop that makes it is reached
+            self.whole.update(zip(eqn.outvars, self.results(eqn), strict=True))
             return "no row reaches it"
         try:
-            if len(rows) < len(states):
+            if len(rows) < len(dirty):
                 also = "it also reads what" if rows else "what it reads"
                 raise NotByRowsError(f"{also} changed as a whole")
-            aligned = aligned_by(eqn, [self.axis_of(atom) for atom in eqn.invars])
-            if aligned is not None:
-                self._map(eqn, aligned, self.joined([each.of for each in rows]))
-            elif runs_along(eqn, rows[0].axis) is not None:
+            way, found = way_of(eqn, list(map(self.axis_of, eqn.invars)))
+            if way == "maps":
+                self._map(eqn, found, self.union([each.of for each in rows]))
+            elif way == "moves":
                 move(self, eqn, rows[0].axis)
-            elif entry_of(eqn).windows is not None:
+            elif way == "slides":
                 slide(self, eqn)
-            elif eqn.primitive.name == "select_and_scatter_add":
+            elif way == "unpools":
                 unpool(self, eqn)
             elif all(each.of is rows[0].of for each in rows):
                 self._meet(eqn, rows[0])
@@ -166,7 +183,7 @@ class Slicer(RowEnvironment):
             old = self.on_rows(eqn, aligned, of, is_old=True)
         own = [self.rows(atom) for atom in eqn.invars]
         if of.is_from_list and all(each is None or each.of is not of for each in own):
-            self.met.update(eqn.outvars)
+            self.kept_rows.update(eqn.outvars)
         for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
             if axis is not None:
                 self.dirty[var] = DirtyRows(now, then, axis, of)
@@ -193,7 +210,7 @@ class Slicer(RowEnvironment):
         rows = self.rows(var)
         is_whole = var in self.dirty and rows is None
         # In a tree the other branches begin behind what met: of all of them rows would be made.
-        is_end = is_whole or var in self.met or (rows is not None and rows.of.is_kept)
+        is_end = is_whole or var in self.kept_rows or (rows is not None and rows.of.is_kept)
         if eqn is not None and not is_end and self.num_pulled < MAX_PULLED:
             self.num_pulled += 1
             aligned = aligned_back(eqn, axis)
@@ -239,32 +256,24 @@ class Slicer(RowEnvironment):
     # --- all rows ---------------------------------------------------------------------------------
 
     def _run_whole(self, eqn: Equation) -> None:
-        values = _jax.apply(eqn, [self.result(atom) for atom in eqn.invars])
-        for var, value in zip(eqn.outvars, values, strict=True):
+        for var, value in zip(eqn.outvars, self.results(eqn), strict=True):
             self.set_whole(var, value)
         if not self.adds_changes:  # where no loop asks
             self._hand_on_spans(eqn)
 
     def _hand_on_spans(self, eqn: Equation) -> None:
         """Which rows of its results changed, where it maps rows to rows."""
-        found = [self._spans(atom) for atom in eqn.invars]
-        known = [each for each in found if each is not None]
+        found = [self.spans(atom) for atom in eqn.invars]
+        known = [each.spans for each in found if each is not None]
         if len(known) < sum(map(self.is_dirty, eqn.invars)):
             return
-        aligned = aligned_by(eqn, [None if each is None else each[0] for each in found])
+        aligned = aligned_by(eqn, [None if each is None else each.axis for each in found])
         if aligned is None:
             return
-        spans = joined([each[1] for each in known])
+        spans = union_of(known)
         for var, axis in zip(eqn.outvars, aligned.outputs, strict=True):
             if axis is not None:
-                self.spans[var] = (axis, spans)
-
-    def _spans(self, atom: Atom) -> tuple[int, Spans] | None:
-        """An axis of a dirty variable, and what changed of it; None if nothing is known."""
-        rows = self.rows(atom)
-        if rows is not None:
-            return rows.axis, spans_of(rows.of)
-        return self.spans.get(atom) if isinstance(atom, Var) else None
+                self.dirty[var] = InSpans(axis, spans)
 
     # --- loops ------------------------------------------------------------------------------------
 
@@ -293,8 +302,8 @@ class Slicer(RowEnvironment):
             self.set_whole(var, value)
             if var in kept:
                 self.saves[var] = value
-                self.spans[var] = (0, ran)
-        self.saves.update(zip(records, [*made.starts, *made.sums], strict=True))
+                self.dirty[var] = InSpans(0, ran)
+        self.saves.update(zip(records, [*made.carries, *made.sums], strict=True))
         dirty = [n for n, atom in enumerate(eqn.invars) if self.is_dirty(atom)]
         is_endless = loop.remembers(dirty) or (loop.is_reverse and any(x for _, x in self.resumed))
         self.resumed.append((loop, is_endless))
@@ -305,11 +314,11 @@ class Slicer(RowEnvironment):
         found = [Spans(jnp.zeros(0, np.int32), jnp.zeros(0, np.int32))]
         for number, atom in enumerate(loop.eqn.invars):
             if self.is_dirty(atom) and not loop.num_consts <= number < loop.first_row:
-                each = self._spans(atom)
-                if number < loop.num_consts or each is None or each[0] != 0:
+                each = self.spans(atom)
+                if number < loop.num_consts or each is None or each.axis != 0:
                     return None
-                found.append(each[1])
-        return joined(found)
+                found.append(each.spans)
+        return union_of(found)
 
     def _records_of(self, loop: Resumable) -> list[Var]:
         """The variables of its records."""
@@ -319,7 +328,7 @@ class Slicer(RowEnvironment):
         def run(*values: Any) -> Any:
             env = dict(zip(inputs, values, strict=True))
             results, made = loop.recorded([_jax.read(atom, env) for atom in loop.eqn.invars])
-            return [results[n] for n in kept], [*made.starts, *made.sums]
+            return [results[n] for n in kept], [*made.carries, *made.sums]
 
         return self.derived_values.make_together([loop.eqn.outvars[n] for n in kept], inputs, run)
 

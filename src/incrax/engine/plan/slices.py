@@ -19,7 +19,7 @@ import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,7 +27,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Equation, Var
-from incrax._program import read_vars, written_vars
+from incrax._program import reads_of, writes_of
 from incrax.engine.plan.environment import AgainError, Requested, ValueOf
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
@@ -88,10 +88,11 @@ def slice_plan(
     dirty = sum(facts.layout.leaf_mask(leaf) for leaf in leaves)
     outputs = facts.dirty_outputs(dirty)
     slicer = Slicer(facts, value_of, moving=moving | dirty)
-    traced = _traced(slicer, RowKind(tuple(leaves), capacity, within), dirty, outputs)
-    sliced = traced.sliced
-    read = dict.fromkeys(var for eqn in traced.eqns for var in read_vars(eqn))
-    written = (var for eqn in traced.eqns for var in written_vars(eqn))
+    traced, sliced, guard = _traced(
+        slicer, RowKind(tuple(leaves), capacity, within), dirty, outputs
+    )
+    read = dict.fromkeys(reads_of(traced))
+    written = writes_of(traced)
     own = [var for var in read if var is sliced.numbers or var in sliced.olds]
     at_hand = {*written, *own, *sliced.tables}
     frontier = choose_frontier(
@@ -101,7 +102,8 @@ def slice_plan(
         lambda var: facts.load_seconds(var) + NEW_VALUE_S if facts.is_saveable(var) else None,
         lambda number: facts.seconds(facts.eqns[number]),
     )
-    ran = (*(facts.eqns[number] for number in frontier.run), *traced.eqns)
+    clean = tuple(facts.eqns[number] for number in frontier.run)
+    ran = clean + traced
     moved_s = sum(map(facts.load_seconds, [*frontier.load, *own]))
     moved_s += sum(map(facts.save_seconds, slicer.saves))
     # Of a table a row is read.
@@ -116,8 +118,8 @@ def slice_plan(
         outputs,
         moved_s + sum(_in_place_seconds(facts, eqn) for eqn in apart),
         base_loads,
-        traced.guard,
-        sliced=replace(sliced, num_eqns=sliced.num_eqns + len(frontier.run), moved_s=moved_s),
+        guard,
+        sliced=replace(sliced, eqns=clean + sliced.eqns, moved_s=moved_s),
     )
 
 
@@ -139,16 +141,12 @@ def priming_saves(facts: Facts, plan: Plan) -> list[Var]:
     return [var for var in read if var not in given and var not in plan.sliced.tables]
 
 
-class _Traced(NamedTuple):
-    """Equations on rows, what they take, and what must hold."""
-
-    eqns: tuple[Equation, ...]
-    sliced: Sliced
-    guard: Var | None
+_Traced = tuple[tuple[Equation, ...], Sliced, Var | None]
+"""Equations on rows, what they take, and what must hold."""
 
 
 def _traced(slicer: Slicer, kind: RowKind, dirty: int, outputs: Sequence[int]) -> _Traced:
-    """Trace once to find out which values are read, then with these as arguments."""
+    """Trace until a run reads no other values than it was given."""
     facts = slicer.facts
     atoms = dict.fromkeys(facts.outvars[i] for i in outputs)
     targets = [atom for atom in atoms if isinstance(atom, Var) and atom not in facts.invars]
@@ -171,9 +169,9 @@ def _run(
 ) -> _Traced:
     """One trace, with the values that an earlier one asked for."""
     facts = slicer.facts
-    moved = [facts.invars[leaf] for leaf in kind.leaves]
-    length = moved[0].aval.shape[0]
-    known = [*moved, *_clean(facts, sum(map(facts.mask, moved))), *asked.tables]
+    changed = [facts.invars[leaf] for leaf in kind.leaves]
+    length = changed[0].aval.shape[0]
+    known = [*changed, *_clean(facts, sum(map(facts.mask, changed))), *asked.tables]
     numbers = _jax.new_var(_jax.array_aval((kind.capacity,), np.int32))
     names = {var: _jax.new_var(var.aval) for var in asked.olds}
     guard = _jax.new_var(_jax.bool_aval())
@@ -185,7 +183,7 @@ def _run(
         rows = row_set(values[-1], kind.capacity, length)
         if kind.within:
             rows = interval(*ends_of(kind.within, length), length)
-        changes = {var: (taken(at_hand[var], 0, rows), rows) for var in moved}
+        changes = {var: (taken(at_hand[var], 0, rows), rows) for var in changed}
         slicer.run(reached, at_hand, olds, changes)
         results.update({var: slicer.result(var) for var in targets})
         results.update(slicer.saves)
@@ -199,11 +197,11 @@ def _run(
     given = {*facts.returned, *facts.invars}
     written = (var for var in slicer.row_saves if var in names and var not in given)
     sliced = Sliced(
-        kind,
         length,
         numbers,
-        olds={name: var for var, name in names.items()},
-        num_eqns=len(reached),
+        {name: var for var, name in names.items()},
+        tuple(reached),
+        kind,
         made=tuple(slicer.made),
         tables=tuple(asked.tables),
         resumed=tuple(loop.eqn for loop, _ in slicer.resumed),
@@ -211,7 +209,7 @@ def _run(
         endless_s=_loop_seconds(slicer, is_endless=True),
         in_place=tuple((names[var], var) for var in written),
     )
-    return _Traced(eqns, sliced, guard if slicer.guards else None)
+    return eqns, sliced, guard if slicer.guards else None
 
 
 def _loop_seconds(slicer: Slicer, *, is_endless: bool) -> float:
@@ -223,6 +221,6 @@ def _loop_seconds(slicer: Slicer, *, is_endless: bool) -> float:
 def _clean(facts: Facts, dirty: int) -> list[Var]:
     """What a change does not reach."""
     program = facts.program
-    written = (var for eqn in program.eqns for var in written_vars(eqn))
+    written = writes_of(program.eqns)
     known = (*program.invars, *program.constvars, *written)
     return [var for var in known if not facts.mask(var) & dirty]

@@ -14,7 +14,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import read_vars
+from incrax._program import read_vars, reads_of
 from incrax.primitives.table import is_addition
 
 
@@ -34,7 +34,7 @@ def find_chains(eqns: Sequence[Equation], outvars: Sequence[Atom]) -> tuple[SumC
     additions = {eqn.outvars[0]: number for number, eqn in enumerate(eqns) if _is_addition(eqn)}
     if not additions:
         return ()
-    uses = Counter(var for eqn in eqns for var in read_vars(eqn))
+    uses = Counter(reads_of(eqns))
     uses.update(atom for atom in outvars if isinstance(atom, Var))
     added = (var for number in additions.values() for var in read_vars(eqns[number]))
     inner = {var for var in added if var in additions and uses[var] == 1}

@@ -20,7 +20,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Body, Equation, Var
-from incrax._program import read_vars, written_vars
+from incrax._program import read_vars, writes_of, written_vars
 from incrax.engine.program.simplify import needed_equations, reading, renamed
 from incrax.engine.program.structure import value_key
 
@@ -131,7 +131,7 @@ class DerivedTable:
 
     def put_instead(self, eqns: Sequence[Equation]) -> tuple[Equation, ...]:
         """The equations without those for which others among them stand."""
-        written = {var for eqn in eqns for var in written_vars(eqn)}
+        written = set(writes_of(eqns))
         names = {new: old for old, new in self.instead.items() if new in written}
         if not names:
             return tuple(eqns)

@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
-from incrax._program import Program, all_read, evaluated, from_jaxpr, trace, written_vars
+from incrax._program import (
+    Program,
+    all_read,
+    evaluated,
+    from_jaxpr,
+    trace,
+    writes_of,
+)
 from incrax.engine.program.simplify import drop_dead, inline_jits, needed_equations
 
 Values = Sequence[Any]
@@ -37,7 +44,7 @@ def _split(eqns: Equations, first: Atoms, second: Atoms, given: Sequence[Var]) -
     is_now = set(map(id, now))
     later = [eqn for eqn in needed_equations(eqns, second) if id(eqn) not in is_now]
     read = all_read(later, second)
-    made = [var for eqn in now for var in written_vars(eqn)]
+    made = writes_of(now)
     return _Division(now, [var for var in (*given, *made) if var in read], later)
 
 

@@ -1,18 +1,24 @@
-"""A number as a sum of terms, each of which depends on a few rows of some inputs; colours of rows,
-such that no term depends on two rows of one colour.
+"""What each row of some inputs adds to a number: the sum of the terms that it is in; and colours of rows,
+such that no term has two rows of one colour.
 
-In: `Facts`, values of the inputs, some of which have rows. Out: f(x) = c + sum_e t_e(x), of each term
-its rows; of each row the terms that have it; colours. It must not know who moves the rows.
+In: `Facts` of a function of which the result is a number, values of its inputs, some of which have
+rows. Out: the part of each row, and colours. It must not know who moves the rows.
 
-The equations behind the inputs map rows to rows, as in `slices`, move them, or look them up, until a
-sum over the rows; what comes after must be linear. An entry along the axis of a variable has a list
-of rows, of its own number before rows are moved to others. What is linear keeps terms apart, and a
-product is that of all pairs: in s * (left + right) left and right do not meet. Everything is
-computed as a whole: one evaluation gives all parts.
+Of a ring of spins, f(x) = J sum_i x_i x_i+1, equation by equation:
+
+    x                 entry i has row i
+    y = roll(x, -1)   entry i has row i + 1: entries go to other places, or are looked up
+    z = x * y         entry i has rows i and i + 1: each is made of the entries of its place
+    s = sum(z)        row i is in entries i - 1 and i of z, and its part is their sum
+    f = J * s         the part of row i is J times as much: what follows the sum must be linear
+
+Rows i and i + 1 are in one entry together, rows i and i + 2 are not: of an even number of them two
+colours are enough. What is linear keeps terms apart, each with entries of its own, and a product is that
+of all pairs: in s * (left + right) no term has both left and right. All is computed as a whole: one
+evaluation gives all parts.
 
 Promise: where only some rows of x, of one colour, change to y, f(y) - f(x) is the sum over these of
-q_i(y) - q_i(x), q_i = sum of t_e over the terms that have row i. Where no term has two rows, all
-rows are of one colour.
+q_i(y) - q_i(x), q_i the part of row i. Where no term has two rows, all rows are of one colour.
 """
 
 from __future__ import annotations
@@ -24,7 +30,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
@@ -33,8 +38,10 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.looked_up_rows import batch_of, member_table
 from incrax.engine.plan.plan import reached_equations
 from incrax.engine.plan.row_sets import ids_read
-from incrax.primitives.entry import shape_of
-from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_by, runs_along
+from incrax.engine.plan.slicer import way_of
+from incrax.primitives.entry import Run, shape_of
+from incrax.primitives.indexing import windows_of
+from incrax.primitives.on_rows import Aligned, NotByRowsError
 
 LINEAR_IN_ALL = frozenset(
     """add add_any sub neg convert_element_type reduce_sum reshape squeeze broadcast_in_dim
@@ -46,27 +53,30 @@ LINEAR_IN_ONE = frozenset({"mul", "dot_general"})
 """What is linear in any one of its operands, the others given."""
 
 MAX_TERMS = 16
-MAX_MET = 16
-"""Terms of an entry; rows of a term."""
+"""Of a variable."""
+
+MAX_ROWS_TOGETHER = 16
+"""Of an entry."""
+
 MAX_MEMBERS = 256
-"""Terms that have one row, among those that have several."""
+"""Entries that a row is in, of a term whose entries have several."""
+
 MAX_COLOURS = 16
-MAX_ROWS = 2**20
-"""Of what is coloured, row by row."""
+
+MAX_COLOURED = 2**20
+"""Rows, which are coloured one by one."""
 
 
 class _Rows(NamedTuple):
-    """Which rows each entry along an axis has, shape (entries, k); the number of rows stands for
-    none. `ids`: as a program has them, of one row each; `numbers`: the same, if it is known while
-    JAX traces.
-    """
+    """Which rows the entries of a term have."""
 
+    # Shape (entries, k), the number of rows standing for none; None: not known while JAX traces.
     numbers: np.ndarray | None
-    ids: Any = None
+    ids: Any = None  # as a program has them, of one row each
 
     @property
-    def num_met(self) -> int:
-        """How many rows a term has at most."""
+    def width(self) -> int:
+        """How many rows an entry has at most."""
         return 1 if self.numbers is None else self.numbers.shape[1]
 
     @property
@@ -84,31 +94,30 @@ class _Rows(NamedTuple):
 class _Term(NamedTuple):
     """A summand of a variable."""
 
-    value: Any
-    rows: _Rows
+    value: Any  # of the variable's shape
+    rows: _Rows  # of its entries
 
 
 class _Entries(NamedTuple):
-    """A variable as a sum of terms, whose entries along an axis have some rows each."""
+    """A variable as a sum of terms, before the sum over the entries."""
 
     terms: tuple[_Term, ...]
-    axis: int
+    axis: int  # of the entries
 
 
 class _SumOfRows(NamedTuple):
-    """A variable that is a constant and a sum over rows: the summands, along the first axis."""
+    """A variable behind the sum over the entries: a constant, and a part of each row."""
 
-    parts: Any
+    parts: Any  # along the first axis
 
 
 ValueOf = Callable[[Var], Any]
 
 
 class RowParts:
-    """One evaluation of f by terms.
+    """One evaluation of f by terms."""
 
-    Fields: q_i of each row, shape (rows,); rows of the terms, an element for each sum.
-    """
+    parts: Any  # of the rows, shape (rows,)
 
     def __init__(
         self, facts: Facts, rows: Mapping[Var, Any], known: Mapping[Var, Any], value_of: ValueOf
@@ -130,12 +139,13 @@ class RowParts:
         (self._length,) = {x.shape[0] for x in rows.values()}
         self._known = known
         self._value_of = value_of
+        # Of x itself; of a look-up of x, by its indices and whether these clip.
         self._own = _Rows(np.arange(self._length, dtype=np.int32)[:, None])
         self._ids: dict[tuple[int, bool], _Rows] = {}
         self._states: dict[Var, _Entries | _SumOfRows] = {
             var: _Entries((_Term(x, self._own),), 0) for var, x in rows.items()
         }
-        self._met: list[_Rows] = []
+        self._summed_rows: list[_Rows] = []  # of each term that was summed over its entries
         dirty = sum(map(facts.mask, rows))
         if isinstance(out, Literal) or not facts.mask(out) & dirty:
             self.parts = jnp.zeros(self._length, out.aval.dtype)
@@ -151,11 +161,11 @@ class RowParts:
         """A colour for each row; see `colours_of`.
 
         Raises:
-            NotByRowsError: it is not known which rows meet.
+            NotByRowsError: it is not known which rows are in one entry together.
         """
-        if all(rows.num_met == 1 for rows in self._met):
+        if all(rows.width == 1 for rows in self._summed_rows):
             return np.zeros(self._length, np.int32)
-        return colours_of([rows.known for rows in self._met], self._length)
+        return colours_of([rows.known for rows in self._summed_rows], self._length)
 
     def _step(self, eqn: Equation) -> None:
         read = [self._states[var] for var in read_vars(eqn) if var in self._states]
@@ -167,20 +177,25 @@ class RowParts:
             return
         operands = {n: x for n, x in enumerate(map(self._entries, eqn.invars)) if x is not None}
         axes = [operands[n].axis if n in operands else None for n in range(len(eqn.invars))]
-        aligned = aligned_by(eqn, axes)
-        if aligned is not None:
-            self._map_rows(eqn, operands, aligned)
+        way, found = way_of(eqn, axes)
+        if way == "maps":
+            self._map_rows(eqn, operands, found)
             return
         rules: dict[str, Callable[..., _Entries | _SumOfRows]] = {
             "reduce_sum": self._reduced,
             "dot_general": self._contracted,
             "gather": self._looked_up,
         }
-        is_moved = any(axis is not None and runs_along(eqn, axis) for axis in axes)
-        rule = self._moved if is_moved else rules.get(eqn.primitive.name)
-        if rule is None or len(eqn.outvars) > 1:
+        name = eqn.primitive.name
+        if len(eqn.outvars) > 1 or (way != "moves" and name not in rules):
             raise NotByRowsError
-        self._states[eqn.outvars[0]] = rule(eqn, operands, axes)
+        is_moved = way == "moves"
+        made = (
+            self._moved(eqn, operands, axes, found[0])
+            if is_moved
+            else rules[name](eqn, operands, axes)
+        )
+        self._states[eqn.outvars[0]] = made
 
     def _entries(self, atom: Atom) -> _Entries | None:
         found = self._states.get(atom) if isinstance(atom, Var) else None
@@ -211,7 +226,7 @@ class RowParts:
         """Each entry is made of the entries of its place."""
         is_linear = eqn.primitive.name in LINEAR_IN_ALL and not _rounds(eqn)
         groups = self._groups(eqn, operands, is_linear=is_linear)
-        rows = [self._joined([term.rows for term in own.values()]) for own in groups]
+        rows = [self._together([term.rows for term in own.values()]) for own in groups]
         values = [
             self._applied(eqn, own, is_first=not (is_linear and place))
             for place, own in enumerate(groups)
@@ -244,9 +259,9 @@ class RowParts:
     def _merged(self, terms: Sequence[_Term]) -> _Term:
         """Their sum, which has all rows that any has."""
         value = sum((term.value for term in terms[1:]), terms[0].value)
-        return _Term(value, self._joined([term.rows for term in terms]))
+        return _Term(value, self._together([term.rows for term in terms]))
 
-    def _joined(self, rows: Sequence[_Rows]) -> _Rows:
+    def _together(self, rows: Sequence[_Rows]) -> _Rows:
         """Rows of each entry, each once.
 
         Raises:
@@ -260,20 +275,21 @@ class RowParts:
         is_same = np.diff(found, axis=1, prepend=-1) == 0
         found = np.sort(np.where(is_same, spare, found), axis=1)
         found = found[:, ~np.all(found == spare, axis=0)]
-        if found.shape[1] > MAX_MET:
+        if found.shape[1] > MAX_ROWS_TOGETHER:
             raise NotByRowsError
         return _Rows(found)
 
-    def _moved(self, eqn: Equation, operands: Mapping[int, _Entries], axes: Any) -> _Entries:
+    def _moved(
+        self, eqn: Equation, operands: Mapping[int, _Entries], axes: Any, runs: Sequence[Run]
+    ) -> _Entries:
         """Entries go to other places."""
         axis, *others = {axis for axis in axes if axis is not None}
-        (runs,) = runs_along(eqn, axis) or [()]
         if others or not operands.keys() <= {run.operand for run in runs}:
             raise NotByRowsError
         terms = []
         for place in range(max(len(x.terms) for x in operands.values())):
             own = {n: x.terms[place] for n, x in operands.items() if place < len(x.terms)}
-            width = max(term.rows.num_met for term in own.values())
+            width = max(term.rows.width for term in own.values())
             rows = np.full((shape_of(eqn.outvars[0])[axis], width), self._length, np.int32)
             for run in runs:
                 if run.operand in own:
@@ -289,17 +305,18 @@ class RowParts:
         if 0 not in operands or 1 in operands:
             raise NotByRowsError
         batch = batch_of(eqn, axes[0])
-        terms = [
-            _Term(self._applied(eqn, {0: term}, is_first=not place)[0], self._read(eqn, axes, term))
-            for place, term in enumerate(operands[0].terms)
-        ]
+        terms = []
+        for term in operands[0].terms:
+            (value,) = self._applied(eqn, {0: term})
+            terms.append(_Term(value, self._read(eqn, axes, term)))
+            eqn = eqn.replace(params={**eqn.params, "fill_value": 0})  # in one term alone
         return _Entries(_bounded(terms), batch)
 
     def _read(self, eqn: Equation, axes: Any, term: _Term) -> _Rows:
         """Which rows look-ups read; by the same indices, the same."""
         operand, indices = eqn.invars
         is_first = term.rows is self._own
-        clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
+        clips = not windows_of(eqn).is_dropping
         key = (id(indices), clips)
         if is_first and key in self._ids:
             return self._ids[key]
@@ -307,7 +324,7 @@ class RowParts:
         known = self._value_of(indices) if isinstance(indices, Var) else indices.val
         numbers = None
         if known is not None:
-            none = np.full((1, term.rows.num_met), self._length, np.int32)
+            none = np.full((1, term.rows.width), self._length, np.int32)
             read = ids_read(np, np.asarray(known), length, clips=clips)
             numbers = np.concatenate([term.rows.known, none])[read]
         elif not is_first:
@@ -349,7 +366,7 @@ class RowParts:
                 for n, atom in enumerate(eqn.invars)
             ]
             apart = [jnp.moveaxis(x, d, 0) for x, d in zip(factors, pair, strict=True)]
-            rows = self._joined([term.rows for term in chosen.values()])
+            rows = self._together([term.rows for term in chosen.values()])
             return _Term(jax.vmap(of_entry)(apart), rows)
 
         return self._summed(map(product, self._groups(eqn, operands, is_linear=False)))
@@ -358,7 +375,7 @@ class RowParts:
         """Terms along the first axis: each row has the sum of those in which it is."""
         total: Any = 0
         for term in terms:
-            self._met.append(term.rows)
+            self._summed_rows.append(term.rows)
             total = total + self._by_row(*term)
         return _SumOfRows(total)
 
@@ -366,7 +383,7 @@ class RowParts:
         length = self._length
         if rows is self._own:
             return value
-        if rows.num_met == 1:
+        if rows.width == 1:
             ids = rows.known[:, 0] if rows.ids is None else rows.ids
             room = jnp.zeros((length + 1, *value.shape[1:]), value.dtype)
             return room.at[ids].add(value)[:length]
@@ -376,7 +393,7 @@ class RowParts:
             raise NotByRowsError
         slots = member_table(flat, length, width, clips=False)
         padded = jnp.concatenate([value, jnp.zeros((1, *value.shape[1:]), value.dtype)])
-        return jnp.sum(padded[slots // rows.num_met], axis=1, dtype=value.dtype)
+        return jnp.sum(padded[slots // rows.width], axis=1, dtype=value.dtype)
 
     # --- after the sum ----------------------------------------------------------------------------
 
@@ -389,7 +406,7 @@ class RowParts:
         is_divided = name == "div" and is_sum == [True, False]
         if not (name in LINEAR_IN_ALL or is_scaled or is_divided):
             raise NotByRowsError
-        if _rounds(eqn) or (is_divided and not _is_real(eqn.outvars[0])):
+        if _rounds(eqn):
             raise NotByRowsError
         clean = [None if own else self._clean(x) for x, own in zip(eqn.invars, is_sum, strict=True)]
         if name in LINEAR_IN_ALL:  # what is added is a constant, of which no row has a part
@@ -408,8 +425,12 @@ def _is_real(atom: Atom) -> bool:
 
 
 def _rounds(eqn: Equation) -> bool:
-    """Whether an equation makes integers of other numbers."""
-    return not _is_real(eqn.outvars[0]) and any(map(_is_real, eqn.invars))
+    """Whether an equation is not linear, for all that the tables say: it makes integers of other numbers,
+    truth values, or quotients of integers.
+    """
+    var = eqn.outvars[0]
+    is_cut = eqn.primitive.name == "div" or var.aval.dtype == np.bool_
+    return not _is_real(var) and (is_cut or any(map(_is_real, eqn.invars)))
 
 
 def _bounded(terms: Any) -> tuple[Any, ...]:
@@ -429,7 +450,7 @@ def colours_of(met: Sequence[np.ndarray], length: int) -> np.ndarray | None:
 
     Greedy, in the order of the rows: a chessboard takes two.
     """
-    if length > MAX_ROWS:
+    if length > MAX_COLOURED:
         return None
     pairs = [
         rows[:, [a, b]] for rows in met for a, b in itertools.combinations(range(rows.shape[1]), 2)
