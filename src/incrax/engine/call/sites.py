@@ -42,7 +42,7 @@ from incrax.engine.plan.environment import AgainError, ValueOf
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.parts import RowParts
 from incrax.engine.plan.plan import plan_fill, reached_equations
-from incrax.engine.plan.row_sets import DirtyRows, RowSet, row_set, taken, with_rows
+from incrax.engine.plan.row_sets import DirtyRows, LookedUp, RowSet, row_set, taken, with_rows
 from incrax.engine.plan.slicer import Slicer
 from incrax.engine.plan.slices import value_at
 from incrax.primitives.on_rows import NotByRowsError
@@ -75,18 +75,17 @@ class SitesState(NamedTuple):
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["numbers", "new"],
-    meta_fields=["axis", "size", "length", "has_spare"],
+    meta_fields=["axis", "length", "has_spare"],
 )
 @dataclass(frozen=True)
 class NewRows:
-    """New rows of a value: their numbers, what they are, along which axis of which length, how many,
-    whether some slots stand for no row.
+    """New rows of a value: their numbers, what they are, along which axis of which length, whether
+    some slots stand for no row.
     """
 
     numbers: Any
     new: Any
     axis: int
-    size: int
     length: int
     has_spare: bool = False
 
@@ -100,7 +99,7 @@ class NewRows:
 
     @property
     def _set(self) -> RowSet:
-        return RowSet(self.numbers, self.size, self.length, None, self.has_spare)
+        return RowSet(self.numbers, self.length, None, self.has_spare)
 
 
 Found = dict[int, Any]
@@ -566,7 +565,7 @@ class Sites:
             changes[var] = None
             if isinstance(change, tuple):
                 numbers, rows = change
-                changes[var] = rows, row_set(numbers, numbers.size, var.aval.shape[0])
+                changes[var] = rows, row_set(numbers, var.aval.shape[0])
             else:
                 clean[var] = change
         return clean, changes
@@ -591,7 +590,7 @@ class Sites:
             var = inputs[leaf]
             if isinstance(change, tuple):
                 numbers, rows = change
-                change = NewRows(numbers, rows, 0, numbers.size, var.aval.shape[0])
+                change = NewRows(numbers, rows, 0, var.aval.shape[0])
                 change = change.written(env[var])
             moved[var] = change
         return moved
@@ -623,7 +622,7 @@ def _found(slicer: Slicer, var: Var) -> Any:
     rows = slicer.dirty.get(var) or slicer.row_saves.get(var)
     if rows is not None:
         of = rows.of
-        return NewRows(of.numbers, rows.new, rows.axis, of.size, of.length, of.has_spare)
+        return NewRows(of.numbers, rows.new, rows.axis, of.length, of.has_spare)
     if var in slicer.dirty:
         return strong(slicer.whole[var])
     if var in slicer.saves:
@@ -818,8 +817,9 @@ def _is_too_narrow(
     for table, of in tables.items():
         width = widths[table]
         if width < table.aval.shape[1]:
-            assert of.parent is not None
-            next_slots = taken(lax.slice_in_dim(env[table], width, width + 1, axis=1), 0, of.parent)
+            assert isinstance(of.origin, LookedUp)
+            next_slots = lax.slice_in_dim(env[table], width, width + 1, axis=1)
+            next_slots = taken(next_slots, 0, of.origin.of)
             is_there.append(jnp.any(lax.lt(next_slots, np.int32(of.length))))
     return functools.reduce(lax.bitwise_or, is_there)
 

@@ -30,6 +30,7 @@ from incrax.engine.plan.resumed import Spans
 from incrax.engine.plan.row_sets import (
     MAX_HALVINGS,
     DirtyRows,
+    LookedUp,
     RowSet,
     RowSets,
     Slabs,
@@ -82,8 +83,8 @@ class RowEnvironment(abc.ABC):
     None: as a whole. `slabs` has, of these, rows along two axes of which alone they are dirty, `later`
     what `weighted_rows` put off; what all else reads of them is made when it is read. `spans` has an
     axis of which only these rows changed. `anew` has all of what costs little, now or (true) at the
-    baseline. `saves` is what is to be saved, `guards` what must hold, `met` what was made where different
-    sets met and is known for each argument, `drifting` what stands on differences.
+    baseline. `saves` is what is to be saved, `guards` what must hold, `united` what was made of
+    a union that is known for each argument, `drifting` what stands on differences.
 
     `adds_changes`: sums get their difference whatever it costs to sum anew, so that nothing but the
     new rows is made: for steps of compiled loops.
@@ -127,7 +128,7 @@ class RowEnvironment(abc.ABC):
         self.saves: dict[Var, Any] = {}
         self.row_saves: dict[Var, DirtyRows] = {}
         self.guards: list[Any] = []
-        self.met: set[Var] = set()
+        self.united: set[Var] = set()
         self.drifting: set[Var] = set()
         self.crosses = False
         self.num_changed = 0
@@ -175,7 +176,7 @@ class RowEnvironment(abc.ABC):
 
     # --- which rows -------------------------------------------------------------------------------
 
-    def joined(self, sets: Sequence[RowSet]) -> RowSet:
+    def union(self, sets: Sequence[RowSet]) -> RowSet:
         """The rows of all sets."""
         found = self.sets.union(sets, self._are_apart)
         if found is None:
@@ -198,15 +199,13 @@ class RowEnvironment(abc.ABC):
 
     def _are_apart(self, one: RowSet, other: RowSet) -> bool:
         """Whether two look-ups of one row have no row in common: those of pairs of different ones."""
-        a, b = one.indices, other.indices
-        if one.parent is None or one.parent is not other.parent or one.parent.size > 1:
+        a, b = one.origin, other.origin
+        if not isinstance(a, LookedUp) or not isinstance(b, LookedUp):
             return False
-        if not isinstance(a, Var) or not isinstance(b, Var) or not self.are_fixed(a, b):
+        if a.of is not b.of or a.of.size > 1 or not self.are_fixed(a.indices, b.indices):
             return False
-        length = one.parent.length
-        return not np.any(
-            self.ids_of(a, length, clips=one.clips) == self.ids_of(b, length, clips=other.clips)
-        )
+        ids = [self.ids_of(x.indices, x.of.length, clips=x.clips) for x in (a, b)]
+        return not np.any(ids[0] == ids[1])
 
     def are_fixed(self, *indices: Var) -> bool:
         """Whether indices are the same for as long as the program lives: constants, or, in compiled

@@ -207,7 +207,7 @@ def _correlate(env: RowEnvironment, eqn: Equation) -> None:
     window, axis = found
     length = shape_of(kernel)[axis]
     sets = [] if rows is None else [env.sets.reading(rows.of, window, length)]
-    of = env.joined([*sets, *([] if taps is None else [taps.of])])
+    of = env.union([*sets, *([] if taps is None else [taps.of])])
     env.check_size(of)
     source = env.sets.read(of, window, shape_of(image)[window.source])
 
@@ -230,7 +230,7 @@ def unpool(env: RowEnvironment, eqn: Equation) -> None:
     count = shape_of(eqn.invars[0])[axis]
     sets = [] if gradient is None else [gradient.of]
     sets += [] if operand is None else [env.sets.reading(operand.of, window, count)]
-    of = env.sets.read(env.joined(sets), window, shape_of(var)[axis])
+    of = env.sets.read(env.union(sets), window, shape_of(var)[axis])
     env.check_size(of)
     env.set_rows(var, axis, of, functools.partial(unpooled, env, eqn, axis, of))
 

@@ -31,7 +31,15 @@ from incrax.engine.plan.resumed import (
     resumable,
     spans_of,
 )
-from incrax.engine.plan.row_sets import DirtyRows, RowSet, as_argument, overlaid, taken
+from incrax.engine.plan.row_sets import (
+    DirtyRows,
+    FromList,
+    RowSet,
+    Union,
+    as_argument,
+    overlaid,
+    taken,
+)
 from incrax.engine.plan.weighted_rows import weigh
 from incrax.primitives.on_rows import (
     Aligned,
@@ -117,7 +125,7 @@ class Slicer(RowEnvironment):
                 raise NotByRowsError(f"{also} changed as a whole")
             aligned = aligned_by(eqn, [self.axis_of(atom) for atom in eqn.invars])
             if aligned is not None:
-                self._map(eqn, aligned, self.joined([each.of for each in rows]))
+                self._map(eqn, aligned, self.union([each.of for each in rows]))
             elif runs_along(eqn, rows[0].axis) is not None:
                 move(self, eqn, rows[0].axis)
             elif entry_of(eqn).windows is not None:
@@ -165,8 +173,10 @@ class Slicer(RowEnvironment):
         if self.asked.old_rows:
             old = self.on_rows(eqn, aligned, of, is_old=True)
         own = [self.rows(atom) for atom in eqn.invars]
-        if of.is_from_list and all(each is None or each.of is not of for each in own):
-            self.met.update(eqn.outvars)
+        if isinstance(of.origin, FromList) and all(
+            each is None or each.of is not of for each in own
+        ):
+            self.united.update(eqn.outvars)
         for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
             if axis is not None:
                 self.dirty[var] = DirtyRows(now, then, axis, of)
@@ -192,8 +202,10 @@ class Slicer(RowEnvironment):
         eqn = self.writer.get(var)
         rows = self.rows(var)
         is_whole = var in self.dirty and rows is None
-        # In a tree the other branches begin behind what met: of all of them rows would be made.
-        is_end = is_whole or var in self.met or (rows is not None and rows.of.is_kept)
+        # In a tree the other branches begin behind a union: of all of them rows would be made.
+        origin = None if rows is None else rows.of.origin
+        is_kept = isinstance(origin, Union) and origin.is_kept
+        is_end = is_whole or is_kept or var in self.united
         if eqn is not None and not is_end and self.num_pulled < MAX_PULLED:
             self.num_pulled += 1
             aligned = aligned_back(eqn, axis)
