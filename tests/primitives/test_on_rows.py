@@ -24,6 +24,7 @@ from primitives.cases import BATCHED, CLIP, EXACT, SOUND
 from primitives.test_index_rules import choices
 
 ALL = EXACT | SOUND
+PLAIN = lax.GatherDimensionNumbers((1,), (0,), (0,))
 ROWS = np.array([1, 0])
 
 
@@ -134,6 +135,17 @@ def test_rows_of_a_batch_of_look_ups_are_by_rows():
     aligned = aligned_by(eqn, [0, None])
     assert aligned == Aligned((0,), (0, 0))
     assert compared(eqn, env, aligned)
+
+
+def test_of_some_indices_nothing_is_promised_that_is_true_of_all():
+    """They are in any order, and may repeat."""
+    promises = {"indices_are_sorted": True, "unique_indices": True}
+    look_up = lambda x, ids: lax.gather(x, ids, PLAIN, (1, 3), mode=CLIP, **promises)
+    x, ids = np.ones((4, 3)), np.array([[0], [1], [3]])
+    (eqn,) = trace(look_up, x, ids).eqns
+    aligned = aligned_by(eqn, [None, 0])
+    (made,) = trace(lambda *values: run_on_rows(eqn, aligned, 2, values), x, ids[[2, 2]]).eqns
+    assert not any(made.params[name] for name in promises)
 
 
 # --- loops ----------------------------------------------------------------------------------------

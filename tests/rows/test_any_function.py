@@ -40,6 +40,10 @@ MAPPED = {
         jnp.tanh((x @ a - jnp.mean(x @ a)) / (jnp.std(x @ a) + 1))
     ),
     "range": lambda a, x: jnp.max(x @ a) - jnp.min(jnp.abs(x) * a),
+    "largest share": lambda a, x: jnp.max(x @ a / (1 + jnp.max(jnp.abs(x @ a)))),
+    "at the least": lambda a, x: jnp.sum(
+        jnp.where((z := jnp.sin(x @ a)) == jnp.min(z, keepdims=True), z * x[:, 0], 0.0)
+    ),
     "residuals": lambda a, x: jnp.mean((x - a) ** 2),
     "columns": lambda a, x: jnp.sum((x - x.mean(1, keepdims=True)) ** 2 @ a),
     "where in a scan": lambda a, x: jnp.sum(

@@ -210,10 +210,13 @@ def _resized(name: str) -> Change:
 
 
 def _windows(params: dict[str, Any], to: Aligned, count: int) -> dict[str, Any]:
-    """Windows that are as long as the operand's axis of rows; of a batch each has one."""
+    """Windows that are as long as the operand's axis of rows; of a batch each has one. Where the
+    rows are those of the indices, they are in any order, and some may repeat.
+    """
     axis = to.operands[0]
     is_batch = axis in params["dimension_numbers"].operand_batching_dims
-    return {"slice_sizes": _at(params["slice_sizes"], None if is_batch else axis, count)}
+    sizes = _at(params["slice_sizes"], None if is_batch else axis, count)
+    return {"slice_sizes": sizes, "indices_are_sorted": False, "unique_indices": False}
 
 
 def _at(sizes: Sequence[int], axis: int | None, count: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ users call it for.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -87,6 +87,7 @@ class PassTable:
         self.phase = phase
         self.rest = rest
         self.results: LruTable[Version, dict[tuple[int, ...], Results]] = LruTable(limit)
+        self.version: Version = ()  # the latest
         self.outcomes: LruTable[Any, Env] = LruTable(limit)
         self.compiled: set[int] = set()
 
@@ -263,15 +264,14 @@ class RowEngine:
     def _pass(self, table: PassTable, env: Env, rows: Rows) -> tuple[Env, bool]:
         """What follows from a pass over the rows, and whether it was known."""
         phase = table.phase
-        version = self._version(phase.chunk, env)
+        version = table.version = self._version(phase.chunk, env)
         rest = self._version(phase.rest, env)
         key = version, rest, tuple(rows.places)
         outcome = table.outcomes.get(key)
         if outcome is not None and not is_any_deleted(outcome.values()):
             self.stats.chunks_reused += len(rows.chunks)
             return outcome, True
-        known = table.results.setdefault(version, {})
-        results = _PassEvaluation(self, phase, rows.chunks, known, _feeds(version)).results()
+        results = self._evaluation(table, rows.chunks).results()
         count, columns = filled(phase.kinds, results)
         capacity = len(columns[0]) if columns else 0
         self.stats.compiles += capacity not in table.compiled
@@ -284,6 +284,23 @@ class RowEngine:
             outcome[var] = _assembled(rows, [each[k] for each in results], axis)
         table.outcomes.add(key, outcome)
         return outcome, False
+
+    def _evaluation(self, table: PassTable, chunks: Sequence[Chunk]) -> _PassEvaluation:
+        """That of some chunks in a pass of this call."""
+        version = table.version
+        known = table.results.setdefault(version, {})
+        reads = dict(zip(table.phase.chunk.reads, version, strict=True))
+        return _PassEvaluation(self, table.phase, chunks, known, reads)
+
+    def has_extremes(self, chunk: Chunk, phase: Phase, reads: Mapping[Var, LeafValue]) -> list[Any]:
+        """Where the extremes with which a pass compares rows are those of a chunk."""
+        found = []
+        for var in phase.extremes:
+            table = self.passes[self.rows.passes[var] - 1]
+            own = self._evaluation(table, [chunk]).of_chunk(chunk)
+            own = own[table.phase.partials.index(var)]
+            found.append(np.asarray(own) == np.asarray(reads[var].feed))
+        return found
 
     def _env(self, leaves: Values, rows: Rows) -> Env:
         """The leaves, and the numbers made from the number of rows, by variable."""
@@ -377,8 +394,9 @@ class RowEngine:
         run = chunk_function(self.rows, phase, eqns, is_padded=chunk.is_padded)
         row_type = self.trace.row_type
         counts = [jax.ShapeDtypeStruct((), np.int32)] if chunk.is_padded else []
+        has = [jax.ShapeDtypeStruct(var.aval.shape, np.bool_) for var in phase.extremes]
         reads = map(type_of, phase.chunk.reads)
-        return trace(run, *row_type.avals(chunk.capacity), *counts, *reads)
+        return trace(run, *row_type.avals(chunk.capacity), *counts, *has, *reads)
 
     def _names(self, chunk: Chunk, phase: Phase) -> list[str]:
         """What the inputs of that program are called."""
@@ -388,7 +406,8 @@ class RowEngine:
         numbers = {var: number for number, var in enumerate(rows.passes)}
         read = [known.get(v) or f"reduction {numbers[v]}" for v in phase.chunk.reads]
         counts = ["rows in the chunk"] if chunk.is_padded else []
-        return [*self.paths[: rows.num_row_inputs], *counts, *read]
+        has = [f"whether it has reduction {numbers[v]}" for v in phase.extremes]
+        return [*self.paths[: rows.num_row_inputs], *counts, *has, *read]
 
     def first_kin(self, rows: Rows) -> Engine:
         """The engine whose programs serve the first pass for the first chunk."""
@@ -429,14 +448,14 @@ class RowEngine:
 @dataclass
 class _PassEvaluation:
     """The results of one pass of a call: known, combined from those of other chunks, or evaluated
-    where they are not; `feeds` are what chunks read beside rows.
+    where they are not; `reads` are what chunks read beside rows.
     """
 
     engine: RowEngine
     phase: Phase
     chunks: Sequence[Chunk]
     known: dict[tuple[int, ...], Results]
-    feeds: list[Any]
+    reads: Mapping[Var, LeafValue]
     _previous: Results = field(default_factory=list)
     _bypasses: dict[Chooser, bool] = field(default_factory=dict)
     """After one chunk was looked at."""
@@ -463,6 +482,11 @@ class _PassEvaluation:
                 start += size
         jax.block_until_ready(self._previous)
         return found
+
+    def of_chunk(self, chunk: Chunk) -> Results:
+        """That of its only chunk, which is not counted if it is known."""
+        found = self._kept((chunk.number,))
+        return self.results()[0] if found is None else found
 
     def _of(self, chunks: Sequence[Chunk]) -> Results:
         """The result of a chunk or a run."""
@@ -504,7 +528,8 @@ class _PassEvaluation:
         stats = self.engine.stats
         stats.chunks_run += 1
         counts = [chunk.count] if chunk.is_padded else []
-        leaves = [*chunk.arrays(), *counts, *self.feeds]
+        has = self.engine.has_extremes(chunk, self.phase, self.reads)
+        leaves = [*chunk.arrays(), *counts, *has, *(value.feed for value in self.reads.values())]
         if chunk.is_streamed:
             kin = self.engine.kin_of(chunk, self.phase)
             stats.ran += kin.num_eqns

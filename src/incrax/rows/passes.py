@@ -9,13 +9,14 @@ stores.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from incrax import _jax
 from incrax._jax import DropVar, Equation, Var
@@ -23,7 +24,7 @@ from incrax._program import Program, Values, all_read, read_vars
 from incrax.engine.plan.row_sets import masked
 from incrax.engine.rewrites.forms import Factors
 from incrax.primitives.row_axis import Reduction
-from incrax.rows.axis import IDEMPOTENT, RowsComparison
+from incrax.rows.axis import IDEMPOTENT, LOOPS, RowsComparison
 from incrax.rows.numbers import Lifted, Number, factors_of
 
 _combine: dict[str, Callable[..., Any]] = {
@@ -35,6 +36,12 @@ _combine: dict[str, Callable[..., Any]] = {
     "or": jnp.bitwise_or.reduce,
     "xor": jnp.bitwise_xor.reduce,
 }
+
+
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+
+PASSING_ON = frozenset({"reshape", "squeeze", "broadcast_in_dim", "convert_element_type", "copy"})
+"""What passes a largest value on to a comparison, beside rows."""
 
 
 def identity(kind: str, dtype: Any) -> Any:
@@ -69,6 +76,20 @@ class RowProgram:
     def constants(self) -> dict[Var, Any]:
         """Their values."""
         return dict(zip(self.program.constvars, self.program.consts, strict=True))
+
+    @cached_property
+    def extremes(self) -> dict[Var, Var]:
+        """The largest and least values over the rows, by themselves and by what passes them on."""
+        found = {
+            var: var
+            for var, reduction in self.reductions.items()
+            if reduction.kind in ("max", "min") and jnp.issubdtype(var.aval.dtype, np.inexact)
+        }
+        for eqn in self.program.eqns:
+            atom = eqn.invars[0] if eqn.primitive.name in PASSING_ON else None
+            if isinstance(atom, Var) and atom in found and not _is_row_wise(eqn, self.axes):
+                found[eqn.outvars[0]] = found[atom]
+        return found
 
     @cached_property
     def row_outputs(self) -> tuple[Var, ...]:
@@ -129,13 +150,19 @@ class Phase:
     `kinds` of the reductions; the row `axes` of the per-row results; `rest`, which reads the
     combined reductions and earlier values and is for what later passes or the outputs need; the
     numbers that chunks have `assumed` in the place of others, and of these the `factors` of each
-    reduction (both empty where they do not follow so).
+    reduction (both empty where they do not follow so); `extremes`, the largest and least values of
+    earlier passes with which rows are compared.
+
+    Rows of an earlier pass are computed anew, with other last bits: none of them would be the
+    largest, and a gradient would miss it. So a chunk that has the largest reads that of its rows as
+    they are now.
     """
 
     number: int
     chunk: Section
     kinds: tuple[Reduction, ...]
     axes: tuple[int, ...]
+    extremes: tuple[Var, ...]
     rest: Section
     assumed: Mapping[Var, Any] = field(default_factory=dict)
     factors: tuple[Factors, ...] = ()
@@ -155,7 +182,7 @@ def _phase(rows: RowProgram, number: int, last: int) -> Phase:
     partials = [var for var in rows.reductions if rows.passes[var] == number]
     per_row = [var for var in rows.row_outputs if rows.passes[var] == number]
     earlier = {v for v, n in rows.passes.items() if 1 <= n < number and v not in rows.axes}
-    chunk = _section(rows, [*partials, *per_row], earlier)
+    chunk, extremes = _chunk_section(rows, [*partials, *per_row], earlier)
     kinds = tuple(rows.reductions[var] for var in partials)
     axes = tuple(rows.axes[var] for var in per_row)
     rest = _section(rows, _lasting(rows, number, last), earlier, partials)
@@ -163,10 +190,39 @@ def _phase(rows: RowProgram, number: int, last: int) -> Phase:
     eqns = [rows.program.eqns[number] for number in chunk.eqns]
     factors = factors_of(eqns, assumed, rows.reductions, chunk.targets) if assumed else None
     if factors is None:
-        return Phase(number, chunk, kinds, axes, rest)
-    reads = tuple(v for v in chunk.reads if v not in assumed)
-    chunk = Section(chunk.eqns, reads, chunk.targets)
-    return Phase(number, chunk, kinds, axes, rest, assumed, factors[: len(partials)])
+        return Phase(number, chunk, kinds, axes, extremes, rest)
+    chunk = replace(chunk, reads=tuple(v for v in chunk.reads if v not in assumed))
+    return Phase(number, chunk, kinds, axes, extremes, rest, assumed, factors[: len(partials)])
+
+
+def _chunk_section(
+    rows: RowProgram, targets: Sequence[Var], earlier: Collection[Var]
+) -> tuple[Section, tuple[Var, ...]]:
+    """What a chunk evaluates, and the extremes of earlier passes with which its rows are compared:
+    these it reads, and makes anew.
+    """
+    extremes: set[Var] = set()
+    while True:
+        again = {v for v, extreme in rows.extremes.items() if extreme in extremes}
+        found = _section(rows, targets, set(earlier) - again)
+        compared = _compared(rows, found, earlier)
+        if compared <= extremes:
+            reads = tuple(v for v in rows.passes if v in found.reads or v in extremes)
+            return replace(found, reads=reads), tuple(v for v in reads if v in extremes)
+        extremes |= compared
+
+
+def _compared(rows: RowProgram, section: Section, earlier: Collection[Var]) -> set[Var]:
+    """The extremes of earlier passes that reach a comparison, or a loop, which may have one."""
+    reached = {v: {extreme} for v, extreme in rows.extremes.items() if v in earlier}
+    found: set[Var] = set()
+    for eqn in (rows.program.eqns[number] for number in section.eqns):
+        read = set().union(*(reached.get(v, ()) for v in read_vars(eqn)))
+        if eqn.primitive.name in COMPARISONS | LOOPS:
+            found |= read
+        for var in eqn.outvars:
+            reached.setdefault(var, read)
+    return found
 
 
 def _lasting(rows: RowProgram, number: int, last: int) -> list[Var]:
@@ -178,6 +234,8 @@ def _lasting(rows: RowProgram, number: int, last: int) -> list[Var]:
     is_later = lambda eqn: rows.passes[eqn.outvars[0]] > number or _is_row_wise(eqn, rows.axes)
     read = all_read(filter(is_later, rows.program.eqns))
     outputs.update(var for var in read if rows.passes[var] == number)
+    if number < last:
+        outputs.update(var for var in rows.extremes.values() if rows.passes[var] == number)
     return [var for var in rows.passes if var in outputs and var not in rows.axes]
 
 
@@ -222,23 +280,26 @@ def chunk_function(
     *,
     is_padded: bool,
 ) -> Callable[..., list[Any]]:
-    """The function (rows..., [number of rows], reads...) -> reductions, per-row results, of one
-    chunk; `eqns` are those of its capacity.
+    """The function (rows..., [number of rows], whether it has each extreme..., reads...) ->
+    reductions, per-row results, of one chunk; `eqns` are those of its capacity.
     """
     num_rows = rows.num_row_inputs
     names = [*rows.program.invars[:num_rows], *phase.chunk.reads]
 
     def run(*inputs: Any) -> list[Any]:
         count = inputs[num_rows] if is_padded else None
-        values = [*inputs[:num_rows], *inputs[num_rows + is_padded :]]
+        rest = inputs[num_rows + is_padded :]
+        has = dict(zip(phase.extremes, rest, strict=False))
+        values = [*inputs[:num_rows], *rest[len(has) :]]
         env = rows.constants | dict(phase.assumed) | dict(zip(names, values, strict=True))
         for eqn in (eqns[number] for number in phase.chunk.eqns):
             reduction = rows.reduction_of(eqn)
             if reduction is None:
                 _jax.evaluate([eqn], env)
-            else:
-                operands = _guarded(rows, eqn, reduction, count, env)
-                env.update(zip(eqn.outvars, _jax.apply(eqn, operands), strict=True))
+                continue
+            operands = _guarded(rows, eqn, reduction, count, env)
+            for var, found in zip(eqn.outvars, _jax.apply(eqn, operands), strict=True):
+                env[var] = lax.select(has[var], found, env[var]) if var in has else found
         return [env[var] for var in phase.chunk.targets]
 
     return run
@@ -263,7 +324,7 @@ def _guarded(
 
 def _first_rows(x: Any, axis: int, kind: str, count: Any) -> Any:
     """So many rows; the others are what changes nothing in a reduction."""
-    is_there = jax.lax.iota(np.int32, x.shape[axis]) < count
+    is_there = lax.iota(np.int32, x.shape[axis]) < count
     return masked(x, axis, is_there, identity(kind, x.dtype))
 
 

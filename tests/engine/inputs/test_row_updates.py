@@ -62,6 +62,21 @@ def test_the_rows_of_a_family_are_known():
     assert rows_between(incrax.at(X)[2:4].became(X.at[2:4].min(1.0)), X).tolist() == [2, 3]
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint32])
+def test_numbers_of_every_type_name_rows_of_long_arrays(dtype):
+    x = jnp.zeros(1000)
+    numbers = np.array([3, 100], dtype)
+    assert rows_between(incrax.at(x)[numbers].set(1.0), x).tolist() == [3, 100]
+    assert rows_between(incrax.at(x)[numbers[0], ...].set(1.0), x).tolist() == [3]
+
+
+def test_numbers_that_jax_cuts_to_32_bits_name_the_rows_that_are_written():
+    with jax.enable_x64(False):
+        x = jnp.zeros(9)
+        new = incrax.at(x)[np.array([1, 2**32 + 3])].set(1.0)
+    assert {*np.flatnonzero(np.asarray(new)).tolist()} <= {*rows_between(new, x).tolist()}
+
+
 def test_nothing_is_known_of_arrays_of_other_families():
     first = incrax.at(X)[3].set(1.0)
     assert rows_between(first, X + 0) is None

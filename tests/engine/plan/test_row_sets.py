@@ -124,7 +124,7 @@ def test_windows_say_which_rows_read_which(name, size):
         sets = RowSets()
         numbers = np.arange(first, first + size)
         for of in (
-            row_set(jnp.asarray(numbers, jnp.int32), size, num_rows),
+            row_set(jnp.asarray(numbers, jnp.int32), num_rows),
             blocks(jnp.asarray(numbers[:1], jnp.int32), size, num_rows),
             sets.interval(first, first + size, num_rows),
         ):
@@ -181,7 +181,7 @@ def numbers_of(of: RowSet) -> list[int]:
 
 
 def of_rows(*numbers: int) -> RowSet:
-    return row_set(jnp.asarray(numbers, jnp.int32), len(numbers), LENGTH)
+    return row_set(jnp.asarray(numbers, jnp.int32), LENGTH)
 
 
 def test_a_row_that_is_cut_off_is_none():

@@ -580,6 +580,29 @@ def test_a_sum_back_to_the_ids_of_another_number_of_rows(num, modes, monkeypatch
         sliced.check(terms=4.0)
 
 
+@pytest.mark.parametrize(("most", "primitive"), [(0, "scatter-add"), (512, "dot_general")])
+def test_what_is_added_by_some_ids_is_promised_nothing_of_all_and_loses_no_digits(
+    most, primitive, monkeypatch
+):
+    """Spare slots repeat a row, wherever it is; products of GPUs keep ten bits unless asked."""
+    monkeypatch.setattr(environment, "MAX_TABLE_SHARE", 1.0)
+    monkeypatch.setattr(looked_up_rows, "MAX_COMPARED", most)
+
+    def fun(table, start):
+        said = {"indices_are_sorted": True, "unique_indices": True}
+        return start.at[jnp.arange(NUM) * 2].add(jnp.sin(table), **said)
+
+    sliced = Sliced((fun, (Y[:, :2], np.zeros((2 * NUM, 2)))), 4)
+    made = [eqn for eqn in sliced.plan.eqns if eqn.primitive.name == primitive]
+    promises = [eqn.params.get(k) for eqn in made for k in ("indices_are_sorted", "unique_indices")]
+    assert made
+    assert not any(promises)
+    if primitive == "dot_general":
+        assert {*made[0].params["precision"]} == {jax.lax.Precision.HIGHEST}
+    assert sliced.change(np.array([NUM - 1, 2]), 0.3)
+    sliced.check(terms=4.0)
+
+
 def test_a_sum_back_of_a_part_of_each_row():
     """A window of two columns of three."""
     gather = jax.lax.GatherDimensionNumbers((1,), (0,), (0,))

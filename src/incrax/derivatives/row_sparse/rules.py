@@ -39,9 +39,9 @@ from incrax.derivatives.row_sparse.values import (
     is_structured,
     is_written,
     is_zero,
-    joined,
     num_stored,
     rows_at,
+    union,
     untouched,
     written,
 )
@@ -136,7 +136,7 @@ def _row_by_row(eqn: Equation, values: Values, aligned: Aligned, context: Contex
         return _followed(eqn, values, aligned, sets[0])
     if len(sets) > 1:
         context.check(sum(each.size for each in sets), aval)
-    of = joined(sets)
+    of = union(sets)
     rows = _on_rows(eqn, values, aligned, of)
     if row is not None:
         return TouchedRows(row, aval.shape, of, rows)

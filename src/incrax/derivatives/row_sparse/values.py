@@ -163,7 +163,7 @@ def rows_at(value: Value, axis: int, of: RowSet) -> Any:
     return overlaid(below, 0, of, DirtyRows(value.rows, None, 0, value.of))
 
 
-def joined(sets: Sequence[RowSet]) -> RowSet:
+def union(sets: Sequence[RowSet]) -> RowSet:
     """All rows of several sets of distinct ones."""
     numbers = jnp.concatenate([each.numbers for each in sets])
     return sets[0] if len(sets) == 1 else ascending(numbers, sets[0].length)[0]

@@ -35,16 +35,15 @@ Changes = Mapping[int, Change]
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["numbers", "new"],
-    meta_fields=["axis", "size", "length", "has_spare"],
+    meta_fields=["axis", "length", "has_spare"],
 )
 @dataclass(frozen=True)
 class NewRows:
     """New rows of a value."""
 
-    numbers: Any  # of the rows, shape (size,)
+    numbers: Any  # of the rows, a vector
     new: Any  # what they are
     axis: int
-    size: int
     length: int  # of the axis
     has_spare: bool = False  # some slots stand for no row
 
@@ -58,7 +57,7 @@ class NewRows:
 
     @property
     def _set(self) -> RowSet:
-        return RowSet(self.numbers, self.size, self.length, None, self.has_spare)
+        return RowSet(self.numbers, self.length, None, self.has_spare)
 
 
 def changed(value: Any, change: Change) -> Any:
@@ -104,7 +103,7 @@ def checked_change(method: str, path: str, given: Any, aval: Any) -> Change:
     num, *row = aval.shape
     rows = _of_type(method, path, "rows", given[1], (*numbers.shape, *row), aval.dtype)
     numbers = lax.clamp(np.int32(0), numbers.reshape(-1).astype(np.int32), np.int32(num - 1))
-    return NewRows(numbers, rows.reshape(-1, *row), 0, numbers.size, num)
+    return NewRows(numbers, rows.reshape(-1, *row), 0, num)
 
 
 def _of_type(

@@ -33,7 +33,7 @@ from incrax.engine.call.site_changes import Change, Changes, Move, NewRows, chan
 from incrax.engine.plan.environment import AgainError, ValueOf
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import plan_fill, reached_equations
-from incrax.engine.plan.row_sets import RowSet, row_set, taken
+from incrax.engine.plan.row_sets import LookedUp, RowSet, row_set, taken
 from incrax.engine.plan.slicer import Slicer
 from incrax.engine.plan.slices import value_at
 
@@ -188,7 +188,7 @@ class SiteProgram:
         for leaf, change in given.items():
             var = facts.invars[leaf]
             if isinstance(change, NewRows):
-                changes[var] = change.new, row_set(change.numbers, change.size, change.length)
+                changes[var] = change.new, row_set(change.numbers, change.length)
             else:
                 changes[var] = None
                 clean[var] = change
@@ -266,7 +266,7 @@ def _change_of(slicer: Slicer, var: Var) -> Change:
     rows = slicer.dirty.get(var) or slicer.row_saves.get(var)
     if rows is not None:
         of = rows.of
-        return NewRows(of.numbers, rows.new, rows.axis, of.size, of.length, of.has_spare)
+        return NewRows(of.numbers, rows.new, rows.axis, of.length, of.has_spare)
     if var in slicer.dirty:
         return as_strong(slicer.whole[var])
     if var in slicer.saves:
@@ -309,8 +309,9 @@ def _is_too_narrow(env: Env, tables: Mapping[Var, RowSet], widths: Mapping[Var, 
     for table, of in tables.items():
         width = widths[table]
         if width < table.aval.shape[1]:
-            assert of.parent is not None
-            next_slots = taken(lax.slice_in_dim(env[table], width, width + 1, axis=1), 0, of.parent)
+            assert isinstance(of.origin, LookedUp)
+            next_slots = lax.slice_in_dim(env[table], width, width + 1, axis=1)
+            next_slots = taken(next_slots, 0, of.origin.of)
             is_there.append(jnp.any(lax.lt(next_slots, np.int32(of.length))))
     return functools.reduce(lax.bitwise_or, is_there)
 
@@ -362,5 +363,5 @@ def _first_change(facts: Facts, env: Env, move: Move) -> dict[int, Change]:
     given: dict[int, Change] = {}
     for leaf, is_rows in move:
         x = env[facts.invars[leaf]]
-        given[leaf] = NewRows(jnp.zeros(1, np.int32), x[:1], 0, 1, len(x)) if is_rows else x
+        given[leaf] = NewRows(jnp.zeros(1, np.int32), x[:1], 0, len(x)) if is_rows else x
     return given

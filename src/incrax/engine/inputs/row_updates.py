@@ -261,6 +261,8 @@ def _rows_of(index: Any, length: int) -> np.ndarray | None:
         numbers = np.zeros(()) if isinstance(first, _jax.Tracer) else np.asarray(first)
         if not np.issubdtype(numbers.dtype, np.integer):
             return None
+        # As JAX reads them, then in a type that has room for the length.
+        numbers = numbers.astype(jax.dtypes.canonicalize_dtype(numbers.dtype)).astype(np.int64)
         numbers = np.unique(np.where(numbers < 0, numbers + length, numbers))
         numbers = numbers[(numbers >= 0) & (numbers < length)]
-    return numbers.astype(np.int64) if 0 < numbers.size <= MAX_ROWS else None
+    return numbers if 0 < numbers.size <= MAX_ROWS else None

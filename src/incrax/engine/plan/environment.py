@@ -31,6 +31,7 @@ from incrax.engine.plan.resumed import Spans, spans_of
 from incrax.engine.plan.row_sets import (
     MAX_HALVINGS,
     DirtyRows,
+    LookedUp,
     RowSet,
     RowSets,
     Slabs,
@@ -215,15 +216,13 @@ class RowEnvironment(abc.ABC):
 
     def _are_apart(self, one: RowSet, other: RowSet) -> bool:
         """Whether two look-ups of one row have no row in common: those of pairs of different ones."""
-        a, b = one.indices, other.indices
-        if one.parent is None or one.parent is not other.parent or one.parent.size > 1:
+        a, b = one.origin, other.origin
+        if not isinstance(a, LookedUp) or not isinstance(b, LookedUp):
             return False
-        if not isinstance(a, Var) or not isinstance(b, Var) or not self.are_fixed(a, b):
+        if a.of is not b.of or a.of.size > 1 or not self.are_fixed(a.indices, b.indices):
             return False
-        length = one.parent.length
-        return not np.any(
-            self.ids_of(a, length, clips=one.clips) == self.ids_of(b, length, clips=other.clips)
-        )
+        ids = [self.ids_of(x.indices, x.of.length, clips=x.clips) for x in (a, b)]
+        return not np.any(ids[0] == ids[1])
 
     def are_fixed(self, *indices: Var) -> bool:
         """Whether indices are the same for as long as the program lives: constants, or, in compiled

@@ -14,14 +14,17 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.lax import Precision
 
 from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax.engine.plan.environment import MIXED, RowEnvironment, check_few, is_few
 from incrax.engine.plan.row_sets import (
-    MAX_JOINED,
+    MAX_COMPARED,
     DirtyRows,
+    FromList,
     Listed,
+    LookedUp,
     RowSet,
     grouped,
     ids_read,
@@ -49,7 +52,7 @@ def look_up(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     batch = batch_of(eqn, rows.axis)
     members = _members(env, eqn, rows.of)
     make = lambda is_old: _repeated(rows.at(is_old), rows.axis, batch, members.size)
-    if members.parent is None:
+    if isinstance(members.origin, FromList):
         make = functools.partial(looked_up_at, env, eqn, batch, members)
     env.set_rows(eqn.outvars[0], batch, members, make)
 
@@ -74,7 +77,7 @@ def looked_up_at(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet, *, i
     key = (indices, "ids", of, length)
     if key not in env.rows_at:
         ids = ids_read(jnp, env.rows_of(indices, 0, of, is_old=False), length, clips=clips)
-        env.rows_at[key] = RowSet(ids, of.size, length, of.counts, has_spare=True)
+        env.rows_at[key] = RowSet(ids, length, of.counts, has_spare=True)
     places = env.rows_at[key]
     return jnp.moveaxis(env.rows_of(operand, rows.axis, places, is_old=is_old), rows.axis, axis)
 
@@ -88,7 +91,7 @@ def _members(env: RowEnvironment, eqn: Equation, of: RowSet) -> RowSet:
     assert isinstance(indices, Var)
     key = (indices, "members", of, _clips(eqn))
     if key not in env.rows_at:
-        is_again = of.parent is not None or of.is_from_list
+        is_again = isinstance(of.origin, LookedUp | FromList)
         if is_again and not env.are_fixed(indices):
             raise NotByRowsError(_AGAIN)
         ids = env.ids_of(indices, of.length, clips=_clips(eqn))
@@ -111,6 +114,7 @@ def _from_table(
     """These rows, in as many slots for each id as the most frequent one has."""
     length = ids.size
     indices = eqn.invars[1]
+    assert isinstance(indices, Var)
     width = int(np.bincount(ids, minlength=of.length + 1)[:-1].max(initial=1))
     check_few(width * of.size, length)
     table = _table(env, eqn, of.length, width)
@@ -119,10 +123,10 @@ def _from_table(
     if of.has_spare:  # a slot of no row has no members
         is_row = lax.broadcast_in_dim(of.is_row, slots.shape, (0,))
         slots = lax.select(is_row, slots, lax.full_like(slots, length))
-    size = of.size * width
-    numbers = lax.reshape(slots, (size,))
-    counts = lax.reshape(lax.expand_dims(of.counts, (1,)) & (slots < length), (size,))
-    found = RowSet(numbers, size, length, counts, True, of, indices, _clips(eqn), listed=listed)
+    counts = lax.expand_dims(of.counts, (1,)) & (slots < length)
+    numbers, counts = (lax.reshape(x, (of.size * width,)) for x in (slots, counts))
+    origin = LookedUp(of, indices, _clips(eqn))
+    found = RowSet(numbers, length, counts, True, origin, listed=listed)
     env.looked_up[table] = found
     return found
 
@@ -157,7 +161,7 @@ def arranged_rows(env: RowEnvironment, var: Var, axis: int, of: RowSet) -> Any |
     is_steady = not env.facts.mask(var) & env.moving
     if table is None or env.adds_changes or not is_steady or _jax.is_key_dtype(var.aval.dtype):
         return None
-    assert of.parent is not None
+    assert isinstance(of.origin, LookedUp)
     is_worth = _jax.aval_bytes(var.aval) >= MIN_ARRANGED_BYTES
     if not is_worth or _jax.aval_size(table.aval) > MAX_ARRANGED * of.length:
         return None
@@ -165,7 +169,7 @@ def arranged_rows(env: RowEnvironment, var: Var, axis: int, of: RowSet) -> Any |
     aval = _jax.array_aval((*table.aval.shape, *others), var.aval.dtype)
     recipe = HostRecipe((var, table), functools.partial(_arranged, axis=axis))
     by_id = env.derived_values.make_on_host(("arranged", axis), aval, recipe)
-    rows = taken(env.table(by_id), 0, of.parent)
+    rows = taken(env.table(by_id), 0, of.origin.of)
     return jnp.moveaxis(lax.reshape(rows, (of.size, *others)), 0, axis)
 
 
@@ -174,7 +178,6 @@ def add_back(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     the change.
     """
     into, indices, updates = eqn.invars
-    of = rows.of
     if env.rows(updates) is None or env.rows(indices) is not None:
         raise NotByRowsError("its indices, or what it adds to, changed")
     windows = windows_of(eqn)
@@ -183,18 +186,20 @@ def add_back(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
             "what it adds to changed, too, or an index stands for more than one row"
         )
     axis = added_axis(eqn)
-    parent = of.parent
-    is_same = of.indices is indices and of.clips == _clips(eqn)
+    origin = rows.of.origin
+    parent = None
+    if isinstance(origin, LookedUp) and origin[1:] == (indices, _clips(eqn)):
+        parent = origin.of
     # Of another length, other indices are out of range than those of the look-up.
-    if is_same and parent and axis is not None and shape_of(into)[axis] == parent.length:
-        _sum_of_members(env, eqn, rows, axis)
+    if parent and axis is not None and shape_of(into)[axis] == parent.length:
+        _sum_of_members(env, eqn, rows, parent, axis)
     else:
         _scatter_change(env, eqn, rows)
 
 
-def _sum_of_members(env: RowEnvironment, eqn: Equation, rows: DirtyRows, axis: int) -> None:
-    parent = rows.of.parent
-    assert parent is not None
+def _sum_of_members(
+    env: RowEnvironment, eqn: Equation, rows: DirtyRows, parent: RowSet, axis: int
+) -> None:
     base = env.rows_of(eqn.invars[0], axis, parent, is_old=False)
 
     def summed(is_old: bool) -> Any:
@@ -217,14 +222,20 @@ def _scatter_change(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None
     before = env.baseline(total)
     axis = added_axis(eqn)
     size = rows.of.size
-    if axis is None or size > MAX_JOINED or not is_few(size, shape_of(total)[axis]):
-        (after,) = _jax.apply(eqn, [before, places, change])
-        env.set_changed(total, before, after, new, old)
+    if axis is None or size > MAX_COMPARED or not is_few(size, shape_of(total)[axis]):
+        # Slots are in any order, and may repeat a row.
+        add = with_parameters(eqn, {"unique_indices": False, "indices_are_sorted": False})
+        env.set_changed(total, before, add(before, places, change), new, old)
         return
     length = shape_of(total)[axis]
     of, same = grouped(ids_read(jnp, places, length, clips=_clips(eqn)), length)
     change = jnp.moveaxis(change, rows.axis, 0)
-    sums = lax.dot_general(same.astype(change.dtype), change, (((1,), (0,)), ((), ())))
+    sums = lax.dot_general(
+        same.astype(change.dtype),
+        change,
+        (((1,), (0,)), ((), ())),
+        precision=Precision.HIGHEST,
+    )
     rows_before = taken(before, axis, of)
     rows_after = rows_before + jnp.moveaxis(sums, 0, axis)
     found = DirtyRows(rows_after, rows_before, axis, of)
@@ -240,10 +251,9 @@ def sum_by_ids(
     """A sum over rows that were looked up: of a value per id, with one for those of none."""
     operand = eqn.invars[0]
     members = rows.of
-    parent, indices = members.parent, members.indices
-    assert parent is not None
+    assert isinstance(members.origin, LookedUp)
     assert isinstance(operand, Var)
-    assert isinstance(indices, Var)
+    parent, indices, clips = members.origin
 
     def per_row(x: Any) -> Any:
         x = jnp.moveaxis(x, rows.axis, 0)
@@ -252,10 +262,10 @@ def sum_by_ids(
 
     def per_id(x: Any, indices: Any) -> Any:
         x = per_row(x)
-        ids = ids_read(jnp, indices, parent.length, clips=members.clips)
+        ids = ids_read(jnp, indices, parent.length, clips=clips)
         return jnp.zeros((parent.length + 1, *x.shape[1:]), x.dtype).at[ids].add(x)
 
-    kind = ("sum by ids", others, rows.axis, parent.length, members.clips)
+    kind = ("sum by ids", others, rows.axis, parent.length, clips)
     partial = env.derived_values.make(kind, [operand, indices], per_id)
     sums = DirtyRows(_sums(per_row(rows.new), members, parent), None, 0, parent)
     together = with_parameters(eqn, {"axes": (0,)})

@@ -25,6 +25,7 @@ from incrax.engine.plan.environment import MIXED, RowEnvironment
 from incrax.engine.plan.looked_up_rows import add_back, look_up, sum_by_ids
 from incrax.engine.plan.row_sets import (
     DirtyRows,
+    LookedUp,
     RowSet,
     Slabs,
     in_no_row,
@@ -58,17 +59,16 @@ def _reduce(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     if rows.of.ends is not None:
         _reduce_interval(env, eqn, rows)
         return
-    if env.adds_changes and eqn.primitive.name == "reduce_sum":
-        _add_change_of_rows(env, eqn, rows)
-        return
-    if rows.of.parent is not None and eqn.primitive.name == "reduce_sum":
+    is_sum = eqn.primitive.name == "reduce_sum"
+    if is_sum and isinstance(rows.of.origin, LookedUp) and not env.adds_changes:
         sum_by_ids(env, eqn, rows, others)
         return
-    shape = shape_of(operand)
-    if np.prod([size for d, size in enumerate(shape) if d not in others]) > MAX_PARTIAL:
-        if eqn.primitive.name != "reduce_sum":
-            raise NotByRowsError("of its rows too much would be kept, and it has no differences")
-        _add_change_of_rows(env, eqn, rows)
+    sizes = [size for d, size in enumerate(shape_of(operand)) if d not in others]
+    is_large = np.prod(sizes) > MAX_PARTIAL
+    if is_large and not is_sum:
+        raise NotByRowsError("of its rows too much would be kept, and it has no differences")
+    if is_sum and (is_large or env.adds_changes):
+        _add_change(env, eqn, lambda is_old: [rows.counted(is_old)])
         return
     last = rows
     if others:
@@ -99,18 +99,11 @@ def _beside(env: RowEnvironment, eqn: Equation, axes: Sequence[int], of: RowSet)
     if of.size == of.length:
         return None
 
-    def run(*values: Any) -> Any:
-        parts = [
-            lax.concatenate(
-                [
-                    lax.slice_in_dim(x, 0, low, axis=axis),
-                    lax.slice_in_dim(x, high, None, axis=axis),
-                ],
-                axis,
-            )
-            for x, axis in zip(values, axes, strict=True)
-        ]
-        return _jax.apply(eqn, parts)[0]
+    def without(x: Any, axis: int) -> Any:
+        before = lax.slice_in_dim(x, 0, low, axis=axis)
+        return lax.concatenate([before, lax.slice_in_dim(x, high, None, axis=axis)], axis)
+
+    run = lambda *values: _jax.apply(eqn, list(map(without, values, axes)))[0]
 
     operands = [atom for atom in eqn.invars if isinstance(atom, Var)]
     kind = ("beside", eqn.outvars[0], low, high)
@@ -141,10 +134,6 @@ def _contract(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
         env.set_whole(eqn.outvars[0], value if rest is None else rest + value)
         return
     _add_change(env, eqn, operands)
-
-
-def _add_change_of_rows(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
-    _add_change(env, eqn, lambda is_old: [rows.counted(is_old)])
 
 
 def _add_change(env: RowEnvironment, eqn: Equation, operands: Callable[[bool], list[Any]]) -> None:

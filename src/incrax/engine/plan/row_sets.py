@@ -20,7 +20,7 @@ import numpy as np
 from jax import lax
 
 from incrax import _jax
-from incrax._jax import Atom
+from incrax._jax import Var
 from incrax.primitives.entry import Run, Window, with_item
 
 MAX_UNROLLED = 8
@@ -32,7 +32,7 @@ MAX_UNDIVIDED = 2**16
 not worth that.
 """
 
-MAX_JOINED = 512
+MAX_COMPARED = 512
 """Rows of different sets that meet: each is compared with all others."""
 
 MAX_LISTED = 2**18
@@ -44,6 +44,29 @@ MAX_HALVINGS = 3
 a value that is kept: a row of the last level is made of so many of the first as this is a power of
 two.
 """
+
+
+# --- how a set came to be -------------------------------------------------------------------------
+
+
+class Plain:
+    """Numbers of which no more is known, as those that an argument names."""
+
+
+class Ascending:
+    """Distinct numbers in order, spare slots last: searched, where others are compared."""
+
+
+class FromList:
+    """The numbers that the set's list has for its argument."""
+
+
+class LookedUp(NamedTuple):
+    """The rows of `x[ids]` that read a set of rows of x: as many slots for each of these."""
+
+    of: RowSet  # the rows that are read
+    indices: Var  # the ids
+    clips: bool  # ids out of range read the last row
 
 
 class Image(NamedTuple):
@@ -72,43 +95,76 @@ class Image(NamedTuple):
         return self.high <= other.low or other.high <= self.low
 
 
+class Union(NamedTuple):
+    """All rows of some sets."""
+
+    parts: tuple[RowSet, ...]  # the sets, none of them a union
+    is_kept: bool  # of what is made of it, rows elsewhere are kept
+
+
+class Blocks(NamedTuple):
+    """Blocks of consecutive rows, all of one length."""
+
+    starts: Any  # the first row of each
+    aligned: int  # of what these are multiples
+
+
+class KnownInterval(NamedTuple):
+    """The rows low <= n < high, known before the program runs."""
+
+    low: int
+    high: int
+
+
+Origin = Plain | Ascending | FromList | LookedUp | Image | Union | Blocks | KnownInterval
+"""How a set came to be."""
+
+
 class Listed(NamedTuple):
-    """What a set is for each row that its argument, a set of one row, may be: numbers of rows, int32
-    of shape (rows of the argument's axis, size).
-    """
+    """What a set is for each row that its argument, a set of one row, may be."""
 
     argument: RowSet
-    numbers: np.ndarray
+    numbers: np.ndarray  # of rows, int32 of shape (rows of the argument's axis, size)
 
 
 @dataclass(frozen=True, eq=False)
 class RowSet:
-    """Some rows of an axis."""
+    """Some rows of an axis, one in each slot, or none."""
 
-    numbers: Any  # of the rows, shape (size,)
-    size: int
+    numbers: Any  # of the rows, shape (size,); of none, `length`
     length: int  # of the axis
-    # Whether each does: the others repeat one, or, with number `length`, stand for none.
-    counts: Any
-    has_spare: bool = False  # some may stand for none
-    parent: RowSet | None = None  # the set from which it was looked up
-    indices: Atom | None = None  # by these
-    clips: bool = False  # indices out of range read the last row
-    image: Image | None = None  # of another set
-    parts: frozenset[RowSet] = frozenset()  # those that it joins
-    starts: Any = None  # of blocks of consecutive rows, the first of each
-    aligned: int = 1  # of what these are multiples
-    ends: tuple[int, int] | None = None  # of an interval that is known before the program runs
+    counts: Any  # whether each slot does: not if it has none, or a row that another one has
+    has_spare: bool = False  # some slots may have none
+    origin: Origin = Plain()
     halvings: int = 0  # how often, on the way, every other row was taken
-    is_kept: bool = False  # of what is made of it, rows elsewhere are kept
     listed: Listed | None = None  # what it is for each argument, where that is known
-    is_from_list: bool = False  # it is read from this list
-    ascends: bool = False  # each row has one slot, in order, and spare ones are last
+
+    @property
+    def size(self) -> int:
+        """The number of slots."""
+        return self.numbers.shape[0]
+
+    @property
+    def ends(self) -> KnownInterval | None:
+        """Of an interval; None of other sets."""
+        return self.origin if isinstance(self.origin, KnownInterval) else None
+
+    @property
+    def parts(self) -> tuple[RowSet, ...]:
+        """The sets of which it has all rows."""
+        return self.origin.parts if isinstance(self.origin, Union) else (self,)
+
+    @property
+    def firsts(self) -> Any:
+        """The first row of each block of consecutive ones; each slot may be a block."""
+        if isinstance(self.origin, KnownInterval):
+            return lax.full((1,), self.origin.low, np.int32)
+        return self.origin.starts if isinstance(self.origin, Blocks) else self.numbers
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of consecutive rows, all of one length; each slot may be one."""
-        return self.size if self.starts is None else self.starts.shape[0]
+        """How many there are."""
+        return 1 if isinstance(self.origin, KnownInterval) else self.firsts.shape[0]
 
     @property
     def width(self) -> int:
@@ -116,9 +172,9 @@ class RowSet:
         return self.size // self.num_blocks
 
     @property
-    def firsts(self) -> Any:
-        """The first row of each block."""
-        return self.numbers if self.starts is None else self.starts
+    def aligned(self) -> int:
+        """Of what all first rows are multiples."""
+        return self.origin.aligned if isinstance(self.origin, Blocks) else 1
 
     @property
     def is_row(self) -> Any:
@@ -150,11 +206,14 @@ class Slabs(NamedTuple):
     second: DirtyRows
 
 
-def row_set(numbers: Any, capacity: int, length: int) -> RowSet:
+def row_set(numbers: Any, length: int) -> RowSet:
     """The rows that an argument names, filled up by repeating the first."""
     first = lax.index_in_dim(numbers, 0, keepdims=False)
-    counts = (numbers != first) | (lax.iota(np.int32, capacity) == 0)
-    return RowSet(numbers, capacity, length, counts)
+    counts = (numbers != first) | (lax.iota(np.int32, numbers.shape[0]) == 0)
+    return RowSet(numbers, length, counts)
+
+
+# --- what a set is for each argument --------------------------------------------------------------
 
 
 def as_argument(of: RowSet) -> RowSet:
@@ -168,21 +227,21 @@ def as_argument(of: RowSet) -> RowSet:
 
 
 def _from_list(listed: Listed, length: int) -> RowSet:
-    size = listed.numbers.shape[1]
     numbers = lax.squeeze(taken(listed.numbers, 0, listed.argument), (0,))
-    counts = numbers < length
-    return RowSet(numbers, size, length, counts, True, listed=listed, is_from_list=True)
+    return RowSet(numbers, length, numbers < length, True, FromList(), listed=listed)
 
 
 def _beside(sets: Sequence[RowSet], join: Callable[..., np.ndarray] = np.hstack) -> Listed | None:
-    """The slots of some sets, for each argument, joined; None where that is not known."""
+    """The slots of some sets, for each argument, side by side, or as they are to be joined; None
+    where that is not known.
+    """
     lists = [each.listed for each in sets if each.listed is not None]
     if len(lists) < len(sets) or len({id(each.argument) for each in lists}) > 1:
         return None
     return Listed(lists[0].argument, join([each.numbers for each in lists]))
 
 
-def _joined(sets: Sequence[RowSet]) -> Listed | None:
+def _union_of_lists(sets: Sequence[RowSet]) -> Listed | None:
     """All rows of some sets, each once, for each argument; None where that is not known."""
     listed = _beside(sets)
     if listed is None:
@@ -221,6 +280,9 @@ def listed_members(of: RowSet, ids: np.ndarray) -> Listed | None:
     found = np.full((len(numbers), width), ids.size, np.int32)
     found[row, slot] = by_id[places + from_id]
     return Listed(argument, found)
+
+
+# --- sets that are made of others -----------------------------------------------------------------
 
 
 class RowSets:
@@ -284,31 +346,34 @@ class RowSets:
         """
         if any(each.ends is not None for each in sets):
             return self._hull(sets)
-        parts = dict.fromkeys(part for each in sets for part in each.parts or (each,))
+        parts = tuple(dict.fromkeys(part for each in sets for part in each.parts))
         for each in sets:
-            if (each.parts or {each}) >= parts.keys():
+            if len(each.parts) == len(parts):
                 return each
         if len({part.length for part in parts}) > 1:
             return None
         size = sum(part.size for part in parts)
-        listed = _joined(tuple(parts))
+        listed = _union_of_lists(parts)
         if listed is not None and listed.numbers.shape[1] < size:
             return self.from_list(listed, sets[0].length)
-        by_slots = is_by_slots(tuple(parts))
+        by_slots = is_by_slots(parts)
         pairs = itertools.combinations(parts, 2)
         all_apart = not by_slots and all(are_apart(*pair) for pair in pairs)
-        if not (by_slots or all_apart) and size > MAX_JOINED:
+        if not (by_slots or all_apart) and size > MAX_COMPARED:
             return None
-        made = lambda: _union(tuple(parts), all_apart=all_apart)
+        made = lambda: _union(parts, all_apart=all_apart)
         return self._once(("union", frozenset(parts)), made)
 
     def _hull(self, sets: Sequence[RowSet]) -> RowSet | None:
         """The smallest interval that has some others; None if some set is none."""
         ends = ends_of_all(each.ends for each in sets)
-        known = all(each.ends is not None for each in sets)
-        if ends is None or not known or len({each.length for each in sets}) > 1:
+        are_intervals = all(each.ends is not None for each in sets)
+        if ends is None or not are_intervals or len({each.length for each in sets}) > 1:
             return None
         return self.interval(*ends, sets[0].length)
+
+
+# --- moves and windows ----------------------------------------------------------------------------
 
 
 def ends_of(within: int, length: int) -> tuple[int, int]:
@@ -351,28 +416,27 @@ def _moved(of: RowSet, run: Run, length: int) -> RowSet:
         listed = Listed(of.listed.argument, known)
     return RowSet(
         lax.select(is_there, found, lax.full_like(found, length)),
-        of.size,
         length,
         of.counts & is_there,
         of.has_spare or run.num < of.length,
-        image=_image(of, run),
-        halvings=of.halvings + (abs(run.step) > 1),
-        listed=listed,
+        _image(of, run),
+        of.halvings + (abs(run.step) > 1),
+        listed,
     )
 
 
-def _image(of: RowSet, run: Run) -> Image | None:
-    """Of the set that a moved one is an image of already, if any."""
+def _image(of: RowSet, run: Run) -> Image | Plain:
+    """How a set that was moved came to be: an image of what that is an image of, if it is one."""
     if run.out_step != 1 or not run.num:
-        return None
+        return Plain()
     last = run.first + run.step * (run.num - 1)
     modulus = abs(run.step)
     step = run.step // modulus
     shift = run.out - step * (run.first // modulus)
     low = min(run.first, last)
     high = max(run.first, last) + 1
-    before = of.image
-    if before is None or modulus > 1:
+    before = of.origin
+    if not isinstance(before, Image) or modulus > 1:
         return Image(of, step, shift, low, high, modulus, run.first % modulus)
     modulus = before.modulus
     ends = sorted(before.step * (end - before.shift) for end in (low, high - 1))
@@ -391,8 +455,7 @@ def interval(low: int, high: int, length: int) -> RowSet:
     """The rows low <= n < high."""
     size = max(high - low, 0)
     numbers = lax.iota(np.int32, size) + int(low)
-    starts = lax.full((1,), low, np.int32)
-    return RowSet(numbers, size, length, lax.full((size,), True), starts=starts, ends=(low, high))
+    return RowSet(numbers, length, lax.full((size,), True), origin=KnownInterval(low, high))
 
 
 def blocks(firsts: Any, width: int, length: int, aligned: int = 1) -> RowSet:
@@ -408,13 +471,7 @@ def blocks(firsts: Any, width: int, length: int, aligned: int = 1) -> RowSet:
         is_earlier = slot(1) < lax.div(slot(0), np.int32(width))
         known = (places >= 0) & (places < width) & is_earlier
         counts = ~lax.reduce_or(known, (1,))
-    return RowSet(numbers, numbers.size, length, counts, starts=starts, aligned=aligned)
-
-
-def in_no_row(of: RowSet) -> Any:
-    """Which rows of the axis a set has not, shape (length,)."""
-    same = equal_numbers(lax.iota(np.int32, of.length), of.numbers)
-    return ~lax.reduce_or(same, (1,))
+    return RowSet(numbers, length, counts, origin=Blocks(starts, aligned))
 
 
 def _reading(of: RowSet, window: Window, length: int) -> RowSet:
@@ -463,10 +520,13 @@ def window_of_block(of: RowSet, window: Window) -> tuple[Any, int]:
     return firsts * window.stride - window.low, (of.width - 1) * window.stride + window.reach + 1
 
 
+# --- sets that meet -------------------------------------------------------------------------------
+
+
 def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
     numbers = [each.numbers for each in sets]
     counts = [each.counts for each in sets]
-    images = [each.image for each in sets if each.image is not None]
+    images = _images(sets)
     if is_by_slots(sets):
         of = images[0].of
         numbers, counts = by_slots(sets, numbers), by_slots(sets, counts)
@@ -478,13 +538,16 @@ def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
         listed = _beside(sets)
     halvings = max(each.halvings for each in sets)
     length = sets[0].length
-    size = numbers.shape[0]
-    return RowSet(numbers, size, length, counts, has_spare, halvings=halvings, listed=listed)
+    return RowSet(numbers, length, counts, has_spare, halvings=halvings, listed=listed)
+
+
+def _images(sets: Sequence[RowSet]) -> list[Image]:
+    return [each.origin for each in sets if isinstance(each.origin, Image)]
 
 
 def is_by_slots(sets: Sequence[RowSet]) -> bool:
     """Whether sets are images of one set, of which each row is in one of them at most."""
-    images = [each.image for each in sets if each.image is not None]
+    images = _images(sets)
     if len(images) < len(sets) or any(image.of is not images[0].of for image in images):
         return False
     return all(a.is_apart(b) for a, b in itertools.combinations(images, 2))
@@ -499,7 +562,7 @@ def by_slots(sets: Sequence[RowSet], values: Sequence[Any], axis: int = 0) -> An
     return found
 
 
-def _union(parts: Sequence[RowSet], *, all_apart: bool) -> RowSet:
+def _union(parts: tuple[RowSet, ...], *, all_apart: bool) -> RowSet:
     """All rows of some sets. Images of one set without a row in common, as of x[0::2] and x[1::2],
     have as many slots as that, in which two rows may have become one.
     """
@@ -512,9 +575,8 @@ def _union(parts: Sequence[RowSet], *, all_apart: bool) -> RowSet:
     return dataclasses.replace(
         found,
         counts=counts,
-        parts=frozenset(parts),
+        origin=Union(parts, is_kept),
         halvings=0 if is_kept else found.halvings,
-        is_kept=is_kept,
         listed=found.listed if by_slots else None,
     )
 
@@ -524,17 +586,25 @@ def _once_each(numbers: Any, counts: Any) -> Any:
     return counts & _is_first(equal_numbers(numbers, numbers) & lax.expand_dims(counts, (0,)))
 
 
+def in_no_row(of: RowSet) -> Any:
+    """Which rows of the axis a set has not, shape (length,)."""
+    same = equal_numbers(lax.iota(np.int32, of.length), of.numbers)
+    return ~lax.reduce_or(same, (1,))
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
 def grouped(numbers: Any, length: int) -> tuple[RowSet, Any]:
     """The set of the rows that some numbers name, slot by slot, and which slots name the same."""
     same = equal_numbers(numbers, numbers)
     counts = (numbers < length) & _is_first(same)
-    return RowSet(numbers, numbers.shape[0], length, counts, has_spare=True), same
+    return RowSet(numbers, length, counts, has_spare=True), same
 
 
-def named_rows(numbers: Any, length: int, *, ascends: bool = False) -> RowSet:
+def named_rows(numbers: Any, length: int, origin: Origin = Plain()) -> RowSet:
     """The rows that some numbers name, `length` none, slot by slot."""
-    counts = numbers < length
-    return RowSet(numbers, numbers.shape[0], length, counts, has_spare=True, ascends=ascends)
+    return RowSet(numbers, length, numbers < length, True, origin)
 
 
 def ascending(numbers: Any, length: int) -> tuple[RowSet, Any]:
@@ -543,13 +613,13 @@ def ascending(numbers: Any, length: int) -> tuple[RowSet, Any]:
     """
     count = numbers.shape[0]
     if count <= 1:
-        return named_rows(numbers, length, ascends=True), jnp.zeros(count, numbers.dtype)
+        return named_rows(numbers, length, Ascending()), jnp.zeros(count, numbers.dtype)
     # Slots are searched for: XLA on a processor sorts numbers with their places ten times slower.
     ordered = jnp.sort(numbers)
     is_new = jnp.concatenate([jnp.zeros(1, bool), ordered[1:] != ordered[:-1]])
     slots = jnp.cumsum(is_new, dtype=numbers.dtype)
     found = jnp.full(count, length, numbers.dtype).at[slots].set(ordered)
-    return named_rows(found, length, ascends=True), jnp.searchsorted(found, numbers)
+    return named_rows(found, length, Ascending()), jnp.searchsorted(found, numbers)
 
 
 def ids_read(xp: Any, indices: Any, length: int, *, clips: bool, wraps: bool = False) -> Any:
@@ -584,8 +654,8 @@ def taken(value: Any, axis: int, of: RowSet) -> Any:
     """Some rows of a value; any one for those that are none."""
     if of.ends is not None:
         return lax.slice_in_dim(value, *of.ends, axis=axis)
-    is_one = of.size == 1 and of.parent is None
-    if is_one or (of.starts is not None and of.num_blocks <= MAX_UNROLLED):
+    most = MAX_UNROLLED if isinstance(of.origin, Blocks) else 1
+    if of.num_blocks <= most:
         sizes = with_item(value.shape, axis, of.width)
         starts = [_start(of, k, axis, value.ndim) for k in range(of.num_blocks)]
         return lax.concatenate([_block(value, start, sizes) for start in starts], axis)
@@ -716,14 +786,14 @@ def at_places(window: Window, of: RowSet, source: RowSet, part: Any, offset: Any
 def overlaid(value: Any, axis: int, of: RowSet, rows: DirtyRows) -> Any:
     """Rows of a set, of the baseline, with those that are dirty in their places."""
     place, is_dirty = _found(of, rows.of)
-    slots = RowSet(place, of.size, rows.of.size, of.counts, has_spare=True)
+    slots = RowSet(place, rows.of.size, of.counts, has_spare=True)
     is_dirty = lax.broadcast_in_dim(is_dirty, value.shape, (axis,))
     return lax.select(is_dirty, taken(rows.new, axis, slots), value)
 
 
 def _found(of: RowSet, within: RowSet) -> tuple[Any, Any]:
     """The slots of the rows of a set in another, and whether they are there."""
-    if within.ascends:
+    if isinstance(within.origin, Ascending):
         place = jnp.minimum(jnp.searchsorted(within.numbers, of.numbers), within.size - 1)
         return place, within.numbers[place] == of.numbers
     same = equal_numbers(of.numbers, within.numbers) & lax.expand_dims(within.is_row, (0,))

@@ -30,7 +30,15 @@ from incrax.engine.plan.resumed import (
     resumable,
     union_of,
 )
-from incrax.engine.plan.row_sets import DirtyRows, RowSet, as_argument, overlaid, taken
+from incrax.engine.plan.row_sets import (
+    DirtyRows,
+    FromList,
+    RowSet,
+    Union,
+    as_argument,
+    overlaid,
+    taken,
+)
 from incrax.engine.plan.weighted_rows import weigh
 from incrax.primitives.on_rows import (
     Aligned,
@@ -182,7 +190,9 @@ class Slicer(RowEnvironment):
         if self.asked.old_rows:
             old = self.on_rows(eqn, aligned, of, is_old=True)
         own = [self.rows(atom) for atom in eqn.invars]
-        if of.is_from_list and all(each is None or each.of is not of for each in own):
+        if isinstance(of.origin, FromList) and all(
+            each is None or each.of is not of for each in own
+        ):
             self.kept_rows.update(eqn.outvars)
         for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
             if axis is not None:
@@ -209,8 +219,10 @@ class Slicer(RowEnvironment):
         eqn = self.writer.get(var)
         rows = self.rows(var)
         is_whole = var in self.dirty and rows is None
-        # In a tree the other branches begin behind what met: of all of them rows would be made.
-        is_end = is_whole or var in self.kept_rows or (rows is not None and rows.of.is_kept)
+        # In a tree the other branches begin behind a union: of all of them rows would be made.
+        origin = None if rows is None else rows.of.origin
+        is_kept = isinstance(origin, Union) and origin.is_kept
+        is_end = is_whole or is_kept or var in self.kept_rows
         if eqn is not None and not is_end and self.num_pulled < MAX_PULLED:
             self.num_pulled += 1
             aligned = aligned_back(eqn, axis)

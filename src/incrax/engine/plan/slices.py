@@ -180,7 +180,7 @@ def _run(
     def fun(*values: Any) -> list[Any]:
         at_hand = dict(zip(known, values, strict=False))
         olds = dict(zip(asked.olds, values[len(known) : -1], strict=True))
-        rows = row_set(values[-1], kind.capacity, length)
+        rows = row_set(values[-1], length)
         if kind.within:
             rows = interval(*ends_of(kind.within, length), length)
         changes = {var: (taken(at_hand[var], 0, rows), rows) for var in changed}
