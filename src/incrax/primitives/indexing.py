@@ -134,13 +134,16 @@ class Windows(NamedTuple):
     def numbers(self, indices: np.ndarray) -> np.ndarray:
         """The number of the element at each place of each window; -1 where a window is dropped."""
         batch = indices.shape[:-1]
-        starts = np.zeros((len(self.shape), *batch), int)
+        rank = len(self.shape)
+        starts = np.zeros((rank, *batch), int)
         starts[list(self.indexed)] = np.moveaxis(indices, -1, 0)
         starts[list(self.batching)] = np.indices(batch)[list(self.indices_batching)]
         last = np.subtract(self.shape, self.sizes).reshape(-1, *(1,) * len(batch))
         is_inside = ((starts >= 0) & (starts <= last)).all(0)
-        first = np.ravel_multi_index(tuple(np.clip(starts, 0, last)), self.shape)
-        within = np.ravel_multi_index(tuple(np.indices(self.sizes)), self.shape)
+        # Not `np.ravel_multi_index`, which refuses arrays without elements.
+        strides = np.array([math.prod(self.shape[d + 1 :]) for d in range(rank)], int)
+        first = np.tensordot(strides, np.clip(starts, 0, last), 1)
+        within = np.tensordot(strides, np.indices(self.sizes), 1)
         within = within.reshape([self.sizes[d] for d in self.window_axes])
         numbers = np.array(np.add.outer(first, within))
         if self.is_dropping:

@@ -287,6 +287,22 @@ def test_a_method_of_an_argument_is_followed(monkeypatch):
     assert float(f(Layer(3.0), X)) == 18.0
 
 
+PARTS = {
+    "of a list": (lambda layer: [layer], lambda tree: tree[0]),
+    "of a tuple in a dictionary": (lambda layer: {"a": (layer,)}, lambda tree: tree["a"][0]),
+}
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_the_class_of_a_part_of_an_argument_is_followed(kind, monkeypatch):
+    monkeypatch.setattr(Layer, "rate", 2.0, raising=False)
+    wrap, part = PARTS[kind]
+    f = incrax.guarded(lambda tree, x: part(tree).rate * x)
+    assert float(f(wrap(Layer(3.0)), X)) == 3.0
+    monkeypatch.setattr(Layer, "rate", 4.0)
+    assert float(f(wrap(Layer(3.0)), X)) == 6.0
+
+
 def test_a_state_that_each_call_turns_never_mixes_paths():
     state = [0]
 

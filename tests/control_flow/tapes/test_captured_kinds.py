@@ -8,7 +8,9 @@ import abc
 import ctypes
 import datetime
 import enum
+import importlib
 import operator
+import sys
 import threading
 import types
 import typing
@@ -245,6 +247,42 @@ def test_an_attribute_of_a_module_is_noticed_however_it_is_read(read, monkeypatc
     own.SCALE = 4.0
     assert float(f(X)) == 6.0
     assert f.stats.recordings == 2
+
+
+INSIDE = """
+def whole(x):
+    import own_package.rates
+    return x * own_package.rates.SCALE
+
+def named(x):
+    from own_package.rates import SCALE
+    return x * SCALE
+
+def beside(x):
+    from .rates import SCALE
+    return x * SCALE
+
+def part(x):
+    from . import rates as own
+    return x * own.SCALE
+"""
+
+
+@pytest.mark.parametrize("kind", ["whole", "named", "beside", "part"])
+def test_a_module_that_a_function_imports_is_followed(kind, monkeypatch, tmp_path):
+    folder = tmp_path / "own_package"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from . import rates" if kind == "part" else "")
+    (folder / "rates.py").write_text("SCALE = 2.0")
+    (folder / "inner.py").write_text(INSIDE)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("own_package", "own_package.rates", "own_package.inner"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    f = incrax.guarded(getattr(importlib.import_module("own_package.inner"), kind))
+    assert float(f(X)) == 3.0
+    assert float(f(X)) == 3.0
+    monkeypatch.setattr(sys.modules["own_package.rates"], "SCALE", 4.0)
+    assert float(f(X)) == 6.0
 
 
 # --- what needs no comparison ---------------------------------------------------------------------

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import EAGER, examples
+from helpers import EAGER, check_calls, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -204,3 +204,19 @@ def test_a_change_of_one_number_reads_the_saved_sum_of_the_others():
         for ours, expected in zip(f(*widths), plain(*widths), strict=True):
             np.testing.assert_allclose(ours, expected, rtol=1e-11)
     assert "saved values loaded      1 (80 kB)" in str(f.explain())
+
+
+def test_rows_are_apart_beside_a_sum_of_which_two_terms_move():
+    """The sum of its clean terms is a value of its own, and the moved ones are added to it."""
+    x = np.linspace(0.0, 1.0, LENGTH)
+
+    def fun(a, b):
+        clean = [jnp.sin(b * x), jnp.cos(b * x), jnp.tanh(b * x), jnp.exp(b * x)]
+        rows = jnp.stack([a * x, b * x, b * x**2])
+        return sum([*clean, jnp.sin(a * x), jnp.cos(a * x)]), jnp.sum(jnp.sin(rows), 0)
+
+    facts = facts_at(fun, (1.0, 2.0))
+    plan = plan_dirty(facts, facts.layout.leaf_mask(0))
+    loads = [var.aval.shape for var in plan.loads if var in facts.derived.recipes]
+    assert loads == [(LENGTH,), (LENGTH,)]
+    check_calls(fun, [(1.0 + 0.1 * step, 2.0) for step in range(5)], tuning=EAGER)

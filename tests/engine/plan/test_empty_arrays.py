@@ -64,6 +64,11 @@ PROGRAMS = {
     "dynamic slice": (lambda s, v, e: jax.lax.dynamic_slice(s * v, (1,), (0,)) * e, E0),
     "dynamic update": (lambda s, v, e: jax.lax.dynamic_update_slice(s * v, e, (1,)), E0),
     "scatter": (lambda s, v, e: (s * v).at[I0].add(e), E0),
+    "scatter into nothing": (
+        # JAX has no derivative of it.
+        lambda s, v, e: s * e + jax.ops.segment_sum(jax.lax.stop_gradient(s * v), np.arange(3), 0),
+        E0,
+    ),
     "selection": (lambda s, v, e: jnp.where(e > 0, s * e, v[0]), E0),
     "broadcast": (lambda s, v, e: s * jnp.broadcast_to(v, (0, 3)) * e, E03),
     "sort": (lambda s, v, e: s * jnp.sort(e), E0),

@@ -19,6 +19,7 @@ import dis
 import functools
 import operator
 import pickle
+import sys
 import threading
 import types
 from collections import deque
@@ -42,10 +43,11 @@ MISSING = object()
 
 
 class CodeNames(NamedTuple):
-    """What code, and functions inside it, may read: globals, attributes."""
+    """What code, and functions inside it, may read: globals, attributes, modules that it imports."""
 
     names: tuple[str, ...]
     attributes: tuple[str, ...]
+    modules: tuple[str, ...]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -53,7 +55,18 @@ def names_read(code: types.CodeType) -> CodeNames:
     """What the instructions of code name."""
     found = [each for part in all_codes(code) for each in dis.get_instructions(part)]
     by = lambda *names: tuple(dict.fromkeys(x.argval for x in found if x.opname in names))
-    return CodeNames(by("LOAD_GLOBAL", "LOAD_NAME"), by("LOAD_ATTR", "LOAD_METHOD"))
+    attributes = by("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")
+    return CodeNames(by("LOAD_GLOBAL", "LOAD_NAME"), attributes, by("IMPORT_NAME"))
+
+
+def modules_meant(name: str, package: str) -> Iterable[str]:
+    """What `name` in an import may stand for in a package: `a.b` or `a` of it or of one around it,
+    since how many dots stand in front is not known; too many cost a comparison each.
+    """
+    outer = package.split(".") if package else []
+    inner = name.split(".") if name else []
+    roots = [outer[:n] for n in range(len(outer) + 1)]
+    return dict.fromkeys(".".join(root + part) for root in roots for part in (inner[:1], inner))
 
 
 def all_codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -338,6 +351,9 @@ class Captured:
         self._named.update(dict.fromkeys(read.attributes))
         for name in read.names:
             self._visit_variable(name, functools.partial(scope.get, name, MISSING))
+        for module in read.modules:
+            for name in modules_meant(module, scope.get("__package__") or ""):
+                self._visit_variable(name, functools.partial(sys.modules.get, name, MISSING))
 
     def _visit_modules(self) -> bool:
         """Note attributes that any code names of any module of the user; whether there is more to

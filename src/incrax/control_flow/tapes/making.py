@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -80,8 +80,8 @@ def observed(subject: RecordedFunction, signature: Signature, leaves: Values) ->
         values = list(map(jnp.asarray, leaves))
     trees = []
     args, kwargs = signature.rebuild(leaves)
-    classes = map(type, (*args, *kwargs.values()))  # whose methods the function may call
-    captured = subject.captured([*signature.statics, *static_values(args, kwargs), *classes])
+    statics = [*signature.statics, *static_values(args, kwargs)]
+    captured = subject.captured([*statics, *classes_in((args, kwargs))])
     if captured.tracers:
         raise CapturedStateError(
             f"`guarded({subject.name})` captures `{captured.tracers[0]}`, which holds a traced "
@@ -172,6 +172,13 @@ def _array(name: str, result: Any) -> Any:
             f"compiled path returns are arrays and numbers, in any pytree. {_UNTOUCHED} Return a "
             "number that stands for it, or compute it outside."
         ) from error
+
+
+def classes_in(tree: Any) -> Iterable[type]:
+    """The classes of all nodes and leaves, whose methods a function may call."""
+    found: dict[type, None] = {}
+    jax.tree.flatten(tree, is_leaf=lambda node: found.setdefault(type(node)) is not None)
+    return found
 
 
 # --- static arguments -----------------------------------------------------------------------------

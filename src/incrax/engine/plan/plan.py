@@ -242,13 +242,15 @@ def plan_dirty(
     )
     eqns = reached_equations(facts, dirty, targets, reached_saves, may_regroup=may_derive)
     plans = [search.plan(eqns, targets)]
+    # What is no variable of the program is made of dirty terms, where sums were regrouped.
+    is_dirty = lambda var: not facts.is_known(var) or bool(facts.mask(var) & dirty)
     if may_derive and not facts.effects:
-        is_dirty = lambda var: bool(facts.mask(var) & dirty)
         apart = with_clean_rows_apart(eqns, facts.derived, is_dirty, targets)
         if apart is not None:
             plans.append(search.plan(apart, targets))
     if may_derive:
-        for form in _other_forms(facts, dirty, eqns, targets, reached_saves, may_factor=may_factor):
+        plain = lambda: reached_equations(facts, dirty, targets, reached_saves)
+        for form in _other_forms(facts, is_dirty, eqns, plain, targets, may_factor=may_factor):
             plans.append(
                 search.plan(form.eqns, targets, guard=form.guard, statistics=form.statistics)
             )
@@ -279,18 +281,17 @@ class _OtherForm(NamedTuple):
 
 def _other_forms(
     facts: Facts,
-    dirty: int,
+    is_dirty: IsDirty,
     eqns: Sequence[Equation],
+    plain: Callable[[], Sequence[Equation]],
     targets: Sequence[Var],
-    saves: Sequence[Var],
     *,
     may_factor: bool,
 ) -> Iterator[_OtherForm]:
-    """The equations with sibling reductions merged, and with algebra over rows, and with both."""
+    """The equations with sibling reductions merged, and with algebra over rows, and with both;
+    `plain` gives them as the program has them.
+    """
     named = frozenset(targets)
-
-    def is_dirty(var: Var) -> bool:
-        return not facts.is_known(var) or bool(facts.mask(var) & dirty)
 
     def factored(eqns: Sequence[Equation], kept: frozenset[Var]) -> Recomputed | None:
         return _factored(facts, eqns, is_dirty, kept) if may_factor else None
@@ -300,8 +301,7 @@ def _other_forms(
         yield _OtherForm(*merged, None)
     if not facts.algebra.is_on:
         return
-    plain = reached_equations(facts, dirty, targets, saves, may_regroup=False)
-    statistics = polynomial_reductions(plain, facts.derived, is_dirty, facts.mask, named)
+    statistics = polynomial_reductions(plain(), facts.derived, is_dirty, facts.mask, named)
     if statistics is None:
         return
     yield _OtherForm(statistics.eqns, statistics.guard, statistics)
