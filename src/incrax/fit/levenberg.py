@@ -28,6 +28,7 @@ from incrax.fit.problem import (
     Limits,
     Parameters,
     Problem,
+    check_positive,
     posed,
     remembered,
     residual_vector,
@@ -122,6 +123,7 @@ def levenberg_marquardt(
             f"`levenberg_marquardt(loss=...)` got {loss!r}. Nothing was evaluated. Use one of "
             f"{shown}."
         )
+    check_positive(f"{SQUARES}(loss_scale=...)", loss_scale)
     given, asked = posed(SQUARES, residuals, args, wrt, bounds, parameter="residuals")
     model = residuals if isinstance(residuals, Bound) else None
     is_plain = model is not None and not model.options

@@ -135,6 +135,19 @@ class Interval(NamedTuple):
     cl: float | None = None
 
 
+MOST_SIGMAS = 30
+"""Standard deviations that a confidence level can be given in; 95 is meant as 0.95."""
+
+
+def check_level(caller: str, cl: float) -> None:
+    """Refuse what is no confidence level, nor a number of standard deviations."""
+    if not 0 < cl <= MOST_SIGMAS:
+        raise ValueError(
+            f"`{caller}(cl=...)` got {cl!r}. Nothing was evaluated. Pass a confidence level below "
+            f"1, such as 0.95, or from 1 to {MOST_SIGMAS} a number of standard deviations."
+        )
+
+
 @contextmanager
 def minuit_at(
     counted: CountedTask, x: np.ndarray, hessian: np.ndarray | None, errordef: float, what: str

@@ -54,6 +54,14 @@ def check_model(caller: str, model: Any) -> None:
         raise wrong_option(caller, model, "a bound model, `incrax.bind(f, ...)`")
 
 
+def check_positive(option: str, value: Any) -> None:
+    """Raise where a number must be above zero, and is not, or is NaN."""
+    if not value > 0:
+        raise ValueError(
+            f"`{option}` got {value!r}. Nothing was evaluated. Pass a number above zero."
+        )
+
+
 # --- what is free ---------------------------------------------------------------------------------
 
 
@@ -419,7 +427,7 @@ def posed(
         And what `parameters` and `problem` raise.
     """
     if isinstance(fun, Bound):
-        _check_beside(caller, {"arguments": args, "`wrt`": wrt, "`bounds`": bounds})
+        _check_beside(caller, {"arguments": args or None, "`wrt`": wrt, "`bounds`": bounds})
         return _posed_model(caller, fun)
     if not callable(fun):
         raise wrong_option(f"{caller}({parameter})", fun, "a function or a bound model")
@@ -437,7 +445,7 @@ def _posed_model(caller: str, model: Bound) -> tuple[Parameters, Problem]:
 
 
 def _check_beside(caller: str, given: Mapping[str, Any]) -> None:
-    named = [name for name, value in given.items() if value not in ((), None)]
+    named = [name for name, value in given.items() if value is not None]
     if named:
         raise BindError(
             f"`{caller}` got a bound model and {', '.join(named)} beside it. A model has values, "

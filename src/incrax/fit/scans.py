@@ -22,7 +22,7 @@ from incrax._table import Printable, Table, many
 from incrax.errors import MinimumError
 from incrax.fit.axes import axes_for
 from incrax.fit.following import Follower, Minimum
-from incrax.fit.methods import failed_minuit
+from incrax.fit.methods import check_level, failed_minuit
 from incrax.fit.minimizing import minimize
 from incrax.fit.result import NEAR, FitResult, elements_named
 from incrax.fit.task import CountedTask, Counts, Work
@@ -257,8 +257,8 @@ def scan2d(
     """
     result = _minimum(result, "scan2d")
     numbers = _pair(result, first, second)
-    sizes = num_points if isinstance(num_points, tuple) else (num_points, num_points)
-    columns = zip(numbers, grids or (None, None), sizes, strict=True)
+    given = (None, None) if grids is None else grids
+    columns = zip(numbers, given, np.broadcast_to(num_points, 2).tolist(), strict=True)
     axes = tuple(_grid(result, *column, width) for column in columns)
     return _scan(result, numbers, axes, tolerance, progress=progress)
 
@@ -300,6 +300,7 @@ def contour(
         >>> np.abs(found.points).max(axis=0).round(1).tolist()
         [1.0, 2.0]
     """
+    check_level("contour", cl)
     result = _minimum(result, "contour")
     names = tuple(result.names[number] for number in _pair(result, first, second))
     level = result.errordef * _standard_rise(cl)
@@ -446,7 +447,7 @@ class Impacts(Printable):
 
     @property
     def _num_failed(self) -> int:
-        return int(np.sum(~self.is_converged))
+        return int(np.sum(~self.is_converged & np.isfinite(self.held)))
 
     @property
     def is_alarming(self) -> bool:
@@ -659,7 +660,7 @@ def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: flo
             raise _wrong_grid(name, "None", reason)
         ends = result.values[number] + width * error * np.array([-1.0, 1.0])
         low, high = ends.clip(lower, upper)
-        return np.linspace(low, high, num_points)
+        grid = np.linspace(low, high, num_points)
     found = np.asarray(grid, np.float64)
     if found.ndim != 1 or not found.size or not np.all(np.isfinite(found)):
         raise _wrong_grid(name, repr(grid), "it is no vector of finite numbers")

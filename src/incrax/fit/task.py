@@ -83,7 +83,8 @@ class Task(NamedTuple):
         for method in self.methods():
             stats = method.stats
             ran += stats.ran + stats.filled
-            whole += (stats.calls - stats.aborted) * method.num_equations
+            if num_calls := stats.calls - stats.aborted:  # before a call it has no equations
+                whole += num_calls * method.num_equations
         return Work(ran, whole)
 
 
@@ -178,7 +179,9 @@ class Counts(NamedTuple):
 
     def text(self, work: Work) -> str:
         """What was evaluated, and what share of it saved values avoided."""
-        done = [f"{count} {name}" for name, count in self._asdict().items() if count]
+        done = [f"{count} {name}" for name, count in self._asdict().items() if count] or [
+            "no evaluations"
+        ]
         avoided = [f"{work.avoided:.0%} of the work avoided"] if work.ran else []
         return ", ".join([*done, *avoided])
 

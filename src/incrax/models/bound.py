@@ -31,7 +31,7 @@ from incrax.models.functions import (
     checked_inputs,
     functions_of,
 )
-from incrax.models.inputs import Inputs, Watcher
+from incrax.models.inputs import Inputs, Watcher, as_given
 from incrax.models.roles import FIXED, STATE, TRAINABLE, Role, Roles, is_floating
 from incrax.models.training import Training
 
@@ -312,14 +312,14 @@ class Bound(Printable):
             InputValueError: a value has another structure, shape or kind, is traced, or lies
                 outside of its bounds.
         """
-        self._inputs.set({**(values or {}), **named})
+        self._inputs.set(as_given(values, named))
 
     @contextlib.contextmanager
     def at(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> Iterator[Bound]:
         """Inputs with other values inside a `with` block; afterwards those named are as they
         were.
         """
-        given = {**(values or {}), **named}
+        given = as_given(values, named)
         before = self._inputs.parts(list(given))
         try:
             self.set(given)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from incrax._messages import wrong_option
 from incrax.derivatives.flat import FreeElements, element_names, ends
 from incrax.derivatives.selection import parts_of, type_name
 from incrax.engine.inputs.leaves import descriptor, frozen, has_tracer, is_dynamic
@@ -369,6 +370,8 @@ class Inputs:
         Raises:
             UnknownInputError: it stands for nothing, or for several things.
         """
+        if not isinstance(name, str):
+            raise wrong_option("name", name, "a name of one input, part, leaf or element")
         element = _ELEMENT.match(name)
         try:
             return self.path(name), None
@@ -397,6 +400,17 @@ class Inputs:
             if leaf.bounds is not None and leaf.is_parameter:
                 leaf.bounds.hold(leaf.path, found[number])
         return found
+
+
+def as_given(values: Any, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by name, as a mapping or as keywords.
+
+    Raises:
+        TypeError: it is no mapping.
+    """
+    if values is not None and not isinstance(values, Mapping):
+        raise wrong_option("set(values)", values, "a mapping of names to values")
+    return {**(values or {}), **named}
 
 
 def _no_element(name: str, path: str, shape: tuple[int, ...]) -> UnknownInputError:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._extras import needed
+from incrax._messages import wrong_option
 from incrax._table import Printable, Table, many
 from incrax.samplers.density import Density
 from incrax.samplers.diagnostics import (
@@ -237,7 +238,10 @@ def generator(key: Any) -> np.random.Generator:
     """
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.key_data(key)
-    return np.random.default_rng(np.asarray(key).ravel().tolist())
+    words = np.asarray(key)
+    if words.dtype.kind not in "iu" or np.any(words < 0):
+        raise wrong_option("key", key, "a key of `jax.random`, or an integer of zero or more")
+    return np.random.default_rng(words.ravel().tolist())
 
 
 def generators(key: Any, chains: int | None) -> list[np.random.Generator]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from incrax._messages import listed
 from incrax.errors import ProposalError
-from incrax.samplers.messages import wrong_number
+from incrax.samplers.messages import check_number
 
 MANY_GAIN = 10.0
 """Sweeps of a warm-up in which widths change by all that they are off, before they settle."""
@@ -97,8 +97,7 @@ class Walk:
 
     def check(self, names: Sequence[str]) -> None:
         """Raise where a number is out of range, or does not fit a block of these elements."""
-        if self.times < 1:
-            raise wrong_number("Walk(times=...)", self.times)
+        check_number("Walk(times=...)", self.times)
         widths_of("Walk", self.width, names)
 
 
@@ -128,8 +127,7 @@ class Hamiltonian:
 
     def check(self, names: Sequence[str]) -> None:
         """Raise where a number is out of range, or does not fit a block of these elements."""
-        if self.num_steps < 1:
-            raise wrong_number("Hamiltonian(num_steps=...)", self.num_steps)
+        check_number("Hamiltonian(num_steps=...)", self.num_steps)
         widths_of("Hamiltonian", self.step_size, names)
         widths_of("Hamiltonian", self.width, names)
 
@@ -223,8 +221,7 @@ class Kernel:
 
     def check(self, names: Sequence[str]) -> None:
         """Raise where a number is out of range."""
-        if self.times < 1:
-            raise wrong_number("Kernel(times=...)", self.times)
+        check_number("Kernel(times=...)", self.times)
         widths_of("Kernel", self.step_size, names[:1])
 
 
