@@ -21,7 +21,6 @@ from incrax import Bound, Incremental, incremental, jacobian
 from incrax._progress import Meter
 from incrax.derivatives.transforms import options_of, plain
 from incrax.fit import steps
-from incrax.fit.box import Box
 from incrax.fit.problem import (
     SQUARES,
     ArgumentLayout,
@@ -44,6 +43,7 @@ from incrax.fit.steps import (
     Setup,
 )
 from incrax.fit.task import Callback, Task, task_of
+from incrax.models.bounds import Box
 
 Function = Callable[..., Any]
 ROUND = 100

@@ -20,8 +20,8 @@ from incrax._messages import listed
 from incrax._tables import LruTable
 from incrax.engine.compile.captured import with_captured
 from incrax.errors import MethodError, MinimumError
-from incrax.fit.box import Box
 from incrax.fit.task import CountedTask, Ended, MethodSettings, Task
+from incrax.models.bounds import Box
 
 # --- Minuit ---------------------------------------------------------------------------------------
 

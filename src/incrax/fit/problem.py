@@ -29,8 +29,7 @@ from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.engine.inputs.signature import argument_names, leaf_path
 from incrax.errors import BindError, BoundsError, ParameterTypeError
-from incrax.fit.box import Box
-from incrax.models.bounds import bounds_from
+from incrax.models.bounds import Box, bounds_from
 
 Limits = Mapping[str, tuple[Any, Any]] | Sequence[tuple[Any, Any]]
 """Bounds as users give them: by name, or one pair for each element of an array."""

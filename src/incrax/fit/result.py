@@ -20,11 +20,11 @@ from incrax._table import Printable, Table
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import MinimumError
 from incrax.fit.axes import axes_for
-from incrax.fit.box import Box
 from incrax.fit.covariance import Curvature, curvature, differenced, is_held_by, left_to_gain
 from incrax.fit.methods import Interval, check_level, minuit_at
 from incrax.fit.problem import Problem
 from incrax.fit.task import CountedTask, Counts, Task, Work
+from incrax.models.bounds import Box
 
 NEAR = 0.1
 """Of the error definition: farther from the minimum than this, intervals from here would be about

@@ -21,8 +21,8 @@ import numpy as np
 from incrax import Bound, Incremental, Prepared, Tuning, prepare
 from incrax.derivatives.transforms import options_of, plain
 from incrax.errors import MethodError
-from incrax.fit.box import Box
 from incrax.fit.problem import Parameters, Problem, posed
+from incrax.models.bounds import Box
 
 Callback = Callable[[Any, float], "bool | None"]
 

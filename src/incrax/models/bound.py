@@ -438,7 +438,7 @@ class Bound(Printable):
     def bounds(self) -> dict[str, tuple[Any, Any]]:
         """Lower and upper bounds of the leaves that have some, by path."""
         return {
-            leaf.path: (leaf.bounds.low, leaf.bounds.high)
+            leaf.path: (leaf.bounds.lower, leaf.bounds.upper)
             for leaf in self._inputs.leaves
             if leaf.is_parameter and leaf.bounds is not None
         }
@@ -601,7 +601,7 @@ def table_of(inputs: Inputs) -> Table:
         is_number = is_floating(value) and np.shape(value) == ()
         shown = f"{value:.6g}" if is_number else type_name(value)
         masked = role if mask is None else f"{role} ({mask.sum()} of {mask.size})"
-        limits = "" if bounds is None else f"{_range(bounds.low)} to {_range(bounds.high)}"
+        limits = "" if bounds is None else f"{_range(bounds.lower)} to {_range(bounds.upper)}"
         rows.append((path, masked, shown, limits))
     return Table("", ("input", "role", "value", "bounds"), rows)
 

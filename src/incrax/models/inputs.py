@@ -23,7 +23,7 @@ from incrax.engine.inputs.leaves import descriptor, frozen, has_tracer, is_dynam
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.inputs.row_updates import at
 from incrax.errors import BindError, InputValueError, UnknownInputError
-from incrax.models.bounds import Bounds, bounds_of
+from incrax.models.bounds import Box, bounds_of
 from incrax.models.names import Names, names_of, with_part
 from incrax.models.roles import (
     DATA,
@@ -50,7 +50,7 @@ class Leaf(NamedTuple):
     path: str
     value: Any
     role: str = DATA
-    bounds: Bounds | None = None
+    bounds: Box | None = None
     mask: np.ndarray | None = None
     """Of a trainable leaf of which some elements are fixed: which are not."""
 
@@ -333,7 +333,7 @@ class Inputs:
             check_role(path, value, role)
             found[number] = Leaf(path, value, role, bounds, mask)
             if found[number].is_parameter and bounds is not None:
-                check_value(path, bounds.low, value)
+                check_value(path, bounds.lower, value)
                 bounds.hold(path, value)
         for number, leaf in found.items():
             self.leaves[number] = leaf._replace(value=_held(leaf.path, leaf.value, role))

@@ -129,4 +129,4 @@ def _step_of(
 
 def _moved(leaf: Leaf, x: Any, move: Any) -> Any:
     moved = (x + move).astype(x.dtype)
-    return moved if leaf.bounds is None else leaf.bounds.nearest(moved)
+    return moved if leaf.bounds is None else leaf.bounds.inside(moved)
