@@ -531,37 +531,39 @@ def impacts(
     interest = result.number(poi)
     numbers = np.delete(np.arange(len(result.names)), interest)
     centres, widths = _known(result, constraints or {})
-    errors = np.array([result.error_sides(number) for number in numbers.tolist()]).reshape(-1, 2)
     goal = result.near_enough(tolerance)
-    # As exact as those that are compared with it: a method of a fit is content a hundredth of an
-    # error away, which would be part of every shift.
-    first = _minimum_of(result)
-    found = Follower(counted, first, [], goal).at([])
-    best = found if found.is_converged else first
+    best = _sharpened(counted, _minimum_of(result), goal)
+    errors = np.array([result.error_sides(number) for number in numbers.tolist()]).reshape(-1, 2)
     held = best.x[numbers, None] + errors * [-1.0, 1.0]
     held = np.clip(held, *(bound[numbers, None] for bound in result.bounds))
     followers = [Follower(counted, best, [number], goal) for number in numbers.tolist()]
     ends, is_converged = _moved(followers, held, interest, progress=progress)
     shifts = ends - best.x[interest]
     order = np.argsort(-np.nan_to_num(_sizes(shifts), nan=-1.0), kind="stable")
-    columns = {
-        "values": best.x[numbers],
-        "errors": errors,
-        "held": held,
-        "shifts": shifts,
-        "is_converged": is_converged,
-        "centres": centres[numbers],
-        "widths": widths[numbers],
-    }
+    ranked = numbers[order]
     return Impacts(
         poi=result.names[interest],
         value=float(best.x[interest]),
         error=float(result.errors[interest]),
-        names=tuple(result.names[number] for number in numbers[order]),
-        **{name: column[order] for name, column in columns.items()},
+        names=tuple(result.names[number] for number in ranked),
+        values=best.x[ranked],
+        errors=errors[order],
+        held=held[order],
+        shifts=shifts[order],
+        is_converged=is_converged[order],
+        centres=centres[ranked],
+        widths=widths[ranked],
         counts=counted.counts,
         work=counted.work,
     )
+
+
+def _sharpened(counted: CountedTask, first: Minimum, goal: float) -> Minimum:
+    """A minimum as exact as those that are compared with it: a method of a fit is content a
+    hundredth of an error away, which would be part of every shift.
+    """
+    found = Follower(counted, first, [], goal).at([])
+    return found if found.is_converged else first
 
 
 def _moved(
