@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bijectors.cases import all_cases
+from bijectors.cases import all_cases, num_remembered
 from incrax import bijectors
-from incrax.bijectors.memory import num_remembered
 
 NAMES = [
     "affine", "chain", "conditional coupling flow", "numpyro cholesky affine", "distrax chain", "plain",
