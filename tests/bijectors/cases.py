@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from incrax.bijectors import memory
+
 KEY = jax.random.key(0)
 
 
@@ -125,6 +127,11 @@ def params() -> list[Any]:
         for name in missing
     ]
     return [*all_cases(), *skips]
+
+
+def num_remembered() -> int:
+    """How many living arrays are remembered; tracers do not count."""
+    return len(memory._table)
 
 
 COUNTS: dict[str, int] = {}

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bijectors.cases import Counted, pop_counts
+from bijectors.cases import Counted, num_remembered, pop_counts
 from incrax import _jax, bijectors
-from incrax.bijectors.memory import num_remembered
 
 fb = pytest.importorskip("flowjax.bijections", reason="flowjax is not installed")
 ff = pytest.importorskip("flowjax.flows")

@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bijectors.cases import all_cases
+from bijectors.cases import all_cases, num_remembered
 from incrax import bijectors
-from incrax.bijectors.memory import num_remembered
 
 NAMES = [
     "affine", "chain", "conditional coupling flow", "numpyro cholesky affine", "distrax chain", "plain",
@@ -113,3 +112,9 @@ def test_one_thousand_dead_outputs_leave_an_empty_table(form):
     del outputs, xs, x
     assert num_remembered() == 0
     assert sum(source() is not None for source in sources) <= 1  # the loop's last
+
+
+def test_a_list_of_numbers_is_an_array():
+    transforms = pytest.importorskip("numpyro.distributions.transforms")
+    double = bijectors.remember(transforms.AffineTransform(0.0, 2.0))
+    assert double.forward([1.0, 2.0]).tolist() == [2.0, 4.0]

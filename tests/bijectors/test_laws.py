@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bijectors.cases import all_cases, params
+from bijectors.cases import all_cases, num_remembered, params
 from incrax import bijectors
-from incrax.bijectors.memory import num_remembered
 
 CLOSE = {"rtol": 1e-7, "atol": 1e-9}
 

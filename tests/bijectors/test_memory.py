@@ -13,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bijectors.cases import Counted, Scale, pop_counts
+from bijectors.cases import Counted, Scale, num_remembered, pop_counts
 from incrax import bijectors
-from incrax.bijectors.memory import num_remembered
 
 pytestmark = pytest.mark.usefixtures("nothing_outlives_a_test")
 

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
-from bijectors.cases import Counted, Scale, pop_counts
+from bijectors.cases import Counted, Scale, num_remembered, pop_counts
 from bijectors.traced import Sinh, X, markers, sinh
 from incrax import bijectors
-from incrax.bijectors.memory import num_remembered
 
 pytestmark = pytest.mark.usefixtures("nothing_outlives_a_test")
 

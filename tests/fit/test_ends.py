@@ -12,9 +12,9 @@ import pytest
 
 import incrax
 from incrax import fit
-from incrax.fit.box import Box
 from incrax.fit.covariance import left_to_gain
 from incrax.fit.methods import METHODS
+from incrax.models.bounds import Box
 
 NOT_SMOOTH = {
     "NaN at the start": (lambda v: jnp.sqrt(v[0]) + v[0] ** 2, [-1.0]),

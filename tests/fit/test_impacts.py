@@ -217,7 +217,8 @@ def test_bounds_hold():
     assert np.all(np.isnan(found.shifts[is_held]))
     assert not found.is_converged[is_held].any()
     assert is_held[-1]
-    assert "minima not found" in str(found)
+    assert found.is_converged[~is_held].all()
+    assert not found.is_alarming  # what a bound holds has no minima to be found
 
 
 @pytest.mark.parametrize("given", ["model", "tuple"])

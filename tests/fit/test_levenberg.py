@@ -13,8 +13,8 @@ import scipy.optimize
 import incrax
 from incrax import fit
 from incrax.fit import steps
-from incrax.fit.box import Box
 from incrax.fit.steps import SearchSettings, Setup
+from incrax.models.bounds import Box
 
 X = np.linspace(0, 3, 40)
 Y = 2 * np.exp(-1.3 * X) + 0.5 + 0.01 * np.random.default_rng(0).normal(size=40)

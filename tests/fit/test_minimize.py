@@ -233,26 +233,26 @@ def test_minuit_needs_one_program_for_values_and_gradients():
 def test_values_get_a_program_where_gradients_for_nobody_take_as_long(
     monkeypatch, timed, num_values, num_alone
 ):
-    """By a clock on which an evaluation takes a second, and the first one four: by a guess of how
-    many values are needed, or after three.
+    """By a clock on which an evaluation takes a second, the first one four, and the second one, as
+    it plans, sixty: by a guess of how many values are needed, or after three.
     """
     roles = {"x": "data", "y": "data"}
     fun = incrax.incremental(loss, tuning=incrax.Tuning(timed=timed))
     model = incrax.bind(fun, p=START, x=X, y=Y, roles=roles)
-    seconds = iter(np.cumsum([0, 4] + [0, 1] * 500).tolist())
+    seconds = iter(np.cumsum([0, 4, 0, 60] + [0, 1] * 500).tolist())
     monkeypatch.setattr(fit.task, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
     one = fit.task.CountedTask(fit.make_task(model, ()))
-    for k in range(2):
+    one.num_values = num_values
+    for k in range(4):
         one.value_of_step(np.array([1.4, 0.3, 1 + 0.01 * k]))
         one.gradient(np.array([1.4, 0.3, 1 + 0.01 * k]))
-    one.num_values = num_values
     points = [np.array([1.5, 0.3, 1 + 0.01 * k]) for k in range(8)]
     for point in points:
         assert one.value_of_step(point) == pytest.approx(of_vector(point))
         one.gradient(point)
     for point in points:
         assert one.value_of_step(point + 0.5) == pytest.approx(of_vector(point + 0.5))
-    num_both = 10 + (0 if num_values and timed else 8 - num_alone)
+    num_both = 12 + (0 if num_values and timed else 8 - num_alone)
     assert one.counts == fit.Counts(values=num_alone, gradients=num_both)
     # The next search of the model knows.
     other = fit.task.CountedTask(fit.make_task(model, ()))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import weakref
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import incrax
 from incrax import fit
 
 
@@ -80,3 +82,92 @@ def test_shapes_that_do_not_fit_are_told():
         )
     with pytest.raises(fit.ParameterTypeError):
         fit.levenberg_marquardt(line, {"a": 0.0}, np.ones(0))
+
+
+def test_a_model_whose_first_evaluation_failed_can_be_fitted():
+    is_broken = True
+
+    def nll(mu, x):
+        if is_broken:
+            raise RuntimeError("a user's mistake")
+        return jnp.sum((x - mu) ** 2)
+
+    m = incrax.bind(nll, mu=0.0, x=np.ones(4), roles={"x": "data"})
+    with pytest.raises(RuntimeError, match="a user's mistake"):
+        fit.minimize(m)
+    is_broken = False
+    np.testing.assert_allclose(fit.minimize(m)["mu"], 1.0, rtol=1e-4)
+
+
+def test_arrays_beside_a_model_are_refused_like_all_else():
+    m = incrax.bind(lambda x: jnp.sum(x**2), x=np.ones(2))
+    for given in ({"wrt": np.array([True, False])}, {"bounds": np.zeros((2, 2))}):
+        with pytest.raises(incrax.errors.BindError, match="beside it"):
+            fit.minimize(m, **given)
+
+
+def test_what_has_no_derivative_is_printed_without_errors():
+    def on_host(p):
+        shape = jax.ShapeDtypeStruct((), p.dtype)
+        return jax.pure_callback(lambda p: np.asarray((p - 1) ** 2), shape, p)
+
+    found = fit.minimize(on_host, 0.0, method="Nelder-Mead")
+    ((_, value, error, why),) = found.tables()[0].rows
+    assert (float(value), error, why) == (pytest.approx(1.0, abs=1e-3), "nan", "no derivative")
+
+
+SQUARE = (lambda p: jnp.sum((p["a"] - 1) ** 2), {"a": np.zeros(2)})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: fit.minimize(*SQUARE, errordef=-1.0),
+        lambda: fit.minimize(*SQUARE, errordef=np.nan),
+        lambda: fit.levenberg_marquardt(lambda p: p - 1, 0.0, loss="huber", loss_scale=0),
+        lambda: fit.contour(SQUARE, "a[0]", "a[1]", cl=95),
+        lambda: fit.minimize(*SQUARE).minos("a[0]", cl=95),
+    ],
+)
+def test_numbers_out_of_range_are_refused_before_anything_is_evaluated(call):
+    with pytest.raises(ValueError, match=r"got .*\. Nothing was evaluated\. Pass"):
+        call()
+
+
+@pytest.mark.parametrize("options", [{"num_points": 0}, {"width": np.nan}])
+def test_a_grid_of_nothing_is_refused(options):
+    with pytest.raises(fit.MinimumError, match="it is no vector of finite numbers"):
+        fit.profile(SQUARE, "a[0]", **options)
+
+
+def test_grids_may_be_lists_and_arrays():
+    assert fit.scan2d(SQUARE, "a[0]", "a[1]", num_points=[2, 3]).rise.shape == (2, 3)
+    grids = np.array([[0.0, 1.0], [1.0, 2.0]])
+    np.testing.assert_allclose(
+        fit.scan2d(SQUARE, "a[0]", "a[1]", grids=grids).rise, [[1, 2], [0, 1]], atol=1e-6
+    )
+
+
+def test_what_the_data_do_not_determine_is_named():
+    flat = lambda p: (p["x"] + p["y"] - 1.0) ** 2 + p["z"] ** 2
+    with pytest.raises(fit.MinimumError, match=r"not determine \(here `p\['x'\]`, `p\['y'\]`\)\."):
+        fit.profile((flat, {"x": 1.0, "y": 3.0, "z": 0.0}), "z")
+
+
+def test_toys_of_which_none_converged_have_no_table():
+    m = incrax.bind(lambda mu, x: jnp.sum((x - mu) ** 2), mu=0.0, x=np.ones(4), roles={"x": "data"})
+    found = fit.toys(m, [{"x": np.full(4, np.nan)}])
+    assert found.tables() == []
+    m.fix("mu")
+    with pytest.raises(incrax.errors.BindError, match="^`toys` needs something trainable"):
+        fit.toys(m, [{"x": np.ones(4)}])
+
+
+def test_joint_models_say_what_they_take():
+    square = lambda mu, x: (mu - x) ** 2
+    one, two = (incrax.bind(square, mu=0.0, x=x, roles={"x": "data"}) for x in (1.0, 3.0))
+    assert fit.simultaneous({"one": one, "two": two}, shared="mu").names == ("mu",)
+    with pytest.raises(TypeError, match=r"it must be a `Constraint`"):
+        fit.constrained(one, [fit.gaussian_constraint("mu", 0.0, 1.0)])
+    with pytest.raises(TypeError, match="it must be a bound model"):
+        fit.negative(square)

@@ -12,8 +12,8 @@ import scipy.optimize
 
 import incrax
 from incrax import fit
-from incrax.fit.box import Box
 from incrax.fit.steps import LOSSES
+from incrax.models.bounds import Box
 
 ROBUST = [name for name in LOSSES if name != "squares"]
 CONVEX = ["huber", "soft_l1"]

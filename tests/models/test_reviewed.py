@@ -194,3 +194,11 @@ def test_a_guarded_function_is_refused():
         "got a guarded function, and a bound model traces its function as a whole. Nothing was "
         "bound." in str(caught.value)
     )
+
+
+def test_what_is_no_mapping_and_no_name_is_refused():
+    m = incrax.bind(lambda mu: mu**2, mu=1.0)
+    with pytest.raises(TypeError, match="must be a mapping of names to values"):
+        m.set(np.ones(3))
+    with pytest.raises(TypeError, match="must be a name of one"):
+        m.fix(["mu"])

@@ -9,6 +9,7 @@ import pytest
 
 import incrax
 from incrax import samplers
+from incrax.samplers import compiled_sweeps
 
 START = {"a": 1.0, "z": 100.0}
 
@@ -68,9 +69,54 @@ def test_moves_that_never_move_are_refused(update, text):
 
 def test_chains_have_sweeps_and_densities_are_numbers():
     walk = {"p": samplers.Walk(1.0)}
-    with pytest.raises(ValueError, match="Pass one or more"):
+    with pytest.raises(ValueError, match="Pass an integer of 1 or more"):
         samplers.gibbs(normal, START, updates=walk, key=1, num_sweeps=0)
     with pytest.raises(TypeError, match="must return one real number"):
         samplers.gibbs(lambda p: (normal(p),), START, updates=walk, key=1, num_sweeps=3)
     with pytest.raises(incrax.errors.UnknownInputError):
         samplers.gibbs(normal, START, updates={0: samplers.Walk(1.0)}, key=1, num_sweeps=3)
+
+
+def test_complex_parameters_are_refused():
+    density = lambda p: -(jnp.abs(p) ** 2)
+    with pytest.raises(incrax.errors.SelectionError, match="its imaginary part would stay"):
+        samplers.gibbs(density, 1j, key=0, num_sweeps=5)
+
+
+def test_an_input_without_elements_stays_as_it_is():
+    density = lambda p: -(p["a"] ** 2) - jnp.sum(p["b"])
+    chain = samplers.gibbs(density, {"a": 0.0, "b": np.zeros(0)}, key=0, num_sweeps=5)
+    assert chain.tree()["b"].shape == (5, 0)
+
+
+def test_a_file_that_is_no_checkpoint_is_refused_and_kept(tmp_path):
+    text = tmp_path / "notes.txt"
+    text.write_text("mine")
+    np.savez(tmp_path / "mine.npz", x=np.ones(3))
+    np.save(tmp_path / "mine.npy", np.ones(3))
+    for file in (text, tmp_path / "mine.npz", tmp_path / "mine.npy", tmp_path):
+        for num_warmup in (None, 3):
+            with pytest.raises(samplers.StartError, match="is no checkpoint of this chain"):
+                samplers.gibbs(
+                    normal, START, key=0, num_sweeps=5, num_warmup=num_warmup, checkpoint=file
+                )
+    assert text.read_text() == "mine"
+
+
+def test_a_checkpoint_that_cannot_be_written_is_an_error_before_the_first_sweep(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(compiled_sweeps, "_sweeps", None)
+    with pytest.raises(FileNotFoundError):
+        samplers.gibbs(normal, START, key=0, num_sweeps=5, checkpoint=tmp_path / "no" / "file.npz")
+
+
+@pytest.mark.parametrize("key", [-1, None, 1.5, "a"])
+def test_a_key_that_is_none_is_refused(key):
+    with pytest.raises(TypeError, match=r"it must be a key of `jax\.random`"):
+        samplers.gibbs(normal, START, key=key, num_sweeps=5)
+
+
+def test_updates_are_a_mapping():
+    with pytest.raises(TypeError, match="must be a mapping of blocks"):
+        samplers.gibbs(normal, START, updates=[samplers.Walk()], key=0, num_sweeps=5)

@@ -259,9 +259,9 @@ def test_a_checkpoint_of_another_chain_is_refused(tmp_path, other):
     with pytest.raises(samplers.StartError) as caught:
         run(**({"num": 6, "checkpoint": file} | other))
     assert str(caught.value) == (
-        f"`{file}` is the checkpoint of another chain: of other inputs, blocks, widths or data, "
-        "another key, warm-up or number of chains. Nothing was sampled. Pass what the file was "
-        "made with, or another file."
+        f"`{file}` is no checkpoint of this chain: it is of other inputs, blocks, widths or data, "
+        "another key, warm-up or number of chains, of more sweeps, or something else. Nothing was "
+        "sampled. Pass what the file was made with, or another file."
     )
 
 

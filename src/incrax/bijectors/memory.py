@@ -179,8 +179,3 @@ def forget(y: Any) -> None:
         _jax.note(y, ())
     else:
         _table.pop(id(y), None)
-
-
-def num_remembered() -> int:
-    """How many living arrays are remembered; tracers do not count."""
-    return len(_table)

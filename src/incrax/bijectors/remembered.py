@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from incrax import _jax
 from incrax._jax import is_known_with
@@ -294,6 +293,4 @@ def _is_wide() -> bool:
 
 def _as_array(x: Any) -> Any:
     """An array that nobody else can change."""
-    if isinstance(x, np.ndarray):
-        return jnp.array(x)
-    return jnp.asarray(x) if isinstance(x, (int, float, complex, np.generic)) else x
+    return x if isinstance(x, jax.Array) else jnp.array(x)

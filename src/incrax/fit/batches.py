@@ -21,7 +21,7 @@ from incrax.derivatives.cuts import is_mark
 from incrax.derivatives.selection import is_python_int
 from incrax.derivatives.transforms import plain
 from incrax.fit.linear import reduction_by
-from incrax.fit.problem import ArgumentLayout, laid_out, remembered, residual_vector
+from incrax.fit.problem import ArgumentLayout, check_positive, laid_out, remembered, residual_vector
 from incrax.fit.steps import FIRST_GROWTH, adapted
 
 NAME = "LeastSquaresSteps"
@@ -111,11 +111,8 @@ class LeastSquaresSteps:
         if not callable(residuals):
             raise wrong_option(f"{NAME}(residuals)", residuals, "a function")
         for name, value in (("damping", damping), ("least_damping", least_damping)):
-            if value is not None and not value > 0:
-                raise ValueError(
-                    f"`{NAME}({name}=...)` got {value!r}. Nothing was evaluated. Pass a number "
-                    "above zero."
-                )
+            if value is not None:
+                check_positive(f"{NAME}({name}=...)", value)
         self.residuals: Callable[..., Any] = plain(residuals)
         self.damping: float = float(damping)
         self.least_damping: float | None = least_damping

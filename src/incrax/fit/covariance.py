@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from incrax.fit.box import Box
+from incrax.models.bounds import Box
 
 RANK_TOLERANCE = 1e-11
 """Eigenvalues of the scaled Hessian below this times the greatest are zero: rounding errors of

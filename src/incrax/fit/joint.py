@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound, incremental
-from incrax._messages import listed
+from incrax._messages import listed, wrong_option
 from incrax._names import names_in
 from incrax.derivatives.selection import parts_of, type_name
 from incrax.engine.inputs.paths import is_within
@@ -115,6 +115,9 @@ def constrained(model: Bound, *constraints: Constraint) -> Bound:
         [2.0, 1.0]
     """
     check_model("constrained(model)", model)
+    for each in constraints:
+        if not isinstance(each, Constraint):
+            raise wrong_option("constrained(model, *constraints)", each, "a `Constraint`")
     names = tuple(model.inputs)
     terms = [([model.path(name) for name in names_in(each.names)], each) for each in constraints]
     for paths, each in terms:
@@ -172,7 +175,7 @@ def simultaneous(
         )
     for model in models.values():
         check_model("simultaneous(models)", model)
-    words = {name: _word(name) for name in shared}
+    words = {name: _word(name) for name in names_in(shared)}
     parts = [_part(name, model, words) for name, model in models.items()]
     owners = _owners(parts)
     _check_shared(words, owners, models)
@@ -337,6 +340,7 @@ def negative(model: Bound) -> Bound:
         >>> float(fit.negative(incrax.bind(lambda mu: 0.5 * mu**2, mu=2.0)).value())
         -2.0
     """
+    check_model("negative(model)", model)
     return _composed(model, lambda value, args: -value)
 
 

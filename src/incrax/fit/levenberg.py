@@ -21,13 +21,13 @@ from incrax import Bound, Incremental, incremental, jacobian
 from incrax._progress import Meter
 from incrax.derivatives.transforms import options_of, plain
 from incrax.fit import steps
-from incrax.fit.box import Box
 from incrax.fit.problem import (
     SQUARES,
     ArgumentLayout,
     Limits,
     Parameters,
     Problem,
+    check_positive,
     posed,
     remembered,
     residual_vector,
@@ -43,6 +43,7 @@ from incrax.fit.steps import (
     Setup,
 )
 from incrax.fit.task import Callback, Task, task_of
+from incrax.models.bounds import Box
 
 Function = Callable[..., Any]
 ROUND = 100
@@ -122,6 +123,7 @@ def levenberg_marquardt(
             f"`levenberg_marquardt(loss=...)` got {loss!r}. Nothing was evaluated. Use one of "
             f"{shown}."
         )
+    check_positive(f"{SQUARES}(loss_scale=...)", loss_scale)
     given, asked = posed(SQUARES, residuals, args, wrt, bounds, parameter="residuals")
     model = residuals if isinstance(residuals, Bound) else None
     is_plain = model is not None and not model.options

@@ -20,8 +20,8 @@ from incrax._messages import listed
 from incrax._tables import LruTable
 from incrax.engine.compile.captured import with_captured
 from incrax.errors import MethodError, MinimumError
-from incrax.fit.box import Box
 from incrax.fit.task import CountedTask, Ended, MethodSettings, Task
+from incrax.models.bounds import Box
 
 # --- Minuit ---------------------------------------------------------------------------------------
 
@@ -133,6 +133,19 @@ class Interval(NamedTuple):
     upper: float
     is_valid: bool
     cl: float | None = None
+
+
+MOST_SIGMAS = 30
+"""Standard deviations that a confidence level can be given in; 95 is meant as 0.95."""
+
+
+def check_level(caller: str, cl: float) -> None:
+    """Refuse what is no confidence level, nor a number of standard deviations."""
+    if not 0 < cl <= MOST_SIGMAS:
+        raise ValueError(
+            f"`{caller}(cl=...)` got {cl!r}. Nothing was evaluated. Pass a confidence level below "
+            f"1, such as 0.95, or from 1 to {MOST_SIGMAS} a number of standard deviations."
+        )
 
 
 @contextmanager

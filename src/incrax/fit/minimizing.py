@@ -25,8 +25,8 @@ from incrax.fit.methods import (
     scipy_name,
     unknown_options,
 )
-from incrax.fit.problem import Limits
-from incrax.fit.result import FitResult, Status
+from incrax.fit.problem import Limits, check_positive
+from incrax.fit.result import NO_DERIVATIVE, FitResult, Status
 from incrax.fit.task import (
     Callback,
     CountedTask,
@@ -119,6 +119,7 @@ def minimize(
         >>> round(float(result.params["b"]), 4), result.errors.round(3).tolist()
         (1.0, [1.0, 1.118])
     """
+    check_positive("minimize(errordef=...)", errordef)
     task = make_task(fun, args, wrt, bounds)
     settings = MethodSettings(float(errordef), tolerance, int(max_calls), options)
     name, search = _method(method, settings)
@@ -209,7 +210,7 @@ def _tested(found: FitResult, counted: CountedTask, metric: np.ndarray | None) -
     """
     try:
         gradient = counted.gradient(found.values)
-    except _NO_DERIVATIVE:
+    except NO_DERIVATIVE:
         if found.counts.gradients:
             raise
         return found.retold("its gradient, which the function does not have, was not tested")
@@ -238,10 +239,6 @@ def _left_to_gain(found: FitResult, metric: np.ndarray | None) -> float:
     if metric is not None:
         return found.left(metric)
     if len(found.values) <= MAX_JUDGED:
-        with contextlib.suppress(*_NO_DERIVATIVE):
+        with contextlib.suppress(*NO_DERIVATIVE):
             return found.left(found.second_derivatives)
     return np.nan
-
-
-_NO_DERIVATIVE = (TypeError, ValueError, NotImplementedError)
-"""What JAX raises for functions that have no derivative, or no second one."""

@@ -29,8 +29,7 @@ from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.engine.inputs.signature import argument_names, leaf_path
 from incrax.errors import BindError, BoundsError, ParameterTypeError
-from incrax.fit.box import Box
-from incrax.models.bounds import bounds_from
+from incrax.models.bounds import Box, bounds_from
 
 Limits = Mapping[str, tuple[Any, Any]] | Sequence[tuple[Any, Any]]
 """Bounds as users give them: by name, or one pair for each element of an array."""
@@ -52,6 +51,14 @@ def check_model(caller: str, model: Any) -> None:
     """Raise where a bound model is needed, and a function was given."""
     if not isinstance(model, Bound):
         raise wrong_option(caller, model, "a bound model, `incrax.bind(f, ...)`")
+
+
+def check_positive(option: str, value: Any) -> None:
+    """Raise where a number must be above zero, and is not, or is NaN."""
+    if not value > 0:
+        raise ValueError(
+            f"`{option}` got {value!r}. Nothing was evaluated. Pass a number above zero."
+        )
 
 
 # --- what is free ---------------------------------------------------------------------------------
@@ -419,7 +426,7 @@ def posed(
         And what `parameters` and `problem` raise.
     """
     if isinstance(fun, Bound):
-        _check_beside(caller, {"arguments": args, "`wrt`": wrt, "`bounds`": bounds})
+        _check_beside(caller, {"arguments": args or None, "`wrt`": wrt, "`bounds`": bounds})
         return _posed_model(caller, fun)
     if not callable(fun):
         raise wrong_option(f"{caller}({parameter})", fun, "a function or a bound model")
@@ -437,7 +444,7 @@ def _posed_model(caller: str, model: Bound) -> tuple[Parameters, Problem]:
 
 
 def _check_beside(caller: str, given: Mapping[str, Any]) -> None:
-    named = [name for name, value in given.items() if value not in ((), None)]
+    named = [name for name, value in given.items() if value is not None]
     if named:
         raise BindError(
             f"`{caller}` got a bound model and {', '.join(named)} beside it. A model has values, "

@@ -20,11 +20,11 @@ from incrax._table import Printable, Table
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import MinimumError
 from incrax.fit.axes import axes_for
-from incrax.fit.box import Box
 from incrax.fit.covariance import Curvature, curvature, differenced, is_held_by, left_to_gain
-from incrax.fit.methods import Interval, minuit_at
+from incrax.fit.methods import Interval, check_level, minuit_at
 from incrax.fit.problem import Problem
 from incrax.fit.task import CountedTask, Counts, Task, Work
+from incrax.models.bounds import Box
 
 NEAR = 0.1
 """Of the error definition: farther from the minimum than this, intervals from here would be about
@@ -71,6 +71,8 @@ ELSEWHERE = {
     "nit": "`result.num_steps`",
 }
 """What to write, by the names that results of SciPy and iminuit have."""
+NO_DERIVATIVE = (TypeError, ValueError, NotImplementedError)
+"""What JAX raises for functions that have no derivative, or no second one."""
 NUM_ROWS = 100
 """Elements that are printed."""
 MOST = 256
@@ -465,6 +467,8 @@ class FitResult(Printable):
 
         Cost: some ten evaluations per element and side, and second derivatives for all.
         """
+        if cl is not None:
+            check_level("minos", cl)
         chosen = [self.names[self.number(name)] for name in names] or [
             name for name, is_held in zip(self.names, self.is_held, strict=True) if not is_held
         ]
@@ -493,11 +497,13 @@ class FitResult(Printable):
             MinimumError: as it says.
         """
         if not self.is_near:
+            flat = [name for name, x in zip(self.names, self.errors, strict=True) if np.isinf(x)]
+            here = f" (here {listed(flat)})" if flat else ""
             raise MinimumError(
                 f"`{what}` goes out from a minimum, and this search ended as: {self.status.value}. "
                 "Its Hessian is needed, positive definite, for a first guess. This is usually a "
                 "search that was stopped, a function with kinks, or a parameter that the data do "
-                "not determine. Minimise again from here, smooth the function, or fix that "
+                f"not determine{here}. Minimise again from here, smooth the function, or fix that "
                 "parameter by `wrt`."
             )
 
@@ -510,14 +516,12 @@ class FitResult(Printable):
 
     def tables(self) -> list[Table]:
         """The free elements with their errors."""
-        errors = self.errors
-        falls = "no degrees of freedom" if self.num_dof == 0 else "Hessian not positive"
-        reasons = (self.is_held, np.isinf(errors), np.isnan(errors))
+        errors, reasons = self._told_errors()
         columns = {
             "parameter": self.names,
             "value": [f"{x:.8g}" for x in self.values],
             "error": [f"{x:.3g}" for x in errors],
-            "": np.select(reasons, ("at a bound", "not determined", falls), "").tolist(),
+            "": reasons.tolist(),
         }
         if self.intervals:
             found = [self.intervals.get(name) for name in self.names]
@@ -525,6 +529,16 @@ class FitResult(Printable):
                 "" if each is None else f"{each.lower:+.3g} {each.upper:+.3g}" for each in found
             ]
         return [Table("", [*columns], [*zip(*columns.values(), strict=True)], NUM_ROWS)]
+
+    def _told_errors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Errors, and in words why there is none."""
+        try:
+            errors = self.errors
+        except NO_DERIVATIVE:
+            return np.full(self.values.shape, np.nan), np.full(self.values.shape, "no derivative")
+        falls = "no degrees of freedom" if self.num_dof == 0 else "Hessian not positive"
+        reasons = (self.is_held, np.isinf(errors), np.isnan(errors))
+        return errors, np.select(reasons, ("at a bound", "not determined", falls), "")
 
     def summary(self) -> str:
         """How the search ended, where, and what it took; the distance to the minimum if it is

@@ -22,7 +22,7 @@ from incrax._table import Printable, Table, many
 from incrax.errors import MinimumError
 from incrax.fit.axes import axes_for
 from incrax.fit.following import Follower, Minimum
-from incrax.fit.methods import failed_minuit
+from incrax.fit.methods import check_level, failed_minuit
 from incrax.fit.minimizing import minimize
 from incrax.fit.result import NEAR, FitResult, elements_named
 from incrax.fit.task import CountedTask, Counts, Work
@@ -257,8 +257,8 @@ def scan2d(
     """
     result = _minimum(result, "scan2d")
     numbers = _pair(result, first, second)
-    sizes = num_points if isinstance(num_points, tuple) else (num_points, num_points)
-    columns = zip(numbers, grids or (None, None), sizes, strict=True)
+    given = (None, None) if grids is None else grids
+    columns = zip(numbers, given, np.broadcast_to(num_points, 2).tolist(), strict=True)
     axes = tuple(_grid(result, *column, width) for column in columns)
     return _scan(result, numbers, axes, tolerance, progress=progress)
 
@@ -300,6 +300,7 @@ def contour(
         >>> np.abs(found.points).max(axis=0).round(1).tolist()
         [1.0, 2.0]
     """
+    check_level("contour", cl)
     result = _minimum(result, "contour")
     names = tuple(result.names[number] for number in _pair(result, first, second))
     level = result.errordef * _standard_rise(cl)
@@ -446,7 +447,7 @@ class Impacts(Printable):
 
     @property
     def _num_failed(self) -> int:
-        return int(np.sum(~self.is_converged))
+        return int(np.sum(~self.is_converged & np.isfinite(self.held)))
 
     @property
     def is_alarming(self) -> bool:
@@ -530,37 +531,39 @@ def impacts(
     interest = result.number(poi)
     numbers = np.delete(np.arange(len(result.names)), interest)
     centres, widths = _known(result, constraints or {})
-    errors = np.array([result.error_sides(number) for number in numbers.tolist()]).reshape(-1, 2)
     goal = result.near_enough(tolerance)
-    # As exact as those that are compared with it: a method of a fit is content a hundredth of an
-    # error away, which would be part of every shift.
-    first = _minimum_of(result)
-    found = Follower(counted, first, [], goal).at([])
-    best = found if found.is_converged else first
+    best = _sharpened(counted, _minimum_of(result), goal)
+    errors = np.array([result.error_sides(number) for number in numbers.tolist()]).reshape(-1, 2)
     held = best.x[numbers, None] + errors * [-1.0, 1.0]
     held = np.clip(held, *(bound[numbers, None] for bound in result.bounds))
     followers = [Follower(counted, best, [number], goal) for number in numbers.tolist()]
     ends, is_converged = _moved(followers, held, interest, progress=progress)
     shifts = ends - best.x[interest]
     order = np.argsort(-np.nan_to_num(_sizes(shifts), nan=-1.0), kind="stable")
-    columns = {
-        "values": best.x[numbers],
-        "errors": errors,
-        "held": held,
-        "shifts": shifts,
-        "is_converged": is_converged,
-        "centres": centres[numbers],
-        "widths": widths[numbers],
-    }
+    ranked = numbers[order]
     return Impacts(
         poi=result.names[interest],
         value=float(best.x[interest]),
         error=float(result.errors[interest]),
-        names=tuple(result.names[number] for number in numbers[order]),
-        **{name: column[order] for name, column in columns.items()},
+        names=tuple(result.names[number] for number in ranked),
+        values=best.x[ranked],
+        errors=errors[order],
+        held=held[order],
+        shifts=shifts[order],
+        is_converged=is_converged[order],
+        centres=centres[ranked],
+        widths=widths[ranked],
         counts=counted.counts,
         work=counted.work,
     )
+
+
+def _sharpened(counted: CountedTask, first: Minimum, goal: float) -> Minimum:
+    """A minimum as exact as those that are compared with it: a method of a fit is content a
+    hundredth of an error away, which would be part of every shift.
+    """
+    found = Follower(counted, first, [], goal).at([])
+    return found if found.is_converged else first
 
 
 def _moved(
@@ -659,7 +662,7 @@ def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: flo
             raise _wrong_grid(name, "None", reason)
         ends = result.values[number] + width * error * np.array([-1.0, 1.0])
         low, high = ends.clip(lower, upper)
-        return np.linspace(low, high, num_points)
+        grid = np.linspace(low, high, num_points)
     found = np.asarray(grid, np.float64)
     if found.ndim != 1 or not found.size or not np.all(np.isfinite(found)):
         raise _wrong_grid(name, repr(grid), "it is no vector of finite numbers")

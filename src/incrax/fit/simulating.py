@@ -103,6 +103,8 @@ class Toys(Printable):
     def tables(self) -> list[Table]:
         """Of the first elements: values, errors and pulls of the fits that converged."""
         done = self.is_converged
+        if not done.any():
+            return []
         columns = (
             self.values[done].mean(axis=0),
             self.values[done].std(axis=0),
@@ -151,6 +153,7 @@ def toys(
         ((20, 1), True)
     """
     check_model("toys(model)", model)
+    model.trained("toys")
     names = model.names
     start = model.flat().x0
     fits: list[tuple[Any, ...]] = []

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax.fit import linear
-from incrax.fit.box import Box
+from incrax.models.bounds import Box
 
 # --- losses ---------------------------------------------------------------------------------------
 

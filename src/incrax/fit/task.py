@@ -21,8 +21,8 @@ import numpy as np
 from incrax import Bound, Incremental, Prepared, Tuning, prepare
 from incrax.derivatives.transforms import options_of, plain
 from incrax.errors import MethodError
-from incrax.fit.box import Box
 from incrax.fit.problem import Parameters, Problem, posed
+from incrax.models.bounds import Box
 
 Callback = Callable[[Any, float], "bool | None"]
 
@@ -83,7 +83,8 @@ class Task(NamedTuple):
         for method in self.methods():
             stats = method.stats
             ran += stats.ran + stats.filled
-            whole += (stats.calls - stats.aborted) * method.num_equations
+            if num_calls := stats.calls - stats.aborted:  # before a call it has no equations
+                whole += num_calls * method.num_equations
         return Work(ran, whole)
 
 
@@ -178,7 +179,9 @@ class Counts(NamedTuple):
 
     def text(self, work: Work) -> str:
         """What was evaluated, and what share of it saved values avoided."""
-        done = [f"{count} {name}" for name, count in self._asdict().items() if count]
+        done = [f"{count} {name}" for name, count in self._asdict().items() if count] or [
+            "no evaluations"
+        ]
         avoided = [f"{work.avoided:.0%} of the work avoided"] if work.ran else []
         return ", ".join([*done, *avoided])
 
@@ -218,6 +221,8 @@ NUM_KNOWN = 3
 """Points whose values a search remembers."""
 LEAST_COMPILE_S = 0.25
 """No program that takes XLA less is worth a thought."""
+NUM_TIMED = 3
+"""Evaluations from which on the fastest tells what one takes."""
 
 
 class ValueAt(NamedTuple):
@@ -244,8 +249,10 @@ class Ahead:
     """Whether seconds may decide; see `Tuning`."""
     first_s: float = 0.0
     """Of the first evaluation, which compiles."""
+    num_timed: int = 0
+    """Evaluations after it."""
     least_s: float = math.inf
-    """Of those after it."""
+    """Of those."""
     unasked_s: float = 0.0
     """Of evaluations whose gradients nobody asked for."""
 
@@ -253,7 +260,8 @@ class Ahead:
         """Whether values had better be evaluated alone, of which so many are expected without a
         gradient.
         """
-        expected_s = num_values * self.least_s if self.least_s < math.inf else 0.0
+        # The first of them pay for planning, some ten times what they take later.
+        expected_s = num_values * self.least_s if self.num_timed >= NUM_TIMED else 0.0
         gradients_s = 0.6 * max(self.unasked_s, expected_s)
         return self.is_timed and gradients_s > max(0.4 * self.first_s, LEAST_COMPILE_S)
 
@@ -262,6 +270,7 @@ class Ahead:
         if not self.first_s:
             self.first_s = seconds
             return 0.0
+        self.num_timed += 1
         self.least_s = min(self.least_s, seconds)
         self.unasked_s += seconds
         return seconds

@@ -31,7 +31,7 @@ from incrax.models.functions import (
     checked_inputs,
     functions_of,
 )
-from incrax.models.inputs import Inputs, Watcher
+from incrax.models.inputs import Inputs, Watcher, as_given
 from incrax.models.roles import FIXED, STATE, TRAINABLE, Role, Roles, is_floating
 from incrax.models.training import Training
 
@@ -312,14 +312,14 @@ class Bound(Printable):
             InputValueError: a value has another structure, shape or kind, is traced, or lies
                 outside of its bounds.
         """
-        self._inputs.set({**(values or {}), **named})
+        self._inputs.set(as_given(values, named))
 
     @contextlib.contextmanager
     def at(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> Iterator[Bound]:
         """Inputs with other values inside a `with` block; afterwards those named are as they
         were.
         """
-        given = {**(values or {}), **named}
+        given = as_given(values, named)
         before = self._inputs.parts(list(given))
         try:
             self.set(given)
@@ -438,7 +438,7 @@ class Bound(Printable):
     def bounds(self) -> dict[str, tuple[Any, Any]]:
         """Lower and upper bounds of the leaves that have some, by path."""
         return {
-            leaf.path: (leaf.bounds.low, leaf.bounds.high)
+            leaf.path: (leaf.bounds.lower, leaf.bounds.upper)
             for leaf in self._inputs.leaves
             if leaf.is_parameter and leaf.bounds is not None
         }
@@ -601,7 +601,7 @@ def table_of(inputs: Inputs) -> Table:
         is_number = is_floating(value) and np.shape(value) == ()
         shown = f"{value:.6g}" if is_number else type_name(value)
         masked = role if mask is None else f"{role} ({mask.sum()} of {mask.size})"
-        limits = "" if bounds is None else f"{_range(bounds.low)} to {_range(bounds.high)}"
+        limits = "" if bounds is None else f"{_range(bounds.lower)} to {_range(bounds.upper)}"
         rows.append((path, masked, shown, limits))
     return Table("", ("input", "role", "value", "bounds"), rows)
 

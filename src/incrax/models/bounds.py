@@ -1,6 +1,6 @@
-"""Lower and upper bounds of inputs.
+"""Lower and upper bounds, and what they hold.
 
-In: bounds by path. Out: those of each leaf.
+In: bounds by path, as users give them. Out: those of each leaf.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from incrax.errors import BindError, InputValueError
@@ -17,11 +16,35 @@ from incrax.models.names import Names
 from incrax.models.roles import DATA, FIXED, TRAINABLE
 
 
-class Bounds(NamedTuple):
-    """Lower and upper bound of a leaf, arrays of its shape; infinite where there is none."""
+class Box(NamedTuple):
+    """Lower and upper bound of each element, of one shape; infinite where there is none.
 
-    low: np.ndarray
-    high: np.ndarray
+    Arrays of NumPy or JAX: the same on the host and in a program.
+    """
+
+    lower: Any
+    upper: Any
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether any element has a bound."""
+        return bool(np.any(np.isfinite(self.lower) | np.isfinite(self.upper)))
+
+    def inside(self, x: Any) -> Any:
+        """The nearest point within the bounds."""
+        return x.clip(self.lower, self.upper)
+
+    def is_pressed(self, x: Any, gradient: Any) -> Any:
+        """Which elements lie at a bound that the function falls towards: they do not move; nor do
+        those whose bounds leave no room.
+        """
+        at_lower = (x <= self.lower) & (gradient > 0)
+        at_upper = (x >= self.upper) & (gradient < 0)
+        return at_lower | at_upper | (self.lower == self.upper)
+
+    def room(self, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """How far each element is from the bound that the function falls towards."""
+        return np.where(gradient > 0, x - self.lower, self.upper - x)
 
     def hold(self, path: str, value: Any) -> None:
         """Refuse a value outside.
@@ -30,20 +53,16 @@ class Bounds(NamedTuple):
             InputValueError: some element is; NaN is not.
         """
         value = np.asarray(value)
-        is_outside = (value < self.low) | (value > self.high)
+        is_outside = (value < self.lower) | (value > self.upper)
         if not is_outside.any():
             return
         at = tuple(np.argwhere(is_outside)[0].tolist())
         name = f"{path}{list(at)}" if at else path
         raise InputValueError(
             f"`{name}` was to be set to {value[at]:.6g}, outside of its bounds "
-            f"({self.low[at]:.6g}, {self.high[at]:.6g}). The model is as it was. Set a value "
+            f"({self.lower[at]:.6g}, {self.upper[at]:.6g}). The model is as it was. Set a value "
             "inside, or bind the model with wider bounds."
         )
-
-    def nearest(self, value: Any) -> Any:
-        """The nearest value inside."""
-        return jnp.clip(value, self.low, self.high).astype(jnp.result_type(value))
 
 
 def bounds_of(
@@ -52,7 +71,7 @@ def bounds_of(
     roles: Sequence[str],
     given: Any,
     of_elements: Sequence[tuple[str, tuple[int, ...] | None, Any]],
-) -> dict[str, Bounds]:
+) -> dict[str, Box]:
     """The bounds of each leaf that has some: those given by name, then those of single elements as
     (path, index, pair).
 
@@ -61,7 +80,7 @@ def bounds_of(
         BindError: bounds are no pair, do not fit, or bound what is not fitted.
         InputValueError: a value lies outside.
     """
-    found: dict[str, Bounds] = {}
+    found: dict[str, Box] = {}
     of_leaves = [(path, None, pair) for path, pair in _by_path(names, given)]
     for path, index, pair in (*of_leaves, *of_elements):
         for number in _fitted(names, path, roles):
@@ -69,16 +88,16 @@ def bounds_of(
             leaf = leaves[number]
             new = _bounds_from(path, pair, leaf, np.shape(leaf) if index is None else ())
             limits = zip((-np.inf, np.inf), new, strict=True)
-            free = Bounds(*(np.full(np.shape(leaf), limit, x.dtype) for limit, x in limits))
+            free = Box(*(np.full(np.shape(leaf), limit, x.dtype) for limit, x in limits))
             known = found.setdefault(name, free)
             place = ... if index is None else index
-            known.low[place], known.high[place] = new
+            known.lower[place], known.upper[place] = new
             known.hold(name, leaf)
     return found
 
 
-def _bounds_from(path: str, pair: Any, leaf: Any, shape: tuple[int, ...]) -> Bounds:
-    """Bounds of a leaf in its own type, so that a bound itself lies inside."""
+def _bounds_from(path: str, pair: Any, leaf: Any, shape: tuple[int, ...]) -> Box:
+    """Box of a leaf in its own type, so that a bound itself lies inside."""
     dtype = float if isinstance(leaf, float) else jax.dtypes.result_type(leaf)
     try:
         if np.issubdtype(dtype, np.complexfloating):
@@ -88,7 +107,7 @@ def _bounds_from(path: str, pair: Any, leaf: Any, shape: tuple[int, ...]) -> Bou
         raise _wrong_pair(path, pair, str(error)) from error
 
 
-def bounds_from(pair: Any, shape: tuple[int, ...], dtype: Any) -> Bounds:
+def bounds_from(pair: Any, shape: tuple[int, ...], dtype: Any) -> Box:
     """The bounds of a leaf by those of users, None for no bound.
 
     Raises:
@@ -105,7 +124,7 @@ def bounds_from(pair: Any, shape: tuple[int, ...], dtype: Any) -> Bounds:
     if not is_ordered:
         raise ValueError("the lower bound is not below the upper one")
     try:
-        return Bounds(*(np.broadcast_to(each, shape).astype(dtype) for each in (low, high)))
+        return Box(*(np.broadcast_to(each, shape).astype(dtype) for each in (low, high)))
     except ValueError as error:
         raise ValueError(f"it does not fit the shape {list(shape)}") from error
 
@@ -132,7 +151,7 @@ def _fitted(names: Names, path: str, roles: Sequence[str]) -> list[int]:
 
 
 def _wrong_pair(path: str, seen: Any, reason: str) -> BindError:
-    """Bounds that are no pair, or do not fit."""
+    """Box that are no pair, or do not fit."""
     return BindError(
         f"`bind(bounds=...)` got {seen!r} for `{path}`: {reason}. Nothing was bound. Pass a "
         f"pair: `bounds={{{path!r}: (0, None)}}`."

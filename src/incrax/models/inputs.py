@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from incrax._messages import wrong_option
 from incrax.derivatives.flat import FreeElements, element_names, ends
 from incrax.derivatives.selection import parts_of, type_name
 from incrax.engine.inputs.leaves import descriptor, frozen, has_tracer, is_dynamic
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.inputs.row_updates import at
 from incrax.errors import BindError, InputValueError, UnknownInputError
-from incrax.models.bounds import Bounds, bounds_of
+from incrax.models.bounds import Box, bounds_of
 from incrax.models.names import Names, names_of, with_part
 from incrax.models.roles import (
     DATA,
@@ -49,7 +50,7 @@ class Leaf(NamedTuple):
     path: str
     value: Any
     role: str = DATA
-    bounds: Bounds | None = None
+    bounds: Box | None = None
     mask: np.ndarray | None = None
     """Of a trainable leaf of which some elements are fixed: which are not."""
 
@@ -332,7 +333,7 @@ class Inputs:
             check_role(path, value, role)
             found[number] = Leaf(path, value, role, bounds, mask)
             if found[number].is_parameter and bounds is not None:
-                check_value(path, bounds.low, value)
+                check_value(path, bounds.lower, value)
                 bounds.hold(path, value)
         for number, leaf in found.items():
             self.leaves[number] = leaf._replace(value=_held(leaf.path, leaf.value, role))
@@ -369,6 +370,8 @@ class Inputs:
         Raises:
             UnknownInputError: it stands for nothing, or for several things.
         """
+        if not isinstance(name, str):
+            raise wrong_option("name", name, "a name of one input, part, leaf or element")
         element = _ELEMENT.match(name)
         try:
             return self.path(name), None
@@ -397,6 +400,17 @@ class Inputs:
             if leaf.bounds is not None and leaf.is_parameter:
                 leaf.bounds.hold(leaf.path, found[number])
         return found
+
+
+def as_given(values: Any, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by name, as a mapping or as keywords.
+
+    Raises:
+        TypeError: it is no mapping.
+    """
+    if values is not None and not isinstance(values, Mapping):
+        raise wrong_option("set(values)", values, "a mapping of names to values")
+    return {**(values or {}), **named}
 
 
 def _no_element(name: str, path: str, shape: tuple[int, ...]) -> UnknownInputError:

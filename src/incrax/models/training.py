@@ -16,7 +16,7 @@ from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.rows import as_plain
 from incrax.errors import BindError
 from incrax.models.functions import Functions
-from incrax.models.inputs import Inputs, Leaf
+from incrax.models.inputs import Inputs, Leaf, as_given
 from incrax.models.roles import STATE, TRAINABLE
 
 
@@ -60,7 +60,7 @@ class Training:
         """
         inputs = self._inputs
         if values or named:
-            inputs.set({**(values or {}), **named})
+            inputs.set(as_given(values, named))
         self._check_roles()
         given = inputs.values
         frame, leaves = framed(inputs.names.treedef, given, list(map(is_dynamic, given)))
@@ -129,4 +129,4 @@ def _step_of(
 
 def _moved(leaf: Leaf, x: Any, move: Any) -> Any:
     moved = (x + move).astype(x.dtype)
-    return moved if leaf.bounds is None else leaf.bounds.nearest(moved)
+    return moved if leaf.bounds is None else leaf.bounds.inside(moved)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._extras import needed
+from incrax._messages import wrong_option
 from incrax._table import Printable, Table, many
 from incrax.samplers.density import Density
 from incrax.samplers.diagnostics import (
@@ -36,22 +37,24 @@ NUM_DOUBTED = 256
 
 
 class Job(NamedTuple):
-    """What is asked of a run of chains.
-
-    Fields: a key for random numbers; samples of each chain; sweeps before the first; how many
-    chains, None: one, whose results have no axis for it; where each starts, by path with the chains
-    along the first axis, None: all at the example; a file for checkpoints; devices that take
-    chains by turns, None: those of the data; whether progress is shown.
-    """
+    """What is asked of a run of chains."""
 
     key: Any
+    """For random numbers."""
     num_sweeps: int
+    """Samples of each chain."""
     num_warmup: int
+    """Sweeps before the first sample."""
     chains: int | None
+    """How many; None: one, whose results have no axis for it."""
     starts: Mapping[str, Any] | None
+    """By path, with the chains along the first axis; None: all start at the example."""
     checkpoint: Any
+    """A file, or None."""
     devices: Sequence[Any] | None
+    """Take chains by turns; None: those of the data."""
     progress: bool
+    """Whether it is shown."""
 
     @property
     def num_chains(self) -> int:
@@ -78,16 +81,6 @@ class Job(NamedTuple):
 class Chain(Printable):
     """Samples, one a sweep; of several chains, if there are.
 
-    Fields:
-        samples: shape (sweeps, n); of several chains (chains, sweeps, n).
-        names: names of the n elements.
-        log_densities: shape (sweeps,), or (chains, sweeps).
-        acceptance: the share of accepted steps of each block, by its first name; of a `Categorical`
-            the share of draws that changed something. Sweeps of the warm-up do not count.
-        num_evaluations: how many log-densities or gradients were evaluated, all chains and the
-            warm-up included.
-        why_on_host: why sweeps ran one call after another in Python; None: they were compiled.
-
     Example:
         >>> from incrax import samplers
         >>> log_density = lambda p: -0.5 * p["mu"] ** 2
@@ -97,12 +90,20 @@ class Chain(Printable):
     """
 
     samples: np.ndarray
+    """Shape (sweeps, n); of several chains (chains, sweeps, n)."""
     names: tuple[str, ...]
+    """Of the n elements."""
     log_densities: np.ndarray
+    """Shape (sweeps,), or (chains, sweeps)."""
     acceptance: Mapping[str, float]
+    """The share of accepted steps of each block, by its first name; of a `Categorical` the share of
+    draws that changed something. Sweeps of the warm-up do not count.
+    """
     num_evaluations: int
+    """Of log-densities or gradients, all chains and the warm-up included."""
     _density: Density = field(repr=False, compare=False)
     why_on_host: str | None = None
+    """Why sweeps ran one call after another in Python; None: they were compiled."""
 
     def tree(self) -> Any:
         """The samples in the shape of what is sampled, each leaf of shape (sweeps, *shape), or
@@ -237,7 +238,10 @@ def generator(key: Any) -> np.random.Generator:
     """
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.key_data(key)
-    return np.random.default_rng(np.asarray(key).ravel().tolist())
+    words = np.asarray(key)
+    if words.dtype.kind not in "iu" or np.any(words < 0):
+        raise wrong_option("key", key, "a key of `jax.random`, or an integer of zero or more")
+    return np.random.default_rng(words.ravel().tolist())
 
 
 def generators(key: Any, chains: int | None) -> list[np.random.Generator]:

@@ -9,11 +9,11 @@ Promise: a run that is taken up from a file gives the samples that it would have
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import jax
 import numpy as np
@@ -27,10 +27,22 @@ EVERY_S = 10.0
 
 def saved_warmup(path: Any) -> int | None:
     """Sweeps of the warm-up of the run in a file; None: there is no file."""
-    if path is None or not Path(os.fspath(path)).exists():
+    if path is None or not Path(path).exists():
         return None
-    with np.load(os.fspath(path), allow_pickle=False) as file:
-        return int(json.loads(str(file["about"]))[1])
+    return int(_about(Path(path))[1])
+
+
+def _about(path: Path) -> list[Any]:
+    """What a file says of its run.
+
+    Raises:
+        StartError: it is no checkpoint.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return json.loads(str(file["about"]))
+    except (OSError, TypeError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        raise other_checkpoint(str(path)) from error
 
 
 class Checkpoint:
@@ -41,7 +53,11 @@ class Checkpoint:
     """
 
     def __init__(self, job: Job, plan: Any) -> None:
-        self.path = None if job.checkpoint is None else Path(os.fspath(job.checkpoint))
+        self.path = None if job.checkpoint is None else Path(job.checkpoint)
+        if self.path is not None:
+            self._part = self.path.with_name(self.path.name + ".part")
+            self._part.touch()  # a folder that is not there is an error now, not after hours
+            self._part.unlink()
         self._job = job
         self._about = [plan, job.num_warmup, generator(job.key).bit_generator.state]
         self._last_s = time.perf_counter()
@@ -61,10 +77,9 @@ class Checkpoint:
         states = [rng.bit_generator.state for rng in rngs]
         about: Any = np.array(json.dumps([*self._about, done, states]))
         # Whole or not at all: a crash while it is written leaves the last one.
-        part = self.path.with_name(self.path.name + ".part")
-        with part.open("wb") as file:
+        with self._part.open("wb") as file:
             np.savez(file, about=about, **arrays)
-        part.replace(self.path)
+        self._part.replace(self.path)
 
     def restore(
         self, whole: Any, records: Any, rngs: Sequence[np.random.Generator]
@@ -76,11 +91,11 @@ class Checkpoint:
         """
         if self.path is None or not self.path.exists():
             return 0, whole, records
-        with np.load(self.path, allow_pickle=False) as file:
-            *about, done, states = json.loads(str(file["about"]))
-            saved = iter([file[f"array {k}"] for k in range(len(file.files) - 1)])
+        *about, done, states = _about(self.path)
         if about != json.loads(json.dumps(self._about)) or done > self._job.num_all:
             raise other_checkpoint(str(self.path))
+        with np.load(self.path, allow_pickle=False) as file:
+            saved = iter([file[f"array {k}"] for k in range(len(file.files) - 1)])
         for rng, state in zip(rngs, states, strict=True):
             rng.bit_generator.state = state
         filled = lambda x, rows: x.at[: len(rows)].set(rows)

@@ -95,7 +95,8 @@ class _Record(NamedTuple):
 
 def _samples(paths: Sequence[str], records: Sequence[_Record]) -> np.ndarray:
     """Those of all chains, shape (chains, sweeps, n)."""
-    leaves = [np.stack([np.asarray(each.samples[path]) for each in records]) for path in paths]
+    known = [path for path in paths if path in records[0].samples]  # what has elements
+    leaves = [np.stack([np.asarray(each.samples[path]) for each in records]) for path in known]
     return np.concatenate([np.float64(x.reshape(*x.shape[:2], -1)) for x in leaves], axis=-1)
 
 

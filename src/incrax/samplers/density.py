@@ -7,7 +7,8 @@ evaluate. It must not know how points are proposed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -17,18 +18,10 @@ import numpy as np
 
 from incrax import Incremental, Tuning, _jax, frozen, incremental
 from incrax._messages import wrong_option
-from incrax.derivatives.cuts import without_marks
+from incrax.derivatives.cuts import unmarked, without_marks
 from incrax.derivatives.flat import Ends, element_names, ends
 from incrax.derivatives.prepared import Flat, prepare
-from incrax.derivatives.selection import (
-    Mirror,
-    Selection,
-    as_parameters,
-    integer_parameter,
-    is_python_int,
-    select,
-    type_name,
-)
+from incrax.derivatives.selection import Selection, as_parameters, select
 from incrax.derivatives.transforms import plain
 from incrax.engine.inputs.paths import completed, is_within
 from incrax.errors import PositionError
@@ -187,22 +180,20 @@ def _with_discrete(
     """
     found = select(name, fun, wrt, args, {}, allow_int=True)
     named = [path for each in discrete for path in completed(found.paths, each)]
-    leaves = list(found.leaves)
-    kept: dict[int, int] = {}  # places among what is selected, by those in `found`
-    for place, (path, value) in enumerate(zip(found.paths, found.values, strict=True)):
-        is_discrete = any(is_within(path, each) for each in named)
-        dtype = jax.dtypes.result_type(value)
-        if is_python_int(value) and not is_discrete:
-            leaves[found.numbers[place]] = float(value)
-        elif jnp.issubdtype(dtype, jnp.integer) and not is_discrete:
-            raise integer_parameter(name, path, type_name(value))
-        if is_discrete or dtype != np.bool_:
-            kept[place] = len(kept)
-    numbers = tuple(found.numbers[place] for place in kept)
-    paths = tuple(found.paths[place] for place in kept)
-    positions = [None if k is None else kept.get(k) for k in found.mirror.positions]
-    mirror = Mirror(found.mirror.treedef, tuple(positions))
-    return Selection(found.treedef, tuple(leaves), numbers, mirror, paths)
+    drawn = {
+        number: found.leaves[number]
+        for number, path in zip(found.numbers, found.paths, strict=True)
+        if any(is_within(path, each) for each in named)
+    }
+    # While it is selected, what is drawn has a derivative.
+    floats = {number: np.asarray(unmarked(leaf), float) for number, leaf in drawn.items()}
+    args, _ = jax.tree.unflatten(found.treedef, _replaced(found.leaves, floats))
+    chosen = select(name, fun, wrt, as_parameters(name, fun, wrt, args), {})
+    return replace(chosen, leaves=_replaced(chosen.leaves, drawn))
+
+
+def _replaced(leaves: Sequence[Any], others: Mapping[int, Any]) -> tuple[Any, ...]:
+    return tuple(others.get(number, leaf) for number, leaf in enumerate(leaves))
 
 
 # --- for samplers whose loops are compiled: NumPyro, BlackJAX -------------------------------------

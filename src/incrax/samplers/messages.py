@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from incrax.errors import StartError
 
 _UNTOUCHED = "Nothing was sampled."
 
 
 def other_checkpoint(path: str) -> StartError:
-    """A file of another chain."""
+    """A file that is not of this chain."""
     return StartError(
-        f"`{path}` is the checkpoint of another chain: of other inputs, blocks, widths or data, "
-        f"another key, warm-up or number of chains. {_UNTOUCHED} Pass what the file was made "
-        "with, or another file."
+        f"`{path}` is no checkpoint of this chain: it is of other inputs, blocks, widths or data, "
+        f"another key, warm-up or number of chains, of more sweeps, or something else. "
+        f"{_UNTOUCHED} Pass what the file was made with, or another file."
     )
 
 
@@ -26,6 +28,9 @@ def bad_start(value: Any) -> StartError:
     )
 
 
-def wrong_number(option: str, value: Any, least: str = "one") -> ValueError:
-    """A number of steps below the least."""
-    return ValueError(f"`{option}` got {value!r}. {_UNTOUCHED} Pass {least} or more.")
+def check_number(option: str, value: Any, least: int = 1) -> None:
+    """Raise where what counts steps is no integer, or below the least."""
+    if not (isinstance(value, (int, np.integer)) and value >= least):
+        raise ValueError(
+            f"`{option}` got {value!r}. {_UNTOUCHED} Pass an integer of {least} or more."
+        )

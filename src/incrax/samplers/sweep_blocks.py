@@ -56,30 +56,34 @@ def is_by_rows(name: Any) -> bool:
 
 
 class SweepBlock(NamedTuple):
-    """A block that moves as a whole, or blocks of which each has one row of the same inputs.
-
-    Fields: how the user names it; paths of the inputs; how many rows these have, None: it moves as
-    a whole; steps in a row; how many values it takes, None: it moves continuously; which share of
-    steps the warm-up wants accepted, None: widths are given; of values, whether the next one is
-    proposed at random, and never the same, see `Categorical`; of trajectories, how many leapfrog
-    steps they have at most and of which size, 0: it walks; by how many colours rows move, one if
-    they do not interact, 0: one by one; the function that makes its kernel, None: it has none; of a
-    block that is a part of its inputs, numbers of its elements, None: it is all of them.
-    """
+    """A block that moves as a whole, or blocks of which each has one row of the same inputs."""
 
     name: str
+    """As the user names it."""
     paths: tuple[str, ...]
+    """Of its inputs."""
     num_rows: int | None
+    """Of its inputs; None: it moves as a whole."""
     times: int = 1
+    """Steps in a row."""
     num_values: int | None = None
+    """That it takes; None: it moves continuously."""
     target: float | None = None
+    """The share of steps that the warm-up wants accepted; None: widths are given."""
     random_walk: bool = False
+    """Of values, whether the next one is proposed at random; see `Categorical`."""
     modified: bool = False
+    """Of values, whether the next one is never the same."""
     num_leaps: int = 0
+    """Leapfrog steps of a trajectory, at most; 0: it walks."""
     step_size: float = 1.0
+    """Of a leapfrog step, or of a kernel."""
     num_colours: int = 0
+    """By which rows move: one if they do not interact; 0: one by one."""
     kernel: Identity | None = None
+    """The function that makes its kernel."""
     elements: tuple[int, ...] | None = None
+    """Of a block that is a part of its inputs: their numbers; None: it is all of them."""
 
     @property
     def num_blocks(self) -> int:

@@ -35,15 +35,18 @@ Rows = dict[str, Any]
 
 
 class Draws(NamedTuple):
-    """Random numbers of a block, by sweep and step: by how much each input moves, or its velocity
-    at the start of a trajectory, by path; what the gain in log-density is compared with, or where
-    among all probabilities the value lies; how many leapfrog steps; the key of a kernel.
-    """
+    """Random numbers of a block, by sweep and step."""
 
     moves: dict[str, Any]
+    """By path: by how much each input moves, or its velocity at the start of a trajectory."""
     bounds: Any
+    """What the gain in log-density is compared with, or where among all probabilities the value
+    lies.
+    """
     num_leaps: Any = None
+    """Leapfrog steps."""
     keys: Any = None
+    """Of kernels."""
 
 
 def step_each(

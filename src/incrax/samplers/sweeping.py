@@ -18,12 +18,12 @@ from incrax._forecast import Forecast
 from incrax._messages import ambiguous_input, listed, wrong_option
 from incrax._progress import Meter
 from incrax.engine.inputs.paths import completed
-from incrax.errors import BlockError, NotCalledError, PositionError
+from incrax.errors import BlockError, NotCalledError, PositionError, SelectionError
 from incrax.samplers.chain import Chain, Job, generators
 from incrax.samplers.checkpoints import saved_warmup
 from incrax.samplers.compiled_sweeps import compiled_chain
 from incrax.samplers.density import Density
-from incrax.samplers.messages import bad_start, wrong_number
+from incrax.samplers.messages import bad_start, check_number
 from incrax.samplers.sweep_blocks import ROWS, is_by_rows, named, parts_of
 from incrax.samplers.updates import (
     Block,
@@ -99,7 +99,8 @@ def gibbs(
         StartError: the log-density at the start is not finite, or the checkpoint is of another run.
         PositionError: `starts` have another structure or shape.
         UnknownInputError: a block names nothing that is sampled.
-        SelectionError: an array of integers is sampled, and no `Categorical` draws it.
+        SelectionError: an array of integers is sampled, and no `Categorical` draws it; or
+            something complex is.
         TypeError: an update is none, or the function returns something else than one number.
 
     Cost: per step one evaluation of what its block reaches; of a row some microseconds, see
@@ -122,6 +123,8 @@ def gibbs(
         ((20, 2), ("p['a']", "p['b']"))
     """
     given = {} if updates is None else updates
+    if not isinstance(given, Mapping):
+        raise wrong_option("gibbs(updates)", updates, "a mapping of blocks to how they move")
     density = Density("gibbs", log_density, args, wrt, _drawn_paths(given))
     moves = {_full(density.names, name): update for name, update in given.items()}
     apart = moves
@@ -132,6 +135,7 @@ def gibbs(
     num_warmup = _warmup(num_warmup, checkpoint, num_sweeps, moves)
     asked = Job(key, num_sweeps, num_warmup, chains, starts, checkpoint, devices, progress)
     _check_covered(density, moves)
+    _check_real(density)
     job = _checked(asked, density)
     merged = _merged(density, moves)
     if any(map(is_by_rows, given)) or any(isinstance(x, COMPILED) for x in given.values()):
@@ -190,6 +194,21 @@ def _check_covered(density: Density, moves: Moves) -> None:
         )
 
 
+def _check_real(density: Density) -> None:
+    """Moves are real numbers.
+
+    Raises:
+        SelectionError: an input is complex: its imaginary part would stay.
+    """
+    for path, dtype in zip(density.paths, density.dtypes, strict=True):
+        if np.issubdtype(dtype, np.complexfloating):
+            raise SelectionError(
+                f"`gibbs` was asked to move `{path}` of type {dtype}, and steps are real: its "
+                "imaginary part would stay where it is. Nothing was sampled. Pass real and "
+                "imaginary part as two parameters, or leave it out of `wrt`."
+            )
+
+
 def _checked(job: Job, density: Density) -> Job:
     """The same with starts by path.
 
@@ -197,12 +216,9 @@ def _checked(job: Job, density: Density) -> Job:
         ValueError: a number is out of range.
         PositionError: starts of another shape.
     """
-    if job.num_sweeps < 1:
-        raise wrong_number("num_sweeps", job.num_sweeps)
-    if job.chains is not None and job.chains < 1:
-        raise wrong_number("chains", job.chains)
-    if job.num_warmup < 0:
-        raise wrong_number("num_warmup", job.num_warmup, least="zero")
+    check_number("num_sweeps", job.num_sweeps)
+    check_number("chains", job.num_chains)
+    check_number("num_warmup", job.num_warmup, least=0)
     devices = None if job.devices is None else tuple(job.devices)
     if devices is not None and not (devices and all(isinstance(x, jax.Device) for x in devices)):
         raise wrong_option("devices", devices, "one device of JAX, or several")

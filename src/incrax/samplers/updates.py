@@ -14,7 +14,7 @@ import numpy as np
 
 from incrax._messages import listed
 from incrax.errors import ProposalError
-from incrax.samplers.messages import wrong_number
+from incrax.samplers.messages import check_number
 
 MANY_GAIN = 10.0
 """Sweeps of a warm-up in which widths change by all that they are off, before they settle."""
@@ -29,23 +29,25 @@ class Position(NamedTuple):
 
 @dataclass
 class Block:
-    """A block of a chain on the host, which walks.
-
-    Fields: names of its elements; their places in the vector; the log-density of a vector; widths
-    of its steps; how many in a row; which share of them the warm-up wants accepted, None: widths
-    are given; counters; by how much the warm-up has widened its steps.
-    """
+    """A block of a chain on the host, which walks."""
 
     names: tuple[str, ...]
+    """Of its elements."""
     places: np.ndarray
+    """Of its elements in the vector."""
     value: Callable[[np.ndarray], float]
+    """The log-density of a vector."""
     width: np.ndarray
+    """Of a step along each element."""
     times: int
+    """Steps in a row."""
     target: float | None
+    """The share of steps that the warm-up wants accepted; None: widths are given."""
     tried: int = 0
     accepted: int = 0
     evaluations: int = 0
     log_scale: float = 0.0
+    """By how much the warm-up has widened its steps."""
 
     def restart(self) -> None:
         """Another chain begins."""
@@ -97,9 +99,7 @@ class Walk:
 
     def check(self, names: Sequence[str]) -> None:
         """Raise where a number is out of range, or does not fit a block of these elements."""
-        if self.times < 1:
-            raise wrong_number("Walk(times=...)", self.times)
-        widths_of("Walk", self.width, names)
+        check_number("Walk(times=...)", self.times)
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,8 @@ class Hamiltonian:
 
     def check(self, names: Sequence[str]) -> None:
         """Raise where a number is out of range, or does not fit a block of these elements."""
-        if self.num_steps < 1:
-            raise wrong_number("Hamiltonian(num_steps=...)", self.num_steps)
+        check_number("Hamiltonian(num_steps=...)", self.num_steps)
         widths_of("Hamiltonian", self.step_size, names)
-        widths_of("Hamiltonian", self.width, names)
 
 
 @dataclass(frozen=True)
@@ -223,8 +221,7 @@ class Kernel:
 
     def check(self, names: Sequence[str]) -> None:
         """Raise where a number is out of range."""
-        if self.times < 1:
-            raise wrong_number("Kernel(times=...)", self.times)
+        check_number("Kernel(times=...)", self.times)
         widths_of("Kernel", self.step_size, names[:1])
 
 
