@@ -20,7 +20,12 @@ import numpy as np
 from harness import OURS, Line, Options, Speed
 
 from incrax._program import trace
-from incrax.derivatives.sparsity.compressed import Colored, coordinates, dense, hessian_values
+from incrax.derivatives.sparsity.compressed import (
+    color_symmetric,
+    coordinates,
+    dense,
+    hessian_values,
+)
 from incrax.derivatives.sparsity.search import hessian_pattern
 
 DENSE = "jax.jit(jax.hessian)"
@@ -85,12 +90,13 @@ def _line(case: str, function: Callable[[Any], Any], size: int, options: Options
     seconds = time.perf_counter() - begin
     assert pattern is not None
     rows, columns = coordinates(pattern)
+    coloring = color_symmetric(pattern)
     whole = jax.jit(jax.hessian(function))
     forms = {
-        OURS: jax.jit(lambda x: hessian_values(function, x, Colored(pattern))),
+        OURS: jax.jit(lambda x: hessian_values(function, x, pattern, coloring)),
         EMPTY: jax.jit(lambda x: x + 1.0),
         "made dense": jax.jit(
-            lambda x: dense(hessian_values(function, x, Colored(pattern)), pattern)
+            lambda x: dense(hessian_values(function, x, pattern, coloring), pattern)
         ),
         DENSE: whole,
     }

@@ -16,7 +16,7 @@ from incrax._jax import Equation, Var, aval_bytes, source_line
 from incrax._messages import not_called
 from incrax._table import Printable, Table, bytes_text, many, seconds_text
 from incrax.engine.call.engine import Engine
-from incrax.engine.call.record import CallRecord
+from incrax.engine.call.record import UNCHANGED, CallRecord
 from incrax.engine.call.rehearsal import dry_run
 from incrax.engine.call.traced import Given
 from incrax.engine.inputs.leaves import is_compared_by_identity
@@ -31,29 +31,21 @@ NOT_COMPARED = "saving has not paid of late, so that this was a call of `jax.jit
 
 
 class Served(NamedTuple):
-    """What served a call, or would serve one.
+    """What served a call, or would serve one."""
 
-    Fields: "saved outputs", "plan", "segments", "slices", "priming" or "whole", and why; bits of
-    the inputs that differ from the values that it starts from; equations run, those that fill
-    missing values first; values loaded and filled; seconds of the candidates; uses of this set of
-    inputs; a line for each sum that came from statistics, or why none does any more; how many
-    equations of the function ran, and on which rows, if not on all; what of their work was not done
-    for other rows; where rows ran, what became of the equations of the function.
-    """
-
-    by: str
+    by: str  # a `Candidate`, or "saved outputs"
     why: str
-    changed: int
-    ran: Sequence[Equation]
+    changed: int  # the inputs that differ from the values that it starts from
+    ran: Sequence[Equation]  # those that fill missing values first
     loads: Sequence[Var] = ()
     filled: Sequence[Var] = ()
-    seconds: dict[str, float] = {}  # noqa: RUF012
-    uses: int = 0
-    statistics: Sequence[str] = ()
-    num_ran: int = 0
-    rows: str = ""
-    left_out: Cost = ZERO
-    made: Sequence[Made] = ()
+    seconds: dict[str, float] = {}  # noqa: RUF012  of the candidates
+    uses: int = 0  # of this set of inputs
+    statistics: Sequence[str] = ()  # a line for each sum that came from them, or why none can
+    num_ran: int = 0  # equations of the function that ran,
+    rows: str = ""  # on which rows, if not on all,
+    left_out: Cost = ZERO  # and what of their work was not done for other rows
+    made: Sequence[Made] = ()  # where rows ran: what became of each equation of the function
 
 
 def first_served(engine: Engine) -> Served:
@@ -208,18 +200,26 @@ NUM_CONSTANTS = 5
 class Explanation(Printable):
     """Report of one call.
 
-    Fields: whether it is a dry run; changed leaves as (path, why); what served the call ("saved
-    outputs", "plan", "segments", "slices", "priming", "whole") and why; equations run as (primitive, source line);
-    loaded and filled values as (type, bytes); those that the user marked, as (name, "loaded" or
-    "filled"); a line for each reduction over rows that came from statistics, or why none does any
-    more; FLOPs run and avoided; uses and times of the dirty set's candidates in seconds; arrays
-    that the function closed over when it was traced, or that follow from them, as (type, bytes),
-    the largest first; of `Rows`, how many chunks were run, reused and joined (the rest is then
-    about one of the chunks); whether saving has been worth its overhead so far; whether all of it
-    is printed, or what matters most; equations of the function that ran, and on which rows, if not
-    on all; of each that a change of rows reaches, as (primitive, source line, rows), which of its rows
-    ran, or why all of them; how many signatures the function has: all else is about one of them; what
-    its arguments have otherwise than those of the most similar other one.
+    Fields:
+        is_dry_run: whether the call is one that was not made.
+        changed: inputs that differ, and how that was found out.
+        served_by, why: "saved outputs", "plan", "segments", "slices", "priming" or "whole".
+        ran: equations that ran, each with its source line.
+        num_equations: of the whole function.
+        loaded, filled: saved values that were read, and that were computed anew, with their bytes.
+        kept: of these, what the user named: (name, "loaded" or "filled").
+        statistics: a line for each sum that came from statistics, or why none does any more.
+        cost_ran, cost_avoided: FLOPs, transcendentals and bytes.
+        times: seconds of the candidates.
+        constants: what the function closed over when it was traced, or follows from that, the
+            largest first.
+        chunks: of `Rows`, how many were run, reused and joined; all else is then about one of them.
+        worth: whether saving has been worth it so far.
+        is_verbose: whether all of it is printed, or what matters most.
+        num_ran, rows: how many equations of the function ran, and on which rows, if not on all.
+        by_rows: of each equation that a change of rows reaches, on which rows it ran.
+        num_signatures: of the function; all else is about one of them.
+        unlike: what its arguments have otherwise than those of the most similar other one.
     """
 
     is_dry_run: bool
@@ -326,17 +326,16 @@ def _in_all(values: Sequence[TypedSize]) -> str:
     return f"{len(values)} ({bytes_text(sum(each.bytes for each in values))})"
 
 
-def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
-    """Explain the last call, or a call with these leaves without evaluating it."""
-    record = engine.last if leaves is None else dry_run(engine, leaves)
+def explained(engine: Engine, record: CallRecord | None, *, is_dry_run: bool) -> Explanation:
+    """A call as its record says; None: the first one with this signature."""
     served = first_served(engine) if record is None else served_by(engine, record)
     facts = engine.facts
     chooser = engine.chooser
     ran_ids = set(map(id, served.ran))
     avoided = total_cost(eqn for eqn in facts.eqns if id(eqn) not in ran_ids)
-    kept = [(var, "loaded") for var in served.loads] + [(var, "filled") for var in served.filled]
+    constants = map(sized, facts.program.constvars)
     return Explanation(
-        is_dry_run=leaves is not None,
+        is_dry_run=is_dry_run,
         changed=tuple(_changes(engine, served)),
         served_by=served.by,
         why=served.why,
@@ -344,7 +343,7 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         num_equations=len(facts.eqns),
         loaded=tuple(map(sized, served.loads)),
         filled=tuple(map(sized, served.filled)),
-        kept=tuple((name, done) for var, done in kept if (name := facts.kept.get(var)) is not None),
+        kept=tuple(_kept(facts.kept, served)),
         statistics=tuple(served.statistics),
         cost_ran=total_cost(served.ran) + served.left_out.times(-1.0),
         cost_avoided=served.left_out + avoided,
@@ -353,22 +352,33 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         rows=served.rows,
         by_rows=tuple(ByRows(*_placed(each.eqn), rows_made(each)) for each in served.made),
         worth=chooser.verdict.sentence if chooser.is_timed else "",
-        constants=tuple(sorted(map(sized, facts.program.constvars), key=lambda each: -each.bytes)),
+        constants=tuple(sorted(constants, key=lambda each: -each.bytes)),
     )
+
+
+def _kept(names: Mapping[Var, str | None], served: Served) -> Iterator[tuple[str, str]]:
+    """What became of values that the user named."""
+    for done, variables in (("loaded", served.loads), ("filled", served.filled)):
+        yield from ((name, done) for var in variables if (name := names.get(var)) is not None)
 
 
 def explain_given(traced: Any, given: Given | None) -> Explanation:
     """Explain the last call that a trace served, or the one that gives this."""
+    is_dry_run = given is not None
     if not isinstance(traced, RowEngine):
-        return explain_call(traced.engine, None if given is None else given.leaves)
+        engine = traced.engine
+        record = engine.last if given is None else dry_run(engine, given.leaves)
+        return explained(engine, record, is_dry_run=is_dry_run)
     chunks = traced.last if given is None else traced.outlook(given.leaves, given.changed)
-    if chunks is None or traced.engine is None:
+    engine = traced.engine
+    if chunks is None or engine is None:
         raise not_called("explain()")
-    found = replace(explain_call(traced.engine, None), is_dry_run=given is not None)
-    if not chunks[0]:
-        idle: dict[str, Any] = dict.fromkeys(("changed", "ran", "loaded", "filled"), ())
-        found = replace(found, **idle, served_by="saved outputs", why="no chunk changed", num_ran=0)
-    return replace(found, chunks=tuple(zip(("run", "reused", "joined"), chunks, strict=True)))
+    record = engine.last if chunks.num_run else UNCHANGED
+    found = explained(engine, record, is_dry_run=is_dry_run)
+    why = found.why if chunks.num_run else "no chunk changed"
+    return replace(
+        found, why=why, chunks=tuple(zip(("run", "reused", "joined"), chunks, strict=True))
+    )
 
 
 # --- what depends on what ---------------------------------------------------------------------------
@@ -376,20 +386,15 @@ def explain_given(traced: Any, given: Given | None) -> Explanation:
 
 @dataclass(frozen=True)
 class LeafDependence:
-    """Work that must run again when one input leaf changes.
-
-    Fields: path; number of elements tracked one by one (1: as a whole); equations reached; their
-    FLOPs and transcendentals; estimated seconds in one fused program, and the share of the whole
-    function's.
-    """
+    """Work that must run again when one input leaf changes."""
 
     path: str
-    elements: int
-    equations: int
+    elements: int  # tracked one by one; 1: it is tracked as a whole
+    equations: int  # that it reaches
     flops: float
     transcendentals: float
-    seconds: float
-    share: float
+    seconds: float  # estimated, in one fused program
+    share: float  # of the whole function's seconds
 
 
 @dataclass(frozen=True, repr=False)

@@ -153,6 +153,20 @@ def test_mixed_types_and_complex_numbers_are_left_to_jax():
     near(found, jax.hessian(f)(p))
 
 
+@pytest.mark.parametrize("derivative", ["jacobian", "hessian"])
+def test_a_python_number_does_not_widen_what_it_meets(derivative):
+    """Its type is weak, also as an element of the vector that is differentiated by; strict
+    promotion refuses anything else.
+    """
+    line = jnp.resize(jnp.array([0.5, 1.0, 2.0], jnp.float32), 40)  # all that follows is exact
+    each = lambda p: (p["a"] * line).astype(float) * p["w"]
+    f = each if derivative == "jacobian" else lambda p: jnp.sum(each(p) ** 2)
+    point = {"a": 1.5, "w": line.astype(float)}
+    with jax.numpy_dtype_promotion("strict"):
+        expected = jax.jit(getattr(jax, derivative)(f))(point)
+        near(getattr(incrax, derivative)(f)(point), expected)
+
+
 def test_keys_among_the_other_arguments():
     f = lambda x, key: x[1:] * x[:-1] * jax.random.normal(key, (39,))
     near(incrax.jacobian(f)(X, jax.random.key(1)), jax.jacfwd(f)(X, jax.random.key(1)))
@@ -195,9 +209,9 @@ def test_a_colouring_is_found_once(monkeypatch):
     from incrax.derivatives.sparsity import compressed
 
     counts, color = [], compressed.color_columns
-    monkeypatch.setattr(
-        compressed, "color_columns", lambda pattern: counts.append(pattern.shape) or color(pattern)
-    )
+    counted = lambda pattern: counts.append(pattern.shape) or color(pattern)
+    for module in (blocks, compressed):
+        monkeypatch.setattr(module, "color_columns", counted)
     incrax.jacobian(lambda x: x[1:] * x[:-1])(X)
     assert counts == [(39, 40)]
     counts.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from importlib import resources
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -250,6 +251,19 @@ def test_a_bound_model_is_reported_by_its_most_frequent_method():
     data = incrax.report(bound).as_dict()
     assert data["stats"]["calls"] == 3
     assert data["function"]["num_outputs"] == 5  # `grad` runs the program of both
+
+
+def test_a_method_is_reported_as_the_function_that_it_is_of():
+    class Line(NamedTuple):
+        slope: float
+
+        @incrax.incremental
+        def at(self, x):
+            return self.slope * x
+
+    line = Line(2.0)
+    line.at(3.0)
+    assert incrax.report(line.at).as_dict()["stats"]["calls"] == 1
 
 
 def test_what_is_no_incremental_function_is_refused():

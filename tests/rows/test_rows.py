@@ -588,6 +588,16 @@ def test_explain_says_what_a_call_would_do(f):
     assert f.stats.as_dict() == before
 
 
+def test_explain_says_that_nothing_ran_where_no_chunk_changed(f):
+    """And nothing of what the call before it did with a chunk."""
+    rows = rows_of(21)
+    f(T, rows)
+    for found in (f.explain(T, rows).as_dict(), (f(T, rows), f.explain().as_dict())[1]):
+        assert (found["served_by"], found["why"]) == ("saved outputs", "no chunk changed")
+        assert (found["num_ran"], found["flops_ran"], found["changed"]) == (0, 0.0, {})
+        assert found["flops_avoided"] > 0
+
+
 def test_plain_calls_and_calls_with_rows_take_turns(f):
     rows, data = rows_of(21), make(21)
     same(f(T, rows), f(T, data))

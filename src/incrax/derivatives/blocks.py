@@ -18,7 +18,8 @@ from incrax._program import Program, trace
 from incrax.derivatives.flat import Ends, ends, joined
 from incrax.derivatives.selection import Selection
 from incrax.derivatives.sparsity.compressed import (
-    Colored,
+    color_columns,
+    color_symmetric,
     compressed_jacobian,
     coordinates,
     dense,
@@ -62,10 +63,10 @@ def jacobian_blocks(fun: Function, selection: Selection, *, is_sparse: bool) -> 
         values = first_that_works(modes, [of_vector.point]).ravel()
         pattern = _full(rows.size, columns.size)
     else:
-        known = Colored(pattern)
-        if not (is_sparse or pays(known.columns.num_colors, columns.size, rows.size)):
+        coloring = color_columns(pattern)
+        if not (is_sparse or pays(coloring.num_colors, columns.size, rows.size)):
             return None
-        values = compressed_jacobian(of_vector, of_vector.point, known)
+        values = compressed_jacobian(of_vector, of_vector.point, pattern, coloring)
     values = values.astype(of_vector.point.dtype)
     return _blocks(values, pattern, rows, columns, is_sparse=is_sparse)
 
@@ -78,23 +79,25 @@ def hessian_blocks(fun: Function, selection: Selection, *, is_sparse: bool) -> B
     columns = of_vector.columns
     size = columns.size
     pattern = hessian_pattern(of_vector.program, max_work=_most_work(is_sparse=is_sparse))
-    known = Colored(_full(size, size) if pattern is None else pattern)
-    if not is_sparse and (pattern is None or not pays(known.symmetric.num_colors, size, size)):
+    if pattern is None:
+        if not is_sparse:
+            return None
+        pattern = _full(size, size)
+    coloring = color_symmetric(pattern)
+    if not (is_sparse or pays(coloring.num_colors, size, size)):
         return None
-    values = hessian_values(lambda vector: of_vector(vector)[0], of_vector.point, known)
-    return _blocks(values, known.pattern, columns, columns, is_sparse=is_sparse)
+    values = hessian_values(lambda vector: of_vector(vector)[0], of_vector.point, pattern, coloring)
+    return _blocks(values, pattern, columns, columns, is_sparse=is_sparse)
 
 
 class OfVector(NamedTuple):
     """A function of one vector, the selected leaves end to end, traced: all that follows evaluates
     this.
-
-    Fields: the program; where leaves lie in the vector; the vector.
     """
 
     program: Program
-    columns: Ends
-    point: jax.Array
+    columns: Ends  # where the leaves lie in the vector
+    point: jax.Array  # the vector
 
     def __call__(self, vector: jax.Array) -> jax.Array:
         """The outputs in one vector."""
@@ -115,7 +118,11 @@ def traced_of_vector(fun: Function, selection: Selection, *, is_sparse: bool) ->
     if not is_sparse and (columns.size < MIN_SIZE or _is_sharded(selection)):
         return None
     point = joined([jnp.asarray(value) for value in values])
-    of_vector = lambda vector: selection.called(fun, columns.split(vector))
+    avals = [jax.typeof(value) for value in values]
+
+    def of_vector(vector):  # a part of weak type is one: it does not widen what it meets
+        return selection.called(fun, list(map(_jax.typed_as, columns.split(vector), avals)))
+
     return OfVector(trace(of_vector, point), columns, point)
 
 

@@ -51,13 +51,11 @@ MAX_PARTS = 64
 
 
 class PrunedProgram(NamedTuple):
-    """What some outputs of a linear program need: its equations, and the numbers of what they read,
-    inputs before residuals.
-    """
+    """What some outputs of a linear program need."""
 
     program: Program
-    reads: tuple[int, ...]
-    function: Callable[..., list[Any]]
+    reads: tuple[int, ...]  # numbers of what it reads, inputs before residuals
+    function: Callable[..., list[Any]]  # it, of its constants and these
     constants: tuple[Any, ...]
 
     def __call__(self, inputs: Values, residuals: Values) -> list[jax.Array]:
@@ -69,23 +67,18 @@ class PrunedProgram(NamedTuple):
 
 @dataclass(frozen=True)
 class LinearProgram:
-    """A program (inputs, residuals) -> outputs, linear in the inputs, and its parts so far.
-
-    Fields: the program; how many of its arguments are inputs; whether parts are compiled, or run
-    equation by equation.
-    """
+    """A program (inputs, residuals) -> outputs, linear in the inputs, and its parts so far."""
 
     program: Program
-    num_inputs: int
-    is_compiled: bool
+    num_inputs: int  # of its arguments
+    is_compiled: bool  # or parts run equation by equation
     parts: LruTable[tuple[int, ...], PrunedProgram] = field(
         default_factory=lambda: LruTable(MAX_PARTS)
     )
 
     def part(self, outputs: tuple[int, ...]) -> PrunedProgram:
         """The part that computes these outputs, and nothing else."""
-        found = self.parts.get(outputs)
-        return found or self.parts.setdefault(outputs, self._pruned(outputs))
+        return self.parts.made(outputs, functools.partial(self._pruned, outputs))
 
     def _pruned(self, outputs: tuple[int, ...]) -> PrunedProgram:
         whole = self.program
@@ -209,17 +202,13 @@ def _split(fun: Function, selection: Selection, *, is_compiled: bool) -> AtPoint
 class Primal(NamedTuple):
     """A compiled function: arguments -> value and residuals; and the linear program that reads
     these.
-
-    Fields: the program, whose outputs are the leaves of (value, residuals); what it computes
-    of them, which are neither arguments nor constants; its form for XLA; its constants; trees and
-    types.
     """
 
-    program: Program
-    computed: tuple[Any, ...]
-    function: Callable[..., list[Any]]
+    program: Program  # its outputs are the leaves of (value, residuals)
+    computed: tuple[Any, ...]  # those that are neither arguments nor constants
+    function: Callable[..., list[Any]]  # of constants and arguments: what is computed
     constants: dict[Any, Any]
-    treedef: Any
+    treedef: Any  # of (value, residuals)
     linear: LinearProgram
     types: OutputTypes
 

@@ -19,8 +19,15 @@ from incrax._jax_options import spelled_here
 from incrax._messages import check_function, listed
 from incrax._names import name_of
 from incrax._program import Values
+from incrax._tables import LruTable
 from incrax.derivatives.cuts import Mark
-from incrax.derivatives.linear_maps import AtPoint, OutputTypes, PrunedProgram, at_point
+from incrax.derivatives.linear_maps import (
+    MAX_PARTS,
+    AtPoint,
+    OutputTypes,
+    PrunedProgram,
+    at_point,
+)
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import fitting, plain, wrong_tangent
 from incrax.engine.inputs.leaves import is_dynamic
@@ -57,9 +64,9 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, **kwargs: Any) -> tuple[Any,
 
     Cost: one evaluation, as by `jax.vjp` under `jax.jit`. Compiled once per function, selection and
         types of the arguments, and each set of cotangents asked for once; the same function at
-        other values compiles nothing. Functions are known by identity: a lambda made anew is
-        compiled anew, and what a function closes over is read when it is first traced, as by
-        `jax.jit`. Residuals that are arguments are not copied.
+        other values compiles nothing. Functions are told apart as by `jax.jit`: a lambda made anew
+        is compiled anew, callables that say that they are equal are one, and what a function closes
+        over is read when it is first traced. Residuals that are arguments are not copied.
 
     Not handled: inside `jit`, `grad` or `vmap`, with `jax.disable_jit()`, and where `fun` branches
         in Python on a value, or has no hash, it is
@@ -108,7 +115,7 @@ class Pullback:
         self._types = point.types
         self._residuals: list[Any] = list(point.residuals)
         self._kept: frozenset[int] = frozenset(selection.numbers)
-        self._parts: dict[Any, Selection] = {}
+        self._parts: LruTable[Any, Selection] = LruTable(MAX_PARTS)
 
     @property
     def residual_bytes(self) -> int:
@@ -194,18 +201,18 @@ class Pullback:
 
     def _asked(self, wrt: Any) -> Selection:
         """The part of the selection that is asked for."""
-        is_name = type(wrt) in (str, int)
-        asked = self._parts.get(wrt) if is_name else None
-        if wrt is None:
-            asked = self._selection
-        if asked is None:
-            args, kwargs = jax.tree.unflatten(self._selection.treedef, self._selection.leaves)
-            asked = select("pullback", self._fun, wrt, args, kwargs)
-        if is_name:
-            self._parts[wrt] = asked
+        asked = self._selection
+        if wrt is not None:
+            # With its type, as True is a mask, and 1 the number of an argument.
+            asked = self._parts.made((type(wrt), wrt), functools.partial(self._selected, wrt))
         if not self._kept.issuperset(asked.numbers):
             raise self._refusal(asked)
         return asked
+
+    def _selected(self, wrt: Any) -> Selection:
+        known = self._selection
+        args, kwargs = jax.tree.unflatten(known.treedef, known.leaves)
+        return select("pullback", self._fun, wrt, args, kwargs)
 
     def _refusal(self, asked: Selection) -> Exception:
         """Cotangents that were never there, or are no more."""

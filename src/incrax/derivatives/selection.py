@@ -45,17 +45,13 @@ class Mirror:
 
 @dataclass(frozen=True)
 class Selection:
-    """The leaves of one call that are differentiated.
+    """The leaves of one call that are differentiated."""
 
-    Fields: the arguments' tree, in which marked leaves are leaves; its leaves; the numbers of the
-    selected ones, each once; the shape of results; names of the selected ones.
-    """
-
-    treedef: Any
-    leaves: tuple[Any, ...]
-    numbers: tuple[int, ...]
-    mirror: Mirror
-    paths: tuple[str, ...]
+    treedef: Any  # of the arguments; a mark is a leaf
+    leaves: tuple[Any, ...]  # all of them
+    numbers: tuple[int, ...]  # of the selected ones, each once
+    mirror: Mirror  # the shape of results
+    paths: tuple[str, ...]  # names of the selected ones
 
     @property
     def argnums(self) -> tuple[int, ...]:

@@ -188,19 +188,14 @@ def _check_word(option: str, seen: object, words: Sequence[object]) -> None:
 
 
 class Call(NamedTuple):
-    """A function with arguments.
+    """A function with arguments."""
 
-    Fields: the function, for JAX to trace; its name; the arguments but for values and types
-    (`jax.ShapeDtypeStruct`); these, and their names; whether its result is a pair whose second part
-    is passed on.
-    """
-
-    fun: Callable[..., Any]
+    fun: Callable[..., Any]  # for JAX to trace
     name: str
-    frame: Frame
-    values: Values
-    paths: tuple[str, ...]
-    has_aux: bool
+    frame: Frame  # the arguments, but for
+    values: Values  # arrays and types (`jax.ShapeDtypeStruct`),
+    paths: tuple[str, ...]  # which have these names
+    has_aux: bool  # whether its result is a pair whose second part is passed on
 
     def result(self, values: Values) -> tuple[list[Any], list[Any]]:
         """Leaves of the result that have a derivative, at other values, and all others."""
@@ -339,25 +334,18 @@ def _check_run(option: str, call: Call, program: Program) -> None:
 
 
 class EquationCost(NamedTuple):
-    """Equations that are alike.
-
-    Fields: primitive; `file:line (function)` of the user's code, "" if unknown; types of inputs and
-    results; loops, branches and calls around; what one evaluation costs; how many evaluations there
-    are, equations and turns multiplied; whether the turns of all loops around are known; whether
-    the primitive is registered, so that its work is counted; whether a change reaches it (None: no
-    change was named).
-    """
+    """Equations that are alike."""
 
     primitive: str
-    source: str
-    inputs: tuple[str, ...]
+    source: str  # `file:line (function)` of the user's code, "" if unknown
+    inputs: tuple[str, ...]  # their types
     results: tuple[str, ...]
-    inside: str
-    each: Cost
-    times: float
-    is_known: bool
-    is_counted: bool
-    runs_again: bool | None
+    inside: str  # loops, branches and calls around
+    each: Cost  # of one evaluation
+    times: float  # evaluations, equations and turns multiplied
+    is_known: bool  # whether the turns of all loops around are
+    is_counted: bool  # whether the primitive is registered, so that its work is known
+    runs_again: bool | None  # whether a change reaches it; None: no change was named
 
     @property
     def total(self) -> Cost:
@@ -366,19 +354,14 @@ class EquationCost(NamedTuple):
 
 
 class LoopCost(NamedTuple):
-    """A loop.
-
-    Fields: primitive; source line; loops, branches and calls around; turns of one evaluation; where
-    that number is from: "static", "measured" or "unknown" (then one turn is counted); what one turn
-    costs, the condition included.
-    """
+    """A loop."""
 
     primitive: str
     source: str
-    inside: str
-    turns: float
-    known_from: str
-    turn: Cost
+    inside: str  # loops, branches and calls around
+    turns: float  # of one evaluation
+    known_from: str  # "static", "measured", or "unknown": then one turn is counted
+    turn: Cost  # of one, the condition included
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def report(
     chooses makes run, loads or leaves alone; seconds gained and lost; inputs against work.
 
     Args:
-        f: what `incremental`, `grad`, ... returned, or a model made by `bind` (then the method that
+        f: what `incremental`, `grad`, ... returned, also as a method, or a model made by `bind` (then the method that
             was called most); of an incremental function with Python branches
             (`incremental(guarded(f))`), the page is about the path that the arguments take,
             recorded if need be, or the one that most calls took.
@@ -70,7 +70,7 @@ def report(
         >>> incrax.report(f).as_dict()["stats"]["calls"]
         2
     """
-    function = f
+    function = getattr(f, "__func__", f)
     if isinstance(f, Bound):
         functions = f.functions.values()
         function = max(functions, key=lambda each: each.stats.calls) if functions else f.function

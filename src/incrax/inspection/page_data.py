@@ -43,18 +43,14 @@ Data: TypeAlias = dict[str, Any]
 
 
 class Subject(NamedTuple):
-    """What a page is about.
+    """What a page is about."""
 
-    Fields: a function's name, its engine, its counters; how many signatures it has; bytes that it
-    saves; whether the engine is that of one chunk of `Rows`.
-    """
-
-    name: str
-    engine: Engine
+    name: str  # of the function
+    engine: Engine  # of one of its signatures
     stats: Mapping[str, int]
     num_signatures: int
     saved_bytes: int = 0
-    has_rows: bool = False
+    has_rows: bool = False  # whether the engine is that of one chunk of `Rows`
 
 
 def page_data(subject: Subject) -> Data:

@@ -42,18 +42,13 @@ from incrax.engine.rewrites.loop_invariants import hoist_invariants
 
 @dataclass(eq=False)
 class Region:
-    """Equations that run one after the other.
+    """Equations that run one after the other."""
 
-    Fields: "whole", "call", "turn", "condition" or "branch"; the program; its equations, each with
-    the regions inside; evaluations for each one of the region around (None: values decide);
-    evaluations in a run.
-    """
-
-    kind: str
+    kind: str  # "whole", "call", "turn", "condition" or "branch"
     program: Program
-    nodes: list[Node]
-    times: float | None = 1.0
-    runs: int = 0
+    nodes: list[Node]  # its equations, each with the regions inside
+    times: float | None = 1.0  # evaluations for one of the region around; None: values decide
+    runs: int = 0  # evaluations in a run
 
     @cached_property
     def compiled(self) -> Callable[..., list[Any]]:

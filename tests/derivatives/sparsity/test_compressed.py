@@ -16,7 +16,8 @@ from incrax.derivatives.blocks import _blocks
 from incrax.derivatives.flat import ends
 from incrax.derivatives.sparsity import compressed
 from incrax.derivatives.sparsity.compressed import (
-    Colored,
+    color_columns,
+    color_symmetric,
     compressed_jacobian,
     coordinates,
     dense,
@@ -56,12 +57,16 @@ def close(actual, expected):
 
 def jacobian(fun, x):
     pattern = pattern_of(trace(fun, x))
-    return jax.jit(lambda x: dense(compressed_jacobian(fun, x, Colored(pattern)), pattern))(x)
+    return jax.jit(
+        lambda x: dense(compressed_jacobian(fun, x, pattern, color_columns(pattern)), pattern)
+    )(x)
 
 
 def hessian(fun, x):
     pattern = hessian_pattern(trace(fun, x))
-    return jax.jit(lambda x: dense(hessian_values(fun, x, Colored(pattern)), pattern))(x)
+    return jax.jit(
+        lambda x: dense(hessian_values(fun, x, pattern, color_symmetric(pattern)), pattern)
+    )(x)
 
 
 def counted(fun):
@@ -157,7 +162,7 @@ def test_an_empty_vector_has_an_empty_hessian():
 def test_a_jacobian_takes_one_pushforward_per_color(name, expected):
     fun, columns = counted(JACOBIANS[name])
     pattern = pattern_of(trace(JACOBIANS[name], X))
-    jax.block_until_ready(compressed_jacobian(fun, X, Colored(pattern)))
+    jax.block_until_ready(compressed_jacobian(fun, X, pattern, color_columns(pattern)))
     assert len(columns) == expected
 
 
@@ -167,15 +172,17 @@ def test_a_jacobian_takes_one_pushforward_per_color(name, expected):
 )
 def test_a_hessian_takes_one_pushforward_per_color(name, expected):
     pattern = hessian_pattern(trace(HESSIANS[name], X))
-    program = inline(trace(lambda x: hessian_values(HESSIANS[name], x, Colored(pattern)), X))
+    coloring = color_symmetric(pattern)
+    program = inline(trace(lambda x: hessian_values(HESSIANS[name], x, pattern, coloring), X))
     largest = max(var.aval.size for eqn in program.eqns for var in eqn.outvars)
-    assert Colored(pattern).symmetric.num_colors == expected
+    assert coloring.num_colors == expected
     assert largest <= max(expected * N, 2 * pattern.nnz)
 
 
 def test_without_nonzeros_nothing_runs():
     fun, columns = counted(lambda x: jnp.floor(x))
-    values = compressed_jacobian(fun, X, Colored(pattern_of(trace(jnp.floor, X))))
+    pattern = pattern_of(trace(jnp.floor, X))
+    values = compressed_jacobian(fun, X, pattern, color_columns(pattern))
     assert values.shape == (0,)
     assert not columns
 
@@ -188,14 +195,17 @@ def test_values_are_in_order_of_rows_then_columns():
     pattern = pattern_of(trace(fun, X))
     rows, columns = coordinates(pattern)
     np.testing.assert_array_equal(np.lexsort((columns, rows)), np.arange(pattern.nnz))
-    close(compressed_jacobian(fun, X, Colored(pattern)), jax.jacfwd(fun)(X)[rows, columns])
+    close(
+        compressed_jacobian(fun, X, pattern, color_columns(pattern)),
+        jax.jacfwd(fun)(X)[rows, columns],
+    )
 
 
 def test_a_bcoo_matrix_has_the_values_at_sorted_unique_indices():
     fun = JACOBIANS["differences"]
     pattern = pattern_of(trace(fun, X))
     rows, columns = (ends([(n,)]) for n in pattern.shape)
-    values = lambda x: compressed_jacobian(fun, x, Colored(pattern))
+    values = lambda x: compressed_jacobian(fun, x, pattern, color_columns(pattern))
     ((made,),) = jax.jit(lambda x: _blocks(values(x), pattern, rows, columns, is_sparse=True))(X)
     assert made.indices_sorted
     assert made.unique_indices
@@ -220,5 +230,5 @@ def test_a_bcoo_matrix_has_the_values_at_sorted_unique_indices():
     ],
 )
 def test_compression_pays_where_it_halves_the_directional_derivatives(pattern, is_worth_it):
-    num_colors = Colored(csr_array(np.asarray(pattern, bool))).columns.num_colors
+    num_colors = color_columns(csr_array(np.asarray(pattern, bool))).num_colors
     assert pays(num_colors, n_in=pattern.shape[1], n_out=pattern.shape[0]) == is_worth_it

@@ -14,7 +14,6 @@ full rows need not forbid anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -41,23 +40,6 @@ class Coloring(NamedTuple):
 
 
 NO_HUBS = np.zeros(0, int)
-
-
-class Colored:
-    """A pattern with its colourings, each found when it is first asked for."""
-
-    def __init__(self, pattern: Matrix) -> None:
-        self.pattern = pattern
-
-    @cached_property
-    def columns(self) -> Coloring:
-        """Of its columns."""
-        return color_columns(self.pattern)
-
-    @cached_property
-    def symmetric(self) -> Coloring:
-        """Of its columns, if it is symmetric."""
-        return color_symmetric(self.pattern)
 
 
 def color_columns(pattern: Matrix) -> Coloring:
@@ -140,7 +122,7 @@ def coordinates(pattern: Matrix) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compressed_jacobian(
-    fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Colored
+    fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Matrix, coloring: Coloring
 ) -> jax.Array:
     """The values of a Jacobian at its pattern's nonzeros, one pushforward per colour of the columns.
 
@@ -148,16 +130,17 @@ def compressed_jacobian(
         fun: (n,) -> (m,).
         x: (n,), of floating type.
         pattern: (m, n); where it is False the Jacobian must be zero.
+        coloring: of its columns, as `color_columns` finds it.
 
     Returns:
         (number of nonzeros,), as `dense` takes them. Nothing is evaluated if there are none.
     """
     product = lambda seed: jax.jvp(fun, (x,), (seed,))[1]
-    return _values(product, pattern.pattern, pattern.columns, x.dtype)
+    return _values(product, pattern, coloring, x.dtype)
 
 
 def hessian_values(
-    fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Colored
+    fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Matrix, coloring: Coloring
 ) -> jax.Array:
     """The values of a Hessian at its pattern's nonzeros, one pushforward of the gradient per
     colour.
@@ -166,6 +149,7 @@ def hessian_values(
         fun: (n,) -> a scalar.
         x: (n,), of floating type.
         pattern: (n, n), symmetric; where it is False the Hessian must be zero.
+        coloring: of its columns, as `color_symmetric` finds it.
 
     Returns:
         (number of nonzeros,). Of nonzeros in full rows, one of a pair that mirror each other is
@@ -174,7 +158,7 @@ def hessian_values(
     """
     gradient = jax.grad(fun)
     product = lambda seed: jax.jvp(gradient, (x,), (seed,))[1]
-    return _values(product, pattern.pattern, pattern.symmetric, x.dtype)
+    return _values(product, pattern, coloring, x.dtype)
 
 
 def _values(

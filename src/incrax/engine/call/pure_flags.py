@@ -16,7 +16,7 @@ import numpy as np
 
 from incrax._program import Values
 from incrax.engine.inputs.leaves import different_bits
-from incrax.engine.inputs.paths import path_mask
+from incrax.engine.inputs.paths import paths_mask
 from incrax.engine.program.dependence import Layout
 
 
@@ -86,7 +86,7 @@ def declared(layout: Layout, paths: Sequence[str], changed: Any) -> Flags:
         changed = dict.fromkeys(names, True)
     values: list[Any] = list(leaves_set(layout, ()).values)
     for name, flag in changed.items():
-        for index, elements in layout.leaves_of(path_mask(paths, layout, name)):
+        for index, elements in layout.leaves_of(paths_mask(paths, layout, [name])):
             numbers = np.arange(layout.widths[index])
             chosen = np.isin(numbers, numbers if elements is None else elements)
             is_known = isinstance(flag, bool)

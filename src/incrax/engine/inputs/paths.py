@@ -24,15 +24,6 @@ def named_masks(paths: Sequence[str], layout: Layout) -> dict[str, int]:
     return found
 
 
-def path_mask(paths: Sequence[str], layout: Layout, name: str) -> int:
-    """The bits that a name stands for.
-
-    Raises:
-        UnknownInputError: it names no input.
-    """
-    return paths_mask(paths, layout, [name])
-
-
 def paths_mask(paths: Sequence[str], layout: Layout, names: Iterable[str]) -> int:
     """The bits that some names, or the only ones that end so, stand for.
 
@@ -59,7 +50,7 @@ def each_mask(paths: Sequence[str], layout: Layout, name: str) -> list[int]:
         UnknownInputError: it names no input.
     """
     if "*" not in name:
-        return [path_mask(paths, layout, name)]
+        return [paths_mask(paths, layout, [name])]
     pattern = re.compile(re.escape(name).replace(r"\*", r"[^][.]+"))
     known = named_masks(paths, layout)
     found = [mask for part, mask in known.items() if pattern.fullmatch(part)]
