@@ -8,12 +8,13 @@ import gc
 
 import pytest
 
+from bijectors.cases import num_remembered
 from incrax.bijectors import memory
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_remembered_yet():
-    if memory.num_remembered():
+    if num_remembered():
         gc.collect()
         memory._table.clear()
 
@@ -22,4 +23,4 @@ def _nothing_is_remembered_yet():
 def nothing_outlives_a_test():
     yield
     gc.collect()
-    assert memory.num_remembered() == 0
+    assert num_remembered() == 0
