@@ -180,7 +180,7 @@ def _rough_places(  # noqa: C901  one case per kind of equation
         return [_Rough(axis, ends)]
     if name == "conv_general_dilated" and axes[1] is not None and across(eqn, *axes) is not None:
         return outputs
-    if (window := window_at(eqn, axes[0])) is not None:
+    if (window := window_at(eqn, source=axes[0])) is not None:
         length = shape_of(eqn.outvars[0])[window.out]
         return [_Rough(window.out, reading_ends(ends, window, length) if ends else None)]
     if ends is not None and name in RUNNING and axis == eqn.params["axis"]:
