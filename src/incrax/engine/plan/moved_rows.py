@@ -266,21 +266,20 @@ def unpooled(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet, *, is_ol
     return by_blocks(run, operands, of.num_blocks, axis)
 
 
-def window_at(eqn: Equation, axis: int | None) -> Window | None:
-    """The window along an axis of the operand, if there is one."""
+def window_at(eqn: Equation, *, source: int | None = None, out: int | None = None) -> Window | None:
+    """The window along an axis of the operand, or of the result, if there is one."""
     find = entry_of(eqn).windows
-    return next((x for x in find(eqn) if x.source == axis), None) if find else None
+    windows = find(eqn) if find else ()
+    return next((x for x in windows if source == x.source or out == x.out), None)
 
 
-def window_of(eqn: Equation, *, source: int | None = None, out: int | None = None) -> Window:
-    """The window along an axis of the operand, or of the result.
+def window_of(eqn: Equation, **axis: int) -> Window:
+    """The same.
 
     Raises:
         NotByRowsError: there is none.
     """
-    find = entry_of(eqn).windows
-    assert find is not None
-    for window in find(eqn):
-        if source == window.source or out == window.out:
-            return window
-    raise NotByRowsError("its windows are not along the rows")
+    window = window_at(eqn, **axis)
+    if window is None:
+        raise NotByRowsError("its windows are not along the rows")
+    return window

@@ -183,7 +183,7 @@ def _rough_places(
         return _rough_meeting(eqn, axes, axis, ends)
     if eqn.primitive.name == "conv_general_dilated" and axes[1] is not None:
         return [WHOLE] if across(eqn, axes[0], axes[1]) is not None else None
-    window = window_at(eqn, axes[0])
+    window = window_at(eqn, source=axes[0])
     if window is None:
         return None
     length = shape_of(eqn.outvars[0])[window.out]
