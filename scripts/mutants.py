@@ -2115,8 +2115,8 @@ MUTANTS = [
     Mutant(
         "zeros that fill an array are a term that shares no factor",
         "engine/rewrites/forms.py",
-        "found = rule(reading(eqn, self.zeros), forms)",
-        "found = rule(eqn, forms)",
+        "found = _formed(reading(eqn, self.zeros), forms)",
+        "found = _formed(eqn, forms)",
         "tests/engine/plan/test_forms.py",
     ),
     Mutant(

@@ -360,6 +360,17 @@ def test_sums_over_a_batch_inside_a_turn():
     close(f(incrax.scan), f(jax.lax.scan))
 
 
+def test_a_number_that_a_compiled_function_starts_from_is_a_carry_of_examples():
+    def total(num, p, xs):
+        turn = lambda carry, x: ((jnp.sin(p * carry[0] * x), carry[1] + 1), carry[1])
+        return incrax.scan(turn, (1.0, 0), xs, num)[0][0]
+
+    xs = np.array([0.5, 0.7])
+    slopes = jax.vmap(jax.jit(jax.grad(total, 1)), (0, 0, None))
+    expected = [jax.grad(total, 1)(num, p, xs) for num, p in ((0, 0.3), (2, 0.4))]
+    np.testing.assert_allclose(slopes(np.array([0, 2]), np.array([0.3, 0.4]), xs), expected)
+
+
 def test_which_example_it_is_can_be_asked_in_a_turn():
     def f(scan):
         turn = lambda c, x: (c + x * jax.lax.axis_index("batch"), jax.lax.axis_index("batch"))

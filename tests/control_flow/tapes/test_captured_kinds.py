@@ -272,7 +272,7 @@ def part(x):
 def test_a_module_that_a_function_imports_is_followed(kind, monkeypatch, tmp_path):
     folder = tmp_path / "own_package"
     folder.mkdir()
-    (folder / "__init__.py").write_text("from . import rates" if kind == "part" else "")
+    (folder / "__init__.py").write_text("")
     (folder / "rates.py").write_text("SCALE = 2.0")
     (folder / "inner.py").write_text(INSIDE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -282,6 +282,14 @@ def test_a_module_that_a_function_imports_is_followed(kind, monkeypatch, tmp_pat
     assert float(f(X)) == 3.0
     assert float(f(X)) == 3.0
     monkeypatch.setattr(sys.modules["own_package.rates"], "SCALE", 4.0)
+    assert float(f(X)) == 6.0
+
+
+def test_an_attribute_that_a_module_gets_later_is_noticed():
+    own = types.ModuleType("own")
+    f = incrax.guarded(lambda x: x * own.SCALE if hasattr(own, "SCALE") else x)
+    assert float(f(X)) == 1.5
+    own.SCALE = 4.0
     assert float(f(X)) == 6.0
 
 

@@ -217,13 +217,20 @@ def linearized(jaxpr: Any, layout: LoopParts, moves: tuple[bool, ...]) -> Linear
     """The derivative of a body along the inputs that move; a carry also moves if a turn makes it
     move.
     """
-    while True:
-        traced = _traced(jaxpr, moves)
-        consts, carry, xs = layout.split(moves)
-        grown = [old or new for old, new in zip(carry, traced.moves_out, strict=False)]
-        if grown == carry:
-            return _split(layout, moves, traced)
-        moves = (*consts, *grown, *xs)
+    traced = _traced(jaxpr, moves)
+    grown = _with_carried(layout, moves, traced.moves_out)
+    if grown == moves:
+        return _split(layout, moves, traced)
+    return linearized(jaxpr, layout, grown)
+
+
+def _with_carried(
+    layout: LoopParts, inputs: Sequence[bool], outputs: Sequence[bool]
+) -> tuple[bool, ...]:
+    """What inputs of a turn are, and of the carry what a turn makes it."""
+    consts, carry, xs = layout.split(inputs)
+    grown = map(operator.or_, carry, outputs)
+    return (*consts, *grown, *xs)
 
 
 class _TracedBody(NamedTuple):
@@ -351,15 +358,12 @@ def batched_body(
 
     A carry is one as soon as a turn makes it one.
     """
-    consts, carry, xs = layout.split(is_batched)
-    while True:
-        outs = _depend(mapped, jaxpr, [*consts, *carry, *xs])
-        grown = [old or new for old, new in zip(carry, outs, strict=False)]
-        if grown == carry:
-            break
-        carry = grown
-    outs = [*carry, *outs[layout.num_carry :]]
-    flags = [*consts, *carry, *xs]
+    flags = tuple(is_batched)
+    outs = _depend(mapped, jaxpr, flags)
+    while (grown := _with_carried(layout, flags, outs)) != flags:
+        flags = grown
+        outs = _depend(mapped, jaxpr, flags)
+    outs = [*layout.split(flags)[1], *outs[layout.num_carry :]]
     axes = [0 if batched else None for batched in flags]
     run = mapped.vmap(
         lambda *values: call(jaxpr, values),

@@ -262,11 +262,7 @@ Lengths = dict[str | int, int]
 
 
 class NamedArguments:
-    """Some arguments of a function, by name or position, as users write them.
-
-    Fields: these `names`; those of all parameters, none where the function does not tell; `places`,
-    the position of each, where that is known, and its keyword.
-    """
+    """Some arguments of a function, by name or position, as users write them."""
 
     def __init__(self, fun: Function, names: str | int | Names) -> None:
         parameters = parameters_of(fun) or {}
@@ -277,9 +273,11 @@ class NamedArguments:
         ]
         self.names: Names = names_in(names)
         self.parameters: list[str] = list(parameters)
+        """Names of all; none where the function does not tell."""
         self.places: list[tuple[int | None, str | None]] = [
             _place(name, positional) for name in self.names
         ]
+        """Of each name its position, where that is known, and its keyword."""
 
     def replaced(
         self, args: Any, kwargs: Any, replace: Callable[[str | int, Any], Any]

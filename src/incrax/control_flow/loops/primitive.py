@@ -284,7 +284,7 @@ def _batch(
     body, outs = batched_body(mapped, jaxpr, spec.layout, [axis is not None for axis in input_axes])
     consts, init, xs = spec.layout.split([*zip(inputs, input_axes, strict=True)])
     carry = [
-        jnp.broadcast_to(x, (mapped.size, *x.shape))
+        jnp.broadcast_to(x, (mapped.size, *jnp.shape(x)))  # a literal has no `x.shape`
         if batched and axis is None
         else _moved(x, axis, 0)
         for (x, axis), batched in zip(init, outs, strict=False)

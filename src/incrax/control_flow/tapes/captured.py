@@ -284,6 +284,8 @@ class Captured:
         elif isinstance(value, types.ModuleType):
             if is_own_module(value):
                 self._modules[id(value)] = name, value
+                # What code names may not be there yet: a module inside it that is imported later.
+                self._watch(name, lambda: (len(vars(value)), ()))
         elif (parts := _parts_of(value)) is not None:
             for part in parts:
                 self.visit(name, part)

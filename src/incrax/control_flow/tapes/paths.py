@@ -81,8 +81,8 @@ class Path:
     misses: int = 0
     record_s: float = 0.0
     compile_s: float = 0.0
-    doubted_at: int = -1
-    """Hits when another path than expected followed last."""
+    is_doubted: bool = False
+    """Whether another path than expected followed last."""
     preferred_at: int = 0
     incremental: Any = None
 
@@ -338,11 +338,10 @@ class Tape:
         self.stats.hits += is_hit
         self.stats.misses += not is_hit
         before = self.latest
-        if not is_hit and before is not None:
-            # Twice in a row another path than expected followed.
-            if before.doubted_at == before.hits - 1:
+        if before is not None:
+            if before.is_doubted and not is_hit:  # the second time in a row
                 before.successor = path
-            before.doubted_at = before.hits
+            before.is_doubted = not is_hit
         if not is_hit:
             self._prefer(path)
         path.hits += 1

@@ -33,21 +33,20 @@ class HostRecipe(NamedTuple):
 
 
 class DerivedTable:
-    """Recipes of derived variables, interned by what they are made of.
-
-    `on_host` has those that no program computes: tables of indices, and what is arranged by them.
-
-    `matrices` are those variables that only a matrix product reads; `flags` has for some of them a
-    variable that is computed with it and says whether it may be used. `instead` has, for results of
-    an equation of the program, what recipes make that do the same and more.
-    """
+    """Recipes of derived variables, interned by what they are made of."""
 
     def __init__(self) -> None:
         self.recipes: dict[Var, tuple[Equation, ...]] = {}
         self.matrices: set[Var] = set()
+        """Those that only a matrix product reads."""
         self.flags: dict[Var, Var] = {}
+        """For some matrices, what is computed with one and says whether it may be used."""
         self.on_host: dict[Var, HostRecipe] = {}
+        """Those that no program computes: tables of indices, and what is arranged by them."""
         self.instead: dict[Var, Var] = {}
+        """For results of an equation of the program, what a recipe makes that does the same and
+        more.
+        """
         self._made: dict[Hashable, Var] = {}
         self._made_together: dict[Hashable, list[Var]] = {}
         self._traces: dict[Hashable, Body] = {}

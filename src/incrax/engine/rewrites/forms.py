@@ -68,11 +68,13 @@ class Cone(NamedTuple):
 
 
 class Forms:
-    """The arrays of a program that have a form; `reductions` are the small ones, made from large
-    ones.
+    """The arrays of a program that have a form.
 
-    `level` counts the reductions, one after the other, that a value depends on. `follows_scalars`:
-    what is made of dirty scalars alone is a product of these, too, and not one more.
+    Args:
+        eqns: in order.
+        is_dirty: whether a variable is.
+        follows_scalars: whether what is made of dirty scalars alone is a product of these, and not
+            one more.
     """
 
     def __init__(
@@ -85,10 +87,14 @@ class Forms:
         self.is_dirty = is_dirty
         self.follows_scalars = follows_scalars
         self.zeros: dict[Var, Atom] = {}
+        """Clean arrays that are zero everywhere, and that zero."""
         self.of: dict[Var, Polynomial] = {}
         self.steps: dict[Var, FormStep] = {}
+        """What writes each that has a form."""
         self.reductions: dict[Var, None] = {}
+        """The small ones that are made from large ones."""
         self.level: dict[Var, int] = {}
+        """How many reductions, one after the other, a value depends on."""
         for eqn in eqns:
             dirty = [var for var in read_vars(eqn) if is_dirty(var)]
             if dirty:
@@ -106,21 +112,17 @@ class Forms:
         if is_scalar and not self.follows_scalars:
             return
         eqn = _as_product(eqn)
-        algebra = algebra_of(eqn)
-        rule = None if algebra is None else _rules.get(algebra.form)
         forms = [form for form in map(self._form, eqn.invars) if form is not None]
         is_known = len(forms) == len(eqn.invars) and not _is_rounded(eqn)
-        if rule is None or not is_known or not all(map(_is_inexact, eqn.outvars)):
+        if not is_known or not all(map(_is_inexact, eqn.outvars)):
             return
-        found = rule(reading(eqn, self.zeros), forms)
+        found = _formed(reading(eqn, self.zeros), forms)
         if found is None or found.degree > (MAX_DEGREE if has_rows else 0):
             return
-        # A product takes all factors in front; of a sum those stay that not all terms share.
-        left = [Counter(form.factors) - Counter(found.factors) for form in forms]
-        extras = tuple(tuple(own.elements()) if rule is _sum else () for own in left)
+        step = FormStep(eqn, _extras(eqn, forms, found))
         for var in eqn.outvars:
             self.of[var] = found
-            self.steps[var] = FormStep(eqn, extras)
+            self.steps[var] = step
             if has_rows and is_small(var):
                 self.reductions[var] = None
 
@@ -194,6 +196,24 @@ def _is_inexact(var: Any) -> bool:
 
 
 # --- rules ----------------------------------------------------------------------------------------
+
+
+def _formed(eqn: Equation, forms: Sequence[Polynomial]) -> Polynomial | None:
+    """The form of what an equation makes of operands of these forms, if it has one."""
+    algebra = algebra_of(eqn)
+    rule = None if algebra is None else _rules.get(algebra.form)
+    return None if rule is None else rule(eqn, forms)
+
+
+def _extras(eqn: Equation, forms: Sequence[Polynomial], found: Polynomial) -> tuple[Factors, ...]:
+    """Of each operand, the factors that do not go in front: a product takes all, a sum those that
+    all of its terms share.
+    """
+    algebra = algebra_of(eqn)
+    if algebra is None or _rules[algebra.form] is not _sum:
+        return ((),) * len(forms)
+    left = [Counter(form.factors) - Counter(found.factors) for form in forms]
+    return tuple(tuple(own.elements()) for own in left)
 
 
 def _as_product(eqn: Equation) -> Equation:

@@ -31,20 +31,19 @@ REDUCTIONS = frozenset(
 
 
 class RowAxes:
-    """What rows of inputs reach row by row.
-
-    `axes` has, of each variable that they reach so, the axis that has an entry per row; `aligned`, of
-    each equation that does this, by its identity, where the rows go.
-    """
+    """What rows of inputs reach row by row."""
 
     def __init__(self, inputs: Sequence[Var]) -> None:
         lengths = [(var, shape_of(var)[:1]) for var in inputs]
         rows = [var for var, length in lengths if length and MIN_LENGTH <= length[0] < MAX_LENGTH]
         self.axes: dict[Var, int] = dict.fromkeys(rows, 0)
+        """Of each variable that they reach so, the axis that has an entry per row."""
         self.aligned: dict[int, Aligned] = {}
-        # Of each variable, the inputs whose row reaches its own row alone; those that reach others.
+        """Of each equation that does this, by its identity, where the rows go."""
         self._by_rows = {var: 1 << number for number, var in enumerate(rows)}
+        """Of each variable, the inputs whose row reaches its own row alone."""
         self._whole: dict[Var, int] = {}
+        """Those whose row reaches other rows."""
 
     def note(self, eqn: Equation) -> None:
         """Follow the rows through the next equation."""
