@@ -13,7 +13,7 @@ from incrax.bijectors import memory
 
 @pytest.fixture(autouse=True)
 def _nothing_is_remembered_yet():
-    if memory.num_remembered():
+    if memory._table:
         gc.collect()
         memory._table.clear()
 
@@ -22,4 +22,4 @@ def _nothing_is_remembered_yet():
 def nothing_outlives_a_test():
     yield
     gc.collect()
-    assert memory.num_remembered() == 0
+    assert not memory._table

@@ -185,8 +185,8 @@ def test_a_point_that_is_no_minimum(what, call):
         f"`{what}` goes out from a minimum, and this search ended as: converged. Its Hessian is "
         "needed, positive "
         "definite, for a first guess. This is usually a search that was stopped, a function with "
-        "kinks, or a parameter that the data do not determine. Minimise again from here, smooth "
-        "the function, or fix that parameter by `wrt`."
+        "kinks, or a parameter that the data do not determine (here `p['b'][0]`, `p['b'][1]`). "
+        "Minimise again from here, smooth the function, or fix that parameter by `wrt`."
     )
 
 
