@@ -8,13 +8,12 @@ import gc
 
 import pytest
 
-from bijectors.cases import num_remembered
 from incrax.bijectors import memory
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_remembered_yet():
-    if num_remembered():
+    if memory._table:
         gc.collect()
         memory._table.clear()
 
@@ -23,4 +22,4 @@ def _nothing_is_remembered_yet():
 def nothing_outlives_a_test():
     yield
     gc.collect()
-    assert num_remembered() == 0
+    assert not memory._table

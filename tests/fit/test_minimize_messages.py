@@ -181,13 +181,12 @@ def test_grids_that_cannot_be_scanned(found):
 )
 def test_a_point_that_is_no_minimum(what, call):
     flat = fit.minimize(lambda p: p["a"] ** 2 + 0 * jnp.sum(p["b"]), START, method="BFGS")
-    named = "" if what == "contour" else " (here `p['b'][0]`, `p['b'][1]`)"
     assert text_of(fit.MinimumError, call, flat) == (
         f"`{what}` goes out from a minimum, and this search ended as: converged. Its Hessian is "
         "needed, positive "
         "definite, for a first guess. This is usually a search that was stopped, a function with "
-        f"kinks, or a parameter that the data do not determine{named}. Minimise again from here, "
-        "smooth the function, or fix that parameter by `wrt`."
+        "kinks, or a parameter that the data do not determine (here `p['b'][0]`, `p['b'][1]`). "
+        "Minimise again from here, smooth the function, or fix that parameter by `wrt`."
     )
 
 
