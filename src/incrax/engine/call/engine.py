@@ -259,7 +259,7 @@ class Engine:
         slices = self.slices
         rows = saved.rows
         found = None
-        if rows is not None and self.whole.is_settled:
+        if rows is not None and self.whole.is_measured:
             found = self.rows.chosen(saved, rows)
         if found is not None:
             return found

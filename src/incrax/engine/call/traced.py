@@ -34,7 +34,7 @@ from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.expectations import NOT_IDLE, Idle
 from incrax.engine.policy.ledger import Ledger
 
-Served: TypeAlias = Callable[[Sequence[Any], Sequence[int] | None, float], list[Any]]
+Evaluate: TypeAlias = Callable[[Sequence[Any], Sequence[int] | None, float], list[Any]]
 """The outputs of a call by its leaves, those that are other objects than in the latest version, if
 known, and when it began, of `perf_counter`.
 """
@@ -62,7 +62,7 @@ class Traced:
         self._make_engine: Callable[[Ledger], Engine] | None = make_engine
         self._ledger = Ledger()
         self._find_idle = find_idle
-        self.served: Served = self._served_early
+        self.evaluate: Evaluate = self._evaluate_early
         self._engine: Engine | None = None
         self._first: FirstCall | None = None
         self._settings = read_settings()  # a report may ask where others hold
@@ -86,7 +86,7 @@ class Traced:
 
     def _adopt(self, engine: Engine) -> Self:
         self._engine = engine
-        self.served = engine.call
+        self.evaluate = engine.call
         self._make_engine = self._first = self._run_first = None
         if self.bypass is None and not (engine.must_wait or engine.always):
             self.bypass = self._made_bypass(engine.ledger)
@@ -105,7 +105,7 @@ class Traced:
 
     # --- a call -----------------------------------------------------------------------------------
 
-    def serves(self, treedef: Any) -> bool:
+    def accepts(self, treedef: Any) -> bool:
         """Whether a call may have this signature: same tree and configuration."""
         return self.signature.is_of(treedef)
 
@@ -128,7 +128,7 @@ class Traced:
         engine = self._engine
         return None if engine is None else engine.comparison.changed_leaves(dynamic)
 
-    def _served_early(self, leaves: Values, *_: Any) -> Results:
+    def _evaluate_early(self, leaves: Values, *_: Any) -> Results:
         """As `Engine.call`, while there is no engine: a first call and those that need not be
         looked at have none.
         """
@@ -136,14 +136,14 @@ class Traced:
         outputs = None
         if run is not None:
             is_first = self._first is None
-            serve = self._served_first if is_first else self._served_in_turn
-            outputs = serve(run, leaves)
+            evaluate = self._evaluate_first if is_first else self._evaluate_in_turn
+            outputs = evaluate(run, leaves)
         if outputs is not None:
             return outputs
         engine = self.engine
         return engine.call(leaves, engine.comparison.changed_leaves(leaves), perf_counter())
 
-    def _served_first(self, run: Callable[..., Results], leaves: Values) -> Results | None:
+    def _evaluate_first(self, run: Callable[..., Results], leaves: Values) -> Results | None:
         """The outputs of a first call; None where it failed."""
         values = tuple([LeafValue(x) for x in leaves])
         start_s = perf_counter()
@@ -160,7 +160,7 @@ class Traced:
             self.bypass = bypass
         return outputs
 
-    def _served_in_turn(self, run: Callable[..., Results], leaves: Values) -> Results | None:
+    def _evaluate_in_turn(self, run: Callable[..., Results], leaves: Values) -> Results | None:
         """The outputs of a call that need not be looked at, after one of other types; None where
         there are none left.
         """

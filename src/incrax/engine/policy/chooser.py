@@ -305,7 +305,7 @@ class Chooser:
         bypass then, decide how many.
         """
         is_weighed = self.is_timed and self.clock.is_running and not self.race.callback_s
-        if not is_weighed or not self.whole.is_settled:
+        if not is_weighed or not self.whole.is_measured:
             return
         ledger = self.ledger
         whole_s = self.whole_s
