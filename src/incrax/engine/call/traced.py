@@ -188,7 +188,7 @@ class Traced:
     @property
     def saved_bytes(self) -> int:
         """Bytes of saved values."""
-        return 0 if self._engine is None else self._engine.saved_bytes
+        return 0 if self._engine is None else self._engine.store.saved_bytes
 
     @property
     def choosers(self) -> list[Chooser]:
