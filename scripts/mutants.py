@@ -815,6 +815,13 @@ OPTIMISATIONS = [
         "tests/engine/call/test_slices.py",
     ),
     Mutant(
+        "a version that differs in no row is the baseline of a change of rows",
+        "engine/call/row_calls.py",
+        "            if numbers.size:\n                found.append(ChangedRows",
+        "            if True:\n                found.append(ChangedRows",
+        "tests/engine/call/test_slices.py",
+    ),
+    Mutant(
         "differences go on for ever",
         "engine/policy/slices.py",
         "        if is_complete and self.num_differences <= MAX_DIFFERENCES:",
@@ -1072,14 +1079,14 @@ MUTANTS = [
     Mutant(
         "a look is timed with calls that still run",
         "_incremental.py",
-        "bypass.settle()",
+        "bypass.wait()",
         "pass",
         "tests/engine/call/test_bypass.py",
     ),
     Mutant(
         "a timed program is timed with programs that still run",
         "engine/compile/timing.py",
-        "clock.settle()  #",
+        "clock.wait_for_unproven()  #",
         "pass  #",
         "tests/engine/compile/test_timing.py",
     ),
@@ -1233,8 +1240,8 @@ MUTANTS = [
     Mutant(
         "a second call that is not analysed is served as the first",
         "engine/call/traced.py",
-        "            serve = self._served_first if self._first is None else self._served_in_turn",
-        "            serve = self._served_first",
+        "            evaluate = self._evaluate_first if self._first is None else self._evaluate_in_turn",
+        "            evaluate = self._evaluate_first",
         "tests/engine/call/test_first_call.py",
     ),
     Mutant(
@@ -1639,8 +1646,8 @@ MUTANTS = [
     Mutant(
         "another member of a family is timed again",
         "engine/compile/timing.py",
-        "is_settled=known.is_settled,",
-        "is_settled=False,",
+        "is_measured=known.is_measured,",
+        "is_measured=False,",
         "tests/engine/plan/test_families.py",
     ),
     Mutant(
@@ -1856,7 +1863,7 @@ MUTANTS = [
     Mutant(
         "one run of a program is what the next process knows of it",
         "engine/policy/expectations.py",
-        "    if program is not None and not program.is_settled:\n",
+        "    if program is not None and not program.is_measured:\n",
         "    if False:\n",
         "tests/engine/policy/test_expectations.py",
     ),

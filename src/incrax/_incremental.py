@@ -166,7 +166,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
             self._stats.transparent += 1
             return self.fresh(*args, **kwargs)
         if bypass is not None:
-            bypass.settle()
+            bypass.wait()
         start_s = time.perf_counter()
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
         with self._locked():
@@ -181,7 +181,7 @@ class Incremental(WrapsFunction, Generic[P, R]):
                 traced, dynamic, changed = given
                 self._bypass = None
                 self._streak = None
-                outputs = traced.served(dynamic, changed, start_s)
+                outputs = traced.evaluate(dynamic, changed, start_s)
                 self._streak = traced.streak()
                 settings = due_verification()
                 if settings is not None:

@@ -177,7 +177,7 @@ class RowEngine:
         for engine in self.kin.values():
             engine.clear()
 
-    def serves(self, _: Any) -> bool:
+    def accepts(self, _: Any) -> bool:
         """Not a call as it is: `Rows` are taken out of it first."""
         return False
 
@@ -230,7 +230,7 @@ class RowEngine:
         evaluate = lambda: jax.tree.leaves(self.trace.plain(*data, *leaves))
         check_outputs(name, outputs, evaluate, (), self.clear, settings)
 
-    def served(self, leaves: Values, rows: Rows, _: float) -> list[Any]:
+    def evaluate(self, leaves: Values, rows: Rows, _: float) -> list[Any]:
         """Outputs at these leaves, the rows left out, and these rows."""
         env = self._env(leaves, rows)
         per_row = [v for table in self.passes for v in table.phase.per_row]

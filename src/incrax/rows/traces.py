@@ -73,7 +73,7 @@ class RowTraces(Traces):
         """What a call gives: the engine that serves it, the leaves that are no rows, the rows."""
         leaves = [rows.row_type if x is rows else x for x in leaves]
         engine = self.latest
-        if not isinstance(engine, RowEngine) or not engine.signature.serves(leaves, treedef):
+        if not isinstance(engine, RowEngine) or not engine.signature.accepts(leaves, treedef):
             signature = make_signature(self.fun, *jax.tree.unflatten(treedef, leaves))
             engine = self.table.get(signature.key)
             if engine is None:

@@ -310,7 +310,7 @@ def test_a_change_of_rows_is_looked_at_until_its_program_is_decided_on(monkeypat
     job = Job("look-up, gradient")
     job.ours = incrax.incremental(job.fun, tuning=replace(EAGER, hot_after=3))
     job.call()
-    job.engine.whole.is_settled = True
+    job.engine.whole.is_measured = True
     monkeypatch.setattr(Chooser, "note_call", note)
     monkeypatch.setattr(Credit, "allows_planning", lambda *_, **__: False)
     for row in range(5):
@@ -405,6 +405,28 @@ def test_the_version_with_the_fewest_changed_rows_is_the_baseline():
         assert job.engine.last.candidate == "slices"
         assert job.engine.last.plan.sliced.kind.capacity == 1
     assert job.ours.stats.compiles == compiles
+
+
+def test_a_version_that_differs_in_no_row_is_no_baseline_of_rows():
+    """One program serves rows of two inputs, which both are new values to it where one changed: then
+    versions have the same bits of the other one as two values.
+    """
+    x = np.linspace(0.1, 2.0, 7)
+    fun = lambda a, b: jnp.sum(jnp.log1p(jnp.sin(a[:, None] * x) ** 2 + (b[:, None] - x) ** 2))
+    ours = incrax.incremental(fun, tuning=EAGER)
+    args = [np.linspace(0.0, 1.0, 2000), np.linspace(1.0, 2.0, 2000)]
+    for k in range(8):
+        args[0][k] += 0.25
+        args[1][k] += 0.25
+        ours(*args)
+    before = args[0].copy()
+    args[0][9] += 0.25
+    ours(*args)
+    engine = ours._traces.latest.engine
+    assert engine.repeats.latest.moving == (0, 1)
+    same(ours(before, args[1]), jax.jit(fun)(before, args[1]), factor=FACTOR)
+    assert engine.last.candidate == "slices"
+    check(ours)
 
 
 @pytest.mark.parametrize("name", ["groups", "groups, gradient", "look-up"])
@@ -869,17 +891,17 @@ def test_a_kind_that_came_once_widens_no_program():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "is_settled", "candidate"),
+    ("seconds", "is_measured", "candidate"),
     [(5.0, False, "slices"), (20.0, False, "whole"), (5.0, True, "whole"), (0.5, True, "slices")],
 )
 @pytest.mark.every_case
-def test_one_slow_run_does_not_bar_a_program(seconds, is_settled, candidate):
+def test_one_slow_run_does_not_bar_a_program(seconds, is_measured, candidate):
     """Where the whole function takes a second."""
     job = Job("groups").settle()
     slices = job.engine.slices
     (entry,) = slices.entries.values()
     entry.program.seconds = seconds
-    entry.program.is_settled = is_settled
+    entry.program.is_measured = is_measured
     slices._choose(entry, entry.program, 1.0)
     assert entry.candidate == candidate
 

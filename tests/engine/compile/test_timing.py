@@ -88,13 +88,13 @@ def test_timed_runs_count_as_long_as_they_usually_take(time):
     )
     for _ in range(5):
         program([], [])
-    assert program.is_settled
+    assert program.is_measured
     assert program.seconds == 1.0
     assert program.clock.spent_s == 4.0
     assert program.clock.passed_s == time.now_s == 153.0
 
 
-def test_settled_runs_count_what_was_measured(time):
+def test_runs_that_are_not_timed_count_what_was_measured(time):
     program = TimedProgram(
         None, Executable(time, 100.0, 2.0), Clock(4, time), Pool(is_active=False)
     )
@@ -107,7 +107,7 @@ def test_settled_runs_count_what_was_measured(time):
     assert program.clock.spent_s == before + 2.0 * SAMPLE
 
 
-def test_a_settled_program_is_timed_again_when_it_is_due(time):
+def test_a_measured_program_is_timed_again_when_it_is_due(time):
     """The first runs of a process are slow; what is compared with them later must not be."""
     program = TimedProgram(
         None, Executable(time, 100.0, 2.0), Clock(4, time), Pool(is_active=False)

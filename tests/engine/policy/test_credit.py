@@ -533,7 +533,7 @@ def weighed(monkeypatch):
     chooser = called(0.0)._traces.latest.engine.chooser
     monkeypatch.setattr(ledger, "LOOK_SHARE", 0.01)
     monkeypatch.setattr(chooser.clock, "is_running", True)
-    monkeypatch.setattr(chooser.whole, "is_settled", True)
+    monkeypatch.setattr(chooser.whole, "is_measured", True)
     monkeypatch.setattr(chooser.whole, "seconds", 1e-3)
     chooser.ledger.grant(0)
     chooser.ledger.credit_s = -1000.0

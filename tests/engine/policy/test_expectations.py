@@ -414,7 +414,7 @@ def test_one_slow_look_puts_nothing_off_where_many_calls_are_said_to_come(
 ):
     ours = called(3, **options)
     found = chooser(ours)
-    found.whole.is_settled = True
+    found.whole.is_measured = True
     found.whole.seconds = 1.0
     found.ledger.grant(0)
 
@@ -494,17 +494,17 @@ def test_the_next_process_knows_what_was_compiled(folder):
     assert chooser(ours).entries[dirty].was_compiled
 
 
-@pytest.mark.parametrize("is_settled", [False, True])
-def test_a_program_that_was_timed_too_seldom_is_known_by_its_promise(is_settled):
+@pytest.mark.parametrize("is_measured", [False, True])
+def test_a_program_that_was_timed_too_seldom_is_known_by_its_promise(is_measured):
     """Its one run took longer than the whole function, since something else ran on the machine."""
-    program = SimpleNamespace(seconds=3.0, is_settled=is_settled)
+    program = SimpleNamespace(seconds=3.0, is_measured=is_measured)
     entry = Entry(1, count=7, program=program, is_decided=True, promise_s=0.5, candidate="whole")
-    assert expectations._learned(entry, 1.0) == Known(7, 3.0 if is_settled else 0.5, True)
+    assert expectations._learned(entry, 1.0) == Known(7, 3.0 if is_measured else 0.5, True)
 
 
 def test_calls_of_a_family_are_expected_of_each_of_its_kinds():
     entries = {k: Entry(k, count=k, family=7 if k > 1 else None) for k in (1, 2, 3)}
-    entries[3].program = SimpleNamespace(seconds=3.0, is_settled=True)
+    entries[3].program = SimpleNamespace(seconds=3.0, is_measured=True)
     found = expectations._learned_of(entries, 10.0)
     assert [known.kin_calls for known in found.values()] == [0, 5, 5]
     assert [known.was_compiled for known in found.values()] == [False, True, True]

@@ -22,7 +22,7 @@ from incrax import _jax
 from incrax._context import context_key
 from incrax._program import Args, Function, Kwargs, OtherTypesError
 from incrax._stats import Stats
-from incrax.engine.compile.timing import TimedProgram, settle
+from incrax.engine.compile.timing import TimedProgram, wait
 from incrax.engine.inputs.leaves import IMMUTABLE
 from incrax.engine.inputs.signature import Signature
 from incrax.engine.policy.ledger import Ledger
@@ -73,11 +73,11 @@ class Bypass:
         self.holds_results = result_bytes <= MAX_HELD_BYTES and _is_of_tuples(shape)
         self.last: LastCall = NO_CALL
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for the last call, if it bypassed: the next one is looked at, and timed."""
         result = self.last[2]
         if self.ledger.granted and result is not NOT_HELD:
-            settle(result)
+            wait(result)
 
     def hold(self, args: Args, kwargs: Kwargs, result: Any) -> None:
         """Hold the result of a call that did not bypass, for another one with the same arguments,

@@ -106,7 +106,15 @@ class Engine:
         self.reach = reduce(or_, map(facts.mask, facts.returned), self.always)  # of the outputs
         self.must_wait = facts.calls_host
         self.calls = compiler.calls
-        self._last: CallRecord | None = None
+        self.stats = stats
+        self.chooser = chooser
+        self.clock = chooser.clock
+        self.ledger = chooser.ledger
+        self.whole = chooser.whole
+        self.segments = chooser.segments
+        self.planner = chooser.planner
+        self.slices = chooser.slices
+        self.baselines = Baselines(chooser, self.always)
         store = Store(
             limits.versions,
             limits.budget_bytes,
@@ -115,23 +123,15 @@ class Engine:
             facts,
             saves_outputs=not is_exact,
         )
-        self._begin(store, chooser, stats)
+        self._begin(store)
 
-    def _begin(self, store: Store, chooser: Chooser, stats: Stats) -> Self:
-        """Serve from now on with these, whatever was done before."""
-        self.chooser = chooser
-        self.clock = chooser.clock
-        self.ledger = chooser.ledger
-        self.whole = chooser.whole
-        self.segments = chooser.segments
-        self.planner = chooser.planner
-        self.slices = chooser.slices
+    def _begin(self, store: Store) -> Self:
+        """Have these versions from now on, whatever was done before."""
+        self._last: CallRecord | None = None
         self.store = store
         self.comparison = Comparison(store, self.layout)
-        self.baselines = Baselines(chooser, self.always)
-        self.repeats = Repeats(chooser, store)
-        self.rows = RowCalls(chooser, store, self.comparison, self.repeats)
-        self.stats = stats
+        self.repeats = Repeats(self.chooser, store)
+        self.rows = RowCalls(self.chooser, store, self.comparison, self.repeats)
         self.repeated: Repeated | None = None  # what the last call did, if it went a short way
         self.streak: Any = None  # what serves calls like that one
         return self
@@ -141,8 +141,7 @@ class Engine:
         shared.
         """
         other = copy.copy(self)
-        other._last = None
-        return other._begin(self.store.emptied(budget_bytes), self.chooser, self.stats)
+        return other._begin(self.store.emptied(budget_bytes))
 
     # --- a call -----------------------------------------------------------------------------------
 
@@ -178,7 +177,7 @@ class Engine:
             self.store.drop_broken()
             if self.always or not _jax.is_out_of_memory(error):
                 raise
-            dropped_mb = self.saved_bytes / 1e6
+            dropped_mb = self.store.saved_bytes / 1e6
             logger.warning("the device has no memory left: %.3g MB were dropped", dropped_mb)
             self.store.clear()
             traceback.clear_frames(error.__traceback__)  # they hold saved values
@@ -240,12 +239,11 @@ class Engine:
         was_prepared = num_prepared == self._num_prepared()
         self.chooser.note_use(entry, candidate, elapsed_s if is_try and was_prepared else None)
         self._note_seconds(entry, candidate, saved, begun, is_new=is_try or not was_prepared)
-        instead = None
         if guard is not None:
             instead = self._results_instead(candidate, entry, saved, results, guard)
-        if instead is not None:
-            candidate = "whole"
-            state = self._new_version(candidate, entry, saved, instead)
+            if instead is not None:
+                candidate = "whole"
+                state = self._new_version(candidate, entry, saved, instead)
         self.store.commit(state, base if saved.dirty != self.layout.full | self.always else None)
         if not self.must_wait and not self.always:
             self._note_repeat(candidate, entry, saved, state)
@@ -258,11 +256,10 @@ class Engine:
         chooser = self.chooser
         slices = self.slices
         rows = saved.rows
-        found = None
-        if rows is not None and self.whole.is_settled:
+        if rows is not None and self.whole.is_measured:
             found = self.rows.chosen(saved, rows)
-        if found is not None:
-            return found
+            if found is not None:
+                return found
         # A plan for just these rows serves no others: it waits until it is known that none does.
         is_open = rows is not None and slices.is_open(rows.kind)
         entry = chooser.entry(saved.dirty, may_wait=is_open)
@@ -275,20 +272,14 @@ class Engine:
         """Whether no thread compiles what is to serve, or what computes the values that this
         lacks.
         """
-        behind = self.clock.behind
-        if not behind.is_on:
+        program = self._program(entry.candidate, entry) if self.clock.behind.is_on else None
+        if program is None or program.plan is None:
             return True
-        plan = self.plan_of(entry.candidate, entry)
-        if plan is None:
-            return True
-        segments = self.segments
-        joint, groups = saved.to_fill(plan.loads)
-        programs = [
-            self._program(entry.candidate, entry),
-            None if joint is None else segments.joint(joint),
-            *map(segments.program, groups),
-        ]
-        return all([p is None or p.is_at_hand(saved.feeds) for p in programs])
+        joint, groups = saved.to_fill(program.plan.loads)
+        programs = [program, *map(self.segments.program, groups)]
+        if joint is not None:
+            programs.append(self.segments.joint(joint))
+        return all([each.is_at_hand(saved.feeds) for each in programs])
 
     def _meanwhile(self, entry: Entry, saved: SavedValues) -> Candidate:
         """What serves while a thread compiles the choice: the plan, if it has run and lacks nothing,
@@ -462,8 +453,7 @@ class Engine:
         self.stats.filled += repeat.num_filled
         self._last = repeat.record
         self.repeated = repeated
-        entry = repeat.entry
-        self.chooser.note_repeated(entry, entry.candidate, *self._passed(begun))
+        self.chooser.note_repeated(repeat.entry, *self._passed(begun))
         return state.outputs
 
     def count_repeats(self, repeat: Repeat, num: int, overhead_s: float) -> None:
@@ -475,8 +465,7 @@ class Engine:
         program_s = program.seconds or 0.0
         self.clock.spent_s += num * program_s
         self.clock.unproven += _jax.first_buffer(self.store.states[-1].outputs)
-        entry = repeat.entry
-        self.chooser.note_repeated(entry, entry.candidate, program_s, overhead_s, num)
+        self.chooser.note_repeated(repeat.entry, program_s, overhead_s, num)
 
     def _count(self, plan: Plan | None, num: int = 1) -> None:
         """So many calls ran a plan last; None: the whole program."""
@@ -599,11 +588,6 @@ class Engine:
         """The plans that have programs."""
         programs = [entry.program for entry in list(self.chooser.entries.values())]
         return [x.plan for x in programs if x is not None and x.plan is not None]
-
-    @property
-    def saved_bytes(self) -> int:
-        """Bytes of the saved values."""
-        return self.store.saved_bytes
 
     def clear(self) -> None:
         """Drop all saved values, and what functions on the host returned."""

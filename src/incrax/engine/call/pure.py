@@ -226,7 +226,7 @@ class Step:
         return (self._start if is_traced else jax.jit(self._start))(at)
 
     def _start(self, leaves: Values) -> PureState:
-        return lax.stop_gradient(PureState(self._carried(leaves), *self._anew(leaves)))
+        return lax.stop_gradient(PureState(self._carried(leaves), *self._from_scratch(leaves)))
 
     def __call__(
         self, state: PureState, *args: Any, changed: Any = None, **kwargs: Any
@@ -241,11 +241,13 @@ class Step:
         leaves = tuple(self._all_inputs(moved, leaves))
         stepped = lambda: self._stepped(state, leaves, changed)
         if hidden:
-            # The state goes with the frozen data: of others the result is computed anew, and the
-            # state kept.
-            kept = lax.stop_gradient(state)
+            # The state goes with the frozen data: of others the result is computed from
+            # scratch, and the state stays.
+            same = lax.stop_gradient(state)
             is_same = self._are_frozen_data(hidden, leaves)
-            state, outputs = lax.cond(is_same, stepped, lambda: (kept, self._anew(leaves)[1]))
+            state, outputs = lax.cond(
+                is_same, stepped, lambda: (same, self._from_scratch(leaves)[1])
+            )
         else:
             state, outputs = stepped()
         return state, self._result(outputs, are_weak)
@@ -276,7 +278,7 @@ class Step:
         inputs = self._carried([_newer(flags.of_leaf(i), old[i], x) for i, x in enumerate(primals)])
         return PureState(inputs, saved, lax.stop_gradient(outputs)), outputs
 
-    def _anew(self, leaves: Values) -> tuple[Any, tuple[Any, ...]]:
+    def _from_scratch(self, leaves: Values) -> tuple[Any, tuple[Any, ...]]:
         """The saved values and the outputs at any leaves."""
         saved = self._function.update(lax.stop_gradient(leaves), None, all_set(self._layout))
         return saved, self._function.outputs(leaves, saved, None, None)

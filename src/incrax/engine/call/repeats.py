@@ -131,10 +131,12 @@ class Repeats:
         # The long way starts from the one most used of those that differ in just these inputs.
         bases = [state for state, found in reversed(pairs) if found == dirty]
         base = max(bases, key=uses_of, default=None)
+        if base is None:
+            return None
         feeds = [*map(feed_of, values)]
-        filled = None if base is None else repeat.filled(base, feeds)
-        loads = None if base is None or filled is None else repeat.loads_of(base, filled)
-        if base is None or filled is None or loads is None:
+        filled = repeat.filled(base, feeds)
+        loads = None if filled is None else repeat.loads_of(base, filled)
+        if filled is None or loads is None:
             return None
         results = repeat.results(feeds, loads)
         # Read after all programs were started: each is waited for no longer than the last one is.

@@ -105,7 +105,7 @@ class Traces:
     def serving(self, leaves: Values, treedef: Any, args: Args, kwargs: Kwargs) -> Given | None:
         """What a call gives to its trace; None if none serves it as it is."""
         latest = self.latest
-        if latest is not None and latest.serves(treedef):
+        if latest is not None and latest.accepts(treedef):
             given = latest.given(leaves)
             if given is not None:
                 return given

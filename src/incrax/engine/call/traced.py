@@ -34,7 +34,7 @@ from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.expectations import NOT_IDLE, Idle
 from incrax.engine.policy.ledger import Ledger
 
-Served: TypeAlias = Callable[[Sequence[Any], Sequence[int] | None, float], list[Any]]
+Evaluate: TypeAlias = Callable[[Sequence[Any], Sequence[int] | None, float], list[Any]]
 """The outputs of a call by its leaves, those that are other objects than in the latest version, if
 known, and when it began, of `perf_counter`.
 """
@@ -58,7 +58,7 @@ class Traced:
         self.analysis = analysis
         self.out_tree = analysis.out_tree
         self.stats = stats
-        self.served: Served = self._served_early  # a call; by the engine, once there is one
+        self.evaluate: Evaluate = self._evaluate_early  # a call; by the engine, once there is one
         self.bypass: Bypass | None = None  # for calls that nobody looks at
         self._ledger = Ledger()  # of these, and of the engine
         self._engine: Engine | None = None
@@ -86,7 +86,7 @@ class Traced:
         engine.ledger.note_learning(perf_counter() - start_s)
         self.stats.ran += self._num_turns * engine.num_eqns
         self._engine = engine
-        self.served = engine.call
+        self.evaluate = engine.call
         self._make_engine = self._first = self._run_first = None
         if self.bypass is None and not (engine.must_wait or engine.always):
             self.bypass = self._made_bypass()
@@ -105,7 +105,7 @@ class Traced:
 
     # --- a call -----------------------------------------------------------------------------------
 
-    def serves(self, treedef: Any) -> bool:
+    def accepts(self, treedef: Any) -> bool:
         """Whether a call may have this signature: same tree and configuration."""
         return self.signature.is_of(treedef)
 
@@ -128,19 +128,19 @@ class Traced:
         engine = self._engine
         return None if engine is None else engine.comparison.changed_leaves(dynamic)
 
-    def _served_early(self, leaves: Values, *_: Any) -> Results:
+    def _evaluate_early(self, leaves: Values, *_: Any) -> Results:
         """As `Engine.call`, while there is no engine: a first call and those that need not be
         looked at have none.
         """
         if self._run_first is not None:
-            serve = self._served_first if self._first is None else self._served_in_turn
-            outputs = serve(self._run_first, leaves)
+            evaluate = self._evaluate_first if self._first is None else self._evaluate_in_turn
+            outputs = evaluate(self._run_first, leaves)
             if outputs is not None:
                 return outputs
         engine = self.engine
         return engine.call(leaves, engine.comparison.changed_leaves(leaves), perf_counter())
 
-    def _served_first(self, run: Callable[..., Results], leaves: Values) -> Results | None:
+    def _evaluate_first(self, run: Callable[..., Results], leaves: Values) -> Results | None:
         """The outputs of a first call; None where it failed."""
         values = tuple([LeafValue(x) for x in leaves])
         start_s = perf_counter()
@@ -157,7 +157,7 @@ class Traced:
             self.bypass = bypass
         return outputs
 
-    def _served_in_turn(self, run: Callable[..., Results], leaves: Values) -> Results | None:
+    def _evaluate_in_turn(self, run: Callable[..., Results], leaves: Values) -> Results | None:
         """The outputs of a call that need not be looked at, after one of other types; None where
         there are none left.
         """
@@ -187,7 +187,7 @@ class Traced:
     @property
     def saved_bytes(self) -> int:
         """Bytes of saved values."""
-        return 0 if self._engine is None else self._engine.saved_bytes
+        return 0 if self._engine is None else self._engine.store.saved_bytes
 
     @property
     def choosers(self) -> list[Chooser]:

@@ -1,6 +1,6 @@
 """Verification: results compared with fresh evaluations.
 
-In: the outputs that a call returned, and what evaluates it anew. Out: nothing, or an error, before
+In: the outputs that a call returned, and what evaluates it from scratch. Out: nothing, or an error, before
 which what is saved is dropped; else that must stay.
 """
 

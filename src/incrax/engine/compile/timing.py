@@ -88,10 +88,10 @@ class Clock:
         jax.block_until_ready(results)
         self.passed_s += self.now() - start
 
-    def settle(self) -> None:
+    def wait_for_unproven(self) -> None:
         """Wait for programs that were not waited for."""
         start = self.now()
-        settle(self.unproven)
+        wait(self.unproven)
         self.passed_s += self.now() - start
 
     def read(self, guard: Any) -> bool:
@@ -116,7 +116,7 @@ def is_large(num_eqns: int) -> bool:
     return num_eqns >= MIN_LARGE
 
 
-def settle(results: Any) -> None:
+def wait(results: Any) -> None:
     """Wait for results of earlier calls; whether they failed, or are deleted, is for others to say."""
     for x in jax.tree.leaves(results):
         with contextlib.suppress(Exception):
@@ -131,7 +131,7 @@ class Times(NamedTuple):
     num_runs: int
     latest: tuple[float, ...]
     seconds: float | None
-    is_settled: bool
+    is_measured: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -146,7 +146,7 @@ class TimedProgram:
     # The latest timed runs.
     times: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     seconds: float | None = None  # of a run; None until one was timed
-    is_settled: bool = False  # the first timed runs were made, or took long enough to be believed
+    is_measured: bool = False  # the first timed runs were made, or took long enough to be believed
     first_s: float = 0.0  # of the first run, compilation included
     is_due: bool = False  # the next run is timed all the same
     job: Compilation | None = None  # what a thread compiles of it
@@ -186,7 +186,7 @@ class TimedProgram:
         if self.num_runs and self.clock.rounds:
             self.times.clear()
             self.num_runs = 1
-            self.is_settled = False
+            self.is_measured = False
 
     def __call__(self, feeds: Values, loads: Values) -> Results:
         """Run; where it is timed, wait for what it reads before and for its results after."""
@@ -198,11 +198,11 @@ class TimedProgram:
         behind = clock.behind
         is_disturbed = behind.is_on and self.seconds is not None and behind.num_waiting > 0
         is_due = self.is_due or not self.num_runs % SAMPLE
-        if is_disturbed or (self.is_settled and not (is_due and clock.rounds)):
-            return self._run_settled(feeds, loads, buffers)
+        if is_disturbed or (self.is_measured and not (is_due and clock.rounds)):
+            return self._run_untimed(feeds, loads, buffers)
         self.is_due = False
         jax.block_until_ready(loads)
-        clock.settle()  # a program that still runs would be timed as well
+        clock.wait_for_unproven()  # a program that still runs would be timed as well
         start = clock.now()
         results = jax.block_until_ready(self.executable(feeds, loads, buffers))
         elapsed = max(clock.now() - start, 0.0)
@@ -218,15 +218,15 @@ class TimedProgram:
             self._note_first(elapsed)
         self.num_runs += 1
         is_long = len(self.times) > 2 and sum(self.times) >= LONG_S
-        self.is_settled = self.num_runs > self.clock.rounds or is_long
+        self.is_measured = self.num_runs > self.clock.rounds or is_long
         if self.plan is not None:
-            known = Times(self.num_runs, tuple(self.times), self.seconds, self.is_settled)
+            known = Times(self.num_runs, tuple(self.times), self.seconds, self.is_measured)
             self.clock.families[self.executable.family] = known
 
     def _run_one_by_one(self, feeds: Values, loads: Values) -> Results:
         clock = self.clock
         family = self.executable.family
-        clock.settle()
+        clock.wait_for_unproven()
         start = clock.now()
         results = jax.block_until_ready(self.executable.evaluated(feeds, loads))
         self.seconds = max(clock.now() - start, 0.0)
@@ -258,7 +258,7 @@ class TimedProgram:
         own_s = 0.0 if self.plan is None else self.first_s
         clock.compiling_s += own_s + CALLER_SHARE * job_s
 
-    def _run_settled(self, feeds: Values, loads: Values, donated: Values) -> Results:
+    def _run_untimed(self, feeds: Values, loads: Values, donated: Values) -> Results:
         """Run without waiting; it counts as long as it took before."""
         start = self.clock.now()
         results = self.executable(feeds, loads, donated)
@@ -294,5 +294,5 @@ class TimedCompiler:
             num_runs=known.num_runs,
             times=times,
             seconds=known.seconds,
-            is_settled=known.is_settled,
+            is_measured=known.is_measured,
         )

@@ -67,7 +67,7 @@ class Signature:
         """Whether a call of this tree, in the present configuration, may have this signature."""
         return treedef == self.treedef and context_key() == self.config
 
-    def serves(self, leaves: Values, treedef: Any) -> bool:
+    def accepts(self, leaves: Values, treedef: Any) -> bool:
         """Whether a call with these leaves has this signature."""
         if not self.is_of(treedef) or not self.same_statics(leaves):
             return False

@@ -59,7 +59,7 @@ class Race:
         one of those was: timed runs find colder caches. What was measured a few times may be far too
         long: what earlier processes know bounds it.
         """
-        known_s = None if self.whole.is_settled else self.expectations.whole_s
+        known_s = None if self.whole.is_measured else self.expectations.whole_s
         return min(self.timed_s, self.ledger.turn_s or math.inf, known_s or math.inf)
 
     @property
@@ -124,14 +124,14 @@ class Race:
         """The next candidate to be timed, as long as that loses little."""
         if not self.is_exploring:
             return None
-        if not self.whole.is_settled and not self.callback_s:
+        if not self.whole.is_measured and not self.callback_s:
             return "whole"
-        if entry.program is not None and not entry.program.is_settled:
+        if entry.program is not None and not entry.program.is_measured:
             return "plan"
         segments_s = entry.seconds.get("segments", math.inf)
         others = [s for name, s in entry.seconds.items() if name != "segments"]
         # What is worse by an optimistic estimate need not be compiled.
-        is_open = segments_s < min(others, default=0.0) and not self.segments.is_settled(
+        is_open = segments_s < min(others, default=0.0) and not self.segments.is_measured(
             entry.dirty
         )
         return "segments" if is_open else None

@@ -277,17 +277,12 @@ class Chooser:
         self.credit.note_learning(entry, seconds)
 
     def note_repeated(
-        self,
-        entry: Entry,
-        candidate: Candidate,
-        spent_s: float,
-        overhead_s: float,
-        num_calls: int = 1,
+        self, entry: Entry, spent_s: float, overhead_s: float, num_calls: int = 1
     ) -> None:
-        """Calls were served as the one before was."""
+        """Calls did what the one before did, which was not served by the whole program."""
+        candidate = entry.candidate
         self.accounts.note_calls(entry, num_calls)
-        if candidate != "whole":
-            self.accounts.note_uses(entry, num_calls)
+        self.accounts.note_uses(entry, num_calls)
         entry.note_use(candidate, num_calls)
         self.note_call(entry, candidate, spent_s, overhead_s, num_calls)
 
@@ -305,7 +300,7 @@ class Chooser:
         bypass then, decide how many.
         """
         is_weighed = self.is_timed and self.clock.is_running and not self.race.callback_s
-        if not is_weighed or not self.whole.is_settled:
+        if not is_weighed or not self.whole.is_measured:
             return
         ledger = self.ledger
         whole_s = self.whole_s

@@ -314,7 +314,7 @@ def _learned(entry: Entry, whole_s: float) -> Known:
     believed, what it promised.
     """
     program = entry.program
-    if program is not None and not program.is_settled:
+    if program is not None and not program.is_measured:
         plan_s = entry.promise_s
     elif program is not None and program.seconds is not None:
         plan_s = program.seconds

@@ -122,10 +122,10 @@ class Segments(Segmentation):
             group in self._programs for group in self.route(dirty).groups
         )
 
-    def is_settled(self, dirty: int) -> bool:
+    def is_measured(self, dirty: int) -> bool:
         """Whether all programs of a route were timed."""
         programs = [self._top, *map(self._programs.get, self.route(dirty).groups)]
-        return all(program is not None and program.is_settled for program in programs)
+        return all(program is not None and program.is_measured for program in programs)
 
     def retime(self, dirty: int) -> None:
         """Time the programs of a route at their next run."""

@@ -291,17 +291,17 @@ class Slices:
     ) -> None:
         """Make a program for a kind alone, where one that covers it takes too long."""
         seconds = program.seconds
-        if seconds is None or not (program.is_settled and self._may_be_made(kind)):
+        if seconds is None or not (program.is_measured and self._may_be_made(kind)):
             return
         entry = self._entry(kind)
         entry.count = self._calls_of(kind)
         self._plan_if_due(entry, kind, 0, min(seconds, whole_s), whole_s, value_of)
 
     def _choose(self, entry: Entry, program: TimedProgram, other_s: float) -> None:
-        entry.is_final = program.is_settled
+        entry.is_final = program.is_measured
         seconds = program.seconds
         # One run tells little: what else the machine did in it would bar the program for good.
-        is_tried = not program.is_settled and (seconds or 0.0) < MAX_TRIED * other_s
+        is_tried = not program.is_measured and (seconds or 0.0) < MAX_TRIED * other_s
         if seconds is None or is_tried:
             entry.settle("slices", "rows alone, being timed")
         else:

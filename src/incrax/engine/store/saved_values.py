@@ -308,7 +308,7 @@ class SavedValues:
             assert program.plan is not None
             loads = [self.find(var) for var in program.loads]
             run = program.executable if is_minimal else program  # the minimal planner times nothing
-            self._keep(program.plan, run(self.feeds, loads))
+            self._note_run(program.plan, run(self.feeds, loads))
 
     def fill_tables(self, tables: Iterable[Var], value_of: ValueOf) -> None:
         """Make tables of indices, and what is arranged by them, where they are missing, on the host."""
@@ -330,7 +330,7 @@ class SavedValues:
         else:
             self.filled_by.append(program)
         loads = [given[var] if var in given else self.get(var) for var in program.loads]
-        self._keep(plan, program(self.feeds, loads))
+        self._note_run(plan, program(self.feeds, loads))
 
     def _start_of_blocks(self, blocked: Blocked, mask: int) -> BlockStart:
         """The version of which the fewest blocks differ; from nothing, all of them do."""
@@ -350,7 +350,7 @@ class SavedValues:
                 best = BlockStart(olds, numbers)
         return best
 
-    def _keep(self, plan: Plan, results: Results) -> None:
+    def _note_run(self, plan: Plan, results: Results) -> None:
         """Note computed values, for this call and for every state for which they are current
         too.
         """
