@@ -296,7 +296,7 @@ class Sites:
         given = self._given_whole("start", changes)
         values = program.computed(program.slots, program.moved(self._env(state), given))
         is_reached = np.array([program.is_reached(var, given) for var in program.slots], bool)
-        return SitesState(values, jnp.where(is_reached, 0, state.num_differences))
+        return SitesState(values, jnp.where(is_reached, np.int32(0), state.num_differences))
 
     def parts(self, state: SitesState, rows: Mapping[str, Any]) -> jax.Array:
         """What each row of some inputs adds to the function, up to a constant.
