@@ -1233,8 +1233,8 @@ MUTANTS = [
     Mutant(
         "a first call has the function analysed",
         "engine/call/traced.py",
-        "            serve = self._served_first if self._first is None else self._served_in_turn",
-        "            serve = self._served_in_turn",
+        "            evaluate = self._evaluate_first if self._first is None else self._evaluate_in_turn",
+        "            evaluate = self._evaluate_in_turn",
         "tests/engine/call/test_first_call.py",
     ),
     Mutant(

@@ -442,14 +442,15 @@ class Incremental(WrapsFunction, Generic[P, R]):
             engine = None if traced is None else traced.engine
         if traced is None or engine is None:
             return self._fun(*args, **kwargs)
-        is_exact = self._traces.options.is_exact
+        options = self._traces.options
         dynamic = traced.signature.dynamic_leaves(leaves)
-        if self._is_disabled or not (is_exact or engine.must_wait):
+        if self._is_disabled or not (options.is_exact or engine.must_wait):
             outputs = engine.fresh(dynamic)
         else:
             # As in a call, segments are compiled, and their buffers taken; and functions on the host
             # are waited for, which know by whom, but not whether it holds the lock.
             with self._locked():
+                is_exact = options.is_exact
                 outputs = engine.fresh_by_segments(dynamic) if is_exact else engine.fresh(dynamic)
         return jax.tree_util.tree_unflatten(traced.out_tree, outputs)
 

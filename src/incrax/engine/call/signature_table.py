@@ -83,10 +83,11 @@ class Traces:
         self.calls = HostCalls(MAX_DEFAULT_BYTES if options.memory is None else options.memory)
         weigh_traced = lambda traced: traced.num_bytes
         weigh_step = lambda step: program_bytes(2 * step.num_equations)
+        # By key of the signature, of steps with their frozen data.
         self.table: LruTable[Hashable, Any] = LruTable(MAX_SIGNATURES, weigh=weigh_traced)
-        self.latest: Any = None
         self.steps: LruTable[Hashable, Step] = LruTable(MAX_SIGNATURES, weigh=weigh_step)
-        self._has_warned = False
+        self.latest: Any = None
+        self._has_warned = False  # of functions among the arguments
 
     def all(self) -> Results:
         """The traces that are kept, and the latest, which serves on where others made room for it."""
@@ -192,27 +193,31 @@ class Traces:
         """What evaluates a traced function."""
         facts = analysis.facts
         options = self.options
-        is_exact = options.is_exact
         limits = options.limits(signature.num_parts)
-        recycles = can_recycle()
+        tuning = options.own_tuning()
         compiler = Compiler(
-            facts, self.calls, self.name, recycles=recycles, placed=signature.placed
+            facts, self.calls, self.name, recycles=can_recycle(), placed=signature.placed
         )
         journal = Journal(self.name, signature.dynamic_paths, facts.layout)
         whole = compiler.compile_whole(analysis.traced, of_leaves(analysis, signature))
-        tuning = options.own_tuning()
         return Engine(
-            facts, whole, journal, compiler, tuning, stats, limits, ledger, is_exact=is_exact
+            facts,
+            whole,
+            journal,
+            compiler,
+            tuning,
+            stats,
+            limits,
+            ledger,
+            is_exact=options.is_exact,
         )
 
     def _enter(self, signature: Signature, traced: Any) -> Any:
         """A new trace in the table; logs and warnings say what became of others."""
         made_room = self.table.add(signature.key, traced)
         self._note_trace(signature, made_room)
-        for forgotten in made_room:
+        for _ in made_room:
             note_forgotten(self.name, MAX_SIGNATURES)
-            if forgotten is self.latest:
-                self.set_latest(None)
             self._warn_of_functions(signature)
         return traced
 

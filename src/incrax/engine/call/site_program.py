@@ -58,6 +58,11 @@ class Outcome:
     guards: list[Any]  # what must be true, else digits are lost
     drifting: tuple[int, ...]  # places that stand on differences then
 
+    @property
+    def spare(self) -> list[int]:
+        """Places that are written in as many rows as an id may have, whatever it has."""
+        return [i for i, x in self.changes.items() if isinstance(x, NewRows) and x.has_spare]
+
 
 class WhatIsRead(NamedTuple):
     """What a change reads."""
@@ -81,7 +86,7 @@ class SiteProgram:
     tables: Env = field(default_factory=dict)  # of look-ups: for each id, which rows have it
     colours: dict[tuple[int, ...], np.ndarray | None] = field(default_factory=dict)  # so far
 
-    def input(self, path: str) -> int:
+    def number(self, path: str) -> int:
         """The number of an input that moves.
 
         Raises:
@@ -121,13 +126,9 @@ class SiteProgram:
         new = {invars[leaf]: changed(env[invars[leaf]], x) for leaf, x in given.items()}
         return {**self.clean(env, given), **new}
 
-    def state_values(self, env: Env) -> tuple[Any, ...]:
-        """What a state has, computed from values that are there."""
-        return tuple(map(as_strong, computed(self.facts, self.slots, env)))
-
-    def fixed_values(self, env: Env) -> tuple[Any, ...]:
-        """What all states share, likewise."""
-        return tuple(map(as_strong, computed(self.facts, self.fixed, {**self.tables, **env})))
+    def computed(self, variables: Sequence[Var], env: Env) -> tuple[Any, ...]:
+        """Values of variables, of those that are there and tables, without weak types."""
+        return tuple(map(as_strong, computed(self.facts, variables, {**self.tables, **env})))
 
     def out(self, env: Env, changes: Changes) -> Any:
         """The function's result after changes of what a state has."""
@@ -149,8 +150,8 @@ class SiteProgram:
         there is a branch for each of some widths, and the first runs in which no id has more rows.
         """
         found, read = self.found_within(env, given)
-        if any(isinstance(x, NewRows) and x.has_spare for x in found.changes.values()):
-            return found  # as many rows are written as the table has slots
+        if found.spare:
+            return found
         tables = read.tables
         levels = levels_of([np.sum(self.tables[x] < of.length, 1) for x, of in tables.items()])
         if len(levels) < 2:
@@ -211,10 +212,9 @@ class SiteProgram:
 
     def found_anew(self, env: Env, given: Changes, found: Changes) -> dict[int, Change]:
         """The same as was found, from the inputs alone."""
-        variables = [self.slots[slot] for slot in found]
-        values = computed(self.facts, variables, self.moved(env, given))
+        values = self.computed([self.slots[slot] for slot in found], self.moved(env, given))
         return {
-            slot: replace(x, new=x.taken(value)) if isinstance(x, NewRows) else as_strong(value)
+            slot: replace(x, new=x.taken(value)) if isinstance(x, NewRows) else value
             for (slot, x), value in zip(found.items(), values, strict=True)
         }
 
@@ -326,8 +326,8 @@ def make_program(
     moving = tuple(sorted({leaf for move in moves for leaf, _ in move}))
     feeds = [x if _jax.is_key_dtype(x.dtype) else np.asarray(x) for x in inputs]
     ask = functools.cache(value_at(facts, feeds))
-    moves_by = mask_of(facts, moving)
-    value_of = lambda var: None if facts.mask(var) & moves_by else ask(var)
+    dirty = mask_of(facts, moving)
+    value_of = lambda var: None if facts.mask(var) & dirty else ask(var)
     return SiteProgram(facts, tuple(paths), moving, out_tree, value_of)
 
 
@@ -336,7 +336,7 @@ def hold_what_is_read(program: SiteProgram, env: Env, moves: Sequence[Move]) -> 
     facts = program.facts
     program.keep([*(facts.invars[leaf] for leaf in program.moving), *env, *facts.returned])
     needed: set[Var] = {*facts.invars, *facts.returned}
-    by_ids: set[Var] = set()  # written in as many rows as an id may have
+    by_ids: set[Var] = set()  # written in all rows that an id may have
 
     def try_moves(values: Values) -> None:
         at = dict(zip(env, values, strict=True))
@@ -345,9 +345,7 @@ def hold_what_is_read(program: SiteProgram, env: Env, moves: Sequence[Move]) -> 
             program.keep([*read.values, *read.olds])
             is_by_rows = any(is_rows for _, is_rows in move)
             needed.update(read.olds, read.values if is_by_rows else ())
-            changes = found.changes.items()
-            spare = (slot for slot, x in changes if isinstance(x, NewRows) and x.has_spare)
-            by_ids.update(program.slots[slot] for slot in spare)
+            by_ids.update(program.slots[slot] for slot in found.spare)
 
     num_held = -1
     while num_held != len(program.slots) + len(program.fixed):

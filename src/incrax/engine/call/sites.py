@@ -105,7 +105,8 @@ def make_sites(
     def start(values: Values) -> tuple[SitesState, tuple[Any, ...]]:
         at = dict(zip(env, values, strict=True))
         counts = jnp.zeros(len(program.slots), np.int32)
-        return SitesState(program.state_values(at), counts), program.fixed_values(at)
+        values = program.computed(program.slots, at)
+        return SitesState(values, counts), program.computed(program.fixed, at)
 
     state, fixed = start(list(env.values()))
     return state, Sites(program, fixed)
@@ -293,9 +294,9 @@ class Sites:
         """
         program = self._program
         given = self._given_whole("start", changes)
-        values = program.state_values(program.moved(self._env(state), given))
+        values = program.computed(program.slots, program.moved(self._env(state), given))
         is_reached = np.array([program.is_reached(var, given) for var in program.slots], bool)
-        return SitesState(values, jnp.where(is_reached, 0, state.num_differences))
+        return SitesState(values, jnp.where(is_reached, np.int32(0), state.num_differences))
 
     def parts(self, state: SitesState, rows: Mapping[str, Any]) -> jax.Array:
         """What each row of some inputs adds to the function, up to a constant.
@@ -332,7 +333,7 @@ class Sites:
         """
         program = self._program
         known = program.colours
-        key = tuple(map(program.input, paths))
+        key = tuple(map(program.number, paths))
         if key in known:
             return known[key]
         known[key] = None
@@ -361,7 +362,7 @@ class Sites:
         """
         program = self._program
         invars = program.facts.invars
-        leaves = {path: program.input(path) for path in changes}
+        leaves = {path: program.number(path) for path in changes}
         return {
             leaf: checked_change(method, path, changes[path], invars[leaf].aval)
             for path, leaf in leaves.items()

@@ -31,7 +31,7 @@ from incrax.engine.compile.background import read_settings, set_as
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.signature import Signature
 from incrax.engine.policy.chooser import Chooser
-from incrax.engine.policy.expectations import NOT_IDLE, Idle
+from incrax.engine.policy.expectations import Idle
 from incrax.engine.policy.ledger import Ledger
 
 Evaluate: TypeAlias = Callable[[Sequence[Any], Sequence[int] | None, float], list[Any]]
@@ -149,7 +149,8 @@ class Traced:
         except Exception:  # noqa: BLE001  the engine has the right words for it
             return None
         self._first = FirstCall(values, outputs, perf_counter() - start_s)
-        idle = NOT_IDLE if self._find_idle is None else self._find_idle()
+        assert self._find_idle is not None  # else there were no `run`
+        idle = self._find_idle()
         bypass = self._made_bypass() if idle.num_calls > 1 else None
         if bypass is not None:
             self._ledger.grant(idle.num_calls)
