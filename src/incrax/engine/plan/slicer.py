@@ -183,7 +183,7 @@ class Slicer(RowEnvironment):
             old = self.on_rows(eqn, aligned, of, is_old=True)
         own = [self.rows(atom) for atom in eqn.invars]
         if of.is_from_list and all(each is None or each.of is not of for each in own):
-            self.kept_rows.update(eqn.outvars)
+            self.united.update(eqn.outvars)
         for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
             if axis is not None:
                 self.dirty[var] = DirtyRows(now, then, axis, of)
@@ -209,8 +209,8 @@ class Slicer(RowEnvironment):
         eqn = self.writer.get(var)
         rows = self.rows(var)
         is_whole = var in self.dirty and rows is None
-        # In a tree the other branches begin behind what met: of all of them rows would be made.
-        is_end = is_whole or var in self.kept_rows or (rows is not None and rows.of.is_kept)
+        # In a tree the other branches begin behind a union: of all of them rows would be made.
+        is_end = is_whole or var in self.united or (rows is not None and rows.of.is_kept)
         if eqn is not None and not is_end and self.num_pulled < MAX_PULLED:
             self.num_pulled += 1
             aligned = aligned_back(eqn, axis)
