@@ -590,7 +590,7 @@ OPTIMISATIONS = [
     Mutant(
         "all branches of a tree run where two meet",
         "engine/plan/slicer.py",
-        "            self.kept_rows.update(eqn.outvars)",
+        "            self.united.update(eqn.outvars)",
         "            pass",
         "tests/engine/call/test_sites.py",
     ),
@@ -1529,6 +1529,13 @@ MUTANTS = [
         "engine/call/row_parts.py",
         "        while colour in taken:",
         "        while colour < 1 and colour in taken:",
+        "tests/engine/call/test_colours.py",
+    ),
+    Mutant(
+        "what a look-up fills with is in each term",
+        "engine/call/row_parts.py",
+        'eqn = eqn.replace(params={**eqn.params, "fill_value": 0})',
+        "pass",
         "tests/engine/call/test_colours.py",
     ),
     Mutant(

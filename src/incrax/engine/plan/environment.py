@@ -134,7 +134,7 @@ class RowEnvironment(abc.ABC):
         self.saves: dict[Var, Any] = {}  # what the next call reads
         self.row_saves: dict[Var, DirtyRows] = {}  # of these, what was written into the baseline's
         self.guards: list[Any] = []  # what must hold
-        self.kept_rows: set[Var] = set()  # of which other rows are kept, not made
+        self.united: set[Var] = set()  # made of a union that is known for each argument
         self.drifting: set[Var] = set()  # what stands on differences
         self.crosses = False  # rows along two axes meet
         self.num_changed = 0

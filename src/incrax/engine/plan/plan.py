@@ -242,18 +242,12 @@ def plan_dirty(
     )
     eqns = reached_equations(facts, dirty, targets, reached_saves, may_regroup=may_derive)
     plans = [search.plan(eqns, targets)]
-    # What is no variable of the program is made of dirty terms, where sums were regrouped.
-    is_dirty = lambda var: not facts.is_known(var) or bool(facts.mask(var) & dirty)
     if may_derive and not facts.effects:
-        apart = with_clean_rows_apart(eqns, facts.derived, is_dirty, targets)
+        apart = with_clean_rows_apart(eqns, facts.derived, search.is_dirty, targets)
         if apart is not None:
             plans.append(search.plan(apart, targets))
     if may_derive:
-        plain = lambda: reached_equations(facts, dirty, targets, reached_saves)
-        for form in _other_forms(facts, is_dirty, eqns, plain, targets, may_factor=may_factor):
-            plans.append(
-                search.plan(form.eqns, targets, guard=form.guard, statistics=form.statistics)
-            )
+        plans += search.other_plans(eqns, targets, may_factor=may_factor)
     return min(plans, key=lambda p: p.seconds)
 
 
@@ -269,46 +263,6 @@ def _load_seconds(facts: Facts, var: Var, *, is_new: bool) -> float | None:
     if not is_new:
         return seconds
     return seconds + NEW_VALUE_S + SAVE_SHARE * facts.save_seconds(var)
-
-
-class _OtherForm(NamedTuple):
-    """Equations that give the same targets where the guard is true."""
-
-    eqns: tuple[Equation, ...]
-    guard: Var
-    statistics: Statistics | None
-
-
-def _other_forms(
-    facts: Facts,
-    is_dirty: IsDirty,
-    eqns: Sequence[Equation],
-    plain: Callable[[], Sequence[Equation]],
-    targets: Sequence[Var],
-    *,
-    may_factor: bool,
-) -> Iterator[_OtherForm]:
-    """The equations with sibling reductions merged, and with algebra over rows, and with both;
-    `plain` gives them as the program has them.
-    """
-    named = frozenset(targets)
-
-    def factored(eqns: Sequence[Equation], kept: frozenset[Var]) -> Recomputed | None:
-        return _factored(facts, eqns, is_dirty, kept) if may_factor else None
-
-    merged = factored(eqns, named)
-    if merged is not None:
-        yield _OtherForm(*merged, None)
-    if not facts.algebra.is_on:
-        return
-    statistics = polynomial_reductions(plain(), facts.derived, is_dirty, facts.mask, named)
-    if statistics is None:
-        return
-    yield _OtherForm(statistics.eqns, statistics.guard, statistics)
-    merged = factored(statistics.eqns, named | {statistics.guard})
-    if merged is not None:
-        (guard,), both = traced_equations(jnp.logical_and, [merged.guard, statistics.guard])
-        yield _OtherForm((*merged.eqns, *both), guard, statistics)
 
 
 def _factored(
@@ -430,6 +384,12 @@ class _Search(NamedTuple):
     outputs: tuple[int, ...] = ()
     may_reorder: bool = False
 
+    def is_dirty(self, var: Var) -> bool:
+        """Whether a change reaches it. What is no variable of the program is made of dirty terms,
+        where sums were regrouped.
+        """
+        return not self.facts.is_known(var) or bool(self.facts.mask(var) & self.dirty)
+
     def plan(
         self,
         eqns: Sequence[Equation],
@@ -460,6 +420,29 @@ class _Search(NamedTuple):
             statistics,
             may_reorder=self.may_reorder,
         )
+
+    def other_plans(
+        self, eqns: Sequence[Equation], targets: Sequence[Var], *, may_factor: bool
+    ) -> Iterator[Plan]:
+        """The same with sibling reductions merged, with algebra over rows, and with both."""
+        facts = self.facts
+        kept = frozenset(targets)
+        is_dirty = self.is_dirty
+        merged = _factored(facts, eqns, is_dirty, kept) if may_factor else None
+        if merged is not None:
+            yield self.plan(merged.eqns, targets, guard=merged.guard)
+        if not facts.algebra.is_on:
+            return
+        plain = reached_equations(facts, self.dirty, targets, self.saves)
+        statistics = polynomial_reductions(plain, facts.derived, is_dirty, facts.mask, kept)
+        if statistics is None:
+            return
+        yield self.plan(statistics.eqns, targets, guard=statistics.guard, statistics=statistics)
+        kept |= {statistics.guard}
+        merged = _factored(facts, statistics.eqns, is_dirty, kept) if may_factor else None
+        if merged is not None:
+            (guard,), both = traced_equations(jnp.logical_and, [merged.guard, statistics.guard])
+            yield self.plan((*merged.eqns, *both), targets, guard=guard, statistics=statistics)
 
     def _before(
         self, eqns: Sequence[Equation], wanted: Sequence[Var], must_run: Sequence[int]

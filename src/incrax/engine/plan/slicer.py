@@ -193,7 +193,7 @@ class Slicer(RowEnvironment):
         if isinstance(of.origin, FromList) and all(
             each is None or each.of is not of for each in own
         ):
-            self.kept_rows.update(eqn.outvars)
+            self.united.update(eqn.outvars)
         for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
             if axis is not None:
                 self.dirty[var] = DirtyRows(now, then, axis, of)
@@ -222,7 +222,7 @@ class Slicer(RowEnvironment):
         # In a tree the other branches begin behind a union: of all of them rows would be made.
         origin = None if rows is None else rows.of.origin
         is_kept = isinstance(origin, Union) and origin.is_kept
-        is_end = is_whole or is_kept or var in self.kept_rows
+        is_end = is_whole or is_kept or var in self.united
         if eqn is not None and not is_end and self.num_pulled < MAX_PULLED:
             self.num_pulled += 1
             aligned = aligned_back(eqn, axis)
