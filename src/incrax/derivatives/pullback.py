@@ -64,7 +64,7 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, **kwargs: Any) -> tuple[Any,
 
     Cost: one evaluation, as by `jax.vjp` under `jax.jit`. Compiled once per function, selection and
         types of the arguments, and each set of cotangents asked for once; the same function at
-        other values compiles nothing. Functions are told apart as by `jax.jit`: a lambda made anew
+        other values compiles nothing. Functions differ as for `jax.jit`: a lambda made anew
         is compiled anew, callables that say that they are equal are one, and what a function closes
         over is read when it is first traced. Residuals that are arguments are not copied.
 
