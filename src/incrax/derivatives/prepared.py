@@ -278,12 +278,8 @@ class _Plain(Derivative):
         return self.fun(*args, **kwargs)
 
 
-def _value(fun: Function, *, wrt: Any, **options: Any) -> Incremental[..., Any]:
-    return incremental(_Plain(fun, wrt, "value"), **options)
-
-
 _MAKERS: dict[str, Callable[..., Incremental[..., Any]]] = {
-    "value": _value,
+    "value": lambda fun, wrt, **options: incremental(_Plain(fun, wrt, "value"), **options),
     "gradient": grad,
     "value_and_gradient": value_and_grad,
     "jacobian": jacobian,

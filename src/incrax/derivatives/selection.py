@@ -288,10 +288,15 @@ def at_path(path: str, numbered: Any, names: Sequence[str], paths: Sequence[str]
     if len(ends) > 1:
         raise ambiguous_input(path, ends)
     if not ends or path in ends:
-        whole, _, index = path.rpartition("[")
-        leaves = [leaf for leaf in completed(paths, whole) if leaf in paths]
-        raise element_of(leaves[0], path, index) if leaves else unknown_input(path, paths)
+        raise _not_there(path, paths)
     return at_path(ends[0], numbered, names, paths)
+
+
+def _not_there(path: str, paths: Sequence[str]) -> Exception:
+    """An element of an array, or what is nowhere among the arguments."""
+    whole, _, index = path.rpartition("[")
+    leaves = [leaf for leaf in completed(paths, whole) if leaf in paths]
+    return element_of(leaves[0], path, index) if leaves else unknown_input(path, paths)
 
 
 def parts_of(trees: Mapping[str, Any], path: str) -> dict[str, Any]:

@@ -149,16 +149,12 @@ def _as_dtype(block: Any, dtype: Any) -> Any:
 
 
 class FlatOutputs:
-    """A function of the same arguments -> the arrays of its outputs, in a list.
-
-    Fields: of the outputs in the last call their tree, and how many elements they have; None
-    before.
-    """
+    """A function of the same arguments -> the arrays of its outputs, in a list."""
 
     def __init__(self, fun: Function) -> None:
         self.fun = fun
-        self.treedef: Any = None
-        self.size: int | None = None
+        self.treedef: Any = None  # of the outputs of the last call,
+        self.size: int | None = None  # and how many elements these have; None before it
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Call the function."""

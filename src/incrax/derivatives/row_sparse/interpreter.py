@@ -52,14 +52,22 @@ def _read(atom: Atom, env: Env) -> Value:
 
 
 def _results(eqn: Equation, values: Values, context: Context) -> Values:
-    name = eqn.primitive.name
+    """The outputs of an equation, or of the body that it calls."""
     # Calls with a derivative rule of their own stay closed where they see no rows.
-    is_closed = name in RULED and not any(map(has_rows, values))
+    is_closed = eqn.primitive.name in RULED and not any(map(has_rows, values))
     called = None if is_closed else _jax.called_jaxpr(eqn)
-    if called is not None:
-        is_apart = eqn.params.get("differentiated") and eqn.params.get("prevent_cse")
-        given = _plain_apart(values, jax.lax.optimization_barrier) if is_apart else values
-        return run(from_jaxpr(called), given, context)
+    if called is None:
+        return _by_rule(eqn, values, context)
+    is_apart = eqn.params.get("differentiated") and eqn.params.get("prevent_cse")
+    given = _plain_apart(values, jax.lax.optimization_barrier) if is_apart else values
+    return run(from_jaxpr(called), given, context)
+
+
+def _by_rule(eqn: Equation, values: Values, context: Context) -> Values:
+    """The outputs by what is known of the primitive; as arrays, with a line that says why, where
+    that is too little.
+    """
+    name = eqn.primitive.name
     why = f"there is no rule for `{name}`"
     results: list[Value] = []
     try:

@@ -176,15 +176,15 @@ def written(array: Any, of: RowSet, rows: Any) -> Any:
 
 def untouched(value: Value) -> Any:
     """The array without the rows that are touched."""
-    return jnp.broadcast_to(value.row, value.shape) if is_structured(value) else dense(value)
+    if is_structured(value):
+        return jnp.broadcast_to(value.row, value.shape)
+    return value.array if is_written(value) else value
 
 
 def dense(value: Value) -> Any:
     """The array itself."""
-    if is_written(value):
-        return value.array
     if not has_rows(value):
-        return untouched(value) if is_structured(value) else value
+        return untouched(value)
     if value.is_sum:
         return row_sparse(value).todense()
     return written(untouched(value), value.of, value.rows)
