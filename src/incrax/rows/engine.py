@@ -288,9 +288,10 @@ class RowEngine:
     def _evaluation(self, table: PassTable, chunks: Sequence[Chunk]) -> _PassEvaluation:
         """That of some chunks in a pass of this call."""
         version = table.version
+        phase = table.phase
         known = table.results.setdefault(version, {})
-        reads = dict(zip(table.phase.chunk.reads, version, strict=True))
-        return _PassEvaluation(self, table.phase, chunks, known, reads)
+        reads = dict(zip(phase.chunk.reads, version, strict=True))
+        return _PassEvaluation(self, phase, chunks, known, reads)
 
     def has_extremes(self, chunk: Chunk, phase: Phase, reads: Mapping[Var, LeafValue]) -> list[Any]:
         """Where the extremes with which a pass compares rows are those of a chunk."""

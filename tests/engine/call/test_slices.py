@@ -776,6 +776,8 @@ def test_what_rows_were_worth_is_known_to_the_next_process(monkeypatch, tmp_path
     first = called(tuning, 40)
     (entry,) = first._traces.latest.engine.slices.entries.values()
     assert entry.program.seconds is not None
+    entry.program.seconds = 1e-6  # whatever else runs on the machine
+    entry.num_missed = 0.0
     expectations.write()
     entry_after = next(
         iter(called(incrax.Tuning(), 12)._traces.latest.engine.slices.entries.values())

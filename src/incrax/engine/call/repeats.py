@@ -109,6 +109,8 @@ class Repeats:
 
     def __init__(self, chooser: Chooser, store: Store) -> None:
         self.chooser = chooser
+        self.facts = chooser.facts
+        self.clock = chooser.clock
         self.store = store
         self.by_kind: dict[int, Repeat] = {}
         self.latest: Repeat | None = None  # of the last call the long way, be it one of rows
@@ -119,7 +121,7 @@ class Repeats:
         self.by_kind.clear()
 
     def _kind_of(self, pairs: Pairs) -> int:
-        return reduce(and_, map(dirty_of, pairs), self.chooser.facts.layout.full)
+        return reduce(and_, map(dirty_of, pairs), self.facts.layout.full)
 
     def repeated(self, pairs: Pairs, values: LeafValues) -> Repeated | None:
         """What a call with these values does by what the last one of its kind did."""
@@ -140,8 +142,8 @@ class Repeats:
             return None
         results = repeat.results(feeds, loads)
         # Read after all programs were started: each is waited for no longer than the last one is.
-        flags = self.chooser.facts.derived.flags
-        read = self.chooser.clock.read
+        flags = self.facts.derived.flags
+        read = self.clock.read
         are_usable = [read(filled.pop(flags[var])) for var in [*filled] if var in flags]
         if results is None or not all(are_usable):
             return None
@@ -174,8 +176,8 @@ class Repeats:
             entry,
             program,
             plan,
-            self.chooser.clock.ticks,
-            saved.sources or Sources(self.chooser.facts, program),
+            self.clock.ticks,
+            saved.sources or Sources(self.facts, program),
             fills,
             sum([len(each.eqns) for each in saved.plans]) if fills else 0,
             () if plan.sliced is None else plan.sliced.kind.leaves,
@@ -194,7 +196,7 @@ class Repeats:
         if record.candidate == "plan":
             return not saved.computed
         is_by_segments = record.candidate == "segments" and not self.chooser.is_exact
-        mask = self.chooser.facts.mask
+        mask = self.facts.mask
         reached = {var for var in (*saved.computed, *saved.found) if mask(var) & saved.dirty}
         is_same = len(saved.plans) == len(saved.filled_by)
         return is_by_segments and is_same and reached == saved.computed.keys()

@@ -131,7 +131,7 @@ class RowCalls:
         if loads is None:
             return None
         program = repeat.program
-        if program.executable.family.in_place.loads:
+        if program.executable.overwritten:
             loads = given_up(self.store, base, program, loads)
         results = run([*map(feed_of, values)], loads)
         if results is None:

@@ -83,6 +83,11 @@ class Executable:
     # In whose order outputs and saved values are returned; None: the whole program.
     plan: Plan | None = None
 
+    @property
+    def overwritten(self) -> Sequence[Var]:
+        """What it loads and overwrites."""
+        return self.family.in_place.loads
+
     def specimen(self, feeds: Values) -> tuple[Function, list[Any]]:
         """The jitted function that runs on such feeds, and the types of all its arguments."""
         family = self.family

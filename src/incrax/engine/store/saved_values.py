@@ -113,7 +113,7 @@ def given_up(store: Store, base: State, program: TimedProgram, loads: Values) ->
     """What a program for rows takes, of which it overwrites some: the baseline has these no more, and
     of those that others hold there are copies.
     """
-    overwritten = program.executable.family.in_place.loads
+    overwritten = program.executable.overwritten
     if not overwritten:
         return list(loads)
     plan = program.plan
