@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import sys
@@ -215,11 +216,13 @@ def file_moves(run: Callable[[], Any]) -> int:
 def num_functions(run: Callable[[], Any]) -> int:
     """How many functions of Python run, those of JAX and NumPy included."""
     calls = []
+    gc.disable()  # JAX is told of each collection
     sys.setprofile(lambda frame, event, _: calls.append(frame) if event == "call" else None)
     try:
         run()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return len(calls)
 
 
