@@ -1749,9 +1749,16 @@ MUTANTS = [
         "tests/engine/policy/test_credit.py",
     ),
     Mutant(
+        "what left stale what others load is counted less for that",
+        "engine/policy/accounts.py",
+        "num_missed = self.num_missed - self.of(entry).num_blamed",
+        "num_missed = self.num_missed",
+        "tests/engine/policy/test_credit.py",
+    ),
+    Mutant(
         "what is promised always comes true",
         "engine/policy/compile_budget.py",
-        "            gain_s *= self.accounts.hit_rate",
+        "            gain_s *= self.accounts.hit_rate_with(entry)",
         "            pass",
         "tests/engine/policy/test_credit.py",
     ),

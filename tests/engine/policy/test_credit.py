@@ -363,6 +363,18 @@ def test_what_is_promised_counts_as_often_as_it_came_true():
     assert not is_paid(0.51)
 
 
+def test_what_left_stale_what_others_load_is_not_counted_less_for_that():
+    """A program of its own saves anew what its changes make stale: then no call misses it."""
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    served, to_blame = families(credit, 1000, 1000)
+    credit.accounts.has_learned = True
+    credit.accounts.note_uses(served, 100 - NUM_GRANTED)
+    credit.accounts.note_missed(served, 50.0, to_blame)
+    pays = lambda entry: credit.is_worth(entry, Offer(2e-3, 1e-3, 0.9, math.inf))
+    assert pays(to_blame)
+    assert not pays(served)
+
+
 def test_programs_for_what_was_left_stale_must_be_worth_it():
     credit = called(0.0)._traces.latest.engine.chooser.credit
     entry, _ = of_family(credit, 500, 500)

@@ -39,6 +39,7 @@ class Account:
     priced_s: float = 0.0  # what plans and programs were priced at
     learning_s: float = 0.0  # what they took, with all that was compiled for them
     served_s: float = math.inf  # of a call that a plan serves: as promised, then as measured
+    num_blamed: float = 0.0  # of `Accounts.num_missed`, what these changes left stale
     due_at: float = math.inf  # calls of the function, bypassed ones too, at which to ask again
 
     @property
@@ -100,10 +101,14 @@ class Accounts:
         self.num_asked += num_calls
         entry.num_asked += num_calls
 
-    def note_missed(self, entry: Entry, share: float) -> None:
-        """Of one of these, such a share of the gain was lost since something that is loaded was stale."""
+    def note_missed(self, entry: Entry, share: float, culprit: Entry | None = None) -> None:
+        """Of one of these, such a share of the gain was lost since something that is loaded was stale,
+        which the culprit left so.
+        """
         self.num_missed += share
         entry.num_missed += share
+        if culprit is not None:
+            self.of(culprit).num_blamed += share
 
     def note_choice(self, entry: Entry) -> None:
         """What serves a change was chosen: it is known how long each of the family takes."""
@@ -153,6 +158,11 @@ class Accounts:
     def hit_rate(self) -> float:
         """Of the gain that is promised, what comes true: plans load what others may have left stale."""
         return 1.0 - self.num_missed / (self.num_asked + NUM_GRANTED)
+
+    def hit_rate_with(self, entry: Entry) -> float:
+        """The same with a program for an entry: its family leaves nothing stale then."""
+        num_missed = self.num_missed - self.of(entry).num_blamed
+        return 1.0 - num_missed / (self.num_asked + NUM_GRANTED)
 
 
 def effective_number(shares: Sequence[float]) -> float:

@@ -255,7 +255,8 @@ class Chooser:
         pays = is_marked or (is_due and is_paid)
         lost_s = fill_s if pays else max(self.whole_s - served_s, 0.0)
         self.regret_s = 0.0 if pays else self.regret_s + lost_s
-        self.accounts.note_missed(entry, min(lost_s / max(self.whole_s - served_s, 1e-9), 1.0))
+        share = min(lost_s / max(self.whole_s - served_s, 1e-9), 1.0)
+        self.accounts.note_missed(entry, share, culprit)
         if culprit is not None:
             culprit.blame_s += lost_s
             culprit.is_final = False

@@ -248,7 +248,7 @@ class Credit:
         asked.due_at = math.inf
         gain_s = offer.served_s - offer.promise_s
         if gain_s > 0.0:
-            gain_s *= self.accounts.hit_rate
+            gain_s *= self.accounts.hit_rate_with(entry)
         of_one_kind = max(entry.count, account.mean_calls)
         if account.num_programs and of_one_kind * gain_s > offer.price_s:
             return True
