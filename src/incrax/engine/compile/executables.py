@@ -83,7 +83,7 @@ class Executable:
     # In whose order outputs and saved values are returned; None: the whole program.
     plan: Plan | None = None
 
-    @property
+    @functools.cached_property
     def overwritten(self) -> Sequence[Var]:
         """What it loads and overwrites."""
         return self.family.in_place.loads
