@@ -2136,8 +2136,8 @@ MUTANTS = [
     Mutant(
         "zeros that fill an array are a term that shares no factor",
         "engine/rewrites/forms.py",
-        "found = _formed(reading(eqn, self.zeros), forms)",
-        "found = _formed(eqn, forms)",
+        "rule(reading(eqn, self.zeros), forms)",
+        "rule(eqn, forms)",
         "tests/engine/plan/test_forms.py",
     ),
     Mutant(

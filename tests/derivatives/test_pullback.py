@@ -643,3 +643,12 @@ def test_nothing_to_differentiate_is_an_error():
         incrax.vjp(lambda n: n, 3)
     with pytest.raises(TypeError, match=r"`vjp\(fun\)` got 3"):
         incrax.vjp(3, 1.0)
+
+
+@pytest.mark.parametrize("first", [(0, 1), (False, True)])
+def test_a_mask_and_numbers_of_arguments_are_two_selections(first):
+    """Python takes (0, 1) and (False, True) for equal; a mask is one of the first argument."""
+    _, pullback = incrax.vjp(lambda p, x: 2.0 * p[0] + 3.0 * p[1] + 5.0 * x, (1.0, 1.0), 1.0)
+    pullback(1.0, wrt=first)
+    assert jax.tree.leaves(pullback(1.0, wrt=(0, 1))) == [2.0, 3.0, 5.0]
+    assert jax.tree.leaves(pullback(1.0, wrt=(False, True))) == [3.0]

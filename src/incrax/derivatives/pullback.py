@@ -203,8 +203,10 @@ class Pullback:
         """The part of the selection that is asked for."""
         asked = self._selection
         if wrt is not None:
-            # With its type, as True is a mask, and 1 the number of an argument.
-            asked = self._parts.made((type(wrt), wrt), functools.partial(self._selected, wrt))
+            # With its types, as True is a mask, and 1 the number of an argument, in a tuple, too.
+            parts = wrt if isinstance(wrt, tuple) else (wrt,)
+            key = type(wrt), tuple((type(part), part) for part in parts)
+            asked = self._parts.made(key, functools.partial(self._selected, wrt))
         if not self._kept.issuperset(asked.numbers):
             raise self._refusal(asked)
         return asked

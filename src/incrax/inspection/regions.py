@@ -86,7 +86,8 @@ def cut(program: Program, groups: Sequence[Sequence[Equation]]) -> list[Program]
     for eqns in reversed(groups):
         written = writes_of(eqns)
         read = dict.fromkeys(reads_of(eqns))
-        inputs = tuple(var for var in read if var not in constants and var not in set(written))
+        given = read.keys() - constants.keys() - set(written)
+        inputs = tuple(var for var in read if var in given)
         own = {var: constants[var] for var in read if var in constants}
         outputs = tuple(var for var in written if var in needed)
         parts.append(Program(inputs, tuple(own), tuple(own.values()), tuple(eqns), outputs))

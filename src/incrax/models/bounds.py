@@ -97,7 +97,7 @@ def bounds_of(
 
 
 def _bounds_from(path: str, pair: Any, leaf: Any, shape: tuple[int, ...]) -> Box:
-    """Box of a leaf in its own type, so that a bound itself lies inside."""
+    """Bounds of a leaf in its own type, so that a bound itself lies inside."""
     dtype = float if isinstance(leaf, float) else jax.dtypes.result_type(leaf)
     try:
         if np.issubdtype(dtype, np.complexfloating):
@@ -151,7 +151,7 @@ def _fitted(names: Names, path: str, roles: Sequence[str]) -> list[int]:
 
 
 def _wrong_pair(path: str, seen: Any, reason: str) -> BindError:
-    """Box that are no pair, or do not fit."""
+    """Bounds that are no pair, or do not fit."""
     return BindError(
         f"`bind(bounds=...)` got {seen!r} for `{path}`: {reason}. Nothing was bound. Pass a "
         f"pair: `bounds={{{path!r}: (0, None)}}`."

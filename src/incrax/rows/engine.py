@@ -530,7 +530,7 @@ class _PassEvaluation:
         stats.chunks_run += 1
         counts = [chunk.count] if chunk.is_padded else []
         has = self.engine.has_extremes(chunk, self.phase, self.reads)
-        leaves = [*chunk.arrays(), *counts, *has, *(value.feed for value in self.reads.values())]
+        leaves = [*chunk.arrays(), *counts, *has, *_feeds(self.reads.values())]
         if chunk.is_streamed:
             kin = self.engine.kin_of(chunk, self.phase)
             stats.ran += kin.num_eqns
@@ -548,8 +548,8 @@ class _PassEvaluation:
         return engine.call(leaves, engine.comparison.changed_leaves(leaves))
 
 
-def _feeds(version: Version) -> list[Any]:
-    return [value.feed for value in version]
+def _feeds(values: Iterable[LeafValue]) -> list[Any]:
+    return [value.feed for value in values]
 
 
 def _kind(chunk: Chunk, phase: Phase) -> ChunkKind:

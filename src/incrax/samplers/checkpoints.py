@@ -41,7 +41,7 @@ def _about(path: Path) -> list[Any]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return json.loads(str(file["about"]))
-    except (OSError, TypeError, ValueError, KeyError, EOFError, BadZipFile) as error:
+    except (IsADirectoryError, TypeError, ValueError, KeyError, EOFError, BadZipFile) as error:
         raise other_checkpoint(str(path)) from error
 
 

@@ -98,7 +98,7 @@ class Walk:
     times: int = 1
 
     def check(self, names: Sequence[str]) -> None:
-        """Raise where a number is out of range, or does not fit a block of these elements."""
+        """Raise where a number is out of range."""
         check_number("Walk(times=...)", self.times)
 
 

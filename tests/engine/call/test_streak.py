@@ -634,9 +634,9 @@ def test_rows_on_the_device_make_a_streak(made_by_rows, monkeypatch):
     assert seen == [True]
 
 
-MAX_FUNCTIONS = 80
+MAX_FUNCTIONS = 72
 """Of Python, those of JAX and NumPy included, in a call of a changed row beside an array of NumPy: 63
-to 73; 140 and more before what is the same in all calls of a streak was found out once.
+to 68; 140 and more before what is the same in all calls of a streak was found out once.
 """
 
 

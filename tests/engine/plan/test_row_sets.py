@@ -184,6 +184,11 @@ def of_rows(*numbers: int) -> RowSet:
     return row_set(jnp.asarray(numbers, jnp.int32), LENGTH)
 
 
+def test_no_rows_are_taken_of_a_set_without_any():
+    nothing = RowSet(jnp.zeros(0, np.int32), 3, None)
+    assert row_sets.taken(jnp.zeros((3, 2)), 0, nothing).shape == (0, 2)
+
+
 def test_a_row_that_is_cut_off_is_none():
     moved = RowSets().moved(of_rows(1, 3, 9), Run(0, 0, 3, 6), 6)
     assert numbers_of(moved) == [6, 0, 6]

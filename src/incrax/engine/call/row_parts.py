@@ -23,6 +23,7 @@ q_i(y) - q_i(x), q_i the part of row i. Where no term has two rows, all rows are
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -186,16 +187,12 @@ class RowParts:
             "dot_general": self._contracted,
             "gather": self._looked_up,
         }
-        name = eqn.primitive.name
-        if len(eqn.outvars) > 1 or (way != "moves" and name not in rules):
+        rule = rules.get(eqn.primitive.name)
+        if way == "moves":
+            rule = functools.partial(self._moved, runs=found[0])
+        if rule is None or len(eqn.outvars) > 1:
             raise NotByRowsError
-        is_moved = way == "moves"
-        made = (
-            self._moved(eqn, operands, axes, found[0])
-            if is_moved
-            else rules[name](eqn, operands, axes)
-        )
-        self._states[eqn.outvars[0]] = made
+        self._states[eqn.outvars[0]] = rule(eqn, operands, axes)
 
     def _entries(self, atom: Atom) -> _Entries | None:
         found = self._states.get(atom) if isinstance(atom, Var) else None

@@ -263,7 +263,7 @@ def mask_of(facts: Facts, leaves: Iterable[int]) -> int:
 
 def _change_of(slicer: Slicer, var: Var) -> Change:
     """What a change made of a value."""
-    rows = slicer.dirty.get(var) or slicer.row_saves.get(var)
+    rows = slicer.rows(var) or slicer.row_saves.get(var)
     if rows is not None:
         of = rows.of
         return NewRows(of.numbers, rows.new, rows.axis, of.length, of.has_spare)

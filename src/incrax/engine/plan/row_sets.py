@@ -172,6 +172,11 @@ class RowSet:
         return self.size // self.num_blocks
 
     @property
+    def is_kept(self) -> bool:
+        """Whether it is a union of which other rows are kept, not made."""
+        return isinstance(self.origin, Union) and self.origin.is_kept
+
+    @property
     def aligned(self) -> int:
         """Of what all first rows are multiples."""
         return self.origin.aligned if isinstance(self.origin, Blocks) else 1
@@ -655,7 +660,7 @@ def taken(value: Any, axis: int, of: RowSet) -> Any:
     if of.ends is not None:
         return lax.slice_in_dim(value, *of.ends, axis=axis)
     most = MAX_UNROLLED if isinstance(of.origin, Blocks) else 1
-    if of.num_blocks <= most:
+    if 0 < of.num_blocks <= most:
         sizes = with_item(value.shape, axis, of.width)
         starts = [_start(of, k, axis, value.ndim) for k in range(of.num_blocks)]
         return lax.concatenate([_block(value, start, sizes) for start in starts], axis)

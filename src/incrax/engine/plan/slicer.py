@@ -34,7 +34,6 @@ from incrax.engine.plan.row_sets import (
     DirtyRows,
     FromList,
     RowSet,
-    Union,
     as_argument,
     overlaid,
     taken,
@@ -220,8 +219,7 @@ class Slicer(RowEnvironment):
         rows = self.rows(var)
         is_whole = var in self.dirty and rows is None
         # In a tree the other branches begin behind a union: of all of them rows would be made.
-        origin = None if rows is None else rows.of.origin
-        is_kept = isinstance(origin, Union) and origin.is_kept
+        is_kept = rows is not None and rows.of.is_kept
         is_end = is_whole or is_kept or var in self.united
         if eqn is not None and not is_end and self.num_pulled < MAX_PULLED:
             self.num_pulled += 1

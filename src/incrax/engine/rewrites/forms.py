@@ -114,12 +114,11 @@ class Forms:
         eqn = _as_product(eqn)
         forms = [form for form in map(self._form, eqn.invars) if form is not None]
         is_known = len(forms) == len(eqn.invars) and not _is_rounded(eqn)
-        if not is_known or not all(map(_is_inexact, eqn.outvars)):
-            return
-        found = _formed(reading(eqn, self.zeros), forms)
+        rule = _rule_of(eqn) if is_known and all(map(_is_inexact, eqn.outvars)) else None
+        found = None if rule is None else rule(reading(eqn, self.zeros), forms)
         if found is None or found.degree > (MAX_DEGREE if has_rows else 0):
             return
-        step = FormStep(eqn, _extras(eqn, forms, found))
+        step = FormStep(eqn, _extras(forms, found) if rule is _sum else ((),) * len(forms))
         for var in eqn.outvars:
             self.of[var] = found
             self.steps[var] = step
@@ -198,20 +197,16 @@ def _is_inexact(var: Any) -> bool:
 # --- rules ----------------------------------------------------------------------------------------
 
 
-def _formed(eqn: Equation, forms: Sequence[Polynomial]) -> Polynomial | None:
-    """The form of what an equation makes of operands of these forms, if it has one."""
+def _rule_of(eqn: Equation) -> Any:
+    """What says the form of what an equation makes of operands that have one; None without a rule."""
     algebra = algebra_of(eqn)
-    rule = None if algebra is None else _rules.get(algebra.form)
-    return None if rule is None else rule(eqn, forms)
+    return None if algebra is None else _rules.get(algebra.form)
 
 
-def _extras(eqn: Equation, forms: Sequence[Polynomial], found: Polynomial) -> tuple[Factors, ...]:
-    """Of each operand, the factors that do not go in front: a product takes all, a sum those that
-    all of its terms share.
+def _extras(forms: Sequence[Polynomial], found: Polynomial) -> tuple[Factors, ...]:
+    """Of each term of a sum, the factors that do not go in front: those that all share do. A product
+    takes all.
     """
-    algebra = algebra_of(eqn)
-    if algebra is None or _rules[algebra.form] is not _sum:
-        return ((),) * len(forms)
     left = [Counter(form.factors) - Counter(found.factors) for form in forms]
     return tuple(tuple(own.elements()) for own in left)
 
