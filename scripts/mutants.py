@@ -1992,8 +1992,8 @@ MUTANTS = [
     Mutant(
         "a backward pass contains the forward pass",
         "inspection/cost.py",
-        "_merged(both.equations, value.equations)",
-        "_merged(both.equations)",
+        "_merged(backward.equations, forward.equations)",
+        "_merged(backward.equations)",
     ),
     Mutant(
         "a cotangent is always the same",

@@ -23,8 +23,6 @@ from incrax._program import (
     Values,
     evaluator,
     from_jaxpr,
-    reads_of,
-    writes_of,
 )
 from incrax.engine.program.constants import Known, known_values, value_of
 from incrax.engine.program.nested import inner_bodies, num_turns
@@ -74,25 +72,6 @@ class Node(NamedTuple):
         return any(
             region.times is None or any(n.is_open for n in region.nodes) for region in self.regions
         )
-
-
-def cut(program: Program, groups: Sequence[Sequence[Equation]]) -> list[Program]:
-    """A program in parts, one for each group of its equations; a part's results are what later ones
-    read.
-    """
-    needed = {atom for atom in program.outvars if isinstance(atom, Var)}
-    constants = dict(zip(program.constvars, program.consts, strict=True))
-    parts: list[Program] = []
-    for eqns in reversed(groups):
-        written = writes_of(eqns)
-        read = dict.fromkeys(reads_of(eqns))
-        given = read.keys() - constants.keys() - set(written)
-        inputs = tuple(var for var in read if var in given)
-        own = {var: constants[var] for var in read if var in constants}
-        outputs = tuple(var for var in written if var in needed)
-        parts.append(Program(inputs, tuple(own), tuple(own.values()), tuple(eqns), outputs))
-        needed.update(inputs)
-    return parts[::-1]
 
 
 # --- the tree -------------------------------------------------------------------------------------
