@@ -352,39 +352,19 @@ def transposed(
 
 
 def batched_body(
-    mapped: _jax.Mapped, jaxpr: Any, layout: LoopParts, is_batched: Sequence[bool]
+    axis: Any, jaxpr: Any, layout: LoopParts, is_mapped: Sequence[bool]
 ) -> tuple[Any, list[bool]]:
-    """The body over batches along the first axis, and which outputs are batches.
+    """The body over a mapped axis, the first of what is mapped, and which outputs are.
 
-    A carry is one as soon as a turn makes it one.
+    A carry is as soon as a turn makes it so.
     """
-    flags = tuple(is_batched)
-    outs = _depend(mapped, jaxpr, flags)
-    while (grown := _with_carried(layout, flags, outs)) != flags:
-        flags = grown
-        outs = _depend(mapped, jaxpr, flags)
-    outs = [*layout.split(flags)[1], *outs[layout.num_carry :]]
-    axes = [0 if batched else None for batched in flags]
-    run = mapped.vmap(
-        lambda *values: call(jaxpr, values),
-        tuple(axes),
-        [0 if batched else None for batched in outs],
-    )
-    avals = [
-        _jax.stacked_aval(a, mapped.size) if b else a
-        for a, b in zip(avals_in(jaxpr), flags, strict=True)
-    ]
-    return close(run, avals), outs
-
-
-def _depend(mapped: _jax.Mapped, jaxpr: Any, is_batched: Sequence[bool]) -> list[bool]:
-    """Which outputs depend on a batch, or on which example it is."""
-    body = _jax.open_jaxpr(jaxpr)
-    batched = [var for var, b in zip(body.invars, is_batched, strict=True) if b]
-    named = [
-        var for eqn in body.eqns if _jax.names_axis(eqn.effects, mapped.name) for var in eqn.outvars
-    ]
-    return _outputs_of(body, [*batched, *named])
+    _, carry, _ = layout.split(is_mapped)
+    num_ys = len(avals_out(jaxpr)) - layout.num_carry
+    body, outs = _jax.batched_along_rows(axis, jaxpr, is_mapped, [*carry, *[False] * num_ys])
+    grown = _with_carried(layout, is_mapped, outs)
+    if grown == tuple(is_mapped):
+        return remembered(body), outs
+    return batched_body(axis, jaxpr, layout, grown)
 
 
 Given = tuple[Any, int | None, bool]

@@ -259,29 +259,23 @@ def _zeros(aval: Any) -> Any:
 
 
 def _batch(
-    mapped: _jax.Mapped,
-    values: Values,
-    axes: Sequence[int | None],
-    *,
-    jaxpr: Any,
-    spec: Spec,
+    mapped: Any, values: Values, axes: Sequence[int | None], *, jaxpr: Any, spec: Spec
 ) -> tuple[list[Any], list[int | None]]:
     """One loop over rows of batches; as many turns as the longest, if the numbers of turns are a
     batch too.
     """
-    is_named = _jax.names_axis(_jax.effects_of(jaxpr), mapped.name)
-    if all(axis is None for axis in axes) and not is_named:
-        return loop_p.bind(*values, jaxpr=jaxpr, spec=spec), [None] * len(avals_out(jaxpr))
     num, *inputs = values
     num_axis, *input_axes = axes
-    spec = spec._replace(memory=spec.memory * max(mapped.size, 1))
     if not mapped.size or not spec.capacity:
         num = jnp.int32(0)
     elif num_axis is not None:
         given = [*zip(inputs, input_axes, spec.is_linear or (False,) * len(inputs), strict=True)]
         jaxpr, spec, inputs, input_axes = _masked(num, given, jaxpr, spec)
         num = jnp.max(num)
-    body, outs = batched_body(mapped, jaxpr, spec.layout, [axis is not None for axis in input_axes])
+    is_mapped = [axis is not None for axis in input_axes]
+    body, outs = batched_body(mapped, jaxpr, spec.layout, is_mapped)
+    if any(outs):
+        spec = spec._replace(memory=spec.memory * max(mapped.size, 1))
     consts, init, xs = spec.layout.split([*zip(inputs, input_axes, strict=True)])
     carry = [
         jnp.broadcast_to(x, (mapped.size, *jnp.shape(x)))  # a literal has no `x.shape`
@@ -315,4 +309,4 @@ def _moved(x: Any, axis: int | None, place: int) -> Any:
     return x if axis is None else jnp.moveaxis(x, axis, place)
 
 
-loop_p = _jax.new_primitive(NAME, _jax.Rules(_run, _types, push, _pull, _batch))
+loop_p = _jax.new_primitive(NAME, _jax.Rules(_run, _types, push, _batch, _pull))
