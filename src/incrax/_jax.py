@@ -581,10 +581,10 @@ def _push_inlined(values: Values, tangents: Values, *, jaxpr: Any) -> tuple[Resu
 
 def _batch_inlined(
     axis: Any, values: Values, axes: Values, *, jaxpr: Any
-) -> tuple[Results, Values]:
+) -> tuple[Results, Results]:
     # Not `jax.vmap`, which would spread what is not mapped along the axis, and not over its devices.
     batched, out_axes = _inner_batching.batch_jaxpr2(jaxpr, axis, tuple(axes))
-    return evaluated(batched, values), out_axes
+    return evaluated(batched, values), list(out_axes)
 
 
 _one_kernel_p = new_primitive(
