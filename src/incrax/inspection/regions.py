@@ -89,8 +89,9 @@ def _node(eqn: Equation, known: Known) -> Node:
     ]
     if regions and regions[0].kind == "branch":
         index = _integer(eqn.invars[0], known)
-        for region in regions:
-            region.times = None if index is None else float(region is _taken(regions, index))
+        taken = None if index is None else min(max(index, 0), len(regions) - 1)  # it is clipped
+        for number, region in enumerate(regions):
+            region.times = None if taken is None else float(number == taken)
     else:
         turns = num_turns(eqn)
         if turns is None and eqn.primitive.name != "while":
@@ -98,11 +99,6 @@ def _node(eqn: Equation, known: Known) -> Node:
         for region in regions:
             region.times = turns
     return Node(eqn, regions)
-
-
-def _taken(branches: Sequence[Region], index: int) -> Region:
-    """The branch of an index, which is clipped."""
-    return branches[min(max(index, 0), len(branches) - 1)]
 
 
 def _program(body: Body) -> Program:
