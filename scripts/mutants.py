@@ -2751,8 +2751,8 @@ MUTANTS = [
     Mutant(
         "ragged arguments are padded to their own length",
         "control_flow/loops/padded.py",
-        "insort(known, capacity_for(num))",
-        "insort(known, num)",
+        "default=capacity_for(num)",
+        "default=num",
     ),
     Mutant(
         "settings of JAX are no part of a path",
