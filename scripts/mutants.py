@@ -1992,8 +1992,8 @@ MUTANTS = [
     Mutant(
         "a backward pass contains the forward pass",
         "inspection/cost.py",
-        "_merged(both.equations, value.equations)",
-        "_merged(both.equations)",
+        "_merged(backward.equations, forward.equations)",
+        "_merged(backward.equations)",
     ),
     Mutant(
         "a cotangent is always the same",
@@ -2008,10 +2008,10 @@ MUTANTS = [
         "math.prod(sizes.values())",
     ),
     Mutant(
-        "rows that have ended go on in a measured loop",
+        "a run that counts does not look into calls",
         "inspection/regions.py",
-        "[_where(goes_on, new, old) for new, old in zip(results, carry, strict=True)]",
-        "results",
+        "return _counted(first, *inputs)",
+        "pass",
     ),
     Mutant(
         "dead code inside loops counts",
@@ -2751,8 +2751,8 @@ MUTANTS = [
     Mutant(
         "ragged arguments are padded to their own length",
         "control_flow/loops/padded.py",
-        "insort(known, capacity_for(num))",
-        "insort(known, num)",
+        "default=capacity_for(num)",
+        "default=num",
     ),
     Mutant(
         "settings of JAX are no part of a path",

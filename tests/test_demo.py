@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from dataclasses import replace
 
 import jax
@@ -385,20 +384,3 @@ def test_log_densities_that_differ_are_said_and_give_exit_code_one(prepared, cap
     assert run("--no-plot") == 1
     shown = capsys.readouterr().out
     assert "same log-density as jax.jit at samples of the chain: NO (1.0e-06 relative)" in shown
-
-
-@pytest.mark.exhaustive
-@needs_demo
-def test_the_summary_is_written_as_json(prepared, mode, tmp_path):
-    path = tmp_path / "summary.json"
-    assert run("--no-plot", "--json", path) == 0
-    summary = json.loads(path.read_text())
-    assert {kind: len(found) for kind, found in summary["effects"].items()} == SIZES
-    assert sum(found["flights"] for found in summary["effects"]["plane"].values()) == NUM
-    assert summary["log_density"] == mode.log_density
-    assert (summary["sweeps"], summary["steps_a_sweep"]) == (NUM_SWEEPS, 57)
-    assert set(summary["seconds"]) == {"fit", "chain"}
-    assert summary["seconds_jit"]["steps"] > 0
-    assert summary["difference"] < 1e-12
-    assert run("--no-plot", "--no-compare", "--json", path) == 0
-    assert json.loads(path.read_text())["seconds_jit"] is None

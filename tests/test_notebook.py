@@ -92,7 +92,6 @@ RESULTS = {
     "warm_up": "f.warm_up(p, x, changing=['x', \"p['a']\"]) or 'compiled'",
     "report": "incrax.report(f)",
     "cost": "incrax.cost(loss, p, x)",
-    "cost measured": "incrax.cost(loss, p, x, measure=True)",
     "environment": "incrax.environment()",
     "cache folder": "incrax.cache_folder()",
     "tuning": "incrax.Tuning()",

@@ -432,26 +432,19 @@ class Rules(NamedTuple):
     push: Callable[
         ..., tuple[Results, Results]
     ]  # (values, tangents, **params) -> results, their tangents
-    pull: Callable[
-        ..., Results
-    ]  # (cotangents, values, **params) -> cotangents; a linear value is its `Linear`
     batch: Callable[
         ..., tuple[Results, Results]
-    ]  # (mapped, values, axes, **params) -> results, their axes
+    ]  # (mapped axis, values, axes, **params) -> results, their axes
+    pull: Callable[..., Results] | None = None
+    """(cotangents, values, **params) -> cotangents; a linear value is its `Linear`. None: no value
+    is linear.
+    """
 
 
 class Linear(NamedTuple):
     """Stands for a value that a primitive is linear in."""
 
     aval: Any
-
-
-class Mapped(NamedTuple):
-    """An axis that is mapped over."""
-
-    name: Any  # None: it has none
-    size: int
-    vmap: Callable[..., Any]  # over this axis
 
 
 def new_primitive(name: str, rules: Rules) -> Any:
@@ -462,8 +455,9 @@ def new_primitive(name: str, rules: Rules) -> Any:
     primitive.def_effectful_abstract_eval(rules.types)
     _mlir.register_lowering(primitive, _mlir.lower_fun(rules.run, multiple_results=True))
     _ad.primitive_jvps[primitive] = partial(_push, rules.push)
-    _ad.primitive_transposes[primitive] = partial(_pull, rules.pull)
-    _batching.fancy_primitive_batchers[primitive] = partial(_batch, rules.batch)
+    if rules.pull is not None:
+        _ad.primitive_transposes[primitive] = partial(_pull, rules.pull)
+    _batching.fancy_primitive_batchers[primitive] = rules.batch
     return primitive
 
 
@@ -480,10 +474,13 @@ def _pull(rule: Any, cotangents: Values, *args: Any, **params: Any) -> Results:
     return rule([None if type(ct) is _ad.Zero else ct for ct in cotangents], values, **params)
 
 
-def _batch(rule: Any, axis: Any, values: Values, axes: Values, **params: Any) -> Any:
-    name = None if axis.name is _core.no_axis_name else axis.name
-    vmap = partial(jax.vmap, axis_name=name, axis_size=axis.size, spmd_axis_name=axis.spmd_name)
-    return rule(Mapped(name, axis.size, vmap), values, axes, **params)
+def batched_along_rows(
+    axis: Any, jaxpr: Any, is_mapped: Sequence[bool], always: Sequence[bool]
+) -> tuple[Any, list[bool]]:
+    """A closed jaxpr over a mapped axis, the first of what is mapped; and which results are: those
+    that depend on it, and some always.
+    """
+    return _inner_batching.batch_jaxpr(jaxpr, axis, is_mapped, list(always))
 
 
 # --- marked values --------------------------------------------------------------------------------
@@ -526,7 +523,6 @@ _keep_p = new_primitive(
         run=_kept,
         types=lambda *avals, **params: (_kept(*avals, **params), frozenset()),
         push=_keep_along,
-        pull=lambda *_, **__: [],  # what is linear in it is not marked
         batch=lambda _, xs, axes, **params: _keep_along(xs, axes, **params),
     ),
 )
@@ -585,29 +581,22 @@ def _push_inlined(values: Values, tangents: Values, *, jaxpr: Any) -> tuple[Resu
 
 def _batch_inlined(
     axis: Any, values: Values, axes: Values, *, jaxpr: Any
-) -> tuple[Results, Values]:
+) -> tuple[Results, Results]:
     # Not `jax.vmap`, which would spread what is not mapped along the axis, and not over its devices.
     batched, out_axes = _inner_batching.batch_jaxpr2(jaxpr, axis, tuple(axes))
-    return evaluated(batched, values), out_axes
+    return evaluated(batched, values), list(out_axes)
 
 
-_one_kernel_p = _core.Primitive(ONE_KERNEL)
-_one_kernel_p.multiple_results = True
-_one_kernel_p.def_impl(partial(_dispatch.apply_primitive, _one_kernel_p))
-_one_kernel_p.def_abstract_eval(lambda *_, jaxpr: list(jaxpr.out_avals))
-_mlir.register_lowering(_one_kernel_p, _mlir.lower_fun(_run_inlined, multiple_results=True))
-_ad.primitive_jvps[_one_kernel_p] = partial(_push, _push_inlined)
-_batching.fancy_primitive_batchers[_one_kernel_p] = _batch_inlined
+_one_kernel_p = new_primitive(
+    ONE_KERNEL,
+    Rules(
+        run=_run_inlined,
+        types=lambda *_, jaxpr: (list(jaxpr.out_avals), frozenset()),
+        push=_push_inlined,
+        batch=_batch_inlined,
+    ),
+)
 _mlir.register_lowering(_one_kernel_p, _lower_on_cpu, platform="cpu")
-
-
-def names_axis(effects: Iterable[Any], name: Any) -> bool:
-    """Whether one of these effects is that a mapped axis is asked for by name, in `axis_index` for
-    example.
-    """
-    return any(
-        isinstance(effect, _core.NamedAxisEffect) and effect.name == name for effect in effects
-    )
 
 
 def stacked_aval(aval: Any, num: int) -> Any:

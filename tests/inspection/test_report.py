@@ -285,15 +285,11 @@ def test_what_is_no_incremental_function_is_refused():
 
 def test_a_page_is_written_where_it_is_asked_for(tmp_path):
     f = made()
-    report = incrax.report(f, path=tmp_path / "one.html")
+    report = incrax.report(f)
+    assert report.save(tmp_path / "one.html") == tmp_path / "one.html"
     assert (tmp_path / "one.html").read_text(encoding="utf-8") == report.html
-    incrax.report(f, path=str(tmp_path / "two.html"))
-    assert report.save(tmp_path / "three.html") == tmp_path / "three.html"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "one.html",
-        "three.html",
-        "two.html",
-    ]
+    report.save(str(tmp_path / "two.html"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.html", "two.html"]
     assert (
         str(report)
         == f"report of model: {report.as_dict()['function']['num_equations']} equations, 6 calls"
@@ -305,21 +301,6 @@ def test_one_equation_is_one_equation():
     f = incrax.incremental(jnp.exp, tuning=MINIMAL)
     f(1.0)
     assert str(incrax.report(f)) == "report of exp: 1 equation, 1 call"
-
-
-def test_arguments_where_the_file_belongs_are_an_error_before_anything_is_done():
-    f = made()
-    before = f.stats.as_dict()
-    with pytest.raises(incrax.errors.ReportError) as caught:
-        incrax.report(f, PARAMS, X, path=PARAMS)
-    assert str(caught.value) == (
-        "`report` got an object of type dict for the file to write to, which must be a name or a "
-        "path. Usually the "
-        "arguments of a call were given as `path`. Nothing was evaluated or written. Call "
-        "`incrax.report(f, *args)`, "
-        "in which the file is `path=...`."
-    )
-    assert f.stats.as_dict() == before
 
 
 def test_a_page_in_a_frame_is_escaped():

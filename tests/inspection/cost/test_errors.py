@@ -59,7 +59,6 @@ def test_options_with_values_that_they_do_not_take(options, text):
 @pytest.mark.parametrize(
     ("option", "given"),
     [
-        ("measure=True", {"measure": True}),
         ("trips='measured'", {"trips": "measured"}),
         ("branches='taken'", {"branches": "taken"}),
     ],
@@ -78,13 +77,13 @@ def test_a_run_of_a_function_with_effects():
         return loss(x)
 
     with pytest.raises(incrax.errors.CostError) as caught:
-        incrax.cost(f, X, measure=True)
+        incrax.cost(f, X, trips="measured")
     seen = str(caught.value).split("effects: ")[1].split(". This")[0]
     text = (
-        f"`cost(measure=True)` runs the function, and it has effects: {seen}. This is usually a "
+        f"`cost(trips='measured')` runs the function, and it has effects: {seen}. This is usually a "
         "print or a callback, "
         "which would be repeated with each run. Nothing was evaluated. Take it out, or leave "
-        "measure=True out."
+        "trips='measured' out."
     )
     assert str(caught.value) == text
     assert incrax.cost(f, X).forward.total.flops == 5

@@ -10,7 +10,6 @@ which.
     linearized     a body -> its derivative, split by when things are known
     transposed     a linear body -> its pullback
     batched_body   a body -> the body over a batch
-    masked_loop    a body -> one that leaves the carry alone in turns that an example does not take
     remembered     a body -> the first one that is like it
 """
 
@@ -352,100 +351,19 @@ def transposed(
 
 
 def batched_body(
-    mapped: _jax.Mapped, jaxpr: Any, layout: LoopParts, is_batched: Sequence[bool]
+    axis: Any, jaxpr: Any, layout: LoopParts, is_mapped: Sequence[bool]
 ) -> tuple[Any, list[bool]]:
-    """The body over batches along the first axis, and which outputs are batches.
+    """The body over a mapped axis, the first of what is mapped, and which outputs are.
 
-    A carry is one as soon as a turn makes it one.
+    A carry is as soon as a turn makes it so.
     """
-    flags = tuple(is_batched)
-    outs = _depend(mapped, jaxpr, flags)
-    while (grown := _with_carried(layout, flags, outs)) != flags:
-        flags = grown
-        outs = _depend(mapped, jaxpr, flags)
-    outs = [*layout.split(flags)[1], *outs[layout.num_carry :]]
-    axes = [0 if batched else None for batched in flags]
-    run = mapped.vmap(
-        lambda *values: call(jaxpr, values),
-        tuple(axes),
-        [0 if batched else None for batched in outs],
-    )
-    avals = [
-        _jax.stacked_aval(a, mapped.size) if b else a
-        for a, b in zip(avals_in(jaxpr), flags, strict=True)
-    ]
-    return close(run, avals), outs
-
-
-def _depend(mapped: _jax.Mapped, jaxpr: Any, is_batched: Sequence[bool]) -> list[bool]:
-    """Which outputs depend on a batch, or on which example it is."""
-    body = _jax.open_jaxpr(jaxpr)
-    batched = [var for var, b in zip(body.invars, is_batched, strict=True) if b]
-    named = [
-        var for eqn in body.eqns if _jax.names_axis(eqn.effects, mapped.name) for var in eqn.outvars
-    ]
-    return _outputs_of(body, [*batched, *named])
-
-
-Given = tuple[Any, int | None, bool]
-"""An input: its value, the axis of examples, whether the body is linear in it."""
-
-
-def masked_loop(
-    jaxpr: Any, layout: LoopParts, inputs: Sequence[Given], num: Any, rows: Any, first: Any
-) -> tuple[Any, LoopParts, list[Given]]:
-    """A body that leaves the carry alone in rows from `num` on, its layout and its inputs.
-
-    (num, stand-ins, *constants | carry | row, *xs) -> (carry | ys). In such rows the body is
-    evaluated at the stand-ins, those of an example that takes all turns, so that its derivatives,
-    multiplied by zero there, are finite. What a body is linear in has no stand-in, or it were
-    linear no more; nor has a constant that all examples share.
-
-    Args:
-        jaxpr: a body for one example.
-        layout: of the body.
-        inputs: of the loop.
-        num: numbers of turns of the examples.
-        rows: numbers of the rows.
-        first: number of the row of the first turn of the longest example.
-    """
-    start_of_xs = layout.num_consts + layout.num_carry
-    avals = avals_in(jaxpr)
-    stand_ins = _stand_ins(layout, inputs, jnp.argmax(num), first)
-
-    def turn(num, *values):
-        others = dict(zip(stand_ins, values, strict=False))
-        rest = list(values[len(stand_ins) :])
-        is_active = rest.pop(start_of_xs) < num
-        used = [
-            lax.select(is_active, x, others[n]) if n in others else x for n, x in enumerate(rest)
-        ]
-        outs = call(jaxpr, used)
-        old = rest[layout.num_consts : start_of_xs]
-        kept = [*old, *(lax.full(y.shape, 0, y.dtype) for y in outs[layout.num_carry :])]
-        return [lax.select(is_active, new, other) for new, other in zip(outs, kept, strict=True)]
-
-    integer = jax.typeof(jnp.int32(0))
-    replaced = [avals[number] for number in stand_ins]
-    body = close(turn, [integer, *replaced, *avals[:start_of_xs], integer, *avals[start_of_xs:]])
-    before: list[Given] = [(num, 0, False), *((x, None, False) for x in stand_ins.values())]
-    new = LoopParts(len(before) + layout.num_consts, layout.num_carry)
-    row: Given = (rows, None, False)
-    return body, new, [*before, *inputs[:start_of_xs], row, *inputs[start_of_xs:]]
-
-
-def _stand_ins(
-    layout: LoopParts, inputs: Sequence[Given], example: Any, row: Any
-) -> dict[int, Any]:
-    """Of one example the inputs that need one, by number; of its xs a row."""
-    at = functools.partial(lax.dynamic_index_in_dim, keepdims=False)
-    found: dict[int, Any] = {}
-    for number, (x, axis, linear) in enumerate(inputs):
-        if not linear and (axis is not None or number >= layout.num_consts):
-            one = x if axis is None else at(x, example, axis)
-            is_row = number >= layout.num_consts + layout.num_carry
-            found[number] = lax.stop_gradient(at(one, row, 0) if is_row else one)
-    return found
+    _, carry, _ = layout.split(is_mapped)
+    num_ys = len(avals_out(jaxpr)) - layout.num_carry
+    body, outs = _jax.batched_along_rows(axis, jaxpr, is_mapped, [*carry, *[False] * num_ys])
+    grown = _with_carried(layout, is_mapped, outs)
+    if grown == tuple(is_mapped):
+        return remembered(body), outs
+    return batched_body(axis, jaxpr, layout, grown)
 
 
 # --- one object for bodies that are alike ---------------------------------------------------------

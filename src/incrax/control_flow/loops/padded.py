@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import threading
-from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -299,49 +297,6 @@ def _place(name: str | int, positional: Sequence[str]) -> tuple[int | None, str 
     return (name % len(positional), positional[name]) if is_known else (name, None)
 
 
-class RaggedArguments(NamedArguments):
-    """Those whose number of rows changes, and capacities used so far."""
-
-    def __init__(self, fun: Function, names: str | int | Names) -> None:
-        super().__init__(fun, names)
-        self._capacities: dict[str | int, list[int]] = {name: [] for name in self.names}
-        self._lock = threading.Lock()
-
-    def given(self, args: Any, kwargs: Any, *, is_padded: bool) -> tuple[Any, Any, Lengths]:
-        """The arguments as `Padded`, and the length of each; if asked, with rows up to the least
-        capacity known that they fit in.
-        """
-        lengths: Lengths = {}
-
-        def replace(name: str | int, tree):
-            num = num_rows("bucketed", tree)
-            if num is None:
-                return tree
-            lengths[name] = num
-            values = self._with_room(name, tree, num) if is_padded else tree
-            length = np.int32(num) if is_padded else num
-            return Padded(values, length, is_checked=True, source=name)
-
-        args, kwargs = self.replaced(args, kwargs, replace)
-        for name in self.names:
-            if name not in lengths:
-                raise LoopTypeError(
-                    f"`bucketed(ragged=...)` names `{name}`, and this call has no such argument, or one "
-                    "without arrays in it. Nothing was evaluated. Name arguments as in the "
-                    "function's signature, or by position."
-                )
-        return args, kwargs, lengths
-
-    def _with_room(self, name: str | int, tree: Any, num: int) -> Any:
-        known = self._capacities[name]
-        with self._lock:
-            at = bisect_left(known, num)
-            if at == len(known):
-                insort(known, capacity_for(num))
-            capacity = known[at]
-        return jax.tree.map(lambda x: padded(x, capacity), tree)
-
-
 def exact(results: Any, lengths: Lengths) -> Any:
     """Results, with each `Padded` of known length as the rows that count; a derivative has those of
     its argument.
@@ -410,16 +365,53 @@ class Bucketed(WrapsFunction):
     def __init__(self, fun: Function, ragged: str | int | Names) -> None:
         functools.update_wrapper(self, fun)
         self._fun = fun
-        self._ragged = RaggedArguments(fun, ragged)
+        self._ragged = NamedArguments(fun, ragged)
+        self._capacities: dict[str | int, set[int]] = {name: set() for name in self._ragged.names}
         self._program = jax.jit(self._traced)
         self.num_traces: int = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's result at these arguments."""
         is_inside = is_staged() or any(map(is_traced, jax.tree.leaves((args, kwargs))))
-        args, kwargs, lengths = self._ragged.given(args, kwargs, is_padded=not is_inside)
+        args, kwargs, lengths = self._given(args, kwargs, is_inside=is_inside)
         found = self._fun(*args, **kwargs) if is_inside else self._program(args, kwargs)
         return exact(found, lengths)
+
+    def _given(
+        self, args: Args, kwargs: Kwargs, *, is_inside: bool
+    ) -> tuple[Args, Kwargs, Lengths]:
+        """The arguments with each ragged one as `Padded`, with room for more unless it is inside a
+        traced function; and the length of each.
+        """
+        lengths: Lengths = {}
+
+        def as_padded(name: str | int, tree: Any) -> Any:
+            num = num_rows("bucketed", tree)
+            if num is None:
+                return tree
+            lengths[name] = num
+            if is_inside:
+                return Padded(tree, num, is_checked=True, source=name)
+            capacity = self._capacity(name, num)
+            rows = jax.tree.map(lambda x: padded(x, capacity), tree)
+            return Padded(rows, np.int32(num), is_checked=True, source=name)
+
+        args, kwargs = self._ragged.replaced(args, kwargs, as_padded)
+        for name in self._ragged.names:
+            if name not in lengths:
+                raise LoopTypeError(
+                    f"`bucketed(ragged=...)` names `{name}`, and this call has no such argument, or one "
+                    "without arrays in it. Nothing was evaluated. Name arguments as in the "
+                    "function's signature, or by position."
+                )
+        return args, kwargs, lengths
+
+    def _capacity(self, name: str | int, num: int) -> int:
+        """The least that is compiled already and has room, or a new one."""
+        known = self._capacities[name]
+        capacity = min((each for each in [*known] if each >= num), default=capacity_for(num))
+        known.add(capacity)
+        return capacity
 
     def __reduce__(self) -> Any:
         """By name where the function was decorated, else as a new function; compiled programs stay

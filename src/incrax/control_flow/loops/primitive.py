@@ -24,7 +24,6 @@ from incrax import _jax
 from incrax._jax import LoopParts
 from incrax._program import Values
 from incrax.control_flow.loops.bodies import (
-    Given,
     Linearized,
     ListPair,
     avals_in,
@@ -33,7 +32,6 @@ from incrax.control_flow.loops.bodies import (
     call,
     close,
     linearized,
-    masked_loop,
     merged,
     parted,
     transposed,
@@ -259,29 +257,25 @@ def _zeros(aval: Any) -> Any:
 
 
 def _batch(
-    mapped: _jax.Mapped,
-    values: Values,
-    axes: Sequence[int | None],
-    *,
-    jaxpr: Any,
-    spec: Spec,
+    mapped: Any, values: Values, axes: Sequence[int | None], *, jaxpr: Any, spec: Spec
 ) -> tuple[list[Any], list[int | None]]:
     """One loop over rows of batches; as many turns as the longest, if the numbers of turns are a
     batch too.
     """
-    is_named = _jax.names_axis(_jax.effects_of(jaxpr), mapped.name)
-    if all(axis is None for axis in axes) and not is_named:
-        return loop_p.bind(*values, jaxpr=jaxpr, spec=spec), [None] * len(avals_out(jaxpr))
     num, *inputs = values
     num_axis, *input_axes = axes
-    spec = spec._replace(memory=spec.memory * max(mapped.size, 1))
     if not mapped.size or not spec.capacity:
         num = jnp.int32(0)
     elif num_axis is not None:
-        given = [*zip(inputs, input_axes, spec.is_linear or (False,) * len(inputs), strict=True)]
-        jaxpr, spec, inputs, input_axes = _masked(num, given, jaxpr, spec)
+        is_linear = spec.is_linear or (False,) * len(inputs)
+        given = [*zip(inputs, input_axes, is_linear, strict=True)]
+        jaxpr, spec, given = _masked(jaxpr, spec, num, given)
+        inputs, input_axes, _ = map(list, zip(*given, strict=True))
         num = jnp.max(num)
-    body, outs = batched_body(mapped, jaxpr, spec.layout, [axis is not None for axis in input_axes])
+    is_mapped = [axis is not None for axis in input_axes]
+    body, outs = batched_body(mapped, jaxpr, spec.layout, is_mapped)
+    if any(outs):
+        spec = spec._replace(memory=spec.memory * max(mapped.size, 1))
     consts, init, xs = spec.layout.split([*zip(inputs, input_axes, strict=True)])
     carry = [
         jnp.broadcast_to(x, (mapped.size, *jnp.shape(x)))  # a literal has no `x.shape`
@@ -297,17 +291,59 @@ def _batch(
     return [*ended, *ys], [axis if batched else None for axis, batched in pairs]
 
 
+Given = tuple[Any, int | None, bool]
+"""An input: its value, the axis of examples, whether the body is linear in it."""
+
+
 def _masked(
-    num: Any, given: Sequence[Given], jaxpr: Any, spec: Spec
-) -> tuple[Any, Spec, list[Any], list[int | None]]:
-    """The loop for examples that take different numbers of turns: body, all else, inputs and their
-    axes.
+    jaxpr: Any, spec: Spec, num: Any, given: Sequence[Given]
+) -> tuple[Any, Spec, list[Given]]:
+    """The loop for examples that take different numbers of turns: its body, all else, its inputs.
+
+    (num, stand-ins, *constants | carry | row, *xs) -> (carry | ys). In rows from `num` on the body
+    leaves the carry alone; it is evaluated at the stand-ins there, those of an example that takes
+    all turns, so that its derivatives, multiplied by zero, are finite. What a body is linear in has
+    no stand-in, or it were linear no more; nor has a constant that all examples share.
     """
     first = jnp.maximum(jnp.max(num) - 1, 0) if spec.reverse else jnp.int32(0)
-    rows = jnp.arange(spec.capacity, dtype=jnp.int32)
-    body, layout, masked = masked_loop(jaxpr, spec.layout, given, num, rows, first)
-    inputs, axes, is_linear = map(list, zip(*masked, strict=True))
-    return body, spec._replace(layout=layout, is_linear=tuple(is_linear)), inputs, axes
+    stand_ins = _stand_ins(spec.layout, given, jnp.argmax(num), first)
+    consts, carry, xs = spec.layout.split(given)
+    front: list[Given] = [(num, 0, False), *((x, None, False) for x in stand_ins.values())]
+    rows: Given = (jnp.arange(spec.capacity, dtype=jnp.int32), None, False)
+    layout = LoopParts(len(front) + len(consts), len(carry))
+
+    def turn(*values):
+        (num, *before), old, (row, *x) = layout.split(values)
+        is_active = row < num
+        inputs = [*before[len(stand_ins) :], *old, *x]
+        for number, other in zip(stand_ins, before, strict=False):
+            inputs[number] = lax.select(is_active, inputs[number], other)
+        outs = call(jaxpr, inputs)
+        kept = [*old, *(lax.full(y.shape, 0, y.dtype) for y in outs[len(old) :])]
+        return [lax.select(is_active, new, other) for new, other in zip(outs, kept, strict=True)]
+
+    avals = avals_in(jaxpr)
+    const_avals, carry_avals, row_avals = spec.layout.split(avals)
+    integer = _jax.array_aval((), jnp.int32)
+    replaced = [avals[number] for number in stand_ins]
+    body = close(turn, [integer, *replaced, *const_avals, *carry_avals, integer, *row_avals])
+    inputs = [*front, *consts, *carry, rows, *xs]
+    is_linear = tuple(linear for _, _, linear in inputs)
+    return body, spec._replace(layout=layout, is_linear=is_linear), inputs
+
+
+def _stand_ins(
+    layout: LoopParts, inputs: Sequence[Given], example: Any, row: Any
+) -> dict[int, Any]:
+    """Of one example the inputs that need one, by number; of its xs a row."""
+    at = functools.partial(lax.dynamic_index_in_dim, keepdims=False)
+    found: dict[int, Any] = {}
+    for number, (x, axis, linear) in enumerate(inputs):
+        if not linear and (axis is not None or number >= layout.num_consts):
+            one = x if axis is None else at(x, example, axis)
+            is_row = number >= layout.num_consts + layout.num_carry
+            found[number] = lax.stop_gradient(at(one, row, 0) if is_row else one)
+    return found
 
 
 def _moved(x: Any, axis: int | None, place: int) -> Any:
@@ -315,4 +351,4 @@ def _moved(x: Any, axis: int | None, place: int) -> Any:
     return x if axis is None else jnp.moveaxis(x, axis, place)
 
 
-loop_p = _jax.new_primitive(NAME, _jax.Rules(_run, _types, push, _pull, _batch))
+loop_p = _jax.new_primitive(NAME, _jax.Rules(_run, _types, push, _batch, _pull))
