@@ -98,17 +98,25 @@ def test_each_trace_keeps_its_own_values():
 
 
 def test_the_sketch_of_the_thread_records_twice_for_three_calls():
-    """`gradient!(gt, [0.1])` no recompilation, `[1.1]` recompilation, `[0.5]` no recompilation; and
-    no guard is given by hand.
+    """`gradient!(gt, [0.1])` no recompilation, `[1.1]` recompilation, `[0.5]` no recompilation;
+    guard given by hand.
     """
     f = lambda x: x[0] ** 3 if x[0] > 1 else x[0] ** 2
-    gradient = incrax.guarded(jax.grad(f))
+    gradient = incrax.guarded(jax.grad(f), guard=lambda x: x[0] > 1)
     gradient(np.array([0.0]))
     recordings = []
     for value, expected in ((0.1, 0.2), (1.1, 3 * 1.1**2), (0.5, 1.0)):
         same(gradient(np.array([value])), jnp.array([expected]))
         recordings.append(gradient.stats.recordings)
     assert recordings == [1, 2, 2]
+
+
+def test_the_guard_of_the_sketch_is_found_without_help():
+    f = lambda x: x[0] ** 3 if x[0] > 1 else x[0] ** 2
+    gradient = incrax.guarded(jax.grad(f))
+    for value in (0.0, 0.1, 1.1, 0.5):
+        gradient(np.array([value]))
+    assert gradient.stats.recordings == 2
     assert [g["place"].endswith("x[0] > 1") for g in gradient.explain().guards] == [True]
 
 

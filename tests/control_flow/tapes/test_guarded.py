@@ -308,10 +308,16 @@ def test_beyond_max_paths_an_error_if_asked_for():
 # --- guards of the user, static arguments ---------------------------------------------------------
 
 
-def test_what_the_user_asks_beforehand_selects_the_path():
-    f = incrax.guarded(lambda x: (bool(x[0] > 1), 2.0 * x)[1])
+def test_a_guard_of_the_user_selects_the_path():
+    f = incrax.guarded(lambda x: 2.0 * x, guard=lambda x: x[0] > 1)
     f(np.array([0.0])), f(np.array([2.0])), f(np.array([0.5]))
     assert f.stats.recordings == 2
+
+
+def test_a_guard_of_the_user_gets_static_arguments_too():
+    f = incrax.guarded(lambda x, n: n * x, guard=lambda x, n: x > n, static="n")
+    assert [float(f(x, n)) for x, n in ((1.0, 2), (3.0, 2), (1.5, 2), (3.0, 4))] == [2, 6, 3, 12]
+    assert f.stats.recordings == 3
 
 
 def test_static_arguments_by_name_and_position():

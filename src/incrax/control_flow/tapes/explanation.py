@@ -158,6 +158,6 @@ class TapeReport(Printable):
 
 def branches_of(fun: Callable[..., Any], args: Any, kwargs: Any) -> TapeReport:
     """The report of the path that these values take."""
-    subject = RecordedFunction(fun, getattr(fun, "__name__", "f"), TapeOptions(), fun)
+    subject = RecordedFunction(fun, getattr(fun, "__name__", "f"), TapeOptions(), [fun])
     found = observed(subject, *subject.signed(args, kwargs))
     return TapeReport(found.recording.guards, tuple(found.captured.mutable))

@@ -29,7 +29,7 @@ from incrax import _jax
 from incrax._incremental import Incremental
 from incrax._jax_options import spelled_here
 from incrax._locations import NO_VALUE, place_of_error
-from incrax._messages import check_function
+from incrax._messages import check_function, wrong_option
 from incrax._names import WrapsFunction, name_of, names_in, reduced
 from incrax._program import Values
 from incrax._tables import LruTable, program_bytes
@@ -84,7 +84,9 @@ class Guarded(WrapsFunction, Generic[P, R]):
         self._fun = fun
         self._options = options
         self._make = make
-        self._subject = RecordedFunction(of_static(fun), name_of(fun), options, fun)
+        self._subject = RecordedFunction(
+            of_static(fun), name_of(fun), options, (fun, options.guard)
+        )
         self._stats = TapeStats()
         self._tapes: LruTable[Any, list[Tape]] = LruTable(MAX_SIGNATURES, weigh=_tapes_bytes)
         self._latest: Tape | None = None
@@ -315,6 +317,7 @@ FALLBACKS = get_args(Fallback)
 
 
 class _Options(TypedDict, total=False):
+    guard: Function | None
     static: str | int | Names
     max_paths: int
     fallback: Fallback
@@ -335,6 +338,7 @@ def guarded(
 def guarded(
     f: Callable[P, R] | None = None,
     *,
+    guard: Function | None = None,
     static: str | int | Names = (),
     max_paths: int = 64,
     fallback: Fallback = "eager",
@@ -356,6 +360,8 @@ def guarded(
         f: function of pytrees of arrays, with any Python control flow on their values, and any JAX
             transformation inside: pass `jax.value_and_grad(loss)` for compiled derivatives. May be
             left out to use `guarded(...)` as a decorator with options.
+        guard: function of the same arguments; what it returns (booleans, integers) selects the path
+            first.
         static: names or positions of arguments that are Python values; each combination has its own
             paths.
         max_paths: paths recorded per structure and types of the arguments, at most.
@@ -394,8 +400,8 @@ def guarded(
         >>> f.stats.recordings
         2
     """
-    _check(f, max_paths, fallback)
-    options = TapeOptions(max_paths, fallback, names_in(constant))
+    _check(f, guard, max_paths, fallback)
+    options = TapeOptions(guard, max_paths, fallback, names_in(constant))
 
     def wrap(fun: Callable[P, R]) -> Guarded[P, R]:
         plain = _plain(fun)
@@ -408,10 +414,12 @@ def guarded(
     return wrap if f is None else wrap(f)
 
 
-def _check(f: Any, max_paths: Any, fallback: Any) -> None:
+def _check(f: Any, guard: Any, max_paths: Any, fallback: Any) -> None:
     """Raise TypeError or ValueError for wrong options."""
     if f is not None:
         check_function("guarded(f)", f)
+    if guard is not None and not callable(guard):
+        raise wrong_option("guarded(guard=...)", guard, "a function of the same arguments")
     if not isinstance(max_paths, int) or isinstance(max_paths, bool) or max_paths < 1:
         raise ValueError(
             f"`guarded(max_paths=...)` got {max_paths!r}; it is a number of paths, at least 1."

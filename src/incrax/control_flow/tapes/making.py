@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from incrax._locations import NO_VALUE, place_of_error
+from incrax import _jax
+from incrax._locations import NO_VALUE, Place, place_of_error
 from incrax._messages import unhashable_static
 from incrax._program import Values
 from incrax.control_flow.loops.padded import NamedArguments, Names
 from incrax.control_flow.tapes.captured import Captured, captured_by
 from incrax.control_flow.tapes.paths import Path, TapeStats
-from incrax.control_flow.tapes.recording import Recording, record
+from incrax.control_flow.tapes.recording import Recording, learned, record
 from incrax.engine.inputs.signature import Function, Signature, make_signature
 from incrax.errors import (
     CapturedStateError,
@@ -37,6 +38,7 @@ _UNTOUCHED = "Nothing was recorded; paths recorded before are as they were."
 class TapeOptions(NamedTuple):
     """What `guarded` was asked for."""
 
+    guard: Function | None = None
     max_paths: int = 64
     fallback: str = "eager"
     constant: tuple[str, ...] = ()
@@ -49,8 +51,8 @@ class RecordedFunction(NamedTuple):
     fun: Function
     name: str
     options: TapeOptions
-    root: Function
-    """Where the walk over captured values starts: the user's function itself."""
+    roots: Sequence[Any]
+    """Where the walk over captured values starts."""
 
     def signed(self, args: Any, kwargs: Any) -> tuple[Signature, Sequence[Any]]:
         """The signature of a call, and the leaves that are values."""
@@ -59,7 +61,7 @@ class RecordedFunction(NamedTuple):
 
     def captured(self, statics: Sequence[Any] = ()) -> Captured:
         """What the function captures now, and what can be read from static arguments."""
-        return captured_by(self.name, [self.root, *statics], self.options.constant)
+        return captured_by(self.name, [*self.roots, *statics], self.options.constant)
 
 
 class Observed(NamedTuple):
@@ -130,15 +132,26 @@ def make_path(
 def _flat(
     subject: RecordedFunction, signature: Signature, trees: list[Any]
 ) -> Callable[..., list[Any]]:
-    """The function of flat leaves."""
+    """The function of flat leaves; the user's guard is evaluated ahead of it."""
 
     def flat(*leaves):
         args, kwargs = signature.rebuild(leaves)
+        guard = subject.options.guard
+        if guard is not None:
+            _learn(guard, of_static(guard)(*args, **kwargs))
         results, tree = jax.tree_util.tree_flatten(subject.fun(*args, **kwargs))
         trees.append(tree)
         return [_array(subject.name, x) for x in results]
 
     return flat
+
+
+def _learn(guard: Function, key: Any) -> None:
+    """What the user's guard returned, which selects the path."""
+    place = Place("guard=", getattr(guard, "__name__", "guard"))
+    for leaf in jax.tree_util.tree_leaves(key):
+        if isinstance(leaf, _jax.Tracer):
+            learned(leaf, "bool" if leaf.dtype == bool and leaf.size == 1 else "value", place)
 
 
 def _array(name: str, result: Any) -> Any:
