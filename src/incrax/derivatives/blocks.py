@@ -41,6 +41,9 @@ MIN_SIZE = 32
 MAX_UNASKED_WORK = 1 << 22
 """Nonzeros to make in such a search at most: a fraction of a second."""
 
+NO_RULE = (TypeError, ValueError, NotImplementedError)
+"""What JAX raises where it cannot differentiate as it is asked."""
+
 Blocks = list[list[Any]]
 
 
@@ -118,7 +121,7 @@ def traced_of_vector(fun: Function, selection: Selection, *, is_sparse: bool) ->
     is sharded: then those of vectors of several, and of blocks, are not known.
     """
     values = selection.values
-    dtypes = {jax.dtypes.result_type(value) for value in values}
+    dtypes = set(selection.dtypes)
     if len(dtypes) > 1 or not jnp.issubdtype(next(iter(dtypes)), jnp.floating):
         return None
     columns = ends([np.shape(value) for value in values])
@@ -199,6 +202,6 @@ def first_that_works(functions: Sequence[Function], values: Sequence[Any]) -> An
     for function in functions:
         try:
             return function(*values)
-        except (TypeError, ValueError, NotImplementedError) as error:
+        except NO_RULE as error:
             errors.append(error)
     raise errors[0]

@@ -27,17 +27,6 @@ from incrax.primitives.row_axis import Reduction
 from incrax.rows.axis import IDEMPOTENT, LOOPS, RowsComparison
 from incrax.rows.numbers import Lifted, Number, factors_of
 
-_combine: dict[str, Callable[..., Any]] = {
-    "sum": jnp.sum,
-    "prod": jnp.prod,
-    "max": jnp.max,
-    "min": jnp.min,
-    "and": jnp.bitwise_and.reduce,
-    "or": jnp.bitwise_or.reduce,
-    "xor": jnp.bitwise_xor.reduce,
-}
-
-
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 PASSING_ON = frozenset({"reshape", "squeeze", "broadcast_in_dim", "convert_element_type", "copy"})
@@ -364,7 +353,7 @@ def _combined(kind: str, count: Any, parts: Values) -> Any:
     stack = jnp.stack(list(parts))
     if kind not in IDEMPOTENT:
         stack = _first_rows(stack, 0, kind, count)
-    return _combine[kind](stack, axis=0).astype(stack.dtype)
+    return getattr(lax, f"reduce_{kind}")(stack, (0,))
 
 
 def rest_function(
