@@ -84,14 +84,12 @@ class PrunedProgram(NamedTuple):
 
     program: Program
     reads: tuple[int, ...]  # numbers of what it reads, inputs before residuals
-    function: Callable[..., list[Any]]  # it, of its constants and these
-    constants: tuple[Any, ...]
+    function: Callable[..., list[Any]]  # it, of these
 
     def __call__(self, inputs: Values, residuals: Values) -> list[jax.Array]:
         """The outputs."""
         values = [*inputs, *residuals]
-        found = self.function(self.constants, *(values[i] for i in self.reads))
-        return [_as_array(x) for x in found]
+        return [_as_array(x) for x in self.function(*(values[i] for i in self.reads))]
 
 
 @dataclass(frozen=True)
@@ -115,12 +113,18 @@ class LinearProgram:
         body, is_used = _jax.pruned(
             _jax.Body(whole.invars, whole.constvars, whole.consts, whole.eqns, asked)
         )
-        program = drop_dead(from_jaxpr(body))
+        program = _with_device_constants(drop_dead(from_jaxpr(body)))
         reads = tuple(i for i, flag in enumerate(is_used) if flag)
-        function = evaluator(program)
-        constants = tuple(device_constants(program).values())
-        compiled = jax.jit(function) if self.is_compiled else function
-        return PrunedProgram(program, reads, compiled, constants)
+        return PrunedProgram(program, reads, _compiled(program) if self.is_compiled else program)
+
+
+def _with_device_constants(program: Program) -> Program:
+    return replace(program, consts=tuple(device_constants(program).values()))
+
+
+def _compiled(program: Program) -> Callable[..., list[Any]]:
+    """The program, of arguments alone; its constants are no part of what is compiled."""
+    return functools.partial(jax.jit(evaluator(program)), program.consts)
 
 
 # --- a function at a point ------------------------------------------------------------------------
@@ -202,18 +206,17 @@ class Primal(NamedTuple):
 
     program: Program  # its outputs are the leaves of (value, residuals)
     computed: tuple[Any, ...]  # those that are neither arguments nor constants
-    function: Callable[..., list[Any]]  # of constants and arguments: what is computed
-    constants: dict[Any, Any]
+    function: Callable[..., list[Any]]  # of arguments: what is computed
     treedef: Any  # of (value, residuals)
     linear: LinearProgram
 
     def at(self, leaves: Values) -> AtPoint:
         """The function at these leaves; arguments that are residuals are not copied."""
-        env = {**self.constants, **dict(zip(self.program.invars, leaves, strict=True))}
-        env.update(
-            zip(self.computed, self.function(tuple(self.constants.values()), *leaves), strict=True)
-        )
-        found = [_jax.as_value(atom, env) for atom in self.program.outvars]
+        program = self.program
+        env = dict(zip(program.constvars, program.consts, strict=True))
+        env.update(zip(program.invars, leaves, strict=True))
+        env.update(zip(self.computed, self.function(*leaves), strict=True))
+        found = [_jax.as_value(atom, env) for atom in program.outvars]
         value, residuals = jax.tree.unflatten(self.treedef, found)
         return AtPoint(jax.tree.map(_as_array, value), self.linear, residuals)
 
@@ -238,7 +241,8 @@ def _traced(
         traced, treedef = trace_with_tree(primal, *feeds)
     except NO_VALUE:
         return False
-    program, (point,) = run_passes(traced, PASSES), points
+    program = _with_device_constants(run_passes(traced, PASSES))
+    (point,) = points
     linear = point.linear
     if has_tracer(linear.program.consts):
         return False
@@ -246,9 +250,8 @@ def _traced(
     computed = tuple(
         dict.fromkeys(v for v in program.outvars if isinstance(v, _jax.Var) and v not in inputs)
     )
-    function = jax.jit(evaluator(replace(program, outvars=computed)))
-    constants = device_constants(program)
-    return Primal(program, computed, function, constants, treedef, linear)
+    function = _compiled(replace(program, outvars=computed))
+    return Primal(program, computed, function, treedef, linear)
 
 
 def _as_array(x: Any) -> Any:
