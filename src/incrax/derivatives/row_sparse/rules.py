@@ -57,6 +57,7 @@ from incrax.primitives.on_rows import (
     moved_beside,
     reduced_by,
     run_on_rows,
+    runs_along,
 )
 from incrax.primitives.row_axis import Axes, Reduction
 from incrax.primitives.table import algebra_of, entry_of
@@ -286,14 +287,14 @@ def _sum(eqn: Equation, values: Values, context: Context) -> TouchedRows | None:
 
 def _reduced(eqn: Equation, values: Values, axes: Axes, found: Reduction) -> Any:
     """Of the rows stored: a sum, where all others are zero."""
-    if found.start is not None or found.kind != "sum":
+    places = [d for d in axes if d is not None]
+    if len(places) < len(values) or found.kind != "sum":
         raise NotByRowsError("it is no sum of the rows")
     of = next((value.of for value in values if has_rows(value) and is_sparse(value)), None)
     if of is None:
         raise NotByRowsError("the sum is over rows that are not zero")
-    pairs = zip(values, axes, strict=True)
-    rows = [dense(x) if d is None else masked(rows_at(x, d, of), d, of.is_row) for x, d in pairs]
-    return apply(eqn, rows)
+    pairs = zip(values, places, strict=True)
+    return apply(eqn, [masked(rows_at(x, d, of), d, of.is_row) for x, d in pairs])
 
 
 # --- rows by their numbers, runs of rows, and equal rows -------------------------------------------
@@ -338,9 +339,9 @@ def _pad(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     """The transpose of a slice: a run of rows, or every n-th row, in an array of one constant."""
     operand, fill = values
     aval = eqn.outvars[0].aval
-    runs = entry_of(eqn).runs
+    runs = runs_along(eqn, 0)
     assert runs is not None
-    ((run,),) = runs(eqn, 0)
+    ((run,),) = runs
     if has_rows(operand) or not is_known(fill):
         raise NotByRowsError("rows are moved")
     if run.num == aval.shape[0]:
