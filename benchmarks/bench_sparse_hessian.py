@@ -22,9 +22,9 @@ from harness import OURS, Line, Options, Speed
 from incrax._program import trace
 from incrax.derivatives.sparsity.compressed import (
     color_symmetric,
+    compressed_jacobian,
     coordinates,
     dense,
-    hessian_values,
 )
 from incrax.derivatives.sparsity.search import hessian_pattern
 
@@ -93,10 +93,10 @@ def _line(case: str, function: Callable[[Any], Any], size: int, options: Options
     coloring = color_symmetric(pattern)
     whole = jax.jit(jax.hessian(function))
     forms = {
-        OURS: jax.jit(lambda x: hessian_values(function, x, pattern, coloring)),
+        OURS: jax.jit(lambda x: compressed_jacobian(jax.grad(function), x, pattern, coloring)),
         EMPTY: jax.jit(lambda x: x + 1.0),
         "made dense": jax.jit(
-            lambda x: dense(hessian_values(function, x, pattern, coloring), pattern)
+            lambda x: dense(compressed_jacobian(jax.grad(function), x, pattern, coloring), pattern)
         ),
         DENSE: whole,
     }

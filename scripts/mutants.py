@@ -2108,8 +2108,8 @@ MUTANTS = [
     Mutant(
         "totals of another version of the parameters are used",
         "rows/engine.py",
-        "known = table.results.setdefault(version, {})",
-        "known = table.results.setdefault((), {})",
+        "self.known = self.results.setdefault(version, {})",
+        "self.known = self.results.setdefault((), {})",
         "tests/rows/test_rows.py",
     ),
     Mutant(

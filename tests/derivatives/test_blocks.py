@@ -201,6 +201,12 @@ def test_python_code_runs_once_where_compression_pays(derivative, is_sparse):
     assert len(calls) == 1
 
 
+def test_a_hessian_of_python_code_that_asks_for_values_is_that_of_jax():
+    f = lambda x: jnp.sum(x**3) if x[0] > 0 else jnp.sum(x)
+    with jax.disable_jit():
+        near(incrax.hessian(f)(X), jax.hessian(f)(X))
+
+
 def test_a_small_jacobian_is_traced_for_its_sizes_and_its_derivative_alone():
     calls = []
     incrax.jacobian(lambda x: calls.append(x) or jnp.sin(x))(X[:10])

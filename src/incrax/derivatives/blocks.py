@@ -6,7 +6,7 @@ compression does not pay.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,12 +18,12 @@ from incrax._program import Program, trace
 from incrax.derivatives.flat import Ends, ends, joined
 from incrax.derivatives.selection import Selection
 from incrax.derivatives.sparsity.compressed import (
+    Coloring,
     color_columns,
     color_symmetric,
     compressed_jacobian,
     coordinates,
     dense,
-    hessian_values,
     pays,
 )
 from incrax.derivatives.sparsity.search import (
@@ -41,6 +41,9 @@ MIN_SIZE = 32
 MAX_UNASKED_WORK = 1 << 22
 """Nonzeros to make in such a search at most: a fraction of a second."""
 
+NO_RULE = (TypeError, ValueError, NotImplementedError)
+"""What JAX raises where it cannot differentiate as it is asked."""
+
 Blocks = list[list[Any]]
 
 
@@ -54,40 +57,20 @@ def jacobian_blocks(fun: Function, selection: Selection, *, is_sparse: bool) -> 
     rows = None if of_vector is None else _rows(of_vector.program)
     if of_vector is None or rows is None or not (is_sparse or rows.size >= MIN_SIZE):
         return None
-    columns = of_vector.columns
-    pattern = pattern_of(of_vector.program, max_work=_most_work(is_sparse=is_sparse))
-    if pattern is None:
-        if not is_sparse:
-            return None
-        modes = [jax.jacfwd(of_vector), jax.jacrev(of_vector)]
-        values = first_that_works(modes, [of_vector.point]).ravel()
-        pattern = _full(rows.size, columns.size)
-    else:
-        coloring = color_columns(pattern)
-        if not (is_sparse or pays(coloring.num_colors, columns.size, rows.size)):
-            return None
-        values = compressed_jacobian(of_vector, of_vector.point, pattern, coloring)
-    values = values.astype(of_vector.point.dtype)
-    return _blocks(values, pattern, rows, columns, is_sparse=is_sparse)
+    pattern = pattern_of(of_vector.program, max_work=of_vector.max_work)
+    return of_vector.blocks(of_vector, rows, pattern, color_columns)
 
 
 def hessian_blocks(fun: Function, selection: Selection, *, is_sparse: bool) -> Blocks | None:
-    """The blocks of the Hessian of the only output, a scalar; None as in `jacobian_blocks`."""
+    """The blocks of the Hessian of the only output, a scalar: of the Jacobian of its gradient, which
+    is symmetric; None as in `jacobian_blocks`.
+    """
     of_vector = traced_of_vector(fun, selection, is_sparse=is_sparse)
     if of_vector is None or [x.aval.shape for x in of_vector.program.outvars] != [()]:
         return None
-    columns = of_vector.columns
-    size = columns.size
-    pattern = hessian_pattern(of_vector.program, max_work=_most_work(is_sparse=is_sparse))
-    if pattern is None:
-        if not is_sparse:
-            return None
-        pattern = _full(size, size)
-    coloring = color_symmetric(pattern)
-    if not (is_sparse or pays(coloring.num_colors, size, size)):
-        return None
-    values = hessian_values(lambda vector: of_vector(vector)[0], of_vector.point, pattern, coloring)
-    return _blocks(values, pattern, columns, columns, is_sparse=is_sparse)
+    pattern = hessian_pattern(of_vector.program, max_work=of_vector.max_work)
+    gradient = jax.grad(lambda vector: of_vector(vector)[0])
+    return of_vector.blocks(gradient, of_vector.columns, pattern, color_symmetric)
 
 
 class OfVector(NamedTuple):
@@ -98,10 +81,37 @@ class OfVector(NamedTuple):
     program: Program
     columns: Ends  # where the leaves lie in the vector
     point: jax.Array  # the vector
+    is_sparse: bool  # whether blocks are to be
 
     def __call__(self, vector: jax.Array) -> jax.Array:
         """The outputs in one vector."""
         return joined(self.program(vector))
+
+    @property
+    def max_work(self) -> int:
+        """That of a search for a pattern."""
+        return MAX_WORK if self.is_sparse else MAX_UNASKED_WORK
+
+    def blocks(
+        self, fun: Function, rows: Ends, pattern: Matrix | None, color: Callable[..., Coloring]
+    ) -> Blocks | None:
+        """The blocks of the Jacobian of this, or of its gradient; None where no pattern is known or
+        it saves too little, and nothing sparse is asked for.
+        """
+        shape = rows.size, self.columns.size
+        if pattern is not None:
+            coloring = color(pattern)
+            if not (self.is_sparse or pays(coloring.num_colors, *shape)):
+                return None
+            values = compressed_jacobian(fun, self.point, pattern, coloring)
+        elif self.is_sparse:
+            modes = [jax.jacfwd(fun), jax.jacrev(fun)]
+            values = first_that_works(modes, [self.point]).ravel()
+            pattern = csr(np.ones(shape, bool))
+        else:
+            return None
+        values = values.astype(self.point.dtype)
+        return _blocks(values, pattern, rows, self.columns, is_sparse=self.is_sparse)
 
 
 def traced_of_vector(fun: Function, selection: Selection, *, is_sparse: bool) -> OfVector | None:
@@ -111,7 +121,7 @@ def traced_of_vector(fun: Function, selection: Selection, *, is_sparse: bool) ->
     is sharded: then those of vectors of several, and of blocks, are not known.
     """
     values = selection.values
-    dtypes = {jax.dtypes.result_type(value) for value in values}
+    dtypes = set(selection.dtypes)
     if len(dtypes) > 1 or not jnp.issubdtype(next(iter(dtypes)), jnp.floating):
         return None
     columns = ends([np.shape(value) for value in values])
@@ -123,7 +133,7 @@ def traced_of_vector(fun: Function, selection: Selection, *, is_sparse: bool) ->
     def of_vector(vector):  # a part of weak type is one: it does not widen what it meets
         return selection.called(fun, list(map(_jax.typed_as, columns.split(vector), avals)))
 
-    return OfVector(trace(of_vector, point), columns, point)
+    return OfVector(trace(of_vector, point), columns, point, is_sparse)
 
 
 def _is_sharded(selection: Selection) -> bool:
@@ -138,14 +148,6 @@ def _rows(program: Program) -> Ends | None:
     if len({x.dtype for x in types}) != 1 or not jnp.issubdtype(types[0].dtype, jnp.floating):
         return None
     return ends([x.shape for x in types])
-
-
-def _most_work(*, is_sparse: bool) -> int:
-    return MAX_WORK if is_sparse else MAX_UNASKED_WORK
-
-
-def _full(num_rows: int, num_columns: int) -> Matrix:
-    return csr(np.ones((num_rows, num_columns), bool))
 
 
 def _blocks(
@@ -174,21 +176,19 @@ def _sparse_block(values: jax.Array, i: np.ndarray, j: np.ndarray, row: Any, col
 
     (a, b, row_shape), (c, d, column_shape) = row, column
     chosen = np.flatnonzero((a <= i) & (i < b) & (c <= j) & (j < d))
-    places = [*_unravelled(i[chosen] - a, row_shape), *_unravelled(j[chosen] - c, column_shape)]
-    indices = np.stack(places, axis=1) if places else np.zeros((chosen.size, 0))
+    shape = (*row_shape, *column_shape)
+    numbers = (i[chosen] - a) * (d - c) + j[chosen] - c
+    places = np.unravel_index(numbers, shape or (1,))[: len(shape)]
+    indices = np.reshape(places, (len(shape), chosen.size)).T
     return BCOO(
         (
             values if chosen.size == i.size else values[chosen],
             jnp.asarray(indices.astype(np.int32)),
         ),
-        shape=(*row_shape, *column_shape),
+        shape=shape,
         indices_sorted=True,
         unique_indices=True,
     )
-
-
-def _unravelled(numbers: np.ndarray, shape: tuple[int, ...]) -> list[np.ndarray]:
-    return list(np.unravel_index(numbers, shape)) if shape else []
 
 
 def first_that_works(functions: Sequence[Function], values: Sequence[Any]) -> Any:
@@ -202,6 +202,6 @@ def first_that_works(functions: Sequence[Function], values: Sequence[Any]) -> An
     for function in functions:
         try:
             return function(*values)
-        except (TypeError, ValueError, NotImplementedError) as error:
+        except NO_RULE as error:
             errors.append(error)
     raise errors[0]

@@ -50,53 +50,6 @@ MAX_PARTS = 64
 # --- linear programs ------------------------------------------------------------------------------
 
 
-class PrunedProgram(NamedTuple):
-    """What some outputs of a linear program need."""
-
-    program: Program
-    reads: tuple[int, ...]  # numbers of what it reads, inputs before residuals
-    function: Callable[..., list[Any]]  # it, of its constants and these
-    constants: tuple[Any, ...]
-
-    def __call__(self, inputs: Values, residuals: Values) -> list[jax.Array]:
-        """The outputs."""
-        values = [*inputs, *residuals]
-        found = self.function(self.constants, *(values[i] for i in self.reads))
-        return [_as_array(x) for x in found]
-
-
-@dataclass(frozen=True)
-class LinearProgram:
-    """A program (inputs, residuals) -> outputs, linear in the inputs, and its parts so far."""
-
-    program: Program
-    num_inputs: int  # of its arguments
-    is_compiled: bool  # or parts run equation by equation
-    parts: LruTable[tuple[int, ...], PrunedProgram] = field(
-        default_factory=lambda: LruTable(MAX_PARTS)
-    )
-
-    def part(self, outputs: tuple[int, ...]) -> PrunedProgram:
-        """The part that computes these outputs, and nothing else."""
-        return self.parts.made(outputs, functools.partial(self._pruned, outputs))
-
-    def _pruned(self, outputs: tuple[int, ...]) -> PrunedProgram:
-        whole = self.program
-        asked = tuple(whole.outvars[i] for i in outputs)
-        body, is_used = _jax.pruned(
-            _jax.Body(whole.invars, whole.constvars, whole.consts, whole.eqns, asked)
-        )
-        program = drop_dead(from_jaxpr(body))
-        reads = tuple(i for i, flag in enumerate(is_used) if flag)
-        function = evaluator(program)
-        constants = tuple(device_constants(program).values())
-        compiled = jax.jit(function) if self.is_compiled else function
-        return PrunedProgram(program, reads, compiled, constants)
-
-
-# --- which way ------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class OutputTypes:
     """The outputs of a function: their tree, their types, and which of them have derivatives."""
@@ -126,16 +79,63 @@ class OutputTypes:
         ]
 
 
+class PrunedProgram(NamedTuple):
+    """What some outputs of a linear program need."""
+
+    program: Program
+    reads: tuple[int, ...]  # numbers of what it reads, inputs before residuals
+    function: Callable[..., list[Any]]  # it, of these
+
+    def __call__(self, inputs: Values, residuals: Values) -> list[jax.Array]:
+        """The outputs."""
+        values = [*inputs, *residuals]
+        return [_as_array(x) for x in self.function(*(values[i] for i in self.reads))]
+
+
+@dataclass(frozen=True)
+class LinearProgram:
+    """A program (inputs, residuals) -> outputs, linear in the inputs, and its parts so far."""
+
+    program: Program
+    types: OutputTypes  # of the function: cotangents of the active ones are its inputs
+    is_compiled: bool  # or parts run equation by equation
+    parts: LruTable[tuple[int, ...], PrunedProgram] = field(
+        default_factory=lambda: LruTable(MAX_PARTS)
+    )
+
+    def part(self, outputs: tuple[int, ...]) -> PrunedProgram:
+        """The part that computes these outputs, and nothing else."""
+        return self.parts.made(outputs, functools.partial(self._pruned, outputs))
+
+    def _pruned(self, outputs: tuple[int, ...]) -> PrunedProgram:
+        whole = self.program
+        asked = tuple(whole.outvars[i] for i in outputs)
+        body, is_used = _jax.pruned(
+            _jax.Body(whole.invars, whole.constvars, whole.consts, whole.eqns, asked)
+        )
+        program = _with_device_constants(drop_dead(from_jaxpr(body)))
+        reads = tuple(i for i, flag in enumerate(is_used) if flag)
+        return PrunedProgram(program, reads, _compiled(program) if self.is_compiled else program)
+
+
+def _with_device_constants(program: Program) -> Program:
+    return replace(program, consts=tuple(device_constants(program).values()))
+
+
+def _compiled(program: Program) -> Callable[..., list[Any]]:
+    """The program, of arguments alone; its constants are no part of what is compiled."""
+    return functools.partial(jax.jit(evaluator(program)), program.consts)
+
+
 # --- a function at a point ------------------------------------------------------------------------
 
 
 class AtPoint(NamedTuple):
-    """A function at a point: value, the linear program and what it reads, types of the outputs."""
+    """A function at a point: value, the linear program and what it reads."""
 
     value: Any
     linear: LinearProgram
     residuals: list[Any]
-    types: OutputTypes
 
 
 def at_point(fun: Function, selection: Selection, args: Any, kwargs: Any) -> AtPoint:
@@ -196,7 +196,7 @@ def _split(fun: Function, selection: Selection, *, is_compiled: bool) -> AtPoint
 
     inputs = list(map(_jax.as_strong, active))
     program = run_passes(trace(pull, inputs, residuals), PASSES)
-    return AtPoint(value, LinearProgram(program, len(inputs), is_compiled), residuals, types)
+    return AtPoint(value, LinearProgram(program, types, is_compiled), residuals)
 
 
 class Primal(NamedTuple):
@@ -206,21 +206,19 @@ class Primal(NamedTuple):
 
     program: Program  # its outputs are the leaves of (value, residuals)
     computed: tuple[Any, ...]  # those that are neither arguments nor constants
-    function: Callable[..., list[Any]]  # of constants and arguments: what is computed
-    constants: dict[Any, Any]
+    function: Callable[..., list[Any]]  # of arguments: what is computed
     treedef: Any  # of (value, residuals)
     linear: LinearProgram
-    types: OutputTypes
 
     def at(self, leaves: Values) -> AtPoint:
         """The function at these leaves; arguments that are residuals are not copied."""
-        env = {**self.constants, **dict(zip(self.program.invars, leaves, strict=True))}
-        env.update(
-            zip(self.computed, self.function(tuple(self.constants.values()), *leaves), strict=True)
-        )
-        found = [_jax.as_value(atom, env) for atom in self.program.outvars]
+        program = self.program
+        env = dict(zip(program.constvars, program.consts, strict=True))
+        env.update(zip(program.invars, leaves, strict=True))
+        env.update(zip(self.computed, self.function(*leaves), strict=True))
+        found = [_jax.as_value(atom, env) for atom in program.outvars]
         value, residuals = jax.tree.unflatten(self.treedef, found)
-        return AtPoint(jax.tree.map(_as_array, value), self.linear, residuals, self.types)
+        return AtPoint(jax.tree.map(_as_array, value), self.linear, residuals)
 
 
 def _traced(
@@ -243,7 +241,8 @@ def _traced(
         traced, treedef = trace_with_tree(primal, *feeds)
     except NO_VALUE:
         return False
-    program, (point,) = run_passes(traced, PASSES), points
+    program = _with_device_constants(run_passes(traced, PASSES))
+    (point,) = points
     linear = point.linear
     if has_tracer(linear.program.consts):
         return False
@@ -251,9 +250,8 @@ def _traced(
     computed = tuple(
         dict.fromkeys(v for v in program.outvars if isinstance(v, _jax.Var) and v not in inputs)
     )
-    function = jax.jit(evaluator(replace(program, outvars=computed)))
-    constants = device_constants(program)
-    return Primal(program, computed, function, constants, treedef, linear, point.types)
+    function = _compiled(replace(program, outvars=computed))
+    return Primal(program, computed, function, treedef, linear)
 
 
 def _as_array(x: Any) -> Any:

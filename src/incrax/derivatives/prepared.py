@@ -193,9 +193,10 @@ class Prepared:
         self._check("flat_at", args)
         selection = select("prepare", self._fun, self._wrt, args, {})
         shown = selection
+        masks = dict.fromkeys(selection.numbers)
         if free is not None:
             shown = select("prepare", self._fun, tuple(free), args, {})
-        masks = {} if free is None else dict(zip(shown.numbers, free.values(), strict=True))
+            masks = dict(zip(shown.numbers, free.values(), strict=True))
         if selection.has_repeats:
             each_once = Prepared(self._fun, self._args, self.paths, self._options)
             return Flat(each_once, each_once._selection, shown, masks)
@@ -311,7 +312,7 @@ class Flat:
         self, prepared: Prepared, selection: Selection, shown: Selection, masks: dict[int, Any]
     ) -> None:
         """`selection` is what programs differentiate by, each leaf once; `shown` the part of it
-        that vectors are made of, with a mask or None for each of its leaves, if not for none.
+        that vectors are made of, with a mask or None for each of its leaves.
         """
         self._prepared = prepared
         self._selection = selection
@@ -328,7 +329,7 @@ class Flat:
         self._leaves = [_held(leaf) for leaf in selection.leaves]
         is_free = []
         for number, shape in zip(selection.numbers, self._ends.shapes, strict=True):
-            mask = masks.get(number, number in shown.numbers)
+            mask = masks.get(number, False)
             is_free.append(np.broadcast_to(True if mask is None else mask, shape))
         self._free = FreeElements(np.flatnonzero(_vector(is_free)), _vector(self._values))
         self._followed = {

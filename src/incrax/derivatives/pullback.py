@@ -29,7 +29,7 @@ from incrax.derivatives.linear_maps import (
     at_point,
 )
 from incrax.derivatives.selection import Selection, select
-from incrax.derivatives.transforms import fitting, plain, wrong_tangent
+from incrax.derivatives.transforms import fitting, leaves_as, plain
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.signature import Function
 from incrax.errors import FreedResidualError, SelectionError
@@ -112,7 +112,6 @@ class Pullback:
             selection, leaves=tuple(map(_outline, selection.leaves))
         )
         self._linear = point.linear
-        self._types = point.types
         self._residuals: list[Any] = list(point.residuals)
         self._kept: frozenset[int] = frozenset(selection.numbers)
         self._parts: LruTable[Any, Selection] = LruTable(MAX_PARTS)
@@ -166,7 +165,7 @@ class Pullback:
         asked = self._asked(wrt)
         before = self.residual_bytes
         reads = self._part(asked.numbers).reads
-        numbered = enumerate(self._residuals, self._linear.num_inputs)
+        numbered = enumerate(self._residuals, sum(self._linear.types.is_active))
         self._residuals = [x if number in reads else _FREED for number, x in numbered]
         self._kept = frozenset(asked.numbers)
         return before - self.residual_bytes
@@ -244,14 +243,9 @@ class Pullback:
 
     def _cotangents(self, cotangent: Any) -> list[Any]:
         """The leaves of a cotangent that count, as arrays of the outputs' types."""
-        types = self._types
-        try:
-            leaves = types.treedef.flatten_up_to(cotangent)
-        except ValueError as error:
-            expected = str(jax.tree.unflatten(types.treedef, ["*"] * len(types.avals)))
-            raise wrong_tangent(
-                "pullback", "cotangent", f"of another structure ({error})", expected
-            ) from error
+        types = self._linear.types
+        expected = lambda: str(jax.tree.unflatten(types.treedef, ["*"] * len(types.avals)))
+        leaves = leaves_as("pullback", "cotangent", cotangent, types.treedef, expected)
         active = [number for number, flag in enumerate(types.is_active) if flag]
         return [_fitting(types, number, leaves[number]) for number in active]
 

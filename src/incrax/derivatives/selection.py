@@ -70,6 +70,11 @@ class Selection:
         return [unmarked(self.leaves[number]) for number in self.numbers]
 
     @property
+    def dtypes(self) -> list[Any]:
+        """Those of the selected leaves."""
+        return [jax.dtypes.result_type(value) for value in self.values]
+
+    @property
     def others(self) -> list[Any]:
         """The leaves that are values for JAX and not selected, without marks."""
         return [unmarked(self.leaves[number]) for number in self._other_numbers]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from typing import Any, Literal, ParamSpec, TypeVar, Unpack
 
 import jax
@@ -23,7 +23,13 @@ from incrax._messages import check_function
 from incrax._names import name_of, parameters_of
 from incrax._program import Values
 from incrax._tuning import Policy
-from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
+from incrax.derivatives.blocks import (
+    NO_RULE,
+    Blocks,
+    first_that_works,
+    hessian_blocks,
+    jacobian_blocks,
+)
 from incrax.derivatives.row_sparse.rows import RowSparse
 from incrax.derivatives.row_sparse.structured import sparse_outputs
 from incrax.derivatives.selection import Selection, select, type_name
@@ -37,55 +43,57 @@ from incrax.engine.inputs.signature import (
 from incrax.errors import TangentError
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Derivative:
     """A function (*args) -> a derivative of `fun`; `name` is what users call it."""
 
     fun: Function
     wrt: Any
     name: str
-    settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         functools.update_wrapper(self, self.fun, updated=())
-        object.__setattr__(self, "__name__", f"{self.name} of {name_of(self.fun)}")
+        self.__name__ = f"{self.name} of {name_of(self.fun)}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         raise NotImplementedError
 
     def __reduce__(self) -> Any:
-        return type(self), (self.fun, self.wrt, self.name, self.settings)
+        return type(self), tuple(getattr(self, each.name) for each in fields(self))
 
     def select(self, args: Args, kwargs: Kwargs) -> Selection:
         """The leaves to differentiate."""
         return select(self.name, self.fun, self.wrt, args, kwargs)
 
-    def has(self, setting: str) -> bool:
-        """Whether something is set."""
-        return bool(self.settings.get(setting))
-
 
 # --- gradients ------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class Gradient(Derivative):
-    """Value, gradient, or both, of a scalar function; row-sparse on request."""
+    """Gradient of a scalar function; row-sparse, with the value, or beside what else the function
+    returns, on request.
+    """
+
+    is_by_rows: bool
+    has_aux: bool
+    with_value: bool
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
         function = selection.of_selected(self.fun)
-        derivative = jax.value_and_grad(function, selection.argnums, has_aux=self.has("has_aux"))
-        if self.has("rows"):
+        derivative = jax.value_and_grad(function, selection.argnums, has_aux=self.has_aux)
+        if self.is_by_rows:
             found, gradients = sparse_outputs(derivative, *selection.values)
             value = jax.tree.map(_dense, found, is_leaf=_is_rows)
         else:
             value, gradients = derivative(*selection.values)
         gradient = selection.tree(gradients)
-        if self.has("with_value"):
+        if self.with_value:
             return value, gradient
-        return (gradient, value[1]) if self.has("has_aux") else gradient
+        return (gradient, value[1]) if self.has_aux else gradient
 
 
 def _is_rows(x: Any) -> bool:
@@ -99,8 +107,11 @@ def _dense(x: Any) -> Any:
 # --- Jacobians ------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class OfAllOutputs(Derivative):
-    """Derivatives of each array among the outputs."""
+    """Derivatives of each array among the outputs; `BCOO` on request."""
+
+    is_sparse: bool
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
@@ -119,15 +130,14 @@ class Jacobian(OfAllOutputs):
 
     def blocks(self, flat: FlatOutputs, selection: Selection) -> Any:
         """Arrays."""
-        blocks = jacobian_blocks(flat, selection, is_sparse=self.has("sparse"))
+        blocks = jacobian_blocks(flat, selection, is_sparse=self.is_sparse)
         if blocks is not None:
             return blocks
         fun = selection.of_selected(flat)
         modes = _fewest_passes_first(flat, fun, selection.values)
         derivatives = [each(fun, selection.argnums) for each in modes]
         rows = first_that_works(derivatives, selection.values)
-        dtypes = [jax.dtypes.result_type(x) for x in selection.values]
-        return [list(map(_as_dtype, row, dtypes)) for row in rows]
+        return [list(map(_as_dtype, row, selection.dtypes)) for row in rows]
 
 
 def _fewest_passes_first(flat: FlatOutputs, fun: Function, values: Values) -> list[Function]:
@@ -176,23 +186,21 @@ class Hessian(OfAllOutputs):
         if block is not None:
             return [[*map(selection.tree, block)]]
         inner = jax.jacrev(selection.of_selected(flat), selection.argnums)
-        values = selection.values
         outer = [each(inner, selection.argnums) for each in (jax.jacfwd, jax.jacrev)]
-        dtypes = [jax.dtypes.result_type(x) for x in values]
         return [
             [
                 selection.tree([_as_dtype(x, dtype) for x in row])
-                for row, dtype in zip(block, dtypes, strict=True)
+                for row, dtype in zip(block, selection.dtypes, strict=True)
             ]
-            for block in first_that_works(outer, values)
+            for block in first_that_works(outer, selection.values)
         ]
 
-    def _compressed(self, flat: FlatOutputs, selection: Selection) -> Any:
-        """The block of the only output; None where it is not compressed."""
+    def _compressed(self, flat: FlatOutputs, selection: Selection) -> Blocks | None:
+        """The blocks of the only output; None where that does not pay, or `fun` asks for values."""
         try:
-            return hessian_blocks(flat, selection, is_sparse=self.has("sparse"))
-        except (TypeError, ValueError, NotImplementedError):
-            if self.has("sparse"):
+            return hessian_blocks(flat, selection, is_sparse=self.is_sparse)
+        except NO_RULE:
+            if self.is_sparse:
                 raise
             return None
 
@@ -269,9 +277,11 @@ def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
         TangentError: the structure, a shape or a dtype is another one.
     """
     values = selection.values
-    leaves = _tangent_leaves(name, selection, tangent)
+    mirror = selection.mirror
+    tree = lambda: f"`wrt`, {selection.tree(['*'] * len(values))}"
+    leaves = leaves_as(name, "tangent", tangent, mirror.treedef, tree)
     found: list[Any] = [None] * len(values)
-    for position, leaf in zip(selection.mirror.positions, leaves, strict=True):
+    for position, leaf in zip(mirror.positions, leaves, strict=True):
         if position is not None:
             value = values[position]
             expected = f"`{selection.paths[position]}`, {type_name(value)}"
@@ -281,17 +291,20 @@ def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
     return found
 
 
-def _tangent_leaves(name: str, selection: Selection, tangent: Any) -> list[Any]:
-    mirror = selection.mirror
+def leaves_as(
+    name: str, what: str, tree: Any, treedef: Any, expected: Callable[[], str]
+) -> list[Any]:
+    """The leaves of a tangent or cotangent, of the structure of what it belongs to, which is
+    `expected` for messages.
+    """
     try:
-        return mirror.treedef.flatten_up_to(tangent)
+        return treedef.flatten_up_to(tree)
     except ValueError as error:
-        expected = f"`wrt`, {selection.tree(['*'] * len(selection.numbers))}"
         seen = f"of another structure ({error})"
-        raise wrong_tangent(name, "tangent", seen, expected) from error
+        raise _wrong_tangent(name, what, seen, expected()) from error
 
 
-def wrong_tangent(name: str, what: str, seen: str, expected: str) -> TangentError:
+def _wrong_tangent(name: str, what: str, seen: str, expected: str) -> TangentError:
     """A tangent of another structure or type."""
     return TangentError(
         f"`{name}` got a {what} that is {seen}, and it belongs to {expected}. Nothing was "
@@ -307,10 +320,10 @@ def fitting(
     messages.
     """
     if leaf is None or not is_dynamic(leaf):
-        raise wrong_tangent(name, what, "None" if leaf is None else type(leaf).__name__, expected)
+        raise _wrong_tangent(name, what, "None" if leaf is None else type(leaf).__name__, expected)
     array = jnp.asarray(leaf)
     if array.shape != shape or not jnp.can_cast(array.dtype, dtype, "same_kind"):
-        raise wrong_tangent(name, what, str(jax.typeof(array)), expected)
+        raise _wrong_tangent(name, what, str(jax.typeof(array)), expected)
     return array.astype(dtype)
 
 
@@ -405,8 +418,8 @@ def _gradient(
 ) -> Incremental[..., Any]:
     if sparse not in (None, "rows"):
         raise ValueError(f'`{name}(sparse=...)` got {sparse!r}; use "rows", or None.')
-    settings = {"has_aux": has_aux, "rows": bool(sparse), "with_value": name == "value_and_grad"}
-    return _made(Gradient, name, fun, wrt, options, **settings)
+    asked = {"is_by_rows": bool(sparse), "has_aux": has_aux, "with_value": name == "value_and_grad"}
+    return _made(Gradient, name, fun, wrt, options, **asked)
 
 
 @spelled_here
@@ -448,7 +461,7 @@ def jacobian(
         >>> {name: column.tolist() for name, column in j.items()}
         {'offset': [1.0, 1.0], 'slope': [0.0, 3.0]}
     """
-    return _made(Jacobian, "jacobian", fun, wrt, options, sparse=sparse)
+    return _made(Jacobian, "jacobian", fun, wrt, options, is_sparse=sparse)
 
 
 @spelled_here
@@ -488,7 +501,7 @@ def hessian(
         >>> h(jnp.array([1.0, 3.0]), 2.0).tolist()
         [[12.0, 4.0], [4.0, 0.0]]
     """
-    return _made(Hessian, "hessian", fun, wrt, options, sparse=sparse)
+    return _made(Hessian, "hessian", fun, wrt, options, is_sparse=sparse)
 
 
 @spelled_here
@@ -558,10 +571,10 @@ def _made(
     fun: Any,
     wrt: Any,
     options: IncrementalOptions,
-    **settings: Any,
+    **asked: Any,
 ) -> Incremental[..., Any]:
     check_function(f"{name}(fun)", fun)
-    return incremental(kind(plain(fun), wrt, name, settings), **options)
+    return incremental(kind(plain(fun), wrt, name, **asked), **options)
 
 
 def plain(fun: Function) -> Function:

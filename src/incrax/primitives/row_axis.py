@@ -18,7 +18,6 @@ from incrax.primitives.entry import (
     Axis,
     Kind,
     Read,
-    rank_of,
     shape_of,
 )
 from incrax.primitives.table import entry_of
@@ -28,15 +27,14 @@ Axes: TypeAlias = Sequence["int | None"]
 
 
 class Reduction(NamedTuple):
-    """A reduction over rows: its kind, the inputs to mask, and the input that is no row but starts
-    it, if any.
+    """A reduction over rows: its kind, and the inputs to mask. What a scatter adds rows to is no part
+    of it.
 
     Kinds: sum, prod, max, min, and, or, xor.
     """
 
     kind: str
     masked: tuple[int, ...]
-    start: int | None = None
 
 
 Verdict: TypeAlias = "Reduction | Kind | None"
@@ -111,11 +109,5 @@ def _reduction(
     masked = tuple(number for number, axis in reduced if axis.kind.reduction)
     if not masked or not are_rows or len({axis.out for _, axis in reduced}) > 1:
         return kind
-    rank = rank_of(eqn.outvars[0])
-    starts = (number for number, axes in known if ins[number] is None and _is_whole(axes, rank))
     reduction = next(axis.kind.reduction for _, axis in reduced if axis.kind.reduction)
-    return Reduction(reduction, masked, next(starts, None))
-
-
-def _is_whole(axes: Sequence[Axis], rank: int) -> bool:
-    return len(axes) == rank and all(axis.kind.is_map for axis in axes)
+    return Reduction(reduction, masked)

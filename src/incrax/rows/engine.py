@@ -9,7 +9,7 @@ users call it for.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -87,9 +87,16 @@ class PassTable:
         self.phase = phase
         self.rest = rest
         self.results: LruTable[Version, dict[tuple[int, ...], Results]] = LruTable(limit)
-        self.version: Version = ()  # the latest
         self.outcomes: LruTable[Any, Env] = LruTable(limit)
         self.compiled: set[int] = set()
+        # Of a call:
+        self.known: dict[tuple[int, ...], Results] = {}
+        self.reads: dict[Var, LeafValue] = {}
+
+    def begin(self, version: Version) -> None:
+        """A call in which chunks read this."""
+        self.known = self.results.setdefault(version, {})
+        self.reads = dict(zip(self.phase.chunk.reads, version, strict=True))
 
     def clear(self) -> None:
         """Forget all results."""
@@ -264,14 +271,15 @@ class RowEngine:
     def _pass(self, table: PassTable, env: Env, rows: Rows) -> tuple[Env, bool]:
         """What follows from a pass over the rows, and whether it was known."""
         phase = table.phase
-        version = table.version = self._version(phase.chunk, env)
+        version = self._version(phase.chunk, env)
+        table.begin(version)
         rest = self._version(phase.rest, env)
         key = version, rest, tuple(rows.places)
         outcome = table.outcomes.get(key)
         if outcome is not None and not is_any_deleted(outcome.values()):
             self.stats.chunks_reused += len(rows.chunks)
             return outcome, True
-        results = self._evaluation(table, rows.chunks).results()
+        results = _PassEvaluation(self, table, rows.chunks).results()
         count, columns = filled(phase.kinds, results)
         capacity = len(columns[0]) if columns else 0
         self.stats.compiles += capacity not in table.compiled
@@ -285,22 +293,14 @@ class RowEngine:
         table.outcomes.add(key, outcome)
         return outcome, False
 
-    def _evaluation(self, table: PassTable, chunks: Sequence[Chunk]) -> _PassEvaluation:
-        """That of some chunks in a pass of this call."""
-        version = table.version
-        phase = table.phase
-        known = table.results.setdefault(version, {})
-        reads = dict(zip(phase.chunk.reads, version, strict=True))
-        return _PassEvaluation(self, phase, chunks, known, reads)
-
-    def has_extremes(self, chunk: Chunk, phase: Phase, reads: Mapping[Var, LeafValue]) -> list[Any]:
+    def has_extremes(self, chunk: Chunk, table: PassTable) -> list[Any]:
         """Where the extremes with which a pass compares rows are those of a chunk."""
         found = []
-        for var in phase.extremes:
-            table = self.passes[self.rows.passes[var] - 1]
-            own = self._evaluation(table, [chunk]).of_chunk(chunk)
-            own = own[table.phase.partials.index(var)]
-            found.append(np.asarray(own) == np.asarray(reads[var].feed))
+        for var in table.phase.extremes:
+            earlier = self.passes[self.rows.passes[var] - 1]
+            results = _PassEvaluation(self, earlier, [chunk]).of_chunk(chunk)
+            own = results[earlier.phase.partials.index(var)]
+            found.append(np.asarray(own) == np.asarray(table.reads[var].feed))
         return found
 
     def _env(self, leaves: Values, rows: Rows) -> Env:
@@ -449,17 +449,20 @@ class RowEngine:
 @dataclass
 class _PassEvaluation:
     """The results of one pass of a call: known, combined from those of other chunks, or evaluated
-    where they are not; `reads` are what chunks read beside rows.
+    where they are not.
     """
 
     engine: RowEngine
-    phase: Phase
+    table: PassTable
     chunks: Sequence[Chunk]
-    known: dict[tuple[int, ...], Results]
-    reads: Mapping[Var, LeafValue]
     _previous: Results = field(default_factory=list)
     _bypasses: dict[Chooser, bool] = field(default_factory=dict)
     """After one chunk was looked at."""
+
+    @property
+    def phase(self) -> Phase:
+        """Of the pass."""
+        return self.table.phase
 
     def results(self) -> list[Results]:
         """Partial results in order, those of runs of chunks combined; one by one, with per-row
@@ -504,12 +507,12 @@ class _PassEvaluation:
             (chunk,) = chunks
             found = self._joined(chunk.parents) if chunk.parents else None
             found = self._evaluated(chunk) if found is None else found
-        self.known[numbers] = found
+        self.table.known[numbers] = found
         return found
 
     def _kept(self, numbers: tuple[int, ...]) -> Results | None:
         """The result of the chunks of these numbers, if it is known."""
-        found = self.known.get(numbers)
+        found = self.table.known.get(numbers)
         return None if found is None or is_any_deleted(found) else found
 
     def _joined(self, parents: Sequence[int]) -> Results | None:
@@ -529,8 +532,8 @@ class _PassEvaluation:
         stats = self.engine.stats
         stats.chunks_run += 1
         counts = [chunk.count] if chunk.is_padded else []
-        has = self.engine.has_extremes(chunk, self.phase, self.reads)
-        leaves = [*chunk.arrays(), *counts, *has, *_feeds(self.reads.values())]
+        has = self.engine.has_extremes(chunk, self.table)
+        leaves = [*chunk.arrays(), *counts, *has, *_feeds(self.table.reads.values())]
         if chunk.is_streamed:
             kin = self.engine.kin_of(chunk, self.phase)
             stats.ran += kin.num_eqns

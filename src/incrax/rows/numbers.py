@@ -20,7 +20,6 @@ from incrax._jax import Equation, Var
 from incrax._program import Program, read_vars
 from incrax.engine.inputs.leaves import same_bits
 from incrax.engine.rewrites.forms import Factors, Forms
-from incrax.primitives.entry import with_item
 from incrax.primitives.row_axis import Reduction
 
 SizeForm: TypeAlias = Callable[[int], float]
@@ -133,7 +132,6 @@ def factors_of(
     on these in another way, or is multiplied and no sum.
     """
     dirty = set(sizes)
-    eqns = [_started_from_zero(eqn, reductions) for eqn in eqns]
     for eqn in eqns:
         if not dirty.isdisjoint(read_vars(eqn)):
             dirty.update(eqn.outvars)
@@ -147,15 +145,6 @@ def factors_of(
     if any(form.degree for form in found.values()) or not read <= set(sizes):
         return None
     return tuple(found[var].factors if var in found else () for var in targets)
-
-
-def _started_from_zero(eqn: Equation, reductions: Mapping[Var, Reduction]) -> Equation:
-    """As chunks evaluate it."""
-    start = next((reductions[v].start for v in eqn.outvars if v in reductions), None)
-    if start is None:
-        return eqn
-    zero = _jax.literal(0, eqn.invars[start].aval)
-    return eqn.replace(invars=list(with_item(eqn.invars, start, zero)))
 
 
 def scales_at(

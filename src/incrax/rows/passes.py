@@ -20,23 +20,13 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import DropVar, Equation, Var
-from incrax._program import Program, Values, all_read, read_vars
+from incrax._program import Program, Values, all_read, evaluated, read_vars, type_of
 from incrax.engine.plan.row_sets import masked
+from incrax.engine.program.simplify import renamed
 from incrax.engine.rewrites.forms import Factors
 from incrax.primitives.row_axis import Reduction
 from incrax.rows.axis import IDEMPOTENT, LOOPS, RowsComparison
 from incrax.rows.numbers import Lifted, Number, factors_of
-
-_combine: dict[str, Callable[..., Any]] = {
-    "sum": jnp.sum,
-    "prod": jnp.prod,
-    "max": jnp.max,
-    "min": jnp.min,
-    "and": jnp.bitwise_and.reduce,
-    "or": jnp.bitwise_or.reduce,
-    "xor": jnp.bitwise_xor.reduce,
-}
-
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
@@ -47,6 +37,29 @@ PASSING_ON = frozenset({"reshape", "squeeze", "broadcast_in_dim", "convert_eleme
 def identity(kind: str, dtype: Any) -> Any:
     """What changes nothing in a sum, a product, or xor."""
     return np.asarray(int(kind == "prod"), dtype)
+
+
+def from_identities(program: Program) -> Program:
+    """x.at[ids].add(r) = x + zeros.at[ids].add(r): each chunk adds to zeros, and x is added once."""
+    eqns: list[Equation] = []
+    for eqn in program.eqns:
+        join = _JOINS.get(eqn.primitive.name.replace("_", "-"))
+        eqns += [eqn] if join is None else _apart(eqn, *join)
+    return program.with_eqns(eqns)
+
+
+_JOINS = {"scatter-add": (lax.add, 0), "scatter-mul": (lax.mul, 1)}
+"""How reductions of rows by numbers go on, and what changes nothing."""
+
+
+def _apart(eqn: Equation, join: Callable[..., Any], nothing: int) -> list[Equation]:
+    def run(x: Any, *others: Any) -> Any:
+        (found,) = _jax.apply(eqn, [jnp.full_like(x, nothing), *others])
+        return join(x, found)
+
+    body = _jax.trace_body(run, *map(type_of, eqn.invars))
+    _, eqns = renamed(body, eqn.invars, eqn.outvars)
+    return [each.replace(source_info=eqn.source_info) for each in eqns]
 
 
 @dataclass(frozen=True)
@@ -115,14 +128,9 @@ def analyse_rows(
     passes.update(dict.fromkeys(program.invars[:num_row_inputs], 1))
     for eqn in program.eqns:
         is_row_wise = _is_row_wise(eqn, axes)
-        start = next((reductions[v].start for v in eqn.outvars if v in reductions), None)
-        number = int(is_row_wise)
-        for place, atom in enumerate(eqn.invars):
-            if isinstance(atom, Var):
-                # rows wait for the pass that what else they read comes from
-                waits = is_row_wise and atom not in axes and place != start
-                number = max(number, passes[atom] + waits)
-        passes.update(dict.fromkeys(eqn.outvars, number))
+        # rows wait for the pass that what else they read comes from
+        numbers = [passes[var] + (is_row_wise and var not in axes) for var in read_vars(eqn)]
+        passes.update(dict.fromkeys(eqn.outvars, max(numbers, default=int(is_row_wise))))
     return RowProgram(program, sizes, assumed, num_row_inputs, axes, reductions, passes)
 
 
@@ -185,7 +193,8 @@ def _phase(rows: RowProgram, number: int, last: int) -> Phase:
     chunk, extremes = _chunk_section(rows, [*partials, *per_row], earlier)
     kinds = tuple(rows.reductions[var] for var in partials)
     axes = tuple(rows.axes[var] for var in per_row)
-    rest = _section(rows, _lasting(rows, number, last), earlier, partials)
+    rest = _section(rows, _lasting(rows, number, last), {*earlier, *partials})
+    rest = replace(rest, reads=tuple(v for v in rest.reads if v not in partials))
     assumed = {v: rows.assumed[v] for v in chunk.reads if v in rows.assumed}
     eqns = [rows.program.eqns[number] for number in chunk.eqns]
     factors = factors_of(eqns, assumed, rows.reductions, chunk.targets) if assumed else None
@@ -239,32 +248,18 @@ def _lasting(rows: RowProgram, number: int, last: int) -> list[Var]:
     return [var for var in rows.passes if var in outputs and var not in rows.axes]
 
 
-def _section(
-    rows: RowProgram,
-    targets: Iterable[Var],
-    earlier: Collection[Var],
-    combined: Collection[Var] = (),
-) -> Section:
-    """The equations that targets need; `earlier` values are read, and of combined reductions only
-    what starts them.
-    """
+def _section(rows: RowProgram, targets: Iterable[Var], earlier: Collection[Var]) -> Section:
+    """The equations that targets need; `earlier` values are read."""
     targets = tuple(targets)
     needed = set(targets)
     written: set[Var] = set()
     kept: list[int] = []
     for number, eqn in reversed(list(enumerate(rows.program.eqns))):
         outputs = [v for v in eqn.outvars if v in needed and v not in earlier]
-        if not outputs:
-            continue
-        written.update(outputs)
-        reduction = rows.reduction_of(eqn)
-        start = None if reduction is None else reduction.start
-        is_combined = any(v in combined for v in outputs)
-        if is_combined and start is None:
-            continue
-        kept.append(number)
-        atoms = enumerate(eqn.invars)
-        needed.update(a for i, a in atoms if isinstance(a, Var) and (i == start) is is_combined)
+        if outputs:
+            written.update(outputs)
+            kept.append(number)
+            needed.update(read_vars(eqn))
     inputs = {*rows.program.invars[: rows.num_row_inputs], *rows.program.constvars, *written}
     reads = tuple(v for v in rows.passes if v in needed and v not in inputs)
     return Section(tuple(kept[::-1]), reads, targets)
@@ -294,32 +289,17 @@ def chunk_function(
         env = rows.constants | dict(phase.assumed) | dict(zip(names, values, strict=True))
         for eqn in (eqns[number] for number in phase.chunk.eqns):
             reduction = rows.reduction_of(eqn)
-            if reduction is None:
-                _jax.evaluate([eqn], env)
-                continue
-            operands = _guarded(rows, eqn, reduction, count, env)
+            operands: list[Any] = [_jax.read(atom, env) for atom in eqn.invars]
+            if reduction is not None and is_padded:
+                for place in reduction.masked:
+                    atom: Any = eqn.invars[place]
+                    x = operands[place]
+                    operands[place] = _first_rows(x, rows.axes[atom], reduction.kind, count)
             for var, found in zip(eqn.outvars, _jax.apply(eqn, operands), strict=True):
                 env[var] = lax.select(has[var], found, env[var]) if var in has else found
         return [env[var] for var in phase.chunk.targets]
 
     return run
-
-
-def _guarded(
-    rows: RowProgram, eqn: Equation, reduction: Reduction, count: Any | None, env: dict[Var, Any]
-) -> list[Any]:
-    """The operands with padding masked by the identity, and the reduction started from it."""
-    operands = []
-    for number, atom in enumerate(eqn.invars):
-        aval: Any = atom.aval
-        if number == reduction.start:
-            x = jnp.full(aval.shape, identity(reduction.kind, aval.dtype))
-        else:
-            x = _jax.read(atom, env)
-            if number in reduction.masked and count is not None and isinstance(atom, Var):
-                x = _first_rows(x, rows.axes[atom], reduction.kind, count)
-        operands.append(x)
-    return operands
 
 
 def _first_rows(x: Any, axis: int, kind: str, count: Any) -> Any:
@@ -364,7 +344,7 @@ def _combined(kind: str, count: Any, parts: Values) -> Any:
     stack = jnp.stack(list(parts))
     if kind not in IDEMPOTENT:
         stack = _first_rows(stack, 0, kind, count)
-    return _combine[kind](stack, axis=0).astype(stack.dtype)
+    return getattr(lax, f"reduce_{kind}")(stack, (0,))
 
 
 def rest_function(
@@ -383,20 +363,6 @@ def rest_function(
             is_scaled = bool(phase.factors and phase.factors[k])
             x = total * scales[k].astype(total.dtype) if is_scaled else total
             env[var] = _jax.typed_as(x, var.aval)
-        for eqn in eqns:
-            var = eqn.outvars[0]
-            if var in phase.partials:
-                env[var] = _started(eqn, rows.reductions[var], env)
-            else:
-                _jax.evaluate([eqn], env)
-        return [env[var] for var in phase.rest.targets]
+        return evaluated(eqns, phase.rest.targets, env)
 
     return run
-
-
-def _started(eqn: Equation, reduction: Reduction, env: dict[Var, Any]) -> Any:
-    """What a reduction starts from, and what the chunks gave."""
-    assert reduction.start is not None
-    atom: Any = eqn.invars[reduction.start]
-    first = jnp.asarray(_jax.read(atom, env), atom.aval.dtype)
-    return _combined(reduction.kind, 2, [first, env[eqn.outvars[0]]])

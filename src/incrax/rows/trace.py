@@ -23,7 +23,7 @@ from incrax.engine.program.simplify import drop_dead, inline_with_solves, run_pa
 from incrax.errors import IncraxError, MixedRowsError
 from incrax.rows.axis import CURE, RowsComparison
 from incrax.rows.numbers import FORMS, Sized, SizeForm, assumed_numbers, fits, lift, typed_as
-from incrax.rows.passes import RowProgram, analyse_rows
+from incrax.rows.passes import RowProgram, analyse_rows, from_identities
 
 MAX_TRACES = 8
 """Traces for numbers of rows that are kept."""
@@ -179,7 +179,7 @@ class RowTrace:
                     f"Put it into the same `Rows`. {CURE}"
                 ) from error
             raise
-        return run_passes(program, (inline_with_solves, drop_dead))
+        return run_passes(program, (inline_with_solves, drop_dead, from_identities))
 
     def _of_leaves(self, *leaves: Any) -> Any:
         """The function, as one of its leaves, those of all rows first."""

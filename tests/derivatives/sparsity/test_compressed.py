@@ -21,7 +21,6 @@ from incrax.derivatives.sparsity.compressed import (
     compressed_jacobian,
     coordinates,
     dense,
-    hessian_values,
     pays,
 )
 from incrax.derivatives.sparsity.search import hessian_pattern, pattern_of
@@ -65,7 +64,9 @@ def jacobian(fun, x):
 def hessian(fun, x):
     pattern = hessian_pattern(trace(fun, x))
     return jax.jit(
-        lambda x: dense(hessian_values(fun, x, pattern, color_symmetric(pattern)), pattern)
+        lambda x: dense(
+            compressed_jacobian(jax.grad(fun), x, pattern, color_symmetric(pattern)), pattern
+        )
     )(x)
 
 
@@ -173,7 +174,9 @@ def test_a_jacobian_takes_one_pushforward_per_color(name, expected):
 def test_a_hessian_takes_one_pushforward_per_color(name, expected):
     pattern = hessian_pattern(trace(HESSIANS[name], X))
     coloring = color_symmetric(pattern)
-    program = inline(trace(lambda x: hessian_values(HESSIANS[name], x, pattern, coloring), X))
+    program = inline(
+        trace(lambda x: compressed_jacobian(jax.grad(HESSIANS[name]), x, pattern, coloring), X)
+    )
     largest = max(var.aval.size for eqn in program.eqns for var in eqn.outvars)
     assert coloring.num_colors == expected
     assert largest <= max(expected * N, 2 * pattern.nnz)

@@ -13,10 +13,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from incrax import _jax
-from incrax._jax import Atom, Equation, Literal
+from incrax._jax import Equation
 from incrax._program import Env, Program, Values, from_jaxpr
 from incrax.derivatives.row_sparse.rules import RULES, evaluated, folded
 from incrax.derivatives.row_sparse.values import (
@@ -30,6 +29,7 @@ from incrax.derivatives.row_sparse.values import (
     is_known,
     is_structured,
 )
+from incrax.engine.program.constants import constant_of
 from incrax.engine.program.simplify import RULED, drop_dead, inline_jits
 from incrax.primitives.on_rows import NotByRowsError
 from incrax.primitives.table import entry_of
@@ -41,14 +41,9 @@ def run(program: Program, values: Values, context: Context) -> list[Value]:
     env: Env = dict(zip(program.constvars, map(jnp.asarray, program.consts), strict=True))
     env.update(zip(program.invars, values, strict=True))
     for eqn in program.eqns:
-        inputs = [_read(atom, env) for atom in eqn.invars]
+        inputs = [constant_of(atom, env) for atom in eqn.invars]
         env.update(zip(eqn.outvars, _results(eqn, inputs, context), strict=True))
-    return [_read(atom, env) for atom in program.outvars]
-
-
-def _read(atom: Atom, env: Env) -> Value:
-    """A value; literals as NumPy scalars, by which rules know constants."""
-    return np.asarray(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else env[atom]
+    return [constant_of(atom, env) for atom in program.outvars]
 
 
 def _results(eqn: Equation, values: Values, context: Context) -> Values:

@@ -57,6 +57,7 @@ from incrax.primitives.on_rows import (
     moved_beside,
     reduced_by,
     run_on_rows,
+    runs_along,
 )
 from incrax.primitives.row_axis import Axes, Reduction
 from incrax.primitives.table import algebra_of, entry_of
@@ -120,34 +121,30 @@ def _row_by_row(eqn: Equation, values: Values, aligned: Aligned, context: Contex
         raise NotByRowsError("rows are repeated or moved")
     constants = [_constant(value) for value in values]
     passed = _passed_on(eqn, values, constants)
-    if _makes_zeros(eqn, constants):
-        row = _filled(0, aval)
-    elif passed is not None and is_structured(values[passed]):
-        row = values[passed].row
-    else:
-        row = _one_row(eqn, values, aligned)
-    touched = [value.of for value in filter(has_rows, values)]
-    sets = list(dict.fromkeys(touched or [value.of for value in filter(is_written, values)]))
-    if not touched and row is not None:
-        return TouchedRows(row, aval.shape)
-    if not sets:
-        raise NotByRowsError("an operand is an array")
+    row = _other_row(eqn, values, aligned, constants, passed)
+    touched = list(dict.fromkeys(value.of for value in filter(has_rows, values)))
     if not touched:
-        return _followed(eqn, values, aligned, sets[0])
-    if len(sets) > 1:
-        context.check(sum(each.size for each in sets), aval)
-    of = union(sets)
+        if row is None:
+            return _followed(eqn, values, aligned)
+        return TouchedRows(row, aval.shape)
+    if len(touched) > 1:
+        context.check(sum(each.size for each in touched), aval)
+    of = union(touched)
     rows = _on_rows(eqn, values, aligned, of)
-    if row is not None:
-        return TouchedRows(row, aval.shape, of, rows)
-    return _written(eqn, values, passed, of, rows, context)
+    if row is None:
+        return _written(eqn, values, passed, of, rows, context)
+    return TouchedRows(row, aval.shape, of, rows)
 
 
-def _followed(eqn: Equation, values: Values, aligned: Aligned, of: RowSet) -> WrittenRows:
-    """What follows from arrays into which rows were written."""
+def _followed(eqn: Equation, values: Values, aligned: Aligned) -> WrittenRows:
+    """What follows from arrays into which rows were written: those of the first."""
+    held = list(filter(is_written, values))
+    if not held:
+        raise NotByRowsError("an operand is an array")
     array = apply(eqn, list(map(untouched, values)))
     make = functools.cache(functools.partial(_on_rows, eqn, values, aligned))
-    depth = 1 + max(value.depth for value in filter(is_written, values))
+    depth = 1 + max(value.depth for value in held)
+    of = held[0].of
     return WrittenRows(array, of, make(of), make if depth <= MAX_MADE else None, depth)
 
 
@@ -164,14 +161,14 @@ def _written(
     the equation makes of all rows.
     """
     held = next(filter(has_rows, values))
+    form = None if passed is None else _sum_form(eqn)
     if passed is None:
         context.note(DENSE, eqn, held, f"all rows change in `{eqn.primitive.name}`")
         array = apply(eqn, list(map(untouched, values)))
-        return WrittenRows(written(array, of, rows), of, rows)
-    context.note(IN_PLACE, eqn, held, "rows written into an array that is there anyway")
-    array = dense(values[passed])
-    form = _sum_form(eqn)
-    if form is None:
+    else:
+        context.note(IN_PLACE, eqn, held, "rows written into an array that is there anyway")
+        array = dense(values[passed])
+    if form is None or passed is None:
         return WrittenRows(written(array, of, rows), of, rows)
     terms = -held.rows if form.is_negative(1 - passed) else held.rows
     array = array.at[of.numbers].add(terms, mode="drop", indices_are_sorted=True)
@@ -187,10 +184,14 @@ def _constant(value: Value) -> Any | None:
     return found if is_known(found) else None
 
 
-def _one_row(eqn: Equation, values: Values, aligned: Aligned) -> Any | None:
-    """What each row of the output is where all rows of the operands are alike; None where they are
-    not.
-    """
+def _other_row(
+    eqn: Equation, values: Values, aligned: Aligned, constants: Values, passed: int | None
+) -> Any | None:
+    """What each row of the output is but for touched ones; None where these are not alike."""
+    if _makes_zeros(eqn, constants):
+        return _filled(0, eqn.outvars[0].aval)
+    if passed is not None and is_structured(values[passed]):
+        return values[passed].row
     pairs = zip(values, aligned.operands, strict=True)
     if not all(d is None or is_structured(value) for value, d in pairs):
         return None
@@ -286,14 +287,14 @@ def _sum(eqn: Equation, values: Values, context: Context) -> TouchedRows | None:
 
 def _reduced(eqn: Equation, values: Values, axes: Axes, found: Reduction) -> Any:
     """Of the rows stored: a sum, where all others are zero."""
-    if found.start is not None or found.kind != "sum":
+    places = [d for d in axes if d is not None]
+    if len(places) < len(values) or found.kind != "sum":
         raise NotByRowsError("it is no sum of the rows")
     of = next((value.of for value in values if has_rows(value) and is_sparse(value)), None)
     if of is None:
         raise NotByRowsError("the sum is over rows that are not zero")
-    pairs = zip(values, axes, strict=True)
-    rows = [dense(x) if d is None else masked(rows_at(x, d, of), d, of.is_row) for x, d in pairs]
-    return apply(eqn, rows)
+    pairs = zip(values, places, strict=True)
+    return apply(eqn, [masked(rows_at(x, d, of), d, of.is_row) for x, d in pairs])
 
 
 # --- rows by their numbers, runs of rows, and equal rows -------------------------------------------
@@ -338,9 +339,9 @@ def _pad(eqn: Equation, values: Values, context: Context) -> TouchedRows:
     """The transpose of a slice: a run of rows, or every n-th row, in an array of one constant."""
     operand, fill = values
     aval = eqn.outvars[0].aval
-    runs = entry_of(eqn).runs
+    runs = runs_along(eqn, 0)
     assert runs is not None
-    ((run,),) = runs(eqn, 0)
+    ((run,),) = runs
     if has_rows(operand) or not is_known(fill):
         raise NotByRowsError("rows are moved")
     if run.num == aval.shape[0]:

@@ -14,7 +14,7 @@ full rows need not forbid anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -124,62 +124,32 @@ def coordinates(pattern: Matrix) -> tuple[np.ndarray, np.ndarray]:
 def compressed_jacobian(
     fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Matrix, coloring: Coloring
 ) -> jax.Array:
-    """The values of a Jacobian at its pattern's nonzeros, one pushforward per colour of the columns.
+    """The values of a Jacobian at its pattern's nonzeros, one pushforward per colour.
 
     Args:
         fun: (n,) -> (m,).
         x: (n,), of floating type.
         pattern: (m, n); where it is False the Jacobian must be zero.
-        coloring: of its columns, as `color_columns` finds it.
+        coloring: of its columns, as `color_columns` finds it; of a gradient, whose Jacobian is
+            symmetric, as `color_symmetric` does.
 
     Returns:
-        (number of nonzeros,), as `dense` takes them. Nothing is evaluated if there are none.
-    """
-    product = lambda seed: jax.jvp(fun, (x,), (seed,))[1]
-    return _values(product, pattern, coloring, x.dtype)
-
-
-def hessian_values(
-    fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Matrix, coloring: Coloring
-) -> jax.Array:
-    """The values of a Hessian at its pattern's nonzeros, one pushforward of the gradient per
-    colour.
-
-    Args:
-        fun: (n,) -> a scalar.
-        x: (n,), of floating type.
-        pattern: (n, n), symmetric; where it is False the Hessian must be zero.
-        coloring: of its columns, as `color_symmetric` finds it.
-
-    Returns:
-        (number of nonzeros,). Of nonzeros in full rows, one of a pair that mirror each other is
+        (number of nonzeros,), as `dense` takes them. Nothing is evaluated if there are none. Of
+        nonzeros in full rows of a symmetric matrix, one of a pair that mirror each other is
         computed: for a `custom_jvp` that is not the derivative of what it says it is, and so has no
         symmetric Hessian, this differs from `jax.hessian`.
-    """
-    gradient = jax.grad(fun)
-    product = lambda seed: jax.jvp(gradient, (x,), (seed,))[1]
-    return _values(product, pattern, coloring, x.dtype)
-
-
-def _values(
-    product: Callable[[jax.Array], jax.Array], pattern: Matrix, coloring: Coloring, dtype: Any
-) -> jax.Array:
-    """The products with a seed for each colour, which is 1 where the colour is, read at the
-    nonzeros.
     """
     element, seeded = coordinates(pattern)
     colors, num_colors, hubs = coloring
     if not element.size:
-        return jnp.zeros(0, dtype)
+        return jnp.zeros(0, x.dtype)
     is_mirrored = np.isin(element, hubs) & ~np.isin(seeded, hubs)
     color = colors[np.where(is_mirrored, element, seeded)]
     element = np.where(is_mirrored, seeded, element)
+    product = lambda seed: jax.jvp(fun, (x,), (seed,))[1]
     if num_colors == 1:
-        return _read(product(jnp.asarray(colors == 0, dtype)), element)
-
-    def one(number: jax.Array) -> jax.Array:
-        return product((jnp.asarray(colors) == number).astype(dtype))
-
+        return _read(product(jnp.asarray(colors == 0, x.dtype)), element)
+    one = lambda number: product((jnp.asarray(colors) == number).astype(x.dtype))
     batch = max(1, MAX_BATCH_ELEMENTS // max(colors.size, int(element.max()) + 1))
     numbers = jnp.arange(num_colors)
     products = (

@@ -88,8 +88,9 @@ def pattern_of(program: Program, *, max_work: int = MAX_WORK) -> Matrix | None:
     num = _jax.aval_size(linear.invars[-1].aval)
     try:
         _check_size(num)
-        own = _csr(np.arange(num), np.arange(num + 1), num) if num else None
-        operands = [*[None] * len(program.invars), own]
+        own = np.arange(num)
+        identity = csr((np.ones(num, bool), (own, own)), shape=(num, num)) if num else None
+        operands = [*[None] * len(program.invars), identity]
         found = _stacked(_Patterns(max_work).walk(linear, operands).outputs, sizes)
     except _TooMuch:
         return None
@@ -143,15 +144,6 @@ def _check_size(number: int) -> None:
     """Raise beyond the largest number of elements or nonzeros."""
     if number > MAX_NONZEROS:
         raise _TooMuch
-
-
-def _csr(indices: Any, indptr: Any, num_columns: int) -> Matrix:
-    parts = (
-        np.ones(len(indices), bool),
-        np.asarray(indices, np.int32),
-        np.asarray(indptr, np.int32),
-    )
-    return csr(parts, shape=(len(indptr) - 1, num_columns))
 
 
 def _empty(num_rows: int, num_columns: int) -> Matrix:
@@ -248,12 +240,8 @@ class _Patterns(KnowingDomain):
         return result
 
     def everywhere(self, values: Iterable[Pattern], aval: Any) -> Pattern:
-        found = [pattern for pattern in values if pattern is not None and pattern.nnz]
-        if not found:
-            return None
-        columns = np.unique(np.concatenate([pattern.indices for pattern in found]))
-        joined = _csr(columns, [0, columns.size], found[0].shape[1])
-        return self.take(joined, np.zeros(_jax.aval_size(aval), int))
+        rows = [self.grouped(x, x.shape[:1], (0,)) for x in values if x is not None]
+        return self.take(self.union(rows), np.zeros(_jax.aval_size(aval), int))
 
     def is_same(self, value: Pattern, other: Pattern) -> bool:
         return (0 if value is None else value.nnz) == (0 if other is None else other.nnz)

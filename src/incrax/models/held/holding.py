@@ -29,7 +29,7 @@ from incrax.derivatives.cuts import without_marks
 from incrax.derivatives.linear_maps import is_evaluated
 from incrax.derivatives.pullback import vjp
 from incrax.derivatives.selection import Selection, select, wrong_wrt
-from incrax.derivatives.transforms import fitting, plain, wrong_tangent
+from incrax.derivatives.transforms import fitting, leaves_as, plain
 from incrax.engine.inputs.leaves import LeafValue, has_tracer, is_dynamic
 from incrax.engine.inputs.signature import (
     argument_names,
@@ -349,11 +349,7 @@ class Kept:
         expected, treedef = jax.tree.flatten(self.representations)
         what = "what `rows` returned, "
         name = "kept.add", "cotangent"
-        try:
-            leaves = treedef.flatten_up_to(cotangents)
-        except ValueError as error:
-            seen = f"of another structure ({error})"
-            raise wrong_tangent(*name, seen, f"{what}{treedef}") from error
+        leaves = leaves_as(*name, cotangents, treedef, lambda: f"{what}{treedef}")
         found = []
         for leaf, x in zip(leaves, expected, strict=True):
             if is_active(x):
