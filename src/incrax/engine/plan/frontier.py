@@ -87,58 +87,24 @@ def choose_frontier(
     ran, found = _forced(listing, targets, must_run, price)
     is_cheap = cache(_Saving(listing, frozenset(targets), price, run_seconds).is_cheap)
     loads = {var for var in found if is_cheap(var)}
-    wanted = _Wanted(listing, (var for var in found if var not in loads))
-    is_had = lambda var: (
-        var not in listing.writer or listing.writer[var] in ran or var in loads or var in wanted
-    )
-    unseen = set(wanted.by_writer)  # equations that no window has had
+    wanted = set(found) - loads
+    writer = listing.writer
+    is_had = lambda var: var not in writer or writer[var] in ran or var in loads or var in wanted
+    unseen = set(wanted)  # of which no window has had the equation
     is_last = False
-    while wanted.by_writer and not is_last:
+    while wanted and not is_last:
         is_last = not unseen
-        window, here = _window(listing, wanted, ran, is_cheap)
-        unseen -= window
+        window = _window(listing, {writer[var] for var in wanted}, ran, is_cheap)
+        here = {var for var in wanted if writer[var] in window}
+        wanted -= here
+        unseen -= here
         chosen, available = _minimum_cut(listing, window, here, is_had, price, run_seconds)
         ran.update(chosen)
         for var in available:
-            if listing.writer[var] in window or is_cheap(var):
-                loads.add(var)
-            else:
-                wanted.add(var)
+            is_loaded = writer[var] in window or is_cheap(var)
+            (loads if is_loaded else wanted).add(var)
     # What the last window left wanted can be loaded.
-    loads.update(*wanted.by_writer.values())
-    return _trimmed(listing, ran, loads, targets, must_run)
-
-
-class _Wanted:
-    """Variables that must be available, by the number of the equation that writes them; the last
-    number first.
-    """
-
-    def __init__(self, listing: Listing, variables: Iterable[Var]) -> None:
-        self.listing = listing
-        self.by_writer: dict[int, dict[Var, None]] = {}
-        self._heap: list[int] = []
-        for var in variables:
-            self.add(var)
-
-    def add(self, var: Var) -> None:
-        number = self.listing.writer[var]
-        if number not in self.by_writer:
-            self.by_writer[number] = {}
-            heapq.heappush(self._heap, -number)
-        self.by_writer[number][var] = None
-
-    def __contains__(self, var: Var) -> bool:
-        return var in self.by_writer.get(self.listing.writer[var], ())
-
-    @property
-    def last(self) -> int:
-        """The greatest number; -1 if there is none."""
-        return -self._heap[0] if self._heap else -1
-
-    def pop_last(self) -> dict[Var, None]:
-        """Take out the variables of the greatest number."""
-        return self.by_writer.pop(-heapq.heappop(self._heap))
+    return _trimmed(listing, ran, loads | wanted, targets, must_run)
 
 
 def _forced(
@@ -209,34 +175,31 @@ class _Saving(NamedTuple):
 
 
 def _window(
-    listing: Listing, wanted: _Wanted, ran: Collection[int], is_cheap: Callable[[Var], bool]
-) -> tuple[set[int], list[Var]]:
-    """The last equations, up to `WINDOW`, from which what is wanted is computed, and of this what they
-    write, taken out.
-    """
-    heap: list[int] = []
-    seen: set[int] = set()
+    listing: Listing,
+    wanted: Collection[int],
+    ran: Collection[int],
+    is_cheap: Callable[[Var], bool],
+) -> set[int]:
+    """The last equations, up to `WINDOW`, of those that are wanted and those that make what these read."""
+    seen = set(wanted)
+    heap = [-number for number in wanted]
+    heapq.heapify(heap)
     window: set[int] = set()
-    targets: list[Var] = []
-    while len(window) < WINDOW and (heap or wanted.by_writer):
-        number = max(wanted.last, -heap[0] if heap else -1)
-        if number == wanted.last:
-            targets += wanted.pop_last()
-        if heap and number == -heap[0]:
-            heapq.heappop(heap)
+    while heap and len(window) < WINDOW:
+        number = -heapq.heappop(heap)
         window.add(number)
         for var in listing.read[number]:
             other = listing.writer.get(var)
             if other is not None and other not in ran and other not in seen and not is_cheap(var):
                 seen.add(other)
                 heapq.heappush(heap, -other)
-    return window, targets
+    return window
 
 
 def _minimum_cut(
     listing: Listing,
     window: Collection[int],
-    targets: Sequence[Var],
+    targets: Collection[Var],
     is_had: Callable[[Var], bool],
     price: LoadSeconds,
     run_seconds: RunSeconds,
@@ -246,8 +209,6 @@ def _minimum_cut(
     What is written before the window, and is not had anyway, can be loaded, or else cannot be had
     in it. A variable that one equation alone reads shares its node.
     """
-    if not window:
-        return set(), set(targets)
     nodes = {number: index for index, number in enumerate(sorted(window), 2)}
     edges = [(_SOURCE, node, run_seconds(number)) for number, node in nodes.items()]
     places: dict[Var, int] = {}
@@ -272,17 +233,16 @@ def _minimum_cut(
 def _readers(
     listing: Listing,
     nodes: Mapping[int, int],
-    targets: Iterable[Var],
+    targets: Collection[Var],
     is_had: Callable[[Var], bool],
 ) -> dict[Var, list[int]]:
     """The variables that are not had, with the nodes of the equations that read them; of targets
     with none, as they are wanted anyway.
     """
     found: dict[Var, list[int]] = {var: [] for var in targets}
-    wanted = frozenset(targets)
     for number, node in nodes.items():
         for var in listing.read[number]:
-            if var not in wanted and not is_had(var):
+            if var not in targets and not is_had(var):
                 found.setdefault(var, []).append(node)
     return found
 
