@@ -106,17 +106,12 @@ class Blocks(NamedTuple):
     """Blocks of consecutive rows, all of one length."""
 
     starts: Any  # the first row of each
-    aligned: int  # of what these are multiples
+    aligned: int = 1  # of what these are multiples
+    # Of an interval, which is one block: low <= n < high, known before the program runs.
+    ends: tuple[int, int] | None = None
 
 
-class KnownInterval(NamedTuple):
-    """The rows low <= n < high, known before the program runs."""
-
-    low: int
-    high: int
-
-
-Origin = Plain | Ascending | FromList | LookedUp | Image | Union | Blocks | KnownInterval
+Origin = Plain | Ascending | FromList | LookedUp | Image | Union | Blocks
 """How a set came to be."""
 
 
@@ -145,9 +140,9 @@ class RowSet:
         return self.numbers.shape[0]
 
     @property
-    def ends(self) -> KnownInterval | None:
+    def ends(self) -> tuple[int, int] | None:
         """Of an interval; None of other sets."""
-        return self.origin if isinstance(self.origin, KnownInterval) else None
+        return self.origin.ends if isinstance(self.origin, Blocks) else None
 
     @property
     def parts(self) -> tuple[RowSet, ...]:
@@ -157,14 +152,12 @@ class RowSet:
     @property
     def firsts(self) -> Any:
         """The first row of each block of consecutive ones; each slot may be a block."""
-        if isinstance(self.origin, KnownInterval):
-            return lax.full((1,), self.origin.low, np.int32)
         return self.origin.starts if isinstance(self.origin, Blocks) else self.numbers
 
     @property
     def num_blocks(self) -> int:
         """How many there are."""
-        return 1 if isinstance(self.origin, KnownInterval) else self.firsts.shape[0]
+        return self.firsts.shape[0]
 
     @property
     def width(self) -> int:
@@ -460,7 +453,9 @@ def interval(low: int, high: int, length: int) -> RowSet:
     """The rows low <= n < high."""
     size = max(high - low, 0)
     numbers = lax.iota(np.int32, size) + int(low)
-    return RowSet(numbers, length, lax.full((size,), True), origin=KnownInterval(low, high))
+    starts = lax.full((1,), low, np.int32)
+    origin = Blocks(starts, ends=(low, high))
+    return RowSet(numbers, length, lax.full((size,), True), origin=origin)
 
 
 def blocks(firsts: Any, width: int, length: int, aligned: int = 1) -> RowSet:
@@ -713,79 +708,6 @@ def with_rows(old: Any, rows: DirtyRows) -> Any:
             row = lax.select(start[rows.axis] < of.length, row, _block(old, start, row.shape))
         old = lax.dynamic_update_slice(old, row, start, allow_negative_indices=False)
     return old
-
-
-def windowed(window: Window, of: RowSet, source: RowSet, value: Any, others: Sequence[Any]) -> Any:
-    """What is made of each block of rows by windows that read them, along one axis of the result.
-
-    Args:
-        window: which rows are read.
-        of: blocks of the result.
-        source: the blocks that these read.
-        value: the rows of these.
-        others: the other operands.
-    """
-    run = lambda part, offset: window.run(at_places(window, of, source, part, offset), *others)
-    offsets = offsets_of(window, of, source)
-    return by_blocks(run, [(value, window.source), (offsets, None)], of.num_blocks, window.out)
-
-
-def correlated(window: Window, of: RowSet, source: RowSet, value: Any, taps: Any, axis: int) -> Any:
-    """The sum over all blocks of what is made of the places that windows of each would read, and of
-    a second operand, of which each row meets what its window reads.
-    """
-    run = lambda part, offset, own: window.run(at_places(window, of, source, part, offset), own)
-    operands = [(value, window.source), (offsets_of(window, of, source), None), (taps, axis)]
-    if of.num_blocks == 1:
-        return by_blocks(run, operands, 1, 0)
-    one = lambda *parts: run(*parts)[None]
-    return lax.reduce_sum(by_blocks(one, operands, of.num_blocks, 0), (0,))
-
-
-def by_blocks(
-    run: Callable[..., Any], operands: Sequence[tuple[Any, int | None]], num_blocks: int, out: int
-) -> Any:
-    """A function of each block, the results side by side along an axis; each operand has its blocks
-    along an axis, or (None) an entry for each.
-    """
-    if num_blocks == 1:
-        return run(*(lax.squeeze(x, (0,)) if axis is None else x for x, axis in operands))
-    parts = []
-    for x, axis in operands:
-        shape = jnp.shape(x)
-        if axis is not None:
-            apart = (num_blocks, shape[axis] // num_blocks)
-            x = lax.reshape(x, (*shape[:axis], *apart, *shape[axis + 1 :]))
-        parts.append(x)
-    found = jax.vmap(run, [axis or 0 for _, axis in operands], out)(*parts)
-    shape = found.shape
-    return lax.reshape(found, (*shape[:out], num_blocks * shape[out + 1], *shape[out + 2 :]))
-
-
-def offsets_of(window: Window, of: RowSet, source: RowSet) -> Any:
-    """The places of each block of the source at which what a block reads begins."""
-    first, _ = window_of_block(of, window)
-    return first - source.firsts * window.spread
-
-
-def at_places(window: Window, of: RowSet, source: RowSet, part: Any, offset: Any) -> Any:
-    """All that a block reads, from a block of rows: these were moved to where the axis has them all,
-    and what is beyond its ends is filled.
-    """
-    width = window_of_block(of, window)[1]
-    last = (of.length - of.width) * window.stride - window.low + width
-    low = max(0, window.low)
-    high = max(0, last - (source.length - 1) * window.spread - window.size)
-    holes = window.spread - window.size
-    gaps = [(0, 0, 0)] * part.ndim
-    gaps[window.source] = (low, high + holes, holes)
-    if window.laid is not None:
-        part = window.laid(part)
-    elif any(gaps[window.source]):
-        part = lax.pad(part, np.asarray(window.fill, part.dtype), gaps)
-    if part.shape[window.source] == width:
-        return part
-    return lax.dynamic_slice_in_dim(part, offset + low, width, window.source)
 
 
 def overlaid(value: Any, axis: int, of: RowSet, rows: DirtyRows) -> Any:
