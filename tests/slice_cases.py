@@ -89,6 +89,11 @@ def by_ids(theta, ids):
     return jnp.sum(jnp.tanh(theta[ids] - OBSERVED))
 
 
+def by_bins(theta, places):
+    """Ids that NumPy may round in another way than XLA."""
+    return jnp.sum(jnp.tanh(theta[jnp.floor(places).astype(int)] - OBSERVED))
+
+
 def factors(rows, columns):
     predicted = jnp.sum(rows[IDS] * columns[OTHERS], axis=1)
     return jnp.sum((OBSERVED - predicted) ** 2) + 0.1 * jnp.sum(rows**2)
@@ -561,6 +566,7 @@ CASES = {
     "look-up": Case(looked_up, _PAIR),
     "look-up, gradient": Case(with_gradient(looked_up, 0, 1, 2), _PAIR),
     "look-up by an argument": Case(with_gradient(by_ids, 0), (THETA, IDS)),
+    "look-up by bins": Case(with_gradient(by_bins, 0), (THETA, IDS + 0.5)),
     "factors": Case(factors, _FACTORS),
     "factors, gradient": Case(with_gradient(factors, 0, 1), _FACTORS),
     "processes": Case(processes, _PROCESSES),

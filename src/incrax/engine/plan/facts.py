@@ -298,26 +298,17 @@ class Facts:
         return frozenset(var for var in written if not masks[var] & ALWAYS and _is_array(var))
 
     @cached_property
-    def cut_set(self) -> tuple[Var, ...]:
+    def cut_set(self) -> dict[Var, None]:
         """Every value that is read by an equation of another dependency set: what the minimal
         planner keeps.
 
         Not what is read only to be marked as dependent on less.
         """
-        found: dict[Var, None] = {}
         masks = self.masks
-        for eqn, mask in zip(self.eqns, self.equation_masks, strict=True):
-            if eqn.params.get("is_narrowed"):
-                continue
-            found.update(
-                {var: None for var in read_vars(eqn) if var in self.saveable and masks[var] != mask}
-            )
-        return tuple(found)
-
-    @cached_property
-    def cut_values(self) -> frozenset[Var]:
-        """The same, to look up."""
-        return frozenset(self.cut_set)
+        pairs = zip(self.eqns, self.equation_masks, strict=True)
+        ends = [(eqn, mask) for eqn, mask in pairs if not eqn.params.get("is_narrowed")]
+        read = ((var, mask) for eqn, mask in ends for var in read_vars(eqn))
+        return {var: None for var, mask in read if var in self.saveable and masks[var] != mask}
 
     def dirty_outputs(self, dirty: int) -> tuple[int, ...]:
         """Output positions that a dirty set reaches; all of them if every input is dirty."""

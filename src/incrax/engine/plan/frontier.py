@@ -80,12 +80,12 @@ def choose_frontier(
     Cost: proportional to the equations that run, and those from which a loaded value is computed,
         up to a window of them for each place where many values meet.
     """
-    targets = tuple(targets)
+    targets = frozenset(targets)
     must_run = frozenset(must_run)
     price = cache(load_seconds)
     run_seconds = cache(run_seconds)
     ran, found = _forced(listing, targets, must_run, price)
-    is_cheap = cache(_Saving(listing, frozenset(targets), price, run_seconds).is_cheap)
+    is_cheap = cache(lambda var: _is_cheap(var, listing, targets, price, run_seconds))
     loads = {var for var in found if is_cheap(var)}
     wanted = set(found) - loads
     writer = listing.writer
@@ -135,43 +135,35 @@ def _forced(
     return ran, [var for var in loadable if listing.writer[var] not in ran]
 
 
-class _Saving(NamedTuple):
-    """What is saved by loading a variable, whatever else is wanted."""
+def _is_cheap(
+    var: Var,
+    listing: Listing,
+    targets: Collection[Var],
+    price: LoadSeconds,
+    run_seconds: RunSeconds,
+) -> bool:
+    """Whether to load a variable costs no more than the equations that compute only this: then they
+    never run, and need not be looked at.
 
-    listing: Listing
-    targets: frozenset[Var]
-    price: LoadSeconds
-    run_seconds: RunSeconds
-
-    def is_cheap(self, var: Var) -> bool:
-        """Whether to load a variable costs no more than the equations that compute only this: then
-        they never run, and need not be looked at.
-        """
-        price = self.price(var)
-        return price is not None and self._own_seconds(var, price) >= price
-
-    def _own_seconds(self, var: Var, enough: float) -> float:
-        """Seconds that nothing but this variable needs, up to what is enough: of the equation that
-        computes it alone and, for what it alone reads, of the like or of loading, if that is less.
-        """
-        total = 0.0
-        pending = [var]
-        while pending and total < enough:
-            number = self.listing.writer[pending.pop()]
-            eqn = self.listing.eqns[number]
-            if eqn.effects or (len(eqn.outvars) > 1 and len(written_vars(eqn)) > 1):
-                continue
-            total += self.run_seconds(number)
-            for read in self.listing.read[number]:
-                if self._is_own(read):
-                    price = self.price(read)
-                    if price is None or price >= enough - total:
-                        pending.append(read)
-        return total
-
-    def _is_own(self, var: Var) -> bool:
-        is_read_once = self.listing.num_readers[var] == 1
-        return is_read_once and var in self.listing.writer and var not in self.targets
+    Of seconds that nothing but it needs, up to what is enough: those of the equation that computes it
+    alone and, for what it alone reads, of the like or of loading, if that is less.
+    """
+    enough = price(var)
+    if enough is None:
+        return False
+    is_own = lambda x: listing.num_readers[x] == 1 and x in listing.writer and x not in targets
+    total = 0.0
+    pending = [var]
+    while pending and total < enough:
+        number = listing.writer[pending.pop()]
+        eqn = listing.eqns[number]
+        if not eqn.effects and len(written_vars(eqn)) == 1:
+            total += run_seconds(number)
+            for read in filter(is_own, listing.read[number]):
+                load_s = price(read)
+                if load_s is None or load_s >= enough - total:
+                    pending.append(read)
+    return total >= enough
 
 
 def _window(

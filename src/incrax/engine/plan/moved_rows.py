@@ -23,10 +23,8 @@ from incrax.engine.plan.row_sets import (
     DirtyRows,
     RowSet,
     by_slots,
-    ends_of_all,
     is_by_slots,
     masked,
-    places_of,
     window_of_block,
 )
 from incrax.primitives.entry import Run, Window, shape_of, with_item
@@ -50,9 +48,6 @@ def move(env: RowEnvironment, eqn: Equation, axis: int) -> None:
         if not length:
             env.whole[var] = zeros_of(var)
             continue
-        if any(rows is not None and rows.of.ends for rows in map(env.rows, eqn.invars)):
-            _move_interval(env, eqn, var, axis, runs)
-            continue
         found: list[tuple[DirtyRows, RowSet]] = []
         for run in runs:
             rows = env.rows(eqn.invars[run.operand])
@@ -60,9 +55,15 @@ def move(env: RowEnvironment, eqn: Equation, axis: int) -> None:
                 found.append((rows, env.sets.moved(rows.of, run, length)))
         places = [place for _, place in found]
         of = places[0] if len(places) == 1 else env.sets.side_by_side(places)
-        env.check_size(of, places)
-
-        env.set_rows(var, axis, of, functools.partial(_together, env, eqn, found, axis))
+        if of is None:
+            raise NotByRowsError(MIXED)
+        if of.ends is None:
+            env.check_size(of, places)
+            make = functools.partial(_together, env, eqn, found, axis)
+        else:
+            env.check_size(of)
+            make = functools.partial(_interval_back, env, eqn, axis, runs, of)
+        env.set_rows(var, axis, of, make)
 
 
 def _fill(env: RowEnvironment, eqn: Equation) -> Any:
@@ -124,26 +125,6 @@ def moved_back(
     return by_slots(sources, values, axis)
 
 
-def _move_interval(
-    env: RowEnvironment, eqn: Equation, var: Var, axis: int, runs: Sequence[Run]
-) -> None:
-    """An interval goes to the smallest one that has all of its rows."""
-    places = []
-    for run in runs:
-        rows = env.rows(eqn.invars[run.operand])
-        if rows is not None:
-            if rows.of.ends is None:
-                raise NotByRowsError(MIXED)
-            places.append(places_of(run, rows.of.ends))
-    ends = ends_of_all(places)
-    if ends is None:
-        env.whole[var] = env.stays(var)
-        return
-    of = env.sets.interval(*ends, shape_of(var)[axis])
-    env.check_size(of)
-    env.set_rows(var, axis, of, functools.partial(_interval_back, env, eqn, axis, runs, of))
-
-
 def _interval_back(
     env: RowEnvironment, eqn: Equation, axis: int, runs: Sequence[Run], of: RowSet, *, is_old: bool
 ) -> Any:
@@ -168,9 +149,6 @@ def slide(env: RowEnvironment, eqn: Equation) -> None:
     assert rows is not None
     window = window_of(eqn, source=rows.axis)
     of = env.sets.reading(rows.of, window, shape_of(var)[window.out])
-    if not of.size:
-        env.whole[var] = env.stays(var)
-        return
     env.check_size(of)
     env.set_rows(var, window.out, of, functools.partial(slid, env, eqn, window, of))
 

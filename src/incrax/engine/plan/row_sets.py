@@ -67,6 +67,7 @@ class LookedUp(NamedTuple):
     of: RowSet  # the rows that are read
     indices: Var  # the ids
     clips: bool  # ids out of range read the last row
+    table: Var  # of the rows of each id
 
 
 class Image(NamedTuple):
@@ -300,6 +301,8 @@ class RowSets:
 
     def moved(self, of: RowSet, run: Run, length: int) -> RowSet:
         """Where a run of rows takes those of a set, on an axis of another length."""
+        if of.ends is not None:
+            return self.interval(*(places_of(run, of.ends) or (0, 0)), length)
         return self._once(("moved", of, run[1:], length), lambda: _moved(of, run, length))
 
     def source(self, of: RowSet, run: Run, length: int) -> RowSet:
@@ -332,8 +335,12 @@ class RowSets:
         key = ("listed", id(listed.argument), length, numbers.shape, numbers.tobytes())
         return self._once(key, lambda: _from_list(listed, length))
 
-    def side_by_side(self, sets: Sequence[RowSet]) -> RowSet:
-        """Sets without a row in common, as one; slot by slot where they are images of one set."""
+    def side_by_side(self, sets: Sequence[RowSet]) -> RowSet | None:
+        """Sets without a row in common, as one; slot by slot where they are images of one set. Of
+        intervals the smallest that has all; None if some set is none.
+        """
+        if any(each.ends is not None for each in sets):
+            return self._hull([each for each in sets if each.size] or sets)
         return self._once(("beside", tuple(sets)), lambda: _side_by_side(sets))
 
     def union(
@@ -570,8 +577,9 @@ def _union(parts: tuple[RowSet, ...], *, all_apart: bool) -> RowSet:
     by_slots = is_by_slots(parts)
     is_kept = by_slots and found.halvings >= MAX_HALVINGS
     counts = found.counts
-    if not all_apart:
-        counts = _once_each(found.numbers, counts)
+    if not all_apart:  # a row counts in the first slot that has its number and counts
+        same = equal_numbers(found.numbers, found.numbers)
+        counts &= _is_first(same & lax.expand_dims(counts, (0,)))
     return dataclasses.replace(
         found,
         counts=counts,
@@ -579,11 +587,6 @@ def _union(parts: tuple[RowSet, ...], *, all_apart: bool) -> RowSet:
         halvings=0 if is_kept else found.halvings,
         listed=found.listed if by_slots else None,
     )
-
-
-def _once_each(numbers: Any, counts: Any) -> Any:
-    """A row counts once: in the first slot that has its number and counts."""
-    return counts & _is_first(equal_numbers(numbers, numbers) & lax.expand_dims(counts, (0,)))
 
 
 def in_no_row(of: RowSet) -> Any:
