@@ -261,7 +261,7 @@ OPTIMISATIONS = [
     Mutant(
         "rows of a slab get the difference of the other one alone",
         "engine/plan/met_rows.py",
-        "        if left is None:\n            return after",
+        "        if place is None:\n            return after",
         "        if True:\n            return after",
         "tests/engine/plan/test_slices.py::test_rows_and_columns_give_what_the_function_gives",
     ),
@@ -499,8 +499,8 @@ OPTIMISATIONS = [
     Mutant(
         "rows are moved along one axis alone",
         "primitives/on_rows.py",
-        "        part = moved_beside(eqn, axis, rows_of(atom, source), fill)",
-        "        part = rows_of(atom, source)",
+        "        part = moved_beside(eqn, axis, rows_of(*source), fill)",
+        "        part = rows_of(*source)",
         "tests/engine/plan/test_read_rows.py",
     ),
     Mutant(

@@ -127,13 +127,8 @@ def sources_of_runs(
     eqn: Equation, runs: Sequence[Run], ends: tuple[int, int]
 ) -> list[tuple[Atom, tuple[int, int]]]:
     """The intervals of operands from which runs of rows come that are in an interval of the result."""
-    found = []
-    for run in runs:
-        moved = run.within(*ends)
-        if moved:
-            places = [run.first + i * run.step for i in (moved[0], moved[-1])]
-            found.append((eqn.invars[run.operand], (min(places), max(places) + 1)))
-    return found
+    found = ((eqn.invars[run.operand], run.reversed().places(ends)) for run in runs)
+    return [(atom, source) for atom, source in found if source is not None]
 
 
 def interval_of_runs(
@@ -148,14 +143,12 @@ def interval_of_runs(
     (`rows_of`) that were moved there, side by side; `fill` stands where none was.
     """
     low, high = ends
-    found = [(run, run.within(low, high)) for run in runs]
+    found = [(run, moved) for run in runs if (moved := run.within(low, high))]
     is_full = sum(len(moved) for _, moved in found) == high - low
+    sources = sources_of_runs(eqn, runs, ends)
     parts = []
-    for run, moved in found:
-        if not moved:
-            continue
-        ((atom, source),) = sources_of_runs(eqn, [run], ends)
-        part = moved_beside(eqn, axis, rows_of(atom, source), fill)
+    for (run, moved), source in zip(found, sources, strict=True):
+        part = moved_beside(eqn, axis, rows_of(*source), fill)
         part = lax.slice_in_dim(part, 0, None, abs(run.step), axis)
         part = lax.rev(part, (axis,)) if run.step < 0 else part
         if not is_full:
@@ -312,8 +305,9 @@ def _turned(axes: Iterable[int | None], num_whole: int, more: int) -> tuple[int 
     """Axes of what a scan takes or gives, from those of one turn: there is one `more` (1) of all but
     the first. Or these from those, of which there is one less (-1).
     """
-    is_whole = lambda n, axis: axis is None or n < num_whole
-    return tuple(axis if is_whole(n, axis) else axis + more for n, axis in enumerate(axes))
+    return tuple(
+        axis if axis is None or n < num_whole else axis + more for n, axis in enumerate(axes)
+    )
 
 
 @functools.lru_cache(maxsize=16)  # a plan asks several times, of few scans

@@ -242,21 +242,17 @@ def _readers(
 def _source_side(edges: Sequence[tuple[int, int, float]], num_nodes: int) -> np.ndarray:
     """Whether the residual graph of a maximum flow still reaches each node from the source."""
     rows, cols, capacities = (np.array(column) for column in zip(*edges, strict=True))
-    finite = np.isfinite(capacities)
-    scale = _SCALE / max(float(capacities[finite].sum()), 1e-12)
-    units = np.where(
-        finite, np.maximum(np.where(finite, capacities, 0) * scale, 1), INFINITE
-    ).astype(np.int64)
+    total = float(capacities[np.isfinite(capacities)].sum())
+    units = np.clip(capacities * (_SCALE / max(total, 1e-12)), 1, INFINITE).astype(np.int64)
     if len(edges) <= MAX_EDGES:
         return _small_source_side(rows.tolist(), cols.tolist(), units.tolist(), num_nodes)
     # Here, as importing SciPy takes longer than all of incrax, and few programs need it.
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
+    # Edges between the same nodes are added up.
     graph = csr_array((units, (rows, cols)), shape=(num_nodes, num_nodes))
-    graph.sum_duplicates()
-    graph.data = np.minimum(graph.data, INFINITE)
-    graph = csr_array(graph.astype(np.int32))
+    graph.data = np.minimum(graph.data, INFINITE).astype(np.int32)
     flow = maximum_flow(graph, _SOURCE, _SINK).flow
     residual = csr_array(graph - flow)
     residual.eliminate_zeros()
@@ -314,14 +310,10 @@ def _trimmed(
     needed = set(targets)
     kept = []
     for number in sorted(ran, reverse=True):
-        eqn = listing.eqns[number]
-        if number in must_run or any(
-            var in needed and var not in loads for var in written_vars(eqn)
-        ):
+        if number in must_run or not needed.isdisjoint(written_vars(listing.eqns[number])):
             kept.append(number)
             needed.update(listing.read[number])
-    numbers = sorted({listing.writer[var] for var in loads & needed})
+    loads &= needed
+    numbers = sorted({listing.writer[var] for var in loads})
     written = (var for number in numbers for var in written_vars(listing.eqns[number]))
-    return Frontier(
-        tuple(reversed(kept)), tuple(var for var in written if var in loads and var in needed)
-    )
+    return Frontier(tuple(reversed(kept)), tuple(var for var in written if var in loads))

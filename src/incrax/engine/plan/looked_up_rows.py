@@ -190,10 +190,12 @@ def add_back(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
         )
     axis = added_axis(eqn)
     origin = rows.of.origin
-    is_back = isinstance(origin, LookedUp) and origin[1:3] == _ids_of(eqn)[:2]
+    parent = None
+    if isinstance(origin, LookedUp) and origin[1:3] == _ids_of(eqn)[:2]:
+        parent = origin.of
     # Of another length, other indices are out of range than those of the look-up.
-    if is_back and axis is not None and shape_of(into)[axis] == origin.of.length:
-        _sum_of_members(env, eqn, rows, origin.of, axis)
+    if parent and axis is not None and shape_of(into)[axis] == parent.length:
+        _sum_of_members(env, eqn, rows, parent, axis)
     else:
         _scatter_change(env, eqn, rows)
 

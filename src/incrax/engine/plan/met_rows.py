@@ -213,8 +213,8 @@ def _slab(
     return DirtyRows(new, old, axis, of)
 
 
-_Slab = tuple[DirtyRows, "Aligned | None"]
-"""Dirty rows, and where they are left by what sums; None: they are summed over."""
+_Slab = tuple[DirtyRows, "int | None"]
+"""Dirty rows, and their axis in what sums; None: they are summed over."""
 
 
 def _summed(eqn: Equation, sides: Sequence[Sequence[DirtyRows]]) -> list[_Slab]:
@@ -230,7 +230,7 @@ def _summed(eqn: Equation, sides: Sequence[Sequence[DirtyRows]]) -> list[_Slab]:
         left = aligned_by(eqn, rows)
         if left is not None and left.operands != tuple(rows):
             return []  # a batch of products
-        slabs.append((side, left))
+        slabs.append((side, None if left is None else left.outputs[0]))
     slabs.sort(key=lambda slab: slab[1] is not None)
     return slabs if len(slabs) > 1 and slabs[0][1] is None else []
 
@@ -242,7 +242,7 @@ def _sum_slabs(env: RowEnvironment, eqn: Equation, sides: Sequence[Sequence[Dirt
     slabs = _summed(eqn, sides)
     if not slabs:
         return False
-    (across, _), (along, left) = slabs
+    (across, _), (along, place) = slabs
     number = next(number for number, own in enumerate(sides) if own)
 
     def total(value: Any, rows: DirtyRows | None = None) -> Any:
@@ -256,15 +256,15 @@ def _sum_slabs(env: RowEnvironment, eqn: Equation, sides: Sequence[Sequence[Dirt
 
     def part(is_old: bool) -> Any:
         one = across.counted(is_old)
-        if left is not None:
+        if place is not None:
             return total(one, across)
         one = masked(one, along.axis, in_no_row(along.of))
         return total(one, across) + total(along.counted(is_old), along)
 
     def with_rows_left(after: Any) -> Any:
-        if left is None:
+        if place is None:
             return after
-        return with_rows(after, DirtyRows(total(along.new), None, left.outputs[0], along.of))
+        return with_rows(after, DirtyRows(total(along.new), None, place, along.of))
 
     env.add_difference(eqn, part, with_rows_left)
     return True

@@ -270,14 +270,11 @@ def listed_members(of: RowSet, ids: np.ndarray) -> Listed | None:
     width = max(int(np.max(total, initial=0)), 1)
     if len(numbers) * width > MAX_LISTED:
         return None
-    # The found rows of all arguments in one line: places in `by_id`, then in the list.
+    # The found rows of all arguments in one line: their places in `by_id`.
     before = np.cumsum(reading.ravel()) - reading.ravel()
-    places = np.arange(total.sum())
     from_id = np.repeat(starts[numbers].ravel() - before, reading.ravel())
-    row = np.repeat(np.arange(len(numbers)), total)
-    slot = places - np.repeat(np.cumsum(total) - total, total)
     found = np.full((len(numbers), width), ids.size, np.int32)
-    found[row, slot] = by_id[places + from_id]
+    found[np.arange(width) < total[:, None]] = by_id[np.arange(total.sum()) + from_id]
     return Listed(argument, found)
 
 
@@ -302,7 +299,7 @@ class RowSets:
     def moved(self, of: RowSet, run: Run, length: int) -> RowSet:
         """Where a run of rows takes those of a set, on an axis of another length."""
         if of.ends is not None:
-            return self.interval(*(places_of(run, of.ends) or (0, 0)), length)
+            return self.interval(*(run.places(of.ends) or (0, 0)), length)
         return self._once(("moved", of, run[1:], length), lambda: _moved(of, run, length))
 
     def source(self, of: RowSet, run: Run, length: int) -> RowSet:
@@ -390,15 +387,6 @@ def ends_of_all(intervals: Iterable[tuple[int, int] | None]) -> tuple[int, int] 
     """The ends of the smallest interval that has some others; None if there is none."""
     known = [ends for ends in intervals if ends is not None]
     return (min(low for low, _ in known), max(high for _, high in known)) if known else None
-
-
-def places_of(run: Run, ends: tuple[int, int]) -> tuple[int, int] | None:
-    """The ends of the interval to which a run of rows takes those of another one, if any."""
-    moved = run.reversed().within(*ends)
-    if not moved:
-        return None
-    first, last = (run.out + i * run.out_step for i in (moved[0], moved[-1]))
-    return first, last + 1
 
 
 def _places(numbers: Any, run: Run) -> tuple[Any, Any]:

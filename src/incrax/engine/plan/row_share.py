@@ -22,7 +22,6 @@ from incrax.engine.plan.row_sets import (
     MAX_HALVINGS,
     ends_of,
     ends_of_all,
-    places_of,
     reading_ends,
 )
 from incrax.engine.plan.slicer import way_of
@@ -173,8 +172,7 @@ def _rough_places(
         return [_Rough(axis, ends) for axis in found.outputs]
     if way == "moves":
         places = [
-            [places_of(run, own) for run in runs if (own := states[run.operand].ends)]
-            for runs in found
+            [run.places(own) for run in runs if (own := states[run.operand].ends)] for runs in found
         ]
         return [_Rough(axis, ends_of_all(each)) for each in places]
     if way == "unpools":
