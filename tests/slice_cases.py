@@ -566,7 +566,6 @@ CASES = {
     "look-up": Case(looked_up, _PAIR),
     "look-up, gradient": Case(with_gradient(looked_up, 0, 1, 2), _PAIR),
     "look-up by an argument": Case(with_gradient(by_ids, 0), (THETA, IDS)),
-    "look-up by bins": Case(with_gradient(by_bins, 0), (THETA, IDS + 0.5)),
     "factors": Case(factors, _FACTORS),
     "factors, gradient": Case(with_gradient(factors, 0, 1), _FACTORS),
     "processes": Case(processes, _PROCESSES),
@@ -675,6 +674,7 @@ CASES = {
     "mapped, gradient": Case(with_gradient(mapped, 0), (THETA, 0.5)),
     "soft-max": Case(with_gradient(softmax, 0), (THETA, 0.5), is_by_rows=False),
     "loop over the rows": Case(smoothed, (THETA, 0.5), is_by_rows=False),
+    "look-up by bins": Case(with_gradient(by_bins, 0), (THETA, IDS + 0.5)),
 }
 
 LATE = {

@@ -337,19 +337,16 @@ def reached_equations(
     writer = listing.writer
     eqns = listing.eqns
     numbers: set[int] = set()
-    looked_at: set[Var] = set()
-    stack = list(facts.effects) if dirty else []
+    pending = list(facts.effects) if dirty else []
 
     def follow(variables: Iterable[Var]) -> None:
-        for var in variables:
-            if var not in looked_at:
-                looked_at.add(var)
-                if var in writer and facts.mask(var) & dirty:
-                    stack.append(writer[var])
+        pending.extend(
+            writer[var] for var in variables if var in writer and facts.mask(var) & dirty
+        )
 
     follow(targets)
-    while stack:
-        number = stack.pop()
+    while pending:
+        number = pending.pop()
         if number not in numbers:
             numbers.add(number)
             follow(listing.read[number])

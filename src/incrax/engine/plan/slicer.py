@@ -187,10 +187,8 @@ class Slicer(RowEnvironment):
         old: list[Any] = [None] * len(new)
         if self.asked.old_rows:
             old = self.on_rows(eqn, aligned, of, is_old=True)
-        own = [self.rows(atom) for atom in eqn.invars]
-        if isinstance(of.origin, FromList) and all(
-            each is None or each.of is not of for each in own
-        ):
+        own = [side.of for atom in eqn.invars for side in self.sides(atom)]
+        if isinstance(of.origin, FromList) and of not in own:
             self.united.update(eqn.outvars)
         for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
             if axis is not None:
