@@ -83,7 +83,8 @@ def _unrolled(
     num_carry = scan.num_carry
     rows: list[list[Any]] = []
     learnt: list[list[Any]] = []
-    for i in _iterations(eqn):
+    step = -1 if eqn.params["reverse"] else 1
+    for i in range(eqn.params["length"])[::step]:
         row = [domain.take(x, _row(shape_of(var), i)) for x, var in zip(xs, parts, strict=True)]
         known_row = [
             domain.row_of(x, i, atom.aval) for x, atom in zip(known_xs, whole, strict=True)
@@ -95,7 +96,6 @@ def _unrolled(
         known_carry = found[:num_carry]
         rows.append(inner.outputs[num_carry:])
         learnt.append(found[num_carry:])
-    step = -1 if eqn.params["reverse"] else 1
     learnt_rows = [domain.of_rows(column[::step]) for column in zip(*learnt, strict=True)]
     pairs = zip(eqn.outvars, [*known_carry, *learnt_rows], strict=False)
     known.update({var: found for var, found in pairs if found is not None})
@@ -104,11 +104,6 @@ def _unrolled(
         for k, atom in enumerate(body.outvars[num_carry:])
     ]
     return [*carry, *ys]
-
-
-def _iterations(eqn: Equation) -> range:
-    numbers = range(eqn.params["length"])
-    return numbers[::-1] if eqn.params["reverse"] else numbers
 
 
 def _row(shape: Sequence[int], number: int) -> np.ndarray:

@@ -179,6 +179,10 @@ def _flops(per_real: int, per_complex: int, **known: Any) -> Primitive:
     return replace(_ANY, work=_arithmetic(per_real, per_complex), **known)
 
 
+def _integer(rule: Callable[..., Any]) -> Primitive:
+    return replace(_INTEGER, constant=_plain(rule))
+
+
 def _functions(weight: float) -> Primitive:
     return replace(_ANY, work=_transcendental(weight))
 
@@ -226,13 +230,13 @@ FAMILY: Family = {
     # comparisons, logic, integers
     "eq": replace(_COMPARISON, constant=_plain(operator.eq)),
     "ne": replace(_COMPARISON, constant=_plain(operator.ne)),
-    "lt": replace(_INTEGER, constant=_plain(operator.lt)),
-    "le": replace(_INTEGER, constant=_plain(operator.le)),
-    "gt": replace(_INTEGER, constant=_plain(operator.gt)),
-    "ge": replace(_INTEGER, constant=_plain(operator.ge)),
-    "and": replace(_INTEGER, constant=_plain(operator.and_)),
-    "or": replace(_INTEGER, constant=_plain(operator.or_)),
-    "not": replace(_INTEGER, constant=_plain(np.invert)),
+    "lt": _integer(operator.lt),
+    "le": _integer(operator.le),
+    "gt": _integer(operator.gt),
+    "ge": _integer(operator.ge),
+    "and": _integer(operator.and_),
+    "or": _integer(operator.or_),
+    "not": _integer(np.invert),
     **each(
         """xor eq_to lt_to le_to shift_left shift_right_arithmetic shift_right_logical population_count clz is_finite
         nextafter mulhi""",

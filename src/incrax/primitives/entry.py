@@ -109,6 +109,14 @@ class Run(NamedTuple):
             out, step, low, high = -out, -step, 1 - high, 1 - low
         return range(max(-((out - low) // step), 0), min(-((out - high) // step), self.num))
 
+    def places(self, ends: tuple[int, int]) -> tuple[int, int] | None:
+        """The ends of the interval to which rows in an interval of the operand go, if any do."""
+        moved = self.reversed().within(*ends)
+        if not moved:
+            return None
+        places = [self.out + i * self.out_step for i in (moved[0], moved[-1])]
+        return min(places), max(places) + 1
+
 
 class Window(NamedTuple):
     """Which rows of an operand each row of an output reads: output row j what is at the places

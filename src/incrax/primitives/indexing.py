@@ -157,11 +157,9 @@ class Windows(NamedTuple):
         if axis in self.batching:
             return self.batch[self.indices_batching[self.batching.index(axis)]]
         is_whole = self.sizes[axis] == self.shape[axis] and axis not in self.indexed
-        return (
-            self.offsets[self.window_axes.index(axis)]
-            if axis in self.window_axes and is_whole
-            else None
-        )
+        if axis not in self.window_axes or not is_whole:
+            return None
+        return self.offsets[self.window_axes.index(axis)]
 
 
 def windows_of(eqn: Equation) -> Windows:
@@ -200,10 +198,8 @@ def windows_of(eqn: Equation) -> Windows:
 
 def _gather(eqn: Equation, view: View) -> list[Reads]:
     windows = windows_of(eqn)
-    axes = []
-    for d in range(len(windows.shape)):
-        place = windows.place_of(d)
-        axes.append(Axis(-1 - d, LOOKED_UP) if place is None else Axis(place))
+    places = enumerate(map(windows.place_of, range(len(windows.shape))))
+    axes = [Axis(-1 - d, LOOKED_UP) if place is None else Axis(place) for d, place in places]
     where = tuple(Axis(d) for d in windows.batch)
     indices = Read((*where, Axis(-1 - len(axes), INDICES)))
     known = view.value(eqn.invars[1])

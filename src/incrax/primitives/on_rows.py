@@ -19,7 +19,7 @@ from jax import lax
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax.primitives.entry import NOTHING_KNOWN, Read, Run, shape_of, with_item
-from incrax.primitives.row_axis import UNKNOWN, Axes, Verdict, row_verdict
+from incrax.primitives.row_axis import UNKNOWN, Axes, Verdict, verdict_by
 from incrax.primitives.table import entry_of
 
 
@@ -84,7 +84,7 @@ def reduced_by(eqn: Equation, rows: Axes) -> tuple[Axes, Verdict]:
         next((d for d, axis in enumerate(read.axes) if axis.out in places), None) if read else None
         for read, _ in zip(reads, eqn.invars, strict=False)
     ]
-    return axes, row_verdict(eqn, axes, [max(places, default=-1)])
+    return axes, verdict_by(found, eqn, axes, [max(places, default=-1)])
 
 
 def run_on_rows(eqn: Equation, aligned: Aligned, count: int, values: Sequence[Any]) -> list[Any]:
@@ -97,7 +97,7 @@ def run_on_rows(eqn: Equation, aligned: Aligned, count: int, values: Sequence[An
         _at(shape_of(var), axis, count)
         for var, axis in zip(eqn.outvars, aligned.outputs, strict=True)
     ]
-    if eqn.primitive.name == "scan" and not _is_map(eqn, aligned.operands):
+    if eqn.primitive.name == "scan" and not _is_map(_jax.scan_of(eqn), aligned.operands):
         return _run_loop(eqn, aligned, count, values)
     change = _PARAMETERS.get(eqn.primitive.name)
     if change is not None:
@@ -127,13 +127,8 @@ def sources_of_runs(
     eqn: Equation, runs: Sequence[Run], ends: tuple[int, int]
 ) -> list[tuple[Atom, tuple[int, int]]]:
     """The intervals of operands from which runs of rows come that are in an interval of the result."""
-    found = []
-    for run in runs:
-        moved = run.within(*ends)
-        if moved:
-            places = [run.first + i * run.step for i in (moved[0], moved[-1])]
-            found.append((eqn.invars[run.operand], (min(places), max(places) + 1)))
-    return found
+    found = ((eqn.invars[run.operand], run.reversed().places(ends)) for run in runs)
+    return [(atom, source) for atom, source in found if source is not None]
 
 
 def interval_of_runs(
@@ -148,14 +143,12 @@ def interval_of_runs(
     (`rows_of`) that were moved there, side by side; `fill` stands where none was.
     """
     low, high = ends
-    found = [(run, run.within(low, high)) for run in runs]
+    found = [(run, moved) for run in runs if (moved := run.within(low, high))]
     is_full = sum(len(moved) for _, moved in found) == high - low
+    sources = sources_of_runs(eqn, runs, ends)
     parts = []
-    for run, moved in found:
-        if not moved:
-            continue
-        ((atom, source),) = sources_of_runs(eqn, [run], ends)
-        part = moved_beside(eqn, axis, rows_of(atom, source), fill)
+    for (run, moved), source in zip(found, sources, strict=True):
+        part = moved_beside(eqn, axis, rows_of(*source), fill)
         part = lax.slice_in_dim(part, 0, None, abs(run.step), axis)
         part = lax.rev(part, (axis,)) if run.step < 0 else part
         if not is_full:
@@ -281,11 +274,10 @@ class _Inside(NamedTuple):
         return aligned
 
 
-def _is_map(eqn: Equation, rows: Axes) -> bool:
+def _is_map(scan: _jax.LoopParts, rows: Axes) -> bool:
     """Whether each turn of a scan makes its row by itself, and the rows are the turns."""
-    num_consts, num_carry = _jax.scan_counts(eqn)
-    is_along = all(axis in (None, 0) for axis in rows[num_consts:])
-    return not num_carry and is_along and not any(axis is not None for axis in rows[:num_consts])
+    consts, carry, xs = scan.split(rows)
+    return not carry and {*consts} <= {None} and {*xs} <= {None, 0}
 
 
 def _aligned_loop(eqn: Equation, rows: Axes) -> Aligned | None:
@@ -294,25 +286,28 @@ def _aligned_loop(eqn: Equation, rows: Axes) -> Aligned | None:
     """
     if eqn.effects:
         return None
-    num_consts, num_carry = _jax.scan_counts(eqn)
-    if _is_map(eqn, rows):
-        num_xs = len(eqn.invars) - num_consts
-        return Aligned((0,) * len(eqn.outvars), (None,) * num_consts + (0,) * num_xs)
+    scan = _jax.scan_of(eqn)
+    if _is_map(scan, rows):
+        num_xs = len(eqn.invars) - scan.num_consts
+        return Aligned((0,) * len(eqn.outvars), (None,) * scan.num_consts + (0,) * num_xs)
     inside = _inside(eqn, tuple(rows))
     if inside is None:
         return None
     body = _jax.open_jaxpr(eqn.params["jaxpr"])
-    first = num_consts + num_carry
+    first = scan.num_consts + scan.num_carry
     return Aligned(
-        _outer(map(inside.of, body.outvars), num_carry), _outer(map(inside.of, body.invars), first)
+        _turned(map(inside.of, body.outvars), scan.num_carry, 1),
+        _turned(map(inside.of, body.invars), first, 1),
     )
 
 
-def _outer(axes: Iterable[int | None], num_whole: int) -> tuple[int | None, ...]:
-    """Axes of what a scan takes or gives, from those of one turn; there is one more of all but the
-    first.
+def _turned(axes: Iterable[int | None], num_whole: int, more: int) -> tuple[int | None, ...]:
+    """Axes of what a scan takes or gives, from those of one turn: there is one `more` (1) of all but
+    the first. Or these from those, of which there is one less (-1).
     """
-    return tuple(axis if axis is None or n < num_whole else axis + 1 for n, axis in enumerate(axes))
+    return tuple(
+        axis if axis is None or n < num_whole else axis + more for n, axis in enumerate(axes)
+    )
 
 
 @functools.lru_cache(maxsize=16)  # a plan asks several times, of few scans
@@ -323,19 +318,18 @@ def _inside(eqn: Equation, rows: Axes) -> _Inside | None:
     them, and a carry has those that it has after a turn.
     """
     body = _jax.open_jaxpr(eqn.params["jaxpr"])
-    num_consts, num_carry = _jax.scan_counts(eqn)
-    first = num_consts + num_carry
-    carries = body.invars[num_consts:first]
+    scan = _jax.scan_of(eqn)
+    _, carries, _ = scan.split(body.invars)
+    carried, _ = scan.split_results(body.outvars)
     inside = _Inside({}, [])
     num_known = -1
     try:
-        of_turn = (axis if axis is None or n < first else axis - 1 for n, axis in enumerate(rows))
-        inside.mark(body.invars, of_turn)
+        inside.mark(body.invars, _turned(rows, scan.num_consts + scan.num_carry, -1))
         while num_known != len(inside.axes):
             num_known = len(inside.axes)
             inside.eqns[:] = [(each, inside.aligned(each)) for each in body.eqns]
-            inside.mark(carries, map(inside.of, body.outvars[:num_carry]))
-            inside.mark(body.outvars[:num_carry], map(inside.of, carries))
+            inside.mark(carries, map(inside.of, carried))
+            inside.mark(carried, map(inside.of, carries))
     except NotByRowsError:
         return None
     return inside
@@ -405,7 +399,7 @@ def _aligned(
                 is_row = axis.out == place and shape_of(atom)[d] == shape_of(var)[place]
                 if is_row and operands[number] is None:
                     operands[number] = d
-    is_by_rows = row_verdict(eqn, operands, outputs) is None
+    is_by_rows = verdict_by(found, eqn, operands, outputs) is None
     return Aligned(outputs, tuple(operands)) if is_by_rows else None
 
 

@@ -6,6 +6,7 @@ FLOPs: a multiply-add is two; 5 n log2 n for a Fourier transform.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -50,15 +51,9 @@ def _dot_general(eqn: Equation, view: View) -> list[Reads]:
     be nonzero.
     """
     contracted, batch = eqn.params["dimension_numbers"]
-    left, right = (
-        _factor(rank_of(atom), c, b)
-        for atom, c, b in zip(eqn.invars, contracted, batch, strict=True)
-    )
-    num_free = len(left) - len(contracted[0]) - len(batch[0])
-    right = [
-        Axis(out + num_free, kind) if out >= len(batch[0]) else Axis(out, kind)
-        for out, kind in right
-    ]
+    ranks = list(map(rank_of, eqn.invars))
+    free = [len(batch[0]), ranks[0] - len(contracted[0])]
+    left, right = map(_factor, ranks, contracted, batch, free)
     pairs: list[Any] = [None, None]
     for number in (0, 1):
         other = view.factor(eqn.invars[1 - number])
@@ -67,17 +62,17 @@ def _dot_general(eqn: Equation, view: View) -> list[Reads]:
     return [Reads([Read(tuple(left), pairs[0]), Read(tuple(right), pairs[1])])]
 
 
-def _factor(rank: int, contracted: Sequence[int], batch: Sequence[int]) -> list[Axis]:
-    """Batch axes come first in the output, then the free ones; axes that are contracted share a
-    label.
+def _factor(rank: int, contracted: Sequence[int], batch: Sequence[int], free: int) -> list[Axis]:
+    """Batch axes come first in the output, the free ones from some axis on: those of the second
+    factor last; axes that are contracted share a label.
     """
-    free = iter(range(len(batch), rank))
+    places = itertools.count(free)
     axes = []
     for d in range(rank):
         if d in contracted:
             axes.append(Axis(-1 - list(contracted).index(d), CONTRACTED))
         else:
-            axes.append(Axis(list(batch).index(d) if d in batch else next(free)))
+            axes.append(Axis(list(batch).index(d) if d in batch else next(places)))
     return axes
 
 

@@ -49,9 +49,14 @@ def row_verdict(eqn: Equation, ins: Axes, outs: Axes) -> Verdict:
     found = None if rule is None else rule(eqn, NOTHING_KNOWN)
     if found is None:
         return UNKNOWN
-    verdicts = (
-        _verdict(eqn, reads.operands, ins, out) for reads, out in zip(found, outs, strict=True)
-    )
+    return verdict_by([reads.operands for reads in found], eqn, ins, outs)
+
+
+def verdict_by(
+    found: Sequence[Sequence[Read | None]], eqn: Equation, ins: Axes, outs: Axes
+) -> Verdict:
+    """The same by how each output reads the operands."""
+    verdicts = (_verdict(eqn, reads, ins, out) for reads, out in zip(found, outs, strict=True))
     return next((verdict for verdict in verdicts if verdict is not None), None)
 
 

@@ -5,8 +5,9 @@ No work, but bytes.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -155,9 +156,9 @@ def _parts(eqn: Equation, read: Read, cut: Callable[[np.ndarray], Any]) -> list[
 
 def _split(eqn: Equation, _: View) -> list[Reads]:
     axis = eqn.params["axis"]
-    ends = np.cumsum([shape_of(var)[axis] for var in eqn.outvars])[:-1]
+    starts = [start for start, _ in _side_by_side(eqn.outvars, axis)]
     read = along(rank_of(eqn.invars[0]), [axis], WINDOW)
-    return _parts(eqn, read, lambda numbers: np.split(numbers, ends, axis))
+    return _parts(eqn, read, lambda numbers: np.split(numbers, starts[1:], axis))
 
 
 def _unstacked(eqn: Equation, _: View) -> list[Reads]:
@@ -187,15 +188,19 @@ def _runs_of_rev(eqn: Equation, axis: int) -> Runs:
     return [[Run(0, 0, count - 1, count, step=-1)]]
 
 
-def _runs_of_concatenate(eqn: Equation, _: int) -> Runs:
-    counts = [shape_of(atom)[eqn.params["dimension"]] for atom in eqn.invars]
-    starts = np.cumsum([0, *counts]).tolist()
-    return [
-        [
-            Run(n, start, 0, count)
-            for n, (start, count) in enumerate(zip(starts[:-1], counts, strict=True))
-        ]
-    ]
+def _side_by_side(atoms: Sequence[Any], axis: int) -> list[tuple[int, int]]:
+    """Where each of some arrays begins along an axis, and its length."""
+    counts = [shape_of(atom)[axis] for atom in atoms]
+    return [*zip(itertools.accumulate(counts, initial=0), counts, strict=False)]
+
+
+def _runs_of_concatenate(eqn: Equation, axis: int) -> Runs:
+    pieces = enumerate(_side_by_side(eqn.invars, axis))
+    return [[Run(n, start, 0, count) for n, (start, count) in pieces]]
+
+
+def _runs_of_split(eqn: Equation, axis: int) -> Runs:
+    return [[Run(0, 0, start, count)] for start, count in _side_by_side(eqn.outvars, axis)]
 
 
 def _runs_of_pad(eqn: Equation, axis: int) -> Runs:
@@ -205,12 +210,6 @@ def _runs_of_pad(eqn: Equation, axis: int) -> Runs:
     first = max(0, -(low // step)) if low < 0 else 0
     ends = shape_of(eqn.invars[0])[axis], -((low - shape_of(eqn.outvars[0])[axis]) // step)
     return [[Run(0, low + first * step, first, max(0, min(ends) - first), out_step=step)]]
-
-
-def _runs_of_split(eqn: Equation, axis: int) -> Runs:
-    counts = [shape_of(var)[axis] for var in eqn.outvars]
-    starts = np.cumsum([0, *counts]).tolist()
-    return [[Run(0, 0, start, count)] for start, count in zip(starts[:-1], counts, strict=True)]
 
 
 # --- axes that are merged, or divided -------------------------------------------------------------

@@ -32,6 +32,7 @@ BLOCKED = [(name, size) for n, name in enumerate(CASES) for size in (5, SIZES[n 
 
 UNDIVIDED = {
     "look-up by an argument",
+    "look-up by bins",
     "look-up of neighbours",
     "ring",
     "ring, gradient",

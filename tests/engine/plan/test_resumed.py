@@ -37,7 +37,7 @@ class Loop:
         assert self.loop is not None
         self.program = program
         results, self.records = self.loop.recorded(self.values())
-        self.ys = results[self.loop.num_carry :]
+        self.ys = results[self.loop.scan.num_carry :]
         self.check(results)
 
     def values(self):
@@ -61,7 +61,7 @@ class Loop:
         numbers = jnp.asarray(rows, jnp.int32)
         spans = Spans(numbers, numbers + 1)
         results, self.records, ran = self.loop.resumed(self.values(), self.ys, self.records, spans)
-        self.ys = results[self.loop.num_carry :]
+        self.ys = results[self.loop.scan.num_carry :]
         self.check(results)
         _, records = self.loop.recorded(self.values())
         jax.tree.map(

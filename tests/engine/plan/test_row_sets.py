@@ -17,6 +17,7 @@ from slice_cases import Case
 from incrax import _jax
 from incrax._program import trace
 from incrax.engine.plan import environment, met_rows, row_sets
+from incrax.engine.plan.moved_rows import Windowed
 from incrax.engine.plan.row_sets import (
     DirtyRows,
     RowSet,
@@ -28,7 +29,6 @@ from incrax.engine.plan.row_sets import (
     listed_members,
     overlaid,
     row_set,
-    windowed,
     with_rows,
 )
 from incrax.engine.program.simplify import inline
@@ -134,7 +134,7 @@ def test_windows_say_which_rows_read_which(name, size):
                 continue
             source = sets.read(read_by, window, num_rows)
             value = jnp.take(other, source.numbers, window.source)
-            made = windowed(window, read_by, source, value, operands[1:])
+            made = Windowed(window, read_by, source).made(value, operands[1:])
             expected = np.take(found, numbers_of(read_by), window.out)
             np.testing.assert_allclose(np.asarray(made), expected, rtol=1e-12)
 

@@ -250,9 +250,7 @@ def _reaching(
     """Mask of the inputs of which a row reaches its own block alone."""
     values = division.values
     by_rows = 0
-    whole = 0
-    for var in division.whole:
-        whole |= facts.mask(var)
+    whole = facts.masks.of_all(division.whole)
     loaded = frozenset(loads)
     made = division.made
     axes = values.rows.axes

@@ -78,7 +78,9 @@ class Requested:
 
 
 class PutOff(NamedTuple):
-    """How what changed as a whole is known before it is made: the products that it is the sum of."""
+    """How what changed as a whole is known before it is made, when it is read: the products that it is
+    the sum of.
+    """
 
     terms: tuple[Any, ...]  # see `weighted_rows`
 
@@ -175,10 +177,6 @@ class RowEnvironment(abc.ABC):
         self.dirty[var] = None
         self.whole[var] = value
 
-    def put_off(self, var: Var, terms: tuple[Any, ...]) -> None:
-        """Note a variable that changed as a whole, of which nothing is made before it is read."""
-        self.dirty[var] = PutOff(terms)
-
     def put_off_as(self, atom: Atom) -> tuple[Any, ...]:
         """The products that stand for a variable that was put off; none of any other."""
         how = self._how(atom)
@@ -186,8 +184,11 @@ class RowEnvironment(abc.ABC):
 
     def set_rows(self, var: Var, axis: int, of: RowSet, make: Callable[..., Any]) -> None:
         """Note the dirty rows of a variable: `make(is_old=...)`, the old ones where they are asked
-        for.
+        for. It stays as it is where there are none.
         """
+        if not of.size:
+            self.whole[var] = self.stays(var)
+            return
         old = make(is_old=True) if self.asked.old_rows else None
         self.dirty[var] = DirtyRows(make(is_old=False), old, axis, of)
 

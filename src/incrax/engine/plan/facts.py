@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cache, cached_property, reduce
 from operator import or_
 from typing import NamedTuple
 
@@ -46,15 +46,12 @@ class Masks(dict[Var, int]):
     """The inputs that each variable of a program, or derived from it, depends on; found once."""
 
     def __init__(self, dependence: Dependence, derived: DerivedTable) -> None:
-        super().__init__()
-        self._known = dependence.masks
+        super().__init__(dependence.masks)
         self._derived = derived
 
     def __missing__(self, var: Var) -> int:
         derived = self._derived
-        if var in self._known:
-            self[var] = self._known[var]
-        elif var in derived.on_host:
+        if var in derived.on_host:
             self[var] = self.of_all(derived.on_host[var].sources)
         else:
             for eqn in derived.recipes[var]:
@@ -89,7 +86,6 @@ class Facts:
     algebra: AlgebraState = field(default_factory=AlgebraState)
     digest: str = ""  # of the program as it was traced
     derived: DerivedTable = field(default_factory=DerivedTable)  # variables made so far
-    _seconds: dict[int, tuple[Equation, float]] = field(default_factory=dict)
 
     @property
     def eqns(self) -> tuple[Equation, ...]:
@@ -116,36 +112,29 @@ class Facts:
         """Which bits of a mask are whose."""
         return self.dependence.layout
 
-    @property
-    def masks(self) -> Mapping[Var, int]:
-        """The inputs that each variable of the program depends on."""
-        return self.dependence.masks
-
     @cached_property
-    def all_masks(self) -> Masks:
-        """The same of derived variables, too."""
+    def masks(self) -> Masks:
+        """The inputs that each variable of the program, or derived from it, depends on."""
         return Masks(self.dependence, self.derived)
 
     @cached_property
     def mask(self) -> Callable[[Var], int]:
-        """The inputs that a variable of the program or a derived one depends on."""
-        return self.all_masks.__getitem__
+        """The same of one variable."""
+        return self.masks.__getitem__
 
     def is_known(self, var: Var) -> bool:
         """Whether a variable is one of the program, or derived from it: its mask is known."""
-        return var in self.masks or var in self.all_masks or var in self.derived.recipes
+        return var in self.masks or var in self.derived.recipes
 
     @cached_property
     def calibration(self) -> Calibration:
         """The prices to plan with."""
         return calibrate() if self.given_prices is None else self.given_prices
 
-    def seconds(self, eqn: Equation) -> float:
+    @cached_property
+    def seconds(self) -> Callable[[Equation], float]:
         """Estimated seconds of an equation."""
-        known = self._seconds.get(id(eqn))
-        if known is None or known[0] is not eqn:
-            known = self._seconds[id(eqn)] = (eqn, self.calibration.seconds(eqn))
-        return known[1]
+        return cache(self.calibration.seconds)
 
     @cached_property
     def total_seconds(self) -> float:
@@ -169,7 +158,7 @@ class Facts:
         """
         if self.is_calibrated:
             return self
-        return replace(self, given_prices=Calibration(), _seconds={})
+        return replace(self, given_prices=Calibration())
 
     @cached_property
     def rough_seconds(self) -> tuple[float, ...]:
@@ -202,41 +191,36 @@ class Facts:
         Cost: a few microseconds for each equation that was not asked for before.
         """
         numbers = [n for n, mask in enumerate(self.equation_masks) if mask & dirty]
-        digests = [digest for digest in map(self._digest, numbers) if digest]
+        digests = [self._digest(self.eqns[n]) for n in numbers if n not in self._inner_sums]
         return Reached(sum(digests) % 2**64, len(digests))
 
-    def _digest(self, number: int) -> int:
-        known = self._digests.get(number)
-        if known is None:
-            known = self._digests[number] = operation_digest(self.eqns[number])
-        return known
+    @cached_property
+    def _digest(self) -> Callable[[Equation], int]:
+        return cache(operation_digest)
 
     @cached_property
-    def _digests(self) -> dict[int, int]:
-        """By number of an equation. A sum of many terms, of numbers too, counts once, at whichever
-        place the term stands that moves: the others are added up beside it.
+    def _inner_sums(self) -> frozenset[int]:
+        """Equations by number that add up what others add more to. A sum of many terms, of numbers
+        too, counts once, at whichever place the term stands that moves: the others are added up
+        beside it.
         """
-        inner = {number: 0 for chain in self.chains for number in chain.eqns}
-        last = {chain.last: operation_digest(self.eqns[chain.last]) for chain in self.chains}
-        return inner | last
+        return frozenset(n for chain in self.chains for n in chain.eqns if n != chain.last)
 
-    def load_seconds(self, var: Var) -> float:
+    @cached_property
+    def load_seconds(self) -> Callable[[Var], float]:
         """Estimated seconds to hand a saved value to a program and read it; the product of a matrix
-        reads it itself.
+        reads it itself. Each plan asks for those of all that it could load.
 
         Nothing for a value that the user marked: it is always taken.
         """
-        known = self._load_seconds.get(var)
-        if known is None:
-            size = 0 if var in self.derived.matrices else _jax.aval_bytes(var.aval)
-            price = self.calibration.load_seconds(size)
-            known = self._load_seconds[var] = MARKED_LOAD_S if var in self.kept else price
-        return known
 
-    @cached_property
-    def _load_seconds(self) -> dict[Var, float]:
-        """As far as they were asked for: each plan asks for those of all that it could load."""
-        return {}
+        def seconds(var: Var) -> float:
+            if var in self.kept:
+                return MARKED_LOAD_S
+            size = 0 if var in self.derived.matrices else _jax.aval_bytes(var.aval)
+            return self.calibration.load_seconds(size)
+
+        return cache(seconds)
 
     def save_seconds(self, var: Var) -> float:
         """Estimated seconds to return a value from a program."""
@@ -274,7 +258,7 @@ class Facts:
     @cached_property
     def has_effects(self) -> bool:
         """Whether some equation must run at every call."""
-        return bool(self.effects) or any(mask & ALWAYS for mask in self.masks.values())
+        return bool(self.effects) or any(mask & ALWAYS for mask in self.dependence.masks.values())
 
     @cached_property
     def calls_host(self) -> bool:
@@ -314,26 +298,17 @@ class Facts:
         return frozenset(var for var in written if not masks[var] & ALWAYS and _is_array(var))
 
     @cached_property
-    def cut_set(self) -> tuple[Var, ...]:
+    def cut_set(self) -> dict[Var, None]:
         """Every value that is read by an equation of another dependency set: what the minimal
         planner keeps.
 
         Not what is read only to be marked as dependent on less.
         """
-        found: dict[Var, None] = {}
         masks = self.masks
-        for eqn, mask in zip(self.eqns, self.equation_masks, strict=True):
-            if eqn.params.get("is_narrowed"):
-                continue
-            found.update(
-                {var: None for var in read_vars(eqn) if var in self.saveable and masks[var] != mask}
-            )
-        return tuple(found)
-
-    @cached_property
-    def cut_values(self) -> frozenset[Var]:
-        """The same, to look up."""
-        return frozenset(self.cut_set)
+        pairs = zip(self.eqns, self.equation_masks, strict=True)
+        ends = [(eqn, mask) for eqn, mask in pairs if not eqn.params.get("is_narrowed")]
+        read = ((var, mask) for eqn, mask in ends for var in read_vars(eqn))
+        return {var: None for var, mask in read if var in self.saveable and masks[var] != mask}
 
     def dirty_outputs(self, dirty: int) -> tuple[int, ...]:
         """Output positions that a dirty set reaches; all of them if every input is dirty."""

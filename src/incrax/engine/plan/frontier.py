@@ -80,65 +80,31 @@ def choose_frontier(
     Cost: proportional to the equations that run, and those from which a loaded value is computed,
         up to a window of them for each place where many values meet.
     """
-    targets = tuple(targets)
+    targets = frozenset(targets)
     must_run = frozenset(must_run)
     price = cache(load_seconds)
     run_seconds = cache(run_seconds)
     ran, found = _forced(listing, targets, must_run, price)
-    is_cheap = cache(_Saving(listing, frozenset(targets), price, run_seconds).is_cheap)
+    is_cheap = cache(lambda var: _is_cheap(var, listing, targets, price, run_seconds))
     loads = {var for var in found if is_cheap(var)}
-    wanted = _Wanted(listing, (var for var in found if var not in loads))
-    is_had = lambda var: (
-        var not in listing.writer or listing.writer[var] in ran or var in loads or var in wanted
-    )
-    unseen = set(wanted.by_writer)  # equations that no window has had
+    wanted = set(found) - loads
+    writer = listing.writer
+    is_had = lambda var: var not in writer or writer[var] in ran or var in loads or var in wanted
+    unseen = set(wanted)  # of which no window has had the equation
     is_last = False
-    while wanted.by_writer and not is_last:
+    while wanted and not is_last:
         is_last = not unseen
-        window, here = _window(listing, wanted, ran, is_cheap)
-        unseen -= window
+        window = _window(listing, {writer[var] for var in wanted}, ran, is_cheap)
+        here = {var for var in wanted if writer[var] in window}
+        wanted -= here
+        unseen -= here
         chosen, available = _minimum_cut(listing, window, here, is_had, price, run_seconds)
         ran.update(chosen)
         for var in available:
-            if listing.writer[var] in window or is_cheap(var):
-                loads.add(var)
-            else:
-                wanted.add(var)
+            is_loaded = writer[var] in window or is_cheap(var)
+            (loads if is_loaded else wanted).add(var)
     # What the last window left wanted can be loaded.
-    loads.update(*wanted.by_writer.values())
-    return _trimmed(listing, ran, loads, targets, must_run)
-
-
-class _Wanted:
-    """Variables that must be available, by the number of the equation that writes them; the last
-    number first.
-    """
-
-    def __init__(self, listing: Listing, variables: Iterable[Var]) -> None:
-        self.listing = listing
-        self.by_writer: dict[int, dict[Var, None]] = {}
-        self._heap: list[int] = []
-        for var in variables:
-            self.add(var)
-
-    def add(self, var: Var) -> None:
-        number = self.listing.writer[var]
-        if number not in self.by_writer:
-            self.by_writer[number] = {}
-            heapq.heappush(self._heap, -number)
-        self.by_writer[number][var] = None
-
-    def __contains__(self, var: Var) -> bool:
-        return var in self.by_writer.get(self.listing.writer[var], ())
-
-    @property
-    def last(self) -> int:
-        """The greatest number; -1 if there is none."""
-        return -self._heap[0] if self._heap else -1
-
-    def pop_last(self) -> dict[Var, None]:
-        """Take out the variables of the greatest number."""
-        return self.by_writer.pop(-heapq.heappop(self._heap))
+    return _trimmed(listing, ran, loads | wanted, targets, must_run)
 
 
 def _forced(
@@ -169,74 +135,63 @@ def _forced(
     return ran, [var for var in loadable if listing.writer[var] not in ran]
 
 
-class _Saving(NamedTuple):
-    """What is saved by loading a variable, whatever else is wanted."""
+def _is_cheap(
+    var: Var,
+    listing: Listing,
+    targets: Collection[Var],
+    price: LoadSeconds,
+    run_seconds: RunSeconds,
+) -> bool:
+    """Whether to load a variable costs no more than the equations that compute only this: then they
+    never run, and need not be looked at.
 
-    listing: Listing
-    targets: frozenset[Var]
-    price: LoadSeconds
-    run_seconds: RunSeconds
-
-    def is_cheap(self, var: Var) -> bool:
-        """Whether to load a variable costs no more than the equations that compute only this: then
-        they never run, and need not be looked at.
-        """
-        price = self.price(var)
-        return price is not None and self._own_seconds(var, price) >= price
-
-    def _own_seconds(self, var: Var, enough: float) -> float:
-        """Seconds that nothing but this variable needs, up to what is enough: of the equation that
-        computes it alone and, for what it alone reads, of the like or of loading, if that is less.
-        """
-        total = 0.0
-        pending = [var]
-        while pending and total < enough:
-            number = self.listing.writer[pending.pop()]
-            eqn = self.listing.eqns[number]
-            if eqn.effects or (len(eqn.outvars) > 1 and len(written_vars(eqn)) > 1):
-                continue
-            total += self.run_seconds(number)
-            for read in self.listing.read[number]:
-                if self._is_own(read):
-                    price = self.price(read)
-                    if price is None or price >= enough - total:
-                        pending.append(read)
-        return total
-
-    def _is_own(self, var: Var) -> bool:
-        is_read_once = self.listing.num_readers[var] == 1
-        return is_read_once and var in self.listing.writer and var not in self.targets
+    Of seconds that nothing but it needs, up to what is enough: those of the equation that computes it
+    alone and, for what it alone reads, of the like or of loading, if that is less.
+    """
+    enough = price(var)
+    if enough is None:
+        return False
+    is_own = lambda x: listing.num_readers[x] == 1 and x in listing.writer and x not in targets
+    total = 0.0
+    pending = [var]
+    while pending and total < enough:
+        number = listing.writer[pending.pop()]
+        eqn = listing.eqns[number]
+        if not eqn.effects and len(written_vars(eqn)) == 1:
+            total += run_seconds(number)
+            for read in filter(is_own, listing.read[number]):
+                load_s = price(read)
+                if load_s is None or load_s >= enough - total:
+                    pending.append(read)
+    return total >= enough
 
 
 def _window(
-    listing: Listing, wanted: _Wanted, ran: Collection[int], is_cheap: Callable[[Var], bool]
-) -> tuple[set[int], list[Var]]:
-    """The last equations, up to `WINDOW`, from which what is wanted is computed, and of this what they
-    write, taken out.
-    """
-    heap: list[int] = []
-    seen: set[int] = set()
+    listing: Listing,
+    wanted: Collection[int],
+    ran: Collection[int],
+    is_cheap: Callable[[Var], bool],
+) -> set[int]:
+    """The last equations, up to `WINDOW`, of those that are wanted and those that make what these read."""
+    seen = set(wanted)
+    heap = [-number for number in wanted]
+    heapq.heapify(heap)
     window: set[int] = set()
-    targets: list[Var] = []
-    while len(window) < WINDOW and (heap or wanted.by_writer):
-        number = max(wanted.last, -heap[0] if heap else -1)
-        if number == wanted.last:
-            targets += wanted.pop_last()
-        if heap and number == -heap[0]:
-            heapq.heappop(heap)
+    while heap and len(window) < WINDOW:
+        number = -heapq.heappop(heap)
         window.add(number)
         for var in listing.read[number]:
             other = listing.writer.get(var)
             if other is not None and other not in ran and other not in seen and not is_cheap(var):
                 seen.add(other)
                 heapq.heappush(heap, -other)
-    return window, targets
+    return window
 
 
 def _minimum_cut(
     listing: Listing,
     window: Collection[int],
-    targets: Sequence[Var],
+    targets: Collection[Var],
     is_had: Callable[[Var], bool],
     price: LoadSeconds,
     run_seconds: RunSeconds,
@@ -246,8 +201,6 @@ def _minimum_cut(
     What is written before the window, and is not had anyway, can be loaded, or else cannot be had
     in it. A variable that one equation alone reads shares its node.
     """
-    if not window:
-        return set(), set(targets)
     nodes = {number: index for index, number in enumerate(sorted(window), 2)}
     edges = [(_SOURCE, node, run_seconds(number)) for number, node in nodes.items()]
     places: dict[Var, int] = {}
@@ -272,17 +225,16 @@ def _minimum_cut(
 def _readers(
     listing: Listing,
     nodes: Mapping[int, int],
-    targets: Iterable[Var],
+    targets: Collection[Var],
     is_had: Callable[[Var], bool],
 ) -> dict[Var, list[int]]:
     """The variables that are not had, with the nodes of the equations that read them; of targets
     with none, as they are wanted anyway.
     """
     found: dict[Var, list[int]] = {var: [] for var in targets}
-    wanted = frozenset(targets)
     for number, node in nodes.items():
         for var in listing.read[number]:
-            if var not in wanted and not is_had(var):
+            if var not in targets and not is_had(var):
                 found.setdefault(var, []).append(node)
     return found
 
@@ -290,21 +242,17 @@ def _readers(
 def _source_side(edges: Sequence[tuple[int, int, float]], num_nodes: int) -> np.ndarray:
     """Whether the residual graph of a maximum flow still reaches each node from the source."""
     rows, cols, capacities = (np.array(column) for column in zip(*edges, strict=True))
-    finite = np.isfinite(capacities)
-    scale = _SCALE / max(float(capacities[finite].sum()), 1e-12)
-    units = np.where(
-        finite, np.maximum(np.where(finite, capacities, 0) * scale, 1), INFINITE
-    ).astype(np.int64)
+    total = float(capacities[np.isfinite(capacities)].sum())
+    units = np.clip(capacities * (_SCALE / max(total, 1e-12)), 1, INFINITE).astype(np.int64)
     if len(edges) <= MAX_EDGES:
         return _small_source_side(rows.tolist(), cols.tolist(), units.tolist(), num_nodes)
     # Here, as importing SciPy takes longer than all of incrax, and few programs need it.
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
+    # Edges between the same nodes are added up.
     graph = csr_array((units, (rows, cols)), shape=(num_nodes, num_nodes))
-    graph.sum_duplicates()
-    graph.data = np.minimum(graph.data, INFINITE)
-    graph = csr_array(graph.astype(np.int32))
+    graph.data = np.minimum(graph.data, INFINITE).astype(np.int32)
     flow = maximum_flow(graph, _SOURCE, _SINK).flow
     residual = csr_array(graph - flow)
     residual.eliminate_zeros()
@@ -362,14 +310,10 @@ def _trimmed(
     needed = set(targets)
     kept = []
     for number in sorted(ran, reverse=True):
-        eqn = listing.eqns[number]
-        if number in must_run or any(
-            var in needed and var not in loads for var in written_vars(eqn)
-        ):
+        if number in must_run or not needed.isdisjoint(written_vars(listing.eqns[number])):
             kept.append(number)
             needed.update(listing.read[number])
-    numbers = sorted({listing.writer[var] for var in loads & needed})
+    loads &= needed
+    numbers = sorted({listing.writer[var] for var in loads})
     written = (var for number in numbers for var in written_vars(listing.eqns[number]))
-    return Frontier(
-        tuple(reversed(kept)), tuple(var for var in written if var in loads and var in needed)
-    )
+    return Frontier(tuple(reversed(kept)), tuple(var for var in written if var in loads))

@@ -9,7 +9,7 @@ a value per id is kept.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -50,16 +50,26 @@ def look_up(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     if env.rows(operand) is None or env.rows(indices) is not None:
         raise NotByRowsError("its indices changed, too")
     batch = batch_of(eqn, rows.axis)
-    members = _members(env, eqn, rows.of)
+    members = _members(env, _ids_of(eqn), rows.of)
     make = lambda is_old: _repeated(rows.at(is_old), rows.axis, batch, members.size)
     if isinstance(members.origin, FromList):
         make = functools.partial(looked_up_at, env, eqn, batch, members)
     env.set_rows(eqn.outvars[0], batch, members, make)
 
 
-def _clips(eqn: Equation) -> bool:
-    """Whether indices out of range read, or write, the last row."""
-    return eqn.params["mode"] == lax.GatherScatterMode.CLIP
+class _Ids(NamedTuple):
+    """The indices of a look-up, or of a sum back to them."""
+
+    indices: Var
+    clips: bool  # those out of range read, or write, the last row
+    drops: bool  # they read, or write, nothing; where they do neither, none is to be out of range
+
+
+def _ids_of(eqn: Equation) -> _Ids:
+    indices = eqn.invars[1]
+    assert isinstance(indices, Var)
+    clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
+    return _Ids(indices, clips, windows_of(eqn).is_dropping)
 
 
 def looked_up_at(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet, *, is_old: bool) -> Any:
@@ -69,8 +79,7 @@ def looked_up_at(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet, *, i
     if rows is None or batch_of(eqn, rows.axis) != axis or env.rows(indices) is not None:
         raise NotByRowsError(MIXED)
     length = rows.of.length
-    clips = _clips(eqn)
-    assert isinstance(indices, Var)
+    indices, clips, _ = _ids_of(eqn)
     is_some_row = clips or (env.are_fixed(indices) and np.all(env.ids_of(indices, length) < length))
     if not is_some_row:
         raise NotByRowsError("its indices are not known before it runs")
@@ -85,66 +94,60 @@ def looked_up_at(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet, *, i
 _AGAIN = "it looks up what was looked up, by indices that may change"
 
 
-def _members(env: RowEnvironment, eqn: Equation, of: RowSet) -> RowSet:
+def _members(env: RowEnvironment, ids: _Ids, of: RowSet) -> RowSet:
     """The rows of indices that are among some others."""
-    indices = eqn.invars[1]
-    assert isinstance(indices, Var)
-    key = (indices, "members", of, _clips(eqn))
+    key = (ids.indices, "members", of, ids.clips)
     if key not in env.rows_at:
         is_again = isinstance(of.origin, LookedUp | FromList)
-        if is_again and not env.are_fixed(indices):
+        if is_again and not env.are_fixed(ids.indices):
             raise NotByRowsError(_AGAIN)
-        ids = env.ids_of(indices, of.length, clips=_clips(eqn))
-        if not windows_of(eqn).is_dropping and np.any(ids == of.length):
+        numbers = env.ids_of(ids.indices, of.length, clips=ids.clips)
+        if not ids.drops and np.any(numbers == of.length):
             raise NotByRowsError("an index that was to be in range is not")
-        listed = listed_members(of, ids) if env.are_fixed(indices) else None
+        listed = listed_members(of, numbers) if env.are_fixed(ids.indices) else None
         if not is_again:
-            env.rows_at[key] = _from_table(env, eqn, of, ids, listed)
+            env.rows_at[key] = _from_table(env, ids, of, numbers, listed)
         elif listed is None:
             raise NotByRowsError(_AGAIN)
         else:  # they are many, for each argument different ones
-            check_few(listed.numbers.shape[1], ids.size)
-            env.rows_at[key] = env.sets.from_list(listed, ids.size)
+            check_few(listed.numbers.shape[1], numbers.size)
+            env.rows_at[key] = env.sets.from_list(listed, numbers.size)
     return env.rows_at[key]
 
 
 def _from_table(
-    env: RowEnvironment, eqn: Equation, of: RowSet, ids: np.ndarray, listed: Listed | None
+    env: RowEnvironment, ids: _Ids, of: RowSet, numbers: np.ndarray, listed: Listed | None
 ) -> RowSet:
     """These rows, in as many slots for each id as the most frequent one has."""
-    length = ids.size
-    indices = eqn.invars[1]
-    assert isinstance(indices, Var)
-    width = int(np.bincount(ids, minlength=of.length + 1)[:-1].max(initial=1))
+    length = numbers.size
+    width = int(np.bincount(numbers, minlength=of.length + 1)[:-1].max(initial=1))
     check_few(width * of.size, length)
-    table = _table(env, eqn, of.length, width)
+    table = _table(env, ids, of.length, width)
     width = min(width, env.widths.get(table, width))
     slots = lax.slice_in_dim(taken(env.table(table), 0, of), 0, width, axis=1)
     if of.has_spare:  # a slot of no row has no members
         is_row = lax.broadcast_in_dim(of.is_row, slots.shape, (0,))
         slots = lax.select(is_row, slots, lax.full_like(slots, length))
     counts = lax.expand_dims(of.counts, (1,)) & (slots < length)
-    numbers, counts = (lax.reshape(x, (of.size * width,)) for x in (slots, counts))
-    origin = LookedUp(of, indices, _clips(eqn))
-    found = RowSet(numbers, length, counts, True, origin, listed=listed)
+    slots, counts = (lax.reshape(x, (of.size * width,)) for x in (slots, counts))
+    origin = LookedUp(of, ids.indices, ids.clips, table)
+    found = RowSet(slots, length, counts, True, origin, listed=listed)
     env.looked_up[table] = found
     return found
 
 
-def _table(env: RowEnvironment, eqn: Equation, length: int, width: int) -> Var:
+def _table(env: RowEnvironment, ids: _Ids, length: int, width: int) -> Var:
     """The rows of each id; of indices that may change, no id is to have more than there are slots."""
-    indices = eqn.invars[1]
-    assert isinstance(indices, Var)
     derived = env.derived_values
-    options = {"length": length, "width": width, "clips": _clips(eqn)}
+    options = {"length": length, "width": width, "clips": ids.clips}
     kind = tuple(options.values())
-    recipe = HostRecipe((indices,), functools.partial(member_table, **options))
+    recipe = HostRecipe((ids.indices,), functools.partial(member_table, **options))
     aval = _jax.array_aval((length, width), np.int32)
     table = derived.make_on_host(("members", *kind), aval, recipe)
-    if not env.are_fixed(indices):
-        drops = windows_of(eqn).is_dropping
-        recipe = HostRecipe((indices,), functools.partial(_fits, drops=drops, **options))
-        fits = derived.make_on_host(("fits", drops, *kind), _jax.bool_aval(), recipe)
+    if not env.are_fixed(ids.indices):
+        fitting = functools.partial(_fits, drops=ids.drops, **options)
+        recipe = HostRecipe((ids.indices,), fitting)
+        fits = derived.make_on_host(("fits", ids.drops, *kind), _jax.bool_aval(), recipe)
         env.guards.append(env.table(fits))
     return table
 
@@ -156,12 +159,12 @@ def arranged_rows(env: RowEnvironment, var: Var, axis: int, of: RowSet) -> Any |
     None where the copy would be much larger, or the value is likely to change: each time it would be
     arranged anew.
     """
-    found = (table for table, members in env.looked_up.items() if members is of)
-    table = next(found, None)
     is_steady = not env.facts.mask(var) & env.moving
-    if table is None or env.adds_changes or not is_steady or _jax.is_key_dtype(var.aval.dtype):
+    if not isinstance(of.origin, LookedUp) or env.adds_changes or not is_steady:
         return None
-    assert isinstance(of.origin, LookedUp)
+    if _jax.is_key_dtype(var.aval.dtype):
+        return None
+    table = of.origin.table
     is_worth = _jax.aval_bytes(var.aval) >= MIN_ARRANGED_BYTES
     if not is_worth or _jax.aval_size(table.aval) > MAX_ARRANGED * of.length:
         return None
@@ -188,7 +191,7 @@ def add_back(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     axis = added_axis(eqn)
     origin = rows.of.origin
     parent = None
-    if isinstance(origin, LookedUp) and origin[1:] == (indices, _clips(eqn)):
+    if isinstance(origin, LookedUp) and origin[1:3] == _ids_of(eqn)[:2]:
         parent = origin.of
     # Of another length, other indices are out of range than those of the look-up.
     if parent and axis is not None and shape_of(into)[axis] == parent.length:
@@ -228,7 +231,7 @@ def _scatter_change(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None
         env.set_changed(total, before, add(before, places, change), new, old)
         return
     length = shape_of(total)[axis]
-    of, same = grouped(ids_read(jnp, places, length, clips=_clips(eqn)), length)
+    of, same = grouped(ids_read(jnp, places, length, clips=_ids_of(eqn).clips), length)
     change = jnp.moveaxis(change, rows.axis, 0)
     sums = lax.dot_general(
         same.astype(change.dtype),
@@ -253,7 +256,7 @@ def sum_by_ids(
     members = rows.of
     assert isinstance(members.origin, LookedUp)
     assert isinstance(operand, Var)
-    parent, indices, clips = members.origin
+    parent, indices, clips, _ = members.origin
 
     def per_row(x: Any) -> Any:
         x = jnp.moveaxis(x, rows.axis, 0)

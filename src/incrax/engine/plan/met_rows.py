@@ -13,8 +13,8 @@ In: an equation that reads all rows of a dirty operand. Out: its result, from wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from jax import lax
@@ -35,7 +35,7 @@ from incrax.engine.plan.row_sets import (
 )
 from incrax.engine.rewrites.row_reductions import REDUCTIONS
 from incrax.primitives.entry import shape_of, with_parameters
-from incrax.primitives.on_rows import Aligned, NotByRowsError, crossed_by
+from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_by, crossed_by
 
 MAX_PARTIAL = 2**17
 """Elements of a value per row up to which it is kept for a reduction over the rows."""
@@ -57,7 +57,9 @@ def _reduce(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
         raise NotByRowsError(EACH_READS_ALL)
     others = tuple(d for d in axes if d != rows.axis)
     if rows.of.ends is not None:
-        _reduce_interval(env, eqn, rows)
+        both = lambda *parts: lax.concatenate([part[None] for part in parts], 0)
+        join = lambda *parts: with_parameters(eqn, {"axes": (0,)})(both(*parts))
+        _of_interval(env, eqn, [rows.axis], rows.of, [rows.new], join)
         return
     is_sum = eqn.primitive.name == "reduce_sum"
     if is_sum and isinstance(rows.of.origin, LookedUp) and not env.adds_changes:
@@ -80,34 +82,32 @@ def _reduce(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     env.set_whole(eqn.outvars[0], together(env.all_rows(operand, last)))
 
 
-def _reduce_interval(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
-    """Of an interval: with what the other rows make together, which stays."""
-    rest = _beside(env, eqn, [rows.axis], rows.of)
-    (value,) = _jax.apply(eqn, [rows.new])
-    if rest is not None:
-        both = lax.concatenate([rest[None], value[None]], 0)
-        value = with_parameters(eqn, {"axes": (0,)})(both)
-    env.set_whole(eqn.outvars[0], value)
-
-
-def _beside(env: RowEnvironment, eqn: Equation, axes: Sequence[int], of: RowSet) -> Any | None:
-    """What an equation makes of all rows beside an interval, along an axis of each operand; None
-    where there are none.
+def _of_interval(
+    env: RowEnvironment,
+    eqn: Equation,
+    axes: Sequence[int],
+    of: RowSet,
+    values: Sequence[Any],
+    join: Callable[[Any, Any], Any],
+) -> None:
+    """What an equation makes of an interval along an axis of each operand, joined with what it makes
+    of all rows beside it, which stays.
     """
     assert of.ends is not None
     low, high = of.ends
-    if of.size == of.length:
-        return None
+    (var,) = eqn.outvars
 
     def without(x: Any, axis: int) -> Any:
         before = lax.slice_in_dim(x, 0, low, axis=axis)
         return lax.concatenate([before, lax.slice_in_dim(x, high, None, axis=axis)], axis)
 
-    run = lambda *values: _jax.apply(eqn, list(map(without, values, axes)))[0]
-
-    operands = [atom for atom in eqn.invars if isinstance(atom, Var)]
-    kind = ("beside", eqn.outvars[0], low, high)
-    return env.stays(env.derived_values.make(kind, operands, run))
+    (value,) = _jax.apply(eqn, values)
+    if of.size < of.length:
+        run = lambda *values: _jax.apply(eqn, list(map(without, values, axes)))[0]
+        operands = [atom for atom in eqn.invars if isinstance(atom, Var)]
+        rest = env.derived_values.make(("beside", var, low, high), operands, run)
+        value = join(env.stays(rest), value)
+    env.set_whole(var, value)
 
 
 def _contract(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
@@ -116,12 +116,8 @@ def _contract(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
     is_small = env.facts.seconds(eqn) < MIN_PRODUCT_S
     if is_small and not env.adds_changes and not is_interval:
         raise NotByRowsError("all of it takes no longer")
-    contracted, _ = eqn.params["dimension_numbers"]
     own = next(n for n, atom in enumerate(eqn.invars) if env.rows(atom) is not None)
-    if rows.axis not in contracted[own]:
-        raise NotByRowsError(MIXED)
-    place = contracted[own].index(rows.axis)
-    axes = [each[place] for each in contracted]
+    axes = _summed_together(eqn, own, rows.axis)
     if any(env.axis_of(atom) not in (None, d) for atom, d in zip(eqn.invars, axes, strict=True)):
         raise NotByRowsError(MIXED)
     operands = lambda is_old: [
@@ -129,11 +125,22 @@ def _contract(env: RowEnvironment, eqn: Equation, rows: DirtyRows) -> None:
         for atom, axis in zip(eqn.invars, axes, strict=True)
     ]
     if is_interval:
-        (value,) = _jax.apply(eqn, operands(False))
-        rest = _beside(env, eqn, axes, rows.of)
-        env.set_whole(eqn.outvars[0], value if rest is None else rest + value)
+        _of_interval(env, eqn, axes, rows.of, operands(False), lax.add)
         return
     _add_change(env, eqn, operands)
+
+
+def _summed_together(eqn: Equation, number: int, axis: int) -> list[int]:
+    """The axes of the operands of a product that are summed over with one of an operand.
+
+    Raises:
+        NotByRowsError: that is not summed over.
+    """
+    contracted, _ = eqn.params["dimension_numbers"]
+    if axis not in contracted[number]:
+        raise NotByRowsError(MIXED)
+    place = contracted[number].index(axis)
+    return [each[place] for each in contracted]
 
 
 def _add_change(env: RowEnvironment, eqn: Equation, operands: Callable[[bool], list[Any]]) -> None:
@@ -206,70 +213,58 @@ def _slab(
     return DirtyRows(new, old, axis, of)
 
 
-class _SumOfSlabs(NamedTuple):
-    """A sum over axes of an operand that has slabs, or a product with a clean one summed over them."""
-
-    eqn: Equation
-    number: int  # of the operand
-    axes: Sequence[int]  # that are summed over
-    beside: Sequence[int]  # the same of the other operand
-    places: Mapping[int, int]  # in the result, of each of the operand's axes that is left
-
-    def of(self, env: RowEnvironment, value: Any, rows: DirtyRows | None = None) -> Any:
-        """The sum of all of the operand, or of these rows of an axis that is summed over."""
-        if not self.beside:
-            return _jax.apply(self.eqn, [value])[0]
-        other = env.result(self.eqn.invars[1 - self.number])
-        if rows is not None:
-            other = taken(other, self.beside[self.axes.index(rows.axis)], rows.of)
-        return _jax.apply(self.eqn, [other, value] if self.number else [value, other])[0]
+_Slab = tuple[DirtyRows, "int | None"]
+"""Dirty rows, and their axis in what sums; None: they are summed over."""
 
 
-def _sum_of_slabs(eqn: Equation, sides: Sequence[Sequence[DirtyRows]]) -> _SumOfSlabs | None:
-    """What sums over a slab; None if nothing does, or two operands changed."""
-    changed = [n for n, own in enumerate(sides) if own]
-    name = eqn.primitive.name
-    if len(changed) > 1 or name not in ("reduce_sum", "dot_general"):
-        return None
-    (number,) = changed
-    axes, beside, batch, first = eqn.params.get("axes", ()), (), (), 0
-    if name == "dot_general":
-        contracted, batched = eqn.params["dimension_numbers"]
-        axes, beside, batch = contracted[number], contracted[1 - number], batched[number]
-        num_free = len(shape_of(eqn.invars[0])) - len(contracted[0]) - len(batch)
-        first = len(batch) + number * num_free
-    left = [d for d in range(len(shape_of(eqn.invars[number]))) if d not in (*axes, *batch)]
-    if len(sides[number]) < 2 or all(side.axis not in axes for side in sides[number]):
-        return None
-    if any(side.axis in batch for side in sides[number]):
-        return None
-    places = {d: first + k for k, d in enumerate(left)}
-    return _SumOfSlabs(eqn, number, tuple(axes), tuple(beside), places)
+def _summed(eqn: Equation, sides: Sequence[Sequence[DirtyRows]]) -> list[_Slab]:
+    """The slabs of an operand of which axes are summed over, or a product with a clean one is, one
+    that is summed over first; none where it does something else, or two operands changed.
+    """
+    changed = [own for own in sides if own]
+    if len(changed) > 1 or eqn.primitive.name not in ("reduce_sum", "dot_general"):
+        return []
+    slabs: list[_Slab] = []
+    for side in changed[0]:
+        rows = [side.axis if own else None for own in sides]
+        left = aligned_by(eqn, rows)
+        if left is not None and left.operands != tuple(rows):
+            return []  # a batch of products
+        slabs.append((side, None if left is None else left.outputs[0]))
+    slabs.sort(key=lambda slab: slab[1] is not None)
+    return slabs if len(slabs) > 1 and slabs[0][1] is None else []
 
 
 def _sum_slabs(env: RowEnvironment, eqn: Equation, sides: Sequence[Sequence[DirtyRows]]) -> bool:
     """A sum over one of their axes, or both: the difference of the slab that is summed over. What
     both have counts once; rows that are left are summed anew. Whether it is such a sum.
     """
-    found = _sum_of_slabs(eqn, sides)
-    if found is None:
+    slabs = _summed(eqn, sides)
+    if not slabs:
         return False
-    slabs = sides[found.number]
-    across, along = slabs if slabs[0].axis in found.axes else reversed(slabs)
-    is_left = along.axis in found.places
+    (across, _), (along, place) = slabs
+    number = next(number for number, own in enumerate(sides) if own)
+
+    def total(value: Any, rows: DirtyRows | None = None) -> Any:
+        """Of all of the operand, or of these rows of an axis that is summed over."""
+        values = [value if own else env.result(x) for own, x in zip(sides, eqn.invars, strict=True)]
+        if rows is not None and len(values) > 1:
+            beside = 1 - number
+            axis = _summed_together(eqn, number, rows.axis)[beside]
+            values[beside] = taken(values[beside], axis, rows.of)
+        return _jax.apply(eqn, values)[0]
 
     def part(is_old: bool) -> Any:
         one = across.counted(is_old)
-        if is_left:
-            return found.of(env, one, across)
+        if place is not None:
+            return total(one, across)
         one = masked(one, along.axis, in_no_row(along.of))
-        return found.of(env, one, across) + found.of(env, along.counted(is_old), along)
+        return total(one, across) + total(along.counted(is_old), along)
 
     def with_rows_left(after: Any) -> Any:
-        if not is_left:
+        if place is None:
             return after
-        axis = found.places[along.axis]
-        return with_rows(after, DirtyRows(found.of(env, along.new), None, axis, along.of))
+        return with_rows(after, DirtyRows(total(along.new), None, place, along.of))
 
     env.add_difference(eqn, part, with_rows_left)
     return True

@@ -9,9 +9,10 @@ blocks of consecutive rows, each made of the block that it reads.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -21,17 +22,10 @@ from incrax.engine.plan.environment import MIXED, RowEnvironment, zeros_of
 from incrax.engine.plan.row_sets import (
     DirtyRows,
     RowSet,
-    at_places,
-    by_blocks,
     by_slots,
-    correlated,
-    ends_of_all,
     is_by_slots,
     masked,
-    offsets_of,
-    places_of,
     window_of_block,
-    windowed,
 )
 from incrax.primitives.entry import Run, Window, shape_of, with_item
 from incrax.primitives.on_rows import (
@@ -54,9 +48,6 @@ def move(env: RowEnvironment, eqn: Equation, axis: int) -> None:
         if not length:
             env.whole[var] = zeros_of(var)
             continue
-        if any(rows is not None and rows.of.ends for rows in map(env.rows, eqn.invars)):
-            _move_interval(env, eqn, var, axis, runs)
-            continue
         found: list[tuple[DirtyRows, RowSet]] = []
         for run in runs:
             rows = env.rows(eqn.invars[run.operand])
@@ -64,9 +55,15 @@ def move(env: RowEnvironment, eqn: Equation, axis: int) -> None:
                 found.append((rows, env.sets.moved(rows.of, run, length)))
         places = [place for _, place in found]
         of = places[0] if len(places) == 1 else env.sets.side_by_side(places)
-        env.check_size(of, places)
-
-        env.set_rows(var, axis, of, functools.partial(_together, env, eqn, found, axis))
+        if of is None:
+            raise NotByRowsError(MIXED)
+        if of.ends is None:
+            env.check_size(of, places)
+            make = functools.partial(_together, env, eqn, found, axis)
+        else:
+            env.check_size(of)
+            make = functools.partial(_interval_back, env, eqn, axis, runs, of)
+        env.set_rows(var, axis, of, make)
 
 
 def _fill(env: RowEnvironment, eqn: Equation) -> Any:
@@ -128,26 +125,6 @@ def moved_back(
     return by_slots(sources, values, axis)
 
 
-def _move_interval(
-    env: RowEnvironment, eqn: Equation, var: Var, axis: int, runs: Sequence[Run]
-) -> None:
-    """An interval goes to the smallest one that has all of its rows."""
-    places = []
-    for run in runs:
-        rows = env.rows(eqn.invars[run.operand])
-        if rows is not None:
-            if rows.of.ends is None:
-                raise NotByRowsError(MIXED)
-            places.append(places_of(run, rows.of.ends))
-    ends = ends_of_all(places)
-    if ends is None:
-        env.whole[var] = env.stays(var)
-        return
-    of = env.sets.interval(*ends, shape_of(var)[axis])
-    env.check_size(of)
-    env.set_rows(var, axis, of, functools.partial(_interval_back, env, eqn, axis, runs, of))
-
-
 def _interval_back(
     env: RowEnvironment, eqn: Equation, axis: int, runs: Sequence[Run], of: RowSet, *, is_old: bool
 ) -> Any:
@@ -172,9 +149,6 @@ def slide(env: RowEnvironment, eqn: Equation) -> None:
     assert rows is not None
     window = window_of(eqn, source=rows.axis)
     of = env.sets.reading(rows.of, window, shape_of(var)[window.out])
-    if not of.size:
-        env.whole[var] = env.stays(var)
-        return
     env.check_size(of)
     env.set_rows(var, window.out, of, functools.partial(slid, env, eqn, window, of))
 
@@ -187,7 +161,7 @@ def slid(env: RowEnvironment, eqn: Equation, window: Window, of: RowSet, *, is_o
     others = [env.result(atom) for atom in others]
     source = env.sets.read(of, window, shape_of(operand)[window.source])
     value = env.rows_of(operand, window.source, source, is_old=is_old)
-    found = windowed(window, of, source, value, others)
+    found = Windowed(window, of, source).made(value, others)
     if jnp.shape(found) != with_item(shape_of(eqn.outvars[0]), window.out, of.size):
         raise NotByRowsError("it cannot be run on blocks of rows")
     return found
@@ -214,7 +188,7 @@ def _correlate(env: RowEnvironment, eqn: Equation) -> None:
     def part(is_old: bool) -> Any:
         value = env.rows_of(image, window.source, source, is_old=is_old)
         own = masked(env.rows_of(kernel, axis, of, is_old=is_old), axis, of.counts)
-        return correlated(window, of, source, value, own, axis)
+        return Windowed(window, of, source).summed(value, own, axis)
 
     env.add_difference(eqn, part)
 
@@ -254,16 +228,87 @@ def unpooled(env: RowEnvironment, eqn: Equation, axis: int, of: RowSet, *, is_ol
 
     beside = window.stride + of.width  # rows that are in no window at all
     gaps = [(beside, beside, 0) if d == axis else (0, 0, 0) for d in range(values[0].ndim)]
+    windowed = Windowed(window, near, around)
 
     def run(gradient: Any, x: Any, offset: Any, first: Any) -> Any:
-        found = window.run(gradient, at_places(window, near, around, x, offset))
+        found = window.run(gradient, windowed.places(x, offset))
         found = lax.pad(found, np.zeros((), found.dtype), gaps)
         return lax.dynamic_slice_in_dim(found, first + beside, of.width, axis)
 
     firsts = of.firsts - window_of_block(near, window)[0]
-    offsets = offsets_of(window, near, around)
-    operands = [*((value, axis) for value in values), (offsets, None), (firsts, None)]
-    return by_blocks(run, operands, of.num_blocks, axis)
+    operands = [*((value, axis) for value in values), (windowed.offsets, None), (firsts, None)]
+    return _by_blocks(run, operands, of.num_blocks, axis)
+
+
+class Windowed(NamedTuple):
+    """Blocks of a result that read an operand by windows."""
+
+    window: Window
+    of: RowSet  # these blocks
+    source: RowSet  # the blocks of the operand that they read
+
+    @property
+    def offsets(self) -> Any:
+        """The places of each block of the source at which what a block reads begins."""
+        first, _ = window_of_block(self.of, self.window)
+        return first - self.source.firsts * self.window.spread
+
+    def places(self, part: Any, offset: Any) -> Any:
+        """All that a block reads, from a block of rows: these were moved to where the axis has them
+        all, and what is beyond its ends is filled.
+        """
+        window, of, source = self
+        width = window_of_block(of, window)[1]
+        last = (of.length - of.width) * window.stride - window.low + width
+        low = max(0, window.low)
+        high = max(0, last - (source.length - 1) * window.spread - window.size)
+        holes = window.spread - window.size
+        gaps = [(0, 0, 0)] * part.ndim
+        gaps[window.source] = (low, high + holes, holes)
+        if window.laid is not None:
+            part = window.laid(part)
+        elif any(gaps[window.source]):
+            part = lax.pad(part, np.asarray(window.fill, part.dtype), gaps)
+        if part.shape[window.source] == width:
+            return part
+        return lax.dynamic_slice_in_dim(part, offset + low, width, window.source)
+
+    def made(self, value: Any, others: Sequence[Any]) -> Any:
+        """The blocks, of the rows of the source and of the other operands."""
+        run = lambda part, offset: self.window.run(self.places(part, offset), *others)
+        operands = [(value, self.window.source), (self.offsets, None)]
+        return _by_blocks(run, operands, self.of.num_blocks, self.window.out)
+
+    def summed(self, value: Any, taps: Any, axis: int) -> Any:
+        """The sum over all blocks of what is made of the places that windows of each would read, and
+        of a second operand, of which each row meets what its window reads.
+        """
+        run = lambda part, offset, own: self.window.run(self.places(part, offset), own)
+        operands = [(value, self.window.source), (self.offsets, None), (taps, axis)]
+        if self.of.num_blocks == 1:
+            return _by_blocks(run, operands, 1, 0)
+        one = lambda *parts: run(*parts)[None]
+        return lax.reduce_sum(_by_blocks(one, operands, self.of.num_blocks, 0), (0,))
+
+
+def _by_blocks(
+    run: Callable[..., Any], operands: Sequence[tuple[Any, int | None]], num_blocks: int, out: int
+) -> Any:
+    """A function of each block, the results side by side along an axis; each operand has its blocks
+    along an axis, or (None) an entry for each.
+    """
+    if num_blocks == 1:
+        return run(*(lax.squeeze(x, (0,)) if axis is None else x for x, axis in operands))
+    parts = []
+    for x, axis in operands:
+        shape = jnp.shape(x)
+        if axis is not None:
+            apart = (num_blocks, shape[axis] // num_blocks)
+            x = lax.reshape(x, (*shape[:axis], *apart, *shape[axis + 1 :]))
+        parts.append(x)
+    found = jax.vmap(run, [axis or 0 for _, axis in operands], out)(*parts)
+    shape = found.shape
+    return lax.reshape(found, (*shape[:out], num_blocks * shape[out + 1], *shape[out + 2 :]))
 
 
 def window_at(eqn: Equation, *, source: int | None = None, out: int | None = None) -> Window | None:

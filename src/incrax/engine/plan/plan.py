@@ -230,12 +230,18 @@ def plan_dirty(
 
     @functools.cache
     def load_seconds(var: Var) -> float | None:
-        if facts.mask(var) & dirty:
+        """With a share of keeping it where no other plan does."""
+        if facts.mask(var) & dirty or not facts.is_saveable(var):
             return None
-        if only_wanted and var not in known and var not in facts.derived.recipes:
+        is_new = var not in known
+        if only_wanted and is_new and var not in facts.derived.recipes:
             return None
-        seconds = _load_seconds(facts, var, is_new=var not in known)
-        return seconds if seconds is None or facts.is_minimal else seconds * prices.load
+        if facts.is_minimal:
+            return MIN_LOAD_S
+        seconds = facts.load_seconds(var)
+        if is_new:
+            seconds += NEW_VALUE_S + SAVE_SHARE * facts.save_seconds(var)
+        return seconds * prices.load
 
     search = _Search(
         facts, load_seconds, dirty, prices.run, reached_saves, outputs, may_reorder=may_derive
@@ -249,20 +255,6 @@ def plan_dirty(
     if may_derive:
         plans += search.other_plans(eqns, targets, may_factor=may_factor)
     return min(plans, key=lambda p: p.seconds)
-
-
-def _load_seconds(facts: Facts, var: Var, *, is_new: bool) -> float | None:
-    """The price of loading a value, and a share of keeping it where no other plan does; None where
-    it cannot be kept.
-    """
-    if not facts.is_saveable(var):
-        return None
-    if facts.is_minimal:
-        return MIN_LOAD_S
-    seconds = facts.load_seconds(var)
-    if not is_new:
-        return seconds
-    return seconds + NEW_VALUE_S + SAVE_SHARE * facts.save_seconds(var)
 
 
 def _factored(
@@ -345,19 +337,16 @@ def reached_equations(
     writer = listing.writer
     eqns = listing.eqns
     numbers: set[int] = set()
-    looked_at: set[Var] = set()
-    stack = list(facts.effects) if dirty else []
+    pending = list(facts.effects) if dirty else []
 
     def follow(variables: Iterable[Var]) -> None:
-        for var in variables:
-            if var not in looked_at:
-                looked_at.add(var)
-                if var in writer and facts.mask(var) & dirty:
-                    stack.append(writer[var])
+        pending.extend(
+            writer[var] for var in variables if var in writer and facts.mask(var) & dirty
+        )
 
     follow(targets)
-    while stack:
-        number = stack.pop()
+    while pending:
+        number = pending.pop()
         if number not in numbers:
             numbers.add(number)
             follow(listing.read[number])

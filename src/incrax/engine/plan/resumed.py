@@ -98,8 +98,7 @@ class Resumable(NamedTuple):
 
     eqn: Equation
     body: Body
-    num_consts: int
-    num_carry: int
+    scan: _jax.LoopParts
     is_sum: tuple[bool, ...]  # of each carry, whether it is only added to
     stride: int  # steps of a block
     price: float  # how much longer, roughly, all steps take in blocks
@@ -119,17 +118,13 @@ class Resumable(NamedTuple):
         """Whether the first step reads the last row."""
         return self.eqn.params["reverse"]
 
-    @property
-    def first_row(self) -> int:
-        """Of the operands, the first that has a row per step."""
-        return self.num_consts + self.num_carry
-
     def recorded(self, values: Values) -> tuple[list[Any], Records]:
         """Results and records: the scan itself, which writes records as it runs. Not blocks of
         steps, in whose place XLA would run many small loops.
         """
         num_blocks = -(-self.length // self.stride)
-        carry, sums = self._parted(values[self.num_consts : self.first_row])
+        _, init, rows = self.scan.split(values)
+        carry, sums = self._parted(init)
         room = lambda x, count: jnp.zeros((count, *x.shape), x.dtype)
         carries = [_put(room(x, num_blocks + 1), x, 0) for x in carry]
         records = Records(carries, [room(x, num_blocks) for x in sums])
@@ -144,7 +139,6 @@ class Resumable(NamedTuple):
             # What stays there is what the last step of a block leaves behind.
             return (step + 1, carry, sums, records.with_block(block, carry, sums)), ys
 
-        rows = list(values[self.first_row :])
         state = (np.int32(0), carry, zeros, records)
         (_, carry, _, records), ys = self._scan(turn, state, rows, self.length)
         return self._results(values, carry, records, ys), records
@@ -160,8 +154,8 @@ class Resumable(NamedTuple):
             old: the baseline's records.
             spans: rows of the operands that changed; where the initial carry did is found out.
         """
-        init, zeros = self._parted(values[self.num_consts : self.first_row])
-        given = _Resumed(self, values, [jnp.zeros_like(x) for x in zeros], old)
+        init, sums = self._parted(self.scan.split(values)[1])
+        given = _Resumed(self, values, [jnp.zeros_like(x) for x in sums], old)
         steps = self._turned(spans)
         is_other = ~_agree(init, _at(old.carries, 0))
         next_block = self._next_block(steps, is_other)
@@ -222,11 +216,10 @@ class Resumable(NamedTuple):
         self, values: Values, carry: Values, sums: Values, xs: Values
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """One step."""
-        both = iter(carry), iter(sums)
-        carried = [next(both[is_sum]) for is_sum in self.is_sum]
-        made = from_jaxpr(self.body)(*values[: self.num_consts], *carried, *xs)
-        results = list(map(_strong, made, self.body.outvars))
-        return *self._parted(results[: self.num_carry]), results[self.num_carry :]
+        consts, _, _ = self.scan.split(values)
+        made = from_jaxpr(self.body)(*consts, *self._joined(carry, sums), *xs)
+        carried, ys = self.scan.split_results(list(map(_strong, made, self.body.outvars)))
+        return *self._parted(carried), ys
 
     def _parted(self, carry: Values) -> tuple[list[Any], list[Any]]:
         """Carries that are read, and those that are only added to."""
@@ -235,20 +228,18 @@ class Resumable(NamedTuple):
             found[is_sum].append(_strong(x, var))
         return found
 
+    def _joined(self, carry: Values, sums: Values) -> list[Any]:
+        """The same in the order of the scan."""
+        both = iter(carry), iter(sums)
+        return [next(both[is_sum]) for is_sum in self.is_sum]
+
     def _results(self, values: Values, carry: Values, records: Records, ys: Values) -> list[Any]:
         """The scan's results, typed as they are."""
-        last = iter(carry)
-        sums = iter(records.sums)
-        init = values[self.num_consts : self.first_row]
-        results: list[Any] = []
-        for x, var, is_sum in zip(init, self.body.outvars, self.is_sum, strict=False):
-            if is_sum:
-                results.append(_strong(x, var) + next(sums).sum(0, dtype=var.aval.dtype))
-            else:
-                results.append(next(last))
+        _, begun = self._parted(self.scan.split(values)[1])
+        sums = [x + own.sum(0, dtype=x.dtype) for x, own in zip(begun, records.sums, strict=True)]
+        results = [*self._joined(carry, sums), *ys]
         return [
-            _jax.typed_as(x, var.aval)
-            for x, var in zip([*results, *ys], self.eqn.outvars, strict=True)
+            _jax.typed_as(x, var.aval) for x, var in zip(results, self.eqn.outvars, strict=True)
         ]
 
     def row_of(self, block: Any) -> Any:
@@ -270,9 +261,8 @@ class Resumable(NamedTuple):
         """
         body = self.body
         reached = {body.invars[n] for n in dirty}
-        carries = list(
-            zip(body.invars[self.num_consts : self.first_row], body.outvars, strict=False)
-        )
+        _, carried, _ = self.scan.split(body.invars)
+        carries = list(zip(carried, body.outvars, strict=False))
         num_known = -1
         while num_known != len(reached):
             num_known = len(reached)
@@ -342,7 +332,7 @@ class _Resumed(NamedTuple):
 
     def _after(self, state: _State, place: Any, count: int, block: Any) -> _State:
         """After so many steps from a row on, whose results and records are written."""
-        rows = self.values[self.loop.first_row :]
+        _, _, rows = self.loop.scan.split(self.values)
         own = [lax.dynamic_slice_in_dim(x, place, count) for x in rows]
         carry, sums, new = self.loop.run_steps(self.values, state.carry, self.zeros, own, count)
         ys = [
@@ -362,17 +352,17 @@ def resumable(eqn: Equation) -> Resumable | None:
     if any(_jax.is_key_dtype(var.aval.dtype) for var in eqn.outvars):
         return None
     body = _jax.open_jaxpr(eqn.params["jaxpr"])
-    num_consts, num_carry = _jax.scan_counts(eqn)
+    scan = _jax.scan_of(eqn)
     length = eqn.params["length"]
     step_s = Calibration().seconds(eqn) / length
     stride = min(max(int(BLOCK_S / step_s), 1), MAX_STRIDE, length // MIN_STEPS)
     price = 1.0 + min(BLOCK_S / (stride * step_s), MAX_ENTERING)
-    carries = zip(body.invars[num_consts : num_consts + num_carry], body.outvars, strict=False)
+    _, carried, _ = scan.split(body.invars)
     is_sum = tuple(
         var.aval.size * length <= MAX_SUMS * stride and _is_sum(body, var, out)
-        for var, out in carries
+        for var, out in zip(carried, body.outvars, strict=False)
     )
-    return Resumable(eqn, body, num_consts, num_carry, is_sum, stride, price)
+    return Resumable(eqn, body, scan, is_sum, stride, price)
 
 
 # --- carries that are added to --------------------------------------------------------------------

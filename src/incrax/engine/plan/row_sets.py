@@ -67,6 +67,7 @@ class LookedUp(NamedTuple):
     of: RowSet  # the rows that are read
     indices: Var  # the ids
     clips: bool  # ids out of range read the last row
+    table: Var  # of the rows of each id
 
 
 class Image(NamedTuple):
@@ -106,17 +107,12 @@ class Blocks(NamedTuple):
     """Blocks of consecutive rows, all of one length."""
 
     starts: Any  # the first row of each
-    aligned: int  # of what these are multiples
+    aligned: int = 1  # of what these are multiples
+    # Of an interval, which is one block: low <= n < high, known before the program runs.
+    ends: tuple[int, int] | None = None
 
 
-class KnownInterval(NamedTuple):
-    """The rows low <= n < high, known before the program runs."""
-
-    low: int
-    high: int
-
-
-Origin = Plain | Ascending | FromList | LookedUp | Image | Union | Blocks | KnownInterval
+Origin = Plain | Ascending | FromList | LookedUp | Image | Union | Blocks
 """How a set came to be."""
 
 
@@ -145,9 +141,9 @@ class RowSet:
         return self.numbers.shape[0]
 
     @property
-    def ends(self) -> KnownInterval | None:
+    def ends(self) -> tuple[int, int] | None:
         """Of an interval; None of other sets."""
-        return self.origin if isinstance(self.origin, KnownInterval) else None
+        return self.origin.ends if isinstance(self.origin, Blocks) else None
 
     @property
     def parts(self) -> tuple[RowSet, ...]:
@@ -157,14 +153,12 @@ class RowSet:
     @property
     def firsts(self) -> Any:
         """The first row of each block of consecutive ones; each slot may be a block."""
-        if isinstance(self.origin, KnownInterval):
-            return lax.full((1,), self.origin.low, np.int32)
         return self.origin.starts if isinstance(self.origin, Blocks) else self.numbers
 
     @property
     def num_blocks(self) -> int:
         """How many there are."""
-        return 1 if isinstance(self.origin, KnownInterval) else self.firsts.shape[0]
+        return self.firsts.shape[0]
 
     @property
     def width(self) -> int:
@@ -276,14 +270,11 @@ def listed_members(of: RowSet, ids: np.ndarray) -> Listed | None:
     width = max(int(np.max(total, initial=0)), 1)
     if len(numbers) * width > MAX_LISTED:
         return None
-    # The found rows of all arguments in one line: places in `by_id`, then in the list.
+    # The found rows of all arguments in one line: their places in `by_id`.
     before = np.cumsum(reading.ravel()) - reading.ravel()
-    places = np.arange(total.sum())
     from_id = np.repeat(starts[numbers].ravel() - before, reading.ravel())
-    row = np.repeat(np.arange(len(numbers)), total)
-    slot = places - np.repeat(np.cumsum(total) - total, total)
     found = np.full((len(numbers), width), ids.size, np.int32)
-    found[row, slot] = by_id[places + from_id]
+    found[np.arange(width) < total[:, None]] = by_id[np.arange(total.sum()) + from_id]
     return Listed(argument, found)
 
 
@@ -307,6 +298,8 @@ class RowSets:
 
     def moved(self, of: RowSet, run: Run, length: int) -> RowSet:
         """Where a run of rows takes those of a set, on an axis of another length."""
+        if of.ends is not None:
+            return self.interval(*(run.places(of.ends) or (0, 0)), length)
         return self._once(("moved", of, run[1:], length), lambda: _moved(of, run, length))
 
     def source(self, of: RowSet, run: Run, length: int) -> RowSet:
@@ -339,8 +332,12 @@ class RowSets:
         key = ("listed", id(listed.argument), length, numbers.shape, numbers.tobytes())
         return self._once(key, lambda: _from_list(listed, length))
 
-    def side_by_side(self, sets: Sequence[RowSet]) -> RowSet:
-        """Sets without a row in common, as one; slot by slot where they are images of one set."""
+    def side_by_side(self, sets: Sequence[RowSet]) -> RowSet | None:
+        """Sets without a row in common, as one; slot by slot where they are images of one set. Of
+        intervals the smallest that has all; None if some set is none.
+        """
+        if any(each.ends is not None for each in sets):
+            return self._hull([each for each in sets if each.size] or sets)
         return self._once(("beside", tuple(sets)), lambda: _side_by_side(sets))
 
     def union(
@@ -390,15 +387,6 @@ def ends_of_all(intervals: Iterable[tuple[int, int] | None]) -> tuple[int, int] 
     """The ends of the smallest interval that has some others; None if there is none."""
     known = [ends for ends in intervals if ends is not None]
     return (min(low for low, _ in known), max(high for _, high in known)) if known else None
-
-
-def places_of(run: Run, ends: tuple[int, int]) -> tuple[int, int] | None:
-    """The ends of the interval to which a run of rows takes those of another one, if any."""
-    moved = run.reversed().within(*ends)
-    if not moved:
-        return None
-    first, last = (run.out + i * run.out_step for i in (moved[0], moved[-1]))
-    return first, last + 1
 
 
 def _places(numbers: Any, run: Run) -> tuple[Any, Any]:
@@ -460,7 +448,9 @@ def interval(low: int, high: int, length: int) -> RowSet:
     """The rows low <= n < high."""
     size = max(high - low, 0)
     numbers = lax.iota(np.int32, size) + int(low)
-    return RowSet(numbers, length, lax.full((size,), True), origin=KnownInterval(low, high))
+    starts = lax.full((1,), low, np.int32)
+    origin = Blocks(starts, ends=(low, high))
+    return RowSet(numbers, length, lax.full((size,), True), origin=origin)
 
 
 def blocks(firsts: Any, width: int, length: int, aligned: int = 1) -> RowSet:
@@ -575,8 +565,9 @@ def _union(parts: tuple[RowSet, ...], *, all_apart: bool) -> RowSet:
     by_slots = is_by_slots(parts)
     is_kept = by_slots and found.halvings >= MAX_HALVINGS
     counts = found.counts
-    if not all_apart:
-        counts = _once_each(found.numbers, counts)
+    if not all_apart:  # a row counts in the first slot that has its number and counts
+        same = equal_numbers(found.numbers, found.numbers)
+        counts &= _is_first(same & lax.expand_dims(counts, (0,)))
     return dataclasses.replace(
         found,
         counts=counts,
@@ -584,11 +575,6 @@ def _union(parts: tuple[RowSet, ...], *, all_apart: bool) -> RowSet:
         halvings=0 if is_kept else found.halvings,
         listed=found.listed if by_slots else None,
     )
-
-
-def _once_each(numbers: Any, counts: Any) -> Any:
-    """A row counts once: in the first slot that has its number and counts."""
-    return counts & _is_first(equal_numbers(numbers, numbers) & lax.expand_dims(counts, (0,)))
 
 
 def in_no_row(of: RowSet) -> Any:
@@ -713,79 +699,6 @@ def with_rows(old: Any, rows: DirtyRows) -> Any:
             row = lax.select(start[rows.axis] < of.length, row, _block(old, start, row.shape))
         old = lax.dynamic_update_slice(old, row, start, allow_negative_indices=False)
     return old
-
-
-def windowed(window: Window, of: RowSet, source: RowSet, value: Any, others: Sequence[Any]) -> Any:
-    """What is made of each block of rows by windows that read them, along one axis of the result.
-
-    Args:
-        window: which rows are read.
-        of: blocks of the result.
-        source: the blocks that these read.
-        value: the rows of these.
-        others: the other operands.
-    """
-    run = lambda part, offset: window.run(at_places(window, of, source, part, offset), *others)
-    offsets = offsets_of(window, of, source)
-    return by_blocks(run, [(value, window.source), (offsets, None)], of.num_blocks, window.out)
-
-
-def correlated(window: Window, of: RowSet, source: RowSet, value: Any, taps: Any, axis: int) -> Any:
-    """The sum over all blocks of what is made of the places that windows of each would read, and of
-    a second operand, of which each row meets what its window reads.
-    """
-    run = lambda part, offset, own: window.run(at_places(window, of, source, part, offset), own)
-    operands = [(value, window.source), (offsets_of(window, of, source), None), (taps, axis)]
-    if of.num_blocks == 1:
-        return by_blocks(run, operands, 1, 0)
-    one = lambda *parts: run(*parts)[None]
-    return lax.reduce_sum(by_blocks(one, operands, of.num_blocks, 0), (0,))
-
-
-def by_blocks(
-    run: Callable[..., Any], operands: Sequence[tuple[Any, int | None]], num_blocks: int, out: int
-) -> Any:
-    """A function of each block, the results side by side along an axis; each operand has its blocks
-    along an axis, or (None) an entry for each.
-    """
-    if num_blocks == 1:
-        return run(*(lax.squeeze(x, (0,)) if axis is None else x for x, axis in operands))
-    parts = []
-    for x, axis in operands:
-        shape = jnp.shape(x)
-        if axis is not None:
-            apart = (num_blocks, shape[axis] // num_blocks)
-            x = lax.reshape(x, (*shape[:axis], *apart, *shape[axis + 1 :]))
-        parts.append(x)
-    found = jax.vmap(run, [axis or 0 for _, axis in operands], out)(*parts)
-    shape = found.shape
-    return lax.reshape(found, (*shape[:out], num_blocks * shape[out + 1], *shape[out + 2 :]))
-
-
-def offsets_of(window: Window, of: RowSet, source: RowSet) -> Any:
-    """The places of each block of the source at which what a block reads begins."""
-    first, _ = window_of_block(of, window)
-    return first - source.firsts * window.spread
-
-
-def at_places(window: Window, of: RowSet, source: RowSet, part: Any, offset: Any) -> Any:
-    """All that a block reads, from a block of rows: these were moved to where the axis has them all,
-    and what is beyond its ends is filled.
-    """
-    width = window_of_block(of, window)[1]
-    last = (of.length - of.width) * window.stride - window.low + width
-    low = max(0, window.low)
-    high = max(0, last - (source.length - 1) * window.spread - window.size)
-    holes = window.spread - window.size
-    gaps = [(0, 0, 0)] * part.ndim
-    gaps[window.source] = (low, high + holes, holes)
-    if window.laid is not None:
-        part = window.laid(part)
-    elif any(gaps[window.source]):
-        part = lax.pad(part, np.asarray(window.fill, part.dtype), gaps)
-    if part.shape[window.source] == width:
-        return part
-    return lax.dynamic_slice_in_dim(part, offset + low, width, window.source)
 
 
 def overlaid(value: Any, axis: int, of: RowSet, rows: DirtyRows) -> Any:

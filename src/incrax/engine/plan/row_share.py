@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax._program import read_vars
 from incrax.engine.plan.environment import MAX_INTERVAL_SHARE
@@ -23,7 +22,6 @@ from incrax.engine.plan.row_sets import (
     MAX_HALVINGS,
     ends_of,
     ends_of_all,
-    places_of,
     reading_ends,
 )
 from incrax.engine.plan.slicer import way_of
@@ -129,12 +127,13 @@ def _rough_outputs(eqn: Equation, own: Mapping[Var, _Rough], most: int) -> list[
     if outputs is None:
         return None
     halvings, residue = _halved(eqn, own.values())
-    is_interval = any(state.ends is not None for state in own.values())
-    for var, (axis, ends, *_) in zip(eqn.outvars, outputs, strict=True):
-        if axis is not None and ends is not None:
-            if ends[1] - ends[0] > max(most, MAX_INTERVAL_SHARE * shape_of(var)[axis]):
-                return None
-        elif axis is not None and halvings > MAX_HALVINGS and not is_interval:
+    for var, state in zip(eqn.outvars, outputs, strict=True):
+        if state.axis is None:
+            continue
+        if ends is None and halvings > MAX_HALVINGS:
+            return None
+        low, high = state.ends or (0, 0)
+        if high - low > max(most, MAX_INTERVAL_SHARE * shape_of(var)[state.axis]):
             return None
     return [state._replace(halvings=halvings, residue=residue) for state in outputs]
 
@@ -173,8 +172,7 @@ def _rough_places(
         return [_Rough(axis, ends) for axis in found.outputs]
     if way == "moves":
         places = [
-            [places_of(run, own) for run in runs if (own := states[run.operand].ends)]
-            for runs in found
+            [run.places(own) for run in runs if (own := states[run.operand].ends)] for runs in found
         ]
         return [_Rough(axis, ends_of_all(each)) for each in places]
     if way == "unpools":
@@ -205,7 +203,8 @@ def _rough_meeting(
     if ends is None and name == "scatter-add" and axes[2] is not None:
         return [_Rough(added_axis(eqn))]
     outputs = [WHOLE] * len(eqn.outvars)
-    if ends is None and resumable(eqn) is not None:
-        num_carry = _jax.scan_counts(eqn)[1]
-        return [*outputs[:num_carry], *[_Rough(0)] * (len(outputs) - num_carry)]
+    loop = resumable(eqn) if ends is None else None
+    if loop is not None:
+        carried, rows = loop.scan.split_results(outputs)
+        return [*carried, *[_Rough(0)] * len(rows)]
     return outputs if name in MEETINGS else None

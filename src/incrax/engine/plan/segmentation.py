@@ -47,7 +47,6 @@ class Segmentation:
         self.facts = facts
         self.may_factor = may_factor
         self.row_values = {var: values for values in row_values for var in values.divided}
-        self._recipes = facts.derived.recipes
         self.wanted: dict[Var, None] = {}
         self.groups: dict[Kind, Group] = {}
         self._plans: dict[Group, Plan] = {}
@@ -56,7 +55,11 @@ class Segmentation:
 
     def want(self, variables: Iterable[Var]) -> bool:
         """Add variables of the program to the wanted ones; whether any was new."""
-        new = [var for var in variables if var not in self.wanted and var not in self._recipes]
+        new = [
+            var
+            for var in variables
+            if var not in self.wanted and var not in self.facts.derived.recipes
+        ]
         if not new:
             return False
         wanted = {**self.wanted, **dict.fromkeys(new)}
@@ -79,7 +82,9 @@ class Segmentation:
         """Whether a group is still one; such groups keep their plans, even where a new value could
         serve them.
         """
-        return group[0] in self._recipes or self.groups.get(self._kind(group[0])) == group
+        return (
+            group[0] in self.facts.derived.recipes or self.groups.get(self._kind(group[0])) == group
+        )
 
     def _kind(self, var: Var) -> Kind:
         values = self.row_values.get(var)
@@ -112,7 +117,7 @@ class Segmentation:
 
         def rank(group: Group) -> tuple[int, int]:
             var = group[0]
-            place = 2 if var in self._recipes else var not in self.row_values
+            place = 2 if var in self.facts.derived.recipes else var not in self.row_values
             return self.facts.mask(var).bit_count(), place
 
         return sorted(groups, key=rank)
@@ -122,7 +127,7 @@ class Segmentation:
         found = self._plans.get(group)
         if found is None:
             facts = self.facts
-            mask = self.facts.mask(group[0])
+            mask = facts.mask(group[0])
             is_derived = group[0] in facts.derived.recipes
             values = self.row_values.get(group[0])
 

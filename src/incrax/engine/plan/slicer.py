@@ -148,10 +148,8 @@ class Slicer(RowEnvironment):
                 slide(self, eqn)
             elif way == "unpools":
                 unpool(self, eqn)
-            elif all(each.of is rows[0].of for each in rows):
-                self._meet(eqn, rows[0])
             else:
-                raise NotByRowsError("different rows meet, of which each reaches all others")
+                self._meet(eqn, rows)
         except NotByRowsError as error:
             if not (self._resume(eqn) or cross(self, eqn) or weigh(self, eqn)):
                 self._run_whole(eqn)
@@ -163,12 +161,13 @@ class Slicer(RowEnvironment):
         sides = next(filter(None, map(self.sides, atoms)), ())
         return tuple(Extent(side.of.size, side.of.length, side.axis) for side in sides)
 
-    def _meet(self, eqn: Equation, rows: DirtyRows) -> None:
+    def _meet(self, eqn: Equation, rows: Sequence[DirtyRows]) -> None:
         """What reads all rows together, or others."""
-        rule = MEETINGS.get(eqn.primitive.name)
-        if rule is None:
-            raise NotByRowsError(self._why_all(eqn, rows.axis))
-        rule(self, eqn, rows)
+        if any(each.of is not rows[0].of for each in rows):
+            raise NotByRowsError("different rows meet, of which each reaches all others")
+        if eqn.primitive.name not in MEETINGS:
+            raise NotByRowsError(self._why_all(eqn, rows[0].axis))
+        MEETINGS[eqn.primitive.name](self, eqn, rows[0])
 
     def _why_all(self, eqn: Equation, axis: int) -> str:
         """Why an equation without a rule for what reads all rows needs them."""
@@ -188,10 +187,8 @@ class Slicer(RowEnvironment):
         old: list[Any] = [None] * len(new)
         if self.asked.old_rows:
             old = self.on_rows(eqn, aligned, of, is_old=True)
-        own = [self.rows(atom) for atom in eqn.invars]
-        if isinstance(of.origin, FromList) and all(
-            each is None or each.of is not of for each in own
-        ):
+        own = [side.of for atom in eqn.invars for side in self.sides(atom)]
+        if isinstance(of.origin, FromList) and of not in own:
             self.united.update(eqn.outvars)
         for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
             if axis is not None:
@@ -296,7 +293,7 @@ class Slicer(RowEnvironment):
         spans = None if loop is None else self._steps_of(loop)
         if loop is None or spans is None:
             return False
-        of_rows = eqn.outvars[loop.num_carry :]
+        _, of_rows = loop.scan.split_results(eqn.outvars)
         kept = [var for var in of_rows if not isinstance(var, _jax.DropVar)]
         records = self._records_of(loop)
         num_starts = len(records) - sum(loop.is_sum)
@@ -321,14 +318,13 @@ class Slicer(RowEnvironment):
 
     def _steps_of(self, loop: Resumable) -> Spans | None:
         """The rows of its operands that changed; None if it reads something else in all steps."""
-        found = [Spans(jnp.zeros(0, np.int32), jnp.zeros(0, np.int32))]
-        for number, atom in enumerate(loop.eqn.invars):
-            if self.is_dirty(atom) and not loop.num_consts <= number < loop.first_row:
-                each = self.spans(atom)
-                if number < loop.num_consts or each is None or each.axis != 0:
-                    return None
-                found.append(each.spans)
-        return union_of(found)
+        consts, _, rows = loop.scan.split(loop.eqn.invars)
+        found = [self.spans(atom) for atom in rows if self.is_dirty(atom)]
+        known = [each.spans for each in found if each is not None and each.axis == 0]
+        if any(map(self.is_dirty, consts)) or len(known) < len(found):
+            return None
+        none = jnp.zeros(0, np.int32)
+        return union_of([Spans(none, none), *known])
 
     def _records_of(self, loop: Resumable) -> list[Var]:
         """The variables of its records."""

@@ -35,8 +35,8 @@ from incrax.engine.plan.plan import NEW_VALUE_S, Plan, RowKind, Sliced, plan_fil
 from incrax.engine.plan.resumed import NAME
 from incrax.engine.plan.row_sets import ends_of, interval, row_set, taken
 from incrax.engine.plan.slicer import Slicer
+from incrax.engine.program.constants import numpy_value
 from incrax.engine.rewrites.derived import written_by
-from incrax.primitives.table import entry_of
 
 UPDATES = {"dynamic_update_slice": 1, "scatter": 2}
 """Of equations that write into a value: the operand that is written."""
@@ -52,12 +52,11 @@ def value_at(facts: Facts, feeds: Sequence[Any]) -> ValueOf:
         env: dict[Var, Any] = dict(zip(program.invars, feeds, strict=True))
         env.update(zip(program.constvars, program.consts, strict=True))
         for eqn in plan_fill(facts.unmeasured, [var], lambda _: False).eqns:
-            constant = entry_of(eqn).constant
-            if constant is None:
+            found = numpy_value(eqn, [_jax.read(atom, env) for atom in eqn.invars])
+            if found is None:
                 _jax.evaluate([eqn], env)
             else:
-                values = [np.asarray(_jax.read(atom, env)) for atom in eqn.invars]
-                env[eqn.outvars[0]] = constant(*values, **eqn.params)
+                env[eqn.outvars[0]] = found
         return np.asarray(env[var])
 
     return value_of

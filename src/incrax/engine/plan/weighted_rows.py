@@ -28,8 +28,9 @@ from jax.lax import Precision
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax.engine.plan.environment import RowEnvironment, size_of
+from incrax.engine.plan.environment import PutOff, RowEnvironment, size_of
 from incrax.primitives.entry import shape_of
+from incrax.primitives.on_rows import NotByRowsError
 
 MIN_SIZE = 2**14
 """Elements of a product from which on it is put off: what is smaller costs less than a value more."""
@@ -47,6 +48,17 @@ class Weighted(NamedTuple):
     is_negative: bool = False  # it is subtracted
     lost: Var | None = None  # the variable of what D lost, in units of `_unit`; None: nothing
 
+    @property
+    def matrix(self) -> Var:
+        """The same variable.
+
+        Raises:
+            NotByRowsError: it is ones.
+        """
+        if self.rows is None:
+            raise NotByRowsError
+        return self.rows
+
 
 Sum = tuple[Weighted, ...]
 
@@ -60,17 +72,20 @@ def weigh(env: RowEnvironment, eqn: Equation) -> bool:
     if env.adds_changes or len(eqn.outvars) != 1:
         return False
     name = eqn.primitive.name
-    if name == "reduce_sum":
-        return _add_up(env, eqn)
     rule = RULES.get(name)
     (var,) = eqn.outvars
-    is_inexact = jnp.issubdtype(var.aval.dtype, np.inexact)
-    if rule is None or not is_inexact or _jax.aval_size(var.aval) < MIN_SIZE:
+    try:
+        if name == "reduce_sum":
+            return _add_up(env, eqn)
+        is_inexact = jnp.issubdtype(var.aval.dtype, np.inexact)
+        if rule is None or not is_inexact or _jax.aval_size(var.aval) < MIN_SIZE:
+            return False
+        terms = rule(env, eqn)
+    except NotByRowsError:
         return False
-    terms = rule(env, eqn)
     if not terms or len(terms) > MAX_TERMS:
         return False
-    env.put_off(var, terms)
+    env.dirty[var] = PutOff(terms)
     return True
 
 
@@ -102,7 +117,7 @@ def _outer(env: RowEnvironment, eqn: Equation) -> Sum:
         along = tuple(places[1 - number])
         spread = lambda c, along=along: lax.broadcast_in_dim(c, shape_of(var), along)
         rows = _derived(env, eqn, "outer", [other], spread)
-        return (Weighted(rows, env.result(atom), tuple(places[number])),) if rows else ()
+        return (Weighted(rows, env.result(atom), tuple(places[number])),)
     return ()
 
 
@@ -118,37 +133,31 @@ def _times(env: RowEnvironment, eqn: Equation) -> Sum:
     if _is_whole(env, factor) or factor.aval.dtype != eqn.outvars[0].aval.dtype:
         return ()
     run = lambda x, y: _jax.apply(eqn, [y, x] if number else [x, y])[0]
-    found = (
-        _with_factor(env, eqn, term, factor, run) for term in env.put_off_as(eqn.invars[number])
-    )
-    return _all_of(found)
+    terms = env.put_off_as(eqn.invars[number])
+    return tuple(_with_factor(env, eqn, term, factor, run) for term in terms)
 
 
 def _with_factor(
     env: RowEnvironment, eqn: Equation, term: Weighted, factor: Atom, run: Callable[..., Any]
-) -> Weighted | None:
+) -> Weighted:
     """A product with its D, or while there is none a u, multiplied or divided by a factor."""
     is_quotient = eqn.primitive.name == "div"
     rows = env.rows(factor)
     if rows is not None and rows.of.ends is not None:
-        return None
+        raise NotByRowsError
     is_first = term.rows is None
     if is_first and rows is None and shape_of(factor) == ():
         return term._replace(weight=run(term.weight, env.result(factor)))
     shape = shape_of(eqn.outvars[0])
     if is_first and shape_of(factor) != shape:  # the same for all rows, or all places of u
         factor = _derived(env, eqn, "spread", [factor], lambda x: jnp.broadcast_to(x, shape))
-        if factor is None:
-            return None
     if is_first and not is_quotient:
         return term._replace(rows=factor)
     before = np.ones((), factor.aval.dtype) if is_first else term.rows
     product = _derived(env, eqn, "product", [before, factor], run)
-    if product is None:
-        return None
     losing = functools.partial(_lost, is_quotient=is_quotient)
     lost = _derived(env, eqn, "lost", [product, before, factor, term.lost or 0.0], losing)
-    return None if lost is None else term._replace(rows=product, lost=lost)
+    return term._replace(rows=product, lost=lost)
 
 
 def _lost(product: Any, x: Any, factor: Any, lost: Any, *, is_quotient: bool) -> Any:
@@ -191,16 +200,15 @@ def _transposed(env: RowEnvironment, eqn: Equation) -> Sum:
     (operand,) = eqn.invars
     order = eqn.params["permutation"]
     transpose = lambda x: lax.transpose(x, order)
-
-    def of(term: Weighted) -> Weighted | None:
-        if term.rows is None:
-            return None
-        rows = _derived(env, eqn, "transposed", [term.rows], transpose)
-        lost = term.lost and _derived(env, eqn, "transposed", [term.lost], transpose)
-        axes = tuple(map(order.index, term.axes))
-        return None if rows is None else term._replace(rows=rows, axes=axes, lost=lost)
-
-    return _all_of(map(of, env.put_off_as(operand)))
+    transposed = lambda var: _derived(env, eqn, "transposed", [var], transpose)
+    return tuple(
+        term._replace(
+            rows=transposed(term.matrix),
+            lost=term.lost and transposed(term.lost),
+            axes=tuple(map(order.index, term.axes)),
+        )
+        for term in env.put_off_as(operand)
+    )
 
 
 def _real(env: RowEnvironment, eqn: Equation) -> Sum:
@@ -217,14 +225,10 @@ def _parts(env: RowEnvironment, eqn: Equation, terms: Sum) -> tuple[Sum, Sum]:
     real: list[Weighted] = []
     imaginary: list[Weighted] = []
     for term in terms:
-        if term.rows is None:
-            return (), ()
         re, im = (
-            term._replace(rows=_derived(env, eqn, part.__name__, [term.rows], part))
+            term._replace(rows=_derived(env, eqn, part.__name__, [term.matrix], part))
             for part in (lax.real, lax.imag)
         )
-        if re.rows is None or im.rows is None:
-            return (), ()
         u, v = lax.real(term.weight), lax.imag(term.weight)
         real += [re._replace(weight=u), _minus(im._replace(weight=v))]
         imaginary += [re._replace(weight=v), im._replace(weight=u)]
@@ -237,12 +241,6 @@ def _added(env: RowEnvironment, eqn: Equation) -> Sum:
     return tuple(term for terms in both for term in terms) if all(both) else ()
 
 
-def _all_of(found: Any) -> Sum:
-    """All products; none where one of them cannot be had."""
-    terms = tuple(found)
-    return () if None in terms else terms
-
-
 def _is_whole(env: RowEnvironment, atom: Atom) -> bool:
     """Whether it changed, and not in rows of one axis alone."""
     return env.is_dirty(atom) and env.rows(atom) is None
@@ -250,9 +248,11 @@ def _is_whole(env: RowEnvironment, atom: Atom) -> bool:
 
 def _derived(
     env: RowEnvironment, eqn: Equation, kind: str, inputs: Sequence[Any], fun: Callable[..., Any]
-) -> Var | None:
-    """A variable made of others, and of numbers among them, run on rows like those of the program;
-    None where it changed as a whole.
+) -> Var:
+    """A variable made of others, and of numbers among them, run on rows like those of the program.
+
+    Raises:
+        NotByRowsError: it changed as a whole.
     """
     inputs = [x.val if isinstance(x, Literal) else x for x in inputs]
     variables = [x for x in inputs if isinstance(x, Var)]
@@ -262,7 +262,9 @@ def _derived(
         return fun(*(named[x] if isinstance(x, Var) else x for x in inputs))
 
     var = env.derived((kind, eqn.outvars[0]), variables, run)
-    return None if _is_whole(env, var) else var
+    if _is_whole(env, var):
+        raise NotByRowsError
+    return var
 
 
 # --- the sum --------------------------------------------------------------------------------------
@@ -279,13 +281,11 @@ def _add_up(env: RowEnvironment, eqn: Equation) -> bool:
         return False
     if any(term.lost is not None and not env.is_dirty(term.rows) for term in terms):
         return False  # nothing keeps what is clean: it would be made, and looked at, in each call
-    losses: list[Any] = [_lost_in(env, eqn, term) for term in terms if term.lost is not None]
+    losses = [_lost_in(env, eqn, term, term.lost) for term in terms if term.lost is not None]
     parts = [terms]
     if jnp.issubdtype(var.aval.dtype, np.complexfloating):
         # A product of complex matrices calls no library on a CPU: twice as slow as four real ones.
         parts = _parts(env, eqn, terms)
-    if None in losses or not all(parts):
-        return False
     left = [axis for axis in range(len(shape_of(operand))) if axis not in terms[0].axes]
     others = tuple(number for number, axis in enumerate(left) if axis in axes)
     value, *imaginary = (jnp.sum(_product(env, part), axis=others) for part in parts)
@@ -299,26 +299,21 @@ def _add_up(env: RowEnvironment, eqn: Equation) -> bool:
     return True
 
 
-def _lost_in(env: RowEnvironment, eqn: Equation, term: Weighted) -> Any | None:
+def _lost_in(env: RowEnvironment, eqn: Equation, term: Weighted, lost: Var) -> Any:
     """The least absolute value of each sum against which what its terms lost is small."""
-    assert term.lost is not None
-    largest = lambda lost: lax.reduce_max(lost, term.axes)
-    lost = _derived(env, eqn, "largest", [term.lost], largest)
-    if lost is None:
-        return None
+    largest = _derived(env, eqn, "largest", [lost], lambda x: lax.reduce_max(x, term.axes))
     weight = size_of(term.weight)
     most = jnp.max(weight) * (weight.size * _unit(weight.dtype))
-    return _product_of_losses(env.result(lost), most)
+    return _product_of_losses(env.result(largest), most)
 
 
 def _product(env: RowEnvironment, terms: Sum) -> Any:
     """sum_n D_kn u_n of some products, added up."""
     dots = []
     for term in terms:
-        assert term.rows is not None
         together = (term.axes, tuple(range(len(term.axes)))), ((), ())
         dot = lax.dot_general(
-            env.result(term.rows), term.weight, together, precision=Precision.HIGHEST
+            env.result(term.matrix), term.weight, together, precision=Precision.HIGHEST
         )
         dots.append(-dot if term.is_negative else dot)
     return functools.reduce(lax.add, dots)

@@ -285,7 +285,7 @@ class SavedValues:
         if not facts.is_minimal:
             return self.segments.joint_plan(variables, self.dirty, is_missing)
         missing = self.missing(variables)
-        is_there = lambda var: var in facts.cut_values and not is_missing(var)
+        is_there = lambda var: var in facts.cut_set and not is_missing(var)
         return plan_fill(facts, missing, is_there) if missing else None
 
     def to_fill(self, variables: Sequence[Var]) -> Fill:

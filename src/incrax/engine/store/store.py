@@ -145,7 +145,7 @@ class Store:
         in it.
         """
         if base.harmless != dirty:
-            masks = self.facts.all_masks
+            masks = self.facts.masks
             clean = {var: x for var, x in base.saved.items() if not masks[var] & dirty}
             if len(clean) < len(base.saved):
                 return {**clean, **added}
