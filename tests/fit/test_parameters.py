@@ -173,6 +173,15 @@ def test_complex_elements_and_their_parts_by_name():
     np.testing.assert_allclose(found.params, [1.0 + 1.0j, 0.25 - 0.5j], atol=1e-3)
 
 
+def test_an_element_of_a_complex_array_is_both_of_its_parts():
+    found = fit.minimize(complex_loss, np.zeros(2, complex), bounds={"c[0]": (-0.25, 0.25)})
+    first = TARGETS[0]
+    np.testing.assert_allclose(found["c[0]"], np.clip([first.real, first.imag], -0.25, 0.25))
+    np.testing.assert_allclose(found["c.im[1]"], TARGETS[1].imag, atol=1e-3)
+    assert found["c"].shape == (4,)
+    assert found.error("c[1]").shape == (2,)
+
+
 def test_an_incremental_function_of_complex_parameters_keeps_its_options():
     f = incrax.incremental(complex_loss, policy="exact")
     found = fit.minimize(f, np.zeros(2, complex))

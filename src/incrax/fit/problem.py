@@ -7,8 +7,9 @@ parts; and a `Problem`: vectors, and the way back.
 
 from __future__ import annotations
 
+import bisect
 import functools
-import re
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,10 +27,11 @@ from incrax.derivatives.selection import Mirror, as_parameters, select, type_nam
 from incrax.derivatives.transforms import options_of, plain
 from incrax.engine.inputs.frames import Frame, Hole, framed
 from incrax.engine.inputs.leaves import is_dynamic
-from incrax.engine.inputs.paths import completed, is_within
+from incrax.engine.inputs.paths import completed
 from incrax.engine.inputs.signature import argument_names, leaf_path
 from incrax.errors import BindError, BoundsError, ParameterTypeError
 from incrax.models.bounds import Box, bounds_from
+from incrax.models.names import elements_named, without_index
 
 Limits = Mapping[str, tuple[Any, Any]] | Sequence[tuple[Any, Any]]
 """Bounds as users give them: by name, or one pair for each element of an array."""
@@ -82,12 +84,11 @@ class Parameters(NamedTuple):
         """
         if self.elements is None:
             return None
-        known = set(names)
-        found = known.intersection(self.elements)
+        known = {name: [number] for number, name in enumerate(names)}
+        is_free = np.zeros(len(names), bool)
         for name in self.elements:
-            if name not in known:
-                found.update(_elements(name, names))
-        return np.array([name in found for name in names])
+            is_free[known.get(name) or _elements(name, names)] = True
+        return is_free
 
 
 def parameters(caller: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) -> Parameters:
@@ -154,10 +155,6 @@ def _by_parts(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 # --- elements -------------------------------------------------------------------------------------
 
-_ELEMENT = re.compile(r"^(?P<path>.+?)(?P<part>\.re|\.im)?(?P<index>\[-?\d+(, *-?\d+)*\])?$")
-"""A leaf, or a part of it if it is complex, or an element."""
-
-
 def _of_leaves(
     fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any
 ) -> tuple[Any, tuple[str, ...] | None]:
@@ -173,11 +170,9 @@ def _of_leaves(
 
 def _leaf(name: str, paths: Sequence[str]) -> str:
     """The leaf in which a name lies; the name itself if it is one, or none."""
-    parts = _ELEMENT.match(name)
-    if parts is None or completed(paths, name):
-        return name
-    without_index = parts["path"] + (parts["part"] or "")
-    return next((x for x in (without_index, parts["path"]) if completed(paths, x)), name)
+    array, _ = without_index(name)
+    whole = array.removesuffix(".re").removesuffix(".im")
+    return next((each for each in (name, array, whole) if completed(paths, each)), name)
 
 
 def _paths(fun: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
@@ -186,18 +181,14 @@ def _paths(fun: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
     return [leaf_path(names, path) for path, _ in with_paths]
 
 
-def _elements(name: str, names: Sequence[str]) -> list[str]:
-    """The elements that a name stands for; both parts of a complex one."""
-    found = completed(names, name)
-    parts = _ELEMENT.match(name)
-    if not found and parts is not None and parts["index"] and not parts["part"]:
-        both = (f"{parts['path']}{part}{parts['index']}" for part in (".re", ".im"))
-        return [each for part in both for each in _elements(part, names)]
+def _elements(name: str, names: Sequence[str]) -> list[int]:
+    """The places of the elements that a name stands for."""
+    found = elements_named(name, names)
     if not found:
         raise unknown_input(name, names)
     if len(found) > 1:
-        raise ambiguous_input(name, found)
-    return [each for each in names if is_within(each, found[0])]
+        raise ambiguous_input(name, [*found])
+    return next(iter(found.values()))
 
 
 # --- a vector -------------------------------------------------------------------------------------
@@ -471,12 +462,16 @@ def _box(caller: str, layout: ArgumentLayout, bounds: Any, x: np.ndarray) -> Box
     box = Box(np.full(x.shape, -np.inf, x.dtype), np.full(x.shape, np.inf, x.dtype))
     if bounds is not None and not isinstance(bounds, Mapping):
         bounds = _by_name(caller, layout, bounds)
+    parts = layout.ends.parts()
+    leaf_of = lambda number: bisect.bisect(layout.ends.bounds, number) - 1
     for path, pair in (bounds or {}).items():
-        parts = _parts_named(caller, layout, path)
+        numbers = _bounded(caller, layout, path)
         try:
-            for first, last, shape in parts:
-                limits = bounds_from(pair, shape, x.dtype)
-                box.lower[first:last], box.upper[first:last] = map(np.ravel, limits)
+            for leaf, own in itertools.groupby(numbers, leaf_of):
+                first, last, shape = parts[leaf]
+                chosen = [*own]
+                limits = bounds_from(pair, shape if len(chosen) == last - first else (), x.dtype)
+                box.lower[chosen], box.upper[chosen] = map(np.ravel, limits)
         except ValueError as error:
             raise _wrong_bounds(caller, f"{pair!r} for `{path}`", str(error)) from error
     _check_start(caller, layout, box, x)
@@ -506,24 +501,14 @@ def _by_name(caller: str, layout: ArgumentLayout, pairs: Any) -> dict[str, Any]:
     return dict(zip(layout.names, pairs, strict=True))
 
 
-def _parts_named(
-    caller: str, layout: ArgumentLayout, name: str
-) -> list[tuple[int, int, tuple[int, ...]]]:
-    """Where in the vector that lies which a name stands for: leaves, or one element.
+def _bounded(caller: str, layout: ArgumentLayout, name: str) -> list[int]:
+    """The places of the elements that a name stands for.
 
     Raises:
         BoundsError: it stands for nothing free, or for several things.
     """
-    found = completed(layout.paths, name)
-    parts = [
-        part
-        for path, part in zip(layout.paths, layout.ends.parts(), strict=True)
-        if any(is_within(path, each) for each in found)
-    ]
-    if not parts:
-        found = completed(layout.names, name)
-        parts = [(k, k + 1, ()) for k, each in enumerate(layout.names) if each in found]
-    if not parts:
+    found = elements_named(name, layout.names)
+    if not found:
         raise BoundsError(
             f"`{caller}(bounds=...)` names `{name}`, and no free parameter has this path. This "
             "is usually a typing error, or a parameter that `wrt` leaves out. Nothing was "
@@ -534,7 +519,7 @@ def _parts_named(
             f"`{caller}(bounds=...)` names `{name}`, which may be {listed(found)}. Nothing was evaluated. "
             "Write the whole path of the one you mean."
         )
-    return parts
+    return next(iter(found.values()))
 
 
 # --- residuals ------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,8 +22,8 @@ from incrax.engine.inputs.leaves import descriptor, frozen, has_tracer, is_dynam
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.inputs.row_updates import at
 from incrax.errors import BindError, InputValueError, UnknownInputError
-from incrax.models.bounds import Box, bounds_of
-from incrax.models.names import Names, names_of, with_part
+from incrax.models.bounds import Box, check_fitted, checked_pairs, narrowed
+from incrax.models.names import Names, names_of, with_part, without_index
 from incrax.models.roles import (
     DATA,
     FIXED,
@@ -34,14 +33,15 @@ from incrax.models.roles import (
     as_was,
     check_role,
     check_value,
+    checked_roles,
+    default_role,
     fitted,
-    roles_of,
 )
 
 Watcher = Callable[[tuple[str, ...]], None]
 
-_ELEMENT = re.compile(r"^(?P<path>.+)\[(?P<index>-?\d+(, *-?\d+)*)\]$")
-"""The name of an element of an array: `theta[3]`, `theta[0, 1]`."""
+Place = tuple[str, tuple[int, ...] | None, Any]
+"""A path, the index of an element there if there is one, and what is said of it."""
 
 
 class Leaf(NamedTuple):
@@ -75,20 +75,36 @@ class Inputs:
     def __init__(self, given: Mapping[str, Any], roles: Roles, bounds: Any) -> None:
         """See `bind`."""
         self.names: Names = names_of(given)
-        paths = self.names.paths
         values = jax.tree.leaves(tuple(given.values()))
-        self.leaves: list[Leaf] = list(map(Leaf, paths, values))
-        roles, of_elements = self._split(roles)
-        found = roles_of(self.names, values, roles)
-        values = list(map(as_parameter, values, found))
-        bounds, pairs = self._split(bounds)
-        places = [(*self._place(name), pair) for name, pair in pairs.items()]
-        known = bounds_of(self.names, values, found, bounds, places)
-        held = map(_held, paths, values, found)
-        self.leaves = list(map(Leaf, paths, held, found, map(known.get, paths)))
+        self.leaves: list[Leaf] = list(map(Leaf, self.names.paths, values))
         self.watchers: list[Watcher] = []
-        for name, role in of_elements.items():
-            self.set_role(name, role)
+        of_parts, of_elements = self._places(checked_roles(roles))
+        found = dict(enumerate(map(default_role, values)))
+        for path, _, role in of_parts:
+            found |= dict.fromkeys(self.names.numbers(path), role)
+        self._set_leaf_roles(found)
+        for places in self._places(checked_pairs(bounds)):
+            for path, index, pair in places:
+                self._bound(path, index, pair)
+        for path, index, role in of_elements:
+            self._set_element_role(path, index, role)
+
+    def _places(self, given: Mapping[str, Any]) -> tuple[list[Place], list[Place]]:
+        """What is said of parts, the innermost last, and what of elements."""
+        places = [(*self._place(name), each) for name, each in given.items()]
+        of_parts = [place for place in places if place[1] is None]
+        of_elements = [place for place in places if place[1] is not None]
+        return sorted(of_parts, key=lambda place: len(place[0])), of_elements
+
+    def _bound(self, path: str, index: Any, pair: Any) -> None:
+        numbers = self.names.numbers(path)
+        check_fitted(path, [self.leaves[number].role for number in numbers])
+        for number in numbers:
+            leaf = self.leaves[number]
+            if leaf.is_parameter:
+                bounds = narrowed(leaf.bounds, path, index, leaf.value, pair)
+                bounds.hold(leaf.path, leaf.value)
+                self.leaves[number] = leaf._replace(bounds=bounds)
 
     @property
     def values(self) -> list[Any]:
@@ -323,11 +339,11 @@ class Inputs:
         if index is not None:
             self._set_element_role(path, index, role)
             return
-        self._set_leaf_roles(self.names.numbers(path), role)
+        self._set_leaf_roles(dict.fromkeys(self.names.numbers(path), role))
 
-    def _set_leaf_roles(self, numbers: Sequence[int], role: str, mask: Any = None) -> None:
+    def _set_leaf_roles(self, roles: Mapping[int, str], mask: Any = None) -> None:
         found = {}
-        for number in numbers:
+        for number, role in roles.items():
             path, value, _, bounds, _ = self.leaves[number]
             value = as_parameter(value, role)
             check_role(path, value, role)
@@ -336,7 +352,7 @@ class Inputs:
                 check_value(path, bounds.lower, value)
                 bounds.hold(path, value)
         for number, leaf in found.items():
-            self.leaves[number] = leaf._replace(value=_held(leaf.path, leaf.value, role))
+            self.leaves[number] = leaf._replace(value=_held(leaf.path, leaf.value, leaf.role))
 
     def _set_element_role(self, path: str, index: tuple[int, ...], role: str) -> None:
         number = self.names.number(path)
@@ -353,16 +369,9 @@ class Inputs:
         mask[index] = role == TRAINABLE
         is_mixed = mask.any() and not mask.all()
         of_leaf = TRAINABLE if mask.any() else FIXED
-        self._set_leaf_roles([number], of_leaf, mask if is_mixed else None)
+        self._set_leaf_roles({number: of_leaf}, mask if is_mixed else None)
 
     # --- inner ------------------------------------------------------------------------------------
-
-    def _split(self, given: Any) -> tuple[Any, dict[str, Any]]:
-        """Roles, or bounds, of leaves and parts, and those of elements."""
-        if not isinstance(given, Mapping):
-            return given, {}
-        elements = {name: each for name, each in given.items() if self._place(name)[1] is not None}
-        return {name: each for name, each in given.items() if name not in elements}, elements
 
     def _place(self, name: str) -> tuple[str, tuple[int, ...] | None]:
         """The path that a name stands for; of `theta[3]` that of the array and the index in it.
@@ -372,14 +381,13 @@ class Inputs:
         """
         if not isinstance(name, str):
             raise wrong_option("name", name, "a name of one input, part, leaf or element")
-        element = _ELEMENT.match(name)
+        array, index = without_index(name)
         try:
             return self.path(name), None
         except UnknownInputError:
-            if element is None:
+            if index is None:
                 raise
-        path = self.path(element["path"])
-        index = tuple(map(int, element["index"].split(",")))
+        path = self.path(array)
         is_leaf = path in self.names.paths
         shape = np.shape(self.leaves[self.names.number(path)].value) if is_leaf else ()
         is_inside = [-size <= k < size for k, size in zip(index, shape, strict=False)]
