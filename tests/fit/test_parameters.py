@@ -111,14 +111,10 @@ def test_bounds_of_elements_and_by_short_names():
     np.testing.assert_allclose(found.params["s"], 0.75, atol=1e-3)
 
 
-def test_bounds_by_position_are_those_of_one_array():
+def test_bounds_of_an_array_are_a_pair_of_arrays():
     square = lambda w: jnp.sum((w - TARGET) ** 2)
-    found = fit.minimize(square, np.zeros(3), bounds=[(0, 0.5), (None, None), [0, 1]])
+    found = fit.minimize(square, np.zeros(3), bounds={"w": ([0, -np.inf, 0], [0.5, np.inf, 1])})
     np.testing.assert_allclose(found.params, [0.5, 2.0, 1.0], atol=0.01)
-    with pytest.raises(fit.BoundsError, match=r"got 2 pairs: `w` has 3 elements"):
-        fit.minimize(square, np.zeros(3), bounds=[(0, 1), (0, 1)])
-    with pytest.raises(fit.BoundsError, match="no mapping"):  # the order of keys is JAX's
-        fit.minimize(loss, START, bounds=[(0, 1)] * 4)
 
 
 def test_a_short_name_of_several_bounds():

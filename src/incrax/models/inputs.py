@@ -17,7 +17,7 @@ import numpy as np
 
 from incrax._messages import wrong_option
 from incrax.derivatives.flat import FreeElements, element_names, ends
-from incrax.derivatives.selection import parts_of, type_name
+from incrax.derivatives.selection import Mirror, parts_of, type_name
 from incrax.engine.inputs.leaves import descriptor, frozen, has_tracer, is_dynamic
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.inputs.row_updates import at
@@ -40,7 +40,7 @@ from incrax.models.roles import (
 
 Watcher = Callable[[tuple[str, ...]], None]
 
-Place = tuple[str, tuple[int, ...] | None, Any]
+Place = tuple[str, Any, Any]
 """A path, the index of an element there if there is one, and what is said of it."""
 
 
@@ -79,7 +79,7 @@ class Inputs:
         self.leaves: list[Leaf] = list(map(Leaf, self.names.paths, values))
         self.watchers: list[Watcher] = []
         of_parts, of_elements = self._places(checked_roles(roles))
-        found = dict(enumerate(map(default_role, values)))
+        found: dict[int, Any] = dict(enumerate(map(default_role, values)))
         for path, _, role in of_parts:
             found |= dict.fromkeys(self.names.numbers(path), role)
         self._set_leaf_roles(found)
@@ -120,7 +120,7 @@ class Inputs:
     def types(self) -> tuple[Any, Any]:
         """The types of the leaves, or a static leaf itself, and the structure."""
         types = [descriptor(value) if is_dynamic(value) else value for value in self.values]
-        return types, self.names.treedef
+        return tuple(types), self.names.treedef
 
     @property
     def trees(self) -> dict[str, Any]:
@@ -186,21 +186,19 @@ class Inputs:
         """Results, one per trainable leaf, as a dictionary of the inputs with some; None for what
         is not trainable.
         """
-        return self.shape()(results)
+        return self.shape(self.paths(TRAINABLE))(results)
 
-    def shape(self) -> Callable[[Sequence[Any]], dict[str, Any]]:
-        """What `tree` does, for the roles that leaves have now."""
+    def shape(self, paths: Sequence[str]) -> Callable[[Sequence[Any]], dict[str, Any]]:
+        """What `tree` does with results of leaves with these paths, for the roles that they have
+        now.
+        """
         names = self.names
-        numbers = self.numbers(TRAINABLE)
-        count = len(self.leaves)
-        owners = [name for name in names.inputs if not set(names.numbers(name)).isdisjoint(numbers)]
-
-        def shaped(results: Sequence[Any]) -> dict[str, Any]:
-            leaves = replaced([None] * count, numbers, results)
-            trees = dict(zip(names.inputs, jax.tree.unflatten(names.treedef, leaves), strict=True))
-            return {name: trees[name] for name in owners}
-
-        return shaped
+        trainable = set(self.paths(TRAINABLE))
+        places = {path: k for k, path in enumerate(paths) if path in trainable}
+        mirror = Mirror(names.treedef, tuple(map(places.get, names.paths)))
+        owners = {name for name in names.inputs for path in places if is_within(path, name)}
+        trees = lambda results: zip(names.inputs, mirror.tree(results), strict=True)
+        return lambda results: {name: tree for name, tree in trees(results) if name in owners}
 
     def leaves_in(self, tree: Mapping[str, Any]) -> list[Any]:
         """The leaves of a dictionary in the shape of `tree`, in the order of the trainable leaves.
