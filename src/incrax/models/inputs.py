@@ -200,24 +200,6 @@ class Inputs:
         trees = lambda results: zip(names.inputs, mirror.tree(results), strict=True)
         return lambda results: {name: tree for name, tree in trees(results) if name in owners}
 
-    def leaves_in(self, tree: Mapping[str, Any]) -> list[Any]:
-        """The leaves of a dictionary in the shape of `tree`, in the order of the trainable leaves.
-
-        Raises:
-            InputValueError: it has another shape.
-        """
-        expected = jax.tree.structure(self.tree([leaf.value for leaf in self.of(TRAINABLE)]))
-        if jax.tree.structure(dict(tree)) != expected:
-            raise _other_structure(
-                "the trainable inputs", str(jax.tree.structure(dict(tree))), str(expected)
-            )
-        return [
-            leaf
-            for name in self.names.inputs
-            if name in tree
-            for leaf in jax.tree.leaves(tree[name])
-        ]
-
     def vector_leaves(self, x: Any) -> dict[str, Any]:
         """The trainable leaves at a vector of shape (n,), by path; what is fixed in them stays.
 
