@@ -345,6 +345,7 @@ class Bound(Printable):
         finally:
             state = self._inputs.paths(STATE)
             self._inputs.restore(before)
+            self._inputs.tell(self._inputs.names.paths)
             self._follow(state)
 
     @property
@@ -430,7 +431,7 @@ class Bound(Printable):
             for name in names:
                 self._inputs.set_role(name, role)
         except BaseException:
-            self._inputs.restore(before, is_told=False)
+            self._inputs.restore(before)
             raise
         self._follow(state)
 

@@ -141,7 +141,10 @@ class Inputs:
 
     def with_values(self, role: str, new: Sequence[Any], values: Sequence[Any]) -> list[Any]:
         """Values of all leaves, with others for those of a role."""
-        return replaced(values, self.numbers(role), new)
+        found = list(values)
+        for number, value in zip(self.numbers(role), new, strict=True):
+            found[number] = value
+        return found
 
     def path(self, name: str) -> str:
         """The path that a name stands for, also that of a part without leaves.
@@ -236,8 +239,9 @@ class Inputs:
                 data[path] = jax.tree.map(functools.partial(_held, path, role=DATA), given)
             else:
                 found |= self._checked(path, given)
-        self.commit(found, ())
-        self.put_back(data, paths)
+        self._write(found)
+        self._put(data)
+        self.tell(paths)
 
     def _by_path(self, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """Values with their paths; those of elements in the arrays that they are of."""
@@ -256,14 +260,18 @@ class Inputs:
         )
         return [*pairs, *arrays]
 
-    def commit(self, values: Mapping[int, Any], told: Sequence[str] | None = None) -> None:
+    def commit(self, values: Mapping[int, Any]) -> None:
         """Give leaves new values, which fit, and tell who watches."""
+        self._write(values)
+        self.tell([self.names.paths[number] for number in values])
+
+    def _write(self, values: Mapping[int, Any]) -> None:
         for number, value in values.items():
             leaf = self.leaves[number]
             self.leaves[number] = leaf._replace(value=as_was(leaf.value, value))
-        self._tell([self.names.paths[number] for number in values] if told is None else told)
 
-    def _tell(self, paths: Sequence[str]) -> None:
+    def tell(self, paths: Sequence[str]) -> None:
+        """Tell who watches that these were set."""
         for watcher in list(self.watchers) if paths else ():
             watcher(tuple(paths))
 
@@ -272,18 +280,20 @@ class Inputs:
         paths = [self._place(name)[0] for name in names]
         return {path: parts_of(self.trees, path)[path] for path in paths}
 
-    def put_back(self, parts: Mapping[str, Any], told: Sequence[str] | None = None) -> None:
-        """Give parts values that fit, and tell who watches. What is new in them is data, whose
-        structure alone may change.
-        """
-        if parts:
-            trees = self.trees
-            for path, value in parts.items():
-                trees = with_part(trees, path, value)
-            self._fill(trees)
-        self._tell([*parts] if told is None else told)
+    def put_back(self, parts: Mapping[str, Any]) -> None:
+        """Give parts the values that they had, and tell who watches."""
+        self._put(parts)
+        self.tell([*parts])
 
-    def _fill(self, trees: Mapping[str, Any]) -> None:
+    def _put(self, parts: Mapping[str, Any]) -> None:
+        """Give parts values that fit. What is new in them is data, whose structure alone may
+        change.
+        """
+        if not parts:
+            return
+        trees = self.trees
+        for path, value in parts.items():
+            trees = with_part(trees, path, value)
         leaves = self.leaves
         values, treedef = jax.tree.flatten(tuple(trees.values()))
         if treedef != self.names.treedef:
@@ -299,13 +309,10 @@ class Inputs:
         """All that `set` and `set_role` change."""
         return self.names, tuple(self.leaves)
 
-    def restore(self, snapshot: tuple[Names, tuple[Leaf, ...]], *, is_told: bool = True) -> None:
-        """Go back to what `snapshot` returned, and tell who watches; not of a change that was
-        refused, which nobody saw.
-        """
+    def restore(self, snapshot: tuple[Names, tuple[Leaf, ...]]) -> None:
+        """Go back to what `snapshot` returned."""
         self.names, leaves = snapshot
         self.leaves = list(leaves)
-        self._tell(self.names.paths if is_told else ())
 
     def set_role(self, name: str, role: str) -> None:
         """Give the leaves at and below a name, or an element of a leaf, another role.
@@ -439,14 +446,6 @@ def _written(leaf: Any, elements: Mapping[tuple[int, ...], Any]) -> Any:
         number[()] = value
         leaf = at(leaf)[index[0] if len(index) == 1 else index].set(number)
     return leaf
-
-
-def replaced(leaves: Sequence[Any], numbers: Sequence[int], values: Sequence[Any]) -> list[Any]:
-    """Leaves with other values at some places."""
-    found = list(leaves)
-    for number, value in zip(numbers, values, strict=True):
-        found[number] = value
-    return found
 
 
 def _check_disjoint(paths: Sequence[str]) -> None:
