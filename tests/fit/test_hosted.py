@@ -34,7 +34,7 @@ def counted():
 
 
 def kept(fun):
-    return hosted(fun, problem(fun, (START, X, Y), None, None).layout)
+    return hosted(fun, problem("fit", fun, (START, X, Y), None, None).layout)
 
 
 @pytest.mark.parametrize("make", [incrax.incremental, lambda fun: fun])

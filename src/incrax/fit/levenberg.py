@@ -22,7 +22,6 @@ from incrax._progress import Meter
 from incrax.derivatives.transforms import options_of, plain
 from incrax.fit import steps
 from incrax.fit.problem import (
-    SQUARES,
     ArgumentLayout,
     Limits,
     Problem,
@@ -45,6 +44,7 @@ from incrax.fit.task import Callback, Task, task_of
 from incrax.models.bounds import Box
 
 Function = Callable[..., Any]
+SQUARES = "levenberg_marquardt"
 ROUND = 100
 """Jacobians of a program before the host has a moment, to show progress or to hear Ctrl-C."""
 

@@ -35,7 +35,6 @@ from incrax.models.names import elements_named, without_index
 Limits = Mapping[str, tuple[Any, Any]]
 """Bounds as users give them, by name."""
 
-SQUARES = "levenberg_marquardt"
 NUM_SHAPES = 256
 """Shapes of problems that are kept: of a small fit, finding one takes a tenth of the time."""
 NUM_PROGRAMS = 64
@@ -315,7 +314,7 @@ def _on_device(leaf: Any) -> Any:
 
 
 def problem(
-    fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: Any, *, caller: str = SQUARES
+    caller: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: Any
 ) -> Problem:
     """A function of real leaves at its arguments; `caller` is what users called, for messages.
 
@@ -411,7 +410,7 @@ def posed(
     if not callable(fun):
         raise wrong_option(f"{caller}({parameter})", fun, "a function or a bound model")
     wrt, elements = _of_leaves(plain(fun), args, wrt)
-    found = problem(*real_leaves(caller, fun, args, wrt), wrt, bounds, caller=caller)
+    found = problem(caller, *real_leaves(caller, fun, args, wrt), wrt, bounds)
     return found if elements is None else found.only(_are_named(elements, found.names))
 
 
@@ -420,7 +419,7 @@ def _posed_model(caller: str, model: Bound) -> Problem:
     paths = model.differentiated_paths
     bounds = model.bounds.items()
     own = {path: pair for path, pair in bounds if path in paths and np.size(pair[0])}
-    found = problem(model.function, model.args, paths, own, caller=caller)
+    found = problem(caller, model.function, model.args, paths, own)
     return found._replace(tree_of=model.shape()).only(model.is_free)
 
 

@@ -80,18 +80,6 @@ MOST = 256
 """Elements up to which second derivatives are found by differences of gradients."""
 
 
-def element_number(name: str, names: Sequence[str]) -> int:
-    """The place of a free element among the names of all, by its name or the end of it.
-
-    Raises:
-        MinimumError: none has this name, or several.
-    """
-    _, numbers = part_named(name, names)
-    if len(numbers) > 1:
-        raise _several_elements(name, [names[k] for k in numbers])
-    return numbers[0]
-
-
 def part_named(name: str, names: Sequence[str]) -> tuple[str, list[int]]:
     """The whole name of what a name, or the end of it, stands for, and the places of its elements.
 
@@ -282,12 +270,15 @@ class FitResult(Printable):
         return None if self._linear is None else np.asarray(self._linear.residuals)
 
     def number(self, name: str) -> int:
-        """The place of a free element in `values`.
+        """The place of a free element in `values`, by its name or the end of it.
 
         Raises:
-            MinimumError: none has this name.
+            MinimumError: none has this name, or several.
         """
-        return element_number(name, self.names)
+        _, numbers = part_named(name, self.names)
+        if len(numbers) > 1:
+            raise _several_elements(name, [self.names[k] for k in numbers])
+        return numbers[0]
 
     def __getitem__(self, name: str) -> Any:
         """The fitted value of a free element, by its name or the end of it, or the array of those of
