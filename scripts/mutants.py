@@ -2099,6 +2099,13 @@ MUTANTS = [
         "is_taken = new < jnp.inf",
     ),
     Mutant(
+        "an element of a complex array is no name of its parts",
+        "models/names.py",
+        "    if not found:  # the element",
+        "    if False:  # the element",
+        "tests/fit/test_parameters.py",
+    ),
+    Mutant(
         "what is fixed in a model moves in scans of its least squares",
         "fit/problem.py",
         "tree_of=model.shape()).only(model.is_free)",

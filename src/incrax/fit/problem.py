@@ -449,7 +449,8 @@ def _box(caller: str, layout: ArgumentLayout, bounds: Any, x: np.ndarray) -> Box
             for leaf, own in itertools.groupby(numbers, leaf_of):
                 first, last, shape = parts[leaf]
                 chosen = [*own]
-                limits = bounds_from(pair, shape if len(chosen) == last - first else (), x.dtype)
+                is_whole = len(chosen) == last - first
+                limits = bounds_from(pair, shape if is_whole else (), x.dtype)
                 box.lower[chosen], box.upper[chosen] = map(np.ravel, limits)
         except ValueError as error:
             raise _wrong_bounds(caller, f"{pair!r} for `{path}`", str(error)) from error

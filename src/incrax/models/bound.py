@@ -32,7 +32,7 @@ from incrax.models.functions import (
     checked_inputs,
     functions_of,
 )
-from incrax.models.inputs import Inputs, Watcher, as_given
+from incrax.models.inputs import Inputs, Watcher, are_free, as_given
 from incrax.models.roles import FIXED, STATE, TRAINABLE, Role, Roles, is_floating
 from incrax.models.training import Training
 
@@ -477,8 +477,7 @@ class Bound(Printable):
     def is_free(self) -> np.ndarray:
         """Which elements of the leaves of `differentiated_paths` are trainable, end to end."""
         wanted = self.differentiated_paths
-        masks = [leaf.is_free.ravel() for leaf in self._inputs.leaves if leaf.path in wanted]
-        return np.concatenate([np.zeros(0, bool), *masks])
+        return are_free([leaf for leaf in self._inputs.leaves if leaf.path in wanted])
 
     @property
     def names(self) -> tuple[str, ...]:

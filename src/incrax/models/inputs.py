@@ -69,6 +69,16 @@ class Leaf(NamedTuple):
 _value_of = operator.attrgetter("value")
 
 
+def are_free(leaves: Sequence[Leaf]) -> np.ndarray:
+    """Which elements of some leaves are trainable, end to end."""
+    return np.concatenate([np.zeros(0, bool), *(leaf.is_free.ravel() for leaf in leaves)])
+
+
+def _names_in(leaves: Sequence[Leaf]) -> tuple[str, ...]:
+    """Those of all their elements."""
+    return element_names([leaf.path for leaf in leaves], [np.shape(leaf.value) for leaf in leaves])
+
+
 class Inputs:
     """Inputs by name, their leaves in order."""
 
@@ -164,26 +174,21 @@ class Inputs:
     def free(self) -> FreeElements:
         """The trainable elements among all those of trainable leaves."""
         leaves = self.of(TRAINABLE)
-        is_free = np.concatenate([np.zeros(0, bool), *(leaf.is_free.ravel() for leaf in leaves)])
         values = [np.ravel(leaf.value) for leaf in leaves]
-        return FreeElements(np.flatnonzero(is_free), np.concatenate(values or [np.zeros(0)]))
+        numbers = np.flatnonzero(are_free(leaves))
+        return FreeElements(numbers, np.concatenate(values or [np.zeros(0)]))
 
     @property
     def element_names(self) -> tuple[str, ...]:
         """A name for each trainable element."""
-        shapes = [np.shape(leaf.value) for leaf in self.of(TRAINABLE)]
-        names = element_names(self.paths(TRAINABLE), shapes)
-        return tuple(names[number] for number in self.free.numbers)
+        leaves = self.of(TRAINABLE)
+        return tuple(itertools.compress(_names_in(leaves), are_free(leaves)))
 
     @property
     def element_roles(self) -> dict[str, str]:
         """The fixed elements of leaves that are trainable otherwise."""
         masked = [leaf for leaf in self.leaves if leaf.mask is not None]
-        names = element_names(
-            [leaf.path for leaf in masked], [leaf.is_free.shape for leaf in masked]
-        )
-        are_fixed = np.concatenate([[False], *(~leaf.is_free.ravel() for leaf in masked)])[1:]
-        return dict.fromkeys(itertools.compress(names, are_fixed), FIXED)
+        return dict.fromkeys(itertools.compress(_names_in(masked), ~are_free(masked)), FIXED)
 
     def tree(self, results: Sequence[Any]) -> dict[str, Any]:
         """Results, one per trainable leaf, as a dictionary of the inputs with some; None for what
